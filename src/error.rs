@@ -1,0 +1,303 @@
+//! What can go wrong, told so that a program can act on it and a person can mend it.
+
+use std::time::Duration;
+
+use crate::store::Holder;
+
+/// Result of every call of this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Stable number of a failure: the same in Rust, in C and in the exit messages of the `dlm` command.
+///
+/// The first five are those of the Java library DLM. Numbers are never reused or changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum Code {
+    /// Someone else holds the lock, now (`try_acquire`) or until the wait was over (`acquire`).
+    LockUnavailable = 1,
+    /// The store was not reached. The request had no effect.
+    ConnectionError = 2,
+    /// The store was reached and did not serve the request, also not on the bounded retries made.
+    RetriesExhausted = 3,
+    /// The table is missing or could not be created.
+    TableCreationError = 4,
+    /// The store or this library did something that neither should: see the message.
+    InternalError = 5,
+    /// The caller's [`CancelToken`](crate::CancelToken) ended the wait. Nothing is held.
+    Cancelled = 6,
+    /// The request may or may not have been applied; the store could not be asked which.
+    InDoubt = 7,
+    /// The lease ran out, or another holds the lock by now: stop touching what it protected.
+    LeaseLost = 8,
+    /// The latch does not exist, or has expired.
+    NotFound = 9,
+    /// What was to be created exists.
+    AlreadyExists = 10,
+    /// The caller's input was refused before any I/O.
+    InvalidArgument = 11,
+    /// The manager was closed.
+    Closed = 12,
+    /// The process was forked after the manager was opened: open a new one in the child.
+    Forked = 13,
+    /// A bug in this library.
+    Panic = 14,
+}
+
+impl Code {
+    /// The number.
+    pub fn number(self) -> i32 {
+        self as i32
+    }
+
+    /// The name by which documentation, logs and the other languages call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::LockUnavailable => "LOCK_UNAVAILABLE",
+            Code::ConnectionError => "CONNECTION_ERROR",
+            Code::RetriesExhausted => "RETRIES_EXHAUSTED",
+            Code::TableCreationError => "TABLE_CREATION_ERROR",
+            Code::InternalError => "INTERNAL_ERROR",
+            Code::Cancelled => "CANCELLED",
+            Code::InDoubt => "IN_DOUBT",
+            Code::LeaseLost => "LEASE_LOST",
+            Code::NotFound => "NOT_FOUND",
+            Code::AlreadyExists => "ALREADY_EXISTS",
+            Code::InvalidArgument => "INVALID_ARGUMENT",
+            Code::Closed => "CLOSED",
+            Code::Forked => "FORKED",
+            Code::Panic => "PANIC",
+        }
+    }
+}
+
+/// The cause below an [`Error`], as `source()` shows it.
+pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
+
+/// A failed call. [`code`](Error::code) is what a program should look at.
+///
+/// Messages say what was wrong, with which value, and what to do. They hold names of locks (escaped),
+/// hosts and tables; never owner tokens, passwords or stored values.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// See [`Code::LockUnavailable`].
+    #[error("lock {name} is held{}{}", by(.holder), after(.waited))]
+    LockUnavailable {
+        /// The lock, as stored.
+        name: String,
+        /// How long the caller waited: zero after `try_acquire`.
+        waited: Duration,
+        /// Who holds it, as far as the last look at the store told.
+        holder: Option<Box<Holder>>,
+    },
+    /// See [`Code::ConnectionError`].
+    #[error("{store} cannot be reached: {what}")]
+    Connection {
+        /// The store's address, without credentials.
+        store: String,
+        /// What was tried and what happened.
+        what: String,
+        /// The cause below, where there is one.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// See [`Code::RetriesExhausted`].
+    #[error("{store} did not serve the request: {what}")]
+    RetriesExhausted {
+        /// The store's address, without credentials.
+        store: String,
+        /// What the store said last.
+        what: String,
+        /// The cause below, where there is one.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// See [`Code::TableCreationError`].
+    #[error("table {table:?}: {what}")]
+    TableCreation {
+        /// The table's name.
+        table: String,
+        /// What happened and what to do.
+        what: String,
+        /// The cause below, where there is one.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// See [`Code::InternalError`].
+    #[error("{what}")]
+    Internal {
+        /// What happened.
+        what: String,
+        /// The cause below, where there is one.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// See [`Code::Cancelled`].
+    #[error("cancelled after waiting {waited:?}")]
+    Cancelled {
+        /// How long the caller had waited.
+        waited: Duration,
+    },
+    /// See [`Code::InDoubt`].
+    #[error("in doubt: {what}")]
+    InDoubt {
+        /// Which request, and what is known.
+        what: String,
+        /// The failure that left the doubt.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// See [`Code::LeaseLost`].
+    #[error("lease of lock {name} is lost: {why}")]
+    LeaseLost {
+        /// The lock, as stored.
+        name: String,
+        /// How it was noticed.
+        why: &'static str,
+    },
+    /// See [`Code::InvalidArgument`].
+    #[error("{what} {value} is not allowed: {allowed}")]
+    InvalidArgument {
+        /// Which input.
+        what: &'static str,
+        /// The value given, escaped and cut to a readable length.
+        value: String,
+        /// What is allowed instead.
+        allowed: String,
+    },
+    /// See [`Code::Closed`].
+    #[error("the lock manager is closed")]
+    Closed,
+    /// See [`Code::Forked`].
+    #[error("this process was forked after the lock manager was opened; open a new one in the child")]
+    Forked,
+    /// A failure inside a larger undertaking. Its code is the inner one: an outer step never hides it.
+    #[error("{doing}")]
+    While {
+        /// What was being done.
+        doing: String,
+        /// What went wrong.
+        #[source]
+        source: Box<Error>,
+    },
+}
+
+impl Error {
+    /// The stable code. That of the innermost [`Error`] where one wraps another.
+    pub fn code(&self) -> Code {
+        match self {
+            Error::LockUnavailable { .. } => Code::LockUnavailable,
+            Error::Connection { .. } => Code::ConnectionError,
+            Error::RetriesExhausted { .. } => Code::RetriesExhausted,
+            Error::TableCreation { .. } => Code::TableCreationError,
+            Error::Internal { .. } => Code::InternalError,
+            Error::Cancelled { .. } => Code::Cancelled,
+            Error::InDoubt { .. } => Code::InDoubt,
+            Error::LeaseLost { .. } => Code::LeaseLost,
+            Error::InvalidArgument { .. } => Code::InvalidArgument,
+            Error::Closed => Code::Closed,
+            Error::Forked => Code::Forked,
+            Error::While { source, .. } => source.code(),
+        }
+    }
+
+    /// Whether the same call may succeed later without anyone changing anything: the lock may become
+    /// free, the store may come back. A retry after [`is_in_doubt`](Error::is_in_doubt) is a new
+    /// attempt, not a repetition.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.code(),
+            Code::LockUnavailable | Code::ConnectionError | Code::RetriesExhausted | Code::InDoubt
+        )
+    }
+
+    /// Whether the request may have taken effect although it failed.
+    pub fn is_in_doubt(&self) -> bool {
+        self.code() == Code::InDoubt
+    }
+
+    /// The whole chain in one line, outermost first: what the `dlm` command prints.
+    pub fn chain(&self) -> String {
+        let mut line = self.to_string();
+        let mut below = std::error::Error::source(self);
+        while let Some(cause) = below {
+            line.push_str(": ");
+            line.push_str(&cause.to_string());
+            below = cause.source();
+        }
+        line
+    }
+
+    pub(crate) fn invalid(what: &'static str, value: impl AsRef<str>, allowed: impl Into<String>) -> Error {
+        Error::InvalidArgument { what, value: quoted(value.as_ref()), allowed: allowed.into() }
+    }
+
+    pub(crate) fn while_(self, doing: impl Into<String>) -> Error {
+        Error::While { doing: doing.into(), source: Box::new(self) }
+    }
+}
+
+/// A caller's text as it may appear in a message: escaped, so that it cannot forge log lines or
+/// colour a terminal, and cut, so that it cannot flood them.
+pub(crate) fn quoted(text: &str) -> String {
+    const SHOWN_CHARS: usize = 80;
+    let total = text.chars().count();
+    if total <= SHOWN_CHARS {
+        return format!("{text:?}");
+    }
+    let head: String = text.chars().take(SHOWN_CHARS).collect();
+    format!("{head:?}... ({} bytes)", text.len())
+}
+
+fn by(holder: &Option<Box<Holder>>) -> String {
+    holder.as_ref().map_or_else(String::new, |holder| format!(" by {holder}"))
+}
+
+fn after(waited: &Duration) -> String {
+    if waited.is_zero() { String::new() } else { format!(" (waited {:.3} s)", waited.as_secs_f64()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_never_change() {
+        let pinned = [
+            (Code::LockUnavailable, 1, "LOCK_UNAVAILABLE"),
+            (Code::ConnectionError, 2, "CONNECTION_ERROR"),
+            (Code::RetriesExhausted, 3, "RETRIES_EXHAUSTED"),
+            (Code::TableCreationError, 4, "TABLE_CREATION_ERROR"),
+            (Code::InternalError, 5, "INTERNAL_ERROR"),
+            (Code::Cancelled, 6, "CANCELLED"),
+            (Code::InDoubt, 7, "IN_DOUBT"),
+            (Code::LeaseLost, 8, "LEASE_LOST"),
+            (Code::NotFound, 9, "NOT_FOUND"),
+            (Code::AlreadyExists, 10, "ALREADY_EXISTS"),
+            (Code::InvalidArgument, 11, "INVALID_ARGUMENT"),
+            (Code::Closed, 12, "CLOSED"),
+            (Code::Forked, 13, "FORKED"),
+            (Code::Panic, 14, "PANIC"),
+        ];
+        for (code, number, name) in pinned {
+            assert_eq!((code.number(), code.name()), (number, name));
+        }
+    }
+
+    #[test]
+    fn an_outer_error_never_hides_the_inner_code() {
+        let inner = Error::InDoubt { what: "the reply was lost".into(), source: None };
+        let outer = inner.while_("releasing lock \"a\"").while_("closing");
+        assert_eq!(outer.code(), Code::InDoubt);
+        assert!(outer.is_in_doubt() && outer.is_retryable());
+        assert_eq!(outer.chain(), "closing: releasing lock \"a\": in doubt: the reply was lost");
+    }
+
+    #[test]
+    fn a_hostile_name_cannot_forge_a_log_line() {
+        let error = Error::invalid("client id", "a\n\x1b[31mroot", "1 to 255 bytes");
+        assert_eq!(error.to_string(), r#"client id "a\n\u{1b}[31mroot" is not allowed: 1 to 255 bytes"#);
+        assert!(Error::invalid("id", "x".repeat(5000), "less").to_string().len() < 200);
+    }
+}

@@ -1,0 +1,6 @@
+//! Distributed locks.
+mod error;
+pub mod store;
+mod time;
+pub use error::{Cause, Code, Error, Result};
+pub use time::{Deadline, Moment};

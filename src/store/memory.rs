@@ -1,0 +1,143 @@
+//! Locks in this process's memory: the contract in its shortest form, and a store for tests.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::{
+    Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, OwnerToken, Proof, Who,
+};
+use crate::error::Result;
+use crate::time::{self, Deadline, Moment};
+
+const SWEEP_AT_LEAST: usize = 1024;
+
+/// A [`LockStore`] that other processes do not see and that ends with the process. URI: `memory:`.
+#[derive(Debug)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    held: HashMap<LockName, Record>,
+    /// One counter for all locks: what it gives grows for each of them, and a lock that nobody holds
+    /// leaves nothing behind.
+    fence: u64,
+    /// At this many records the expired ones are swept out, so that locks taken once and never
+    /// released do not pile up.
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Record {
+    owner: OwnerToken,
+    who: Who,
+    fence: Fence,
+    since: SystemTime,
+    ends: Moment,
+}
+
+impl State {
+    /// The record of `name` while its lease lasts. An expired one is dropped on the way.
+    fn live(&mut self, name: &LockName) -> Option<&mut Record> {
+        if self.held.get(name).is_some_and(|record| Moment::now() >= record.ends) {
+            self.held.remove(name);
+        }
+        self.held.get_mut(name)
+    }
+
+    fn sweep(&mut self) {
+        if self.held.len() >= self.sweep_at {
+            let now = Moment::now();
+            self.held.retain(|_, record| now < record.ends);
+            self.sweep_at = SWEEP_AT_LEAST.max(2 * self.held.len());
+        }
+    }
+
+    fn owned(&mut self, name: &LockName, proof: &Proof) -> Option<&mut Record> {
+        self.live(name).filter(|record| record.owner.as_bytes() == proof.as_bytes())
+    }
+}
+
+impl Record {
+    fn holder(&self) -> Holder {
+        Holder::new(Some(self.who.clone()), Some(Deadline::at(self.ends).remaining()), Some(self.since))
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> MemoryStore {
+        let state = State { held: HashMap::new(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
+        MemoryStore { state: Mutex::new(state) }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> MemoryStore {
+        MemoryStore::new()
+    }
+}
+
+impl LockStore for MemoryStore {
+    fn describe(&self) -> String {
+        "memory:".into()
+    }
+
+    fn initialize(&self, _by: Deadline) -> Result<()> {
+        Ok(())
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, _doubtful: &mut Vec<Proof>) -> Result<Acquired> {
+        let owner = OwnerToken::draw()?;
+        let mut state = self.state.lock();
+        if let Some(record) = state.live(attempt.name) {
+            return Ok(Acquired::Held(record.holder()));
+        }
+        state.sweep();
+        state.fence += 1;
+        let (fence, since) = (Fence(state.fence), Moment::now());
+        let record = Record {
+            owner,
+            who: attempt.who.clone(),
+            fence,
+            since: SystemTime::now(),
+            ends: since.after(attempt.ttl),
+        };
+        state.held.insert(attempt.name.clone(), record);
+        let proof = Proof::from_bytes(owner.as_bytes().as_slice());
+        Ok(Acquired::Granted(Grant { proof, fence: Some(fence), since }))
+    }
+
+    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, _by: Deadline) -> Result<Option<Proof>> {
+        let mut state = self.state.lock();
+        Ok(state.owned(name, proof).map(|record| {
+            record.ends = record.ends.max(Moment::now().after(ttl));
+            proof.clone()
+        }))
+    }
+
+    fn release(&self, name: &LockName, proof: &Proof, _by: Deadline) -> Result<bool> {
+        let mut state = self.state.lock();
+        let owned = state.owned(name, proof).is_some();
+        if owned {
+            state.held.remove(name);
+        }
+        Ok(owned)
+    }
+
+    fn holder(&self, name: &LockName, _by: Deadline) -> Result<Option<Holder>> {
+        Ok(self.state.lock().live(name).map(|record| record.holder()))
+    }
+
+    fn inspect(&self, name: &LockName, _by: Deadline) -> Result<Inspection> {
+        let mut state = self.state.lock();
+        let record = state.live(name);
+        Ok(Inspection {
+            fence: record.as_ref().map(|record| record.fence),
+            holder: record.map(|record| record.holder()),
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! The contract between the lock protocol's users (manager, queue, leases) and the stores.
+//!
+//! A store answers each question with one of three outcomes, and never mixes them up: it *did not
+//! happen*, it *happened*, or it is *in doubt* because a reply was lost. The suite in
+//! `tests/contract` states the contract as tests and runs over every store.
+//!
+//! The module is public so that a program can wrap a store, for example to inject faults into its own
+//! tests. It follows the library's needs: expect additions in minor versions.
+
+mod holder;
+mod key;
+mod memory;
+mod proof;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::time::{Deadline, Moment};
+
+pub use holder::{Holder, Who};
+pub(crate) use key::check_part;
+pub use key::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
+pub use memory::MemoryStore;
+pub use proof::{OwnerToken, Proof};
+
+/// Number that grows with every grant of a lock: send it along with each write that the lock guards,
+/// and let the receiver refuse numbers lower than the highest it has seen.
+///
+/// It is public knowledge and proves nothing about who holds the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(pub u64);
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One attempt to take a lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    /// The lock.
+    pub name: &'a LockName,
+    /// How long the lease lasts.
+    pub ttl: Duration,
+    /// Who asks, for the record that `dlm show` reads.
+    pub who: &'a Who,
+    /// When the call must have come back.
+    pub by: Deadline,
+}
+
+/// A lock that was granted.
+#[derive(Debug)]
+pub struct Grant {
+    /// What renews and releases it.
+    pub proof: Proof,
+    /// Its fence; `None` only where fencing is switched off in the store's options.
+    pub fence: Option<Fence>,
+    /// A moment before the request that took effect was sent: the lease counts from here.
+    pub since: Moment,
+}
+
+/// Answer of [`LockStore::acquire`].
+#[derive(Debug)]
+pub enum Acquired {
+    /// The lock is the caller's.
+    Granted(Grant),
+    /// The lock is someone else's.
+    Held(Holder),
+}
+
+/// What [`LockStore::inspect`] found.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Who holds the lock, if anyone.
+    pub holder: Option<Holder>,
+    /// The fence given out last, where the store still knows.
+    pub fence: Option<Fence>,
+}
+
+/// Where locks are kept.
+///
+/// Methods block until they have an answer or `by` has passed; a store adds no threads of its own to
+/// the caller's. They may be called from many threads at once.
+///
+/// # Errors of every method
+/// * CONNECTION_ERROR, RETRIES_EXHAUSTED, TABLE_CREATION_ERROR, INTERNAL_ERROR, CLOSED: the request
+///   did not happen and will not happen later.
+/// * IN_DOUBT: it may have happened, or may yet happen, and asking the store did not settle it before
+///   `by`.
+pub trait LockStore: Send + Sync + fmt::Debug + 'static {
+    /// What this store is, for messages: a URI without credentials.
+    fn describe(&self) -> String;
+
+    /// Creates what the store needs (a table, a file), and checks that it answers. Safe to repeat and
+    /// to race with another creator.
+    fn initialize(&self, by: Deadline) -> Result<()>;
+
+    /// Takes the lock if it is free. Never waits for a holder.
+    ///
+    /// A lost reply is settled by reading: the answer says what is true of the lock afterwards.
+    /// The proof of any request that may still take effect after the call is pushed to `doubtful`,
+    /// whatever the call answers; [`release`](LockStore::release) of such a proof is always safe.
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired>;
+
+    /// Lets the lease end `ttl` from now, if `proof` still holds the lock. The answer is the proof to
+    /// use from now on, and `None` when it does not hold the lock any more.
+    ///
+    /// A store may keep a lease for longer than was asked, never shorter.
+    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>>;
+
+    /// Frees the lock if `proof` holds it. `false` when it did not: whoever holds it by now is left
+    /// alone. Repeating a release that is in doubt is safe.
+    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<bool>;
+
+    /// Who holds the lock right now. The cheapest question there is: what a waiter polls with.
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>>;
+
+    /// Holder and last fence, for people.
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection>;
+}

@@ -1,0 +1,119 @@
+//! The one clock of leases and waits: monotonic, and running on while the machine is suspended.
+//!
+//! A lease must look old after a laptop lid or a paused virtual machine, so `CLOCK_BOOTTIME` is read
+//! where the system has it; `std::time::Instant` stops during suspend on Linux. Wall time is shown to
+//! people and never compared.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: ClockId = ClockId::Boottime;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: ClockId = ClockId::Monotonic;
+
+/// A moment on the lease clock, in nanoseconds since the machine started.
+///
+/// All processes of one machine share the clock, so moments may be compared between them; after a
+/// restart of the machine they mean nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Now. Costs some tens of nanoseconds and no system call on Linux.
+    pub fn now() -> Moment {
+        let time = clock_gettime(CLOCK);
+        // Both parts of a running clock are never negative; the sum overflows after 584 years.
+        Moment(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+
+    /// From the nanoseconds that [`as_nanos`](Moment::as_nanos) gave on this machine since its start.
+    pub fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+
+    /// Nanoseconds since the machine started.
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This moment and `duration`; the last moment there is when that is further than the clock goes.
+    pub fn after(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long after `earlier` this is; zero when it is not after it.
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// When a call must have come back, or a wait is over. Made once from a duration, then only compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(Moment);
+
+impl Deadline {
+    /// `duration` from now. [`Duration::MAX`] and all that the clock cannot count mean never.
+    pub fn after(duration: Duration) -> Deadline {
+        Deadline(Moment::now().after(duration))
+    }
+
+    /// At `moment`.
+    pub fn at(moment: Moment) -> Deadline {
+        Deadline(moment)
+    }
+
+    /// The sooner of the two.
+    pub fn or(self, other: Deadline) -> Deadline {
+        self.min(other)
+    }
+
+    /// The moment itself.
+    pub fn moment(self) -> Moment {
+        self.0
+    }
+
+    /// How long it is until then; zero when it has passed.
+    pub fn remaining(self) -> Duration {
+        self.0.since(Moment::now())
+    }
+
+    /// Whether it has passed.
+    pub fn passed(self) -> bool {
+        Moment::now() >= self.0
+    }
+}
+
+/// Wall time in milliseconds since 1970, for people and for seeds; zero if the clock is set before.
+pub(crate) fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// `duration`, shorter or longer by up to a tenth, so that many waiters do not ask in step.
+pub(crate) fn jittered(duration: Duration) -> Duration {
+    duration.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_further_than_the_clock_goes_never_passes_and_never_overflows() {
+        let never = Deadline::after(Duration::MAX);
+        assert!(!never.passed());
+        assert!(never.remaining() > Duration::from_secs(1_000_000_000));
+        assert!(Deadline::after(Duration::ZERO).passed());
+        assert_eq!(never.or(Deadline::at(Moment(1))).moment(), Moment(1));
+    }
+
+    #[test]
+    fn jitter_stays_within_a_tenth() {
+        for _ in 0..1000 {
+            let d = jittered(Duration::from_secs(10));
+            assert!((9.0..=11.0).contains(&d.as_secs_f64()), "{d:?}");
+        }
+    }
+}
