@@ -1,5 +1,6 @@
 //! What can go wrong, told so that a program can act on it and a person can mend it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::Holder;
@@ -177,9 +178,9 @@ pub enum Error {
     While {
         /// What was being done.
         doing: String,
-        /// What went wrong.
+        /// What went wrong. Shared where several callers depended on one request.
         #[source]
-        source: Box<Error>,
+        source: Arc<Error>,
     },
 }
 
@@ -234,7 +235,7 @@ impl Error {
     }
 
     pub(crate) fn while_(self, doing: impl Into<String>) -> Error {
-        Error::While { doing: doing.into(), source: Box::new(self) }
+        Error::While { doing: doing.into(), source: Arc::new(self) }
     }
 }
 

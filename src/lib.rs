@@ -1,6 +1,22 @@
-//! Distributed locks.
+//! Distributed locks on the stores you already run, for blocking, threaded code.
+mod cancel;
+mod config;
 mod error;
+mod lease;
+mod lease_token;
+mod lock;
+mod manager;
+mod queue;
 pub mod store;
 mod time;
+mod uri;
+mod watcher;
+pub use cancel::CancelToken;
+pub use config::{DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, parse_duration};
 pub use error::{Cause, Code, Error, Result};
+pub use lease::Lease;
+pub use lease_token::LeaseToken;
+pub use lock::{Acquire, Lock};
+pub use manager::{Builder, LockManager};
+pub use store::{Fence, Holder, Inspection, Level, LockName, Mode, NamePolicy, Who};
 pub use time::{Deadline, Moment};

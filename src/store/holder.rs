@@ -40,6 +40,7 @@ impl Who {
 
     /// `pid:u32 start:u64 host_len:u8 host purpose_len:u8 purpose`, integers big-endian. Part of the
     /// records of HBase and of the embedded store.
+    #[cfg(any(feature = "embedded", feature = "hbase"))]
     pub(crate) fn encode_into(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.pid.to_be_bytes());
         out.extend_from_slice(&self.start_ms.to_be_bytes());
@@ -54,6 +55,7 @@ impl Who {
 
     /// What [`encode_into`](Who::encode_into) wrote; `None` for anything else. Bytes behind it are
     /// left to later versions.
+    #[cfg(any(feature = "embedded", feature = "hbase"))]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Who> {
         let (pid, rest) = bytes.split_first_chunk::<4>()?;
         let (start_ms, rest) = rest.split_first_chunk::<8>()?;
@@ -63,6 +65,7 @@ impl Who {
     }
 }
 
+#[cfg(any(feature = "embedded", feature = "hbase"))]
 fn part(bytes: &[u8]) -> Option<(String, &[u8])> {
     let (&len, rest) = bytes.split_first()?;
     let (part, rest) = rest.split_at_checked(usize::from(len))?;
@@ -85,7 +88,7 @@ pub struct Holder {
     /// How long the lease has left if it is not renewed, where the store tells. A hint: it compares
     /// clocks of two machines.
     pub remaining: Option<Duration>,
-    /// When the record was written, by the store's clock.
+    /// When the lock was granted or last renewed, by the store's clock.
     pub since: Option<SystemTime>,
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, OwnerToken, Proof, Who,
+    Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, OwnerToken, Proof, Released,
+    Who,
 };
 use crate::error::Result;
 use crate::time::{self, Deadline, Moment};
@@ -115,17 +116,18 @@ impl LockStore for MemoryStore {
         let mut state = self.state.lock();
         Ok(state.owned(name, proof).map(|record| {
             record.ends = record.ends.max(Moment::now().after(ttl));
+            record.since = SystemTime::now();
             proof.clone()
         }))
     }
 
-    fn release(&self, name: &LockName, proof: &Proof, _by: Deadline) -> Result<bool> {
+    fn release(&self, name: &LockName, proof: &Proof, _by: Deadline) -> Result<Released> {
         let mut state = self.state.lock();
         let owned = state.owned(name, proof).is_some();
         if owned {
             state.held.remove(name);
         }
-        Ok(owned)
+        Ok(if owned { Released::Freed } else { Released::NotOurs })
     }
 
     fn holder(&self, name: &LockName, _by: Deadline) -> Result<Option<Holder>> {

@@ -7,6 +7,8 @@
 //! The module is public so that a program can wrap a store, for example to inject faults into its own
 //! tests. It follows the library's needs: expect additions in minor versions.
 
+#[cfg(feature = "hbase")]
+mod hbase;
 mod holder;
 mod key;
 mod memory;
@@ -18,6 +20,8 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::time::{Deadline, Moment};
 
+#[cfg(feature = "hbase")]
+pub use hbase::HbaseStore;
 pub use holder::{Holder, Who};
 pub(crate) use key::check_part;
 pub use key::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
@@ -70,6 +74,18 @@ pub enum Acquired {
     Held(Holder),
 }
 
+/// Answer of [`LockStore::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// The lock was held by the proof, and is free.
+    Freed,
+    /// The proof did not hold the lock. Nothing was changed.
+    NotOurs,
+    /// A reply was lost, and by now the proof does not hold the lock: this release freed it, unless
+    /// the lease had run out.
+    Gone,
+}
+
 /// What [`LockStore::inspect`] found.
 #[derive(Debug)]
 pub struct Inspection {
@@ -110,9 +126,9 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// A store may keep a lease for longer than was asked, never shorter.
     fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>>;
 
-    /// Frees the lock if `proof` holds it. `false` when it did not: whoever holds it by now is left
-    /// alone. Repeating a release that is in doubt is safe.
-    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<bool>;
+    /// Frees the lock if `proof` holds it; leaves whoever else holds it alone. Repeating a release that
+    /// is in doubt is safe.
+    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released>;
 
     /// Who holds the lock right now. The cheapest question there is: what a waiter polls with.
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>>;

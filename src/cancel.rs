@@ -1,0 +1,105 @@
+//! Ending a wait from another thread.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// Ends blocking calls it was given to, from any thread: they return CANCELLED and hold nothing.
+///
+/// Clones are the same token. A token stays cancelled; use a new one for the next call. Cancelling
+/// does not interrupt a request already on its way to the store: a lock granted by that request is
+/// released before the call returns.
+#[derive(Clone, Default)]
+pub struct CancelToken {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    cancelled: AtomicBool,
+    wakers: Mutex<Wakers>,
+}
+
+#[derive(Default)]
+struct Wakers {
+    next: u64,
+    by_number: HashMap<u64, Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl CancelToken {
+    /// A token that is not cancelled.
+    pub fn new() -> CancelToken {
+        CancelToken::default()
+    }
+
+    /// Cancels every call that holds this token, now or later. Returns at once; never blocks on a store.
+    pub fn cancel(&self) {
+        self.shared.cancelled.store(true, Ordering::SeqCst);
+        // Called outside the lock: a waker takes locks of its own.
+        let wakers: Vec<_> = self.shared.wakers.lock().by_number.values().cloned().collect();
+        for wake in wakers {
+            wake();
+        }
+    }
+
+    /// Whether [`cancel`](CancelToken::cancel) was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Has `wake` called on cancellation, until the answer is dropped. A token cancelled before this
+    /// call wakes nobody: check it afterwards.
+    pub(crate) fn on_cancel(&self, wake: Arc<dyn Fn() + Send + Sync>) -> Registration {
+        let mut wakers = self.shared.wakers.lock();
+        let number = wakers.next;
+        wakers.next += 1;
+        wakers.by_number.insert(number, wake);
+        Registration { shared: Arc::clone(&self.shared), number }
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancelToken").field("cancelled", &self.is_cancelled()).finish()
+    }
+}
+
+/// A waker's place in a token; dropping it takes the waker out.
+pub(crate) struct Registration {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.shared.wakers.lock().by_number.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn a_waker_runs_while_registered_and_leaves_nothing_behind() {
+        let token = CancelToken::new();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = {
+            let calls = Arc::clone(&calls);
+            move || {
+                calls.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let kept = token.on_cancel(Arc::new(count.clone()));
+        drop(token.on_cancel(Arc::new(count)));
+        token.clone().cancel();
+        assert_eq!((calls.load(Ordering::SeqCst), token.is_cancelled()), (1, true));
+        drop(kept);
+        assert!(token.shared.wakers.lock().by_number.is_empty());
+    }
+}

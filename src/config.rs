@@ -1,0 +1,201 @@
+//! Settings of a lock manager: defaults, limits, and their text form in store URIs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::store::NamePolicy;
+
+/// How long a lease lasts unless told otherwise.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(90);
+/// How long `acquire` waits unless told otherwise.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(90);
+/// How long a waiting process sleeps between two looks at the lock unless told otherwise.
+pub const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+/// How long one call to the store may take unless told otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+const RETRY_MAX: Duration = Duration::from_secs(3600);
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+const MS: Duration = Duration::from_millis(1);
+
+/// The keys that every store URI takes, in the order in which they are documented.
+pub(crate) const MANAGER_KEYS: [&str; 8] =
+    ["client", "farm", "ttl", "wait", "retry", "timeout", "names", "purpose"];
+
+/// A manager's settings, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) client: String,
+    pub(crate) farm: Option<String>,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) retry: Duration,
+    pub(crate) timeout: Duration,
+    pub(crate) names: NamePolicy,
+    pub(crate) purpose: String,
+}
+
+/// `ttl` in whole milliseconds, rounded up, as all stores keep at least those.
+pub(crate) fn checked_ttl(ttl: Duration) -> Result<Duration> {
+    if !(MS..=TTL_MAX).contains(&ttl) {
+        return Err(Error::invalid("ttl", format!("{ttl:?}"), "1ms to 365 days"));
+    }
+    Ok(match u64::try_from(ttl.as_nanos().div_ceil(1_000_000)) {
+        Ok(ms) => Duration::from_millis(ms),
+        Err(_) => TTL_MAX,
+    })
+}
+
+pub(crate) fn checked_retry(retry: Duration) -> Result<Duration> {
+    within("retry", retry, MS, RETRY_MAX, "1ms to 1h")
+}
+
+pub(crate) fn checked_timeout(timeout: Duration) -> Result<Duration> {
+    within("timeout", timeout, TIMEOUT_MIN, TIMEOUT_MAX, "10ms to 10m")
+}
+
+fn within(
+    what: &'static str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+    allowed: &str,
+) -> Result<Duration> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Error::invalid(what, format!("{value:?}"), allowed))
+    }
+}
+
+/// Reads `90s`, `500ms`, `2m`, `1h` or `1d`: a whole number and a unit.
+///
+/// # Errors
+/// INVALID_ARGUMENT, naming `what`, for anything else: a number without a unit is not guessed at.
+pub fn parse_duration(what: &'static str, text: &str) -> Result<Duration> {
+    let refuse = || Error::invalid(what, text, "a whole number with a unit: ms, s, m, h or d, such as 90s");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = text[..digits].parse().map_err(|_| refuse())?;
+    let unit_ms = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 3600 * 1000,
+        "d" => 24 * 3600 * 1000,
+        _ => return Err(refuse()),
+    };
+    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(refuse)
+}
+
+/// The options of a URI, each taken out by whoever understands it. What is left over is unknown.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    given: BTreeMap<String, String>,
+}
+
+impl Options {
+    /// # Errors
+    /// INVALID_ARGUMENT for a key given twice.
+    pub(crate) fn insert(&mut self, key: String, value: String) -> Result<()> {
+        match self.given.insert(key.clone(), value) {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid("store option", key, "each option once")),
+        }
+    }
+
+    pub(crate) fn take(&mut self, key: &str) -> Option<String> {
+        self.given.remove(key)
+    }
+
+    pub(crate) fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
+        self.take(key).map(|text| parse_duration(key, &text)).transpose()
+    }
+
+    /// # Errors
+    /// INVALID_ARGUMENT when the value is not a whole number within the limits.
+    #[cfg(feature = "hbase")]
+    pub(crate) fn take_number(&mut self, key: &'static str, min: usize, max: usize) -> Result<Option<usize>> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        match text.parse() {
+            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+            _ => Err(Error::invalid(key, text, format!("a whole number from {min} to {max}"))),
+        }
+    }
+
+    pub(crate) fn take_names(&mut self) -> Result<Option<NamePolicy>> {
+        match self.take("names").as_deref() {
+            None => Ok(None),
+            Some("strict") => Ok(Some(NamePolicy::Strict)),
+            Some("compat") => Ok(Some(NamePolicy::Compat)),
+            Some(other) => Err(Error::invalid("names", other, "strict or compat")),
+        }
+    }
+
+    /// Refuses what nobody took. `known`: the keys of the store at hand.
+    pub(crate) fn finish(self, known: &[&str]) -> Result<()> {
+        match self.given.keys().next() {
+            None => Ok(()),
+            Some(key) => {
+                let known: Vec<_> = MANAGER_KEYS.iter().chain(known).copied().collect();
+                Err(Error::invalid("store option", key, format!("one of {}", known.join(", "))))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_needs_a_unit_and_never_overflows() {
+        let good = [
+            ("90s", 90_000),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("0s", 0),
+            ("1d", 86_400_000),
+        ];
+        for (text, ms) in good {
+            assert_eq!(parse_duration("ttl", text).unwrap(), Duration::from_millis(ms), "{text}");
+        }
+        for text in [
+            "",
+            "90",
+            "s",
+            "-1s",
+            "1.5s",
+            "1 s",
+            "90S",
+            "99999999999999999999s",
+            "18446744073709551615s",
+            "é",
+        ] {
+            let error = parse_duration("ttl", text).unwrap_err();
+            assert_eq!(error.code(), crate::Code::InvalidArgument, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_is_rounded_up_never_down_and_absurd_ones_are_refused() {
+        assert_eq!(checked_ttl(Duration::from_micros(1500)).unwrap(), Duration::from_millis(2));
+        assert_eq!(checked_ttl(Duration::from_secs(90)).unwrap(), Duration::from_secs(90));
+        assert_eq!(checked_ttl(TTL_MAX).unwrap(), TTL_MAX);
+        for ttl in [Duration::ZERO, Duration::from_nanos(1), TTL_MAX + MS, Duration::MAX] {
+            assert!(checked_ttl(ttl).is_err(), "{ttl:?}");
+        }
+    }
+
+    #[test]
+    fn an_option_is_known_and_given_once() {
+        let mut options = Options::default();
+        options.insert("tll".into(), "90s".into()).unwrap();
+        assert!(options.insert("tll".into(), "90s".into()).is_err());
+        let error = options.finish(&["pool"]).unwrap_err().to_string();
+        assert!(error.contains("\"tll\"") && error.contains("ttl") && error.contains("pool"), "{error}");
+    }
+}

@@ -1,0 +1,281 @@
+//! One grant of a lock: held, renewed, released, lost.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::lease_token::LeaseToken;
+use crate::manager::Inner;
+use crate::store::{Fence, Grant, LockName, Proof, Released};
+use crate::time::{Deadline, Moment, wall_ms};
+
+/// A dropped lease is released in the dropping thread, within this time at the most.
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A held lock. Dropping it releases the lock.
+///
+/// The lease ends by itself after its TTL, counted from before it was asked for; after that somebody
+/// else may hold the lock, so [`check`](Lease::check) before each step that needs it, and send
+/// [`fence`](Lease::fence) along with each write.
+///
+/// | state | `check` | store holds our record | left by |
+/// |---|---|---|---|
+/// | held | `Ok` | yes | release, renewal, the clock |
+/// | over: the clock passed its end | LEASE_LOST | maybe for a moment more | release |
+/// | released, or found lost | LEASE_LOST | no | nothing |
+///
+/// A lease may be used from several threads and released by another one than acquired it. Its renewal
+/// and release exclude each other. Drop is best effort: it takes two seconds at the most and hands a
+/// failed release to the library's watcher thread; call [`release`](Lease::release) to hear of errors.
+#[must_use = "dropping the lease releases the lock"]
+pub struct Lease {
+    core: Arc<Core>,
+    manager: Arc<Inner>,
+}
+
+/// The part that the manager's `close` reaches as well.
+pub(crate) struct Core {
+    name: LockName,
+    fence: Option<Fence>,
+    /// End of the lease in nanoseconds of the lease clock; zero once it is released or found lost.
+    ends: AtomicU64,
+    held: Mutex<Held>,
+}
+
+struct Held {
+    /// What renews and releases the lock; `None` once that is no longer ours to do.
+    proof: Option<Proof>,
+    ttl: Duration,
+    /// When the lease is over if it is not released before.
+    ends: Moment,
+    /// A release was tried and failed: whether the lock is free is not known.
+    release_failed: bool,
+}
+
+impl Core {
+    pub(crate) fn new(name: LockName, grant: Grant, ttl: Duration) -> Core {
+        let ends = end(grant.since, ttl);
+        Core {
+            name,
+            fence: grant.fence,
+            ends: AtomicU64::new(ends.as_nanos()),
+            held: Mutex::new(Held { proof: Some(grant.proof), ttl, ends, release_failed: false }),
+        }
+    }
+
+    pub(crate) fn ends(&self) -> Moment {
+        Moment::from_nanos(self.ends.load(Ordering::Acquire))
+    }
+
+    /// Gives the lock back to the store. `Ok(false)`: there was nothing to give back.
+    pub(crate) fn release(&self, manager: &Inner, by: Deadline) -> Result<bool> {
+        let mut held = self.held.lock();
+        let Some(proof) = held.proof.clone() else { return Ok(false) };
+        // Before the store is asked: from the moment the request arrives another may hold the lock.
+        self.ends.store(0, Ordering::Release);
+        match manager.store.release(&self.name, &proof, by) {
+            Ok(answer) => {
+                held.proof = None;
+                manager.queue.released(&self.name, manager.settings.retry);
+                // A record that is gone before its time, after a request of ours that may have freed it,
+                // was freed by that request.
+                let asked = answer == Released::Gone || held.release_failed;
+                let ours = answer == Released::Freed || (asked && Moment::now() < held.ends);
+                if ours {
+                    Ok(true)
+                } else {
+                    Err(self.lost("another holds it, or nobody does since it ran out"))
+                }
+            }
+            Err(error) => {
+                held.release_failed = true;
+                Err(error.while_(format!("releasing lock {}", self.name)))
+            }
+        }
+    }
+
+    fn lost(&self, why: &'static str) -> Error {
+        Error::LeaseLost { name: self.name.to_string(), why }
+    }
+}
+
+/// When a lease that was asked for at `since` is over. A thousandth sooner than the store lets go:
+/// that is how far two clocks drift apart at the most while both are being slewed (500 ppm each).
+fn end(since: Moment, ttl: Duration) -> Moment {
+    since.after(ttl - ttl / 1000)
+}
+
+impl Lease {
+    pub(crate) fn new(core: Arc<Core>, manager: Arc<Inner>) -> Lease {
+        Lease { core, manager }
+    }
+
+    /// The lock's name, as stored.
+    pub fn name(&self) -> &LockName {
+        &self.core.name
+    }
+
+    /// The number to send along with every write that the lock guards: it grows with every grant.
+    /// `None` only where fencing is switched off in the store's options.
+    pub fn fence(&self) -> Option<Fence> {
+        self.core.fence
+    }
+
+    /// When the lease is over, on the lease clock; the beginning of time once it is released or lost.
+    pub fn ends(&self) -> Moment {
+        self.core.ends()
+    }
+
+    /// How long the lease has left. Zero when it is over, released or lost. No I/O, no locks.
+    pub fn remaining(&self) -> Duration {
+        self.ends().since(Moment::now())
+    }
+
+    /// Whether the lease lasts still, by this machine's clock. No I/O, no locks, some tens of
+    /// nanoseconds: cheap enough to ask before every step.
+    ///
+    /// It cannot know that a store lost the record, or that this thread will be paused right after:
+    /// that is what the fence is for.
+    ///
+    /// # Errors
+    /// LEASE_LOST when the time is over, or when it was released or found lost.
+    pub fn check(&self) -> Result<()> {
+        match self.ends() {
+            ends if Moment::now() < ends => Ok(()),
+            ends if ends.as_nanos() == 0 => Err(self.core.lost("it was released, or found lost before")),
+            _ => Err(self.core.lost("its time is over")),
+        }
+    }
+
+    /// Lets the lease end its TTL from now. Blocks for one call to the store.
+    ///
+    /// # Errors
+    /// LEASE_LOST when it had run out or another holds the lock: the lease is over. Any other error,
+    /// IN_DOUBT included, leaves the lease as it was, ending when it would have.
+    pub fn renew(&self) -> Result<()> {
+        let ttl = self.core.held.lock().ttl;
+        self.renew_for(ttl)
+    }
+
+    /// Lets the lease end `ttl` from now, which may be sooner than before. A store keeps the record
+    /// for the longest TTL that was asked for; releasing frees it at once all the same.
+    ///
+    /// # Errors
+    /// As [`renew`](Lease::renew), and INVALID_ARGUMENT for a TTL that is not allowed.
+    pub fn renew_for(&self, ttl: Duration) -> Result<()> {
+        self.manager.usable()?;
+        let ttl = crate::config::checked_ttl(ttl)?;
+        let mut held = self.core.held.lock();
+        let Some(proof) = held.proof.clone().filter(|_| !held.release_failed) else {
+            return Err(self.core.lost("it was released, or found lost before"));
+        };
+        let since = Moment::now();
+        let by = Deadline::after(self.manager.settings.timeout.min(ttl));
+        match self.manager.store.renew(self.name(), &proof, ttl, by) {
+            Ok(Some(proof)) => {
+                held.proof = Some(proof);
+                held.ttl = ttl;
+                held.ends = end(since, ttl);
+                self.core.ends.store(held.ends.as_nanos(), Ordering::Release);
+                Ok(())
+            }
+            Ok(None) => {
+                held.proof = None;
+                self.core.ends.store(0, Ordering::Release);
+                Err(self.core.lost("another holds it, or nobody does since it ran out"))
+            }
+            Err(error) => Err(error.while_(format!("renewing lock {}", self.name()))),
+        }
+    }
+
+    /// Gives the lock up. Blocks for one call to the store.
+    ///
+    /// `true`: it was ours and is free now. `false`: it had been released before, and the store was
+    /// not asked. Another holder's record is never touched.
+    ///
+    /// # Errors
+    /// LEASE_LOST when it had run out or another holds the lock by now. Any other error, IN_DOUBT
+    /// included, leaves open whether the lock is free: call again, or drop the lease, which lets the
+    /// watcher thread go on trying until the TTL ends it.
+    pub fn release(&self) -> Result<bool> {
+        if self.core.held.lock().proof.is_none() {
+            return Ok(false);
+        }
+        self.manager.not_forked()?;
+        let by = Deadline::after(self.manager.settings.timeout);
+        let released = self.core.release(&self.manager, by);
+        if self.core.held.lock().proof.is_none() {
+            self.manager.forget(&self.core);
+        }
+        released
+    }
+
+    /// Turns the lease into a text that renews and releases it from any process, and lets go of it
+    /// here without releasing.
+    ///
+    /// # Errors
+    /// LEASE_LOST when it was released or found lost.
+    pub fn into_token(self) -> Result<LeaseToken> {
+        self.manager.usable()?;
+        let mut held = self.core.held.lock();
+        let token = LeaseToken {
+            name: self.core.name.clone(),
+            fence: self.core.fence,
+            ends_ms: wall_ms().saturating_add(millis(self.remaining())),
+            ttl: held.ttl,
+            proof: held
+                .proof
+                .clone()
+                .ok_or_else(|| self.core.lost("it was released, or found lost before"))?,
+        };
+        held.proof = None;
+        drop(held);
+        self.manager.forget(&self.core);
+        Ok(token)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let (failed_before, open) = {
+            let held = self.core.held.lock();
+            (held.release_failed, held.proof.is_some())
+        };
+        // A forked child has a copy of the parent's lease, which is not the child's to release.
+        if !open || self.manager.not_forked().is_err() {
+            return;
+        }
+        self.manager.forget(&self.core);
+        let by = Deadline::after(DROP_TIMEOUT.min(self.manager.settings.timeout));
+        let released = if failed_before { None } else { Some(self.core.release(&self.manager, by)) };
+        match released {
+            Some(Ok(_)) => {}
+            Some(Err(error)) if error.code() == crate::Code::LeaseLost => log::warn!("{}", error.chain()),
+            Some(Err(_)) | None => {
+                log::warn!("lock {} is released in the background", self.core.name);
+                let held = self.core.held.lock();
+                if let Some(proof) = held.proof.clone() {
+                    self.manager.free_in_background(self.core.name.clone(), proof, held.ttl);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", self.name())
+            .field("fence", &self.fence())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,361 @@
+//! The lock manager: what one acquire, release and close mean over any store.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::config::{
+    DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings, checked_retry, checked_timeout,
+    checked_ttl,
+};
+use crate::error::{Error, Result};
+use crate::lease::{Core, Lease};
+use crate::lease_token::LeaseToken;
+use crate::lock::Lock;
+use crate::queue::{Answer, Queue};
+use crate::store::{
+    Acquired, Attempt, Grant, Level, LockName, LockStore, NamePolicy, Proof, Released, Who, check_part,
+};
+use crate::time::{Deadline, Moment, wall_ms};
+use crate::uri::StoreUri;
+use crate::watcher::{Next, Watcher};
+
+/// Looks of the watcher for a request that may still arrive: the first soon, the later ones rarer.
+const FREE_FIRST: Duration = Duration::from_millis(500);
+const FREE_RAREST: Duration = Duration::from_secs(30);
+/// A gateway may go on with a request for minutes after its client has given up.
+const FREE_AT_LEAST: Duration = Duration::from_secs(300);
+/// Freeing in the background must not hold up other jobs for long.
+const FREE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Takes locks in one store for one client id. Cheap to clone; all clones are the same manager.
+///
+/// It may be used from any number of threads. It starts no thread until a request is in doubt, and
+/// then one, named `dlm-watcher`. [`close`](LockManager::close) releases what is held and joins it;
+/// dropping the last clone, [`Lock`] and [`Lease`] joins it too.
+#[derive(Clone)]
+pub struct LockManager {
+    inner: Arc<Inner>,
+}
+
+/// What managers, locks and leases share.
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn LockStore>,
+    pub(crate) settings: Settings,
+    pub(crate) queue: Queue,
+    who: Who,
+    watcher: Watcher,
+    /// What `close` has to release, by address of the lease's core; `None` once it has run.
+    held: Mutex<Option<HashMap<usize, Arc<Core>>>>,
+    closed: AtomicBool,
+}
+
+/// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
+#[derive(Debug, Default)]
+#[must_use = "call open"]
+pub struct Builder {
+    uri: Option<String>,
+    store: Option<Arc<dyn LockStore>>,
+    client: Option<String>,
+    farm: Option<String>,
+    ttl: Option<Duration>,
+    wait: Option<Duration>,
+    retry: Option<Duration>,
+    timeout: Option<Duration>,
+    names: Option<NamePolicy>,
+    purpose: Option<String>,
+}
+
+impl Builder {
+    /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path` or
+    /// `hbase+thrift://host:9090/table`, with options as `?key=value&...`. Unless set: `embedded:`.
+    pub fn store_uri(mut self, uri: &str) -> Builder {
+        self.uri = Some(uri.to_owned());
+        self
+    }
+
+    /// A store opened by the caller, in place of a URI.
+    pub fn store(mut self, store: Arc<dyn LockStore>) -> Builder {
+        self.store = Some(store);
+        self
+    }
+
+    /// The service that uses the locks, such as `order-service`: part of every name. Required.
+    pub fn client(mut self, client: &str) -> Builder {
+        self.client = Some(client.to_owned());
+        self
+    }
+
+    /// The data centre, such as `dc1`: part of the names of locks of level DC.
+    pub fn farm(mut self, farm: &str) -> Builder {
+        self.farm = Some(farm.to_owned());
+        self
+    }
+
+    /// How long a lease lasts unless renewed. Default 90 s; 1 ms to 365 days.
+    pub fn ttl(mut self, ttl: Duration) -> Builder {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long `acquire` waits. Default 90 s; zero tries once, [`Duration::MAX`] waits for ever.
+    pub fn wait(mut self, wait: Duration) -> Builder {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// How long a waiting process sleeps between two looks at a lock, give or take a tenth. Default
+    /// 1 s; 1 ms to 1 h.
+    pub fn retry(mut self, retry: Duration) -> Builder {
+        self.retry = Some(retry);
+        self
+    }
+
+    /// How long one call to the store may take. Default 10 s; 10 ms to 10 min.
+    pub fn timeout(mut self, timeout: Duration) -> Builder {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What client and farm ids may contain. Default [`NamePolicy::Strict`].
+    pub fn names(mut self, names: NamePolicy) -> Builder {
+        self.names = Some(names);
+        self
+    }
+
+    /// What the locks are wanted for, shown to those who find them held. At most 255 bytes.
+    pub fn purpose(mut self, purpose: &str) -> Builder {
+        self.purpose = Some(purpose.to_owned());
+        self
+    }
+
+    /// Checks the settings, then opens the store. Creates nothing in it: see
+    /// [`initialize`](LockManager::initialize).
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT before any I/O, for anything that is not allowed or missing; then what the
+    /// store says (the embedded store is opened here; HBase is first asked by the first call).
+    pub fn open(self) -> Result<LockManager> {
+        let mut uri = match (&self.store, &self.uri) {
+            (Some(_), Some(uri)) => {
+                return Err(Error::invalid("store", uri, "a URI or a store of the caller's, not both"));
+            }
+            (Some(_), None) => StoreUri::parse("memory:")?,
+            (None, uri) => StoreUri::parse(uri.as_deref().unwrap_or("embedded:"))?,
+        };
+        let options = &mut uri.options;
+        let client = options.take("client");
+        let farm = options.take("farm");
+        let purpose = options.take("purpose");
+        let durations = ["ttl", "wait", "retry", "timeout"].map(|key| options.take_duration(key));
+        let [ttl, wait, retry, timeout] = durations;
+        let names = options.take_names()?;
+        let settings = Settings {
+            client: self.client.or(client).unwrap_or_default(),
+            farm: self.farm.or(farm),
+            ttl: checked_ttl(self.ttl.or(ttl?).unwrap_or(DEFAULT_TTL))?,
+            wait: self.wait.or(wait?).unwrap_or(DEFAULT_WAIT),
+            retry: checked_retry(self.retry.or(retry?).unwrap_or(DEFAULT_RETRY))?,
+            timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
+            names: self.names.or(names).unwrap_or_default(),
+            purpose: self.purpose.or(purpose).unwrap_or_default(),
+        };
+        check_part("client id", &settings.client, settings.names)?;
+        if let Some(farm) = &settings.farm {
+            check_part("farm id", farm, settings.names)?;
+        }
+        let who = Who::this_process(&settings.purpose)?;
+        let store = match self.store {
+            Some(store) => store,
+            None => uri.open()?,
+        };
+        let inner = Inner {
+            store,
+            settings,
+            queue: Queue::default(),
+            who,
+            watcher: Watcher::default(),
+            held: Mutex::new(Some(HashMap::new())),
+            closed: AtomicBool::new(false),
+        };
+        Ok(LockManager { inner: Arc::new(inner) })
+    }
+}
+
+impl LockManager {
+    /// The way to a manager: `LockManager::builder().store_uri("embedded:").client("orders").open()`.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Opens a manager with all settings in the URI, such as
+    /// `hbase+thrift://gateway:9090/locks?client=orders&farm=dc1&ttl=30s`.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(uri: &str) -> Result<LockManager> {
+        LockManager::builder().store_uri(uri).open()
+    }
+
+    /// Creates what is missing in the store (the table), and checks that the store answers. Blocks, for
+    /// up to a minute where a table is made. Safe to repeat, and to run in many processes at once.
+    ///
+    /// # Errors
+    /// TABLE_CREATION_ERROR with the cause; CONNECTION_ERROR; CLOSED; FORKED.
+    pub fn initialize(&self) -> Result<()> {
+        self.inner.usable()?;
+        self.inner.store.initialize(Deadline::after(self.inner.settings.timeout.max(Duration::from_secs(60))))
+    }
+
+    /// The lock `id` of this manager's client id. No I/O.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when the id is empty, longer than 1024 bytes or contains NUL, or when a lock of
+    /// level DC is asked for and no farm is set.
+    pub fn lock(&self, id: &str, level: Level) -> Result<Lock> {
+        let settings = &self.inner.settings;
+        let name = LockName::new(level, &settings.client, settings.farm.as_deref(), id, settings.names)?;
+        Ok(Lock { name, manager: Arc::clone(&self.inner) })
+    }
+
+    /// Takes over a lease that another process handed on as text. No I/O: whether the lock is still
+    /// ours is learned by renewing or releasing it. The lease's end is told by wall clocks.
+    ///
+    /// # Errors
+    /// CLOSED, FORKED.
+    pub fn adopt(&self, token: LeaseToken) -> Result<Lease> {
+        let LeaseToken { name, fence, ends_ms, ttl, proof } = token;
+        let left = Duration::from_millis(ends_ms.saturating_sub(wall_ms())).min(ttl);
+        let ends = Moment::now().after(left);
+        let since = Moment::from_nanos(ends.as_nanos().saturating_sub(ttl.as_nanos() as u64));
+        self.inner.usable()?;
+        self.inner.hold(name, Grant { proof, fence, since }, ttl)
+    }
+
+    /// The store, as a URI without credentials.
+    pub fn store(&self) -> String {
+        self.inner.store.describe()
+    }
+
+    /// Ends the manager: waiting threads return CLOSED, held leases are released (within one store
+    /// time-out, 10 s unless set), the library's threads are joined. Leases answer LEASE_LOST from now
+    /// on, everything else CLOSED. Closing twice does nothing.
+    ///
+    /// # Errors
+    /// The first release that failed: that lock is free when its TTL ends. The others were released.
+    pub fn close(&self) -> Result<()> {
+        self.inner.close()
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("store", &self.store())
+            .field("settings", &self.inner.settings)
+            .finish()
+    }
+}
+
+impl Inner {
+    /// Whether calls may be made: not after `close`, not in a forked child.
+    pub(crate) fn usable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { self.not_forked() }
+    }
+
+    pub(crate) fn not_forked(&self) -> Result<()> {
+        if std::process::id() == self.who.pid { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// One attempt at the lock.
+    pub(crate) fn attempt(self: &Arc<Inner>, name: &LockName, ttl: Duration) -> Result<Answer<Lease>> {
+        self.usable()?;
+        // A grant that comes back after its lease has ended is none.
+        let by = Deadline::after(self.settings.timeout.min(ttl));
+        let mut doubtful = Vec::new();
+        let answer = self.store.acquire(Attempt { name, ttl, who: &self.who, by }, &mut doubtful);
+        for proof in doubtful {
+            self.free_in_background(name.clone(), proof, ttl);
+        }
+        match answer {
+            Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
+            Ok(Acquired::Granted(grant)) => {
+                let lease = self.hold(name.clone(), grant, ttl)?;
+                if lease.check().is_ok() {
+                    return Ok(Answer::Got(lease));
+                }
+                Err(Error::RetriesExhausted {
+                    store: self.store.describe(),
+                    what: format!("the grant took longer than the lease of {ttl:?}; ask for a longer TTL"),
+                    source: None,
+                })
+            }
+            Err(error) => Err(error.while_(format!("acquiring lock {name}"))),
+        }
+    }
+
+    fn hold(self: &Arc<Inner>, name: LockName, grant: Grant, ttl: Duration) -> Result<Lease> {
+        let core = Arc::new(Core::new(name, grant, ttl));
+        match &mut *self.held.lock() {
+            Some(held) => held.insert(address(&core), Arc::clone(&core)),
+            None => None,
+        };
+        let lease = Lease::new(core, Arc::clone(self));
+        // Closed while the store was asked: dropping the lease releases it.
+        self.usable().map(|()| lease)
+    }
+
+    pub(crate) fn forget(&self, core: &Arc<Core>) {
+        if let Some(held) = &mut *self.held.lock() {
+            held.remove(&address(core));
+        }
+    }
+
+    /// Has the watcher release `proof` as soon as a look finds it, for as long as a late request may
+    /// still put it there. Always safe: a release touches no other holder's record.
+    pub(crate) fn free_in_background(&self, name: LockName, proof: Proof, ttl: Duration) {
+        let store = Arc::clone(&self.store);
+        let until = Deadline::after(ttl.max(FREE_AT_LEAST));
+        let mut pause = FREE_FIRST;
+        self.watcher.run(pause, move || {
+            match store.release(&name, &proof, Deadline::after(FREE_TIMEOUT)) {
+                Ok(Released::Freed | Released::Gone) => log::info!("lock {name}, left in doubt, was freed"),
+                Ok(Released::NotOurs) | Err(_) => {
+                    pause = (pause * 2).min(FREE_RAREST);
+                    if !until.passed() {
+                        return Next::After(pause);
+                    }
+                }
+            }
+            Next::Done
+        });
+    }
+
+    fn close(&self) -> Result<()> {
+        self.not_forked()?;
+        self.closed.store(true, Ordering::Release);
+        self.queue.close();
+        let held = self.held.lock().take().unwrap_or_default();
+        let by = Deadline::after(self.settings.timeout);
+        let mut first_failure = None;
+        for core in held.into_values() {
+            match core.release(self, by) {
+                Err(error) if error.code() != crate::Code::LeaseLost => {
+                    first_failure.get_or_insert(error);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        self.watcher.stop();
+        first_failure.map_or(Ok(()), |error| Err(error.while_("closing the lock manager")))
+    }
+}
+
+/// Leases are told apart by where their core lies: it stays there while the map holds it.
+fn address(core: &Arc<Core>) -> usize {
+    Arc::as_ptr(core) as usize
+}

@@ -1,0 +1,346 @@
+//! Locks in HBase: compare-and-set only, never a Delete, never a client timestamp.
+//!
+//! ```text
+//! acquire   D:L  empty -> our record        conditional Put, TTL on the cell, server timestamp
+//!           D:F  + 1                        the fence, in a row of its own beside the lock's
+//!           D:L  is our record still there? proof, against peers that delete
+//! renew     D:L  our record -> our record   with a new TTL
+//! release   D:L  our record -> empty        an empty cell is free, for the Java library as well
+//! ```
+//!
+//! * A Delete leaves a tombstone that hides a later Put of the same millisecond although the server
+//!   said yes to it; the empty cell hides nothing, and the server stamps what overwrites it later.
+//! * The order acquire, fence, proof makes fences sound: a later holder counts after its own
+//!   acquisition, which comes after our proof, so its number is higher, whatever was lost or late.
+//! * The fence has a row of its own because Java clients delete the lock's row.
+//! * Every attempt draws a new token, so that a request that comes late is recognised as ours.
+
+mod record;
+mod rows;
+mod thrift;
+
+use std::time::Duration;
+
+use self::record::{FREE, Record};
+use self::rows::{Column, Rows};
+use super::{Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, Proof, Released};
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::time::{Deadline, Moment, wall_ms};
+
+const LOCK: Column = Column { family: "D", qualifier: "L" };
+const FENCE: Column = Column { family: "D", qualifier: "F" };
+
+/// Fence counters of locks that nobody takes any more go after this time.
+const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Counters are seeded with the clock, far above this; one below was just created by our increment.
+const FENCE_SEEDED: i64 = 1 << 40;
+/// Bits below the clock in a seed: as many grants a millisecond would outrun it.
+const FENCE_SEED_SHIFT: u32 = 20;
+
+/// Rounds of one acquire, release or renewal; each needs a lost reply or a peer in between.
+const ROUNDS: usize = 16;
+/// A record hidden by a Java client's Delete is hidden for the rest of that millisecond.
+const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
+/// Time kept back to clean up behind an acquire that fails half-way.
+const CLEAN_UP: Duration = Duration::from_secs(2);
+
+/// A [`LockStore`] in a table of HBase. URI: `hbase+thrift://host:9090/table`.
+///
+/// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
+/// do to their own locks (releasing one they lost, trusting their clocks) they can do to ours.
+#[derive(Debug)]
+pub struct HbaseStore {
+    rows: Box<dyn Rows>,
+}
+
+impl HbaseStore {
+    /// Through the Thrift1 gateway at `address`. No I/O until the first call.
+    pub(crate) fn thrift(address: &str, table: &str, options: Options) -> Result<HbaseStore> {
+        Ok(HbaseStore { rows: Box::new(thrift::Gateway::new(address, table, options)?) })
+    }
+}
+
+impl LockStore for HbaseStore {
+    fn describe(&self) -> String {
+        self.rows.describe()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.rows.ensure_table(LOCK.family, by)
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
+        let mut acquisition =
+            Acquisition { store: self, attempt, row: attempt.name.hbase_row(), open: Vec::new() };
+        let answer = acquisition.run();
+        doubtful.extend(acquisition.open.iter().map(|tried| tried.record.to_proof()));
+        answer
+    }
+
+    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
+        let (row, mut current) = (name.hbase_row(), own_record(proof)?);
+        for _ in 0..ROUNDS {
+            let renewed = current.renewed(ttl);
+            let doubt = match self.rows.check_and_put(
+                &row,
+                LOCK,
+                current.bytes(),
+                renewed.bytes(),
+                renewed.ttl(),
+                by,
+            ) {
+                Ok(true) => return Ok(Some(renewed.to_proof())),
+                Ok(false) => None,
+                Err(error) if error.is_in_doubt() => Some(error),
+                Err(error) => return Err(error),
+            };
+            match self.own_version(&row, &current, by) {
+                // The lost request is seen to have been applied.
+                Ok(Some(stored)) if doubt.is_some() && stored == renewed && stored != current => {
+                    return Ok(Some(stored.to_proof()));
+                }
+                // Asking again for a renewal that may still be under way does no harm: both are
+                // conditional on our token, and the lease counts from before the first.
+                Ok(Some(stored)) => current = stored,
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(doubt.unwrap_or(error)),
+            }
+        }
+        Err(restless(name))
+    }
+
+    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
+        let (row, mut current) = (name.hbase_row(), own_record(proof)?);
+        let mut in_doubt = false;
+        for _ in 0..ROUNDS {
+            let doubt = match self.rows.check_and_put(&row, LOCK, current.bytes(), FREE, current.ttl(), by) {
+                Ok(true) => return Ok(Released::Freed),
+                Ok(false) => None,
+                Err(error) if error.is_in_doubt() => Some(error),
+                Err(error) => return Err(error),
+            };
+            in_doubt |= doubt.is_some();
+            match self.own_version(&row, &current, by) {
+                Ok(Some(stored)) => current = stored,
+                Ok(None) if in_doubt => return Ok(Released::Gone),
+                Ok(None) => return Ok(Released::NotOurs),
+                Err(error) => return Err(doubt.unwrap_or(error)),
+            }
+        }
+        Err(restless(name))
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        let cell = self.rows.get(&name.hbase_row(), LOCK, by)?;
+        Ok(cell.and_then(|cell| record::holder(&cell.value, cell.written_ms)))
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        let fence = self.rows.get(&name.hbase_fence_row(), FENCE, by)?;
+        let fence = fence.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?)));
+        Ok(Inspection { holder: self.holder(name, by)?, fence: fence.map(Fence) })
+    }
+}
+
+impl HbaseStore {
+    /// The version of `record` that lies in the row, if its owner still has the lock.
+    fn own_version(&self, row: &[u8], record: &Record, by: Deadline) -> Result<Option<Record>> {
+        let cell = self.rows.get(row, LOCK, by)?;
+        Ok(cell.and_then(|cell| Record::parse(&cell.value)).filter(|stored| stored.same_owner(record)))
+    }
+
+    /// The next number of the lock's counter. Numbers may be skipped, never repeated.
+    fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
+        let row = name.hbase_fence_row();
+        let mut last_doubt = None;
+        for _ in 0..ROUNDS {
+            let number = match self.rows.increment(&row, FENCE, by) {
+                Ok(number) => number,
+                // Counting twice skips a number.
+                Err(error) if error.is_in_doubt() && !by.passed() => {
+                    last_doubt = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if number >= FENCE_SEEDED {
+                return Ok(Fence(number as u64));
+            }
+            // Created by this increment, or by one at the same moment, and without a TTL: replace it by
+            // the clock, which is above all that a counter gave out before it expired.
+            let seed = (wall_ms() as i64) << FENCE_SEED_SHIFT;
+            match self.rows.check_and_put(
+                &row,
+                FENCE,
+                &number.to_be_bytes(),
+                &seed.to_be_bytes(),
+                FENCE_TTL,
+                by,
+            ) {
+                Ok(true) => return Ok(Fence(seed as u64)),
+                Ok(false) => {}
+                Err(error) if error.is_in_doubt() && !by.passed() => last_doubt = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last_doubt.unwrap_or_else(|| restless(name)))
+    }
+}
+
+fn own_record(proof: &Proof) -> Result<Record> {
+    Record::from_proof(proof).ok_or_else(|| {
+        Error::invalid("lease", "(not shown)", "a lease that was acquired from this kind of store")
+    })
+}
+
+fn restless(name: &LockName) -> Error {
+    Error::InDoubt { what: format!("lock {name} changed under each of {ROUNDS} looks at it"), source: None }
+}
+
+/// One acquire on its way.
+struct Acquisition<'a> {
+    store: &'a HbaseStore,
+    attempt: Attempt<'a>,
+    row: Vec<u8>,
+    /// Requests that may have taken effect, or may yet.
+    open: Vec<Tried>,
+}
+
+struct Tried {
+    record: Record,
+    since: Moment,
+}
+
+/// What a round of an acquisition found.
+enum Round {
+    Over(Acquired),
+    /// The lock looks free, though we do not hold it.
+    Again,
+}
+
+impl Acquisition<'_> {
+    fn run(&mut self) -> Result<Acquired> {
+        for _ in 0..ROUNDS {
+            let tried =
+                Tried { record: Record::draw(self.attempt.ttl, self.attempt.who)?, since: Moment::now() };
+            let sent = self.store.rows.check_and_put(
+                &self.row,
+                LOCK,
+                FREE,
+                tried.record.bytes(),
+                self.attempt.ttl,
+                self.attempt.by,
+            );
+            let round = match sent {
+                Ok(true) => self.count_and_prove(tried)?,
+                Ok(false) => self.look(None)?,
+                Err(error) if error.is_in_doubt() => {
+                    self.open.push(tried);
+                    self.look(Some(error))?
+                }
+                Err(error) => return Err(self.failed(error)),
+            };
+            match round {
+                Round::Over(answer) => return Ok(answer),
+                Round::Again if self.attempt.by.passed() => break,
+                Round::Again => {}
+            }
+        }
+        self.give_up()
+    }
+
+    /// Reads who has the lock, after a refusal or a lost reply.
+    fn look(&mut self, doubt: Option<Error>) -> Result<Round> {
+        let cell = match self.store.rows.get(&self.row, LOCK, self.attempt.by) {
+            Ok(cell) => cell,
+            // Refused, and nothing of ours under way: who holds it was asked for information only.
+            Err(_) if self.open.is_empty() => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
+            Err(error) => return Err(doubt.unwrap_or_else(|| self.failed(error))),
+        };
+        let Some(cell) = cell else { return Ok(Round::Again) };
+        if let Some(mine) = self.open.iter().position(|tried| tried.record.bytes() == cell.value) {
+            let tried = self.open.swap_remove(mine);
+            return self.count_and_prove(tried);
+        }
+        match record::holder(&cell.value, cell.written_ms) {
+            Some(holder) => Ok(Round::Over(Acquired::Held(holder))),
+            None => Ok(Round::Again),
+        }
+    }
+
+    /// The server put our record in: take a fence, then see the record still there.
+    fn count_and_prove(&mut self, tried: Tried) -> Result<Round> {
+        let counted = self.store.next_fence(self.attempt.name, self.attempt.by);
+        let proved =
+            counted.and_then(|fence| Ok((fence, self.store.rows.get(&self.row, LOCK, self.attempt.by)?)));
+        let (fence, cell) = match proved {
+            Ok(found) => found,
+            Err(error) => return Err(self.hand_back(tried, error)),
+        };
+        let value = cell.as_ref().map_or(FREE, |cell| &cell.value);
+        if value == tried.record.bytes() {
+            let grant = Grant { proof: tried.record.to_proof(), fence: Some(fence), since: tried.since };
+            return Ok(Round::Over(Acquired::Granted(grant)));
+        }
+        // Hidden by a Java client's Delete of this millisecond, or deleted by it, or expired. Hidden
+        // records can show again when the Delete is compacted away: remember it.
+        self.open.push(tried);
+        match cell.and_then(|cell| record::holder(&cell.value, cell.written_ms)) {
+            Some(holder) => Ok(Round::Over(Acquired::Held(holder))),
+            None => {
+                std::thread::sleep(HIDDEN_PAUSE);
+                Ok(Round::Again)
+            }
+        }
+    }
+
+    /// The lock is ours, and the acquire fails all the same: without a fence and proof it is no grant.
+    fn hand_back(&mut self, tried: Tried, error: Error) -> Error {
+        let released =
+            self.store.release(self.attempt.name, &tried.record.to_proof(), Deadline::after(CLEAN_UP));
+        if released.is_err() {
+            self.open.push(tried);
+        }
+        self.failed(error)
+    }
+
+    /// `error`, unless something of ours is still open: then the doubt is what the caller must know.
+    fn failed(&self, error: Error) -> Error {
+        if self.open.is_empty() && !error.is_in_doubt() {
+            return error;
+        }
+        if self.open.is_empty() {
+            // A doubtful count: the lock itself was handed back.
+            return Error::RetriesExhausted {
+                store: self.store.describe(),
+                what: "the fence could not be counted".into(),
+                source: Some(error.into()),
+            };
+        }
+        match error {
+            error if error.is_in_doubt() => error,
+            error => Error::InDoubt {
+                what: "an earlier request of this acquire may yet be applied".into(),
+                source: Some(error.into()),
+            },
+        }
+    }
+
+    /// Free at every look, and never ours. An empty cell on top keeps hidden records hidden.
+    fn give_up(&mut self) -> Result<Acquired> {
+        let by = Deadline::after(CLEAN_UP);
+        let covered = self.store.rows.check_and_put(&self.row, LOCK, FREE, FREE, self.attempt.ttl, by);
+        match covered {
+            Ok(_) if self.open.is_empty() => Ok(Acquired::Held(Holder::unknown())),
+            _ => Err(Error::InDoubt {
+                what: format!(
+                    "{} requests for lock {} left no trace yet",
+                    self.open.len(),
+                    self.attempt.name
+                ),
+                source: covered.err().map(Into::into),
+            }),
+        }
+    }
+}

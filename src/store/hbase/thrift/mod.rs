@@ -1,0 +1,334 @@
+//! HBase through its Thrift1 gateway: what the gateway's answers mean.
+//!
+//! A gateway goes on with a request after its client has hung up, and by default retries it for
+//! minutes; the README gives the settings that suit locks.
+
+mod pool;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hbase_thrift::hbase::{
+    AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, THbaseSyncClient as _,
+};
+
+use self::pool::Pool;
+use self::wire::Client;
+use super::rows::{Cell, Column, Rows};
+use crate::config::{Options, parse_duration};
+use crate::error::{Error, Result};
+use crate::time::{Deadline, jittered};
+
+const POOL_DEFAULT: usize = 16;
+const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
+pub(super) const KEYS: [&str; 2] = ["pool", "connect_timeout"];
+
+/// A read, or a write that the gateway surely did not receive, is sent this often at the most.
+const SENDS: usize = 3;
+/// Looks at a table that is being created.
+const CREATION_POLL: Duration = Duration::from_millis(200);
+/// How much of a gateway's message (often a Java stack trace) an error carries.
+const MESSAGE_CHARS: usize = 300;
+
+/// The attribute by which HBase takes a cell's time to live: 8 bytes, big-endian milliseconds.
+const TTL: &[u8] = b"_ttl";
+
+#[derive(Debug)]
+pub(super) struct Gateway {
+    place: String,
+    table: String,
+    pool: Pool,
+}
+
+/// Whether a request changes anything: decides what a lost reply means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+}
+
+impl Gateway {
+    /// # Errors
+    /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
+    pub(super) fn new(address: &str, table: &str, mut options: Options) -> Result<Gateway> {
+        let size = options.take_number("pool", 1, 1024)?.unwrap_or(POOL_DEFAULT);
+        let connect_timeout = options
+            .take("connect_timeout")
+            .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
+            .and_then(crate::config::checked_timeout)?;
+        options.finish(&KEYS)?;
+        Ok(Gateway {
+            place: format!("hbase+thrift://{address}/{table}"),
+            table: table.to_owned(),
+            pool: Pool::new(address, size, connect_timeout),
+        })
+    }
+
+    fn table(&self) -> Vec<u8> {
+        self.table.clone().into_bytes()
+    }
+
+    /// Makes one request. Sends it again only where that cannot do it twice: a read, or a write of
+    /// which the operating system did not even take all bytes.
+    fn call<T>(
+        &self,
+        kind: Kind,
+        what: &str,
+        by: Deadline,
+        request: impl Fn(&mut Client) -> thrift::Result<T>,
+    ) -> Result<T> {
+        let mut sends = 1;
+        loop {
+            let mut lent = self.pool.lend(by)?;
+            let link = lent.link();
+            link.begin(by);
+            let error = match request(&mut link.client) {
+                Ok(answer) => {
+                    lent.keep();
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            let sent = link.sent();
+            if let thrift::Error::User(declared) = &error {
+                let refused = self.refusal(kind, what, declared.as_ref());
+                lent.keep();
+                return Err(refused);
+            }
+            drop(lent);
+            let harmless = kind == Kind::Read || !sent;
+            if harmless && sends < SENDS && !by.passed() && matches!(error, thrift::Error::Transport(_)) {
+                sends += 1;
+                continue;
+            }
+            return Err(self.lost(harmless, what, error));
+        }
+    }
+
+    /// No whole answer: the connection broke, the time was over, or what came was not an answer.
+    fn lost(&self, harmless: bool, what: &str, error: thrift::Error) -> Error {
+        if !harmless {
+            return Error::InDoubt {
+                what: format!("{}: {what}: no answer", self.place),
+                source: Some(error.into()),
+            };
+        }
+        match error {
+            error @ thrift::Error::Transport(_) => Error::Connection {
+                store: self.place.clone(),
+                what: format!("{what}: no answer"),
+                source: Some(error.into()),
+            },
+            // The message of an application error is the gateway's own; the others are ours.
+            error => Error::RetriesExhausted {
+                store: self.place.clone(),
+                what: format!("{what}: the answer makes no sense; is this a Thrift1 gateway?"),
+                source: Some(error.into()),
+            },
+        }
+    }
+
+    /// An exception that the gateway's interface declares. Its text is the only thing that tells them
+    /// apart; what is not known surely to have had no effect leaves a write in doubt.
+    fn refusal(
+        &self,
+        kind: Kind,
+        what: &str,
+        declared: &(dyn std::error::Error + Send + Sync + 'static),
+    ) -> Error {
+        let text = text(declared);
+        let of_table = |what: String| Error::TableCreation { table: self.table.clone(), what, source: None };
+        if text.contains("TableNotFoundException") {
+            return of_table("does not exist; create it with initialize() or `dlm init`".into());
+        }
+        if text.contains("TableNotEnabledException") {
+            return of_table("is disabled".into());
+        }
+        if text.contains("NoSuchColumnFamilyException") {
+            return of_table("has no family D: it is not a table for locks".into());
+        }
+        let said = format!("{what}: {}", shown(&text));
+        if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
+            return Error::Internal { what: format!("{}: {said}", self.place), source: None };
+        }
+        if text.contains("Zookeeper") && text.contains("could not be completed") {
+            return Error::Connection {
+                store: self.place.clone(),
+                what: format!("its gateway does not reach the cluster: {said}"),
+                source: None,
+            };
+        }
+        match kind {
+            Kind::Write => Error::InDoubt { what: format!("{}: {said}", self.place), source: None },
+            Kind::Read => Error::RetriesExhausted { store: self.place.clone(), what: said, source: None },
+        }
+    }
+
+    /// The families of the table; `None` when there is no such table.
+    fn families(&self, by: Deadline) -> Result<Option<BTreeMap<Vec<u8>, ColumnDescriptor>>> {
+        let found = self.call(Kind::Read, "getColumnDescriptors", by, |client| {
+            client.get_column_descriptors(self.table())
+        });
+        match found {
+            Ok(families) => Ok(Some(families)),
+            Err(Error::TableCreation { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for the table. What became of the request is seen by looking for the table afterwards, so
+    /// a doubt is no failure here.
+    fn create(&self, family: &str, by: Deadline) -> Result<()> {
+        log::warn!(
+            "creating table {:?} with one region: a Thrift gateway cannot pre-split; a table for many locks is \
+             better created with 256 splits, as the Java library does",
+            self.table
+        );
+        let created = self.call(Kind::Write, "createTable", by, |client| {
+            // Already there is what we want; any other declared error goes on.
+            match client.create_table(self.table(), vec![lock_family(family)]) {
+                Err(thrift::Error::User(declared)) if declared.is::<AlreadyExists>() => Ok(()),
+                answer => answer,
+            }
+        });
+        match created {
+            Err(error) if !error.is_in_doubt() => Err(error),
+            Err(error) => {
+                log::warn!("{}", error.chain());
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn check_schema(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<()> {
+        let Some(found) = families.get(format!("{family}:").as_bytes()) else {
+            return Err(Error::TableCreation {
+                table: self.table.clone(),
+                what: format!("exists and has no family {family}: it is not a table for locks"),
+                source: None,
+            });
+        };
+        if found.max_versions != Some(1) || found.compression.as_deref() != Some("GZ") {
+            log::warn!(
+                "table {:?} keeps {} versions with compression {}; expected are 1 and GZ",
+                self.table,
+                found.max_versions.unwrap_or_default(),
+                found.compression.as_deref().unwrap_or("unknown")
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Rows for Gateway {
+    fn describe(&self) -> String {
+        self.place.clone()
+    }
+
+    fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>> {
+        let cells = self.call(Kind::Read, "get", by, |client| {
+            client.get(self.table(), row.to_vec(), name(column), BTreeMap::new())
+        })?;
+        Ok(cells.into_iter().next().map(|cell| Cell {
+            value: cell.value.unwrap_or_default(),
+            written_ms: cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default(),
+        }))
+    }
+
+    fn check_and_put(
+        &self,
+        row: &[u8],
+        column: Column,
+        expected: &[u8],
+        value: &[u8],
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<bool> {
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        self.call(Kind::Write, "checkAndPut", by, |client| {
+            let put = Mutation::new(false, name(column), value.to_vec(), true);
+            let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
+            client.check_and_put(self.table(), row.to_vec(), name(column), expected.to_vec(), put, attributes)
+        })
+    }
+
+    fn increment(&self, row: &[u8], column: Column, by: Deadline) -> Result<i64> {
+        self.call(Kind::Write, "atomicIncrement", by, |client| {
+            client.atomic_increment(self.table(), row.to_vec(), name(column), 1)
+        })
+    }
+
+    fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
+        let failed = |error: Error| match error {
+            error @ (Error::TableCreation { .. } | Error::Connection { .. }) => error,
+            error => Error::TableCreation {
+                table: self.table.clone(),
+                what: "could not be created".into(),
+                source: Some(error.into()),
+            },
+        };
+        if let Some(families) = self.families(by).map_err(failed)? {
+            return self.check_schema(family, &families);
+        }
+        self.create(family, by).map_err(failed)?;
+        loop {
+            // Families are listed before the region serves, so a read decides.
+            let serves = match self.families(by) {
+                Ok(Some(families)) => {
+                    self.check_schema(family, &families)?;
+                    self.get(b"?", Column { family, qualifier: "L" }, by).map(|_| true)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(error),
+            };
+            match serves {
+                Ok(true) => return Ok(()),
+                outcome if by.remaining() < CREATION_POLL => {
+                    let source = outcome.err().map(Into::into);
+                    let what = "was asked for and does not serve yet".into();
+                    return Err(Error::TableCreation { table: self.table.clone(), what, source });
+                }
+                _ => std::thread::sleep(jittered(CREATION_POLL)),
+            }
+        }
+    }
+}
+
+fn name(column: Column) -> Vec<u8> {
+    format!("{}:{}", column.family, column.qualifier).into_bytes()
+}
+
+/// As the Java library makes it: GZ and one version, all else as HBase has it by default. The gateway's
+/// own defaults are others, so each is named.
+fn lock_family(family: &str) -> ColumnDescriptor {
+    ColumnDescriptor {
+        name: Some(format!("{family}:").into_bytes()),
+        max_versions: Some(1),
+        compression: Some("GZ".into()),
+        in_memory: Some(false),
+        bloom_filter_type: Some("ROW".into()),
+        bloom_filter_vector_size: Some(0),
+        bloom_filter_nb_hashes: Some(0),
+        block_cache_enabled: Some(true),
+        time_to_live: Some(i32::MAX),
+    }
+}
+
+/// The message of a declared exception: often a whole Java stack trace.
+fn text(declared: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    if let Some(error) = declared.downcast_ref::<IOError>() {
+        error.message.clone().unwrap_or_default()
+    } else if let Some(error) = declared.downcast_ref::<IllegalArgument>() {
+        error.message.clone().unwrap_or_default()
+    } else {
+        declared.to_string()
+    }
+}
+
+/// A message as an error carries it: in one line, without the stack, cut.
+fn shown(text: &str) -> String {
+    let told = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("at "));
+    told.collect::<Vec<_>>().join("; ").chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect()
+}

@@ -1,0 +1,322 @@
+//! One connection to the gateway: a socket with a deadline per call, and Thrift's binary protocol with
+//! limits, since a reply is input from outside.
+//!
+//! `thrift`'s own reader allocates whatever length it is told, negative ones included; and a socket
+//! time-out counts per read, so that a server that drips a byte at a time is waited for endlessly.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use hbase_thrift::hbase::HbaseSyncClient;
+use parking_lot::Mutex;
+use rustix::net::RecvFlags;
+use thrift::protocol::{
+    TBinaryOutputProtocol, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
+    TMessageIdentifier, TMessageType, TSetIdentifier, TStructIdentifier, TType,
+};
+use thrift::{ProtocolError, ProtocolErrorKind};
+
+use crate::time::Deadline;
+
+/// Bytes of one reply. Ours have a cell or two; the largest is the list of a table's families.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+const READ_AHEAD: usize = 4096;
+/// First half of the header word of a message in strict binary encoding.
+const VERSION_1: [u8; 2] = [0x80, 0x01];
+
+pub(super) type Client = HbaseSyncClient<Reader, TBinaryOutputProtocol<Writer>>;
+
+/// A connection and the client that speaks over it.
+pub(super) struct Link {
+    pub(super) client: Client,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    stream: TcpStream,
+    call: Mutex<Call>,
+}
+
+/// The call under way. The lock is there because reader and writer are two values; nobody waits for it.
+struct Call {
+    by: Deadline,
+    /// The operating system took the whole request: the gateway may have acted on it.
+    sent: bool,
+    /// What the reply may still take.
+    reply_left: usize,
+    inbox: Inbox,
+}
+
+/// Bytes received and not yet read.
+struct Inbox {
+    buffer: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Link {
+    pub(super) fn connect(address: &SocketAddr, by: Deadline) -> io::Result<Link> {
+        let stream = TcpStream::connect_timeout(address, left(by)?)?;
+        stream.set_nodelay(true)?;
+        let inbox = Inbox { buffer: vec![0; READ_AHEAD], from: 0, to: 0 };
+        let call = Call { by, sent: false, reply_left: REPLY_BYTES_MAX, inbox };
+        let shared = Arc::new(Shared { stream, call: Mutex::new(call) });
+        let reader = Reader { shared: Arc::clone(&shared) };
+        let writer = Writer { shared: Arc::clone(&shared), buffer: Vec::new() };
+        Ok(Link { client: Client::new(reader, TBinaryOutputProtocol::new(writer, true)), shared })
+    }
+
+    /// Readies the connection for a call that must have come back by then.
+    pub(super) fn begin(&mut self, by: Deadline) {
+        let mut call = self.shared.call.lock();
+        (call.by, call.sent, call.reply_left) = (by, false, REPLY_BYTES_MAX);
+    }
+
+    /// Whether the gateway may have received the call under way. An incomplete message is not acted on.
+    pub(super) fn sent(&self) -> bool {
+        self.shared.call.lock().sent
+    }
+
+    /// Whether the gateway still keeps the connection, as far as this side has heard. It closes those
+    /// that were idle for a minute; bytes that nobody asked for make a connection useless too.
+    pub(super) fn is_open(&self) -> bool {
+        let inbox = &self.shared.call.lock().inbox;
+        if inbox.from < inbox.to {
+            return false;
+        }
+        let mut byte = [0; 1];
+        let heard = rustix::net::recv(&self.shared.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(heard, Err(rustix::io::Errno::WOULDBLOCK))
+    }
+}
+
+/// What is left until the deadline, as sockets want it: never zero.
+fn left(by: Deadline) -> io::Result<std::time::Duration> {
+    match by.remaining() {
+        left if left.is_zero() => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        left => Ok(left),
+    }
+}
+
+/// Sockets report an expired time-out as `WouldBlock`.
+fn timed(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+/// Collects a request and sends it in one piece.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    buffer: Vec<u8>,
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let request = std::mem::take(&mut self.buffer);
+        let mut rest = &request[..];
+        let by = self.shared.call.lock().by;
+        while !rest.is_empty() {
+            self.shared.stream.set_write_timeout(Some(left(by)?))?;
+            match (&self.shared.stream).write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(taken) => rest = &rest[taken..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(timed(error)),
+            }
+        }
+        self.shared.call.lock().sent = true;
+        Ok(())
+    }
+}
+
+/// Reads replies: Thrift's strict binary encoding, bounded in time and size.
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+}
+
+impl Inbox {
+    fn fill(&mut self, mut stream: &TcpStream, by: Deadline) -> io::Result<()> {
+        loop {
+            stream.set_read_timeout(Some(left(by)?))?;
+            match stream.read(&mut self.buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    (self.from, self.to) = (0, count);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(timed(error)),
+            }
+        }
+    }
+}
+
+impl Reader {
+    fn exact(&mut self, out: &mut [u8]) -> thrift::Result<()> {
+        let call = &mut *self.shared.call.lock();
+        call.reply_left = call
+            .reply_left
+            .checked_sub(out.len())
+            .ok_or_else(|| garbage("the reply is larger than 1 MiB"))?;
+        let inbox = &mut call.inbox;
+        let mut filled = 0;
+        while filled < out.len() {
+            if inbox.from == inbox.to {
+                inbox.fill(&self.shared.stream, call.by)?;
+            }
+            let take = (out.len() - filled).min(inbox.to - inbox.from);
+            out[filled..filled + take].copy_from_slice(&inbox.buffer[inbox.from..inbox.from + take]);
+            inbox.from += take;
+            filled += take;
+        }
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> thrift::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn ttype(&mut self) -> thrift::Result<TType> {
+        Ok(match self.read_byte()? {
+            0x00 => TType::Stop,
+            0x01 => TType::Void,
+            0x02 => TType::Bool,
+            0x03 => TType::I08,
+            0x04 => TType::Double,
+            0x06 => TType::I16,
+            0x08 => TType::I32,
+            0x0a => TType::I64,
+            0x0b => TType::String,
+            0x0c => TType::Struct,
+            0x0d => TType::Map,
+            0x0e => TType::Set,
+            0x0f => TType::List,
+            _ => return Err(garbage("unknown field type")),
+        })
+    }
+
+    /// The size of a container. Each element takes a byte at least, so it is bounded like the bytes:
+    /// generated code allocates for as many elements as it is told.
+    fn size(&mut self) -> thrift::Result<i32> {
+        let size = self.read_i32()?;
+        let left = self.shared.call.lock().reply_left;
+        match usize::try_from(size) {
+            Ok(count) if count <= left.min(REPLY_BYTES_MAX / 64) => Ok(size),
+            _ => Err(garbage("impossible size of a container")),
+        }
+    }
+}
+
+fn garbage(what: &str) -> thrift::Error {
+    thrift::Error::Protocol(ProtocolError::new(ProtocolErrorKind::InvalidData, what))
+}
+
+impl TInputProtocol for Reader {
+    fn read_message_begin(&mut self) -> thrift::Result<TMessageIdentifier> {
+        let header: [u8; 4] = self.array()?;
+        if header[..2] != VERSION_1 {
+            return Err(garbage("not a message of Thrift's strict binary encoding"));
+        }
+        let message_type = TMessageType::try_from(header[3])?;
+        let name = self.read_string()?;
+        Ok(TMessageIdentifier::new(name, message_type, self.read_i32()?))
+    }
+
+    fn read_field_begin(&mut self) -> thrift::Result<TFieldIdentifier> {
+        let field_type = self.ttype()?;
+        let id = if field_type == TType::Stop { 0 } else { self.read_i16()? };
+        Ok(TFieldIdentifier::new::<Option<String>, String, i16>(None, field_type, id))
+    }
+
+    fn read_bytes(&mut self) -> thrift::Result<Vec<u8>> {
+        let length = self.read_i32()?;
+        let left = self.shared.call.lock().reply_left;
+        let length = usize::try_from(length).ok().filter(|&length| length <= left);
+        let mut bytes = vec![0; length.ok_or_else(|| garbage("impossible length of a string"))?];
+        self.exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read_string(&mut self) -> thrift::Result<String> {
+        // Only names and messages are strings; a gateway's platform charset must not hide its message.
+        Ok(String::from_utf8_lossy(&self.read_bytes()?).into_owned())
+    }
+
+    fn read_list_begin(&mut self) -> thrift::Result<TListIdentifier> {
+        Ok(TListIdentifier::new(self.ttype()?, self.size()?))
+    }
+
+    fn read_set_begin(&mut self) -> thrift::Result<TSetIdentifier> {
+        Ok(TSetIdentifier::new(self.ttype()?, self.size()?))
+    }
+
+    fn read_map_begin(&mut self) -> thrift::Result<TMapIdentifier> {
+        let (key, value) = (self.ttype()?, self.ttype()?);
+        Ok(TMapIdentifier::new(key, value, self.size()?))
+    }
+
+    fn read_bool(&mut self) -> thrift::Result<bool> {
+        Ok(self.read_byte()? != 0)
+    }
+
+    fn read_byte(&mut self) -> thrift::Result<u8> {
+        Ok(u8::from_be_bytes(self.array()?))
+    }
+
+    fn read_i8(&mut self) -> thrift::Result<i8> {
+        Ok(i8::from_be_bytes(self.array()?))
+    }
+
+    fn read_i16(&mut self) -> thrift::Result<i16> {
+        Ok(i16::from_be_bytes(self.array()?))
+    }
+
+    fn read_i32(&mut self) -> thrift::Result<i32> {
+        Ok(i32::from_be_bytes(self.array()?))
+    }
+
+    fn read_i64(&mut self) -> thrift::Result<i64> {
+        Ok(i64::from_be_bytes(self.array()?))
+    }
+
+    fn read_double(&mut self) -> thrift::Result<f64> {
+        Ok(f64::from_be_bytes(self.array()?))
+    }
+
+    // The binary encoding has nothing where these stand.
+
+    fn read_message_end(&mut self) -> thrift::Result<()> {
+        Ok(())
+    }
+
+    fn read_struct_begin(&mut self) -> thrift::Result<Option<TStructIdentifier>> {
+        Ok(None)
+    }
+
+    fn read_struct_end(&mut self) -> thrift::Result<()> {
+        Ok(())
+    }
+
+    fn read_field_end(&mut self) -> thrift::Result<()> {
+        Ok(())
+    }
+
+    fn read_list_end(&mut self) -> thrift::Result<()> {
+        Ok(())
+    }
+
+    fn read_set_end(&mut self) -> thrift::Result<()> {
+        Ok(())
+    }
+
+    fn read_map_end(&mut self) -> thrift::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! Store URIs: the one string that opens a store from every language and from the shell.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::store::{LockStore, MemoryStore};
+
+const SCHEMES: &str = "memory:, embedded:, embedded:/path or hbase+thrift://host:port/table";
+
+/// A URI taken apart, nothing opened yet.
+#[derive(Debug)]
+pub(crate) struct StoreUri {
+    place: Place,
+    pub(crate) options: Options,
+}
+
+#[derive(Debug)]
+enum Place {
+    Memory,
+    #[cfg_attr(
+        not(feature = "embedded"),
+        allow(dead_code, reason = "parsed to say which feature is missing")
+    )]
+    Embedded(Option<PathBuf>),
+    #[cfg_attr(not(feature = "hbase"), allow(dead_code, reason = "parsed to say which feature is missing"))]
+    HbaseThrift {
+        address: String,
+        table: String,
+    },
+}
+
+impl StoreUri {
+    /// # Errors
+    /// INVALID_ARGUMENT, before any I/O.
+    pub(crate) fn parse(uri: &str) -> Result<StoreUri> {
+        let refuse = || Error::invalid("store", without_secrets(uri), SCHEMES);
+        let (scheme, rest) = uri.split_once(':').ok_or_else(refuse)?;
+        let (place, query) = match rest.split_once('?') {
+            Some((place, query)) => (place, Some(query)),
+            None => (rest, None),
+        };
+        let place = match (scheme, place) {
+            ("memory", "") => Place::Memory,
+            ("embedded", "") => Place::Embedded(None),
+            ("embedded", path) if path.starts_with('/') => Place::Embedded(Some(decode(path)?.into())),
+            ("hbase+thrift", place) => {
+                let (address, table) =
+                    place.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
+                Place::HbaseThrift {
+                    address: checked_address(address)?,
+                    table: checked_table(&decode(table)?)?,
+                }
+            }
+            ("hbase", _) => {
+                return Err(Error::invalid(
+                    "store scheme",
+                    "hbase",
+                    "this version reaches HBase through its Thrift1 gateway: hbase+thrift://host:9090/table",
+                ));
+            }
+            _ => return Err(refuse()),
+        };
+        let mut options = Options::default();
+        for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
+            let (key, value) =
+                pair.split_once('=').ok_or_else(|| Error::invalid("store option", pair, "key=value"))?;
+            options.insert(decode(key)?, decode(value)?)?;
+        }
+        Ok(StoreUri { place, options })
+    }
+
+    /// Opens the store with the options meant for it; refuses those that are left over.
+    pub(crate) fn open(self) -> Result<Arc<dyn LockStore>> {
+        match self.place {
+            Place::Memory => {
+                self.options.finish(&[])?;
+                Ok(Arc::new(MemoryStore::new()))
+            }
+            #[cfg(feature = "embedded")]
+            Place::Embedded(path) => {
+                self.options.finish(&[])?;
+                let path = path.map_or_else(crate::store::EmbeddedStore::default_path, Ok)?;
+                Ok(Arc::new(crate::store::EmbeddedStore::open(&path)?))
+            }
+            #[cfg(not(feature = "embedded"))]
+            Place::Embedded(_) => {
+                Err(Error::invalid("store scheme", "embedded", "built with feature `embedded`"))
+            }
+            #[cfg(feature = "hbase")]
+            Place::HbaseThrift { address, table } => {
+                Ok(Arc::new(crate::store::HbaseStore::thrift(&address, &table, self.options)?))
+            }
+            #[cfg(not(feature = "hbase"))]
+            Place::HbaseThrift { .. } => {
+                Err(Error::invalid("store scheme", "hbase+thrift", "built with feature `hbase`"))
+            }
+        }
+    }
+}
+
+/// `host:port` or `[v6]:port`.
+fn checked_address(address: &str) -> Result<String> {
+    let refuse = |allowed: &str| Err(Error::invalid("store address", without_secrets(address), allowed));
+    if address.contains('@') {
+        return refuse("host:port; the gateway takes no user and password");
+    }
+    if address.contains(',') {
+        return refuse("one host:port; put a load balancer before several gateways");
+    }
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
+            Ok(address.to_owned())
+        }
+        _ => refuse("host:port, such as gateway.example.org:9090"),
+    }
+}
+
+/// What HBase allows: `[namespace:]table` of letters, digits, `_`, `-` and `.`, not beginning with `.` or `-`.
+fn checked_table(table: &str) -> Result<String> {
+    let legal = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(['.', '-'])
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+    };
+    let (namespace, name) = table.split_once(':').unwrap_or(("default", table));
+    if table.len() <= 255 && legal(namespace) && legal(name) {
+        Ok(table.to_owned())
+    } else {
+        Err(Error::invalid("table", table, "[namespace:]name of ASCII letters, digits, '_', '-' and '.'"))
+    }
+}
+
+/// Undoes percent-encoding. A `+` is a plus: these are not web forms.
+fn decode(text: &str) -> Result<String> {
+    let refuse = || Error::invalid("store option", text, "UTF-8 with %XX for special characters");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte == b'%' {
+            let hex = rest.split_at_checked(2).and_then(|(hex, after)| {
+                rest = after;
+                std::str::from_utf8(hex).ok().filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
+            });
+            bytes.push(u8::from_str_radix(hex.ok_or_else(refuse)?, 16).map_err(|_| refuse())?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| refuse())
+}
+
+/// For messages: what stands before an `@` may be a password.
+fn without_secrets(uri: &str) -> String {
+    match uri.rsplit_once('@') {
+        Some((before, after)) => {
+            let scheme = before.split_once("//").map_or("", |(scheme, _)| scheme);
+            format!("{scheme}//***@{after}")
+        }
+        None => uri.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_uri_is_refused_before_any_io_and_says_what_is_allowed() {
+        let bad = [
+            "",
+            "memory",
+            "memory:x",
+            "redis://localhost",
+            "embedded:relative/path",
+            "hbase+thrift://host/table",
+            "hbase+thrift://host:0/table",
+            "hbase+thrift://host:99999/table",
+            "hbase+thrift://:9090/table",
+            "hbase+thrift://host:9090",
+            "hbase+thrift://host:9090/",
+            "hbase+thrift://host:9090/a/b",
+            "hbase+thrift://host:9090/-a",
+            "hbase+thrift://a:1,b:2/table",
+            "hbase+thrift:host:9090/table",
+            "hbase://master:16000/table",
+            "memory:?ttl",
+            "memory:?ttl=1s&ttl=2s",
+            "memory:?purpose=%zz",
+            "memory:?purpose=%f",
+            "memory:?purpose=%ff",
+        ];
+        for uri in bad {
+            let error = StoreUri::parse(uri).unwrap_err();
+            assert_eq!(error.code(), crate::Code::InvalidArgument, "{uri}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_uri_is_not_repeated() {
+        for uri in ["hbase+thrift://me:hunter2@host:9090/t", "redis://me:hunter2@host", "me:hunter2@host"] {
+            let error = StoreUri::parse(uri).unwrap_err().chain();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn good_uris_are_taken_apart() {
+        let uri = StoreUri::parse("hbase+thrift://[::1]:9090/ns:locks?client=a%20b&farm=x+y&").unwrap();
+        assert!(
+            matches!(&uri.place, Place::HbaseThrift { address, table } if address == "[::1]:9090" && table == "ns:locks")
+        );
+        let mut options = uri.options;
+        assert_eq!(options.take("client").as_deref(), Some("a b"));
+        assert_eq!(options.take("farm").as_deref(), Some("x+y"));
+        assert!(options.finish(&[]).is_ok());
+        let uri = StoreUri::parse("embedded:/var/lib/a%3Fb").unwrap();
+        assert!(matches!(&uri.place, Place::Embedded(Some(path)) if path.as_os_str() == "/var/lib/a?b"));
+    }
+}
