@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{Acquired, Attempt, LockStore, Proof, Released};
-use dlm::{Deadline, Holder, Inspection, LockName, Result};
+use dlm::{Deadline, Holder, Inspection, LockName, Moment, Result};
 use parking_lot::Mutex;
 
 /// A method of [`LockStore`].
@@ -24,7 +24,7 @@ type Hook = Box<dyn Fn(Call) + Send + Sync>;
 /// Passes every call on, and keeps a list of them.
 pub(crate) struct Spy {
     inner: Arc<dyn LockStore>,
-    calls: Mutex<Vec<Call>>,
+    calls: Mutex<Vec<(Call, Moment)>>,
     /// Called when a call has been answered by the store and its caller does not know yet.
     answered: Hook,
 }
@@ -48,11 +48,17 @@ impl Spy {
 
     /// Calls of one method so far.
     pub(crate) fn calls_of(&self, call: Call) -> usize {
-        self.calls.lock().iter().filter(|made| **made == call).count()
+        self.calls.lock().iter().filter(|(made, _)| *made == call).count()
+    }
+
+    /// The calls so far, and when each was made.
+    #[allow(dead_code, reason = "not every test program asks")]
+    pub(crate) fn log(&self) -> Vec<(Call, Moment)> {
+        self.calls.lock().clone()
     }
 
     fn pass<T>(&self, call: Call, to: impl FnOnce(&dyn LockStore) -> T) -> T {
-        self.calls.lock().push(call);
+        self.calls.lock().push((call, Moment::now()));
         let answer = to(&*self.inner);
         (self.answered)(call);
         answer
