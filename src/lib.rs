@@ -1,5 +1,6 @@
 //! Distributed locks.
 mod error;
+mod ffi;
 pub mod store;
 mod time;
 pub use error::{Cause, Code, Error, Result};

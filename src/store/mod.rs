@@ -7,6 +7,8 @@
 //! The module is public so that a program can wrap a store, for example to inject faults into its own
 //! tests. It follows the library's needs: expect additions in minor versions.
 
+#[cfg(feature = "embedded")]
+mod embedded;
 mod holder;
 mod key;
 mod memory;
@@ -18,6 +20,8 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::time::{Deadline, Moment};
 
+#[cfg(feature = "embedded")]
+pub use embedded::EmbeddedStore;
 pub use holder::{Holder, Who};
 pub(crate) use key::check_part;
 pub use key::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
