@@ -542,9 +542,12 @@ fn deleted_files_are_noticed_before_two_processes_hold_one_lock() {
 fn a_process_stopped_while_it_writes_does_not_hang_the_others_beyond_their_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
-    let mut child = process("write", dir.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let mut child = process("write", dir.path()).spawn().unwrap();
+    let ready = soon();
+    while !dir.path().join("ready").exists() {
+        assert!(!ready.passed() && child.try_wait().unwrap().is_none(), "the writer did not start");
+        thread::sleep(Duration::from_millis(1));
+    }
     // It writes all the time, so it is soon stopped in the middle of a write.
     let who = Who::this_process("").unwrap();
     let mut stopped = 0;
@@ -573,7 +576,7 @@ fn a_process_stopped_while_it_writes_does_not_hang_the_others_beyond_their_deadl
 
 fn write(dir: &Path) {
     let store = EmbeddedStore::open(&dir.join("store")).unwrap();
-    println!("ready");
+    fs::write(dir.join("ready"), "").unwrap();
     for id in 0u64.. {
         let name = name(&format!("theirs-{}", id % 8));
         if let Some(held) = grant(&store, &name, TTL) {
