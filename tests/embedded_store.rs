@@ -527,6 +527,39 @@ fn what_is_made_is_for_the_owner_only() {
 }
 
 #[test]
+fn the_default_place_is_the_users_own_and_never_one_that_someone_else_prepared() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = |role: &str, runtime_dir: Option<&Path>| {
+        let mut command = process(role, dir.path());
+        command.env("TMPDIR", dir.path()).env_remove("XDG_RUNTIME_DIR");
+        runtime_dir.map(|dir| command.env("XDG_RUNTIME_DIR", dir));
+        command.status().unwrap().success()
+    };
+    let taken = dir.path().join(format!("dlm-{}", rustix::process::geteuid().as_raw()));
+    assert!(ran("default in temp", None));
+    assert_eq!(fs::metadata(&taken).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert!(ran("default in temp", Some(Path::new("relative"))));
+    assert!(ran("default in temp", Some(&dir.path().join("missing"))));
+    let runtime_dir = dir.path().join("run");
+    fs::create_dir(&runtime_dir).unwrap();
+    assert!(ran("default in run", Some(&runtime_dir)));
+    fs::set_permissions(&taken, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(ran("default refused", None));
+    fs::remove_dir_all(&taken).unwrap();
+    std::os::unix::fs::symlink(&runtime_dir, &taken).unwrap();
+    assert!(ran("default refused", None));
+    fs::remove_file(&taken).unwrap();
+    fs::write(&taken, "").unwrap();
+    assert!(ran("default refused", None));
+}
+
+fn open_default() -> Result<PathBuf> {
+    let path = EmbeddedStore::default_path()?;
+    EmbeddedStore::open(&path)?;
+    Ok(path)
+}
+
+#[test]
 fn a_file_in_place_of_the_directory_is_an_error_not_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("store"), "").unwrap();
@@ -643,7 +676,8 @@ fn a_read_only_disk_is_an_error_at_opening_and_refuses_grants_later() {
 
 #[test]
 fn damaged_files_are_an_error_not_a_crash() {
-    let damage: [(&str, fn(&Path)); 4] = [
+    type Damage = (&'static str, fn(&Path));
+    let damage: [Damage; 4] = [
         ("garbage", |file| fs::write(file, vec![0xa5; 64 * 1024]).unwrap()),
         ("cut within the header", |file| {
             File::options().write(true).open(file).unwrap().set_len(100).unwrap()
@@ -738,6 +772,9 @@ fn role() {
     match role.as_str() {
         "count" => count(&dir),
         "hammer" => hammer(&dir),
+        "default in temp" => assert_eq!(open_default().unwrap().parent(), Some(dir.as_path())),
+        "default in run" => assert_eq!(open_default().unwrap(), dir.join("run/dlm")),
+        "default refused" => assert_eq!(open_default().unwrap_err().code(), Code::ConnectionError),
         "steps" => steps(&dir),
         "trouble" => trouble(&dir),
         "write" => write(&dir),
