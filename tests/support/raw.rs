@@ -74,8 +74,10 @@ impl Raw {
         // The gateway takes what it is not told for an empty text, and refuses that.
         let family = ColumnDescriptor {
             name: Some(family.into()),
+            max_versions: Some(1),
             compression: Some("NONE".into()),
             bloom_filter_type: Some("NONE".into()),
+            time_to_live: Some(i32::MAX),
             ..ColumnDescriptor::default()
         };
         self.client.create_table(self.table.clone(), vec![family]).unwrap();
