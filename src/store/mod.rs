@@ -7,6 +7,8 @@
 //! The module is public so that a program can wrap a store, for example to inject faults into its own
 //! tests. It follows the library's needs: expect additions in minor versions.
 
+#[cfg(feature = "embedded")]
+mod embedded;
 #[cfg(feature = "hbase")]
 mod hbase;
 mod holder;
@@ -20,6 +22,8 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::time::{Deadline, Moment};
 
+#[cfg(feature = "embedded")]
+pub use embedded::EmbeddedStore;
 #[cfg(feature = "hbase")]
 pub use hbase::HbaseStore;
 pub use holder::{Holder, Who};
