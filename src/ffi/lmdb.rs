@@ -2,14 +2,18 @@
 //!
 //! What `heed` calls unsafe about opening a file is argued in [`open_file`]; the rest of this file is
 //! safe code that keeps that argument true: who may open what ([`Turn`]), what a forked child must not
-//! touch, and who may write ([`Gate`](gate::Gate)).
+//! touch, and who may write ([`Gate`]).
 
 mod gate;
+mod private;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::mem;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,11 +25,15 @@ use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
 
 use crate::error::{Cause, Error, Result};
 use crate::time::Deadline;
 use gate::Gate;
+use private::FileId;
+
+pub(crate) use private::check_private;
 
 /// What an LMDB call failed with.
 pub(crate) use heed::Error as Fault;
@@ -39,6 +47,9 @@ const OPEN_WAIT: Duration = Duration::from_secs(10);
 /// A full reader table, or a half-seen meta page, is looked at again this often.
 const READ_TRIES: u32 = 20;
 
+const PID_TAKEN: &str = "a process of another PID namespace uses it under the process id this one has: share the \
+                         namespace, or give each container a directory of its own";
+
 const DATA_FILE: &str = "locks";
 /// What LMDB appends to the name of the data file for its lock table.
 const LOCK_SUFFIX: &str = "-lock";
@@ -48,8 +59,6 @@ const GATE_FILE: &str = "gate";
 /// Every environment this process has open, by directory (device, inode): two paths to one directory
 /// must not open it twice.
 static OPEN: Mutex<BTreeMap<FileId, Entry>> = Mutex::new(BTreeMap::new());
-
-type FileId = (u64, u64);
 
 struct Entry {
     inner: Arc<Inner>,
@@ -296,10 +305,16 @@ impl Inner {
             opened => opened,
         };
         let opened = opened.map_err(|fault| match fault {
+            Fault::Io(error) if is_pid_taken(&error) => Error::Connection {
+                store: self.store.clone(),
+                what: PID_TAKEN.into(),
+                source: Some(error.into()),
+            },
             Fault::Io(error) => unable(error.into()),
             fault => self.failed("opening", fault),
         })?;
         self.check_length(&opened)?;
+        close_on_exec(&self.dir.join(DATA_FILE));
         let _ = opened.env.clear_stale_readers();
         *self.open.write() = Some(opened);
         Ok(())
@@ -450,6 +465,7 @@ impl Inner {
     /// The error for `fault`, after which nothing has changed.
     fn failed(&self, doing: &str, fault: Fault) -> Error {
         let what = match &fault {
+            Fault::Io(error) if is_pid_taken(error) => PID_TAKEN.into(),
             Fault::Io(_) => format!("{doing} its files failed: check free space and the file system"),
             Fault::Mdb(MdbError::MapFull) => {
                 "its file has reached 1 GiB: too many locks are held, or a process was stopped while reading it"
@@ -553,73 +569,33 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     Ok(Opened { env, records })
 }
 
+/// LMDB marks a process that reads by a record lock at its process id.
+fn is_pid_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// LMDB leaves the data file open in programs that this one starts, and writable. Best effort: a leaked
+/// descriptor takes no lock and keeps nothing alive but the file.
+fn close_on_exec(path: &Path) {
+    let Ok(data) = fs::metadata(path) else { return };
+    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return };
+    for entry in descriptors.flatten() {
+        let same =
+            fs::metadata(entry.path()).is_ok_and(|file| (file.dev(), file.ino()) == (data.dev(), data.ino()));
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(number) = number.filter(|_| same) else { continue };
+        // SAFETY: the descriptor refers to the data file, which in this process only LMDB has open, and
+        // it keeps it until the environment is closed; closing takes the `Turn` that the caller has.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        if let Err(error) = fcntl_setfd(descriptor, FdFlags::CLOEXEC) {
+            log::debug!("{path:?} stays open in programs this one starts: {error}");
+        }
+    }
+}
+
 fn create_file(path: &Path, content: &[u8]) -> io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(content)
-}
-
-/// Refuses a directory in which others could change files, or whose file system does not keep the
-/// promises that memory maps and record locks need.
-pub(crate) fn check_private(store: &str, dir: &Path) -> Result<FileId> {
-    let refused = |what: String, source: Option<Cause>| {
-        Err(Error::Connection { store: store.to_owned(), what, source })
-    };
-    let found = match fs::metadata(dir) {
-        Ok(found) => found,
-        Err(error) => return refused(format!("{dir:?} cannot be looked at"), Some(error.into())),
-    };
-    if !found.is_dir() {
-        return refused(format!("{dir:?} is not a directory"), None);
-    }
-    let user = rustix::process::geteuid().as_raw();
-    if found.uid() != user {
-        let what = format!(
-            "{dir:?} belongs to user {}, this process runs as user {user}: use a directory of its own",
-            found.uid()
-        );
-        return refused(what, None);
-    }
-    if found.mode() & 0o022 != 0 {
-        let what = format!(
-            "{dir:?} may be written by others (mode {:o}): run chmod go-w on it, or use another one",
-            found.mode() & 0o7777
-        );
-        return refused(what, None);
-    }
-    if let Some(kind) = shared_file_system(dir) {
-        return refused(
-            format!("{dir:?} is on {kind}, which machines may share: use a local directory"),
-            None,
-        );
-    }
-    Ok((found.dev(), found.ino()))
-}
-
-/// The name of the file system below `dir` when it is one that more than one kernel may serve.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn shared_file_system(dir: &Path) -> Option<&'static str> {
-    const SHARED: [(u32, &str); 12] = [
-        (0x6969, "NFS"),
-        (0x517b, "SMB"),
-        (0xff53_4d42, "CIFS"),
-        (0xfe53_4d42, "SMB2"),
-        (0x6573_5546, "FUSE"),
-        (0x0102_1997, "9P"),
-        (0x00c3_6400, "Ceph"),
-        (0x5346_414f, "AFS"),
-        (0x0bd0_0bd0, "Lustre"),
-        (0x0116_1970, "GFS2"),
-        (0x7461_636f, "OCFS2"),
-        (0x4750_4653, "GPFS"),
-    ];
-    let magic = rustix::fs::statfs(dir).ok()?.f_type as u32;
-    SHARED.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
-}
-
-/// Elsewhere the names are not known.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn shared_file_system(_dir: &Path) -> Option<&'static str> {
-    None
 }
