@@ -88,3 +88,40 @@ fn keep(lease: &Lease, stopped: &Receiver<()>, lost: &Sender<Error>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dlm::{Level, LockManager};
+
+    fn leases() -> (LockManager, Arc<Lease>, Lease) {
+        let manager = LockManager::open("memory:?client=tests&ttl=300ms").unwrap();
+        let token = manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap().into_token().unwrap();
+        let lease = Arc::new(manager.adopt(token.clone()).unwrap());
+        let other = manager.adopt(token).unwrap();
+        (manager, lease, other)
+    }
+
+    #[test]
+    fn a_lease_that_the_store_does_not_know_any_more_is_reported_once() {
+        let (_manager, lease, other) = leases();
+        let renewal = Renewal::start(&lease).unwrap();
+        other.release().unwrap();
+        let error = renewal.lost().recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(error.code(), Code::LeaseLost);
+        assert!(renewal.end().is_none());
+    }
+
+    #[test]
+    fn a_lease_goes_on_and_ending_the_thread_does_not_wait_for_the_next_renewal() {
+        let (_manager, lease, _other) = leases();
+        let first_end = lease.ends();
+        let renewal = Renewal::start(&lease).unwrap();
+        let by = dlm::Deadline::after(Duration::from_secs(30));
+        while lease.ends() <= first_end {
+            assert!(!by.passed(), "it was not renewed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(renewal.end().is_none());
+    }
+}

@@ -78,12 +78,13 @@ impl Crew {
         &self.heard
     }
 
-    pub(crate) fn running(&self) -> usize {
-        self.children.iter().flatten().count()
+    /// Numbers of those that have not ended.
+    pub(crate) fn running(&self) -> impl Iterator<Item = usize> {
+        (0..).zip(&self.children).filter_map(|(worker, child)| child.as_ref().map(|_| worker))
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.running() > 0
+        self.running().next().is_some()
     }
 
     /// Starts the contest.

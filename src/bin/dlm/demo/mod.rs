@@ -108,13 +108,13 @@ impl Run<'_> {
     fn run(&self, mut crew: Crew) -> Result<History, Failure> {
         let mut history = History::new(self.args.locks, self.args.workers);
         let ticks = tick(TICK);
-        let mut ready = 0;
+        let mut ready = vec![false; self.args.workers.into()];
         let mut began = None;
         let mut by = Deadline::after(START_MAX);
         while crew.is_running() {
             select! {
                 recv(crew.heard()) -> heard => match heard {
-                    Ok(Heard::Word(_, Word::Ready)) => ready += 1,
+                    Ok(Heard::Word(worker, Word::Ready)) => ready[usize::from(worker)] = true,
                     Ok(Heard::Word(worker, word)) => history.add(worker, word),
                     Ok(Heard::End(worker, at)) => history.end(worker, at, crew.bury(worker)),
                     Err(_) => break,
@@ -127,7 +127,7 @@ impl Run<'_> {
                 recv(ticks) -> _ => {}
             }
             // Those that ended before they were ready are not waited for.
-            if began.is_none() && ready == crew.running() {
+            if began.is_none() && crew.running().all(|worker| ready[worker]) {
                 crew.go();
                 began = Some(Moment::now());
                 by = Deadline::after(longest(self.args) + LAST_CALLS_MAX);

@@ -10,7 +10,7 @@ use super::history::{Check, History, Hold};
 use super::words::letter;
 
 const WIDTH_WITHOUT_TERMINAL: usize = 80;
-const WIDTH_MIN: usize = 40;
+const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 160;
 /// "  demo-16 ".
 const MARGIN: usize = 10;
@@ -186,15 +186,8 @@ fn fences(out: &mut String, history: &History) {
         let holds = history.of_lock(lock);
         let ends = (holds.first().and_then(|hold| hold.fence), holds.last().and_then(|hold| hold.fence));
         if let (Some(first), Some(last)) = ends {
-            let plus = last.saturating_sub(first);
-            push(
-                out,
-                format_args!(
-                    "  demo-{:<3}{} grants, fences {first} to {last} (+{plus})",
-                    lock + 1,
-                    holds.len()
-                ),
-            );
+            let (count, plus) = (holds.len(), last.saturating_sub(first));
+            push(out, format_args!("  demo-{:<3}{count} grants, last fence {last} (+{plus})", lock + 1));
         }
     }
 }
@@ -267,7 +260,7 @@ mod tests {
 
     fn history(grants: &[(u8, u8, u64, u64)]) -> History {
         let mut history = History::new(2, 3);
-        for (fence, &(worker, lock, from, to)) in (1..).zip(grants) {
+        for (fence, &(worker, lock, from, to)) in (1_882_437_041_524_834_305..).zip(grants) {
             let [granted, at, ends] = [from, to, 1_000_000].map(|ms| Moment::from_nanos(ms * MS));
             history.add(worker, Word::Got { lock, fence: Some(fence), asked: granted, granted, ends });
             history.add(worker, Word::Put { at, lost: false });
@@ -303,7 +296,7 @@ mod tests {
     fn no_line_is_wider_than_the_terminal_and_no_colour_is_left_in_plain_text() {
         let grants: Vec<_> =
             (0..200u64).map(|n| ((n % 3) as u8, 0, 1000 + 20 * n, 1000 + 20 * n + 15)).collect();
-        for width in [40, 80, 160] {
+        for width in [WIDTH_MIN, 80, WIDTH_MAX] {
             let picture = plain(&history(&grants), width);
             let widest = picture.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= width, "{widest} > {width}\n{picture}");
@@ -313,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_history_of_one_short_grant_or_none_is_drawn_without_a_panic() {
-        plain(&history(&[(0, 0, 1000, 1000)]), 40);
-        plain(&history(&[]), 40);
+        plain(&history(&[(0, 0, 1000, 1000)]), WIDTH_MIN);
+        plain(&history(&[]), WIDTH_MIN);
     }
 }
