@@ -1,4 +1,57 @@
 //! Distributed locks on the stores you already run, for blocking, threaded code.
+//!
+//! A [`Lock`] is a name; holding it is a [`Lease`], which ends by itself unless it is renewed, and which
+//! carries a [`Fence`]: a number that grows with every holder, to be sent along with each write that the
+//! lock guards.
+//!
+//! ```
+//! use dlm::{Level, LockManager};
+//! use std::time::Duration;
+//!
+//! let manager = LockManager::builder()
+//!     .store_uri("memory:") // or embedded:, or hbase+thrift://gateway:9090/locks
+//!     .client("order-service")
+//!     .farm("dc1")
+//!     .open()?;
+//! manager.initialize()?;
+//!
+//! let lock = manager.lock("order-42", Level::Dc)?;
+//! let lease = lock.acquire_within(Duration::from_secs(30), Duration::from_secs(5))?;
+//! lease.check()?; // before each step that needs the lock: nanoseconds, no I/O
+//! println!("writing with fence {}", lease.fence().expect("this store fences"));
+//! assert!(lease.release()?);
+//! # Ok::<(), dlm::Error>(())
+//! ```
+//!
+//! # How a call flows
+//!
+//! ```text
+//! LockManager --> Lock --> Lease           what callers hold
+//!        |          |        |
+//!        |        queue      |             one waiter per key asks the store, the others park
+//!        |          |        |
+//!        +--> store::LockStore <---+       each answer: it happened, it did not, or it is in doubt
+//!        |     |         |       |
+//!        |   memory   embedded  hbase
+//!        |
+//!        +--> watcher                      the library's thread: frees what requests in doubt may have taken
+//! ```
+//!
+//! # What is promised
+//!
+//! * **Exclusion** by the store's clock: while a lease lasts, nobody else is granted the lock. A lease is
+//!   counted here from before the request was sent, and a thousandth short, so that it ends here first.
+//! * **Fences** rise with every grant of a lock, whatever was lost, late or paused. Where a paused
+//!   process may wake up after its lease has ended, only a receiver that compares fences is safe: no
+//!   lock service can stop a write that is already on its way.
+//! * **No error is mistaken for another**: a request did not happen, happened, or is in doubt
+//!   ([`Error::is_in_doubt`]); doubts are settled by reading, never by sending a write again blindly.
+//! * **Bounded calls**: each call to a store has a deadline. Waiting threads are parked, and woken by a
+//!   release in this process, a look at the store once per retry interval, a [`CancelToken`] or `close`.
+//!
+//! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
+//! one is needed.
+
 mod cancel;
 mod config;
 mod error;
@@ -12,6 +65,7 @@ pub mod store;
 mod time;
 mod uri;
 mod watcher;
+
 pub use cancel::CancelToken;
 pub use config::{DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, parse_duration};
 pub use error::{Cause, Code, Error, Result};

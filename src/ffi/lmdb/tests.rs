@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::Code;
-use crate::store::{Acquired, Attempt, EmbeddedStore, Level, LockName, LockStore, NamePolicy, Proof, Who};
+use crate::store::{
+    Acquired, Attempt, EmbeddedStore, Level, LockName, LockStore, NamePolicy, Proof, Released, Who,
+};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 unsafe extern "C" {
@@ -79,7 +81,7 @@ fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unh
             let own = EmbeddedStore::open(dir.path()).unwrap();
             let excluded = acquire(&own, "held").unwrap().is_none();
             let mine = acquire(&own, "mine").unwrap().unwrap();
-            refused && excluded && own.release(&name("mine"), &mine, soon()).unwrap()
+            refused && excluded && own.release(&name("mine"), &mine, soon()).unwrap() == Released::Freed
         });
         assert!(ran, "round {round}");
         let store = store.as_ref().unwrap();
@@ -88,9 +90,9 @@ fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unh
             "the child's exit freed the parent's lock"
         );
         let other = acquire(store, "other").unwrap().unwrap();
-        assert!(store.release(&name("other"), &other, soon()).unwrap());
+        assert_eq!(store.release(&name("other"), &other, soon()).unwrap(), Released::Freed);
     }
-    assert!(store.unwrap().release(&name("held"), &held, soon()).unwrap());
+    assert_eq!(store.unwrap().release(&name("held"), &held, soon()).unwrap(), Released::Freed);
     let left = fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_dir());
     let files: usize = left.map(|generation| fs::read_dir(generation.path()).unwrap().count()).sum();
     assert_eq!(files, 4, "a second name for the files was left behind");
