@@ -41,8 +41,8 @@ const SHARDS: usize = 128;
 /// The calls are those of a `parking_lot` mutex with an id as the argument, and so are the habits:
 ///
 /// - Threads: any number may share an `IdLock` by reference. All methods take `&self`.
-/// - Blocking: `lock`, `lock_many` and the timed calls park the calling thread. They spin for a
-///   few hundred nanoseconds first and use no CPU from then on. Everything else returns at once.
+/// - Blocking: `lock`, `lock_many` and the timed calls park the calling thread, after a few
+///   hundred nanoseconds of spinning and a few yields. Everything else returns at once.
 /// - Not reentrant: a thread that locks an id it already holds waits for itself, forever or until
 ///   its time is up.
 /// - No poisoning: a guard dropped by a panic releases its id like any other.
