@@ -79,3 +79,8 @@ pub use lock::{Acquire, Lock};
 pub use manager::{Builder, LockManager};
 pub use store::{Fence, Holder, Inspection, Level, LockName, Mode, NamePolicy, Who};
 pub use time::{Deadline, Moment};
+
+/// Runs the README's Rust example.
+#[cfg(all(doctest, feature = "embedded"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
