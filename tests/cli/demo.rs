@@ -1,8 +1,10 @@
 //! The demo: it shows that locks exclude, ends, and leaves no process behind.
 
+use std::time::Instant;
+
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Running, Shell, is_running, until};
+use super::{PATIENCE, Running, Shell, is_running, until};
 
 /// Ids of the worker processes of a demo.
 fn workers_of(demo: &mut Running) -> Vec<Pid> {
@@ -36,15 +38,31 @@ fn the_demo_in_numbers_counts_what_every_worker_got() {
     assert!(!shell.json(&["show", "--json", "--level", "xdc", "demo-1"])["held"].as_bool().unwrap());
 }
 
+/// Waits until the workers contend: they have been told to go.
+fn until_locks_are_taken(shell: &Shell) {
+    let held = |lock| shell.json(&["show", "--json", "--level", "xdc", lock])["held"] == true;
+    until("a lock is taken", || ["demo-1", "demo-2", "demo-3"].into_iter().any(held));
+}
+
 #[test]
 fn a_worker_that_is_killed_is_reported_and_the_others_go_on() {
-    let shell = Shell::new();
-    let mut demo = shell.start(&["demo", "--seconds", "2", "--workers", "3"]);
-    until("all workers run", || workers_of(&mut demo).len() == 3);
-    kill_process(workers_of(&mut demo)[1], Signal::KILL).unwrap();
-    let done = demo.finish().ok();
-    assert!(done.out.contains("worker B was killed by SIGKILL"), "{}", done.out);
-    assert!(done.out.contains("0 overlaps"), "{}", done.out);
+    for early in [true, false] {
+        let shell = Shell::new();
+        let mut demo = shell.start(&["demo", "--seconds", "2", "--workers", "3"]);
+        if early {
+            // Before it can say that it is ready, if we are quick.
+            let by = Instant::now() + PATIENCE;
+            while workers_of(&mut demo).len() < 2 {
+                assert!(Instant::now() < by, "no second worker");
+            }
+        } else {
+            until_locks_are_taken(&shell);
+        }
+        kill_process(workers_of(&mut demo)[1], Signal::KILL).unwrap();
+        let done = demo.finish().ok();
+        assert!(done.out.contains("worker B was killed by SIGKILL"), "{}", done.out);
+        assert!(done.out.contains("0 overlaps"), "{}", done.out);
+    }
 }
 
 #[test]
@@ -52,8 +70,9 @@ fn an_interrupted_demo_leaves_no_process_behind() {
     for (signal, status) in [(Signal::TERM, Some(143)), (Signal::INT, Some(130)), (Signal::KILL, None)] {
         let shell = Shell::new();
         let mut demo = shell.start(&["demo", "--seconds", "600", "--workers", "3"]);
-        until("all workers run", || workers_of(&mut demo).len() == 3);
+        until_locks_are_taken(&shell);
         let workers = workers_of(&mut demo);
+        assert_eq!(workers.len(), 3);
         demo.signal(signal);
         let done = demo.finish();
         assert_eq!(done.status.code(), status, "{}", done.err);

@@ -5,8 +5,10 @@ mod lease;
 mod run;
 mod usage;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -110,8 +112,10 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end. The output must fit into a pipe.
+    /// Waits for the end, and for all that still writes to its output.
     fn finish(mut self) -> Done {
+        let child = self.child();
+        let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
         let by = Instant::now() + PATIENCE;
         let status = loop {
             match self.child().try_wait().unwrap() {
@@ -120,18 +124,22 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let child = self.child();
-        let read = |pipe: Option<&mut dyn std::io::Read>| {
-            let mut text = String::new();
-            if let Some(pipe) = pipe {
-                pipe.read_to_string(&mut text).unwrap();
-            }
-            text
-        };
-        let out = read(child.stdout.as_mut().map(|pipe| pipe as _));
-        let err = read(child.stderr.as_mut().map(|pipe| pipe as _));
-        Done { status, out, err }
+        let whole = |text: Receiver<String>| text.recv_timeout(PATIENCE).expect("its output does not end");
+        Done { status, out: whole(out), err: whole(err) }
     }
+}
+
+/// Reads a pipe in a thread, which ends with the pipe; nothing where there is none.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, text) = channel();
+    std::thread::spawn(move || {
+        let mut all = String::new();
+        if let Some(mut pipe) = pipe {
+            pipe.read_to_string(&mut all).unwrap();
+        }
+        let _ = sender.send(all);
+    });
+    text
 }
 
 impl Drop for Running {

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 use super::{Running, Shell, is_running, until};
 
 /// A script that tells its process id and that of a child, and goes on until it is ended.
-const LONG: &str = "sleep 300 & echo $! >child; echo $$ >pid; wait";
+const LONG: &str = "sleep 300 >/dev/null 2>&1 & echo $! >child; echo $$ >pid; wait";
 
 fn no_longer_run(pids: &[Pid]) {
     for pid in pids {
