@@ -100,7 +100,7 @@ impl FromStr for LeaseToken {
             .ok_or_else(|| Error::InvalidArgument {
                 what: "lease",
                 value: "(not shown)".into(),
-                allowed: format!("the whole line that `dlm acquire` printed, beginning with {PREFIX:?}"),
+                allowed: "the whole line that `dlm acquire` printed".into(),
             })
     }
 }

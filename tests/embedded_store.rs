@@ -307,12 +307,15 @@ fn killed_processes_leave_a_store_that_opens_locks_that_end_and_fences_that_rise
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (mut highest, mut grants) = (0, 0);
+    // Long enough for some grants, which depends on the machine.
+    let mut kill_within_us = 12_000;
     for round in 0..50 {
+        let grants_before = grants;
         let mut children: Vec<Running> = (0..3)
             .map(|_| Running(process("hammer", dir.path()).stdout(Stdio::piped()).spawn().unwrap()))
             .collect();
         for child in &mut children {
-            thread::sleep(Duration::from_micros(fastrand::u64(0..12_000)));
+            thread::sleep(Duration::from_micros(fastrand::u64(0..kill_within_us)));
             child.0.kill().unwrap();
         }
         for mut child in children {
@@ -327,6 +330,9 @@ fn killed_processes_leave_a_store_that_opens_locks_that_end_and_fences_that_rise
                 grants += 1;
             }
         }
+        if grants == grants_before {
+            kill_within_us = (2 * kill_within_us).min(200_000);
+        }
         let store =
             EmbeddedStore::open(&path).unwrap_or_else(|error| panic!("round {round}: {}", error.chain()));
         let held = wait_for(&store, &name("hammered"), TTL);
@@ -335,13 +341,7 @@ fn killed_processes_leave_a_store_that_opens_locks_that_end_and_fences_that_rise
         assert_eq!(store.release(&name("hammered"), &held.proof, soon()).unwrap(), Released::Freed);
     }
     assert!(grants > 0, "every process was killed before its first grant: nothing was tested");
-    assert!(
-        !fs::read_dir(&path).unwrap().flatten().any(|entry| entry
-            .file_name()
-            .to_str()
-            .unwrap()
-            .starts_with("new-"))
-    );
+    assert!(!has_half_made(&path));
 }
 
 /// Tells each fence it is given.
@@ -386,6 +386,7 @@ fn a_process_killed_at_any_system_call_leaves_a_store_that_works() {
             assert!(fence(&held) > highest, "{at}: fence {} after {highest}", fence(&held));
             highest = fence(&held);
             assert_eq!(store.release(&name("stepped"), &held.proof, soon()).unwrap(), Released::Freed);
+            assert!(!has_half_made(&path), "{at}: what was half made is left");
             if to_its_end {
                 break;
             }
@@ -460,8 +461,9 @@ fn trouble(dir: &Path) {
                 highest = fence(&held);
                 if let Err(error) = store.release(&name, &held.proof, soon()) {
                     codes.push(error.code());
-                    let still = store.holder(&name, soon()).unwrap().is_some();
-                    assert!(still || error.is_in_doubt(), "a failed release released");
+                    if !error.is_in_doubt() {
+                        assert!(store.holder(&name, soon()).unwrap().is_some(), "a failed release released");
+                    }
                     store.release(&name, &held.proof, soon()).unwrap();
                 }
             }
@@ -659,9 +661,9 @@ fn a_disk_without_room_for_the_files_is_an_error_and_leaves_no_half_made_store()
 }
 
 #[test]
-fn a_read_only_disk_is_an_error_at_opening_and_refuses_grants_later() {
+fn a_read_only_disk_is_an_error_at_opening_and_harmless_once_it_is_writable_again() {
     let Some(disk) = SmallDisk::mount("size=4m") else {
-        eprintln!("SKIPPED a_read_only_disk_...: cannot mount a tmpfs");
+        eprintln!("SKIPPED a_read_only_disk_is_an_error_at_opening...: cannot mount a tmpfs");
         return;
     };
     let remount =
@@ -805,6 +807,10 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+fn has_half_made(store: &Path) -> bool {
+    fs::read_dir(store).unwrap().any(|entry| entry.unwrap().file_name().to_str().unwrap().starts_with("new-"))
 }
 
 fn data_file(store: &Path) -> PathBuf {

@@ -2,7 +2,7 @@
 //!
 //! What `heed` calls unsafe about opening a file is argued in [`open_file`]; the rest of this file is
 //! safe code that keeps that argument true: who may open what ([`Turn`]), what a forked child must not
-//! touch, and who may write ([`Gate`](gate::Gate)).
+//! touch, and who may write ([`Gate`]).
 
 mod gate;
 mod private;
@@ -46,6 +46,9 @@ const LOCK_FILE_BYTES: usize = 128 << 10;
 const OPEN_WAIT: Duration = Duration::from_secs(10);
 /// A full reader table, or a half-seen meta page, is looked at again this often.
 const READ_TRIES: u32 = 20;
+
+const PID_TAKEN: &str = "a process of another PID namespace uses it under the process id this one has: share the \
+                         namespace, or give each container a directory of its own";
 
 const DATA_FILE: &str = "locks";
 /// What LMDB appends to the name of the data file for its lock table.
@@ -302,6 +305,11 @@ impl Inner {
             opened => opened,
         };
         let opened = opened.map_err(|fault| match fault {
+            Fault::Io(error) if is_pid_taken(&error) => Error::Connection {
+                store: self.store.clone(),
+                what: PID_TAKEN.into(),
+                source: Some(error.into()),
+            },
             Fault::Io(error) => unable(error.into()),
             fault => self.failed("opening", fault),
         })?;
@@ -457,6 +465,7 @@ impl Inner {
     /// The error for `fault`, after which nothing has changed.
     fn failed(&self, doing: &str, fault: Fault) -> Error {
         let what = match &fault {
+            Fault::Io(error) if is_pid_taken(error) => PID_TAKEN.into(),
             Fault::Io(_) => format!("{doing} its files failed: check free space and the file system"),
             Fault::Mdb(MdbError::MapFull) => {
                 "its file has reached 1 GiB: too many locks are held, or a process was stopped while reading it"
@@ -558,6 +567,11 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     // The unnamed database is part of every environment.
     let records = records.ok_or(Fault::Mdb(MdbError::Invalid))?;
     Ok(Opened { env, records })
+}
+
+/// LMDB marks a process that reads by a record lock at its process id.
+fn is_pid_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// LMDB leaves the data file open in programs that this one starts, and writable. Best effort: a leaked

@@ -37,8 +37,8 @@ use crate::error::{Error, Result};
 use crate::ffi::lmdb;
 use crate::time::{self, Deadline};
 
-/// Fences reserved per restart of the machine: two years of a million grants in four seconds, and
-/// five hours by the wall clock, which is how far each restart may run ahead of it.
+/// Fences reserved per restart of the machine. At 250,000 grants a second they last two years. By the
+/// wall clock they are five hours: how far fences may run ahead of it with each restart.
 const FENCES_RESERVED: u64 = 1 << 44;
 /// Keeps fences made from a clock that is set absurdly far ahead below the end of the numbers.
 const FENCE_FROM_CLOCK_MAX: u64 = 1 << 63;
