@@ -197,6 +197,30 @@ fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last() {
     }
 }
 
+/// The store's record is then another than the lease knows of.
+#[test]
+fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_release() {
+    let Some(stage) = stage("doubtful-renewal", LONG / 2) else { return };
+    for again in [true, false] {
+        let lease = stage.ours.try_acquire().unwrap();
+        let ends = lease.ends();
+        let hits = stage.proxy.hits();
+        stage.proxy.next("checkAndPut", Fault::LoseReply);
+        // A read is repeated, but not for ever.
+        stage.proxy.later("get", 0, 3, Fault::LoseRequest);
+        assert_eq!(code(lease.renew_for(2 * TTL)), Code::InDoubt);
+        assert_eq!(stage.proxy.hits(), hits + 4);
+        assert_eq!(lease.ends(), ends);
+        stage.assert_held(&lease);
+        if again {
+            lease.renew().unwrap();
+            stage.theirs.inspect().unwrap().holder.expect("the renewal lost the lock");
+        }
+        assert!(lease.release().unwrap());
+        stage.assert_free();
+    }
+}
+
 /// The gateway goes on with requests whose client has gone.
 #[test]
 fn an_acquire_that_arrives_after_its_deadline_is_in_doubt_and_is_freed_in_the_background() {

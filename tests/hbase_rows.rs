@@ -140,7 +140,13 @@ fn a_released_lock_is_an_empty_cell_with_a_ttl_and_no_tombstone() {
     assert!(lease.release().unwrap());
     let (free, freed_at) = raw.lock_cell(&name).expect("a release must not delete");
     assert!(free.is_empty() && freed_at >= held_at);
-    until("the empty cell expires", || raw.lock_cell(&name).is_none());
+    until("the empty cell expires", || match raw.lock_cell(&name) {
+        None => true,
+        Some((value, _)) => {
+            assert!(value.is_empty(), "what was released shows again");
+            false
+        }
+    });
     // The record below it lives that long, and would show again under a shorter one.
     assert!(
         Moment::now().since(began) >= ttl - ttl / 10,

@@ -10,13 +10,14 @@ use dlm::{Deadline, Fence, Moment, Who};
 use super::{LONG, Site, attempt, patiently, soon, take, take_briefly, take_when_free};
 
 /// Ids that a careless encoding would cut, fold or confuse.
-pub(crate) const ODD_IDS: [&str; 12] = [
+pub(crate) const ODD_IDS: [&str; 13] = [
     "#",
     "##",
     "a#b",
     "a",
     "A",
     " ",
+    "a ",
     "a\nb",
     "a\u{1b}[31mb",
     "日本語",
