@@ -16,6 +16,9 @@ use crate::time::{Deadline, Moment, wall_ms};
 /// A dropped lease is released in the dropping thread, within this time at the most.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A renewal of a lease that is almost over is given this time all the same.
+const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
+
 /// A held lock. Dropping it releases the lock.
 ///
 /// The lease ends by itself after its TTL, counted from before it was asked for; after that somebody
@@ -179,7 +182,10 @@ impl Lease {
             return Err(self.core.lost("it was released, or found lost before"));
         };
         let since = Moment::now();
-        let by = Deadline::after(self.manager.settings.timeout.min(ttl));
+        // An answer after the lease has ended is of no use, and a store that hangs must not keep the
+        // caller from trying again before.
+        let useful = self.remaining().max(RENEW_AT_LEAST);
+        let by = Deadline::after(self.manager.settings.timeout.min(ttl).min(useful));
         match self.manager.store.renew(self.name(), &proof, ttl, by) {
             Ok(Some(proof)) => {
                 held.proof = Some(proof);

@@ -225,6 +225,9 @@ impl LockManager {
     /// Takes over a lease that another process handed on as text. No I/O: whether the lock is still
     /// ours is learned by renewing or releasing it. The lease's end is told by wall clocks.
     ///
+    /// The lease is the caller's now: dropping it releases the lock.
+    /// [`into_token`](Lease::into_token) lets go of it again.
+    ///
     /// # Errors
     /// CLOSED, FORKED.
     pub fn adopt(&self, token: LeaseToken) -> Result<Lease> {

@@ -267,8 +267,7 @@ impl Ticket<'_> {
             return error;
         }
         let shared = Arc::new(error);
-        let own =
-            || Error::While { doing: format!("waiting for lock {}", self.name), source: Arc::clone(&shared) };
+        let own = || Error::While { doing: "waiting in line".into(), source: Arc::clone(&shared) };
         for place in state.waiting.iter().filter(|place| !Arc::ptr_eq(place, &self.place)) {
             *place.failure.lock() = Some(own());
             place.wake.notify_one();

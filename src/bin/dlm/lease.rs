@@ -95,7 +95,7 @@ pub(crate) fn release(global: &Global, args: &cli::Release) -> Outcome {
 fn as_json(token: &LeaseToken) -> serde_json::Value {
     json!({
         "lease": token.to_string(),
-        "fence": token.fence().map(|Fence(number)| number),
+        "fence": token.fence().map(|Fence(number)| number.to_string()),
         "deadline_ms": token.ends_ms(),
     })
 }

@@ -60,7 +60,7 @@ fn as_json(name: &LockName, found: &Inspection) -> serde_json::Value {
         "lock": name.key(),
         "held": found.holder.is_some(),
         "holder": found.holder.as_ref().map(holder_json),
-        "fence": found.fence.map(|Fence(number)| number),
+        "fence": found.fence.map(|Fence(number)| number.to_string()),
     })
 }
 
