@@ -86,7 +86,7 @@ impl StoreUri {
             }
             #[cfg(not(feature = "embedded"))]
             Place::Embedded(_) => {
-                Err(Error::invalid("store scheme", "embedded", "built with feature `embedded`"))
+                Err(Error::invalid("store scheme", "embedded", "this build lacks the feature `embedded`"))
             }
             #[cfg(feature = "hbase")]
             Place::HbaseThrift { address, table } => {
@@ -94,7 +94,7 @@ impl StoreUri {
             }
             #[cfg(not(feature = "hbase"))]
             Place::HbaseThrift { .. } => {
-                Err(Error::invalid("store scheme", "hbase+thrift", "built with feature `hbase`"))
+                Err(Error::invalid("store scheme", "hbase+thrift", "this build lacks the feature `hbase`"))
             }
         }
     }

@@ -42,7 +42,7 @@ const FENCE_SEED_SHIFT: u32 = 20;
 const ROUNDS: usize = 16;
 /// A record hidden by a Java client's Delete is hidden for the rest of that millisecond.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
-/// Time kept back to clean up behind an acquire that fails half-way.
+/// Time beyond the deadline to clean up behind an acquire that fails half-way.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 
 /// A [`LockStore`] in a table of HBase. URI: `hbase+thrift://host:9090/table`.

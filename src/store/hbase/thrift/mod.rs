@@ -143,7 +143,7 @@ impl Gateway {
             return of_table("does not exist; create it with initialize() or `dlm init`".into());
         }
         if text.contains("TableNotEnabledException") {
-            return of_table("is disabled".into());
+            return of_table(format!("is disabled; in the HBase shell: enable {:?}", self.table));
         }
         if text.contains("NoSuchColumnFamilyException") {
             return of_table("has no family D: it is not a table for locks".into());
@@ -287,7 +287,7 @@ impl Rows for Gateway {
                 Ok(true) => return Ok(()),
                 outcome if by.remaining() < CREATION_POLL => {
                     let source = outcome.err().map(Into::into);
-                    let what = "was asked for and does not serve yet".into();
+                    let what = "was asked for and does not serve yet; call initialize() again".into();
                     return Err(Error::TableCreation { table: self.table.clone(), what, source });
                 }
                 _ => std::thread::sleep(jittered(CREATION_POLL)),
