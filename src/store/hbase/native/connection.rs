@@ -248,8 +248,9 @@ impl Drop for Ticket<'_> {
         calls.waiting.remove(&self.id);
         calls.used = Moment::now();
         if !calls.receiving
-            && let Some(next) = calls.waiting.values().find(|slot| slot.reply.is_none()) {
-                next.wake.notify_one();
-            }
+            && let Some(next) = calls.waiting.values().find(|slot| slot.reply.is_none())
+        {
+            next.wake.notify_one();
+        }
     }
 }
