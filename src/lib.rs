@@ -55,6 +55,7 @@
 mod cancel;
 mod config;
 mod error;
+mod ffi;
 mod lease;
 mod lease_token;
 mod lock;

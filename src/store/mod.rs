@@ -7,6 +7,8 @@
 //! The module is public so that a program can wrap a store, for example to inject faults into its own
 //! tests. It follows the library's needs: expect additions in minor versions.
 
+#[cfg(feature = "embedded")]
+mod embedded;
 #[cfg(feature = "hbase")]
 mod hbase;
 mod holder;
@@ -15,11 +17,15 @@ mod memory;
 mod proof;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
 use crate::time::{Deadline, Moment};
+use crate::uri::StoreUri;
 
+#[cfg(feature = "embedded")]
+pub use embedded::EmbeddedStore;
 #[cfg(feature = "hbase")]
 pub use hbase::HbaseStore;
 pub use holder::{Holder, Who};
@@ -93,6 +99,16 @@ pub struct Inspection {
     pub holder: Option<Holder>,
     /// The fence given out last, where the store still knows.
     pub fence: Option<Fence>,
+}
+
+/// Opens the store at `uri`, such as `embedded:/path`, for a program that wraps it or asks it without
+/// a manager. Takes the store's own options; those of a manager (`client`, `ttl`, ...) are refused.
+///
+/// # Errors
+/// INVALID_ARGUMENT before any I/O; then what the store says, as for
+/// [`Builder::open`](crate::Builder::open).
+pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
+    StoreUri::parse(uri)?.open()
 }
 
 /// Where locks are kept.

@@ -1,0 +1,110 @@
+//! What only a process that may fork can show.
+
+use std::time::Duration;
+
+use super::*;
+use crate::error::Code;
+use crate::store::{
+    Acquired, Attempt, EmbeddedStore, Level, LockName, LockStore, NamePolicy, Proof, Released, Who,
+};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn _exit(code: i32) -> !;
+}
+
+/// Runs `run` in a forked child; what it answered, and `false` also if it hung or crashed.
+fn in_forked_child(run: impl FnOnce() -> bool) -> bool {
+    // Held over the fork, so that no other test's thread is opening a store in the middle of it.
+    let turn = Turn::take("test").unwrap();
+    // SAFETY: the child leaves through `_exit`, so it runs no destructor and no exit handler of the
+    // parent's. Of locks other threads may have held it needs only the allocator's, which the C
+    // library makes usable after fork, and `OPEN`, which this thread holds.
+    let pid = unsafe { fork() };
+    drop(turn);
+    if pid == 0 {
+        let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(false);
+        // SAFETY: it takes a number and does not return.
+        unsafe { _exit(if answer { 0 } else { 1 }) }
+    }
+    let pid = Pid::from_raw(pid).expect("fork failed");
+    let by = Deadline::after(Duration::from_secs(30));
+    loop {
+        if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
+            return status.exit_status() == Some(0);
+        }
+        if by.passed() {
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn name(id: &str) -> LockName {
+    LockName::new(Level::Xdc, "tests", None, id, NamePolicy::Strict).unwrap()
+}
+
+fn acquire(store: &EmbeddedStore, id: &str) -> Result<Option<Proof>> {
+    let (who, ttl, by) = (Who::this_process("")?, Duration::from_secs(60), soon());
+    match store.acquire(Attempt { name: &name(id), ttl, who: &who, by }, &mut Vec::new())? {
+        Acquired::Granted(grant) => Ok(Some(grant.proof)),
+        Acquired::Held(_) => Ok(None),
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(30))
+}
+
+#[test]
+fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unhurt() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Some(EmbeddedStore::open(dir.path()).unwrap());
+    let held = acquire(store.as_ref().unwrap(), "held").unwrap().unwrap();
+    for round in 0..20 {
+        let ran = in_forked_child(|| {
+            let inherited = store.take().unwrap();
+            let refused = [
+                acquire(&inherited, "mine").map(|_| ()),
+                inherited.release(&name("held"), &held, soon()).map(|_| ()),
+                inherited.renew(&name("held"), &held, Duration::ZERO, soon()).map(|_| ()),
+                inherited.holder(&name("held"), soon()).map(|_| ()),
+            ];
+            let refused =
+                refused.iter().all(|answer| answer.as_ref().is_err_and(|e| e.code() == Code::Forked));
+            if round % 2 == 0 {
+                drop(inherited);
+            } else {
+                mem::forget(inherited);
+            }
+            let own = EmbeddedStore::open(dir.path()).unwrap();
+            let excluded = acquire(&own, "held").unwrap().is_none();
+            let mine = acquire(&own, "mine").unwrap().unwrap();
+            refused && excluded && own.release(&name("mine"), &mine, soon()).unwrap() == Released::Freed
+        });
+        assert!(ran, "round {round}");
+        let store = store.as_ref().unwrap();
+        assert!(
+            store.holder(&name("held"), soon()).unwrap().is_some(),
+            "the child's exit freed the parent's lock"
+        );
+        let other = acquire(store, "other").unwrap().unwrap();
+        assert_eq!(store.release(&name("other"), &other, soon()).unwrap(), Released::Freed);
+    }
+    assert_eq!(store.unwrap().release(&name("held"), &held, soon()).unwrap(), Released::Freed);
+    let left = fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    let files: usize = left.map(|generation| fs::read_dir(generation.path()).unwrap().count()).sum();
+    assert_eq!(files, 4, "a second name for the files was left behind");
+}
+
+#[test]
+fn a_program_started_by_this_one_inherits_no_file_of_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    let listing = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
+    let listing = String::from_utf8_lossy(&listing.stdout).into_owned();
+    assert!(listing.contains("/proc"), "{listing}");
+    assert!(!listing.contains("boot-"), "{listing}");
+    drop(store);
+}

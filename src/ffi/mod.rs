@@ -1,0 +1,6 @@
+//! The only unsafe code of the library: where another language's promises have to be taken on trust.
+//! Each file argues why they hold.
+#![allow(unsafe_code)]
+
+#[cfg(feature = "embedded")]
+pub(crate) mod lmdb;

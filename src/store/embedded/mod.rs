@@ -1,0 +1,257 @@
+//! Locks between the processes of one machine and user, in an LMDB file. Nothing to install or start.
+//!
+//! One write transaction takes, renews or frees a lock; nothing else does. Reads come from LMDB's
+//! snapshots and wait for nobody. The record of a lock is deleted when it is freed, and all locks share
+//! one fence counter, so a lock that nobody holds leaves nothing behind.
+
+mod place;
+mod record;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{
+    Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, OwnerToken, Proof, Released,
+};
+use crate::error::{Error, Result, quoted};
+use crate::ffi::lmdb::{Change, Environment, Fault, Reader, Turn, Writer};
+use crate::time::{self, Deadline, Moment};
+use place::Place;
+use record::{Ledger, Record};
+
+/// Records looked at for the sweep with each grant. More than one, so that the sweep gains on locks
+/// that are taken once and never released.
+const SWEPT_PER_GRANT: usize = 2;
+
+/// A [`LockStore`] for the processes of one machine and one user. URI: `embedded:` or `embedded:/path`.
+///
+/// * **Speed**: microseconds per operation; nothing is synced to disk. One writer at a time, machine-wide.
+/// * **Crashes**: a process may be killed at any moment; its locks are free when their leases end. A
+///   restart of the machine ends every lease.
+/// * **Fences** come from one counter for all locks of the store, so each lock's rise. They do not go
+///   back over a restart of the machine while the directory is on a disk; where it is in memory (as
+///   `$XDG_RUNTIME_DIR` is) they go back over a restart if the wall clock does.
+/// * **Waiting**: calls that change something wait until other writers are done, at most until their
+///   deadline, also when a writer was stopped in the middle. Reads wait for nobody, with one exception: a process
+///   stopped within the tenth of a microsecond in which it enters itself as reader blocks readers until
+///   it goes on. One that is stopped while reading keeps old pages from being used again until then;
+///   the file may grow to its limit of 1 GiB meanwhile.
+/// * **Containers** may share a directory if they share the process-id and time namespaces of one
+///   machine. Two machines must never share one: network and FUSE file systems are refused.
+/// * **Deleting** the directory while it is in use frees its locks. Processes that have it open notice
+///   with the next change they try, and get CONNECTION_ERROR.
+/// * **fork**: a child gets FORKED from every method and may open the store anew.
+///
+/// All methods may be called from many threads. Stores that one process opens in one directory share
+/// their files; the last one dropped closes them.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    environment: Environment,
+    store: String,
+}
+
+impl EmbeddedStore {
+    /// The store in the directory `path`, which is made (mode 0700) if it is missing. Waits at most
+    /// some ten seconds for other processes that open it.
+    ///
+    /// # Errors
+    /// CONNECTION_ERROR when the directory or its files cannot be used: no permission, no space,
+    /// another user's, writable by others, on a network file system. INTERNAL_ERROR when the files are
+    /// damaged, as far as that can be told.
+    pub fn open(path: &Path) -> Result<EmbeddedStore> {
+        let place = Place::at(path)?;
+        let mut turn = Turn::take(&place.store)?;
+        let generation = place.generation(&turn)?;
+        let environment = turn.open(&place.store, &generation)?;
+        drop(turn);
+        let store = EmbeddedStore { environment, store: place.store };
+        store.check()?;
+        Ok(store)
+    }
+
+    /// Where this user's processes meet when no path is given: `$XDG_RUNTIME_DIR/dlm` if that directory
+    /// is the user's, else `dlm-<uid>` in the directory for temporary files, which is made.
+    ///
+    /// # Errors
+    /// CONNECTION_ERROR when that place cannot be made, or another user has made it first.
+    pub fn default_path() -> Result<PathBuf> {
+        place::default_path()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.environment.read(Deadline::after(Duration::from_secs(1)), |reader| {
+            Ok(self.ledger(reader.get(Ledger::KEY)?).map(|_| ()))
+        })?
+    }
+
+    fn ledger(&self, bytes: Option<&[u8]>) -> Result<Ledger> {
+        bytes.and_then(Ledger::decode).ok_or_else(|| self.unreadable("the ledger".into()))
+    }
+
+    /// What `bytes`, the record of `name`, say. Never "free" for what cannot be read.
+    fn record(&self, name: &LockName, bytes: Option<&[u8]>) -> Result<Option<Record>> {
+        bytes
+            .map(|bytes| {
+                Record::decode(bytes).ok_or_else(|| self.unreadable(format!("lock {}", quoted(name.key()))))
+            })
+            .transpose()
+    }
+
+    fn unreadable(&self, what: String) -> Error {
+        Error::Internal {
+            what: format!(
+                "{}: the record of {what} cannot be read: it is damaged, or of another version of this library",
+                self.store
+            ),
+            source: None,
+        }
+    }
+
+    /// The record of `name` while its lease lasts.
+    fn live(&self, name: &LockName, by: Deadline) -> Result<Option<Record>> {
+        let look = |reader: &Reader<'_>| Ok(self.record(name, reader.get(name.key().as_bytes())?));
+        let record = self.environment.read(by, look)??;
+        Ok(record.filter(|record| record.is_live(Moment::now())))
+    }
+
+    /// Runs `change` on the record of `name` as one transaction.
+    fn change<T>(
+        &self,
+        name: &LockName,
+        by: Deadline,
+        change: impl FnOnce(&mut Writer<'_>, Option<Record>) -> Result<Result<Change<T>>, Fault>,
+    ) -> Result<T> {
+        self.environment.write(by, |writer| {
+            let found = match self.record(name, writer.get(name.key().as_bytes())?) {
+                Ok(found) => found,
+                Err(error) => return Ok(Change::Abandon(Err(error))),
+            };
+            Ok(match change(writer, found)? {
+                Ok(Change::Commit(answer)) => Change::Commit(Ok(answer)),
+                Ok(Change::Abandon(answer)) => Change::Abandon(Ok(answer)),
+                Err(error) => Change::Abandon(Err(error)),
+            })
+        })?
+    }
+
+    /// The next fence, and the sweep's share of this grant.
+    fn next_fence(&self, writer: &mut Writer<'_>, now: Moment) -> Result<Result<Fence>, Fault> {
+        let mut ledger = match self.ledger(writer.get(Ledger::KEY)?) {
+            Ok(ledger) => ledger,
+            Err(error) => return Ok(Err(error)),
+        };
+        if ledger.fence >= ledger.limit {
+            let what =
+                format!("{}: the fences reserved for this boot of the machine are used up", self.store);
+            return Ok(Err(Error::Internal { what, source: None }));
+        }
+        ledger.fence += 1;
+        sweep(writer, &mut ledger.swept, now)?;
+        writer.put(Ledger::KEY, &ledger.encode())?;
+        Ok(Ok(Fence(ledger.fence)))
+    }
+}
+
+/// Deletes expired records among the next few behind the key `swept`, and moves it on.
+fn sweep(writer: &mut Writer<'_>, swept: &mut Vec<u8>, now: Moment) -> Result<(), Fault> {
+    for _ in 0..SWEPT_PER_GRANT {
+        let from = swept.as_slice().max(Ledger::KEY);
+        let Some((key, value)) = writer.after(from)? else {
+            swept.clear();
+            return Ok(());
+        };
+        // What cannot be read is not ours to delete.
+        let expired = Record::decode(value).is_some_and(|record| !record.is_live(now));
+        *swept = key.to_vec();
+        if expired {
+            writer.delete(swept)?;
+        }
+    }
+    Ok(())
+}
+
+impl LockStore for EmbeddedStore {
+    fn describe(&self) -> String {
+        self.store.clone()
+    }
+
+    fn initialize(&self, _by: Deadline) -> Result<()> {
+        self.check()
+    }
+
+    /// A refused attempt only reads: it costs no write lock, which matters when many wait.
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
+        let name = attempt.name;
+        if let Some(record) = self.live(name, attempt.by)? {
+            return Ok(Acquired::Held(record.holder()));
+        }
+        let owner = OwnerToken::draw()?;
+        let proof = Proof::from_bytes(owner.as_bytes().as_slice());
+        let answer = self.change(name, attempt.by, |writer, found| {
+            // Read here, behind the wait for other writers: however long that took, the lease is new,
+            // and it is still before anything has taken effect.
+            let since = Moment::now();
+            if let Some(record) = found.filter(|record| record.is_live(since)) {
+                return Ok(Ok(Change::Abandon(Acquired::Held(record.holder()))));
+            }
+            let fence = match self.next_fence(writer, since)? {
+                Ok(fence) => fence,
+                Err(error) => return Ok(Err(error)),
+            };
+            let record = Record {
+                owner,
+                fence,
+                ends: since.after(attempt.ttl),
+                since_ms: time::wall_ms(),
+                ttl: attempt.ttl,
+                who: attempt.who.clone(),
+            };
+            writer.put(name.key().as_bytes(), &record.encode())?;
+            let grant = Grant { proof: proof.clone(), fence: Some(fence), since };
+            Ok(Ok(Change::Commit(Acquired::Granted(grant))))
+        });
+        if answer.as_ref().is_err_and(Error::is_in_doubt) {
+            doubtful.push(proof);
+        }
+        answer
+    }
+
+    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
+        self.change(name, by, |writer, found| {
+            let now = Moment::now();
+            let Some(mut record) = found.filter(|record| record.is_live(now) && record.is_proven(proof))
+            else {
+                return Ok(Ok(Change::Abandon(None)));
+            };
+            record.ends = record.ends.max(now.after(ttl));
+            record.ttl = ttl;
+            writer.put(name.key().as_bytes(), &record.encode())?;
+            Ok(Ok(Change::Commit(Some(proof.clone()))))
+        })
+    }
+
+    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
+        self.change(name, by, |writer, found| {
+            let Some(record) = found else { return Ok(Ok(Change::Abandon(Released::NotOurs))) };
+            let live = record.is_live(Moment::now());
+            if live && !record.is_proven(proof) {
+                return Ok(Ok(Change::Abandon(Released::NotOurs)));
+            }
+            writer.delete(name.key().as_bytes())?;
+            Ok(Ok(Change::Commit(if live { Released::Freed } else { Released::NotOurs })))
+        })
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        Ok(self.live(name, by)?.map(|record| record.holder()))
+    }
+
+    /// The fence of a lock that nobody holds is not known: it left nothing behind.
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        let record = self.live(name, by)?;
+        Ok(Inspection {
+            fence: record.as_ref().map(|record| record.fence),
+            holder: record.map(|record| record.holder()),
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! What every store promises, and what locks promise over every store.
+//!
+//! A store's test program gives a function that makes a [`Site`], a fresh place in the store, and
+//! gets every case of the suite as a test of its own:
+//!
+//! ```ignore
+//! #[macro_use]
+//! mod contract;
+//! contract!(site);
+//! ```
+//!
+//! Times are lower bounds taken from the clock and never upper ones of less than [`LONG`]: a slow
+//! machine must not fail a store. Where a case needs a lease to last for a few calls, [`patiently`]
+//! gives it one that does.
+
+pub(crate) mod leases;
+pub(crate) mod locks;
+pub(crate) mod stores;
+pub(crate) mod waits;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlm::store::{Acquired, Attempt, Grant, LockStore};
+use dlm::{Builder, Code, Deadline, Level, LockManager, LockName, Moment, NamePolicy, Who};
+
+/// Longer than any step of a case takes; a step that is not over by then hangs.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// One test's place in a store.
+pub(crate) struct Site {
+    client: String,
+    open: Box<dyn Fn() -> Arc<dyn LockStore> + Send + Sync>,
+    /// Repetitions that take a fraction of a second.
+    pub(crate) rounds: usize,
+}
+
+impl Site {
+    /// `open` gives a new way into the same store each time, as another process would have it.
+    pub(crate) fn new(
+        test: &str,
+        rounds: usize,
+        open: impl Fn() -> Arc<dyn LockStore> + Send + Sync + 'static,
+    ) -> Site {
+        // A store may have kept what an earlier run left behind.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let client = format!("{test:.80}-{since}-{}-{number}", std::process::id());
+        Site { client, open: Box::new(open), rounds }
+    }
+
+    /// The store, as one more process sees it.
+    pub(crate) fn store(&self) -> Arc<dyn LockStore> {
+        (self.open)()
+    }
+
+    pub(crate) fn client(&self) -> &str {
+        &self.client
+    }
+
+    pub(crate) fn name(&self, id: &str) -> LockName {
+        LockName::new(Level::Xdc, &self.client, None, id, NamePolicy::Strict).unwrap()
+    }
+
+    /// A manager of one more process, with a TTL that no case outlives and short pauses.
+    pub(crate) fn manager(&self) -> LockManager {
+        self.manager_over(self.store())
+    }
+
+    pub(crate) fn manager_over(&self, store: Arc<dyn LockStore>) -> LockManager {
+        self.builder().store(store).open().unwrap()
+    }
+
+    pub(crate) fn builder(&self) -> Builder {
+        LockManager::builder()
+            .client(&self.client)
+            .farm("dc1")
+            .ttl(10 * LONG)
+            .wait(LONG)
+            .retry(Duration::from_millis(20))
+            .purpose("contract")
+    }
+}
+
+/// A deadline for one call.
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+/// One attempt at a lock, by a store's own means.
+pub(crate) fn attempt(store: &dyn LockStore, name: &LockName, ttl: Duration) -> dlm::Result<Acquired> {
+    let who = Who::this_process("contract").unwrap();
+    let mut doubtful = Vec::new();
+    let answer = store.acquire(Attempt { name, ttl, who: &who, by: soon() }, &mut doubtful);
+    assert!(doubtful.is_empty(), "a store in good health leaves no doubt");
+    answer
+}
+
+/// Takes a lock that is free.
+pub(crate) fn take(store: &dyn LockStore, name: &LockName, ttl: Duration) -> Grant {
+    match attempt(store, name, ttl).unwrap() {
+        Acquired::Granted(grant) => grant,
+        Acquired::Held(holder) => panic!("{name} should be free and is held by {holder}"),
+    }
+}
+
+/// Takes a lock that is free for a short time. `None` when the machine was too slow for that: the lease
+/// was over before the store had answered.
+pub(crate) fn take_briefly(store: &dyn LockStore, name: &LockName, ttl: Duration) -> Option<Grant> {
+    let (who, asked) = (Who::this_process("contract").unwrap(), Moment::now());
+    let answer = store.acquire(Attempt { name, ttl, who: &who, by: soon() }, &mut Vec::new());
+    match answer {
+        Ok(Acquired::Granted(grant)) => Some(grant),
+        other if Moment::now().since(asked) < ttl => panic!("{name} should be free: {other:?}"),
+        _ => None,
+    }
+}
+
+/// Tries until the lock is granted, and answers when that was seen.
+pub(crate) fn take_when_free(store: &dyn LockStore, name: &LockName, ttl: Duration) -> (Grant, Moment) {
+    let mut granted = None;
+    until("the lock becomes free", || match attempt(store, name, ttl).unwrap() {
+        Acquired::Granted(grant) => {
+            granted = Some((grant, Moment::now()));
+            true
+        }
+        Acquired::Held(_) => false,
+    });
+    granted.unwrap()
+}
+
+/// Waits until `done`, which is what should happen by itself.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Deadline::after(LONG);
+    while !done() {
+        assert!(!deadline.passed(), "waited for {LONG:?}: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs `case` with a short TTL; and with longer ones if the machine was too slow for that: the case
+/// answers `None` when the clock showed that its lease had ended before the case was through.
+pub(crate) fn patiently(mut case: impl FnMut(Duration) -> Option<()>) {
+    for ttl_ms in [400, 3_000, 15_000] {
+        if case(Duration::from_millis(ttl_ms)).is_some() {
+            return;
+        }
+    }
+    panic!("a lease of 15 s was over before a few calls were: the store is stuck, or ends leases too soon");
+}
+
+/// The code of a call that must fail.
+#[track_caller]
+pub(crate) fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+/// Runs `job` in a thread of that name.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    thread::Builder::new().name(format!("dlm-test-{name}")).spawn(job).unwrap()
+}
+
+/// Makes a test of every case of the suite, over the sites that the function gives.
+macro_rules! contract {
+    ($site:ident) => {
+        contract! { $site => stores:
+            a_free_lock_is_granted_and_a_held_one_refused_with_its_holder,
+            releasing_frees_the_lock_and_doing_it_twice_changes_nothing,
+            of_many_who_ask_at_once_exactly_one_is_granted,
+            fences_rise_with_every_grant_whoever_asks,
+            a_fence_rises_over_a_lease_that_ran_out,
+            the_proof_of_another_grant_changes_nothing,
+            a_lease_ends_not_before_its_ttl_and_then_lets_the_next_in,
+            a_renewed_lease_outlives_its_first_ttl_and_leaves_nothing_behind,
+            a_lease_that_ran_out_cannot_be_renewed,
+            a_shorter_renewal_never_frees_the_lock_too_soon_nor_brings_it_back,
+            locks_of_odd_names_are_as_good_as_others,
+            one_lock_does_not_touch_another,
+            what_is_told_about_a_lock_is_true,
+            a_call_that_is_late_already_leaves_nothing_behind,
+            initializing_again_and_at_once_does_no_harm,
+        }
+        contract! { $site => locks:
+            a_held_lock_is_refused_at_once_with_its_holder,
+            a_second_release_is_false_and_asks_no_store,
+            fences_rise_over_managers,
+            a_dropped_lease_frees_the_lock,
+            a_lease_is_released_once_by_whichever_thread_comes_first,
+            levels_farms_and_clients_have_locks_of_their_own,
+            locks_of_odd_ids_exclude_each_other_as_any_do,
+            bad_input_is_refused_before_any_io,
+            the_longest_and_the_shortest_ttl_work,
+            inspecting_tells_holder_and_fence_and_changes_nothing,
+            a_lease_goes_to_another_process_as_text_and_the_first_lets_go,
+            a_text_of_a_released_lease_has_no_power,
+            closing_frees_what_is_held_and_ends_everything,
+            initializing_from_many_threads_does_no_harm,
+        }
+        contract! { $site => leases:
+            a_late_release_says_lost_and_leaves_the_next_holder_alone,
+            a_late_release_says_lost_though_nobody_came,
+            a_dropped_lost_lease_leaves_the_next_holder_alone,
+            a_lease_knows_its_end_without_asking,
+            a_renewed_lease_goes_on_and_is_released_as_ours,
+            a_lost_lease_cannot_be_renewed,
+            a_shorter_renewal_ends_the_lease_sooner_and_is_released_as_ours,
+        }
+        contract! { $site => waits:
+            acquire_waits_for_a_release_in_another_process,
+            acquire_waits_for_a_release_in_this_process,
+            a_wait_that_is_over_says_how_long_it_was_and_who_has_the_lock,
+            a_wait_of_zero_asks_once,
+            a_cancelled_wait_ends_and_holds_nothing,
+            a_grant_that_comes_after_the_cancellation_is_given_back,
+            closing_wakes_every_waiter,
+            a_holder_that_vanished_is_followed_when_its_ttl_ends,
+            threads_of_several_managers_never_overlap,
+        }
+    };
+    ($site:ident => $layer:ident: $($case:ident),+ $(,)?) => {
+        mod $layer {
+            $(
+                #[test]
+                fn $case() {
+                    crate::contract::$layer::$case(&crate::$site(stringify!($case)));
+                }
+            )+
+        }
+    };
+}
