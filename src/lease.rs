@@ -135,6 +135,11 @@ impl Lease {
         self.ends().since(Moment::now())
     }
 
+    /// For how long the lease was granted or last renewed. Waits for a renewal or release under way.
+    pub fn ttl(&self) -> Duration {
+        self.core.held.lock().ttl
+    }
+
     /// Whether the lease lasts still, by this machine's clock. No I/O, no locks, some tens of
     /// nanoseconds: cheap enough to ask before every step.
     ///

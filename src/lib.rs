@@ -49,6 +49,8 @@
 //! * **Bounded calls**: each call to a store has a deadline. Waiting threads are parked, and woken by a
 //!   release in this process, a look at the store once per retry interval, a [`CancelToken`] or `close`.
 //!
+//! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused.
+//!
 //! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
 //! one is needed.
 
@@ -56,6 +58,7 @@ mod cancel;
 mod config;
 mod error;
 mod ffi;
+mod id_lock;
 mod lease;
 mod lease_token;
 mod lock;
@@ -69,6 +72,7 @@ mod watcher;
 pub use cancel::CancelToken;
 pub use config::{DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, parse_duration};
 pub use error::{Cause, Code, Error, Result};
+pub use id_lock::{IdGuard, IdGuards, IdLock};
 pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};

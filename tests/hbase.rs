@@ -5,14 +5,17 @@
 mod contract;
 #[path = "support"]
 mod support {
+    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod spy;
     pub(crate) mod table;
 }
 
-fn site(test: &str) -> contract::Site {
-    let uri = support::table::locks();
-    contract::Site::new(test, 40, move || dlm::store::open(&uri).unwrap())
+use support::table;
+
+fn site(test: &str) -> Option<contract::Site> {
+    let uri = table::uri(table::gateway()?);
+    Some(contract::Site::new(test, 40, move || dlm::store::open(&uri).unwrap()))
 }
 
 contract!(site);

@@ -1,27 +1,28 @@
 //! The table that all tests on HBase share: each takes names of its own in it.
 
+use std::net::SocketAddr;
 use std::sync::Once;
 use std::time::Duration;
 
 use dlm::Deadline;
 
-use super::hbase::hbase;
+use super::hbase::hbase_or_skip;
 
-/// URI of the table by way of the gateway itself.
-pub(crate) fn locks() -> String {
-    locks_by_way_of(&hbase().thrift)
-}
+/// Its name.
+pub(crate) const TABLE: &str = "dlm_test_locks";
 
-/// URI of the table by way of a proxy.
-pub(crate) fn locks_by_way_of(address: &str) -> String {
+/// The gateway, once the table is there; `None`, after saying so, where no HBase can run.
+pub(crate) fn gateway() -> Option<SocketAddr> {
     static CREATED: Once = Once::new();
+    let gateway = hbase_or_skip()?.thrift;
     CREATED.call_once(|| {
-        let store = dlm::store::open(&uri(&hbase().thrift)).unwrap();
+        let store = dlm::store::open(&uri(gateway)).unwrap();
         store.initialize(Deadline::after(Duration::from_secs(60))).unwrap();
     });
-    uri(address)
+    Some(gateway)
 }
 
-fn uri(address: &str) -> String {
-    format!("hbase+thrift://{address}/dlm_test_locks")
+/// URI of the table by way of whatever listens there.
+pub(crate) fn uri(address: SocketAddr) -> String {
+    format!("hbase+thrift://{address}/{TABLE}")
 }

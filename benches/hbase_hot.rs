@@ -1,0 +1,62 @@
+//! Whether one lock that is taken and released again and again grows slower, on a real HBase:
+//!
+//! ```sh
+//! cargo bench --bench hbase_hot            # 20,000 cycles
+//! cargo bench --bench hbase_hot -- 50000
+//! ```
+//!
+//! Prints the median and the 99th percentile of an acquire for each thousand cycles, and how the last
+//! median compares with the first. With Deletes in place of empty cells that was 3 and more.
+
+#[cfg(feature = "hbase")]
+#[path = "../tests/support"]
+mod support {
+    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
+    pub(crate) mod hbase;
+    pub(crate) mod table;
+}
+
+#[cfg(not(feature = "hbase"))]
+fn main() {
+    println!("built without the feature `hbase`: nothing to measure");
+}
+
+#[cfg(feature = "hbase")]
+fn main() {
+    // `cargo test --benches` runs this too, to see that it starts.
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let cycles = std::env::args().find_map(|argument| argument.parse().ok());
+    let cycles: usize = if measuring { cycles.unwrap_or(20_000) } else { 100 };
+    let Some(gateway) = support::table::gateway() else { return };
+    measure(&support::table::uri(gateway), &support::hbase::fresh_table("hot"), cycles);
+}
+
+#[cfg(feature = "hbase")]
+fn measure(uri: &str, client: &str, cycles: usize) {
+    use dlm::{Level, LockManager, Moment};
+
+    let manager = LockManager::builder().store_uri(uri).client(client).open().unwrap();
+    let lock = manager.lock("hot", Level::Xdc).unwrap();
+    // The first calls of a process warm the gateway, the connection and the caches of both sides.
+    for _ in 0..cycles.min(1000) {
+        lock.try_acquire().unwrap().release().unwrap();
+    }
+    let mut medians = Vec::new();
+    println!("{:>10} {:>12} {:>12}", "cycles", "p50", "p99");
+    let mut times = Vec::with_capacity(1000);
+    for cycle in 1..=cycles {
+        let began = Moment::now();
+        let lease = lock.try_acquire().unwrap();
+        times.push(Moment::now().since(began));
+        assert!(lease.release().unwrap());
+        if times.len() == 1000 || cycle == cycles {
+            times.sort_unstable();
+            let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+            println!("{cycle:>10} {p50:>12.1?} {p99:>12.1?}");
+            medians.push(p50);
+            times.clear();
+        }
+    }
+    let (first, last) = (medians[0].as_secs_f64(), medians[medians.len() - 1].as_secs_f64());
+    println!("p50 of the last thousand is {:.2} times that of the first", last / first);
+}

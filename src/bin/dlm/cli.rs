@@ -1,0 +1,278 @@
+//! What may be typed. The grammar and the exit statuses are a contract: scripts depend on them.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit::{Failure, UNAVAILABLE};
+
+const AFTER_HELP: &str = "\
+Exit status:
+  0    done
+  64   bad usage, or a name, store or lease that is not allowed
+  69   the store cannot be reached, or does not serve
+  70   internal error
+  74   in doubt: the request may or may not have been applied
+  75   the lock is held by someone else (run and acquire: -E sets another)
+  77   the lease is lost, or the lock is not ours
+  `dlm run` exits with the status of its command, 128 + N where signal N ended it.
+
+Stores:
+  embedded:                           the processes of this machine and user (default)
+  embedded:/path                      the same, in a directory of your choice
+  hbase+thrift://host:9090/table      HBase through its Thrift1 gateway; make the table with `dlm init`
+  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, names, purpose.
+
+Durations are a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
+
+Examples:
+  dlm demo
+  dlm run nightly-report -- ./report.sh
+  lease=$(dlm acquire --ttl 10m deploy) && ./deploy.sh; echo \"$lease\" | dlm release -
+  dlm show deploy";
+
+/// Locks that processes of one machine, or of many, take in turn.
+#[derive(Debug, Parser)]
+#[command(name = "dlm", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) action: Action,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the locks are kept
+    #[arg(long, value_name = "URI", env = "DLM_STORE", default_value = "embedded:", global = true)]
+    pub(crate) store: String,
+    /// The service the locks belong to, part of every name [default: dlm]
+    #[arg(long, value_name = "ID", env = "DLM_CLIENT", global = true)]
+    pub(crate) client: Option<String>,
+    /// The data centre, part of the names of level dc [default: local; none where the store is shared
+    /// by machines]
+    #[arg(long, value_name = "ID", env = "DLM_FARM", global = true)]
+    pub(crate) farm: Option<String>,
+    /// Print JSON, one object, in place of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Tell more of what goes on, on standard error; twice for debugging [env: DLM_LOG=info]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Run a command under a lock
+    ///
+    /// The lock is released when the command ends, and renewed until then, so that the command may run
+    /// for longer than the TTL. The command finds in its environment DLM_LOCK (the name), DLM_FENCE (a
+    /// number that grows with every grant: send it along with each write the lock guards) and
+    /// DLM_DEADLINE_MS (when the lease ends if it is not renewed, in milliseconds since 1970).
+    ///
+    /// When the lease is lost, or cannot be renewed for so long that it is about to end, the command
+    /// gets TERM, then it and all processes it started get KILL before another holder may begin; the
+    /// exit status is 77. If `dlm` itself is killed with -9, Linux kills the command at once, unless
+    /// that runs under another user's rights (sudo); processes it started go on without the lock, which
+    /// is free when the TTL ends. A pause of the whole machine is beyond all this: that is what the
+    /// fence is for.
+    ///
+    /// TERM, HUP, INT, QUIT, USR1 and USR2 sent to `dlm` are passed on to the command. If it ends after
+    /// one of the first four, what it leaves running is ended as well before the lock is released.
+    /// While `dlm` waits for the lock, they end the wait. Otherwise processes left in the background
+    /// are not waited for.
+    Run(Run),
+    /// Take a lock and print its lease, the line that renews and releases it from any process
+    ///
+    /// The lock stays taken until it is released, or the TTL ends. The line is as good as the lock:
+    /// keep it out of logs and process lists.
+    Acquire(Acquire),
+    /// Let a lease last for its TTL from now
+    ///
+    /// The line stays the same. Prints nothing but with --json.
+    Renew(Renew),
+    /// Give a lock back
+    Release(Release),
+    /// Tell who holds a lock, for how long, and its fence
+    Show(Show),
+    /// Create what the store needs (the table), and check that it answers
+    Init,
+    /// See it work: processes contend for a few locks, and you see who held which when
+    Demo(Demo),
+    #[command(name = "__demo-worker", hide = true)]
+    DemoWorker(DemoWorker),
+    #[command(name = "__exec", hide = true)]
+    Exec(Exec),
+}
+
+/// How far a lock reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Reach {
+    /// One data centre: the farm is part of the lock's name
+    Dc,
+    /// All data centres that share the store
+    Xdc,
+}
+
+/// On what terms a lock is taken.
+#[derive(Debug, Args)]
+pub(crate) struct Terms {
+    /// How far the lock reaches
+    #[arg(long, value_enum, default_value_t = Reach::Dc)]
+    pub(crate) level: Reach,
+    /// How long the lease lasts unless renewed [default: 90s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// How long to wait for the lock [default: 90s]
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+    /// Try once
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// How long to sleep between two looks at the lock [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) retry: Option<Duration>,
+    /// Exit status when the lock is held by someone else
+    #[arg(short = 'E', long, value_name = "STATUS", default_value_t = UNAVAILABLE)]
+    pub(crate) unavailable_status: u8,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) terms: Terms,
+    /// Name of the lock, 1 to 1024 bytes
+    pub(crate) name: String,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Acquire {
+    #[command(flatten)]
+    pub(crate) terms: Terms,
+    /// Name of the lock, 1 to 1024 bytes
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Renew {
+    /// How long the lease lasts from now [default: as it was acquired]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// The line that `dlm acquire` printed; `-` reads it from standard input
+    pub(crate) lease: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The line that `dlm acquire` printed; `-` reads it from standard input
+    pub(crate) lease: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// How far the lock reaches
+    #[arg(long, value_enum, default_value_t = Reach::Dc)]
+    pub(crate) level: Reach,
+    /// Name of the lock
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Processes that contend
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=26))]
+    pub(crate) workers: u8,
+    /// Locks they contend for
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) locks: u8,
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
+    /// Until each process was granted so many locks, for two minutes at the most
+    #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rounds: Option<u32>,
+}
+
+/// One process of the demo, which started it.
+#[derive(Debug, Args)]
+pub(crate) struct DemoWorker {
+    #[arg(long)]
+    pub(crate) letter: char,
+    #[arg(long)]
+    pub(crate) locks: u8,
+    #[arg(long)]
+    pub(crate) seconds: u32,
+    #[arg(long)]
+    pub(crate) rounds: Option<u32>,
+}
+
+/// The process that becomes the command of `dlm run`.
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    pub(crate) parent: i32,
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The command line, or why not. Help and version are printed here and end the process.
+pub(crate) fn parse() -> Result<Cli, Failure> {
+    Cli::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // To standard output, which may be closed.
+            let _ = error.print();
+            std::process::exit(0)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            Failure::usage("what to do? `dlm --help` tells, `dlm demo` shows")
+        }
+        _ => Failure::usage(in_short(&error.to_string())),
+    })
+}
+
+/// What clap says over several paragraphs, without the usage and with a hint where to find it.
+fn in_short(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let paragraphs = text.split("\n\n").filter(|paragraph| {
+        !paragraph.starts_with("Usage:") && !paragraph.starts_with("For more information")
+    });
+    let mut parts: Vec<String> =
+        paragraphs.map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    parts.retain(|part| !part.is_empty());
+    parts.push("see `dlm --help`".into());
+    parts.join("; ")
+}
+
+/// A duration, refused with what is allowed.
+fn duration(text: &str) -> Result<Duration, String> {
+    dlm::parse_duration("duration", text).map_err(|error| match error {
+        dlm::Error::InvalidArgument { allowed, .. } => allowed,
+        other => other.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_with_the_tip_and_without_the_usage() {
+        let text = "error: unrecognized subcommand 'rnu'\n\n  tip: a similar subcommand exists: 'run'\n\n\
+                    Usage: dlm [OPTIONS] <COMMAND>\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            in_short(text),
+            "unrecognized subcommand 'rnu'; tip: a similar subcommand exists: 'run'; see `dlm --help`"
+        );
+    }
+}

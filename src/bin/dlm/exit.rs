@@ -1,0 +1,167 @@
+//! What the shell is told: an exit status, and one line that says what to do.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use dlm::{Code, Error};
+
+/// Bad usage, or a name, URI or lease that is not allowed.
+pub(crate) const USAGE: u8 = 64;
+/// The store cannot be reached, or does not serve.
+pub(crate) const UNREACHABLE: u8 = 69;
+/// A bug of ours, or a machine that does not do its part.
+pub(crate) const INTERNAL: u8 = 70;
+/// The request may or may not have been applied.
+pub(crate) const IN_DOUBT: u8 = 74;
+/// Someone else holds the lock; `-E` sets another.
+pub(crate) const UNAVAILABLE: u8 = 75;
+/// The lease ran out, or the lock is not ours.
+pub(crate) const LOST: u8 = 77;
+/// As shells have it: the command was found and is no program; there is no such command.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// An exit status, or why there is none of the command's own.
+pub(crate) type Outcome = Result<u8, Failure>;
+
+/// The status of a process that a signal ended, as shells count.
+pub(crate) fn of_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// How the command ends when it cannot do what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: u8,
+    line: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: u8, line: impl Into<String>) -> Failure {
+        Failure { status, line: line.into() }
+    }
+
+    pub(crate) fn usage(line: impl Into<String>) -> Failure {
+        Failure::new(USAGE, line)
+    }
+
+    pub(crate) fn internal(line: impl Into<String>) -> Failure {
+        Failure::new(INTERNAL, line)
+    }
+
+    /// As `From<Error>`, with the caller's status for a lock that is held.
+    pub(crate) fn with_unavailable(error: &Error, unavailable: u8) -> Failure {
+        let advice = match error.code() {
+            Code::LockUnavailable => "; try again later, or wait longer with --wait",
+            Code::ConnectionError => "; check that the store is up and that --store names it",
+            Code::RetriesExhausted => "; try again, and see the store's own log if it goes on",
+            Code::InDoubt => "; try again: if the lock was taken it is free when its TTL ends",
+            Code::LeaseLost => "; stop what it protects, then acquire the lock anew",
+            Code::InternalError | Code::Panic => "; this should not happen: please report it",
+            // Their messages say what to do.
+            _ => "",
+        };
+        Failure::new(status_of(error.code(), unavailable), error.chain() + advice)
+    }
+
+    pub(crate) fn status(&self) -> u8 {
+        self.status
+    }
+
+    pub(crate) fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Says it on standard error, in one line.
+    pub(crate) fn report(&self) -> ExitCode {
+        tell(&self.line);
+        ExitCode::from(self.status)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::with_unavailable(&error, UNAVAILABLE)
+    }
+}
+
+fn status_of(code: Code, unavailable: u8) -> u8 {
+    match code {
+        Code::LockUnavailable => unavailable,
+        Code::InvalidArgument => USAGE,
+        Code::ConnectionError | Code::RetriesExhausted | Code::TableCreationError => UNREACHABLE,
+        Code::InDoubt => IN_DOUBT,
+        Code::LeaseLost => LOST,
+        _ => INTERNAL,
+    }
+}
+
+/// Writes `dlm: <text>` to standard error as exactly one line. It may be closed: then nobody reads it.
+pub(crate) fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "dlm: {}", one_line(&without_leases(text)));
+}
+
+/// What a lease line begins with. Whoever has the whole line may release the lock.
+const LEASE_PREFIX: &str = "dlm1.";
+
+/// `text` without lease lines, however they came into it: a misplaced argument is repeated by clap.
+fn without_leases(text: &str) -> String {
+    let mut parts = text.split(LEASE_PREFIX);
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        clean.push_str(LEASE_PREFIX);
+        clean.push_str("***");
+        clean.push_str(part.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
+    }
+    clean
+}
+
+/// `text` with control characters escaped: they could forge a line, or colour a terminal.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            // Writing to a string cannot fail.
+            let _ = write!(line, "{}", c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_the_status_of_the_contract() {
+        for (code, status) in [
+            (Code::LockUnavailable, 9),
+            (Code::InvalidArgument, 64),
+            (Code::ConnectionError, 69),
+            (Code::RetriesExhausted, 69),
+            (Code::TableCreationError, 69),
+            (Code::InternalError, 70),
+            (Code::Closed, 70),
+            (Code::Forked, 70),
+            (Code::Panic, 70),
+            (Code::InDoubt, 74),
+            (Code::LeaseLost, 77),
+        ] {
+            assert_eq!(status_of(code, 9), status, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_line_never_reaches_an_error_message() {
+        let text = "unexpected argument 'dlm1.00ffAB' found, also dlm1.77";
+        assert_eq!(without_leases(text), "unexpected argument 'dlm1.***' found, also dlm1.***");
+    }
+
+    #[test]
+    fn an_error_cannot_forge_a_second_line() {
+        assert_eq!(one_line("a\nb\u{1b}[31m é"), "a\\nb\\u{1b}[31m é");
+    }
+}

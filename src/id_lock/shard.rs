@@ -1,0 +1,542 @@
+//! One shard: the ids that hash to it, and how an id passes from one thread to the next.
+//!
+//! Everything here is decided under the shard's mutex, which nobody holds for longer than a lookup.
+//! That is why a grant and a time-out cannot both happen to one waiter, and why no atomics but the
+//! mutex's are needed. States of an id:
+//!
+//! | entry | the id is | waiters |
+//! |---|---|---|
+//! | none | free | none |
+//! | `Held` | held | none |
+//! | `Queued`, `held` | held | one or more, parked or spinning up |
+//! | `Queued`, not `held` | free to whoever comes first | one or more; the first one has been called |
+//!
+//! The last row is the invariant that keeps wake-ups from getting lost: while an id is free and has
+//! waiters, `called` is set, and it is cleared only by the waiter that was called or together with
+//! a hand-over.
+
+use std::collections::VecDeque;
+use std::hint;
+use std::panic::RefUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashTable;
+use parking_lot::{Condvar, Mutex};
+
+/// How long an id with waiters may go to newcomers before one release is a hand-over.
+///
+/// A hand-over costs a switch of threads, some microseconds in which the id does no work; at one in
+/// 500 us that is lost in the noise. It is also all that a waiter has to fear from each thread in
+/// front of it.
+const HAND_OVER_EVERY: Duration = Duration::from_micros(500);
+
+/// Looks at the id again this often before parking, at first after a pause, later after yielding.
+const SPINS: u32 = 6;
+/// Of those, how many pause: 2, 4 and 8 times.
+const PAUSES: u32 = 3;
+
+/// Aligned so that no two shards share a cache line, nor a pair of lines that are fetched together.
+#[repr(align(128))]
+pub(super) struct Shard<K> {
+    entries: Mutex<Entries<K>>,
+}
+
+/// A panic under the mutex can only come from the key's `Eq`, which is called before anything is
+/// changed, so a shard is never seen half changed.
+impl<K> RefUnwindSafe for Shard<K> {}
+
+impl<K> Shard<K> {
+    pub(super) fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+}
+
+impl<K: Eq + Clone> Shard<K> {
+    #[inline]
+    pub(super) fn try_lock(&self, hash: u64, id: &K) -> bool {
+        // Cloned before and, if not needed, dropped after the mutex is held.
+        let mut spare = Some(id.clone());
+        self.entries.lock().take(hash, id, &mut spare)
+    }
+
+    /// False if the id could not be had by the deadline. None: waits for ever.
+    #[inline]
+    pub(super) fn lock_until(&self, hash: u64, id: &K, deadline: Option<Instant>) -> bool {
+        self.try_lock(hash, id) || self.lock_slow(hash, id, deadline)
+    }
+
+    #[cold]
+    fn lock_slow(&self, hash: u64, id: &K, deadline: Option<Instant>) -> bool {
+        let mut spare = Some(id.clone());
+        for spin in 1..=SPINS {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return false;
+            }
+            if spin <= PAUSES {
+                (0..1 << spin).for_each(|_| hint::spin_loop());
+            } else {
+                thread::yield_now();
+            }
+            if self.entries.lock().take(hash, id, &mut spare) {
+                return true;
+            }
+        }
+        self.wait(hash, id, spare, deadline)
+    }
+
+    /// Joins the queue and stays in it until granted, quick enough, or out of time.
+    fn wait(&self, hash: u64, id: &K, mut spare: Option<K>, deadline: Option<Instant>) -> bool {
+        let mut entries = self.entries.lock();
+        if entries.take(hash, id, &mut spare) {
+            return true;
+        }
+        let me = Arc::new(Waiter::default());
+        entries.find(hash, id).expect("held, so there").enqueue(&me, Instant::now());
+
+        loop {
+            let timed_out = match deadline {
+                None => {
+                    me.called.wait(&mut entries);
+                    false
+                }
+                Some(deadline) => me.called.wait_until(&mut entries, deadline).timed_out(),
+            };
+            if me.granted.load(Relaxed) {
+                return true;
+            }
+            let entry = entries.find(hash, id).expect("waited for, so there");
+            if let Some(locked) = entry.wake(&me, timed_out) {
+                return locked;
+            }
+        }
+    }
+}
+
+impl<K: Eq> Shard<K> {
+    #[inline]
+    pub(super) fn unlock(&self, hash: u64, id: &K) {
+        // What is left over is dropped, and who is called is woken, after the mutex is released:
+        // a key may drop slowly, and a thread woken earlier would only run into the mutex.
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.find(hash, id) else { return };
+        if let State::Held = entry.state {
+            let removed = entries.remove(hash, id);
+            drop(entries);
+            drop(removed);
+        } else {
+            let next = entry.pass_on(Instant::now());
+            drop(entries);
+            if let Some(next) = next {
+                next.called.notify_one();
+            }
+        }
+    }
+}
+
+impl<K> Default for Shard<K> {
+    fn default() -> Self {
+        Self { entries: Mutex::default() }
+    }
+}
+
+/// The ids of one shard that are held or waited for.
+///
+/// The first few live in the shard itself. With fewer threads than shards there seldom are more,
+/// so locking allocates nothing and touches one or two cache lines. The rest live in a table.
+struct Entries<K> {
+    near: [Option<Entry<K>>; NEAR],
+    /// With their hashes, so that growing and shrinking calls none of the key's code.
+    far: HashTable<(u64, Entry<K>)>,
+}
+
+/// As many as make a shard of 8-byte ids 128 bytes.
+const NEAR: usize = 3;
+
+/// Tables of up to this many places are not worth shrinking.
+const SMALL_TABLE: usize = 16;
+
+struct Removed<K> {
+    _entry: Entry<K>,
+    _table: Option<HashTable<(u64, Entry<K>)>>,
+}
+
+impl<K> Entries<K> {
+    fn len(&self) -> usize {
+        self.near.iter().flatten().count() + self.far.len()
+    }
+}
+
+impl<K: Eq> Entries<K> {
+    /// Makes the caller the holder if nobody is. The entry for a new id is made from `spare`, a
+    /// clone of the id.
+    #[inline]
+    fn take(&mut self, hash: u64, id: &K, spare: &mut Option<K>) -> bool {
+        if let Some(entry) = self.find(hash, id) {
+            return entry.take();
+        }
+        let id = spare.take().expect("used up only by success");
+        let entry = Entry { id, state: State::Held };
+        match self.near.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(entry),
+            None => {
+                self.far.insert_unique(hash, (hash, entry), |(hash, _)| *hash);
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn find(&mut self, hash: u64, id: &K) -> Option<&mut Entry<K>> {
+        if let Some(entry) = self.near.iter_mut().flatten().find(|entry| entry.id == *id) {
+            return Some(entry);
+        }
+        if self.far.is_empty() {
+            return None;
+        }
+        self.far.find_mut(hash, |(_, entry)| entry.id == *id).map(|(_, entry)| entry)
+    }
+
+    #[inline]
+    fn remove(&mut self, hash: u64, id: &K) -> Option<Removed<K>> {
+        let is_it = |entry: &Entry<K>| entry.id == *id;
+        if let Some(place) = self.near.iter_mut().find(|place| place.as_ref().is_some_and(is_it)) {
+            return place.take().map(|entry| Removed { _entry: entry, _table: None });
+        }
+        let found = self.far.find_entry(hash, |(_, entry)| entry.id == *id).ok()?;
+        let ((_, entry), _) = found.remove();
+        Some(Removed { _entry: entry, _table: self.trim() })
+    }
+
+    /// Gives back what the table no longer needs: all of it once it is empty, else what is over
+    /// twice its load, but not before the load is an eighth of its size, so that the moves are few.
+    fn trim(&mut self) -> Option<HashTable<(u64, Entry<K>)>> {
+        let (len, size) = (self.far.len(), self.far.num_buckets());
+        if len == 0 {
+            return Some(std::mem::take(&mut self.far));
+        }
+        if size > SMALL_TABLE && len < size / 8 {
+            self.far.shrink_to(len * 2, |(hash, _)| *hash);
+        }
+        None
+    }
+}
+
+impl<K> Default for Entries<K> {
+    fn default() -> Self {
+        Self { near: [const { None }; NEAR], far: HashTable::new() }
+    }
+}
+
+struct Entry<K> {
+    id: K,
+    state: State,
+}
+
+enum State {
+    Held,
+    /// Boxed, so that the entries of the common case stay small.
+    Queued(Box<Queue>),
+}
+
+struct Queue {
+    held: bool,
+    /// The first waiter has been woken and has not been back yet: no use in waking anybody.
+    called: bool,
+    hand_over_at: Instant,
+    /// In the order of arrival, never empty.
+    waiters: VecDeque<Arc<Waiter>>,
+}
+
+#[derive(Default)]
+struct Waiter {
+    called: Condvar,
+    /// The id has been handed over to this waiter, which is no longer in the queue. Read and
+    /// written under the shard's mutex only.
+    granted: AtomicBool,
+}
+
+impl<K> Entry<K> {
+    fn take(&mut self) -> bool {
+        match &mut self.state {
+            State::Queued(queue) if !queue.held => {
+                queue.held = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Adds a waiter to an id that is held.
+    fn enqueue(&mut self, waiter: &Arc<Waiter>, now: Instant) {
+        if let State::Held = self.state {
+            self.state = State::Queued(Box::new(Queue {
+                held: true,
+                called: false,
+                hand_over_at: now + HAND_OVER_EVERY,
+                waiters: VecDeque::new(),
+            }));
+        }
+        if let State::Queued(queue) = &mut self.state {
+            queue.waiters.push_back(Arc::clone(waiter));
+        }
+    }
+
+    /// The holder lets go of an id with waiters. Returns the waiter to wake, if any.
+    fn pass_on(&mut self, now: Instant) -> Option<Arc<Waiter>> {
+        let State::Queued(queue) = &mut self.state else { return None };
+        if now < queue.hand_over_at {
+            queue.held = false;
+            let called = std::mem::replace(&mut queue.called, true);
+            return queue.waiters.front().filter(|_| !called).cloned();
+        }
+        queue.hand_over_at = now + HAND_OVER_EVERY;
+        let called = std::mem::take(&mut queue.called);
+        let next = queue.waiters.pop_front()?;
+        next.granted.store(true, Relaxed);
+        if queue.waiters.is_empty() {
+            self.state = State::Held;
+        }
+        (!called).then_some(next)
+    }
+
+    /// A waiter is back, called or out of time or for no reason. Some: it has left the queue, with
+    /// the id if true. The id is taken also when time is up, so that a waiter never leaves a free
+    /// id behind without telling the next one.
+    fn wake(&mut self, waiter: &Arc<Waiter>, timed_out: bool) -> Option<bool> {
+        let State::Queued(queue) = &mut self.state else { unreachable!("it has a waiter") };
+        let place = queue.waiters.iter().position(|other| Arc::ptr_eq(other, waiter));
+        let place = place.expect("a waiter stays in the queue until granted");
+        if place == 0 {
+            queue.called = false;
+        }
+        let locked = !queue.held;
+        if !locked && !timed_out {
+            return None;
+        }
+        queue.held = true;
+        queue.waiters.remove(place);
+        if queue.waiters.is_empty() {
+            self.state = State::Held;
+        }
+        Some(locked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_shard_of_numbers_does_not_outgrow_its_128_bytes() {
+        assert_eq!(size_of::<Shard<u64>>(), 128);
+    }
+
+    /// An entry that is held and has had this many waiters since `now`.
+    fn queued(waiters: usize, now: Instant) -> (Entry<u64>, Vec<Arc<Waiter>>) {
+        let mut entry = Entry { id: 7, state: State::Held };
+        let waiters: Vec<_> = (0..waiters).map(|_| Arc::default()).collect();
+        waiters.iter().for_each(|waiter| entry.enqueue(waiter, now));
+        (entry, waiters)
+    }
+
+    fn is(waiter: Option<Arc<Waiter>>, expected: &Arc<Waiter>) -> bool {
+        waiter.is_some_and(|waiter| Arc::ptr_eq(&waiter, expected))
+    }
+
+    #[test]
+    fn releases_do_not_stampede_the_waiters() {
+        let early = Instant::now();
+        let (mut entry, waiters) = queued(3, early);
+        assert!(is(entry.pass_on(early), &waiters[0]));
+        for _ in 0..10 {
+            // A newcomer is quicker than the waiter that was called: nobody else is called for it.
+            assert!(entry.take());
+            assert!(!entry.take(), "held twice");
+            assert!(entry.pass_on(early).is_none());
+        }
+        assert!(entry.take());
+        assert_eq!(entry.wake(&waiters[0], false), None, "it is held, so wait on");
+        assert!(is(entry.pass_on(early), &waiters[0]), "parked again, so call again");
+        assert_eq!(entry.wake(&waiters[0], false), Some(true));
+        assert!(is(entry.pass_on(early), &waiters[1]));
+    }
+
+    #[test]
+    fn the_longest_waiter_is_not_passed_over_for_ever() {
+        let mut now = Instant::now();
+        let (mut entry, waiters) = queued(2, now);
+        now += HAND_OVER_EVERY;
+        assert!(is(entry.pass_on(now), &waiters[0]));
+        assert!(waiters[0].granted.load(Relaxed));
+        assert!(!entry.take(), "handed over, so not up for grabs");
+        // Not every release: that would switch threads each time.
+        assert!(is(entry.pass_on(now), &waiters[1]));
+        assert!(!waiters[1].granted.load(Relaxed));
+        assert!(entry.take());
+        // It has been called already, and will find the grant.
+        now += HAND_OVER_EVERY;
+        assert!(entry.pass_on(now).is_none());
+        assert!(waiters[1].granted.load(Relaxed));
+        assert!(matches!(entry.state, State::Held), "the queue must go with its last waiter");
+    }
+
+    #[test]
+    fn a_waiter_that_gives_up_takes_no_wake_up_with_it() {
+        let early = Instant::now();
+        let (mut entry, waiters) = queued(2, early);
+        assert!(is(entry.pass_on(early), &waiters[0]));
+        assert!(entry.take());
+        assert_eq!(entry.wake(&waiters[0], true), Some(false));
+        assert!(is(entry.pass_on(early), &waiters[1]));
+        assert_eq!(entry.wake(&waiters[1], true), Some(true), "free, so taken even if late");
+        assert!(matches!(entry.state, State::Held));
+    }
+
+    /// A holder that leaves no time between release and next lock would keep everybody out if an
+    /// id always went to whoever comes first.
+    #[test]
+    fn a_greedy_thread_does_not_starve_a_waiter() {
+        const ID: u64 = 7;
+        let shard = Shard::default();
+        let lock = || shard.lock_until(0, &ID, None);
+        let waits = || shard.entries.lock().find(0, &ID).is_some_and(|e| matches!(e.state, State::Queued(_)));
+        // One round might be won by luck, if the waiter happens to run right after the release.
+        for _ in 0..if cfg!(miri) { 2 } else { 20 } {
+            let (let_go, may_let_go) = mpsc::channel::<()>();
+            thread::scope(|scope| {
+                assert!(lock());
+                let shard = &shard;
+                let waiter = move || {
+                    assert!(lock());
+                    // Its end: told, or this test has failed.
+                    let _ = may_let_go.recv();
+                    shard.unlock(0, &ID);
+                };
+                thread::Builder::new()
+                    .name("dlm-test-waiter".to_owned())
+                    .spawn_scoped(scope, waiter)
+                    .unwrap();
+                while !waits() {
+                    thread::yield_now();
+                }
+                thread::sleep(HAND_OVER_EVERY);
+                shard.unlock(0, &ID);
+                let overtook = shard.try_lock(0, &ID);
+                if overtook {
+                    shard.unlock(0, &ID);
+                }
+                drop(let_go);
+                assert!(!overtook, "overtook a thread that had waited long enough");
+            });
+        }
+        assert_eq!(shard.len(), 0);
+    }
+
+    /// Walks at random through everything that can happen to one id. As each step is one critical
+    /// section of the mutex, threads can do no more than choose the order.
+    #[test]
+    fn no_order_of_events_loses_a_wake_up_or_grants_twice() {
+        let mut random = 0x1234_5678_9abc_def1_u64;
+        let mut below = |bound: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 33) as usize % bound
+        };
+        for _ in 0..if cfg!(miri) { 20 } else { 5_000 } {
+            let mut world = World::new();
+            for _ in 0..100 {
+                world.step(below(7), &mut below);
+            }
+            for step in 0.. {
+                assert!(step < 10_000, "waiters that never get in");
+                if world.held && world.waiters.is_empty() {
+                    break;
+                }
+                // No newcomers any more: releases, and waiters that have been woken.
+                world.step(3 + below(2), &mut below);
+            }
+            assert!(matches!(world.entry.state, State::Held), "a queue left behind");
+        }
+    }
+
+    /// One id that is held or waited for, and what is to be expected of it.
+    struct World {
+        entry: Entry<u64>,
+        held: bool,
+        now: Instant,
+        /// Those who have not got the id yet, and whether they have been woken.
+        waiters: Vec<(Arc<Waiter>, bool)>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let now = Instant::now();
+            let (entry, _) = queued(0, now);
+            Self { entry, held: true, now, waiters: Vec::new() }
+        }
+
+        fn step(&mut self, event: usize, below: &mut impl FnMut(usize) -> usize) {
+            match event {
+                0 if self.held && self.waiters.len() < 6 => {
+                    let waiter = Arc::default();
+                    self.entry.enqueue(&waiter, self.now);
+                    self.waiters.push((waiter, false));
+                }
+                1 => {
+                    let granted = self.entry.take();
+                    self.grant(granted);
+                }
+                2 => self.now += HAND_OVER_EVERY / 3,
+                3 if self.held && !self.waiters.is_empty() => self.release(),
+                4 => {
+                    if let Some(place) = self.waiters.iter().position(|(_, woken)| *woken) {
+                        self.come_back(place, false);
+                    }
+                }
+                // Out of time, or woken for no reason.
+                5 | 6 if !self.waiters.is_empty() => {
+                    self.come_back(below(self.waiters.len()), event == 5);
+                }
+                _ => {}
+            }
+            let nobody_comes = self.waiters.iter().all(|(_, woken)| !woken);
+            assert!(self.held || !nobody_comes, "free and waited for, but nobody is on the way");
+        }
+
+        fn release(&mut self) {
+            self.held = false;
+            if let Some(called) = self.entry.pass_on(self.now) {
+                let waiter = self.waiters.iter_mut().find(|(waiter, _)| Arc::ptr_eq(waiter, &called));
+                let (_, woken) = waiter.expect("called, so waiting");
+                assert!(!*woken, "woken twice");
+                *woken = true;
+            }
+            let granted = self.waiters.iter().position(|(waiter, _)| waiter.granted.load(Relaxed));
+            if let Some(place) = granted {
+                let (_, woken) = self.waiters.remove(place);
+                assert!(woken, "granted in its sleep");
+                self.grant(true);
+            }
+        }
+
+        fn come_back(&mut self, place: usize, timed_out: bool) {
+            self.waiters[place].1 = false;
+            if let Some(locked) = self.entry.wake(&self.waiters[place].0, timed_out) {
+                assert!(locked || timed_out, "gave up early");
+                self.waiters.remove(place);
+                self.grant(locked);
+            }
+        }
+
+        fn grant(&mut self, granted: bool) {
+            assert!(!(granted && self.held), "granted while held");
+            self.held |= granted;
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The demo: it shows that locks exclude, ends, and leaves no process behind.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Running, Shell, is_running, until};
+
+/// Ids of the worker processes of a demo.
+fn workers_of(demo: &mut Running) -> Vec<Pid> {
+    let parent = demo.child().id();
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    let pids = std::fs::read_to_string(children).unwrap_or_default();
+    pids.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
+}
+
+#[test]
+fn the_demo_ends_with_no_overlap_and_a_picture() {
+    let shell = Shell::new();
+    let mut command = shell.dlm(&["demo", "--seconds", "2", "--workers", "5", "--locks", "2"]);
+    let done = Running(Some(command.env("COLUMNS", "100").spawn().unwrap())).finish().ok();
+    assert!(done.out.contains("0 overlaps, fences rose with every grant"), "{}", done.out);
+    for lock in ["demo-1", "demo-2"] {
+        let row = done.out.lines().find(|line| line.starts_with(&format!("  {lock}"))).unwrap();
+        assert!(row.contains(['A', 'B', 'C', 'D', 'E']) && row.chars().count() <= 100, "{row}");
+    }
+    assert!(!done.out.contains('\x1b'), "colours where there is no terminal");
+    assert_eq!(done.err, "");
+}
+
+#[test]
+fn the_demo_in_numbers_counts_what_every_worker_got() {
+    let shell = Shell::new();
+    let demo = shell.json(&["demo", "--json", "--rounds", "3", "--workers", "3", "--locks", "1"]);
+    assert_eq!((&demo["overlaps"], &demo["fences_fell"], &demo["grants"]), (&0.into(), &0.into(), &9.into()));
+    let grants: Vec<_> = demo["workers"].as_array().unwrap().iter().map(|one| &one["grants"]).collect();
+    assert_eq!(grants, [3, 3, 3]);
+    assert!(!shell.json(&["show", "--json", "--level", "xdc", "demo-1"])["held"].as_bool().unwrap());
+}
+
+#[test]
+fn a_worker_that_is_killed_is_reported_and_the_others_go_on() {
+    let shell = Shell::new();
+    let mut demo = shell.start(&["demo", "--seconds", "2", "--workers", "3"]);
+    until("all workers run", || workers_of(&mut demo).len() == 3);
+    kill_process(workers_of(&mut demo)[1], Signal::KILL).unwrap();
+    let done = demo.finish().ok();
+    assert!(done.out.contains("worker B was killed by SIGKILL"), "{}", done.out);
+    assert!(done.out.contains("0 overlaps"), "{}", done.out);
+}
+
+#[test]
+fn an_interrupted_demo_leaves_no_process_behind() {
+    for (signal, status) in [(Signal::TERM, Some(143)), (Signal::INT, Some(130)), (Signal::KILL, None)] {
+        let shell = Shell::new();
+        let mut demo = shell.start(&["demo", "--seconds", "600", "--workers", "3"]);
+        until("all workers run", || workers_of(&mut demo).len() == 3);
+        let workers = workers_of(&mut demo);
+        demo.signal(signal);
+        let done = demo.finish();
+        assert_eq!(done.status.code(), status, "{}", done.err);
+        until("the workers end", || !workers.iter().any(|pid| is_running(*pid)));
+    }
+}

@@ -1,0 +1,176 @@
+//! acquire, renew, release and show, each in a process of its own.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use super::{Running, Shell, until};
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+#[test]
+fn a_lease_is_renewed_and_released_by_other_processes() {
+    let shell = Shell::new();
+    let lease = shell.acquire("job");
+    assert!(shell.is_held("job"));
+    assert_eq!(shell.run(&["renew", "--ttl", "2m", &lease]).ok().out, "");
+    let left = shell.json(&["show", "--json", "job"])["holder"]["remaining_ms"].as_u64().unwrap();
+    assert!(left > 60_000, "{left}");
+    assert_eq!(shell.run(&["release", &lease]).ok().out, "");
+    assert!(!shell.is_held("job"));
+    shell.run(&["release", &lease]).fails_with(77);
+    shell.run(&["renew", &lease]).fails_with(77);
+}
+
+#[test]
+fn a_failed_renewal_does_not_release_the_lock() {
+    let shell = Shell::new();
+    let lease = shell.acquire("job");
+    // Of another store: what the lease proves is not there.
+    let other = format!("embedded:{}", shell.path("other").display());
+    shell.run(&["--store", &other, "renew", &lease]).fails_with(77);
+    shell.run(&["renew", "--ttl", "0s", &lease]).fails_with(64);
+    assert!(shell.is_held("job"));
+    shell.run(&["renew", &lease]).ok();
+    assert!(shell.is_held("job"), "a renewal that went well must not release it either");
+}
+
+#[test]
+fn a_late_release_is_77_and_leaves_the_next_holder_alone() {
+    let shell = Shell::new();
+    let late = shell.acquire_for("job", "100ms");
+    let next = shell.acquire("job");
+    for command in ["release", "renew"] {
+        assert!(shell.run(&[command, &late]).fails_with(77).contains("lost"));
+        assert!(shell.is_held("job"), "{command} took the lock from its holder");
+    }
+    shell.run(&["release", &next]).ok();
+}
+
+#[test]
+fn a_lease_read_from_standard_input_is_in_no_process_list() {
+    let shell = Shell::new();
+    let lease = shell.acquire("job");
+    for command in ["renew", "release"] {
+        let mut child = shell.dlm(&[command, "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        writeln!(child.stdin.take().unwrap(), "{lease}").unwrap();
+        Running(Some(child)).finish().ok();
+    }
+    assert!(!shell.is_held("job"));
+    // Nothing to read.
+    shell.run(&["release", "-"]).fails_with(64);
+}
+
+#[test]
+fn a_held_lock_is_75_at_once_or_after_the_wait_or_what_was_asked_for() {
+    let shell = Shell::new();
+    let _lease = shell.acquire("job");
+    for command in ["acquire", "run"] {
+        let with = |args: &[&'static str]| {
+            let tail: &[&str] = if command == "run" { &["job", "--", "touch", "ran"] } else { &["job"] };
+            shell.run(&[&[command], args, tail].concat())
+        };
+        let line = with(&["--no-wait"]).fails_with(75);
+        assert!(line.contains("is held by pid") && line.contains("--wait"), "{line}");
+        let line = with(&["--wait", "50ms", "--retry", "10ms"]).fails_with(75);
+        assert!(line.contains("waited"), "{line}");
+        with(&["--no-wait", "-E", "9"]).fails_with(9);
+    }
+    assert!(!shell.path("ran").exists());
+}
+
+#[test]
+fn json_has_what_a_script_needs() {
+    let shell = Shell::new();
+    let before = now_ms();
+    let got = shell.json(&["acquire", "--json", "--ttl", "60s", "job"]);
+    let (lease, fence) = (got["lease"].as_str().unwrap(), got["fence"].as_u64().unwrap());
+    let deadline = got["deadline_ms"].as_u64().unwrap();
+    // The clock of the lease and that of the wall drift apart by less.
+    assert!((before + 55_000..=now_ms() + 60_010).contains(&deadline), "{before} {deadline}");
+    assert!(got["waited_ms"].is_u64());
+
+    let shown = shell.json(&["show", "--json", "job"]);
+    assert_eq!((shown["held"].as_bool(), shown["fence"].as_u64()), (Some(true), Some(fence)));
+    let holder = &shown["holder"];
+    assert!(holder["pid"].is_u64() && holder["host"].is_string() && holder["purpose"].is_string());
+    assert!(holder["since_ms"].as_u64().unwrap() >= before && holder["remaining_ms"].is_u64());
+
+    let renewed = shell.json(&["renew", "--json", "--ttl", "10m", lease]);
+    assert!(renewed["deadline_ms"].as_u64().unwrap() > deadline);
+    // Both lines are the lease.
+    shell.run(&["renew", renewed["lease"].as_str().unwrap()]).ok();
+    assert_eq!(shell.json(&["release", "--json", lease])["released"], true);
+
+    let free = shell.json(&["show", "--json", "job"]);
+    assert_eq!((free["held"].as_bool(), free["holder"].is_null()), (Some(false), true));
+    let again = shell.json(&["acquire", "--json", "job"]);
+    assert!(again["fence"].as_u64().unwrap() > fence, "the fence did not rise");
+}
+
+#[test]
+fn show_tells_people_who_holds_it() {
+    let shell = Shell::new();
+    assert_eq!(shell.run(&["show", "job"]).ok().out, "lock  \"DC#local#dlm#job\"\nstate free\n");
+    let _lease = shell.acquire("job");
+    let text = shell.run(&["show", "job"]).ok().out;
+    for word in ["state held", "by    pid ", " on ", "since ", "left  ", "fence "] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn a_lease_that_nobody_can_have_read_is_given_back() {
+    let shell = Shell::new();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let child = shell.dlm(&["acquire", "job"]).stdout(full).spawn().unwrap();
+    Running(Some(child)).finish().fails_with(70);
+    assert!(!shell.is_held("job"));
+
+    let mut child = shell.dlm(&["acquire", "--json", "job"]).spawn().unwrap();
+    drop(child.stdout.take());
+    Running(Some(child)).finish().fails_with(70);
+    assert!(!shell.is_held("job"));
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_nothing_is_held() {
+    use rustix::process::Signal;
+    let shell = Shell::new();
+    let lease = shell.acquire("job");
+    for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)]
+    {
+        for command in [&["acquire", "-vv", "job"][..], &["run", "-vv", "job", "--", "touch", "ran"]] {
+            let mut waiting = shell.start(command);
+            catches(&mut waiting, signal);
+            waiting.signal(signal);
+            waiting.finish().ends_with(status);
+        }
+    }
+    shell.run(&["release", &lease]).ok();
+    assert!(!shell.is_held("job") && !shell.path("ran").exists());
+}
+
+/// Waits until the process has a handler for the signal.
+fn catches(process: &mut Running, signal: rustix::process::Signal) {
+    let path = format!("/proc/{}/status", process.child().id());
+    until("it catches the signal", || {
+        let status = std::fs::read_to_string(&path).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
+    });
+}
+
+#[test]
+fn a_waiting_acquire_gets_the_lock_when_it_is_released() {
+    let shell = Shell::new();
+    let lease = shell.acquire("job");
+    let waiting = shell.start(&["acquire", "--json", "--retry", "20ms", "job"]);
+    std::thread::sleep(Duration::from_millis(200));
+    shell.run(&["release", &lease]).ok();
+    let got: serde_json::Value = serde_json::from_str(&waiting.finish().ok().out).unwrap();
+    assert!(got["lease"].as_str().unwrap().starts_with("dlm1."));
+}

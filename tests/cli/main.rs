@@ -1,0 +1,178 @@
+//! The `dlm` command as a shell sees it: the built program, in processes of its own.
+
+mod demo;
+mod lease;
+mod run;
+mod usage;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Nothing here takes as long on any machine: it is there so that a bug fails and does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store of its own, and the command on it.
+struct Shell {
+    dir: TempDir,
+}
+
+/// What a finished process left.
+struct Done {
+    status: ExitStatus,
+    out: String,
+    err: String,
+}
+
+impl Shell {
+    fn new() -> Shell {
+        Shell { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn store(&self) -> String {
+        format!("embedded:{}", self.path("store").display())
+    }
+
+    /// `dlm` with these arguments, untouched by the environment of the test.
+    fn dlm(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlm"));
+        for variable in ["DLM_CLIENT", "DLM_FARM", "DLM_LOG", "DLM_LOCK", "DLM_FENCE", "NO_COLOR", "COLUMNS"]
+        {
+            command.env_remove(variable);
+        }
+        command.env("DLM_STORE", self.store()).current_dir(self.dir.path());
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, args: &[&str]) -> Running {
+        Running(Some(self.dlm(args).spawn().unwrap()))
+    }
+
+    /// Runs it to its end.
+    fn run(&self, args: &[&str]) -> Done {
+        self.start(args).finish()
+    }
+
+    /// Takes a lock for a minute; its lease line.
+    fn acquire(&self, name: &str) -> String {
+        self.acquire_for(name, "60s")
+    }
+
+    fn acquire_for(&self, name: &str, ttl: &str) -> String {
+        self.run(&["acquire", "--ttl", ttl, "--retry", "10ms", name]).ok().out.trim_end().to_owned()
+    }
+
+    fn json(&self, args: &[&str]) -> serde_json::Value {
+        let done = self.run(args).ok();
+        assert_eq!(done.out.lines().count(), 1, "{}", done.out);
+        serde_json::from_str(&done.out).unwrap()
+    }
+
+    fn is_held(&self, name: &str) -> bool {
+        self.json(&["show", "--json", name])["held"].as_bool().unwrap()
+    }
+
+    /// The process id that a command under test wrote to the file `name`, once it has.
+    fn pid_in(&self, name: &str) -> Pid {
+        Pid::from_raw(self.content(name).trim().parse().unwrap()).unwrap()
+    }
+
+    /// The file `name`, once it is there with a whole line.
+    fn content(&self, name: &str) -> String {
+        let path = self.path(name);
+        until(&format!("{name} is written"), || line_in(&path));
+        std::fs::read_to_string(path).unwrap()
+    }
+}
+
+fn line_in(path: &Path) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
+}
+
+/// A process that is killed when a failing test drops it.
+struct Running(Option<Child>);
+
+impl Running {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        let pid = Pid::from_raw(self.child().id() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end. The output must fit into a pipe.
+    fn finish(mut self) -> Done {
+        let by = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child().try_wait().unwrap() {
+                Some(status) => break status,
+                None => assert!(Instant::now() < by, "it does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let child = self.child();
+        let read = |pipe: Option<&mut dyn std::io::Read>| {
+            let mut text = String::new();
+            if let Some(pipe) = pipe {
+                pipe.read_to_string(&mut text).unwrap();
+            }
+            text
+        };
+        let out = read(child.stdout.as_mut().map(|pipe| pipe as _));
+        let err = read(child.stderr.as_mut().map(|pipe| pipe as _));
+        Done { status, out, err }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Done {
+    fn ok(self) -> Done {
+        self.ends_with(0)
+    }
+
+    fn ends_with(self, status: i32) -> Done {
+        assert_eq!(self.status.code(), Some(status), "out: {}\nerr: {}", self.out, self.err);
+        self
+    }
+
+    /// Fails with this status and one line for people, which is returned.
+    fn fails_with(self, status: i32) -> String {
+        let done = self.ends_with(status);
+        assert!(done.err.starts_with("dlm: "), "{:?}", done.err);
+        assert_eq!(done.err.matches('\n').count(), 1, "more than a line: {}", done.err);
+        assert!(!done.err.contains("panicked"), "{}", done.err);
+        done.err
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let by = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < by, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the process does anything still; one that has ended may wait for its parent to notice.
+fn is_running(pid: Pid) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))
+}

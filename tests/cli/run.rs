@@ -1,0 +1,193 @@
+//! `dlm run`: the command, its lock and its signals.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+
+use super::{Running, Shell, is_running, until};
+
+/// A script that tells its process id and that of a child, and goes on until it is ended.
+const LONG: &str = "sleep 300 & echo $! >child; echo $$ >pid; wait";
+
+fn no_longer_run(pids: &[Pid]) {
+    for pid in pids {
+        until("the command's processes end", || !is_running(*pid));
+    }
+}
+
+#[test]
+fn the_command_gets_name_fence_deadline_input_and_output_and_its_status_is_passed_on() {
+    let shell = Shell::new();
+    let script = r#"read line; echo "$line $DLM_LOCK $DLM_FENCE $DLM_DEADLINE_MS"; echo oops >&2; exit 3"#;
+    let mut command = shell.dlm(&["run", "--ttl", "60s", "the lock", "--", "sh", "-c", script]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"hello\n").unwrap();
+    let done = Running(Some(child)).finish().ends_with(3);
+    assert_eq!(done.err, "oops\n");
+    let rest = done.out.strip_prefix("hello the lock ").expect(&done.out);
+    let numbers: Vec<u64> = rest.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let left = numbers[1] as i128 - now.as_millis() as i128;
+    assert!((1..=60_010).contains(&left), "{left}");
+    let again = shell.run(&["run", "the lock", "--", "sh", "-c", "echo $DLM_FENCE"]).ok().out;
+    assert!(again.trim().parse::<u64>().unwrap() > numbers[0]);
+    assert!(!shell.is_held("the lock"));
+}
+
+#[test]
+fn a_command_ended_by_a_signal_is_128_and_the_signal() {
+    let shell = Shell::new();
+    let done = shell.run(&["run", "x", "--", "sh", "-c", "kill -USR1 $$"]).ends_with(138);
+    assert_eq!(done.err, "");
+    shell.run(&["run", "x", "--", "sh", "-c", "kill -KILL $$"]).ends_with(137);
+    assert!(!shell.is_held("x"));
+}
+
+#[test]
+fn a_command_that_is_not_there_is_127_and_one_that_is_no_program_126() {
+    let shell = Shell::new();
+    std::fs::write(shell.path("data"), "x").unwrap();
+    assert!(shell.run(&["run", "x", "--", "no-such-command"]).fails_with(127).contains("no-such-command"));
+    assert!(shell.run(&["run", "x", "--", "./data"]).fails_with(126).contains("data"));
+    assert!(!shell.is_held("x"));
+}
+
+#[test]
+fn commands_of_several_processes_exclude_each_other() {
+    let shell = Shell::new();
+    std::fs::write(shell.path("counter"), "0\n").unwrap();
+    // Not atomic, and slow enough that two at once lose an increment.
+    let script = "n=$(cat counter); sleep 0.03; echo $((n + 1)) >counter";
+    let start = |_| shell.start(&["run", "--retry", "5ms", "counter", "--", "sh", "-c", script]);
+    for _ in 0..3 {
+        let running: Vec<Running> = (0..6).map(start).collect();
+        running.into_iter().for_each(|one| drop(one.finish().ok()));
+    }
+    assert_eq!(std::fs::read_to_string(shell.path("counter")).unwrap(), "18\n");
+}
+
+#[test]
+fn a_command_may_run_for_longer_than_the_ttl() {
+    let shell = Shell::new();
+    let running = shell.start(&["run", "--ttl", "3s", "x", "--", "sh", "-c", "echo go >began; sleep 7"]);
+    shell.content("began");
+    std::thread::sleep(Duration::from_secs(5));
+    shell.run(&["run", "--no-wait", "x", "--", "true"]).fails_with(75);
+    assert_eq!(running.finish().ok().err, "");
+    assert!(!shell.is_held("x"));
+}
+
+#[test]
+fn signals_sent_to_dlm_reach_the_command_and_its_answer_counts() {
+    let shell = Shell::new();
+    let signals = [
+        (Signal::TERM, "TERM"),
+        (Signal::HUP, "HUP"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ];
+    for (signal, name) in signals {
+        let script = format!("trap 'exit 42' {name}; echo $$ >pid.{name}; while :; do sleep 0.02; done");
+        let mut running = shell.start(&["run", "x", "--", "sh", "-c", &script]);
+        shell.content(&format!("pid.{name}"));
+        running.signal(signal);
+        running.finish().ends_with(42);
+        assert!(!shell.is_held("x"));
+    }
+}
+
+#[test]
+fn what_a_shell_started_does_not_go_on_after_the_shell_was_told_to_end() {
+    let shell = Shell::new();
+    let mut running = shell.start(&["run", "x", "--", "sh", "-c", LONG]);
+    let pids = [shell.pid_in("pid"), shell.pid_in("child")];
+    running.signal(Signal::TERM);
+    running.finish().ends_with(143);
+    assert!(!pids.iter().any(|pid| is_running(*pid)), "the lock is free and the work goes on");
+    assert!(!shell.is_held("x"));
+}
+
+#[test]
+fn what_a_command_leaves_in_the_background_is_not_waited_for() {
+    let shell = Shell::new();
+    let script = "sleep 300 >/dev/null 2>&1 & echo $! >child";
+    shell.run(&["run", "x", "--", "sh", "-c", script]).ok();
+    let left = shell.pid_in("child");
+    assert!(is_running(left));
+    rustix::process::kill_process(left, Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_ignored() {
+    let shell = Shell::new();
+    let script = format!(
+        "trap '' HUP; exec {} run x -- sh -c 'echo $$ >pid; while [ ! -e done ]; do sleep 0.02; done'",
+        env!("CARGO_BIN_EXE_dlm")
+    );
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &script]).env("DLM_STORE", shell.store()).current_dir(shell.dir.path());
+    let mut running = Running(Some(command.spawn().unwrap()));
+    let pid = shell.pid_in("pid");
+    running.signal(Signal::HUP);
+    rustix::process::kill_process(pid, Signal::HUP).unwrap();
+    std::fs::write(shell.path("done"), "").unwrap();
+    running.finish().ok();
+}
+
+#[test]
+fn a_killed_dlm_takes_its_command_along_and_the_next_gets_the_lock_when_the_ttl_ends() {
+    let shell = Shell::new();
+    let mut running =
+        shell.start(&["run", "--ttl", "1s", "x", "--", "sh", "-c", "echo $$ >pid; exec sleep 300"]);
+    let pid = shell.pid_in("pid");
+    running.signal(Signal::KILL);
+    no_longer_run(&[pid]);
+    shell.run(&["run", "--wait", "30s", "--retry", "50ms", "x", "--", "true"]).ok();
+}
+
+/// `dlm` is stopped for longer than its lease lasts, and another takes the lock.
+#[test]
+fn a_command_whose_lease_was_lost_is_ended_with_all_it_started_and_the_next_holder_is_left_alone() {
+    let shell = Shell::new();
+    let stubborn = format!("trap '' TERM; {LONG}");
+    for script in [LONG, &stubborn] {
+        let mut running = shell.start(&["run", "--ttl", "1s", "x", "--", "sh", "-c", script]);
+        let pids = [shell.pid_in("pid"), shell.pid_in("child")];
+        running.signal(Signal::STOP);
+        let next = shell.acquire("x");
+        assert!(is_running(pids[0]), "nobody was there to end it");
+        running.signal(Signal::CONT);
+        let line = running.finish().fails_with(77);
+        assert!(line.contains("lease") && line.contains("ended"), "{line}");
+        assert!(!pids.iter().any(|pid| is_running(*pid)));
+        assert!(shell.is_held("x"), "the next holder lost its lock");
+        shell.run(&["release", &next]).ok();
+        for file in ["pid", "child"] {
+            std::fs::remove_file(shell.path(file)).unwrap();
+        }
+    }
+}
+
+/// A store that is gone is no loss at first; but the command must not run on when the lease ends.
+#[test]
+fn a_command_is_ended_before_the_lease_ends_when_the_store_stays_away() {
+    let shell = Shell::new();
+    let script = format!("trap 'date +%s%3N >ended; exit 0' TERM; echo $DLM_DEADLINE_MS >deadline; {LONG}");
+    let running = shell.start(&["run", "--ttl", "8s", "x", "--", "sh", "-c", &script]);
+    let pids = [shell.pid_in("pid"), shell.pid_in("child")];
+    std::fs::remove_dir_all(shell.path("store")).unwrap();
+    let done = running.finish().ends_with(77);
+    assert!(
+        done.err.contains("not renewed yet") && done.err.contains("could not be renewed"),
+        "{}",
+        done.err
+    );
+    assert!(!pids.iter().any(|pid| is_running(*pid)));
+    let told: u64 = shell.content("ended").trim().parse().unwrap();
+    let deadline: u64 = shell.content("deadline").trim().parse().unwrap();
+    // Two seconds before the end, and not much sooner: until then the store may come back.
+    assert!((deadline - 2500..deadline).contains(&told), "{told} {deadline}");
+}

@@ -1,0 +1,222 @@
+//! What is typed wrong, what is out of reach, and what is asked for: statuses and single lines.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use super::Shell;
+
+#[test]
+fn bad_input_is_refused_with_64_and_one_line() {
+    let shell = Shell::new();
+    let long = "x".repeat(1025);
+    let client = ["--client", "a#b", "show", "x"];
+    let cases: &[&[&str]] = &[
+        &[],
+        &["rnu", "x"],
+        &["run", "x"],
+        &["run", "--", "true"],
+        &["run", "x", "true"],
+        &["run", "x", "--"],
+        &["acquire", ""],
+        &["acquire", &long],
+        &["acquire", "--ttl", "90", "x"],
+        &["acquire", "--ttl", "0s", "x"],
+        &["acquire", "--ttl", "400d", "x"],
+        &["acquire", "--retry", "0s", "x"],
+        &["acquire", "--wait", "soon", "x"],
+        &["acquire", "--wait", "1s", "--no-wait", "x"],
+        &["acquire", "-E", "256", "x"],
+        &["acquire", "--level", "dcc", "x"],
+        &client,
+        &["--client", "", "show", "x"],
+        &["--farm", "a\nb", "show", "x"],
+        &["--store", "redis://localhost", "show", "x"],
+        &["--store", "embedded:?tll=1s", "show", "x"],
+        &["--store", "embedded:relative", "show", "x"],
+        &["--store", "hbase+thrift://127.0.0.1:1/t", "show", "x"],
+        &["renew", "not-a-lease"],
+        &["renew", "--ttl", "0s", "dlm1."],
+        &["release", "dlm1.00"],
+        &["release"],
+        &["demo", "--workers", "0"],
+        &["demo", "--workers", "27"],
+        &["demo", "--seconds", "1", "--rounds", "1"],
+        &["--store", "memory:", "demo"],
+    ];
+    for args in cases {
+        let line = shell.run(args).fails_with(64);
+        assert!(line.len() < 500, "{line}");
+    }
+    let mut command = shell.dlm(&["show", "x"]);
+    let done = super::Running(Some(command.env("DLM_LOG", "loud").spawn().unwrap())).finish();
+    assert!(done.fails_with(64).contains("DLM_LOG"));
+}
+
+#[test]
+fn a_terminal_cannot_be_coloured_nor_a_log_line_forged_by_an_argument() {
+    let shell = Shell::new();
+    let line = shell.run(&["show", "x", "\x1b[31m\ndlm: all is well"]).fails_with(64);
+    assert!(!line.contains('\x1b'), "{line:?}");
+    let line = shell.run(&["--store", "\x1b[31m\nx:", "show", "x"]).fails_with(64);
+    assert!(!line.contains('\x1b'), "{line:?}");
+}
+
+#[test]
+fn a_lease_line_is_in_no_error_message() {
+    let shell = Shell::new();
+    let lease = shell.acquire("job");
+    let secret = &lease["dlm1.".len()..];
+    let cut = &lease[..lease.len() - 2];
+    let far = "hbase+thrift://127.0.0.1:1/t";
+    let cases: &[(&[&str], i32)] = &[
+        (&["release", "x", &lease], 64),
+        (&["renew", "--ttl", &lease, "x"], 64),
+        (&["release", cut], 64),
+        (&[&lease], 64),
+        (&["show", &format!("--{lease}")], 64),
+        (&["--store", far, "release", &lease], 64),
+        (&["--store", &lease, "show", "x"], 64),
+    ];
+    for (args, status) in cases {
+        let line = shell.run(args).fails_with(*status);
+        assert!(!line.contains(&secret[..40]), "{args:?}: {line}");
+    }
+    shell.run(&["release", &lease]).ok();
+    let line = shell.run(&["release", &lease]).fails_with(77);
+    assert!(!line.contains(&secret[..40]), "{line}");
+}
+
+#[test]
+fn a_store_out_of_reach_is_69_and_says_so() {
+    let shell = Shell::new();
+    File::create(shell.path("file")).unwrap();
+    let blocked = format!("embedded:{}", shell.path("file").join("store").display());
+    // A port that was free a moment ago, and refuses.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = format!("hbase+thrift://127.0.0.1:{port}/locks?timeout=2s");
+    for store in [&blocked, &closed] {
+        let cases: &[&[&str]] = &[
+            &["show", "--level", "xdc", "x"],
+            &["acquire", "--level", "xdc", "x"],
+            &["run", "--level", "xdc", "x", "--", "touch", "ran"],
+            &["init"],
+            &["demo", "--seconds", "1"],
+        ];
+        for args in cases {
+            let args = [&["--store", store], *args].concat();
+            let line = shell.run(&args).fails_with(69);
+            assert!(line.contains("--store"), "{line}");
+        }
+    }
+    assert!(!shell.path("ran").exists());
+}
+
+/// Takes every request, and answers none: whether it was applied cannot be known.
+#[test]
+fn a_lost_reply_is_74_and_the_command_does_not_run() {
+    let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = gateway.local_addr().unwrap().port();
+    // Ends with the test process.
+    std::thread::spawn(move || {
+        for connection in gateway.incoming() {
+            let mut request = [0; 4096];
+            let _ = connection.unwrap().read(&mut request);
+        }
+    });
+    let shell = Shell::new();
+    let store = format!("hbase+thrift://127.0.0.1:{port}/locks?timeout=500ms");
+    let args = ["--store", &store, "run", "--level", "xdc", "--ttl", "5s", "x", "--", "touch", "ran"];
+    let line = shell.run(&args).fails_with(74);
+    assert!(line.contains("in doubt") && line.contains("TTL"), "{line}");
+    assert!(!shell.path("ran").exists());
+}
+
+#[test]
+fn a_store_shared_by_data_centres_wants_to_know_which() {
+    let shell = Shell::new();
+    let store = ["--store", "hbase+thrift://127.0.0.1:1/t"];
+    let line = shell.run(&[&store[..], &["show", "x"]].concat()).fails_with(64);
+    assert!(line.contains("--farm") && line.contains("xdc"), "{line}");
+    shell.run(&[&store[..], &["--farm", "dc1", "show", "x"]].concat()).fails_with(69);
+    shell.run(&["--store", "hbase+thrift://127.0.0.1:1/t?farm=dc1", "show", "x"]).fails_with(69);
+}
+
+#[test]
+fn names_are_made_of_flag_before_variable_before_uri_before_default() {
+    let shell = Shell::new();
+    let lock = |args: &[&str], variable: Option<&str>, store: String| {
+        let mut command = shell.dlm(&[args, &["show", "--json", "x"]].concat());
+        command.env("DLM_STORE", store);
+        if let Some(client) = variable {
+            command.env("DLM_CLIENT", client);
+        }
+        let done = super::Running(Some(command.spawn().unwrap())).finish().ok();
+        serde_json::from_str::<serde_json::Value>(&done.out).unwrap()["lock"].as_str().unwrap().to_owned()
+    };
+    let uri = || format!("{}?client=uri&farm=north", shell.store());
+    assert_eq!(lock(&[], None, shell.store()), "DC#local#dlm#x");
+    assert_eq!(lock(&[], None, uri()), "DC#north#uri#x");
+    assert_eq!(lock(&[], Some("var"), uri()), "DC#north#var#x");
+    assert_eq!(lock(&["--client", "flag", "--farm", "f"], Some("var"), uri()), "DC#f#flag#x");
+    assert_eq!(shell.json(&["show", "--json", "--level", "xdc", "x"])["lock"], "XDC#dlm#x");
+}
+
+#[test]
+fn help_tells_of_every_command_and_status() {
+    let shell = Shell::new();
+    let help = shell.run(&["--help"]).ok().out;
+    for command in ["run", "acquire", "renew", "release", "show", "init", "demo"] {
+        assert!(help.lines().any(|line| line.starts_with(&format!("  {command} "))), "{command}: {help}");
+        let own = shell.run(&[command, "--help"]).ok().out;
+        assert!(own.contains("Usage: dlm") && own.contains("--store"), "{own}");
+    }
+    for status in ["64", "69", "70", "74", "75", "77", "128"] {
+        assert!(help.contains(status), "{status}");
+    }
+    assert!(!help.contains("__"), "hidden commands show: {help}");
+    let run = shell.run(&["run", "--help"]).ok().out;
+    for word in ["DLM_LOCK", "DLM_FENCE", "DLM_DEADLINE_MS", "kill", "TERM", "--no-wait"] {
+        assert!(run.contains(word), "{word}");
+    }
+    assert!(shell.run(&["--version"]).ok().out.starts_with("dlm "));
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_panic() {
+    let shell = Shell::new();
+    let cases: &[&[&str]] =
+        &[&["--help"], &["show", "x"], &["show", "--json", "x"], &["init"], &["demo", "--seconds", "1"]];
+    for args in cases {
+        let mut child = shell.dlm(args).spawn().unwrap();
+        drop(child.stdout.take());
+        let done = super::Running(Some(child)).finish();
+        assert_eq!((done.status.code(), done.err.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn a_closed_error_output_is_no_panic() {
+    let shell = Shell::new();
+    let mut child = shell.dlm(&["show", ""]).spawn().unwrap();
+    drop(child.stderr.take());
+    assert_eq!(super::Running(Some(child)).finish().status.code(), Some(64));
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let shell = Shell::new();
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let child = shell.dlm(&["show", "x"]).stdout(full()).spawn().unwrap();
+    super::Running(Some(child)).finish().fails_with(70);
+}
+
+#[test]
+fn init_makes_the_store_and_may_be_repeated() {
+    let shell = Shell::new();
+    for _ in 0..2 {
+        assert_eq!(shell.run(&["init"]).ok().out, format!("{} is ready\n", shell.store()));
+    }
+    assert_eq!(shell.json(&["--json", "init"])["store"], shell.store());
+}
