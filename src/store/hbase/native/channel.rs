@@ -20,7 +20,8 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Connects, and completes the TLS handshake if there is one.
+    /// Connects, and completes the TLS handshake if there is one. `PermissionDenied` where one side does
+    /// not accept the other: trying again would not help.
     pub(super) fn connect(
         address: &SocketAddr,
         host: &str,
@@ -30,7 +31,8 @@ impl Channel {
         let stream = TcpStream::connect_timeout(address, left(by)?)?;
         stream.set_nodelay(true)?;
         let Some(config) = security else { return Ok(Channel { stream, tls: None }) };
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         while tls.is_handshaking() {
             push(&mut tls, &stream, by)?;
@@ -49,7 +51,7 @@ impl Channel {
         match &self.tls {
             None => write_all(&self.stream, bytes, by),
             Some(tls) => {
-                let tls = &mut *tls.lock();
+                let tls = &mut *tls.try_lock_for(left(by)?).ok_or(io::ErrorKind::TimedOut)?;
                 tls.writer().write_all(bytes)?;
                 push(tls, &self.stream, by)
             }
@@ -60,7 +62,8 @@ impl Channel {
     pub(super) fn receive(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return read_some(&self.stream, out, by) };
         loop {
-            match tls.lock().reader().read(out) {
+            let turn = || Ok::<_, io::Error>(tls.try_lock_for(left(by)?).ok_or(io::ErrorKind::TimedOut)?);
+            match turn()?.reader().read(out) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 received => return received,
@@ -68,6 +71,7 @@ impl Channel {
             // Not under the lock: others send meanwhile.
             let mut bytes = [0; 4096];
             let count = read_some(&self.stream, &mut bytes, by)?;
+            // Without a deadline, or the bytes would be lost: whoever sends has one.
             let tls = &mut *tls.lock();
             feed(tls, &bytes[..count])?;
             push(tls, &self.stream, by)?;
@@ -137,9 +141,44 @@ fn write_all(mut stream: &TcpStream, bytes: &[u8], by: Deadline) -> io::Result<(
 fn feed(tls: &mut ClientConnection, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         tls.read_tls(&mut bytes)?;
-        tls.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let handshaking = tls.is_handshaking();
+        tls.process_new_packets().map_err(|error| {
+            let kind = if handshaking || is_refusal(&error) {
+                io::ErrorKind::PermissionDenied
+            } else {
+                io::ErrorKind::InvalidData
+            };
+            io::Error::new(kind, format!("TLS: {error}{}", hint(&error)))
+        })?;
     }
     Ok(())
+}
+
+/// In TLS 1.3 a server judges our certificate when the handshake is over for us, and before it reads
+/// anything else.
+fn is_refusal(error: &rustls::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    matches!(
+        error,
+        rustls::Error::AlertReceived(
+            Alert::CertificateRequired
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+        )
+    )
+}
+
+fn hint(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::InvalidMessage(_) => "; the server may not speak TLS at all",
+        error if is_refusal(error) => "; the server may demand a client certificate (tls_cert and tls_key)",
+        _ => "",
+    }
 }
 
 fn push(tls: &mut ClientConnection, stream: &TcpStream, by: Deadline) -> io::Result<()> {

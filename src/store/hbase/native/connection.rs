@@ -37,6 +37,26 @@ pub(super) enum Failure {
     /// The server answered with an exception.
     #[error("the server refused")]
     Exception(#[source] Exception),
+    /// The server accepts no requests from us at all, and would not if asked again.
+    #[error("the server refused the connection")]
+    Unwelcome(#[source] io::Error),
+}
+
+impl Failure {
+    /// Of a request that was not sent because of `error`.
+    pub(super) fn before_sending(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Failure::Unwelcome(error),
+            _ => Failure::NotSent(error),
+        }
+    }
+
+    fn after_sending(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Failure::Unwelcome(error),
+            _ => Failure::Lost(error),
+        }
+    }
 }
 
 pub(super) struct Connection {
@@ -55,11 +75,18 @@ struct Calls {
     receiving: bool,
     broken: Option<(io::ErrorKind, String)>,
     used: Moment,
+    /// Replies received.
+    heard: u64,
+    /// A call waited until its deadline and nothing at all came meanwhile. A firewall that forgot the
+    /// connection, or a host that is gone, looks like that for many minutes.
+    silent: bool,
 }
 
 struct Slot {
     reply: Option<Result<Vec<u8>, Exception>>,
     wake: Arc<Condvar>,
+    /// Whether the caller waits for its turn to receive; until then it is still sending.
+    parked: bool,
 }
 
 /// Bytes received and not yet taken apart.
@@ -79,6 +106,8 @@ impl Connection {
             receiving: false,
             broken: None,
             used: Moment::now(),
+            heard: 0,
+            silent: false,
         };
         Ok(Connection {
             channel,
@@ -88,11 +117,12 @@ impl Connection {
         })
     }
 
-    /// Whether a new call should use it.
+    /// Whether a new call should use it. Calls under way stay with a connection that others avoid.
     pub(super) fn is_usable(&self) -> bool {
         let calls = self.calls.lock();
         let idle = calls.waiting.is_empty() && !calls.receiving;
         calls.broken.is_none()
+            && !calls.silent
             && (!idle || (Moment::now().since(calls.used) < IDLE_MAX && !self.channel.is_closed()))
     }
 
@@ -110,22 +140,22 @@ impl Connection {
             Some(_turn) => self.channel.send(&request, by).inspect_err(|error| self.break_off(error)),
             None => Err(io::ErrorKind::TimedOut.into()),
         };
-        sent.map_err(Failure::NotSent)?;
+        sent.map_err(Failure::before_sending)?;
         ticket.wait(by)
     }
 
     fn enter(&self) -> Result<Ticket<'_>, Failure> {
         let mut calls = self.calls.lock();
         if let Some(error) = calls.broken() {
-            return Err(Failure::NotSent(error));
+            return Err(Failure::before_sending(error));
         }
         let id = calls.next_id;
         // Not the number by which servers speak of the connection itself.
         calls.next_id = (id + 1) & 0x7fff_ffff;
         calls.used = Moment::now();
         let wake = Arc::new(Condvar::new());
-        calls.waiting.insert(id, Slot { reply: None, wake: Arc::clone(&wake) });
-        Ok(Ticket { connection: self, id, wake })
+        calls.waiting.insert(id, Slot { reply: None, wake: Arc::clone(&wake), parked: false });
+        Ok(Ticket { connection: self, id, wake, heard: calls.heard })
     }
 
     fn break_off(&self, error: &io::Error) {
@@ -139,13 +169,12 @@ impl Connection {
 
     /// Receives one reply, whosoever's it is.
     fn receive(&self, by: Deadline) -> io::Result<frame::Reply> {
-        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let inbox = &mut *self.inbox.lock();
         let prefix = inbox.fill(&self.channel, 4, by)?;
-        let length = frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]]).map_err(invalid)?;
-        let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]).map_err(invalid);
+        let length = frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]])?;
+        let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);
         inbox.take(4 + length);
-        reply
+        Ok(reply?)
     }
 }
 
@@ -162,6 +191,8 @@ impl Calls {
 
     /// Hands a reply to its caller. One that nobody waits for any more came too late.
     fn deliver(&mut self, reply: frame::Reply) -> io::Result<()> {
+        self.heard += 1;
+        self.silent = false;
         let outcome = reply.outcome.map_err(Exception::from);
         match reply.call_id {
             Some(id) if id < 0x8000_0000 => {
@@ -172,13 +203,21 @@ impl Calls {
                 Ok(())
             }
             // Of the whole connection: wrong version, no access, a server that wants SASL.
-            _ => Err(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                outcome
-                    .err()
-                    .map_or_else(|| "a reply to no call".to_owned(), |exception| exception.to_string()),
-            )),
+            _ => Err(match outcome {
+                Err(exception) => exception.of_connection(),
+                Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "a reply to no call"),
+            }),
         }
+    }
+
+    /// Says more of an end that came before any reply: a server that wants TLS, or a service that it does
+    /// not have, closes without a word.
+    fn explain(&self, error: io::Error) -> io::Error {
+        if self.heard > 0 || error.kind() != io::ErrorKind::UnexpectedEof {
+            return error;
+        }
+        let what = "the server closed the connection without a word; it may demand TLS (tls=on), or be none of HBase's";
+        io::Error::new(error.kind(), what)
     }
 }
 
@@ -209,19 +248,25 @@ struct Ticket<'a> {
     connection: &'a Connection,
     id: u32,
     wake: Arc<Condvar>,
+    /// Replies received by the connection before this call.
+    heard: u64,
 }
 
 impl Ticket<'_> {
     fn wait(&self, by: Deadline) -> Result<Vec<u8>, Failure> {
         let mut calls = self.connection.calls.lock();
+        if let Some(slot) = calls.waiting.get_mut(&self.id) {
+            slot.parked = true;
+        }
         loop {
             if let Some(reply) = calls.waiting.get_mut(&self.id).and_then(|slot| slot.reply.take()) {
                 return reply.map_err(Failure::Exception);
             }
             if let Some(error) = calls.broken() {
-                return Err(Failure::Lost(error));
+                return Err(Failure::after_sending(error));
             }
             if by.passed() {
+                calls.silent |= calls.heard == self.heard;
                 return Err(Failure::Lost(io::ErrorKind::TimedOut.into()));
             }
             if calls.receiving {
@@ -233,7 +278,9 @@ impl Ticket<'_> {
             calls.receiving = false;
             let delivered = match received {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(()),
-                received => received.and_then(|reply| calls.deliver(reply)),
+                received => {
+                    received.map_err(|error| calls.explain(error)).and_then(|reply| calls.deliver(reply))
+                }
             };
             if let Err(error) = delivered {
                 MutexGuard::unlocked(&mut calls, || self.connection.break_off(&error));
@@ -248,7 +295,7 @@ impl Drop for Ticket<'_> {
         calls.waiting.remove(&self.id);
         calls.used = Moment::now();
         if !calls.receiving
-            && let Some(next) = calls.waiting.values().find(|slot| slot.reply.is_none())
+            && let Some(next) = calls.waiting.values().find(|slot| slot.parked && slot.reply.is_none())
         {
             next.wake.notify_one();
         }

@@ -1,5 +1,7 @@
 //! What an exception of the server says about the request and about where to turn next.
 
+use std::io;
+
 use super::messages::{ExceptionResponse, NameBytesPair};
 
 /// An exception, wherever in a reply it stood.
@@ -87,9 +89,29 @@ impl Exception {
         }
     }
 
-    /// Whether the server said that it is of no use to ask again.
-    pub(super) fn is_final(&self) -> bool {
-        self.do_not_retry
+    /// What a server says of a whole connection, as an error of it. `PermissionDenied` where it says that
+    /// it does not want us: it has then run none of our requests.
+    pub(super) fn of_connection(&self) -> io::Error {
+        let refusal = match self.class.as_str() {
+            "AccessDeniedException" | "BadAuthException" | "SaslException" => {
+                Some("; it may demand Kerberos, which this library does not speak")
+            }
+            "FatalConnectionException" | "WrongVersionException" | "UnsupportedCryptoException" => Some(""),
+            _ => None,
+        };
+        match refusal {
+            Some(hint) => io::Error::new(io::ErrorKind::PermissionDenied, format!("{self}{hint}")),
+            None => io::Error::new(io::ErrorKind::ConnectionAborted, self.to_string()),
+        }
+    }
+
+    /// Whether the same request may be answered otherwise later.
+    pub(super) fn may_pass(&self) -> bool {
+        match self.reaction() {
+            Reaction::Elsewhere(_) | Reaction::Busy | Reaction::Leave => true,
+            Reaction::Refused => false,
+            Reaction::Unknown => !self.do_not_retry,
+        }
     }
 }
 

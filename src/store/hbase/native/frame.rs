@@ -6,6 +6,8 @@
 //! reply     u32 length | varint length, ResponseHeader | varint length, message (not after an exception)
 //! ```
 
+use std::io;
+
 use prost::Message;
 use prost::bytes::Buf;
 
@@ -17,6 +19,28 @@ const FRAME_BYTES_MAX: u32 = 4 << 20;
 
 /// Magic, version 0, and "no SASL".
 const PREAMBLE: [u8; 6] = *b"HBas\x00\x50";
+
+/// Why bytes are no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("a reply of more than 4 MiB")]
+    TooLong,
+    #[error("a reply that cannot be read")]
+    Broken,
+    #[error("the server speaks TLS: set tls=on")]
+    Tls,
+}
+
+impl From<Unreadable> for io::Error {
+    fn from(why: Unreadable) -> io::Error {
+        let kind = match why {
+            Unreadable::TooLong | Unreadable::Broken => io::ErrorKind::InvalidData,
+            // It has not understood a word of ours.
+            Unreadable::Tls => io::ErrorKind::PermissionDenied,
+        };
+        io::Error::new(kind, why)
+    }
+}
 
 /// One reply.
 #[derive(Debug, PartialEq)]
@@ -56,22 +80,25 @@ pub(super) fn request(call_id: u32, method: &str, timeout_ms: u32, parameter: &i
 }
 
 /// The length of the reply that begins with these four bytes; `Err` when no reply has it.
-pub(super) fn reply_length(prefix: [u8; 4]) -> Result<usize, &'static str> {
-    let length = u32::from_be_bytes(prefix);
-    if length <= FRAME_BYTES_MAX { Ok(length as usize) } else { Err("a reply of more than 4 MiB") }
+pub(super) fn reply_length(prefix: [u8; 4]) -> Result<usize, Unreadable> {
+    match u32::from_be_bytes(prefix) {
+        length @ ..=FRAME_BYTES_MAX => Ok(length as usize),
+        // An alert of TLS 1.0 to 1.3: the answer to a client that speaks plainly.
+        0x1503_0000..=0x1503_04ff => Err(Unreadable::Tls),
+        _ => Err(Unreadable::TooLong),
+    }
 }
 
 /// Reads a reply without its length.
-pub(super) fn reply(frame: &[u8]) -> Result<Reply, &'static str> {
-    const BROKEN: &str = "a reply that cannot be read";
+pub(super) fn reply(frame: &[u8]) -> Result<Reply, Unreadable> {
     let mut rest = frame;
-    let header = ResponseHeader::decode_length_delimited(&mut rest).map_err(|_| BROKEN)?;
+    let header = ResponseHeader::decode_length_delimited(&mut rest).map_err(|_| Unreadable::Broken)?;
     if let Some(exception) = header.exception {
         return Ok(Reply { call_id: header.call_id, outcome: Err(exception) });
     }
-    let length = prost::decode_length_delimiter(&mut rest).map_err(|_| BROKEN)?;
+    let length = prost::decode_length_delimiter(&mut rest).map_err(|_| Unreadable::Broken)?;
     if length != rest.remaining() {
-        return Err(BROKEN);
+        return Err(Unreadable::Broken);
     }
     Ok(Reply { call_id: header.call_id, outcome: Ok(rest.to_vec()) })
 }
@@ -121,7 +148,8 @@ mod tests {
     fn lengths_that_no_reply_has_are_refused_before_allocation() {
         assert_eq!(reply_length([0, 0, 1, 0]), Ok(256));
         assert!(reply_length([0xff; 4]).is_err());
-        assert!(reply_length(*b"HTTP").is_err());
+        assert_eq!(reply_length(*b"HTTP"), Err(Unreadable::TooLong));
+        assert_eq!(reply_length([0x15, 3, 3, 0]), Err(Unreadable::Tls));
     }
 
     #[test]

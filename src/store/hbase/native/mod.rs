@@ -118,7 +118,9 @@ impl Native {
                 Reaction::Elsewhere(None) | Reaction::Leave => self.cluster.forget(region),
                 Reaction::Busy | Reaction::Refused | Reaction::Unknown => {}
             },
-            Trouble::Call(Failure::NotSent(_) | Failure::Lost(_)) => self.cluster.forget(region),
+            Trouble::Call(Failure::NotSent(_) | Failure::Lost(_) | Failure::Unwelcome(_)) => {
+                self.cluster.forget(region);
+            }
             Trouble::Lookup(_) => {}
         }
     }
@@ -128,6 +130,9 @@ impl Native {
         match trouble {
             Trouble::Lookup(Lookup::NoTable) => {
                 self.of_table("does not exist; create it with initialize() or `dlm init`")
+            }
+            Trouble::Lookup(Lookup::Call(step, Failure::Exception(exception))) if !exception.may_pass() => {
+                self.explain_exception(Kind::Read, step, exception)
             }
             Trouble::Lookup(Lookup::Call(step, failure)) if !matches!(failure, Failure::Exception(_)) => {
                 Error::Connection { store, what: step.into(), source: Some(failure.into()) }
@@ -280,14 +285,20 @@ impl Rows for Native {
 
 /// A write may be sent again only if it was surely not applied, a read always.
 fn may_be_sent_again(kind: Kind, trouble: &Trouble) -> bool {
-    match trouble {
-        Trouble::Lookup(lookup) => !matches!(lookup, Lookup::NoTable),
-        Trouble::Call(Failure::NotSent(_)) => true,
-        Trouble::Call(Failure::Lost(_)) => kind == Kind::Read,
-        Trouble::Call(Failure::Exception(exception)) => match exception.reaction() {
-            Reaction::Elsewhere(_) | Reaction::Busy | Reaction::Leave => true,
-            Reaction::Unknown => kind == Kind::Read && !exception.is_final(),
-            Reaction::Refused => false,
+    // Looking up is reading, whatever it is for.
+    let (kind, failure) = match trouble {
+        Trouble::Lookup(Lookup::NoTable) => return false,
+        Trouble::Lookup(Lookup::NotServed | Lookup::Garbage) => return true,
+        Trouble::Lookup(Lookup::Call(_, failure)) => (Kind::Read, failure),
+        Trouble::Call(failure) => (kind, failure),
+    };
+    match failure {
+        Failure::NotSent(_) => true,
+        Failure::Lost(_) => kind == Kind::Read,
+        Failure::Unwelcome(_) => false,
+        Failure::Exception(exception) => match exception.reaction() {
+            Reaction::Unknown => kind == Kind::Read && exception.may_pass(),
+            _ => exception.may_pass(),
         },
     }
 }

@@ -20,6 +20,9 @@ const POLL: Duration = Duration::from_millis(100);
 /// What makes a family one for locks. HBase's defaults do for the rest.
 const ATTRIBUTES: [(&str, &str); 2] = [("VERSIONS", "1"), ("COMPRESSION", "GZ")];
 
+/// The TTL of a family that has none. A cell lives for the shorter of its own and its family's.
+const FOREVER_S: &[u8] = b"2147483647";
+
 impl Native {
     pub(super) fn create_table(&self, family: &'static str, by: Deadline) -> Result<()> {
         let failed = |trouble: Trouble| match self.explain(super::Kind::Read, "creating the table", trouble) {
@@ -162,6 +165,14 @@ impl Native {
                 );
             }
         }
+        let ttl = found.attributes.iter().find(|attribute| attribute.first == b"TTL");
+        if let Some(ttl) = ttl.filter(|ttl| ttl.second != FOREVER_S && ttl.second != b"FOREVER") {
+            log::warn!(
+                "table {:?}, family {family}: TTL is {} s, expected is none: longer leases end by then, fences fall back",
+                self.table,
+                String::from_utf8_lossy(&ttl.second)
+            );
+        }
         Ok(())
     }
 }
@@ -172,8 +183,9 @@ fn waits_for_master(trouble: &Trouble) -> bool {
         Trouble::Call(Failure::Exception(exception)) => {
             matches!(exception.reaction(), Reaction::Leave | Reaction::Busy)
         }
-        Trouble::Lookup(Lookup::NotServed) => true,
-        Trouble::Call(Failure::NotSent(_) | Failure::Lost(_)) | Trouble::Lookup(_) => false,
+        // The last that was heard of may be the one that is gone.
+        Trouble::Call(Failure::NotSent(_)) | Trouble::Lookup(Lookup::NotServed) => true,
+        Trouble::Call(Failure::Lost(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
     }
 }
 
