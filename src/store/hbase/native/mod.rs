@@ -85,37 +85,42 @@ impl Native {
         by: Deadline,
         request: impl Fn(&Region, Deadline) -> Result<T, Trouble>,
     ) -> Result<T> {
-        let mut pause = PAUSE_FIRST;
+        let (mut pause, mut followed) = (PAUSE_FIRST, false);
         loop {
-            let trouble = match self.cluster.region(row, by) {
+            let (trouble, told) = match self.cluster.region(row, by) {
                 Ok(region) => match request(&region, by) {
                     Ok(answer) => return Ok(answer),
                     Err(trouble) => {
-                        self.learn(&region, &trouble);
-                        trouble
+                        let told = self.learn(&region, &trouble, !followed);
+                        (trouble, told)
                     }
                 },
-                Err(lookup) => Trouble::Lookup(lookup),
+                Err(lookup) => (Trouble::Lookup(lookup), false),
             };
             if !may_be_sent_again(kind, &trouble) || by.remaining() <= pause {
                 return Err(self.explain(kind, what, trouble));
             }
-            // A server that said where the region went is followed at once, the first time.
-            let followed = matches!(&trouble, Trouble::Call(Failure::Exception(exception))
-                if matches!(exception.reaction(), Reaction::Elsewhere(Some(_))) && pause == PAUSE_FIRST);
-            if !followed {
-                std::thread::sleep(jittered(pause));
+            if told {
+                followed = true;
+                continue;
             }
+            std::thread::sleep(jittered(pause));
             pause = (pause * 2).min(PAUSE_LONGEST);
         }
     }
 
-    /// What a failure tells about where the region is.
-    fn learn(&self, region: &Region, trouble: &Trouble) {
+    /// What a failure tells about where the region is; whether it was told where to ask at once.
+    ///
+    /// Only one server's word is taken for that in a call. Of a region that was split after it moved to
+    /// and fro, two servers say of each other that it went there, and only meta knows better.
+    fn learn(&self, region: &Region, trouble: &Trouble, believe: bool) -> bool {
         match trouble {
             Trouble::Call(Failure::Exception(exception)) => match exception.reaction() {
-                Reaction::Elsewhere(Some((host, port))) => self.cluster.moved(region, host, port),
-                Reaction::Elsewhere(None) | Reaction::Leave => self.cluster.forget(region),
+                Reaction::Elsewhere(Some((host, port))) if believe => {
+                    self.cluster.moved(region, host, port);
+                    return true;
+                }
+                Reaction::Elsewhere(_) | Reaction::Leave => self.cluster.forget(region),
                 Reaction::Busy | Reaction::Refused | Reaction::Unknown => {}
             },
             Trouble::Call(Failure::NotSent(_) | Failure::Lost(_) | Failure::Unwelcome(_)) => {
@@ -123,6 +128,7 @@ impl Native {
             }
             Trouble::Lookup(_) => {}
         }
+        false
     }
 
     fn explain(&self, kind: Kind, what: &str, trouble: Trouble) -> Error {
