@@ -22,7 +22,7 @@ use crate::time::{Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-pub(super) const KEYS: [&str; 2] = ["pool", "connect_timeout"];
+const KEYS: [&str; 4] = ["pool", "connect_timeout", "fence", "mixed_fleet"];
 
 /// A read, or a write that the gateway surely did not receive, is sent this often at the most.
 const SENDS: usize = 3;
@@ -254,7 +254,8 @@ impl Rows for Gateway {
         })
     }
 
-    fn increment(&self, row: &[u8], column: Column, by: Deadline) -> Result<i64> {
+    /// The gateway's call has no room for a TTL: the server keeps the one the counter has.
+    fn increment(&self, row: &[u8], column: Column, _ttl: Duration, by: Deadline) -> Result<i64> {
         self.call(Kind::Write, "atomicIncrement", by, |client| {
             client.atomic_increment(self.table(), row.to_vec(), name(column), 1)
         })
