@@ -185,7 +185,8 @@ impl HbaseStore {
     fn next_fence(&self, name: &LockName, row: &[u8], by: Deadline) -> Result<Fence> {
         let mut last_doubt = None;
         for _ in 0..ROUNDS {
-            let number = match self.rows.increment(row, FENCE, FENCE_TTL, by) {
+            let count = counter(row);
+            let number = match self.rows.count(count, by) {
                 Ok(number) => number,
                 // Counting twice skips a number.
                 Err(error) if error.is_in_doubt() && !by.passed() => {
@@ -197,18 +198,10 @@ impl HbaseStore {
             if let Some(fence) = seeded(number) {
                 return Ok(fence);
             }
-            // Created by this increment, or by one at the same moment, and without a TTL: replace it by
-            // the clock, which is above all that a counter gave out before it expired.
-            let seed = (wall_ms() as i64) << FENCE_SEED_SHIFT;
-            match self.rows.check_and_put(
-                row,
-                FENCE,
-                &number.to_be_bytes(),
-                &seed.to_be_bytes(),
-                FENCE_TTL,
-                by,
-            ) {
-                Ok(true) => return Ok(Fence(seed as u64)),
+            // Created a moment ago through a gateway, which can neither seed a counter nor give it a TTL.
+            let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
+            match self.rows.check_and_put(row, FENCE, &found, &seed, FENCE_TTL, by) {
+                Ok(true) => return Ok(Fence(count.seed as u64)),
                 Ok(false) => {}
                 Err(error) if error.is_in_doubt() && !by.passed() => last_doubt = Some(error),
                 Err(error) => return Err(error),
@@ -218,7 +211,13 @@ impl HbaseStore {
     }
 }
 
-/// A counter's number as a fence, unless the counter was created a moment ago.
+/// The fence counter in this row. Its seed is the clock, which is above all that a counter gave out
+/// before it expired.
+fn counter(row: &[u8]) -> Count<'_> {
+    Count { row, column: FENCE, seed: (wall_ms() as i64) << FENCE_SEED_SHIFT, ttl: FENCE_TTL }
+}
+
+/// A counter's number as a fence, unless the counter was created without a seed a moment ago.
 fn seeded(number: i64) -> Option<Fence> {
     (number >= FENCE_SEEDED).then_some(Fence(number as u64))
 }
@@ -272,7 +271,7 @@ impl Acquisition<'_> {
                 column: LOCK,
                 value: tried.record.bytes(),
                 ttl: self.attempt.ttl,
-                count: fence_row.as_deref().map(|row| Count { row, column: FENCE, ttl: FENCE_TTL }),
+                count: fence_row.as_deref().map(counter),
                 prove: self.store.rules.proves(),
             };
             let round = match self.store.rows.take(&take, self.attempt.by) {

@@ -34,10 +34,13 @@ pub(super) struct Take<'a> {
     pub(super) prove: bool,
 }
 
+/// A counter, and what it begins with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Count<'a> {
     pub(super) row: &'a [u8],
     pub(super) column: Column,
+    /// Above all that the counter can have given out before it expired, and not below 2^40.
+    pub(super) seed: i64,
     pub(super) ttl: Duration,
 }
 
@@ -75,9 +78,8 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
         by: Deadline,
     ) -> Result<bool>;
 
-    /// Adds one to an 8-byte counter and answers the sum. A counter that is not there begins at zero.
-    /// Its TTL starts anew: `ttl`, or what it had where the transport cannot say.
-    fn increment(&self, row: &[u8], column: Column, ttl: Duration, by: Deadline) -> Result<i64>;
+    /// Adds one to an 8-byte counter, or makes it with its seed, and answers the sum. Its TTL starts anew.
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64>;
 
     /// Puts a record into an empty cell, and in the same call as much of what follows as the transport
     /// can: count, then read the cell.

@@ -157,6 +157,7 @@ pub(super) struct QualifierValue {
 }
 
 pub(super) const EQUAL: i32 = 2;
+pub(super) const NOT_EQUAL: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Condition {

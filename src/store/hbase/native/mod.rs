@@ -22,10 +22,10 @@ use self::connection::Failure;
 use self::exception::{Exception, Reaction};
 use self::messages::{
     Action, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get, GetRequest,
-    GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NameBytesPair, PUT, QualifierValue,
-    RegionAction, RegionActionResult, RowResult,
+    GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NOT_EQUAL, NameBytesPair, PUT,
+    QualifierValue, RegionAction, RegionActionResult, RowResult,
 };
-use super::rows::{Cell, Column, Rows, Take, Taken};
+use super::rows::{Cell, Column, Count, Rows, Take, Taken};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
@@ -231,17 +231,23 @@ impl Rows for Native {
         self.on_region(Kind::Write, "conditional Put", row, by, |region, by| {
             let put = mutation(PUT, row, column, value, ttl);
             let results =
-                self.multi(region, vec![conditional(region, row, column, expected, vec![put])], by)?;
+                self.multi(region, vec![conditional(region, row, column, EQUAL, expected, vec![put])], by)?;
             let result = results.into_iter().next().ok_or_else(senseless)?;
             processed(&result)
         })
     }
 
-    fn increment(&self, row: &[u8], column: Column, ttl: Duration, by: Deadline) -> Result<i64> {
-        self.on_region(Kind::Write, "Increment", row, by, |region, by| {
-            let results = self.multi(region, vec![increment(region, row, column, ttl)], by)?;
-            let result = results.into_iter().next().ok_or_else(senseless)?;
-            counted(&result)
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
+        self.on_region(Kind::Write, "counting", count.row, by, |region, by| {
+            let actions = vec![begin_counting(region, count), go_on_counting(region, count)];
+            let either = self.multi(region, actions, by)?;
+            for result in &either {
+                if processed(result)? {
+                    return counted(result);
+                }
+            }
+            // It came or went between the two looks: nothing was counted.
+            Err(senseless())
         })
     }
 
@@ -254,30 +260,35 @@ impl Rows for Native {
                 Some(count) if count.row == take.row => (Some(count), None),
                 count => (None, count),
             };
-            mutations.extend(within.map(|count| counting(count.row, count.column, count.ttl)));
-            let mut actions = vec![conditional(region, take.row, take.column, b"", mutations)];
-            actions.extend(beside.map(|count| increment(region, count.row, count.column, count.ttl)));
+            let mut actions = Vec::new();
+            if let Some(count) = within {
+                actions.push(begin_counting(region, count));
+                mutations.push(counting(count, 1));
+            }
+            actions.push(conditional(region, take.row, take.column, EQUAL, b"", mutations));
+            if let Some(count) = beside {
+                actions.push(begin_counting(region, count));
+                actions.push(go_on_counting(region, count));
+            }
             let prove = take.prove && (count.is_some() || take.count.is_none());
             if prove {
-                actions.push(RegionAction {
-                    region: region.specifier(),
-                    atomic: false,
-                    action: vec![Action {
-                        index: Some(0),
-                        mutation: None,
-                        get: Some(get(take.row, take.column)),
-                    }],
-                    condition: None,
-                });
+                actions.push(reading(region, take.row, take.column));
             }
-            let mut results = self.multi(region, actions, by)?.into_iter();
+            let results = self.multi(region, actions, by)?;
+            let mut results = results.into_iter().skip(usize::from(within.is_some()));
             let first = results.next().ok_or_else(senseless)?;
             let put = processed(&first)?;
             // From here on the Put is decided: what fails below is asked for again by itself.
-            let sum = match (within, beside) {
-                (Some(_), _) if put => counted(&first).ok(),
-                (None, Some(_)) => results.next().and_then(|result| counted(&result).ok()),
-                _ => None,
+            let sum = if within.is_some() {
+                if put { counted(&first).ok() } else { None }
+            } else if beside.is_some() {
+                let either: Vec<_> = results.by_ref().take(2).collect();
+                either
+                    .iter()
+                    .find(|result| result.processed == Some(true))
+                    .and_then(|result| counted(result).ok())
+            } else {
+                None
             };
             let found = if prove { results.next().and_then(|result| found(result).ok()) } else { None };
             Ok(Taken { put, counted: sum, found })
@@ -344,10 +355,11 @@ fn conditional(
     region: &Region,
     row: &[u8],
     column: Column,
-    expected: &[u8],
+    compare: i32,
+    with: &[u8],
     mutations: Vec<MutationProto>,
 ) -> RegionAction {
-    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(expected.to_vec()) }) };
+    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(with.to_vec()) }) };
     RegionAction {
         region: region.specifier(),
         atomic: true,
@@ -356,7 +368,7 @@ fn conditional(
             row: row.to_vec(),
             family: column.family.as_bytes().to_vec(),
             qualifier: column.qualifier.as_bytes().to_vec(),
-            compare: Some(EQUAL),
+            compare: Some(compare),
             comparator: Some(Comparator {
                 name: COMPARATOR.into(),
                 serialized: prost::Message::encode_to_vec(&comparator),
@@ -365,13 +377,23 @@ fn conditional(
     }
 }
 
-fn increment(region: &Region, row: &[u8], column: Column, ttl: Duration) -> RegionAction {
-    let action = numbered(vec![counting(row, column, ttl)]);
-    RegionAction { region: region.specifier(), atomic: false, action, condition: None }
+/// Makes the counter with its seed where there is none.
+fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
+    conditional(region, count.row, count.column, EQUAL, b"", vec![counting(count, count.seed)])
 }
 
-fn counting(row: &[u8], column: Column, ttl: Duration) -> MutationProto {
-    mutation(INCREMENT, row, column, &1i64.to_be_bytes(), ttl)
+/// Adds one where there is a counter. Of this and the one above exactly one is processed.
+fn go_on_counting(region: &Region, count: Count<'_>) -> RegionAction {
+    conditional(region, count.row, count.column, NOT_EQUAL, b"", vec![counting(count, 1)])
+}
+
+fn counting(count: Count<'_>, amount: i64) -> MutationProto {
+    mutation(INCREMENT, count.row, count.column, &amount.to_be_bytes(), count.ttl)
+}
+
+fn reading(region: &Region, row: &[u8], column: Column) -> RegionAction {
+    let action = Action { index: Some(0), mutation: None, get: Some(get(row, column)) };
+    RegionAction { region: region.specifier(), atomic: false, action: vec![action], condition: None }
 }
 
 fn numbered(mutations: Vec<MutationProto>) -> Vec<Action> {

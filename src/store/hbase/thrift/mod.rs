@@ -15,7 +15,7 @@ use hbase_thrift::hbase::{
 
 use self::pool::Pool;
 use self::wire::Client;
-use super::rows::{Cell, Column, Rows};
+use super::rows::{Cell, Column, Count, Rows};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
@@ -254,10 +254,11 @@ impl Rows for Gateway {
         })
     }
 
-    /// The gateway's call has no room for a TTL: the server keeps the one the counter has.
-    fn increment(&self, row: &[u8], column: Column, _ttl: Duration, by: Deadline) -> Result<i64> {
+    /// The gateway's call has no room for a seed or a TTL: a new counter begins at one and lasts for
+    /// ever, one that is there keeps the TTL it has. Whoever sees such a small number replaces it.
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
         self.call(Kind::Write, "atomicIncrement", by, |client| {
-            client.atomic_increment(self.table(), row.to_vec(), name(column), 1)
+            client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
         })
     }
 
