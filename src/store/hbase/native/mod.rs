@@ -239,8 +239,7 @@ impl Rows for Native {
 
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
         self.on_region(Kind::Write, "counting", count.row, by, |region, by| {
-            let actions = vec![begin_counting(region, count), go_on_counting(region, count)];
-            let either = self.multi(region, actions, by)?;
+            let either = self.multi(region, counting_once(region, count).into(), by)?;
             for result in &either {
                 if processed(result)? {
                     return counted(result);
@@ -267,8 +266,7 @@ impl Rows for Native {
             }
             actions.push(conditional(region, take.row, take.column, EQUAL, b"", mutations));
             if let Some(count) = beside {
-                actions.push(begin_counting(region, count));
-                actions.push(go_on_counting(region, count));
+                actions.extend(counting_once(region, count));
             }
             let prove = take.prove && (count.is_some() || take.count.is_none());
             if prove {
@@ -377,14 +375,17 @@ fn conditional(
     }
 }
 
+/// Adds one where there is a counter, else makes it with its seed. They are run in this order, so exactly
+/// one is processed: in the other, the second would count what the first has just made.
+fn counting_once(region: &Region, count: Count<'_>) -> [RegionAction; 2] {
+    let Count { row, column, .. } = count;
+    let go_on = conditional(region, row, column, NOT_EQUAL, b"", vec![counting(count, 1)]);
+    [go_on, begin_counting(region, count)]
+}
+
 /// Makes the counter with its seed where there is none.
 fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
     conditional(region, count.row, count.column, EQUAL, b"", vec![counting(count, count.seed)])
-}
-
-/// Adds one where there is a counter. Of this and the one above exactly one is processed.
-fn go_on_counting(region: &Region, count: Count<'_>) -> RegionAction {
-    conditional(region, count.row, count.column, NOT_EQUAL, b"", vec![counting(count, 1)])
 }
 
 fn counting(count: Count<'_>, amount: i64) -> MutationProto {
