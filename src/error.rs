@@ -72,6 +72,13 @@ impl Code {
     }
 }
 
+/// The name.
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// The cause below an [`Error`], as `source()` shows it.
 pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
 
@@ -168,7 +175,7 @@ pub enum Error {
         allowed: String,
     },
     /// See [`Code::Closed`].
-    #[error("the lock manager is closed")]
+    #[error("the lock manager is closed; open a new one")]
     Closed,
     /// See [`Code::Forked`].
     #[error("this process was forked after the lock manager was opened; open a new one in the child")]

@@ -159,11 +159,12 @@ impl Lease {
         }
     }
 
-    /// Lets the lease end its TTL from now. Blocks for one call to the store.
+    /// Lets the lease end its TTL from now. Blocks for one call to the store, for no longer than the
+    /// lease has left.
     ///
     /// # Errors
     /// LEASE_LOST when it had run out or another holds the lock: the lease is over. Any other error,
-    /// IN_DOUBT included, leaves the lease as it was, ending when it would have.
+    /// IN_DOUBT included, leaves the lease as it was, ending when it would have. CLOSED, FORKED.
     pub fn renew(&self) -> Result<()> {
         let ttl = self.core.held.lock().ttl;
         self.renew_for(ttl)
@@ -184,7 +185,12 @@ impl Lease {
         let since = Moment::now();
         // An answer after the lease has ended is of no use, and a store that hangs must not keep the
         // caller from trying again before.
-        let useful = self.remaining().max(RENEW_AT_LEAST);
+        // Where it is over already (or seems so: one that came as a token is measured by wall clocks),
+        // the store decides.
+        let useful = match self.remaining() {
+            Duration::ZERO => Duration::MAX,
+            left => left.max(RENEW_AT_LEAST),
+        };
         let by = Deadline::after(self.manager.settings.timeout.min(ttl).min(useful));
         match self.manager.store.renew(self.name(), &proof, ttl, by) {
             Ok(Some(proof)) => {
@@ -211,7 +217,7 @@ impl Lease {
     /// # Errors
     /// LEASE_LOST when it had run out or another holds the lock by now. Any other error, IN_DOUBT
     /// included, leaves open whether the lock is free: call again, or drop the lease, which lets the
-    /// watcher thread go on trying until the TTL ends it.
+    /// watcher thread go on trying until the TTL ends it. FORKED.
     pub fn release(&self) -> Result<bool> {
         if self.core.held.lock().proof.is_none() {
             return Ok(false);
@@ -229,7 +235,7 @@ impl Lease {
     /// here without releasing.
     ///
     /// # Errors
-    /// LEASE_LOST when it was released or found lost.
+    /// LEASE_LOST when it was released or found lost; CLOSED, FORKED.
     pub fn into_token(self) -> Result<LeaseToken> {
         self.manager.usable()?;
         let mut held = self.core.held.lock();

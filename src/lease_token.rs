@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::config::checked_ttl;
 use crate::error::{Error, Result};
 use crate::store::{Fence, LockName, Proof};
 
@@ -69,11 +70,12 @@ impl LeaseToken {
             return None;
         }
         let fence = u64::from_be_bytes(*fence);
+        let ttl = checked_ttl(Duration::from_millis(u64::from_be_bytes(*ttl_ms))).ok()?;
         Some(LeaseToken {
             name: LockName::from_key(std::str::from_utf8(key).ok()?).ok()?,
             fence: (fence != 0).then_some(Fence(fence)),
             ends_ms: u64::from_be_bytes(*ends_ms),
-            ttl: Duration::from_millis(u64::from_be_bytes(*ttl_ms)),
+            ttl,
             proof: Proof::from_bytes(proof),
         })
     }

@@ -80,6 +80,18 @@ pub use manager::{Builder, LockManager};
 pub use store::{Fence, Holder, Inspection, Level, LockName, Mode, NamePolicy, Who};
 pub use time::{Deadline, Moment};
 
+/// What the documentation says of threads, checked.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<LockManager>();
+    shared::<Lock>();
+    shared::<Lease>();
+    shared::<LeaseToken>();
+    shared::<CancelToken>();
+    shared::<Builder>();
+    shared::<Error>();
+};
+
 /// Runs the README's Rust example.
 #[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../README.md")]

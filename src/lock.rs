@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::manager::Inner;
 use crate::queue::{Answer, Ask, Ended, Terms};
-use crate::store::{Holder, Inspection, LockName};
+use crate::store::{Holder, Inspection, LockName, Mode};
 use crate::time::{Deadline, Moment};
 
 /// A lock: a name and a level. Making one does no I/O, and any number of threads may share it; each
@@ -23,6 +23,7 @@ pub struct Lock {
 
 /// How one acquisition differs from the manager's defaults. See [`Lock::acquire_with`].
 #[derive(Debug, Clone, Default)]
+#[must_use = "hand it to acquire_with"]
 pub struct Acquire {
     ttl: Option<Duration>,
     wait: Option<Duration>,
@@ -58,6 +59,11 @@ impl Lock {
     /// The full name, as stored.
     pub fn name(&self) -> &LockName {
         &self.name
+    }
+
+    /// How the lock is held: by one at a time.
+    pub fn mode(&self) -> Mode {
+        Mode::Exclusive
     }
 
     /// One attempt, with the manager's default TTL (90 s unless set). Blocks for the store's answer
@@ -125,6 +131,7 @@ impl Lock {
             by: Deadline::at(began.after(how.wait.unwrap_or(settings.wait))),
             retry: settings.retry,
             cancel: how.cancel.as_ref(),
+            speaks_for_all: ttl >= settings.timeout,
         };
         let got = self.manager.queue.wait(&self.name, &terms, |ask| self.ask(ask, ttl));
         let waited = Moment::now().since(began);

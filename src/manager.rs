@@ -164,6 +164,10 @@ impl Builder {
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),
         };
+        if settings.client.is_empty() {
+            let how = "it is required: Builder::client, or ?client= in the store's URI";
+            return Err(Error::invalid("client id", "", how));
+        }
         check_part("client id", &settings.client, settings.names)?;
         if let Some(farm) = &settings.farm {
             check_part("farm id", farm, settings.names)?;
@@ -244,9 +248,12 @@ impl LockManager {
         self.inner.store.describe()
     }
 
-    /// Ends the manager: waiting threads return CLOSED, held leases are released (within one store
-    /// time-out, 10 s unless set), the library's threads are joined. Leases answer LEASE_LOST from now
-    /// on, everything else CLOSED. Closing twice does nothing.
+    /// Ends the manager: waiting threads return CLOSED, held leases are released, the library's thread is
+    /// joined. From now on `check` of a lease answers LEASE_LOST, its `release` `false`, all else CLOSED.
+    /// Closing twice does nothing.
+    ///
+    /// Takes up to one store time-out (10 s unless set) for the releases, another where a renewal is
+    /// under way, and a few seconds for the thread.
     ///
     /// # Errors
     /// The first release that failed: that lock is free when its TTL ends. The others were released.
@@ -325,13 +332,14 @@ impl Inner {
         let until = Deadline::after(ttl.max(FREE_AT_LEAST));
         let mut pause = FREE_FIRST;
         self.watcher.run(pause, move || {
+            if until.passed() {
+                return Next::Done;
+            }
             match store.release(&name, &proof, Deadline::after(FREE_TIMEOUT)) {
                 Ok(Released::Freed | Released::Gone) => log::info!("lock {name}, left in doubt, was freed"),
                 Ok(Released::NotOurs) | Err(_) => {
                     pause = (pause * 2).min(FREE_RAREST);
-                    if !until.passed() {
-                        return Next::After(pause);
-                    }
+                    return Next::After(pause);
                 }
             }
             Next::Done

@@ -65,6 +65,9 @@ pub(crate) struct Terms<'a> {
     pub(crate) by: Deadline,
     pub(crate) retry: Duration,
     pub(crate) cancel: Option<&'a CancelToken>,
+    /// Whether a failure to reach the store concerns the whole line. Not if this waiter gives the store
+    /// less time than the others do.
+    pub(crate) speaks_for_all: bool,
 }
 
 /// The lines of one manager.
@@ -127,7 +130,7 @@ impl Queue {
                     return Ok(got);
                 }
                 Ok(Answer::Busy(holder)) => ticket.refused(holder, terms.retry),
-                Err(error) => return Err(Ended::Failed(ticket.failed(error, terms.retry))),
+                Err(error) => return Err(Ended::Failed(ticket.failed(error, terms))),
             }
         }
     }
@@ -259,10 +262,14 @@ impl Ticket<'_> {
 
     /// A store that does not serve the front serves none of the line: all leave with that error. A
     /// doubt about the front's own request is its own.
-    fn failed(&self, error: Error, retry: Duration) -> Error {
+    fn failed(&self, error: Error, terms: &Terms<'_>) -> Error {
         let mut state = self.line.state.lock();
-        state.ask_at(Moment::now().after(jittered(retry)), Ask::Look);
-        if !matches!(error.code(), Code::ConnectionError | Code::RetriesExhausted | Code::TableCreationError)
+        state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
+        if !terms.speaks_for_all
+            || !matches!(
+                error.code(),
+                Code::ConnectionError | Code::RetriesExhausted | Code::TableCreationError
+            )
         {
             return error;
         }
@@ -312,7 +319,7 @@ mod tests {
     }
 
     fn terms(wait: Duration) -> Terms<'static> {
-        Terms { by: Deadline::after(wait), retry: RETRY, cancel: None }
+        Terms { by: Deadline::after(wait), retry: RETRY, cancel: None, speaks_for_all: true }
     }
 
     fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -426,6 +433,27 @@ mod tests {
             }
         });
         assert!(queue.lines.lock().is_empty());
+
+        let hurried = AtomicBool::new(true);
+        let ask = |_| match hurried.swap(false, Ordering::SeqCst) {
+            true => {
+                Err(Error::Connection { store: "s".into(), what: "no answer in 1 ms".into(), source: None })
+            }
+            false => Ok(Answer::Got(())),
+        };
+        thread::scope(|scope| {
+            let front = scope.spawn(|| {
+                let terms = Terms { speaks_for_all: false, ..terms(Duration::MAX) };
+                queue.wait(&name(), &terms, |how| {
+                    until("another is in line", || in_line(&queue) == 2);
+                    ask(how)
+                })
+            });
+            until("the front is in line", || in_line(&queue) == 1);
+            let other = scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask));
+            assert!(front.join().unwrap().is_err());
+            assert!(other.join().unwrap().is_ok(), "a waiter in a hurry fails for itself alone");
+        });
 
         let doubts = AtomicUsize::new(0);
         let ask = |_| match doubts.fetch_add(1, Ordering::SeqCst) {

@@ -7,7 +7,8 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::store::{LockStore, MemoryStore};
 
-const SCHEMES: &str = "memory:, embedded:, embedded:/path or hbase+thrift://host:port/table";
+const SCHEMES: &str = "memory:, embedded:, embedded:/path, hbase://master:16000,master2:16000/table or \
+                       hbase+thrift://host:9090/table";
 
 /// A URI taken apart, nothing opened yet.
 #[derive(Debug)]
@@ -27,6 +28,11 @@ enum Place {
     #[cfg_attr(not(feature = "hbase"), allow(dead_code, reason = "parsed to say which feature is missing"))]
     HbaseThrift {
         address: String,
+        table: String,
+    },
+    #[cfg_attr(not(feature = "hbase"), allow(dead_code, reason = "parsed to say which feature is missing"))]
+    Hbase {
+        masters: String,
         table: String,
     },
 }
@@ -53,12 +59,13 @@ impl StoreUri {
                     table: checked_table(&decode(table)?)?,
                 }
             }
-            ("hbase", _) => {
-                return Err(Error::invalid(
-                    "store scheme",
-                    "hbase",
-                    "this version reaches HBase through its Thrift1 gateway: hbase+thrift://host:9090/table",
-                ));
+            ("hbase", place) => {
+                let (masters, table) =
+                    place.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
+                for master in masters.split(',') {
+                    checked_address(master)?;
+                }
+                Place::Hbase { masters: masters.to_owned(), table: checked_table(&decode(table)?)? }
             }
             _ => return Err(refuse()),
         };
@@ -86,15 +93,19 @@ impl StoreUri {
             }
             #[cfg(not(feature = "embedded"))]
             Place::Embedded(_) => {
-                Err(Error::invalid("store scheme", "embedded", "built with feature `embedded`"))
+                Err(Error::invalid("store scheme", "embedded", "this build lacks the feature `embedded`"))
             }
             #[cfg(feature = "hbase")]
             Place::HbaseThrift { address, table } => {
                 Ok(Arc::new(crate::store::HbaseStore::thrift(&address, &table, self.options)?))
             }
+            #[cfg(feature = "hbase")]
+            Place::Hbase { masters, table } => {
+                Ok(Arc::new(crate::store::HbaseStore::native(&masters, &table, self.options)?))
+            }
             #[cfg(not(feature = "hbase"))]
-            Place::HbaseThrift { .. } => {
-                Err(Error::invalid("store scheme", "hbase+thrift", "built with feature `hbase`"))
+            Place::HbaseThrift { .. } | Place::Hbase { .. } => {
+                Err(Error::invalid("store scheme", "hbase", "this build lacks the feature `hbase`"))
             }
         }
     }
@@ -104,9 +115,9 @@ impl StoreUri {
 fn checked_address(address: &str) -> Result<String> {
     let refuse = |allowed: &str| Err(Error::invalid("store address", without_secrets(address), allowed));
     if address.contains('@') {
-        return refuse("host:port; the gateway takes no user and password");
+        return refuse("host:port; no user and password: see the option user");
     }
-    if address.contains(',') {
+    if address.contains([',', ';']) {
         return refuse("one host:port; put a load balancer before several gateways");
     }
     match address.rsplit_once(':') {
@@ -185,7 +196,10 @@ mod tests {
             "hbase+thrift://host:9090/-a",
             "hbase+thrift://a:1,b:2/table",
             "hbase+thrift:host:9090/table",
-            "hbase://master:16000/table",
+            "hbase://master/table",
+            "hbase://a:1,,b:2/table",
+            "hbase://a:1;b:2/table",
+            "hbase://a:1,b:2/",
             "memory:?ttl",
             "memory:?ttl=1s&ttl=2s",
             "memory:?purpose=%zz",

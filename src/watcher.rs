@@ -7,13 +7,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 
 use crate::time::{Deadline, Moment};
 
 /// Jobs still open when the watcher is stopped are run once more, as far as this time allows.
 const LAST_RUN: Duration = Duration::from_secs(2);
+
+/// Jobs at one time. Beyond that, as in a long outage with many callers, locks are left to their TTL.
+const JOBS_MAX: usize = 4096;
 
 /// What a job wants after it ran.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +41,8 @@ enum State {
     Running {
         jobs: Sender<Entry>,
         thread: JoinHandle<()>,
+        /// The process the thread lives in: a forked child has the handle and no thread.
+        pid: u32,
     },
     Stopped,
 }
@@ -54,25 +59,30 @@ impl Watcher {
         let entry = Entry { due: Moment::now().after(after), job: Box::new(job) };
         let mut state = self.state.lock();
         if let State::Idle = *state {
-            let (jobs, inbox) = unbounded();
+            let (jobs, inbox) = bounded(JOBS_MAX);
             match std::thread::Builder::new().name("dlm-watcher".into()).spawn(move || work(&inbox)) {
-                Ok(thread) => *state = State::Running { jobs, thread },
+                Ok(thread) => *state = State::Running { jobs, thread, pid: std::process::id() },
                 Err(error) => log::error!("no thread for background work, which is left undone: {error}"),
             }
         }
         if let State::Running { jobs, .. } = &*state {
             // The thread ends only after this sender is gone.
-            let _ = jobs.send(entry);
+            if jobs.try_send(entry).is_err() {
+                log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL");
+            }
         }
     }
 
-    /// Ends the thread: open jobs run once more, within two seconds and the time of one job, and no
-    /// job is taken on afterwards.
+    /// Ends the thread: open jobs run once more, within two seconds and the time of two jobs, and no job
+    /// is taken on afterwards.
     pub(crate) fn stop(&self) {
-        let State::Running { jobs, thread } = std::mem::replace(&mut *self.state.lock(), State::Stopped)
-        else {
+        let state = std::mem::replace(&mut *self.state.lock(), State::Stopped);
+        let State::Running { jobs, thread, pid } = state else { return };
+        if pid != std::process::id() {
+            // Joining a thread that this process never had panics or hangs.
+            std::mem::forget((jobs, thread));
             return;
-        };
+        }
         drop(jobs);
         // A job may own the last handle of the manager that stops this watcher.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
@@ -102,8 +112,9 @@ fn work(inbox: &Receiver<Entry>) {
         let next = entries.iter().map(|entry| entry.due).min();
         let pause = next.map_or(Duration::from_secs(3600), |due| due.since(now));
         match inbox.recv_timeout(pause) {
-            Ok(entry) => entries.push(entry),
-            Err(RecvTimeoutError::Timeout) => run_due(&mut entries),
+            Ok(entry) if entries.len() < JOBS_MAX => entries.push(entry),
+            Ok(_) => log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL"),
+            Err(RecvTimeoutError::Timeout) => run_next(&mut entries),
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
@@ -116,19 +127,14 @@ fn work(inbox: &Receiver<Entry>) {
     }
 }
 
-fn run_due(entries: &mut Vec<Entry>) {
-    entries.retain_mut(|entry| {
-        if entry.due > Moment::now() {
-            return true;
-        }
-        match run_one(entry) {
-            Next::After(pause) => {
-                entry.due = Moment::now().after(pause);
-                true
-            }
-            Next::Done => false,
-        }
-    });
+/// Runs the job that is due longest: one, so that the end of the watcher is noticed between two.
+fn run_next(entries: &mut Vec<Entry>) {
+    let next = (0..entries.len()).min_by_key(|&at| entries[at].due);
+    let Some(at) = next.filter(|&at| entries[at].due <= Moment::now()) else { return };
+    match run_one(&mut entries[at]) {
+        Next::After(pause) => entries[at].due = Moment::now().after(pause),
+        Next::Done => drop(entries.swap_remove(at)),
+    }
 }
 
 fn run_one(entry: &mut Entry) -> Next {
@@ -171,6 +177,24 @@ mod tests {
         watcher.run(Duration::ZERO, || panic!("planted"));
         watcher.run(Duration::ZERO, counting(&counter, 3));
         until(|| counter.load(Ordering::SeqCst) == 3);
+    }
+
+    #[test]
+    fn stopping_does_not_wait_for_all_that_is_due() {
+        let watcher = Watcher::default();
+        let counter = Arc::new(AtomicUsize::new(0));
+        for _ in 0..50 {
+            let counter = Arc::clone(&counter);
+            watcher.run(Duration::ZERO, move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(LAST_RUN / 8);
+                Next::After(Duration::ZERO)
+            });
+        }
+        until(|| counter.load(Ordering::SeqCst) > 0);
+        watcher.stop();
+        let ran = counter.load(Ordering::SeqCst);
+        assert!(ran < 20, "{ran} jobs ran before the watcher ended");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use dlm::Code;
+
 #[test]
 fn the_commands_print_what_the_readme_shows() {
     let dir = tempfile::tempdir().unwrap();
@@ -30,14 +32,66 @@ fn the_set_up_commands_start_what_they_say() {
     }
 }
 
-/// A crate that is taken on is named with its reason.
+/// A crate that is taken on is named with its reason, and one that is gone is not.
 #[test]
 fn every_dependency_has_its_reason() {
     let manifest = include_str!("../Cargo.toml");
-    let readme = include_str!("../README.md");
     let section = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
-    let names = section.lines().filter_map(|line| line.split_once(" = ").map(|(name, _)| name.trim()));
-    let reasons = readme.split("## Dependencies").nth(1).unwrap().split("\n## ").next().unwrap();
-    let missing: Vec<_> = names.filter(|name| !name.starts_with('#') && !reasons.contains(name)).collect();
-    assert!(missing.is_empty(), "not in the README's table: {missing:?}");
+    let mut used: Vec<_> = section
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| Some(line.split_once(" = ")?.0.trim()))
+        .collect();
+    let mut named: Vec<_> = rows("## Dependencies").iter().flat_map(|row| row[0].split(", ")).collect();
+    used.sort_unstable();
+    named.sort_unstable();
+    assert_eq!(named, used);
+}
+
+#[test]
+fn the_table_of_errors_is_that_of_the_code() {
+    for row in rows("## Errors") {
+        let (name, number) = (row[0], row[1].parse::<i32>().unwrap());
+        let all = [
+            Code::LockUnavailable,
+            Code::ConnectionError,
+            Code::RetriesExhausted,
+            Code::TableCreationError,
+            Code::InternalError,
+            Code::Cancelled,
+            Code::InDoubt,
+            Code::LeaseLost,
+            Code::InvalidArgument,
+            Code::Closed,
+            Code::Forked,
+        ];
+        let code = all.into_iter().find(|code| code.number() == number).unwrap();
+        assert_eq!(code.name(), name);
+    }
+}
+
+/// The test server's gateway is set up as the README tells others to.
+#[test]
+fn the_gateway_settings_are_those_tested_with() {
+    let server = include_str!("hbase/server");
+    let settings: Vec<_> = rows("## What is promised")
+        .into_iter()
+        .filter(|row| row.len() == 2 && row[0].starts_with('`'))
+        .collect();
+    assert!(settings.len() > 5);
+    for row in settings {
+        let line = format!("\n{} {}\n", row[0].trim_matches('`'), row[1]);
+        assert!(server.contains(&line), "{line:?} is not what the tests run with");
+    }
+}
+
+/// The cells of all table rows in a section, without the heads.
+fn rows(section: &str) -> Vec<Vec<&'static str>> {
+    let readme = include_str!("../README.md");
+    let text = readme.split(section).nth(1).unwrap().split("\n## ").next().unwrap();
+    let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>();
+    let lines: Vec<_> = text.lines().collect();
+    let body = |at: &usize| lines[*at].starts_with('|') && !lines[*at].starts_with("|-");
+    let head = |at: &usize| lines.get(at + 1).is_some_and(|next| next.starts_with("|-"));
+    (0..lines.len()).filter(body).filter(|at| !head(at)).map(|at| cells(lines[at])).collect()
 }

@@ -494,9 +494,7 @@ impl Opened {
         let txn = self.env.read_txn()?;
         look(&Reader { txn: &txn, records: self.records })
     }
-}
 
-impl Opened {
     fn is_hosed(&self) -> bool {
         matches!(self.env.read_txn(), Err(Fault::Mdb(MdbError::Panic)))
     }

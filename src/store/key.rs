@@ -37,7 +37,7 @@ pub enum NamePolicy {
     /// No `#` and no control bytes, so that two different names never meet in one key.
     #[default]
     Strict,
-    /// What the Java libraries allow: anything that is not empty. (`a#b`, `c`) and (`a`, `b#c`) are
+    /// What the Java libraries allow: anything that is not empty, but for NUL. (`a#b`, `c`) and (`a`, `b#c`) are
     /// then the same lock. Only for services whose ids are so already.
     Compat,
 }
@@ -138,7 +138,10 @@ pub(crate) fn check_part(what: &'static str, part: &str, policy: NamePolicy) -> 
     const ALLOWED: &str = "1 to 255 bytes of UTF-8 without '#' and control characters \
                            (names=compat allows those in a fleet that has them)";
     let length_ok = (1..=CLIENT_BYTES_MAX).contains(&part.len());
-    let content_ok = policy == NamePolicy::Compat || !part.chars().any(|c| c == '#' || c.is_control());
+    let content_ok = match policy {
+        NamePolicy::Strict => !part.chars().any(|c| c == '#' || c.is_control()),
+        NamePolicy::Compat => !part.contains('\0'),
+    };
     if length_ok && content_ok { Ok(()) } else { Err(Error::invalid(what, part, ALLOWED)) }
 }
 
@@ -233,6 +236,7 @@ mod tests {
             assert!(strict(Level::Xdc, "client", None, id).is_err(), "{id:?}");
         }
         assert!(LockName::new(Level::Xdc, "a#b", None, "id", NamePolicy::Compat).is_ok());
+        assert!(LockName::new(Level::Xdc, "a\0b", None, "id", NamePolicy::Compat).is_err());
         assert!(strict(Level::Xdc, &"x".repeat(CLIENT_BYTES_MAX), None, &"y".repeat(ID_BYTES_MAX)).is_ok());
     }
 

@@ -113,7 +113,8 @@ pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
 
 /// Where locks are kept.
 ///
-/// Methods block until they have an answer or `by` has passed; a store adds no threads of its own to
+/// Methods block until they have an answer or `by` has passed, and an acquire for two seconds more where
+/// it has to undo what it half did; a store adds no threads of its own to
 /// the caller's. They may be called from many threads at once.
 ///
 /// # Errors of every method

@@ -41,6 +41,18 @@ pub struct Hbase {
     pub zookeeper: SocketAddr,
     dir: PathBuf,
     private: bool,
+    kind: Kind,
+}
+
+/// What a private server is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// As the shared one: everything in one JVM, with gateways.
+    Single,
+    /// As `Single`, and all speak TLS. Needs HBase 2.6 and openssl.
+    Tls,
+    /// So many RegionServers, and ZooKeeper and the master in JVMs of their own. Without gateways.
+    Cluster(u8),
 }
 
 /// The server that all tests share: create tables of your own (see [`fresh_table`]), and do not stop
@@ -65,7 +77,12 @@ pub fn hbase() -> &'static Hbase {
 ///
 /// When a server should have started and did not, or may not be left out.
 pub fn hbase_or_skip() -> Option<&'static Hbase> {
-    match shared() {
+    available(shared())
+}
+
+/// What was started, unless it is only that this machine lacks the tools.
+fn available<'a>(started: Result<&'a Hbase, &'a Unavailable>) -> Option<&'a Hbase> {
+    match started {
         Ok(hbase) => Some(hbase),
         Err(Unavailable { reason, tools: true }) if !required() => {
             let test = thread::current().name().unwrap_or("a test").to_owned();
@@ -90,38 +107,61 @@ impl Hbase {
     /// drops its data. `name` is part of a folder's name and must be this test's own. Such a server
     /// costs about ten seconds and 700 MB. Skips and panics as [`hbase_or_skip`] does.
     pub fn private(name: &str) -> Option<Hbase> {
-        let shared = hbase_or_skip()?;
-        let mut dir = shared.dir.clone().into_os_string();
+        Hbase::private_of(name, Kind::Single)
+    }
+
+    /// As [`private`](Hbase::private), of another kind. Where there is no shared server yet, this does
+    /// not start one.
+    pub fn private_of(name: &str, kind: Kind) -> Option<Hbase> {
+        let mut dir = shared_dir().into_os_string();
         dir.push(format!("-{name}"));
-        match start(PathBuf::from(dir), true) {
-            Ok(hbase) => Some(hbase),
-            Err(reason) => panic!("a private HBase: {reason}"),
+        let started = start(PathBuf::from(dir), true, kind);
+        let hbase = available(started.as_ref()).is_some();
+        hbase.then(|| started.expect("it is available"))
+    }
+
+    /// HBase's class path, for programs on its Java client.
+    pub fn classpath(&self) -> String {
+        match script(&["classpath"], &self.dir, self.kind) {
+            Ok(output) => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+            Err(reason) => panic!("classpath: {reason}"),
         }
+    }
+
+    /// The folder with the PEM files of a [`Kind::Tls`]: `ca.pem`, `client.pem`, `client.key`, and
+    /// `stranger.pem` and `stranger.key`, which nobody trusts.
+    pub fn tls_dir(&self) -> PathBuf {
+        self.dir.join("tls")
     }
 
     /// Kills ZooKeeper, master and RegionServer at once, as a crash would.
     pub fn kill(&self) {
-        self.control("kill");
+        self.control(&["kill"]);
+    }
+
+    /// Kills one RegionServer of a cluster, counted from one.
+    pub fn kill_region_server(&self, number: u8) {
+        self.control(&["kill-region-server", &number.to_string()]);
     }
 
     /// Starts what does not run and waits until it serves. The data of a killed server is kept, and
     /// every address stays the same.
     pub fn start(&self) {
-        self.control("start");
+        self.control(&["start"]);
     }
 
     pub fn stop_gateways(&self) {
-        self.control("gateway-stop");
+        self.control(&["gateway-stop"]);
     }
 
     pub fn start_gateways(&self) {
-        self.control("gateway-start");
+        self.control(&["gateway-start"]);
     }
 
-    fn control(&self, command: &str) {
-        assert!(self.private, "`{command}` on the server that other tests are using");
-        if let Err(reason) = script(command, &self.dir) {
-            panic!("{command}: {reason}");
+    fn control(&self, command: &[&str]) {
+        assert!(self.private, "{command:?} on the server that other tests are using");
+        if let Err(reason) = script(command, &self.dir, self.kind) {
+            panic!("{command:?}: {reason}");
         }
     }
 }
@@ -130,7 +170,7 @@ impl Drop for Hbase {
     fn drop(&mut self) {
         if self.private {
             // Not a panic: the test may be failing already, and the server ends when idle.
-            let _ = script("stop", &self.dir);
+            let _ = script(&["stop"], &self.dir, self.kind);
         }
     }
 }
@@ -157,17 +197,20 @@ fn shared() -> Result<&'static Hbase, &'static Unavailable> {
     static SHARED: OnceLock<Result<Hbase, Unavailable>> = OnceLock::new();
     SHARED
         .get_or_init(|| {
-            let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/hbase-fixture");
-            let dir = env::var_os("DLM_TEST_DIR").map_or_else(default, PathBuf::from);
-            let hbase = start(dir, false)?;
+            let hbase = start(shared_dir(), false, Kind::Single)?;
             stay_in_use(&hbase.dir);
             Ok(hbase)
         })
         .as_ref()
 }
 
-fn start(dir: PathBuf, private: bool) -> Result<Hbase, Unavailable> {
-    let output = script("start", &dir)?;
+fn shared_dir() -> PathBuf {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/hbase-fixture");
+    env::var_os("DLM_TEST_DIR").map_or_else(default, PathBuf::from)
+}
+
+fn start(dir: PathBuf, private: bool, kind: Kind) -> Result<Hbase, Unavailable> {
+    let output = script(&["start"], &dir, kind)?;
     let listing = String::from_utf8_lossy(&output.stdout).into_owned();
     let address = |name: &str| {
         let value = listing.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -183,12 +226,23 @@ fn start(dir: PathBuf, private: bool) -> Result<Hbase, Unavailable> {
         zookeeper: address("DLM_TEST_HBASE_ZOOKEEPER")?,
         dir,
         private,
+        kind,
     })
 }
 
-fn script(command: &str, dir: &Path) -> Result<Output, Unavailable> {
+fn script(command: &[&str], dir: &Path, kind: Kind) -> Result<Output, Unavailable> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase/server");
-    let output = Command::new(&path).arg(command).env("DLM_TEST_DIR", dir).output();
+    let (servers, tls) = match kind {
+        Kind::Single => (0, "0"),
+        Kind::Tls => (0, "1"),
+        Kind::Cluster(servers) => (servers, "0"),
+    };
+    let output = Command::new(&path)
+        .args(command)
+        .env("DLM_TEST_DIR", dir)
+        .env("DLM_TEST_SERVERS", servers.to_string())
+        .env("DLM_TEST_TLS", tls)
+        .output();
     let output = output.map_err(|error| Unavailable {
         reason: format!("cannot run {}: {error}", path.display()),
         tools: false,

@@ -17,7 +17,8 @@ Exit status:
   74   in doubt: the request may or may not have been applied
   75   the lock is held by someone else (run and acquire: -E sets another)
   77   the lease is lost, or the lock is not ours
-  `dlm run` exits with the status of its command, 128 + N where signal N ended it.
+  `dlm run` exits with the status of its command, 128 + N where signal N ended it, 126 if it
+  cannot be executed, 127 if it is not found.
 
 Stores:
   embedded:                           the processes of this machine and user (default)

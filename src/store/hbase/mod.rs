@@ -4,6 +4,7 @@
 //! acquire   D:L  empty -> our record        conditional Put, TTL on the cell, server timestamp
 //!           D:F  + 1                        the fence, in a row of its own beside the lock's
 //!           D:L  is our record still there? proof, against peers that delete
+//!           (directly: all three in one call; through the gateway: three calls)
 //! renew     D:L  our record -> our record   with a new TTL
 //! release   D:L  our record -> empty        an empty cell is free, for the Java library as well
 //! ```
@@ -15,14 +16,17 @@
 //! * The fence has a row of its own because Java clients delete the lock's row.
 //! * Every attempt draws a new token, so that a request that comes late is recognised as ours.
 
+mod native;
 mod record;
 mod rows;
+mod rules;
 mod thrift;
 
 use std::time::Duration;
 
 use self::record::{FREE, Record};
-use self::rows::{Column, Rows};
+use self::rows::{Cell, Column, Count, Rows, Take};
+use self::rules::{FencePlace, Rules};
 use super::{Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, Proof, Released};
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -42,22 +46,38 @@ const FENCE_SEED_SHIFT: u32 = 20;
 const ROUNDS: usize = 16;
 /// A record hidden by a Java client's Delete is hidden for the rest of that millisecond.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
-/// Time kept back to clean up behind an acquire that fails half-way.
+/// Time beyond the deadline to clean up behind an acquire that fails half-way.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 
-/// A [`LockStore`] in a table of HBase. URI: `hbase+thrift://host:9090/table`.
+/// A [`LockStore`] in a table of HBase. URI: `hbase://master1:16000,master2:16000/table`, or
+/// `hbase+thrift://host:9090/table` where only the gateway can be reached.
 ///
 /// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
 /// do to their own locks (releasing one they lost, trusting their clocks) they can do to ours.
 #[derive(Debug)]
 pub struct HbaseStore {
     rows: Box<dyn Rows>,
+    rules: Rules,
 }
 
 impl HbaseStore {
     /// Through the Thrift1 gateway at `address`. No I/O until the first call.
-    pub(crate) fn thrift(address: &str, table: &str, options: Options) -> Result<HbaseStore> {
-        Ok(HbaseStore { rows: Box::new(thrift::Gateway::new(address, table, options)?) })
+    pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
+        let rules = Rules::take(&mut options)?;
+        if rules.fence == FencePlace::LockRow {
+            return Err(Error::invalid(
+                "fence",
+                "lock_row",
+                "row or off: only hbase:// can count in the lock's row",
+            ));
+        }
+        Ok(HbaseStore { rows: Box::new(thrift::Gateway::new(address, table, options)?), rules })
+    }
+
+    /// Directly, through any of the masters `host:port,host:port`. No I/O until the first call.
+    pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
+        let rules = Rules::take(&mut options)?;
+        Ok(HbaseStore { rows: Box::new(native::Native::new(masters, table, options)?), rules })
     }
 }
 
@@ -137,7 +157,10 @@ impl LockStore for HbaseStore {
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        let fence = self.rows.get(&name.hbase_fence_row(), FENCE, by)?;
+        let fence = match self.fence_row(name) {
+            Some(row) => self.rows.get(&row, FENCE, by)?,
+            None => None,
+        };
         let fence = fence.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?)));
         Ok(Inspection { holder: self.holder(name, by)?, fence: fence.map(Fence) })
     }
@@ -150,12 +173,20 @@ impl HbaseStore {
         Ok(cell.and_then(|cell| Record::parse(&cell.value)).filter(|stored| stored.same_owner(record)))
     }
 
+    fn fence_row(&self, name: &LockName) -> Option<Vec<u8>> {
+        match self.rules.fence {
+            FencePlace::Row => Some(name.hbase_fence_row()),
+            FencePlace::LockRow => Some(name.hbase_row()),
+            FencePlace::Off => None,
+        }
+    }
+
     /// The next number of the lock's counter. Numbers may be skipped, never repeated.
-    fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
-        let row = name.hbase_fence_row();
+    fn next_fence(&self, name: &LockName, row: &[u8], by: Deadline) -> Result<Fence> {
         let mut last_doubt = None;
         for _ in 0..ROUNDS {
-            let number = match self.rows.increment(&row, FENCE, by) {
+            let count = counter(row);
+            let number = match self.rows.count(count, by) {
                 Ok(number) => number,
                 // Counting twice skips a number.
                 Err(error) if error.is_in_doubt() && !by.passed() => {
@@ -164,21 +195,13 @@ impl HbaseStore {
                 }
                 Err(error) => return Err(error),
             };
-            if number >= FENCE_SEEDED {
-                return Ok(Fence(number as u64));
+            if let Some(fence) = seeded(number) {
+                return Ok(fence);
             }
-            // Created by this increment, or by one at the same moment, and without a TTL: replace it by
-            // the clock, which is above all that a counter gave out before it expired.
-            let seed = (wall_ms() as i64) << FENCE_SEED_SHIFT;
-            match self.rows.check_and_put(
-                &row,
-                FENCE,
-                &number.to_be_bytes(),
-                &seed.to_be_bytes(),
-                FENCE_TTL,
-                by,
-            ) {
-                Ok(true) => return Ok(Fence(seed as u64)),
+            // Created a moment ago through a gateway, which can neither seed a counter nor give it a TTL.
+            let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
+            match self.rows.check_and_put(row, FENCE, &found, &seed, FENCE_TTL, by) {
+                Ok(true) => return Ok(Fence(count.seed as u64)),
                 Ok(false) => {}
                 Err(error) if error.is_in_doubt() && !by.passed() => last_doubt = Some(error),
                 Err(error) => return Err(error),
@@ -186,6 +209,17 @@ impl HbaseStore {
         }
         Err(last_doubt.unwrap_or_else(|| restless(name)))
     }
+}
+
+/// The fence counter in this row. Its seed is the clock, which is above all that a counter gave out
+/// before it expired.
+fn counter(row: &[u8]) -> Count<'_> {
+    Count { row, column: FENCE, seed: (wall_ms() as i64) << FENCE_SEED_SHIFT, ttl: FENCE_TTL }
+}
+
+/// A counter's number as a fence, unless the counter was created without a seed a moment ago.
+fn seeded(number: i64) -> Option<Fence> {
+    (number >= FENCE_SEEDED).then_some(Fence(number as u64))
 }
 
 fn own_record(proof: &Proof) -> Result<Record> {
@@ -212,6 +246,13 @@ struct Tried {
     since: Moment,
 }
 
+impl Tried {
+    /// The cell as it is after an acquisition that nothing can have hidden.
+    fn as_cell(&self) -> Cell {
+        Cell { value: self.record.bytes().to_vec(), written_ms: wall_ms() }
+    }
+}
+
 /// What a round of an acquisition found.
 enum Round {
     Over(Acquired),
@@ -221,23 +262,27 @@ enum Round {
 
 impl Acquisition<'_> {
     fn run(&mut self) -> Result<Acquired> {
+        let fence_row = self.store.fence_row(self.attempt.name);
         for _ in 0..ROUNDS {
             let tried =
                 Tried { record: Record::draw(self.attempt.ttl, self.attempt.who)?, since: Moment::now() };
-            let sent = self.store.rows.check_and_put(
-                &self.row,
-                LOCK,
-                FREE,
-                tried.record.bytes(),
-                self.attempt.ttl,
-                self.attempt.by,
-            );
-            let round = match sent {
-                Ok(true) => self.count_and_prove(tried)?,
-                Ok(false) => self.look(None)?,
+            let take = Take {
+                row: &self.row,
+                column: LOCK,
+                value: tried.record.bytes(),
+                ttl: self.attempt.ttl,
+                count: fence_row.as_deref().map(counter),
+                prove: self.store.rules.proves(),
+            };
+            let round = match self.store.rows.take(&take, self.attempt.by) {
+                Ok(taken) if taken.put => {
+                    let fence = taken.counted.and_then(seeded);
+                    self.count_and_prove(tried, fence_row.as_deref(), fence, taken.found)?
+                }
+                Ok(taken) => self.look(fence_row.as_deref(), taken.found, None)?,
                 Err(error) if error.is_in_doubt() => {
                     self.open.push(tried);
-                    self.look(Some(error))?
+                    self.look(fence_row.as_deref(), None, Some(error))?
                 }
                 Err(error) => return Err(self.failed(error)),
             };
@@ -250,9 +295,14 @@ impl Acquisition<'_> {
         self.give_up()
     }
 
-    /// Reads who has the lock, after a refusal or a lost reply.
-    fn look(&mut self, doubt: Option<Error>) -> Result<Round> {
-        let cell = match self.store.rows.get(&self.row, LOCK, self.attempt.by) {
+    /// Finds out who has the lock, after a refusal or a lost reply. `found`: the cell, where it is known.
+    fn look(
+        &mut self,
+        fence_row: Option<&[u8]>,
+        found: Option<Option<Cell>>,
+        doubt: Option<Error>,
+    ) -> Result<Round> {
+        let cell = match found.map_or_else(|| self.store.rows.get(&self.row, LOCK, self.attempt.by), Ok) {
             Ok(cell) => cell,
             // Refused, and nothing of ours under way: who holds it was asked for information only.
             Err(_) if self.open.is_empty() => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
@@ -261,7 +311,7 @@ impl Acquisition<'_> {
         let Some(cell) = cell else { return Ok(Round::Again) };
         if let Some(mine) = self.open.iter().position(|tried| tried.record.bytes() == cell.value) {
             let tried = self.open.swap_remove(mine);
-            return self.count_and_prove(tried);
+            return self.count_and_prove(tried, fence_row, None, None);
         }
         match record::holder(&cell.value, cell.written_ms) {
             Some(holder) => Ok(Round::Over(Acquired::Held(holder))),
@@ -269,18 +319,33 @@ impl Acquisition<'_> {
         }
     }
 
-    /// The server put our record in: take a fence, then see the record still there.
-    fn count_and_prove(&mut self, tried: Tried) -> Result<Round> {
-        let counted = self.store.next_fence(self.attempt.name, self.attempt.by);
-        let proved =
-            counted.and_then(|fence| Ok((fence, self.store.rows.get(&self.row, LOCK, self.attempt.by)?)));
+    /// The server put our record in. What the call did not do besides is done now: count a fence, then
+    /// see the record still there. A proof from before the count proves nothing.
+    fn count_and_prove(
+        &mut self,
+        tried: Tried,
+        fence_row: Option<&[u8]>,
+        fence: Option<Fence>,
+        found: Option<Option<Cell>>,
+    ) -> Result<Round> {
+        let counted = match (fence_row, fence) {
+            (Some(row), None) => {
+                self.store.next_fence(self.attempt.name, row, self.attempt.by).map(|f| (Some(f), None))
+            }
+            (Some(_), Some(_)) | (None, _) => Ok((fence, found)),
+        };
+        let proved = counted.and_then(|(counted, found)| match found {
+            Some(cell) => Ok((counted, cell)),
+            None if counted == fence && !self.store.rules.proves() => Ok((counted, Some(tried.as_cell()))),
+            None => Ok((counted, self.store.rows.get(&self.row, LOCK, self.attempt.by)?)),
+        });
         let (fence, cell) = match proved {
             Ok(found) => found,
             Err(error) => return Err(self.hand_back(tried, error)),
         };
         let value = cell.as_ref().map_or(FREE, |cell| &cell.value);
         if value == tried.record.bytes() {
-            let grant = Grant { proof: tried.record.to_proof(), fence: Some(fence), since: tried.since };
+            let grant = Grant { proof: tried.record.to_proof(), fence, since: tried.since };
             return Ok(Round::Over(Acquired::Granted(grant)));
         }
         // Hidden by a Java client's Delete of this millisecond, or deleted by it, or expired. Hidden

@@ -21,6 +21,40 @@ pub(super) struct Cell {
     pub(super) written_ms: u64,
 }
 
+/// A record to be put where the cell is empty, and what is to be done after it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Take<'a> {
+    pub(super) row: &'a [u8],
+    pub(super) column: Column,
+    pub(super) value: &'a [u8],
+    pub(super) ttl: Duration,
+    /// The counter to add one to.
+    pub(super) count: Option<Count<'a>>,
+    /// Whether to read the cell at the end.
+    pub(super) prove: bool,
+}
+
+/// A counter, and what it begins with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Count<'a> {
+    pub(super) row: &'a [u8],
+    pub(super) column: Column,
+    /// Above all that the counter can have given out before it expired, and not below 2^40.
+    pub(super) seed: i64,
+    pub(super) ttl: Duration,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// Whether the cell was empty, and has the record now.
+    pub(super) put: bool,
+    /// The sum; `None` if the counter is still to be counted.
+    pub(super) counted: Option<i64>,
+    /// The cell afterwards; `None` if it is still to be read.
+    pub(super) found: Option<Option<Cell>>,
+}
+
 /// Single-row operations on one table, by the server's clock alone: no call carries a timestamp.
 ///
 /// # Errors
@@ -44,9 +78,15 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
         by: Deadline,
     ) -> Result<bool>;
 
-    /// Adds one to an 8-byte counter and answers the sum. A counter that is not there begins at zero;
-    /// the TTL of one that is starts anew.
-    fn increment(&self, row: &[u8], column: Column, by: Deadline) -> Result<i64>;
+    /// Adds one to an 8-byte counter, or makes it with its seed, and answers the sum. Its TTL starts anew.
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64>;
+
+    /// Puts a record into an empty cell, and in the same call as much of what follows as the transport
+    /// can: count, then read the cell.
+    fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
+        let put = self.check_and_put(take.row, take.column, b"", take.value, take.ttl, by)?;
+        Ok(Taken { put, counted: None, found: None })
+    }
 
     /// Creates the table with this family (GZ, one version) unless it exists, waits until it serves,
     /// and logs a warning where its schema is another.

@@ -15,14 +15,14 @@ use hbase_thrift::hbase::{
 
 use self::pool::Pool;
 use self::wire::Client;
-use super::rows::{Cell, Column, Rows};
+use super::rows::{Cell, Column, Count, Rows};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-pub(super) const KEYS: [&str; 2] = ["pool", "connect_timeout"];
+const KEYS: [&str; 4] = ["pool", "connect_timeout", "fence", "mixed_fleet"];
 
 /// A read, or a write that the gateway surely did not receive, is sent this often at the most.
 const SENDS: usize = 3;
@@ -143,7 +143,7 @@ impl Gateway {
             return of_table("does not exist; create it with initialize() or `dlm init`".into());
         }
         if text.contains("TableNotEnabledException") {
-            return of_table("is disabled".into());
+            return of_table(format!("is disabled; in the HBase shell: enable {:?}", self.table));
         }
         if text.contains("NoSuchColumnFamilyException") {
             return of_table("has no family D: it is not a table for locks".into());
@@ -254,9 +254,11 @@ impl Rows for Gateway {
         })
     }
 
-    fn increment(&self, row: &[u8], column: Column, by: Deadline) -> Result<i64> {
+    /// The gateway's call has no room for a seed or a TTL: a new counter begins at one and lasts for
+    /// ever, one that is there keeps the TTL it has. Whoever sees such a small number replaces it.
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
         self.call(Kind::Write, "atomicIncrement", by, |client| {
-            client.atomic_increment(self.table(), row.to_vec(), name(column), 1)
+            client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
         })
     }
 
@@ -287,7 +289,7 @@ impl Rows for Gateway {
                 Ok(true) => return Ok(()),
                 outcome if by.remaining() < CREATION_POLL => {
                     let source = outcome.err().map(Into::into);
-                    let what = "was asked for and does not serve yet".into();
+                    let what = "was asked for and does not serve yet; call initialize() again".into();
                     return Err(Error::TableCreation { table: self.table.clone(), what, source });
                 }
                 _ => std::thread::sleep(jittered(CREATION_POLL)),

@@ -70,13 +70,14 @@ impl Pool {
 
     /// Takes a place, with the connection used last if there is one.
     fn reserve(&self, by: Deadline) -> Result<Option<Link>> {
+        // Declared before the lock, so dropped after it: sockets are not closed under it.
+        let mut closing = Vec::new();
         let mut state = self.state.lock();
         loop {
             let now = Moment::now();
             let stale = state.idle.iter().take_while(|(_, used)| now.since(*used) > IDLE_MAX).count();
-            // Closed outside the lock, when `closing` goes out of scope after it.
-            let closing: Vec<_> = state.idle.drain(..stale).collect();
-            state.vacant += closing.len();
+            closing.extend(state.idle.drain(..stale));
+            state.vacant += stale;
             if let Some((link, _)) = state.idle.pop() {
                 return Ok(Some(link));
             }

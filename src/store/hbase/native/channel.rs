@@ -1,0 +1,191 @@
+//! Bytes to and from one server: a socket, with or without TLS, on which one thread may send while
+//! another receives. Every wait has a deadline.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::net::RecvFlags;
+use rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
+
+use crate::time::Deadline;
+
+/// How to secure a connection; `None`: not at all.
+pub(super) type Security = Option<Arc<ClientConfig>>;
+
+pub(super) struct Channel {
+    stream: TcpStream,
+    tls: Option<Mutex<ClientConnection>>,
+}
+
+impl Channel {
+    /// Connects, and completes the TLS handshake if there is one. `PermissionDenied` where one side does
+    /// not accept the other: trying again would not help.
+    pub(super) fn connect(
+        address: &SocketAddr,
+        host: &str,
+        security: &Security,
+        by: Deadline,
+    ) -> io::Result<Channel> {
+        let stream = TcpStream::connect_timeout(address, left(by)?)?;
+        stream.set_nodelay(true)?;
+        let Some(config) = security else { return Ok(Channel { stream, tls: None }) };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+        let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        while tls.is_handshaking() {
+            push(&mut tls, &stream, by)?;
+            if tls.is_handshaking() {
+                let mut bytes = [0; 4096];
+                let count = read_some(&stream, &mut bytes, by)?;
+                feed(&mut tls, &bytes[..count])?;
+            }
+        }
+        push(&mut tls, &stream, by)?;
+        Ok(Channel { stream, tls: Some(Mutex::new(tls)) })
+    }
+
+    /// Sends all of `bytes`. Callers take turns; after an error the connection is of no use.
+    pub(super) fn send(&self, bytes: &[u8], by: Deadline) -> io::Result<()> {
+        match &self.tls {
+            None => write_all(&self.stream, bytes, by),
+            Some(tls) => {
+                let tls = &mut *tls.try_lock_for(left(by)?).ok_or(io::ErrorKind::TimedOut)?;
+                tls.writer().write_all(bytes)?;
+                push(tls, &self.stream, by)
+            }
+        }
+    }
+
+    /// Receives some bytes, one caller at a time. `TimedOut` loses none.
+    pub(super) fn receive(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
+        let Some(tls) = &self.tls else { return read_some(&self.stream, out, by) };
+        loop {
+            let turn = || Ok::<_, io::Error>(tls.try_lock_for(left(by)?).ok_or(io::ErrorKind::TimedOut)?);
+            match turn()?.reader().read(out) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                received => return received,
+            }
+            // Not under the lock: others send meanwhile.
+            let mut bytes = [0; 4096];
+            let count = read_some(&self.stream, &mut bytes, by)?;
+            // Without a deadline, or the bytes would be lost: whoever sends has one.
+            let tls = &mut *tls.lock();
+            feed(tls, &bytes[..count])?;
+            push(tls, &self.stream, by)?;
+        }
+    }
+
+    /// Whether the server has closed an idle connection, as far as this side has heard.
+    pub(super) fn is_closed(&self) -> bool {
+        let mut byte = [0; 1];
+        let heard = rustix::net::recv(&self.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        match heard {
+            Ok((_, 0)) => true,
+            // A reply that came too late for its caller may lie there; on TLS, also a farewell.
+            Ok(_) => self.tls.is_some(),
+            Err(rustix::io::Errno::WOULDBLOCK) => false,
+            Err(_) => true,
+        }
+    }
+
+    /// Ends it for both sides, also for a thread that is receiving.
+    pub(super) fn shut(&self) {
+        // Fails only where the other side was faster.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// What is left until the deadline, as sockets want it: never zero.
+fn left(by: Deadline) -> io::Result<std::time::Duration> {
+    match by.remaining() {
+        left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
+        left => Ok(left),
+    }
+}
+
+fn read_some(mut stream: &TcpStream, out: &mut [u8], by: Deadline) -> io::Result<usize> {
+    loop {
+        stream.set_read_timeout(Some(left(by)?))?;
+        match stream.read(out) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Sockets report an expired time-out as `WouldBlock`.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            received => return received,
+        }
+    }
+}
+
+fn write_all(mut stream: &TcpStream, bytes: &[u8], by: Deadline) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(by)?))?;
+        match stream.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(taken) => rest = &rest[taken..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn feed(tls: &mut ClientConnection, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        tls.read_tls(&mut bytes)?;
+        let handshaking = tls.is_handshaking();
+        tls.process_new_packets().map_err(|error| {
+            let kind = if handshaking || is_refusal(&error) {
+                io::ErrorKind::PermissionDenied
+            } else {
+                io::ErrorKind::InvalidData
+            };
+            io::Error::new(kind, format!("TLS: {error}{}", hint(&error)))
+        })?;
+    }
+    Ok(())
+}
+
+/// In TLS 1.3 a server judges our certificate when the handshake is over for us, and before it reads
+/// anything else.
+fn is_refusal(error: &rustls::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    matches!(
+        error,
+        rustls::Error::AlertReceived(
+            Alert::CertificateRequired
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+        )
+    )
+}
+
+fn hint(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::InvalidMessage(_) => "; the server may not speak TLS at all",
+        error if is_refusal(error) => "; the server may demand a client certificate (tls_cert and tls_key)",
+        _ => "",
+    }
+}
+
+fn push(tls: &mut ClientConnection, stream: &TcpStream, by: Deadline) -> io::Result<()> {
+    while tls.wants_write() {
+        let mut bytes = Vec::new();
+        tls.write_tls(&mut bytes)?;
+        write_all(stream, &bytes, by)?;
+    }
+    Ok(())
+}

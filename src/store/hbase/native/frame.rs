@@ -1,0 +1,170 @@
+//! Frames of HBase's RPC: how requests and replies lie on the wire. Pure functions over bytes.
+//!
+//! ```text
+//! hello     "HBas" 00 50, then u32 length | ConnectionHeader
+//! request   u32 length | varint length, RequestHeader | varint length, parameter
+//! reply     u32 length | varint length, ResponseHeader | varint length, message (not after an exception)
+//! ```
+
+use std::io;
+
+use prost::Message;
+use prost::bytes::Buf;
+
+use super::messages::{ConnectionHeader, ExceptionResponse, RequestHeader, ResponseHeader, UserInformation};
+
+/// A larger reply is refused before it is allocated. Ours have a few cells; descriptors of a table and
+/// a stack trace are the largest.
+const FRAME_BYTES_MAX: u32 = 4 << 20;
+
+/// Magic, version 0, and "no SASL".
+const PREAMBLE: [u8; 6] = *b"HBas\x00\x50";
+
+/// Why bytes are no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("a reply of more than 4 MiB")]
+    TooLong,
+    #[error("a reply that cannot be read")]
+    Broken,
+    #[error("the server speaks TLS: set tls=on")]
+    Tls,
+}
+
+impl From<Unreadable> for io::Error {
+    fn from(why: Unreadable) -> io::Error {
+        let kind = match why {
+            Unreadable::TooLong | Unreadable::Broken => io::ErrorKind::InvalidData,
+            // It has not understood a word of ours.
+            Unreadable::Tls => io::ErrorKind::PermissionDenied,
+        };
+        io::Error::new(kind, why)
+    }
+}
+
+/// One reply.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reply {
+    /// The call it answers; `None` from a server that speaks of the whole connection.
+    pub(super) call_id: Option<u32>,
+    pub(super) outcome: Result<Vec<u8>, ExceptionResponse>,
+}
+
+/// What a client says first, to be sent in one piece.
+pub(super) fn hello(service: &str, user: &str) -> Vec<u8> {
+    let header = ConnectionHeader {
+        user_info: Some(UserInformation { effective_user: user.to_owned() }),
+        service_name: service.to_owned(),
+    };
+    let header = header.encode_to_vec();
+    let mut bytes = PREAMBLE.to_vec();
+    bytes.extend_from_slice(&length(header.len()));
+    bytes.extend_from_slice(&header);
+    bytes
+}
+
+pub(super) fn request(call_id: u32, method: &str, timeout_ms: u32, parameter: &impl Message) -> Vec<u8> {
+    let header = RequestHeader {
+        call_id: Some(call_id),
+        method_name: method.to_owned(),
+        request_param: true,
+        timeout_ms,
+    };
+    let (header_len, parameter_len) = (header.encoded_len(), parameter.encoded_len());
+    let total = delimited(header_len) + delimited(parameter_len);
+    let mut bytes = Vec::with_capacity(4 + total);
+    bytes.extend_from_slice(&length(total));
+    header.encode_length_delimited(&mut bytes).expect("a Vec grows");
+    parameter.encode_length_delimited(&mut bytes).expect("a Vec grows");
+    bytes
+}
+
+/// The length of the reply that begins with these four bytes; `Err` when no reply has it.
+pub(super) fn reply_length(prefix: [u8; 4]) -> Result<usize, Unreadable> {
+    match u32::from_be_bytes(prefix) {
+        length @ ..=FRAME_BYTES_MAX => Ok(length as usize),
+        // An alert of TLS 1.0 to 1.3: the answer to a client that speaks plainly.
+        0x1503_0000..=0x1503_04ff => Err(Unreadable::Tls),
+        _ => Err(Unreadable::TooLong),
+    }
+}
+
+/// Reads a reply without its length.
+pub(super) fn reply(frame: &[u8]) -> Result<Reply, Unreadable> {
+    let mut rest = frame;
+    let header = ResponseHeader::decode_length_delimited(&mut rest).map_err(|_| Unreadable::Broken)?;
+    if let Some(exception) = header.exception {
+        return Ok(Reply { call_id: header.call_id, outcome: Err(exception) });
+    }
+    let length = prost::decode_length_delimiter(&mut rest).map_err(|_| Unreadable::Broken)?;
+    if length != rest.remaining() {
+        return Err(Unreadable::Broken);
+    }
+    Ok(Reply { call_id: header.call_id, outcome: Ok(rest.to_vec()) })
+}
+
+fn delimited(len: usize) -> usize {
+    prost::length_delimiter_len(len) + len
+}
+
+/// Requests hold a few rows and values of bounded size: far from 4 GiB.
+fn length(len: usize) -> [u8; 4] {
+    u32::try_from(len).expect("a request is small").to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::messages::{Get, GetRequest};
+    use super::*;
+
+    fn framed(header: &ResponseHeader, message: Option<&[u8]>) -> Vec<u8> {
+        let mut bytes = header.encode_length_delimited_to_vec();
+        if let Some(message) = message {
+            prost::encode_length_delimiter(message.len(), &mut bytes).unwrap();
+            bytes.extend_from_slice(message);
+        }
+        bytes
+    }
+
+    /// Bytes of a connection that a server accepted.
+    #[test]
+    fn the_hello_is_preamble_then_length_then_header() {
+        let bytes = hello("ClientService", "me");
+        assert_eq!(&bytes[..10], b"HBas\x00\x50\x00\x00\x00\x15");
+        assert_eq!(&bytes[10..], b"\x0a\x04\x0a\x02me\x12\x0dClientService");
+    }
+
+    #[test]
+    fn a_request_has_both_parts_also_when_the_parameter_is_empty() {
+        let empty = request(7, "GetClusterId", 100, &super::super::messages::Empty {});
+        assert_eq!(empty[..4], u32::to_be_bytes(empty.len() as u32 - 4));
+        assert_eq!(empty.last(), Some(&0));
+        let get = GetRequest { region: None, get: Some(Get { row: b"r".to_vec(), column: vec![] }) };
+        let bytes = request(7, "Get", 100, &get);
+        assert!(bytes.ends_with(b"\x05\x12\x03\x0a\x01r"), "{bytes:?}");
+    }
+
+    #[test]
+    fn lengths_that_no_reply_has_are_refused_before_allocation() {
+        assert_eq!(reply_length([0, 0, 1, 0]), Ok(256));
+        assert!(reply_length([0xff; 4]).is_err());
+        assert_eq!(reply_length(*b"HTTP"), Err(Unreadable::TooLong));
+        assert_eq!(reply_length([0x15, 3, 3, 0]), Err(Unreadable::Tls));
+    }
+
+    #[test]
+    fn a_reply_cut_anywhere_is_an_error_and_never_a_panic() {
+        let header = ResponseHeader { call_id: Some(3), exception: None };
+        let whole = framed(&header, Some(b"message"));
+        assert_eq!(reply(&whole).unwrap(), Reply { call_id: Some(3), outcome: Ok(b"message".to_vec()) });
+        for cut in 0..whole.len() {
+            assert!(reply(&whole[..cut]).is_err(), "cut at {cut}");
+        }
+        let mut longer = whole;
+        longer.push(0);
+        assert!(reply(&longer).is_err(), "bytes behind the message");
+        let exception = ExceptionResponse { class: "a.B".into(), ..Default::default() };
+        let failed = framed(&ResponseHeader { call_id: None, exception: Some(exception.clone()) }, None);
+        assert_eq!(reply(&failed).unwrap(), Reply { call_id: None, outcome: Err(exception) });
+    }
+}

@@ -1,0 +1,426 @@
+//! HBase's protobuf messages, as far as locks need them. Fields left out are skipped by the decoder and
+//! have their defaults at the server; numbers are those of HBase 2.4 to 3.0.
+//!
+//! Enumerations are plain numbers with constants beside them: a value of a later version must not make
+//! a message unreadable.
+
+use prost::Message;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct UserInformation {
+    #[prost(string, tag = "1")]
+    pub(super) effective_user: String,
+}
+
+/// Opens a connection. No codec is named, so that all cells travel inside the messages.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ConnectionHeader {
+    #[prost(message, optional, tag = "1")]
+    pub(super) user_info: Option<UserInformation>,
+    #[prost(string, tag = "2")]
+    pub(super) service_name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RequestHeader {
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) call_id: Option<u32>,
+    #[prost(string, tag = "3")]
+    pub(super) method_name: String,
+    #[prost(bool, tag = "4")]
+    pub(super) request_param: bool,
+    #[prost(uint32, tag = "7")]
+    pub(super) timeout_ms: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ResponseHeader {
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) call_id: Option<u32>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) exception: Option<ExceptionResponse>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExceptionResponse {
+    #[prost(string, tag = "1")]
+    pub(super) class: String,
+    #[prost(string, tag = "2")]
+    pub(super) stack: String,
+    #[prost(string, optional, tag = "3")]
+    pub(super) hostname: Option<String>,
+    #[prost(int32, optional, tag = "4")]
+    pub(super) port: Option<i32>,
+    #[prost(bool, tag = "5")]
+    pub(super) do_not_retry: bool,
+}
+
+/// An exception inside a `MultiResponse`: class name and, as bytes, message and stack.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct NameBytesPair {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) value: Vec<u8>,
+}
+
+pub(super) const REGION_NAME: i32 = 1;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RegionSpecifier {
+    #[prost(int32, tag = "1")]
+    pub(super) kind: i32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) value: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Column {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) family: Vec<u8>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub(super) qualifier: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Get {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) row: Vec<u8>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) column: Vec<Column>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) region: Option<RegionSpecifier>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) get: Option<Get>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) result: Option<RowResult>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RowResult {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) cell: Vec<Cell>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Cell {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) row: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) family: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) qualifier: Vec<u8>,
+    #[prost(uint64, tag = "4")]
+    pub(super) timestamp: u64,
+    #[prost(bytes = "vec", tag = "6")]
+    pub(super) value: Vec<u8>,
+}
+
+pub(super) const INCREMENT: i32 = 1;
+pub(super) const PUT: i32 = 2;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MutationProto {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) row: Vec<u8>,
+    #[prost(int32, optional, tag = "2")]
+    pub(super) kind: Option<i32>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) column_value: Vec<ColumnValue>,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) attribute: Vec<NameBytesPair>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ColumnValue {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) family: Vec<u8>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) qualifier_value: Vec<QualifierValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct QualifierValue {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) qualifier: Vec<u8>,
+    /// Present also when empty: an empty cell is a value.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub(super) value: Option<Vec<u8>>,
+}
+
+pub(super) const EQUAL: i32 = 2;
+pub(super) const NOT_EQUAL: i32 = 3;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Condition {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) row: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) family: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) qualifier: Vec<u8>,
+    #[prost(int32, optional, tag = "4")]
+    pub(super) compare: Option<i32>,
+    #[prost(message, optional, tag = "5")]
+    pub(super) comparator: Option<Comparator>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Comparator {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) serialized: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BinaryComparator {
+    #[prost(message, optional, tag = "1")]
+    pub(super) comparable: Option<Comparable>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Comparable {
+    /// Present also when empty: that asks for no cell, or an empty one.
+    #[prost(bytes = "vec", optional, tag = "1")]
+    pub(super) value: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MultiRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) region_action: Vec<RegionAction>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RegionAction {
+    #[prost(message, optional, tag = "1")]
+    pub(super) region: Option<RegionSpecifier>,
+    #[prost(bool, tag = "2")]
+    pub(super) atomic: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) action: Vec<Action>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) condition: Option<Condition>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Action {
+    #[prost(uint32, optional, tag = "1")]
+    pub(super) index: Option<u32>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) mutation: Option<MutationProto>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) get: Option<Get>,
+}
+
+/// One result per region action, in the order of the request.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MultiResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) region_action_result: Vec<RegionActionResult>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RegionActionResult {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) result_or_exception: Vec<ResultOrException>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) exception: Option<NameBytesPair>,
+    #[prost(bool, optional, tag = "3")]
+    pub(super) processed: Option<bool>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ResultOrException {
+    #[prost(message, optional, tag = "2")]
+    pub(super) result: Option<RowResult>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) exception: Option<NameBytesPair>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ScanRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) region: Option<RegionSpecifier>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) scan: Option<Scan>,
+    #[prost(uint32, tag = "4")]
+    pub(super) number_of_rows: u32,
+    #[prost(bool, tag = "5")]
+    pub(super) close_scanner: bool,
+    #[prost(uint32, tag = "11")]
+    pub(super) limit_of_rows: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Scan {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) column: Vec<Column>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) start_row: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub(super) stop_row: Vec<u8>,
+    #[prost(uint32, tag = "7")]
+    pub(super) max_versions: u32,
+    #[prost(bool, tag = "15")]
+    pub(super) reversed: bool,
+    #[prost(uint32, tag = "17")]
+    pub(super) caching: u32,
+    #[prost(bool, tag = "21")]
+    pub(super) include_start_row: bool,
+    #[prost(bool, tag = "22")]
+    pub(super) include_stop_row: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ScanResponse {
+    #[prost(message, repeated, tag = "5")]
+    pub(super) results: Vec<RowResult>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TableName {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) namespace: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) qualifier: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RegionInfo {
+    #[prost(uint64, tag = "1")]
+    pub(super) region_id: u64,
+    #[prost(message, optional, tag = "2")]
+    pub(super) table: Option<TableName>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) start_key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub(super) end_key: Vec<u8>,
+    #[prost(bool, tag = "5")]
+    pub(super) offline: bool,
+    /// Split: its daughters serve its rows.
+    #[prost(bool, tag = "6")]
+    pub(super) split: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ServerName {
+    #[prost(string, tag = "1")]
+    pub(super) host: String,
+    #[prost(uint32, tag = "2")]
+    pub(super) port: u32,
+}
+
+/// What `ClientMetaService` takes: nothing.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Empty {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetActiveMasterResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) server_name: Option<ServerName>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetMetaRegionLocationsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) locations: Vec<RegionLocation>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RegionLocation {
+    #[prost(message, optional, tag = "1")]
+    pub(super) region_info: Option<RegionInfo>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) server_name: Option<ServerName>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TableSchema {
+    #[prost(message, optional, tag = "1")]
+    pub(super) table_name: Option<TableName>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) column_families: Vec<ColumnFamilySchema>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ColumnFamilySchema {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) name: Vec<u8>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) attributes: Vec<BytesBytesPair>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BytesBytesPair {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) first: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) second: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CreateTableRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) table_schema: Option<TableSchema>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub(super) split_keys: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CreateTableResponse {
+    #[prost(uint64, optional, tag = "1")]
+    pub(super) proc_id: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetProcedureResultRequest {
+    #[prost(uint64, tag = "1")]
+    pub(super) proc_id: u64,
+}
+
+pub(super) const PROCEDURE_NOT_FOUND: i32 = 0;
+pub(super) const PROCEDURE_RUNNING: i32 = 1;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetProcedureResultResponse {
+    #[prost(int32, tag = "1")]
+    pub(super) state: i32,
+    #[prost(message, optional, tag = "5")]
+    pub(super) exception: Option<ForeignException>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ForeignException {
+    #[prost(message, optional, tag = "2")]
+    pub(super) generic_exception: Option<GenericException>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GenericException {
+    #[prost(string, tag = "1")]
+    pub(super) class_name: String,
+    #[prost(string, tag = "2")]
+    pub(super) message: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetTableDescriptorsRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) table_names: Vec<TableName>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetTableDescriptorsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) table_schema: Vec<TableSchema>,
+}

@@ -1,0 +1,433 @@
+//! HBase spoken to directly: masters, hbase:meta and RegionServers, over their own RPC (2.4 and later).
+//!
+//! ```text
+//! Native (what a request becomes, and what an exception or a lost reply means)
+//!   cluster (master, meta, regions)  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
+//!   messages, exception, frame: what travels
+//! ```
+
+mod channel;
+mod cluster;
+mod connection;
+mod exception;
+mod frame;
+mod messages;
+mod options;
+mod table;
+
+use std::time::Duration;
+
+use self::cluster::{CLIENT_SERVICE, Cluster, Lookup, Region};
+use self::connection::Failure;
+use self::exception::{Exception, Reaction};
+use self::messages::{
+    Action, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get, GetRequest,
+    GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NOT_EQUAL, NameBytesPair, PUT,
+    QualifierValue, RegionAction, RegionActionResult, RowResult,
+};
+use super::rows::{Cell, Column, Count, Rows, Take, Taken};
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::time::{Deadline, jittered};
+use options::Setup;
+
+/// Pauses between looks at a region that is moving, a server that starts, a queue that is full.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+const PAUSE_LONGEST: Duration = Duration::from_millis(500);
+
+const TTL: &str = "_ttl";
+const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
+
+#[derive(Debug)]
+pub(super) struct Native {
+    place: String,
+    table: String,
+    cluster: Cluster,
+}
+
+/// Whether a request changes anything: decides what a lost reply means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+}
+
+/// Why one send of a request has no result.
+enum Trouble {
+    Lookup(Lookup),
+    Call(Failure),
+}
+
+impl From<Exception> for Trouble {
+    fn from(exception: Exception) -> Trouble {
+        Trouble::Call(Failure::Exception(exception))
+    }
+}
+
+impl Native {
+    /// No I/O until the first call, but for reading the files that the TLS options name.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
+    pub(super) fn new(masters: &str, table: &str, options: Options) -> Result<Native> {
+        let Setup { masters, place, user, security, connect_timeout } = Setup::read(masters, table, options)?;
+        let cluster = Cluster::new(masters, table, user, security, connect_timeout);
+        Ok(Native { place, table: table.to_owned(), cluster })
+    }
+
+    /// Has `request` made of the region that holds `row`, sent to its server, and `read` from the answer;
+    /// and again wherever the request was surely not applied, until `by`.
+    fn on_region<T>(
+        &self,
+        kind: Kind,
+        what: &str,
+        row: &[u8],
+        by: Deadline,
+        request: impl Fn(&Region, Deadline) -> Result<T, Trouble>,
+    ) -> Result<T> {
+        let (mut pause, mut followed) = (PAUSE_FIRST, false);
+        loop {
+            let (trouble, told) = match self.cluster.region(row, by) {
+                Ok(region) => match request(&region, by) {
+                    Ok(answer) => return Ok(answer),
+                    Err(trouble) => {
+                        let told = self.learn(&region, &trouble, !followed);
+                        (trouble, told)
+                    }
+                },
+                Err(lookup) => (Trouble::Lookup(lookup), false),
+            };
+            if !may_be_sent_again(kind, &trouble) || by.remaining() <= pause {
+                return Err(self.explain(kind, what, trouble));
+            }
+            if told {
+                followed = true;
+                continue;
+            }
+            std::thread::sleep(jittered(pause));
+            pause = (pause * 2).min(PAUSE_LONGEST);
+        }
+    }
+
+    /// What a failure tells about where the region is; whether it was told where to ask at once.
+    ///
+    /// Only one server's word is taken for that in a call. Of a region that was split after it moved to
+    /// and fro, two servers say of each other that it went there, and only meta knows better.
+    fn learn(&self, region: &Region, trouble: &Trouble, believe: bool) -> bool {
+        match trouble {
+            Trouble::Call(Failure::Exception(exception)) => match exception.reaction() {
+                Reaction::Elsewhere(Some((host, port))) if believe => {
+                    self.cluster.moved(region, host, port);
+                    return true;
+                }
+                Reaction::Elsewhere(_) | Reaction::Leave => self.cluster.forget(region),
+                Reaction::Busy | Reaction::Refused | Reaction::Unknown => {}
+            },
+            Trouble::Call(Failure::NotSent(_) | Failure::Lost(_) | Failure::Unwelcome(_)) => {
+                self.cluster.forget(region);
+            }
+            Trouble::Lookup(_) => {}
+        }
+        false
+    }
+
+    fn explain(&self, kind: Kind, what: &str, trouble: Trouble) -> Error {
+        let store = self.place.clone();
+        match trouble {
+            Trouble::Lookup(Lookup::NoTable) => {
+                self.of_table("does not exist; create it with initialize() or `dlm init`")
+            }
+            Trouble::Lookup(Lookup::Call(step, Failure::Exception(exception))) if !exception.may_pass() => {
+                self.explain_exception(Kind::Read, step, exception)
+            }
+            Trouble::Lookup(Lookup::Call(step, failure)) if !matches!(failure, Failure::Exception(_)) => {
+                Error::Connection { store, what: step.into(), source: Some(failure.into()) }
+            }
+            Trouble::Lookup(lookup) => {
+                Error::RetriesExhausted { store, what: what.into(), source: Some(lookup.into()) }
+            }
+            Trouble::Call(Failure::Exception(exception)) => self.explain_exception(kind, what, exception),
+            Trouble::Call(failure @ Failure::Lost(_)) if kind == Kind::Write => {
+                Error::InDoubt { what: format!("{store}: {what}: no answer"), source: Some(failure.into()) }
+            }
+            Trouble::Call(failure) => {
+                Error::Connection { store, what: what.into(), source: Some(failure.into()) }
+            }
+        }
+    }
+
+    fn explain_exception(&self, kind: Kind, what: &str, exception: Exception) -> Error {
+        let store = self.place.clone();
+        match exception.class.as_str() {
+            "TableNotFoundException" => {
+                return self.of_table("does not exist; create it with initialize() or `dlm init`");
+            }
+            "TableNotEnabledException" => return self.of_table("is disabled"),
+            "NoSuchColumnFamilyException" => {
+                return self.of_table("has no family D: it is not a table for locks");
+            }
+            _ => {}
+        }
+        match exception.reaction() {
+            Reaction::Unknown if kind == Kind::Write => {
+                Error::InDoubt { what: format!("{store}: {what}"), source: Some(exception.into()) }
+            }
+            Reaction::Refused => {
+                Error::Internal { what: format!("{store}: {what}"), source: Some(exception.into()) }
+            }
+            _ => Error::RetriesExhausted { store, what: what.into(), source: Some(exception.into()) },
+        }
+    }
+
+    fn of_table(&self, what: &str) -> Error {
+        Error::TableCreation { table: self.table.clone(), what: what.into(), source: None }
+    }
+
+    fn multi(
+        &self,
+        region: &Region,
+        actions: Vec<RegionAction>,
+        by: Deadline,
+    ) -> Result<Vec<RegionActionResult>, Trouble> {
+        let expected = actions.len();
+        let request = MultiRequest { region_action: actions };
+        let answer: MultiResponse = self
+            .cluster
+            .call(&region.server, CLIENT_SERVICE, "Multi", &request, by)
+            .map_err(Trouble::Call)?;
+        if answer.region_action_result.len() == expected {
+            Ok(answer.region_action_result)
+        } else {
+            Err(senseless())
+        }
+    }
+}
+
+impl Rows for Native {
+    fn describe(&self) -> String {
+        self.place.clone()
+    }
+
+    fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>> {
+        self.on_region(Kind::Read, "Get", row, by, |region, by| {
+            let request = GetRequest { region: region.specifier(), get: Some(get(row, column)) };
+            let answer: GetResponse = self
+                .cluster
+                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
+                .map_err(Trouble::Call)?;
+            Ok(answer.result.and_then(first_cell))
+        })
+    }
+
+    fn check_and_put(
+        &self,
+        row: &[u8],
+        column: Column,
+        expected: &[u8],
+        value: &[u8],
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<bool> {
+        self.on_region(Kind::Write, "conditional Put", row, by, |region, by| {
+            let put = mutation(PUT, row, column, value, ttl);
+            let results =
+                self.multi(region, vec![conditional(region, row, column, EQUAL, expected, vec![put])], by)?;
+            let result = results.into_iter().next().ok_or_else(senseless)?;
+            processed(&result)
+        })
+    }
+
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
+        self.on_region(Kind::Write, "counting", count.row, by, |region, by| {
+            let actions = vec![begin_counting(region, count), go_on_counting(region, count)];
+            let either = self.multi(region, actions, by)?;
+            for result in &either {
+                if processed(result)? {
+                    return counted(result);
+                }
+            }
+            // It came or went between the two looks: nothing was counted.
+            Err(senseless())
+        })
+    }
+
+    fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
+        self.on_region(Kind::Write, "conditional Put with count and proof", take.row, by, |region, by| {
+            let mut mutations = vec![mutation(PUT, take.row, take.column, take.value, take.ttl)];
+            // A counter that a split has put into another region is counted by a call of its own.
+            let count = take.count.filter(|count| region.holds(count.row));
+            let (within, beside) = match count {
+                Some(count) if count.row == take.row => (Some(count), None),
+                count => (None, count),
+            };
+            let mut actions = Vec::new();
+            if let Some(count) = within {
+                actions.push(begin_counting(region, count));
+                mutations.push(counting(count, 1));
+            }
+            actions.push(conditional(region, take.row, take.column, EQUAL, b"", mutations));
+            if let Some(count) = beside {
+                actions.push(begin_counting(region, count));
+                actions.push(go_on_counting(region, count));
+            }
+            let prove = take.prove && (count.is_some() || take.count.is_none());
+            if prove {
+                actions.push(reading(region, take.row, take.column));
+            }
+            let results = self.multi(region, actions, by)?;
+            let mut results = results.into_iter().skip(usize::from(within.is_some()));
+            let first = results.next().ok_or_else(senseless)?;
+            let put = processed(&first)?;
+            // From here on the Put is decided: what fails below is asked for again by itself.
+            let sum = if within.is_some() {
+                if put { counted(&first).ok() } else { None }
+            } else if beside.is_some() {
+                let either: Vec<_> = results.by_ref().take(2).collect();
+                either
+                    .iter()
+                    .find(|result| result.processed == Some(true))
+                    .and_then(|result| counted(result).ok())
+            } else {
+                None
+            };
+            let found = if prove { results.next().and_then(|result| found(result).ok()) } else { None };
+            Ok(Taken { put, counted: sum, found })
+        })
+    }
+
+    fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
+        self.create_table(family, by)
+    }
+}
+
+/// A write may be sent again only if it was surely not applied, a read always.
+fn may_be_sent_again(kind: Kind, trouble: &Trouble) -> bool {
+    // Looking up is reading, whatever it is for.
+    let (kind, failure) = match trouble {
+        Trouble::Lookup(Lookup::NoTable) => return false,
+        Trouble::Lookup(Lookup::NotServed | Lookup::Garbage) => return true,
+        Trouble::Lookup(Lookup::Call(_, failure)) => (Kind::Read, failure),
+        Trouble::Call(failure) => (kind, failure),
+    };
+    match failure {
+        Failure::NotSent(_) => true,
+        Failure::Lost(_) => kind == Kind::Read,
+        Failure::Unwelcome(_) => false,
+        Failure::Exception(exception) => match exception.reaction() {
+            Reaction::Unknown => kind == Kind::Read && exception.may_pass(),
+            _ => exception.may_pass(),
+        },
+    }
+}
+
+/// The server did what it should not: nobody knows what it did besides.
+fn senseless() -> Trouble {
+    let error =
+        std::io::Error::new(std::io::ErrorKind::InvalidData, "an answer that does not fit the request");
+    Trouble::Call(Failure::Lost(error))
+}
+
+fn get(row: &[u8], column: Column) -> Get {
+    let qualifier = vec![column.qualifier.as_bytes().to_vec()];
+    Get {
+        row: row.to_vec(),
+        column: vec![messages::Column { family: column.family.as_bytes().to_vec(), qualifier }],
+    }
+}
+
+/// No timestamp: the server's clock alone counts.
+fn mutation(kind: i32, row: &[u8], column: Column, value: &[u8], ttl: Duration) -> MutationProto {
+    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+    let cell =
+        QualifierValue { qualifier: column.qualifier.as_bytes().to_vec(), value: Some(value.to_vec()) };
+    MutationProto {
+        row: row.to_vec(),
+        kind: Some(kind),
+        column_value: vec![ColumnValue {
+            family: column.family.as_bytes().to_vec(),
+            qualifier_value: vec![cell],
+        }],
+        attribute: vec![NameBytesPair { name: TTL.into(), value: ttl_ms.to_be_bytes().to_vec() }],
+    }
+}
+
+fn conditional(
+    region: &Region,
+    row: &[u8],
+    column: Column,
+    compare: i32,
+    with: &[u8],
+    mutations: Vec<MutationProto>,
+) -> RegionAction {
+    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(with.to_vec()) }) };
+    RegionAction {
+        region: region.specifier(),
+        atomic: true,
+        action: numbered(mutations),
+        condition: Some(Condition {
+            row: row.to_vec(),
+            family: column.family.as_bytes().to_vec(),
+            qualifier: column.qualifier.as_bytes().to_vec(),
+            compare: Some(compare),
+            comparator: Some(Comparator {
+                name: COMPARATOR.into(),
+                serialized: prost::Message::encode_to_vec(&comparator),
+            }),
+        }),
+    }
+}
+
+/// Makes the counter with its seed where there is none.
+fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
+    conditional(region, count.row, count.column, EQUAL, b"", vec![counting(count, count.seed)])
+}
+
+/// Adds one where there is a counter. Of this and the one above exactly one is processed.
+fn go_on_counting(region: &Region, count: Count<'_>) -> RegionAction {
+    conditional(region, count.row, count.column, NOT_EQUAL, b"", vec![counting(count, 1)])
+}
+
+fn counting(count: Count<'_>, amount: i64) -> MutationProto {
+    mutation(INCREMENT, count.row, count.column, &amount.to_be_bytes(), count.ttl)
+}
+
+fn reading(region: &Region, row: &[u8], column: Column) -> RegionAction {
+    let action = Action { index: Some(0), mutation: None, get: Some(get(row, column)) };
+    RegionAction { region: region.specifier(), atomic: false, action: vec![action], condition: None }
+}
+
+fn numbered(mutations: Vec<MutationProto>) -> Vec<Action> {
+    let action = |(index, mutation)| Action { index: Some(index), mutation: Some(mutation), get: None };
+    (0..).zip(mutations).map(action).collect()
+}
+
+fn check(result: &RegionActionResult) -> Result<(), Trouble> {
+    let inner = result.result_or_exception.iter().find_map(|part| part.exception.clone());
+    match result.exception.clone().or(inner) {
+        Some(exception) => Err(Exception::from(exception).into()),
+        None => Ok(()),
+    }
+}
+
+fn processed(result: &RegionActionResult) -> Result<bool, Trouble> {
+    check(result)?;
+    result.processed.ok_or_else(senseless)
+}
+
+fn found(mut result: RegionActionResult) -> Result<Option<Cell>, Trouble> {
+    check(&result)?;
+    Ok(result.result_or_exception.pop().and_then(|part| part.result).and_then(first_cell))
+}
+
+/// An increment's sum. Its cells sit in the first part, whatever the action's index.
+fn counted(result: &RegionActionResult) -> Result<i64, Trouble> {
+    check(result)?;
+    let cell = result.result_or_exception.first().and_then(|part| part.result.as_ref()?.cell.first());
+    let bytes = cell.and_then(|cell| cell.value.as_slice().try_into().ok());
+    bytes.map(i64::from_be_bytes).ok_or_else(senseless)
+}
+
+fn first_cell(result: RowResult) -> Option<Cell> {
+    let cell = result.cell.into_iter().next()?;
+    Some(Cell { value: cell.value, written_ms: cell.timestamp })
+}

@@ -1,0 +1,201 @@
+//! Creating the table as the Java library does: GZ, one version, split at every first byte.
+
+use std::time::Duration;
+
+use super::cluster::{Address, Lookup, MASTER_SERVICE};
+use super::connection::Failure;
+use super::exception::{Exception, Reaction};
+use super::messages::{
+    BytesBytesPair, ColumnFamilySchema, CreateTableRequest, CreateTableResponse, ForeignException,
+    GetProcedureResultRequest, GetProcedureResultResponse, GetTableDescriptorsRequest,
+    GetTableDescriptorsResponse, PROCEDURE_NOT_FOUND, PROCEDURE_RUNNING, TableName, TableSchema,
+};
+use super::{Native, Rows, Trouble};
+use crate::error::{Error, Result};
+use crate::store::hbase::rows::Column;
+use crate::time::{Deadline, jittered};
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// What makes a family one for locks. HBase's defaults do for the rest.
+const ATTRIBUTES: [(&str, &str); 2] = [("VERSIONS", "1"), ("COMPRESSION", "GZ")];
+
+/// The TTL of a family that has none. A cell lives for the shorter of its own and its family's.
+const FOREVER_S: &[u8] = b"2147483647";
+
+impl Native {
+    pub(super) fn create_table(&self, family: &'static str, by: Deadline) -> Result<()> {
+        let failed = |trouble: Trouble| match self.explain(super::Kind::Read, "creating the table", trouble) {
+            error @ (Error::Connection { .. } | Error::TableCreation { .. }) => error,
+            error => Error::TableCreation {
+                table: self.table.clone(),
+                what: "could not be created".into(),
+                source: Some(error.into()),
+            },
+        };
+        match self.described(by).map_err(failed)? {
+            Some(schema) => self.check_schema(family, &schema)?,
+            None => {
+                self.ask_for_table(family, by).map_err(failed)?;
+                if let Some(schema) = self.described(by).map_err(failed)? {
+                    self.check_schema(family, &schema)?;
+                }
+            }
+        }
+        // The procedure of another creator may be under way: rows that can be read decide.
+        for row in [&b"\x00"[..], b"\x80", b"\xff\xff"] {
+            self.wait_for_row(row, family, by)?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_row(&self, row: &[u8], family: &'static str, by: Deadline) -> Result<()> {
+        loop {
+            match self.get(row, Column { family, qualifier: "L" }, by) {
+                Ok(_) => return Ok(()),
+                Err(Error::TableCreation { .. }) if by.remaining() > POLL => {
+                    std::thread::sleep(jittered(POLL))
+                }
+                Err(error) => {
+                    return Err(Error::TableCreation {
+                        table: self.table.clone(),
+                        what: "exists and does not serve yet".into(),
+                        source: Some(error.into()),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Asks the master, and waits for its procedure. Another creator who was faster is as good.
+    fn ask_for_table(&self, family: &str, by: Deadline) -> Result<(), Trouble> {
+        let attribute =
+            |(key, value): (&str, &str)| BytesBytesPair { first: key.into(), second: value.into() };
+        let schema = TableSchema {
+            table_name: Some(self.table_name()),
+            column_families: vec![ColumnFamilySchema {
+                name: family.into(),
+                attributes: ATTRIBUTES.into_iter().map(attribute).collect(),
+            }],
+        };
+        // One key for each first byte, 00 included, as the Java library has them: 257 regions, the first
+        // of them always empty.
+        let split_keys = (0..=255u8).map(|byte| vec![byte]).collect();
+        let request = CreateTableRequest { table_schema: Some(schema), split_keys };
+        let created: Result<CreateTableResponse, Trouble> = self.on_master("CreateTable", by, &request);
+        let proc_id = match created {
+            Ok(response) => response.proc_id.unwrap_or_default(),
+            Err(trouble) if is_exception(&trouble, "TableExistsException") => return Ok(()),
+            // Whether the master goes on with it is seen by looking for the table.
+            Err(Trouble::Call(Failure::Lost(_))) => return self.wait_for_description(by),
+            Err(trouble) => return Err(trouble),
+        };
+        loop {
+            let result: GetProcedureResultResponse =
+                self.on_master("getProcedureResult", by, &GetProcedureResultRequest { proc_id })?;
+            match (result.state, result.exception) {
+                (_, Some(exception)) => return outcome(exception),
+                (PROCEDURE_RUNNING, None) if by.remaining() > POLL => std::thread::sleep(jittered(POLL)),
+                // Forgotten by the master: it ended long ago, or another one took over.
+                (PROCEDURE_NOT_FOUND, None) => return self.wait_for_description(by),
+                (_, None) => return Ok(()),
+            }
+        }
+    }
+
+    fn wait_for_description(&self, by: Deadline) -> Result<(), Trouble> {
+        loop {
+            match self.described(by) {
+                Ok(Some(_)) => return Ok(()),
+                Err(trouble) if by.remaining() <= POLL => return Err(trouble),
+                Ok(None) if by.remaining() <= POLL => return Err(Trouble::Lookup(Lookup::NoTable)),
+                Ok(None) | Err(_) => std::thread::sleep(jittered(POLL)),
+            }
+        }
+    }
+
+    fn described(&self, by: Deadline) -> Result<Option<TableSchema>, Trouble> {
+        let request = GetTableDescriptorsRequest { table_names: vec![self.table_name()] };
+        match self.on_master::<GetTableDescriptorsResponse>("GetTableDescriptors", by, &request) {
+            Ok(response) => Ok(response.table_schema.into_iter().next()),
+            Err(trouble) if is_exception(&trouble, "TableNotFoundException") => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// One request to the active master, wherever that is by now. Sent again only where it was not run.
+    fn on_master<T: prost::Message + Default>(
+        &self,
+        method: &str,
+        by: Deadline,
+        request: &impl prost::Message,
+    ) -> Result<T, Trouble> {
+        loop {
+            let sent = self.cluster.active_master(by).map_err(Trouble::Lookup).and_then(|master: Address| {
+                self.cluster.call(&master, MASTER_SERVICE, method, request, by).map_err(Trouble::Call)
+            });
+            match sent {
+                Err(trouble) if waits_for_master(&trouble) && by.remaining() > POLL => {
+                    std::thread::sleep(jittered(POLL));
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    fn table_name(&self) -> TableName {
+        let (namespace, qualifier) = self.table.split_once(':').unwrap_or(("default", &self.table));
+        TableName { namespace: namespace.into(), qualifier: qualifier.into() }
+    }
+
+    fn check_schema(&self, family: &str, schema: &TableSchema) -> Result<()> {
+        let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
+            return Err(
+                self.of_table(&format!("exists and has no family {family}: it is not a table for locks"))
+            );
+        };
+        for (key, expected) in ATTRIBUTES {
+            let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());
+            let value =
+                attribute.map_or("its default".into(), |found| String::from_utf8_lossy(&found.second));
+            if value != expected {
+                log::warn!(
+                    "table {:?}, family {family}: {key} is {value}, expected is {expected}",
+                    self.table
+                );
+            }
+        }
+        let ttl = found.attributes.iter().find(|attribute| attribute.first == b"TTL");
+        if let Some(ttl) = ttl.filter(|ttl| ttl.second != FOREVER_S && ttl.second != b"FOREVER") {
+            log::warn!(
+                "table {:?}, family {family}: TTL is {} s, expected is none: longer leases end by then, fences fall back",
+                self.table,
+                String::from_utf8_lossy(&ttl.second)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A master that starts, or was replaced a moment ago.
+fn waits_for_master(trouble: &Trouble) -> bool {
+    match trouble {
+        Trouble::Call(Failure::Exception(exception)) => {
+            matches!(exception.reaction(), Reaction::Leave | Reaction::Busy)
+        }
+        // The last that was heard of may be the one that is gone.
+        Trouble::Call(Failure::NotSent(_)) | Trouble::Lookup(Lookup::NotServed) => true,
+        Trouble::Call(Failure::Lost(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
+    }
+}
+
+fn is_exception(trouble: &Trouble, class: &str) -> bool {
+    matches!(trouble, Trouble::Call(Failure::Exception(exception)) if exception.class == class)
+}
+
+/// How a procedure ended that ended with an exception.
+fn outcome(exception: ForeignException) -> Result<(), Trouble> {
+    let told = exception.generic_exception.unwrap_or_default();
+    let exception = Exception::told(&told.class_name, &told.message);
+    if exception.class == "TableExistsException" { Ok(()) } else { Err(exception.into()) }
+}

@@ -1,0 +1,217 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Collectors;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.hbase.HBaseConfiguration;
+import org.apache.hadoop.hbase.HRegionLocation;
+import org.apache.hadoop.hbase.ServerName;
+import org.apache.hadoop.hbase.TableName;
+import org.apache.hadoop.hbase.client.Admin;
+import org.apache.hadoop.hbase.client.CheckAndMutate;
+import org.apache.hadoop.hbase.client.ColumnFamilyDescriptor;
+import org.apache.hadoop.hbase.client.ColumnFamilyDescriptorBuilder;
+import org.apache.hadoop.hbase.client.Connection;
+import org.apache.hadoop.hbase.client.ConnectionFactory;
+import org.apache.hadoop.hbase.client.Delete;
+import org.apache.hadoop.hbase.client.Put;
+import org.apache.hadoop.hbase.client.RegionLocator;
+import org.apache.hadoop.hbase.client.Table;
+import org.apache.hadoop.hbase.client.TableDescriptorBuilder;
+import org.apache.hadoop.hbase.io.compress.Compression;
+
+/**
+ * HBase's own Java client, driven by lines on standard input: what a Java service does to the tables,
+ * and what an administrator does. Each command is answered by one line; "error ..." when it failed.
+ *
+ * Usage: java Peer ZOOKEEPER_PORT
+ */
+public class Peer {
+    private static final byte[] FAMILY = {'D'};
+    private static final byte[] QUALIFIER = {'L'};
+    private static final byte[] HELD = {'M'};
+    private static final HexFormat HEX = HexFormat.of();
+
+    private final Connection connection;
+    private final AtomicLong ids = new AtomicLong();
+
+    public static void main(String[] args) throws Exception {
+        Configuration configuration = HBaseConfiguration.create();
+        configuration.set("hbase.zookeeper.quorum", "127.0.0.1");
+        configuration.set("hbase.zookeeper.property.clientPort", args[0]);
+        try (Connection connection = ConnectionFactory.createConnection(configuration)) {
+            Peer peer = new Peer(connection);
+            BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+            System.out.println("ready");
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                System.out.println(peer.answer(line.trim().split(" ")));
+            }
+        }
+    }
+
+    private Peer(Connection connection) {
+        this.connection = connection;
+    }
+
+    private String answer(String[] words) {
+        try {
+            return switch (words[0]) {
+                case "create" -> create(TableName.valueOf(words[1]));
+                case "describe" -> describe(TableName.valueOf(words[1]));
+                case "servers" -> String.join(" ", servers().stream().map(ServerName::toString).toList());
+                case "where" -> where(TableName.valueOf(words[1]), HEX.parseHex(words[2])).toString();
+                case "move" -> move(TableName.valueOf(words[1]), HEX.parseHex(words[2]));
+                case "split" -> split(TableName.valueOf(words[1]), HEX.parseHex(words[2]));
+                case "acquire" -> acquire(words[1], HEX.parseHex(words[2]), Long.parseLong(words[3]));
+                case "release" -> release(words[1], HEX.parseHex(words[2]));
+                case "lock" -> lock(words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]));
+                default -> "error unknown command " + words[0];
+            };
+        } catch (Exception e) {
+            return "error " + e.toString().replace('\n', ' ');
+        }
+    }
+
+    /** A table for locks as the Java library makes it. */
+    private String create(TableName table) throws Exception {
+        ColumnFamilyDescriptor family = ColumnFamilyDescriptorBuilder.newBuilder(FAMILY)
+            .setCompressionType(Compression.Algorithm.GZ)
+            .setMaxVersions(1)
+            .build();
+        byte[][] splits = new byte[256][];
+        for (int prefix = 0; prefix < splits.length; prefix++) {
+            splits[prefix] = new byte[] {(byte) prefix};
+        }
+        try (Admin admin = connection.getAdmin()) {
+            admin.createTable(TableDescriptorBuilder.newBuilder(table).setColumnFamily(family).build(), splits);
+        }
+        return "ok";
+    }
+
+    /** All attributes of all families, and all start keys. */
+    private String describe(TableName table) throws Exception {
+        try (Admin admin = connection.getAdmin(); RegionLocator regions = connection.getRegionLocator(table)) {
+            String families = Arrays.stream(admin.getDescriptor(table).getColumnFamilies())
+                .map(family -> family.getNameAsString() + family.getValues().entrySet().stream()
+                    .map(e -> new String(e.getKey().copyBytes()) + "=" + new String(e.getValue().copyBytes()))
+                    .sorted().collect(Collectors.joining(",", "{", "}")))
+                .collect(Collectors.joining(" "));
+            String starts = Arrays.stream(regions.getStartKeys()).map(HEX::formatHex).collect(Collectors.joining(","));
+            return families + " regions=" + regions.getStartKeys().length + " starts=" + starts;
+        }
+    }
+
+    private List<ServerName> servers() throws Exception {
+        try (Admin admin = connection.getAdmin()) {
+            return new ArrayList<>(admin.getRegionServers());
+        }
+    }
+
+    private ServerName where(TableName table, byte[] row) throws Exception {
+        try (RegionLocator regions = connection.getRegionLocator(table)) {
+            return regions.getRegionLocation(row, true).getServerName();
+        }
+    }
+
+    /** Moves the row's region to another server. */
+    private String move(TableName table, byte[] row) throws Exception {
+        try (Admin admin = connection.getAdmin(); RegionLocator regions = connection.getRegionLocator(table)) {
+            HRegionLocation now = regions.getRegionLocation(row, true);
+            for (ServerName server : servers()) {
+                if (!server.equals(now.getServerName())) {
+                    admin.move(now.getRegion().getEncodedNameAsBytes(), server);
+                    return server.toString();
+                }
+            }
+            return "error there is one server only";
+        }
+    }
+
+    /** Splits the region at the row, which becomes the first of the second half, and waits for it. */
+    private String split(TableName table, byte[] at) throws Exception {
+        try (Admin admin = connection.getAdmin(); RegionLocator regions = connection.getRegionLocator(table)) {
+            byte[] region = regions.getRegionLocation(at, true).getRegion().getRegionName();
+            admin.splitRegionAsync(region, at).get();
+            return "ok";
+        }
+    }
+
+    /** The calls of the Java library, its timestamp of the client included. */
+    private String acquire(String table, byte[] row, long ttlMs) throws Exception {
+        try (Table rows = connection.getTable(TableName.valueOf(table))) {
+            Put put = new Put(row, System.currentTimeMillis()).addColumn(FAMILY, QUALIFIER, HELD);
+            put.setTTL(ttlMs);
+            CheckAndMutate take = CheckAndMutate.newBuilder(row).ifNotExists(FAMILY, QUALIFIER).build(put);
+            return rows.checkAndMutate(take).isSuccess() ? "acquired" : "unavailable";
+        }
+    }
+
+    private String release(String table, byte[] row) throws Exception {
+        try (Table rows = connection.getTable(TableName.valueOf(table))) {
+            rows.delete(new Delete(row));
+            return "ok";
+        }
+    }
+
+    /** Acquires and releases fresh locks: "pairs/s p50_us p99_us cpu_us_per_pair". */
+    private String lock(String table, int threads, long millis) throws Exception {
+        long[][] waits = new long[threads][];
+        long cpu = cpuNanos();
+        long begin = System.nanoTime();
+        List<Thread> workers = new ArrayList<>();
+        for (int number = 0; number < threads; number++) {
+            int self = number;
+            Thread worker = new Thread(() -> waits[self] = cycles(table, begin + millis * 1_000_000));
+            workers.add(worker);
+            worker.start();
+        }
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        double seconds = (System.nanoTime() - begin) / 1e9;
+        double used = (cpuNanos() - cpu) / 1e3;
+        long[] all = Arrays.stream(waits).flatMapToLong(Arrays::stream).sorted().toArray();
+        return String.format("%.1f %.1f %.1f %.1f", all.length / seconds, all[all.length / 2] / 1e3,
+            all[all.length * 99 / 100] / 1e3, used / all.length);
+    }
+
+    private long[] cycles(String table, long end) {
+        List<Long> waits = new ArrayList<>();
+        try {
+            while (System.nanoTime() < end) {
+                byte[] key = ("XDC#bench#java-" + ids.incrementAndGet()).getBytes(StandardCharsets.UTF_8);
+                byte[] row = salted(key);
+                long before = System.nanoTime();
+                acquire(table, row, Duration.ofSeconds(90).toMillis());
+                waits.add(System.nanoTime() - before);
+                release(table, row);
+            }
+        } catch (Exception e) {
+            throw new IllegalStateException(e);
+        }
+        return waits.stream().mapToLong(Long::longValue).toArray();
+    }
+
+    private static byte[] salted(byte[] key) {
+        int hash = 1;
+        for (byte b : key) {
+            hash = 31 * hash + b;
+        }
+        byte[] row = new byte[key.length + 1];
+        row[0] = (byte) Math.abs(hash);
+        System.arraycopy(key, 0, row, 1, key.length);
+        return row;
+    }
+
+    private static long cpuNanos() {
+        return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
+            .getProcessCpuTime();
+    }
+}

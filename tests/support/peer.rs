@@ -1,0 +1,90 @@
+//! HBase's own Java client in a process of its own, `tests/hbase/Peer.java`: what a Java service does to
+//! the tables, and what an administrator does to the regions.
+
+#![allow(dead_code, reason = "no test program uses all of it")]
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use super::hbase::Hbase;
+
+/// One at a time: every request waits for its answer.
+pub(crate) struct Peer {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Compiles it and connects, which takes some seconds.
+    pub(crate) fn start(hbase: &Hbase) -> Peer {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hbase/Peer.java");
+        let mut child = Command::new("java")
+            .args(["-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", &hbase.classpath(), source])
+            .arg(hbase.zookeeper.port().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server runs on a JDK, so there is one");
+        let requests = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        let mut peer = Peer { child, requests, answers };
+        assert_eq!(peer.line(), "ready");
+        peer
+    }
+
+    /// Its answer to a request, which may be "error ...".
+    pub(crate) fn try_ask(&mut self, request: &str) -> String {
+        let requests = self.requests.as_mut().expect("open until dropped");
+        writeln!(requests, "{request}").expect("the Java client listens");
+        self.line()
+    }
+
+    /// Its answer to a request that must succeed.
+    pub(crate) fn ask(&mut self, request: &str) -> String {
+        let answer = self.try_ask(request);
+        assert!(!answer.starts_with("error"), "{request}: {answer}");
+        answer
+    }
+
+    /// Takes a lock as the Java library does.
+    pub(crate) fn acquires(&mut self, table: &str, row: &[u8], ttl_ms: u64) -> bool {
+        match self.ask(&format!("acquire {table} {} {ttl_ms}", hex(row))).as_str() {
+            "acquired" => true,
+            "unavailable" => false,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Frees a lock as the Java library does, whoever's it is.
+    pub(crate) fn releases(&mut self, table: &str, row: &[u8]) {
+        assert_eq!(self.ask(&format!("release {table} {}", hex(row))), "ok");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        assert!(line.ends_with('\n'), "the Java client has ended");
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The end of its input ends it; a test that failed does not wait for that.
+        self.requests = None;
+        if std::thread::panicking() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
