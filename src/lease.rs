@@ -46,6 +46,8 @@ pub(crate) struct Core {
     fence: Option<Fence>,
     /// End of the lease in nanoseconds of the lease clock; zero once it is released or found lost.
     ends: AtomicU64,
+    /// See [`Grant::may_reappear`].
+    may_reappear: bool,
     held: Mutex<Held>,
 }
 
@@ -53,6 +55,8 @@ struct Held {
     /// What renews and releases the lock; `None` once that is no longer ours to do.
     proof: Option<Proof>,
     ttl: Duration,
+    /// The longest it was ever asked for: the store may keep the record for as long.
+    longest_ttl: Duration,
     /// When the lease is over if it is not released before.
     ends: Moment,
     /// A release was tried and failed: whether the lock is free is not known.
@@ -62,11 +66,23 @@ struct Held {
 impl Core {
     pub(crate) fn new(name: LockName, grant: Grant, ttl: Duration) -> Core {
         let ends = end(grant.since, ttl);
+        Core::ending(name, grant, ttl, ends)
+    }
+
+    /// A lease whose end is known, though not when it began.
+    pub(crate) fn ending(name: LockName, grant: Grant, ttl: Duration, ends: Moment) -> Core {
         Core {
             name,
             fence: grant.fence,
             ends: AtomicU64::new(ends.as_nanos()),
-            held: Mutex::new(Held { proof: Some(grant.proof), ttl, ends, release_failed: false }),
+            may_reappear: grant.may_reappear,
+            held: Mutex::new(Held {
+                proof: Some(grant.proof),
+                ttl,
+                longest_ttl: ttl,
+                ends,
+                release_failed: false,
+            }),
         }
     }
 
@@ -84,6 +100,9 @@ impl Core {
             Ok(answer) => {
                 held.proof = None;
                 manager.queue.released(&self.name, manager.settings.retry);
+                if self.may_reappear {
+                    manager.free_in_background(self.name.clone(), proof, held.longest_ttl);
+                }
                 // A record that is gone before its time, after a request of ours that may have freed it,
                 // was freed by that request.
                 let asked = answer == Released::Gone || held.release_failed;
@@ -166,6 +185,7 @@ impl Lease {
     /// LEASE_LOST when it had run out or another holds the lock: the lease is over. Any other error,
     /// IN_DOUBT included, leaves the lease as it was, ending when it would have. CLOSED, FORKED.
     pub fn renew(&self) -> Result<()> {
+        self.manager.not_forked()?;
         let ttl = self.core.held.lock().ttl;
         self.renew_for(ttl)
     }
@@ -196,6 +216,7 @@ impl Lease {
             Ok(Some(proof)) => {
                 held.proof = Some(proof);
                 held.ttl = ttl;
+                held.longest_ttl = held.longest_ttl.max(ttl);
                 held.ends = end(since, ttl);
                 self.core.ends.store(held.ends.as_nanos(), Ordering::Release);
                 Ok(())
@@ -203,6 +224,7 @@ impl Lease {
             Ok(None) => {
                 held.proof = None;
                 self.core.ends.store(0, Ordering::Release);
+                self.manager.forget(&self.core);
                 Err(self.core.lost("another holds it, or nobody does since it ran out"))
             }
             Err(error) => Err(error.while_(format!("renewing lock {}", self.name()))),
@@ -219,10 +241,11 @@ impl Lease {
     /// included, leaves open whether the lock is free: call again, or drop the lease, which lets the
     /// watcher thread go on trying until the TTL ends it. FORKED.
     pub fn release(&self) -> Result<bool> {
+        // First: in a forked child the lock below may be held by a thread that is not there.
+        self.manager.not_forked()?;
         if self.core.held.lock().proof.is_none() {
             return Ok(false);
         }
-        self.manager.not_forked()?;
         let by = Deadline::after(self.manager.settings.timeout);
         let released = self.core.release(&self.manager, by);
         if self.core.held.lock().proof.is_none() {
@@ -262,12 +285,16 @@ fn millis(duration: Duration) -> u64 {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        // A forked child has a copy of the parent's lease, which is not the child's to release; and the
+        // lock below may be held by a thread that is not there.
+        if self.manager.not_forked().is_err() {
+            return;
+        }
         let (failed_before, open) = {
             let held = self.core.held.lock();
             (held.release_failed, held.proof.is_some())
         };
-        // A forked child has a copy of the parent's lease, which is not the child's to release.
-        if !open || self.manager.not_forked().is_err() {
+        if !open {
             return;
         }
         self.manager.forget(&self.core);
@@ -280,7 +307,7 @@ impl Drop for Lease {
                 log::warn!("lock {} is released in the background", self.core.name);
                 let held = self.core.held.lock();
                 if let Some(proof) = held.proof.clone() {
-                    self.manager.free_in_background(self.core.name.clone(), proof, held.ttl);
+                    self.manager.free_in_background(self.core.name.clone(), proof, held.longest_ttl);
                 }
             }
         }

@@ -236,11 +236,11 @@ impl LockManager {
     /// CLOSED, FORKED.
     pub fn adopt(&self, token: LeaseToken) -> Result<Lease> {
         let LeaseToken { name, fence, ends_ms, ttl, proof } = token;
+        let now = Moment::now();
         let left = Duration::from_millis(ends_ms.saturating_sub(wall_ms())).min(ttl);
-        let ends = Moment::now().after(left);
-        let since = Moment::from_nanos(ends.as_nanos().saturating_sub(ttl.as_nanos() as u64));
         self.inner.usable()?;
-        self.inner.hold(name, Grant { proof, fence, since }, ttl)
+        let grant = Grant { proof, fence, since: now, may_reappear: false };
+        self.inner.hold(Core::ending(name, grant, ttl, now.after(left)))
     }
 
     /// The store, as a URI without credentials.
@@ -256,7 +256,8 @@ impl LockManager {
     /// under way, and a few seconds for the thread.
     ///
     /// # Errors
-    /// The first release that failed: that lock is free when its TTL ends. The others were released.
+    /// The first release that failed: that lock is free when its TTL ends. The others were tried all the
+    /// same, each with its share of the time.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }
@@ -294,10 +295,11 @@ impl Inner {
         match answer {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
             Ok(Acquired::Granted(grant)) => {
-                let lease = self.hold(name.clone(), grant, ttl)?;
+                let lease = self.hold(Core::new(name.clone(), grant, ttl))?;
                 if lease.check().is_ok() {
                     return Ok(Answer::Got(lease));
                 }
+                self.usable()?;
                 Err(Error::RetriesExhausted {
                     store: self.store.describe(),
                     what: format!("the grant took longer than the lease of {ttl:?}; ask for a longer TTL"),
@@ -308,8 +310,8 @@ impl Inner {
         }
     }
 
-    fn hold(self: &Arc<Inner>, name: LockName, grant: Grant, ttl: Duration) -> Result<Lease> {
-        let core = Arc::new(Core::new(name, grant, ttl));
+    fn hold(self: &Arc<Inner>, core: Core) -> Result<Lease> {
+        let core = Arc::new(core);
         match &mut *self.held.lock() {
             Some(held) => held.insert(address(&core), Arc::clone(&core)),
             None => None,
@@ -336,8 +338,8 @@ impl Inner {
                 return Next::Done;
             }
             match store.release(&name, &proof, Deadline::after(FREE_TIMEOUT)) {
-                Ok(Released::Freed | Released::Gone) => log::info!("lock {name}, left in doubt, was freed"),
-                Ok(Released::NotOurs) | Err(_) => {
+                Ok(Released::Freed) => log::info!("lock {name}, left in doubt, was freed"),
+                Ok(Released::NotOurs | Released::Gone) | Err(_) => {
                     pause = (pause * 2).min(FREE_RAREST);
                     return Next::After(pause);
                 }
@@ -353,8 +355,12 @@ impl Inner {
         let held = self.held.lock().take().unwrap_or_default();
         let by = Deadline::after(self.settings.timeout);
         let mut first_failure = None;
+        let mut left = held.len() as u32;
         for core in held.into_values() {
-            match core.release(self, by) {
+            // One that hangs must leave time for those that do not.
+            let share = by.remaining() / left;
+            left -= 1;
+            match core.release(self, by.or(Deadline::after(share))) {
                 Err(error) if error.code() != crate::Code::LeaseLost => {
                     first_failure.get_or_insert(error);
                 }

@@ -92,6 +92,10 @@ struct State {
     ours_since: Option<Moment>,
     /// Who held the lock when it was last looked at.
     holder: Option<Holder>,
+    /// Whether a thread of this process has the lock.
+    ours: bool,
+    /// Local releases so far: one that comes while the front asks makes its answer old.
+    releases: u64,
 }
 
 /// One waiting thread.
@@ -122,15 +126,15 @@ impl Queue {
         });
         let mut asked = false;
         loop {
-            let how = ticket.wait_for_turn(terms, asked)?;
+            let (how, releases) = ticket.wait_for_turn(terms, asked)?;
             asked = true;
             match ask(how) {
                 Ok(Answer::Got(got)) => {
                     ticket.granted(terms.retry);
                     return Ok(got);
                 }
-                Ok(Answer::Busy(holder)) => ticket.refused(holder, terms.retry),
-                Err(error) => return Err(Ended::Failed(ticket.failed(error, terms))),
+                Ok(Answer::Busy(holder)) => ticket.refused(holder, terms.retry, releases),
+                Err(error) => return Err(Ended::Failed(ticket.failed(error, terms, releases))),
             }
         }
     }
@@ -139,6 +143,8 @@ impl Queue {
     pub(crate) fn released(&self, name: &LockName, retry: Duration) {
         let Some(line) = self.lines.lock().get(name).cloned() else { return };
         let mut state = line.state.lock();
+        state.releases += 1;
+        state.ours = false;
         let now = Moment::now();
         let tenure = state.ours_since.map_or(Duration::ZERO, |since| now.since(since));
         if tenure > retry.saturating_mul(TENURE) {
@@ -187,6 +193,8 @@ impl State {
             how: Ask::Attempt,
             ours_since: None,
             holder: None,
+            ours: false,
+            releases: 0,
         }
     }
 
@@ -213,7 +221,7 @@ struct Ticket<'a> {
 impl Ticket<'_> {
     /// Parks until it is this thread's turn to ask the store. `asked`: whether it did already, so that
     /// even a wait of zero asks once.
-    fn wait_for_turn(&self, terms: &Terms<'_>, asked: bool) -> Result<Ask, Ended> {
+    fn wait_for_turn(&self, terms: &Terms<'_>, asked: bool) -> Result<(Ask, u64), Ended> {
         let mut state = self.line.state.lock();
         loop {
             if let Some(error) = self.place.failure.lock().take() {
@@ -228,7 +236,7 @@ impl Ticket<'_> {
             let now = Moment::now();
             let front = state.waiting.front().is_some_and(|place| Arc::ptr_eq(place, &self.place));
             if front && now >= state.next_ask && (!asked || now < terms.by.moment()) {
-                return Ok(state.how);
+                return Ok((state.how, state.releases));
             }
             if now >= terms.by.moment() {
                 return Err(Ended::Unavailable(state.holder.clone()));
@@ -243,28 +251,39 @@ impl Ticket<'_> {
         let now = Moment::now();
         state.ours_since.get_or_insert(now);
         state.holder = None;
+        state.ours = true;
         // The next in line need not ask while a thread of this process holds the lock: its release
         // brings the question forward.
         state.ask_at(now.after(jittered(retry)), Ask::Look);
     }
 
-    fn refused(&self, holder: Option<Holder>, retry: Duration) {
+    /// `releases`: their number when the store was asked.
+    fn refused(&self, holder: Option<Holder>, retry: Duration, releases: u64) {
         let mut state = self.line.state.lock();
+        if state.releases != releases {
+            // Released here meanwhile: the next question is due as the release has set it.
+            return;
+        }
         let mut pause = jittered(retry);
         if let Some(left) = holder.as_ref().and_then(|holder| holder.remaining) {
             // Not after the lease has ended; and not in a tight loop when clocks disagree about that.
             pause = pause.min(left.max(retry / 20));
         }
-        state.ours_since = None;
+        // Refused by a thread of this process is no turn of another's.
+        if !state.ours {
+            state.ours_since = None;
+        }
         state.holder = holder;
         state.ask_at(Moment::now().after(pause), Ask::Look);
     }
 
     /// A store that does not serve the front serves none of the line: all leave with that error. A
     /// doubt about the front's own request is its own.
-    fn failed(&self, error: Error, terms: &Terms<'_>) -> Error {
+    fn failed(&self, error: Error, terms: &Terms<'_>, releases: u64) -> Error {
         let mut state = self.line.state.lock();
-        state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
+        if state.releases == releases {
+            state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
+        }
         if !terms.speaks_for_all
             || !matches!(
                 error.code(),
@@ -504,16 +523,40 @@ mod tests {
         assert!(state.ours_since.is_none());
     }
 
+    /// The front hears "busy" for a lock that is released here before it hears it.
+    #[test]
+    fn a_release_while_the_front_asks_is_not_lost() {
+        let queue = Queue::default();
+        let ticket = queue.join(&name());
+        let seen = ticket.line.state.lock().releases;
+        queue.released(&name(), Duration::from_secs(60));
+        ticket.refused(None, Duration::from_secs(60), seen);
+        let state = ticket.line.state.lock();
+        assert!(state.next_ask <= Moment::now() && state.how == Ask::Attempt);
+    }
+
+    #[test]
+    fn holds_longer_than_the_interval_end_the_tenure_too() {
+        let queue = Queue::default();
+        let ticket = queue.join(&name());
+        ticket.granted(RETRY);
+        ticket.refused(None, RETRY, 0);
+        assert!(ticket.line.state.lock().ours_since.is_some(), "refused by ourselves");
+        ticket.line.state.lock().ours = false;
+        ticket.refused(None, RETRY, 0);
+        assert!(ticket.line.state.lock().ours_since.is_none(), "refused by another");
+    }
+
     #[test]
     fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
         let queue = Queue::default();
         let ticket = queue.join(&name());
         let before = Moment::now();
         let holder = |left| Some(Holder::new(None, Some(left), None));
-        ticket.refused(holder(Duration::from_secs(5)), Duration::from_secs(60));
+        ticket.refused(holder(Duration::from_secs(5)), Duration::from_secs(60), 0);
         let wait = ticket.line.state.lock().next_ask.since(before);
         assert!(wait >= Duration::from_secs(5) && wait < Duration::from_secs(50), "{wait:?}");
-        ticket.refused(holder(Duration::ZERO), Duration::from_secs(60));
+        ticket.refused(holder(Duration::ZERO), Duration::from_secs(60), 0);
         let wait = ticket.line.state.lock().next_ask.since(before);
         assert!(wait >= Duration::from_secs(3), "clocks that disagree must not make it spin: {wait:?}");
     }

@@ -109,7 +109,7 @@ impl LockStore for MemoryStore {
         };
         state.held.insert(attempt.name.clone(), record);
         let proof = Proof::from_bytes(owner.as_bytes().as_slice());
-        Ok(Acquired::Granted(Grant { proof, fence: Some(fence), since }))
+        Ok(Acquired::Granted(Grant { proof, fence: Some(fence), since, may_reappear: false }))
     }
 
     fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, _by: Deadline) -> Result<Option<Proof>> {

@@ -69,6 +69,9 @@ pub struct Grant {
     pub fence: Option<Fence>,
     /// A moment before the request that took effect was sent: the lease counts from here.
     pub since: Moment,
+    /// Whether a request that was sent twice on the way may put the record back after its release. The
+    /// library then looks for it for a while.
+    pub may_reappear: bool,
 }
 
 /// Answer of [`LockStore::acquire`].

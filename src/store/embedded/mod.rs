@@ -207,7 +207,7 @@ impl LockStore for EmbeddedStore {
                 who: attempt.who.clone(),
             };
             writer.put(name.key().as_bytes(), &record.encode())?;
-            let grant = Grant { proof: proof.clone(), fence: Some(fence), since };
+            let grant = Grant { proof: proof.clone(), fence: Some(fence), since, may_reappear: false };
             Ok(Ok(Change::Commit(Acquired::Granted(grant))))
         });
         if answer.as_ref().is_err_and(Error::is_in_doubt) {

@@ -115,7 +115,8 @@ impl LockStore for HbaseStore {
                 Err(error) if error.is_in_doubt() => Some(error),
                 Err(error) => return Err(error),
             };
-            match self.own_version(&row, &current, by) {
+            let stored = self.rows.get(&row, LOCK, by).map(|cell| own_version(cell, &current));
+            match stored {
                 // The lost request is seen to have been applied.
                 Ok(Some(stored)) if doubt.is_some() && stored == renewed && stored != current => {
                     return Ok(Some(stored.to_proof()));
@@ -141,11 +142,16 @@ impl LockStore for HbaseStore {
                 Err(error) => return Err(error),
             };
             in_doubt |= doubt.is_some();
-            match self.own_version(&row, &current, by) {
-                Ok(Some(stored)) => current = stored,
-                Ok(None) if in_doubt => return Ok(Released::Gone),
-                Ok(None) => return Ok(Released::NotOurs),
+            let cell = match self.rows.get(&row, LOCK, by) {
+                Ok(cell) => cell,
                 Err(error) => return Err(doubt.unwrap_or(error)),
+            };
+            // A gateway that sent the request twice answers "no" for the second. That this was our own
+            // release cannot be told from a lease that was lost before; a false alarm is the safe answer.
+            match own_version(cell, &current) {
+                Some(stored) => current = stored,
+                None if in_doubt => return Ok(Released::Gone),
+                None => return Ok(Released::NotOurs),
             }
         }
         Err(restless(name))
@@ -167,12 +173,6 @@ impl LockStore for HbaseStore {
 }
 
 impl HbaseStore {
-    /// The version of `record` that lies in the row, if its owner still has the lock.
-    fn own_version(&self, row: &[u8], record: &Record, by: Deadline) -> Result<Option<Record>> {
-        let cell = self.rows.get(row, LOCK, by)?;
-        Ok(cell.and_then(|cell| Record::parse(&cell.value)).filter(|stored| stored.same_owner(record)))
-    }
-
     fn fence_row(&self, name: &LockName) -> Option<Vec<u8>> {
         match self.rules.fence {
             FencePlace::Row => Some(name.hbase_fence_row()),
@@ -211,6 +211,11 @@ impl HbaseStore {
     }
 }
 
+/// The version of `record` that lies in the cell, if its owner still has the lock.
+fn own_version(cell: Option<Cell>, record: &Record) -> Option<Record> {
+    cell.and_then(|cell| Record::parse(&cell.value)).filter(|stored| stored.same_owner(record))
+}
+
 /// The fence counter in this row. Its seed is the clock, which is above all that a counter gave out
 /// before it expired.
 fn counter(row: &[u8]) -> Count<'_> {
@@ -244,6 +249,8 @@ struct Acquisition<'a> {
 struct Tried {
     record: Record,
     since: Moment,
+    /// It was found in place after a "no" or a lost reply, through something that may send it again.
+    may_reappear: bool,
 }
 
 impl Tried {
@@ -264,8 +271,8 @@ impl Acquisition<'_> {
     fn run(&mut self) -> Result<Acquired> {
         let fence_row = self.store.fence_row(self.attempt.name);
         for _ in 0..ROUNDS {
-            let tried =
-                Tried { record: Record::draw(self.attempt.ttl, self.attempt.who)?, since: Moment::now() };
+            let record = Record::draw(self.attempt.ttl, self.attempt.who)?;
+            let tried = Tried { record, since: Moment::now(), may_reappear: false };
             let take = Take {
                 row: &self.row,
                 column: LOCK,
@@ -279,10 +286,10 @@ impl Acquisition<'_> {
                     let fence = taken.counted.and_then(seeded);
                     self.count_and_prove(tried, fence_row.as_deref(), fence, taken.found)?
                 }
-                Ok(taken) => self.look(fence_row.as_deref(), taken.found, None)?,
+                Ok(taken) => self.look(fence_row.as_deref(), taken.found, Some(tried), None)?,
                 Err(error) if error.is_in_doubt() => {
                     self.open.push(tried);
-                    self.look(fence_row.as_deref(), None, Some(error))?
+                    self.look(fence_row.as_deref(), None, None, Some(error))?
                 }
                 Err(error) => return Err(self.failed(error)),
             };
@@ -296,21 +303,35 @@ impl Acquisition<'_> {
     }
 
     /// Finds out who has the lock, after a refusal or a lost reply. `found`: the cell, where it is known.
+    /// `refused`: the request that was answered with "no". A gateway may have sent it twice, and have been
+    /// refused over the record that the first put there.
     fn look(
         &mut self,
         fence_row: Option<&[u8]>,
         found: Option<Option<Cell>>,
+        refused: Option<Tried>,
         doubt: Option<Error>,
     ) -> Result<Round> {
+        let refused = refused.filter(|_| self.store.rows.repeats_writes());
         let cell = match found.map_or_else(|| self.store.rows.get(&self.row, LOCK, self.attempt.by), Ok) {
             Ok(cell) => cell,
             // Refused, and nothing of ours under way: who holds it was asked for information only.
-            Err(_) if self.open.is_empty() => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
-            Err(error) => return Err(doubt.unwrap_or_else(|| self.failed(error))),
+            Err(_) if self.open.is_empty() && refused.is_none() => {
+                return Ok(Round::Over(Acquired::Held(Holder::unknown())));
+            }
+            Err(error) => {
+                self.open.extend(refused);
+                return Err(doubt.unwrap_or_else(|| self.failed(error)));
+            }
         };
         let Some(cell) = cell else { return Ok(Round::Again) };
-        if let Some(mine) = self.open.iter().position(|tried| tried.record.bytes() == cell.value) {
-            let tried = self.open.swap_remove(mine);
+        let in_place = |tried: &Tried| tried.record.bytes() == cell.value;
+        let mine = match self.open.iter().position(in_place) {
+            Some(at) => Some(self.open.swap_remove(at)),
+            None => refused.filter(in_place),
+        };
+        if let Some(tried) = mine {
+            let tried = Tried { may_reappear: self.store.rows.repeats_writes(), ..tried };
             return self.count_and_prove(tried, fence_row, None, None);
         }
         match record::holder(&cell.value, cell.written_ms) {
@@ -345,7 +366,8 @@ impl Acquisition<'_> {
         };
         let value = cell.as_ref().map_or(FREE, |cell| &cell.value);
         if value == tried.record.bytes() {
-            let grant = Grant { proof: tried.record.to_proof(), fence, since: tried.since };
+            let Tried { record, since, may_reappear } = &tried;
+            let grant = Grant { proof: record.to_proof(), fence, since: *since, may_reappear: *may_reappear };
             return Ok(Round::Over(Acquired::Granted(grant)));
         }
         // Hidden by a Java client's Delete of this millisecond, or deleted by it, or expired. Hidden
@@ -364,7 +386,8 @@ impl Acquisition<'_> {
     fn hand_back(&mut self, tried: Tried, error: Error) -> Error {
         let released =
             self.store.release(self.attempt.name, &tried.record.to_proof(), Deadline::after(CLEAN_UP));
-        if released.is_err() {
+        // Hidden by a Java client's Delete, it can show again.
+        if !matches!(released, Ok(Released::Freed)) {
             self.open.push(tried);
         }
         self.failed(error)

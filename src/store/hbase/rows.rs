@@ -64,6 +64,10 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
     /// The place, as a URI without credentials.
     fn describe(&self) -> String;
 
+    /// Whether what stands between us and the servers may send a write twice by itself: then `false`
+    /// may be the answer to the second of two, of which the first was applied.
+    fn repeats_writes(&self) -> bool;
+
     fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>>;
 
     /// Writes `value` if the cell holds `expected`, in one atomic step; whether it did. An empty

@@ -137,6 +137,8 @@ impl Connection {
         let timeout_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX).max(1);
         let request = frame::request(ticket.id, method, timeout_ms, parameter);
         let sent = match self.sending.try_lock_for(by.remaining()) {
+            // Nothing of this request is on the wire: the connection is as good as before.
+            Some(_turn) if by.passed() => Err(io::ErrorKind::TimedOut.into()),
             Some(_turn) => self.channel.send(&request, by).inspect_err(|error| self.break_off(error)),
             None => Err(io::ErrorKind::TimedOut.into()),
         };
@@ -175,12 +177,6 @@ impl Connection {
         let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);
         inbox.take(4 + length);
         Ok(reply?)
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.channel.shut();
     }
 }
 

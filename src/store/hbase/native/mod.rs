@@ -97,7 +97,7 @@ impl Native {
                 },
                 Err(lookup) => (Trouble::Lookup(lookup), false),
             };
-            if !may_be_sent_again(kind, &trouble) || by.remaining() <= pause {
+            if by.passed() || !may_be_sent_again(kind, &trouble) || by.remaining() <= pause {
                 return Err(self.explain(kind, what, trouble));
             }
             if told {
@@ -206,6 +206,10 @@ impl Native {
 impl Rows for Native {
     fn describe(&self) -> String {
         self.place.clone()
+    }
+
+    fn repeats_writes(&self) -> bool {
+        false
     }
 
     fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>> {

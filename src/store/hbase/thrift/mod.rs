@@ -152,7 +152,9 @@ impl Gateway {
         if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
             return Error::Internal { what: format!("{}: {said}", self.place), source: None };
         }
-        if text.contains("Zookeeper") && text.contains("could not be completed") {
+        // Before a write this would mean that nothing was sent; in the middle of the gateway's own retries
+        // it does not.
+        if kind == Kind::Read && text.contains("Zookeeper") && text.contains("could not be completed") {
             return Error::Connection {
                 store: self.place.clone(),
                 what: format!("its gateway does not reach the cluster: {said}"),
@@ -225,6 +227,10 @@ impl Gateway {
 impl Rows for Gateway {
     fn describe(&self) -> String {
         self.place.clone()
+    }
+
+    fn repeats_writes(&self) -> bool {
+        true
     }
 
     fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>> {
