@@ -9,7 +9,7 @@
 //! use std::time::Duration;
 //!
 //! let manager = LockManager::builder()
-//!     .store_uri("memory:") // or embedded:, or hbase+thrift://gateway:9090/locks
+//!     .store_uri("memory:") // or embedded:, or hbase://master:16000/locks
 //!     .client("order-service")
 //!     .farm("dc1")
 //!     .open()?;

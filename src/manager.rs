@@ -71,7 +71,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path` or
+    /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path`, `hbase://master:16000/table` or
     /// `hbase+thrift://host:9090/table`, with options as `?key=value&...`. Unless set: `embedded:`.
     pub fn store_uri(mut self, uri: &str) -> Builder {
         self.uri = Some(uri.to_owned());
@@ -375,4 +375,25 @@ impl Inner {
 /// Leases are told apart by where their core lies: it stays there while the map holds it.
 fn address(core: &Arc<Core>) -> usize {
     Arc::as_ptr(core) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However long ago it ended, and however short a time this machine has been up.
+    #[test]
+    fn an_adopted_lease_that_is_over_is_not_held() {
+        let manager = LockManager::builder().store_uri("memory:").client("tests").open().unwrap();
+        let name = manager.lock("a", Level::Xdc).unwrap().name().clone();
+        let token = LeaseToken {
+            name,
+            fence: None,
+            ends_ms: 1,
+            ttl: Duration::from_secs(365 * 24 * 3600),
+            proof: Proof::from_bytes([1; 16]),
+        };
+        let lease = manager.adopt(token).unwrap();
+        assert!(lease.check().is_err() && lease.remaining().is_zero(), "{lease:?}");
+    }
 }

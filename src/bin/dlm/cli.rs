@@ -23,7 +23,8 @@ Exit status:
 Stores:
   embedded:                           the processes of this machine and user (default)
   embedded:/path                      the same, in a directory of your choice
-  hbase+thrift://host:9090/table      HBase through its Thrift1 gateway; make the table with `dlm init`
+  hbase://master:16000/table          HBase, spoken to directly; make the table with `dlm init`
+  hbase+thrift://host:9090/table      HBase through its Thrift1 gateway
   Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, names, purpose.
 
 Durations are a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
