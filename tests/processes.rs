@@ -1,5 +1,6 @@
 //! Processes that exclude each other, and processes that are killed. This program runs itself again
 //! as the other processes: see [`worker`].
+#![cfg(any(feature = "embedded", feature = "hbase"))]
 
 #[cfg(feature = "hbase")]
 mod support {

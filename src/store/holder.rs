@@ -121,10 +121,12 @@ impl fmt::Display for Holder {
 mod tests {
     use super::*;
 
+    #[cfg(any(feature = "embedded", feature = "hbase"))]
     fn sample() -> Who {
         Who { host: "höst-1".into(), pid: 4242, start_ms: 1_700_000_000_123, purpose: "nightly job".into() }
     }
 
+    #[cfg(any(feature = "embedded", feature = "hbase"))]
     #[test]
     fn what_is_written_is_read_back_and_cut_records_are_refused() {
         let mut bytes = Vec::new();
@@ -137,6 +139,7 @@ mod tests {
         assert_eq!(Who::decode(&bytes), Some(sample()), "later versions may append");
     }
 
+    #[cfg(any(feature = "embedded", feature = "hbase"))]
     #[test]
     fn an_overlong_part_is_cut_not_wrapped() {
         let who = Who { purpose: "p".repeat(300), ..sample() };
