@@ -2,8 +2,11 @@
 //! test needs it and shared by every test binary. It stops by itself when it is no longer used.
 //!
 //! ```ignore
-//! #[path = "support/hbase.rs"]
-//! mod hbase;
+//! mod support {
+//!     pub(crate) mod hbase;
+//!     pub(crate) mod skip;
+//! }
+//! use support::hbase;
 //!
 //! #[test]
 //! fn two_clients_never_hold_one_lock() {
@@ -17,7 +20,6 @@
 
 use std::env;
 use std::fs::File;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Output};
@@ -25,6 +27,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::skip::skipped;
 
 /// How the script says that this machine has no JDK or no Maven, or cannot reach a Maven registry.
 const STATUS_UNAVAILABLE: i32 = 69;
@@ -45,32 +49,17 @@ pub struct Hbase {
 
 /// The server that all tests share: create tables of your own (see [`fresh_table`]), and do not stop
 /// it or its gateways. Blocks until it serves, which takes up to two minutes when it has to be
-/// started, and longer if HBase must be downloaded.
+/// started, and longer if HBase must be downloaded. `None`, after saying so, on a machine without a JDK
+/// or Maven, unless [`skipped`] refuses to leave the test out.
 ///
 /// # Panics
 ///
-/// When there is no server to be had, with the script's own words.
-pub fn hbase() -> &'static Hbase {
-    match shared() {
-        Ok(hbase) => hbase,
-        Err(reason) => panic!("these tests need HBase: {reason}"),
-    }
-}
-
-/// As [`hbase`], but for tests that may be left out on a machine without a JDK or Maven: then this
-/// says "skipped", past the test harness and its capture of output, and returns `None`. With
-/// `CI=true` or `DLM_TEST_REQUIRE=hbase` in the environment nothing is left out.
-///
-/// # Panics
-///
-/// When a server should have started and did not, or may not be left out.
+/// When a server should have started and did not, with the script's own words.
 pub fn hbase_or_skip() -> Option<&'static Hbase> {
     match shared() {
         Ok(hbase) => Some(hbase),
-        Err(Unavailable { reason, tools: true }) if !required() => {
-            let test = thread::current().name().unwrap_or("a test").to_owned();
-            let line = format!("\n*** {test} SKIPPED, it did not run: {reason}\n");
-            let _ = std::io::stderr().write_all(line.as_bytes());
+        Err(Unavailable { reason, tools: true }) => {
+            skipped("hbase", reason);
             None
         }
         Err(reason) => panic!("these tests need HBase: {reason}"),
@@ -146,11 +135,6 @@ impl std::fmt::Display for Unavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.reason)
     }
-}
-
-fn required() -> bool {
-    let is = |name, value| env::var(name).is_ok_and(|found| found == value);
-    is("CI", "true") || is("DLM_TEST_REQUIRE", "hbase")
 }
 
 fn shared() -> Result<&'static Hbase, &'static Unavailable> {
