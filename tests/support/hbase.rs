@@ -38,11 +38,6 @@ const STATUS_UNAVAILABLE: i32 = 69;
 pub struct Hbase {
     /// The gateway for the older interface, which has `checkAndPut` with attributes.
     pub thrift: SocketAddr,
-    /// The gateway for the newer interface, which can create tables that are split from the start.
-    pub thrift2: SocketAddr,
-    /// The master, for clients that speak HBase's own protocol.
-    pub master: SocketAddr,
-    pub zookeeper: SocketAddr,
     dir: PathBuf,
     private: bool,
 }
@@ -152,22 +147,13 @@ fn shared() -> Result<&'static Hbase, &'static Unavailable> {
 
 fn start(dir: PathBuf, private: bool) -> Result<Hbase, Unavailable> {
     let output = script("start", &dir)?;
-    let listing = String::from_utf8_lossy(&output.stdout).into_owned();
-    let address = |name: &str| {
-        let value = listing.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        value.and_then(|value| value.parse().ok()).ok_or_else(|| Unavailable {
-            reason: format!("no {name} in what the script printed:\n{listing}"),
-            tools: false,
-        })
-    };
-    Ok(Hbase {
-        thrift: address("DLM_TEST_HBASE_THRIFT")?,
-        thrift2: address("DLM_TEST_HBASE_THRIFT2")?,
-        master: address("DLM_TEST_HBASE_MASTER")?,
-        zookeeper: address("DLM_TEST_HBASE_ZOOKEEPER")?,
-        dir,
-        private,
-    })
+    let listing = String::from_utf8_lossy(&output.stdout);
+    let value = listing.lines().find_map(|line| line.strip_prefix("DLM_TEST_HBASE_THRIFT="));
+    let thrift = value.and_then(|value| value.parse().ok()).ok_or_else(|| Unavailable {
+        reason: format!("no gateway in what the script printed:\n{listing}"),
+        tools: false,
+    })?;
+    Ok(Hbase { thrift, dir, private })
 }
 
 fn script(command: &str, dir: &Path) -> Result<Output, Unavailable> {
