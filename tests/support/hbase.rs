@@ -38,6 +38,9 @@ const STATUS_UNAVAILABLE: i32 = 69;
 pub struct Hbase {
     /// The gateway for the older interface, which has `checkAndPut` with attributes.
     pub thrift: SocketAddr,
+    /// The master, for clients that speak HBase's own protocol.
+    pub master: SocketAddr,
+    pub zookeeper: SocketAddr,
     dir: PathBuf,
     private: bool,
 }
@@ -57,6 +60,14 @@ pub fn hbase_or_skip() -> Option<&'static Hbase> {
             skipped("hbase", reason);
             None
         }
+        Err(reason) => panic!("these tests need HBase: {reason}"),
+    }
+}
+
+/// As [`hbase_or_skip`], for tests that are never left out.
+pub fn hbase() -> &'static Hbase {
+    match shared() {
+        Ok(hbase) => hbase,
         Err(reason) => panic!("these tests need HBase: {reason}"),
     }
 }
@@ -147,13 +158,21 @@ fn shared() -> Result<&'static Hbase, &'static Unavailable> {
 
 fn start(dir: PathBuf, private: bool) -> Result<Hbase, Unavailable> {
     let output = script("start", &dir)?;
-    let listing = String::from_utf8_lossy(&output.stdout);
-    let value = listing.lines().find_map(|line| line.strip_prefix("DLM_TEST_HBASE_THRIFT="));
-    let thrift = value.and_then(|value| value.parse().ok()).ok_or_else(|| Unavailable {
-        reason: format!("no gateway in what the script printed:\n{listing}"),
-        tools: false,
-    })?;
-    Ok(Hbase { thrift, dir, private })
+    let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+    let address = |name: &str| {
+        let value = listing.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        value.and_then(|value| value.parse().ok()).ok_or_else(|| Unavailable {
+            reason: format!("no {name} in what the script printed:\n{listing}"),
+            tools: false,
+        })
+    };
+    Ok(Hbase {
+        thrift: address("DLM_TEST_HBASE_THRIFT")?,
+        master: address("DLM_TEST_HBASE_MASTER")?,
+        zookeeper: address("DLM_TEST_HBASE_ZOOKEEPER")?,
+        dir,
+        private,
+    })
 }
 
 fn script(command: &str, dir: &Path) -> Result<Output, Unavailable> {
