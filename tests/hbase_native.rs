@@ -8,6 +8,7 @@ mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod peer;
+    pub(crate) mod skip;
     #[allow(dead_code, reason = "no test program uses all of it")]
     pub(crate) mod raw;
     pub(crate) mod spy;

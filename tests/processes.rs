@@ -6,6 +6,7 @@
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod skip;
     pub(crate) mod table;
 }
 
@@ -19,8 +20,10 @@ use dlm::{Fence, Level, Lock, LockManager, Moment};
 
 const LONG: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(300);
-/// How late a thread of a busy machine may be. Bounds that matter are the lower ones.
+/// How late a thread of a busy machine may be, any time.
 const SLACK: Duration = Duration::from_secs(10);
+/// How late it may be at the best of a few times: machines are not busy all the time.
+const BEST_SLACK: Duration = Duration::from_secs(1);
 
 /// Where the processes of one test meet.
 struct Place {
@@ -42,7 +45,7 @@ impl Place {
     /// This program, as a process that does `role`.
     fn start(&self, role: &str, settings: &[(&str, String)]) -> Worker {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["worker", "--exact", "--nocapture", "--test-threads=1"]);
+        command.args(["worker", "--ignored", "--exact", "--nocapture", "--test-threads=1"]);
         command.env("DLM_TEST_ROLE", role).env("DLM_TEST_URI", &self.uri);
         command.env("DLM_TEST_CLIENT", &self.client).envs(settings.iter().map(|(key, value)| (key, value)));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
@@ -85,8 +88,9 @@ impl Drop for Worker {
     }
 }
 
-/// No test by itself: what the other processes do.
+/// What the other processes do.
 #[test]
+#[ignore = "a process of the tests"]
 fn worker() {
     let Ok(role) = env::var("DLM_TEST_ROLE") else { return };
     let setting = |name: &str| env::var(name).unwrap();
@@ -160,7 +164,8 @@ fn processes_count_exactly(place: &Place, rounds: usize) {
 fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends(place: &Place) {
     let ttl = Duration::from_millis(2500);
     let lock = place.lock();
-    for _ in 0..3 {
+    let mut least_late = Duration::MAX;
+    for _ in 0..4 {
         let mut holder = place.start("hold", &[("DLM_TEST_TTL_MS", ttl.as_millis().to_string())]);
         let told = holder.hear("held ");
         let (asked, ends) = (Moment::from_nanos(told[0]), Moment::from_nanos(told[1]));
@@ -171,9 +176,11 @@ fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends(place: &Place) {
         assert!(granted >= asked.after(ttl), "{:?} early", asked.after(ttl).since(granted));
         let late = granted.since(ends);
         assert!(late <= RETRY + RETRY / 10 + SLACK, "{late:?} late");
+        least_late = least_late.min(late);
         assert!(next.fence() > Some(Fence(told[2])));
         assert!(next.release().unwrap());
     }
+    assert!(least_late <= RETRY + RETRY / 10 + BEST_SLACK, "{least_late:?} late, and more each time");
 }
 
 fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most(place: &Place) {

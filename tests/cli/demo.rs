@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{PATIENCE, Running, Shell, is_running, until};
+use super::support::patience::{LONG, until};
+use super::{Running, Shell, is_running};
 
 /// Ids of the worker processes of a demo.
 fn workers_of(demo: &mut Running) -> Vec<Pid> {
@@ -51,7 +52,7 @@ fn a_worker_that_is_killed_is_reported_and_the_others_go_on() {
         let mut demo = shell.start(&["demo", "--seconds", "2", "--workers", "3"]);
         if early {
             // Before it can say that it is ready, if we are quick.
-            let by = Instant::now() + PATIENCE;
+            let by = Instant::now() + LONG;
             while workers_of(&mut demo).len() < 2 {
                 assert!(Instant::now() < by, "no second worker");
             }

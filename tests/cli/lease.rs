@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use super::{Running, Shell, until};
+use super::support::patience::until;
+use super::{Running, Shell};
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64

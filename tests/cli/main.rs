@@ -1,9 +1,19 @@
 //! The `dlm` command as a shell sees it: the built program, in processes of its own.
 
 mod demo;
+mod hbase;
 mod lease;
 mod run;
 mod usage;
+#[path = "../support"]
+mod support {
+    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
+    pub(crate) mod hbase;
+    pub(crate) mod patience;
+    pub(crate) mod raw;
+    pub(crate) mod skip;
+    pub(crate) mod table;
+}
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,14 +22,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use support::patience::{LONG, until};
 use tempfile::TempDir;
 
-/// Nothing here takes as long on any machine: it is there so that a bug fails and does not hang.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A store of its own, and the command on it.
+/// A folder and a store of its own, and the command on it.
 struct Shell {
     dir: TempDir,
+    store: String,
 }
 
 /// What a finished process left.
@@ -31,15 +40,17 @@ struct Done {
 
 impl Shell {
     fn new() -> Shell {
-        Shell { dir: tempfile::tempdir().unwrap() }
+        let dir = tempfile::tempdir().unwrap();
+        Shell { store: format!("embedded:{}", dir.path().join("store").display()), dir }
+    }
+
+    /// On a store that is elsewhere.
+    fn on(store: String) -> Shell {
+        Shell { store, ..Shell::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
-    }
-
-    fn store(&self) -> String {
-        format!("embedded:{}", self.path("store").display())
     }
 
     /// `dlm` with these arguments, untouched by the environment of the test.
@@ -49,7 +60,7 @@ impl Shell {
         {
             command.env_remove(variable);
         }
-        command.env("DLM_STORE", self.store()).current_dir(self.dir.path());
+        command.env("DLM_STORE", &self.store).current_dir(self.dir.path());
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -116,7 +127,7 @@ impl Running {
     fn finish(mut self) -> Done {
         let child = self.child();
         let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
-        let by = Instant::now() + PATIENCE;
+        let by = Instant::now() + LONG;
         let status = loop {
             match self.child().try_wait().unwrap() {
                 Some(status) => break status,
@@ -124,7 +135,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let whole = |text: Receiver<String>| text.recv_timeout(PATIENCE).expect("its output does not end");
+        let whole = |text: Receiver<String>| text.recv_timeout(LONG).expect("its output does not end");
         Done { status, out: whole(out), err: whole(err) }
     }
 }
@@ -168,14 +179,6 @@ impl Done {
         assert_eq!(done.err.matches('\n').count(), 1, "more than a line: {}", done.err);
         assert!(!done.err.contains("panicked"), "{}", done.err);
         done.err
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let by = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < by, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

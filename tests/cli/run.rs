@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-use super::{Running, Shell, is_running, until};
+use super::support::patience::until;
+use super::{Running, Shell, is_running};
 
 /// A script that tells its process id and that of a child, and goes on until it is ended.
 const LONG: &str = "sleep 300 >/dev/null 2>&1 & echo $! >child; echo $$ >pid; wait";
@@ -128,7 +129,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
         env!("CARGO_BIN_EXE_dlm")
     );
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", &script]).env("DLM_STORE", shell.store()).current_dir(shell.dir.path());
+    command.args(["-c", &script]).env("DLM_STORE", &shell.store).current_dir(shell.dir.path());
     let mut running = Running(Some(command.spawn().unwrap()));
     let pid = shell.pid_in("pid");
     running.signal(Signal::HUP);

@@ -155,8 +155,8 @@ fn names_are_made_of_flag_before_variable_before_uri_before_default() {
         let done = super::Running(Some(command.spawn().unwrap())).finish().ok();
         serde_json::from_str::<serde_json::Value>(&done.out).unwrap()["lock"].as_str().unwrap().to_owned()
     };
-    let uri = || format!("{}?client=uri&farm=north", shell.store());
-    assert_eq!(lock(&[], None, shell.store()), "DC#local#dlm#x");
+    let uri = || format!("{}?client=uri&farm=north", shell.store);
+    assert_eq!(lock(&[], None, shell.store.clone()), "DC#local#dlm#x");
     assert_eq!(lock(&[], None, uri()), "DC#north#uri#x");
     assert_eq!(lock(&[], Some("var"), uri()), "DC#north#var#x");
     assert_eq!(lock(&["--client", "flag", "--farm", "f"], Some("var"), uri()), "DC#f#flag#x");
@@ -216,7 +216,7 @@ fn a_full_disk_is_told() {
 fn init_makes_the_store_and_may_be_repeated() {
     let shell = Shell::new();
     for _ in 0..2 {
-        assert_eq!(shell.run(&["init"]).ok().out, format!("{} is ready\n", shell.store()));
+        assert_eq!(shell.run(&["init"]).ok().out, format!("{} is ready\n", shell.store));
     }
-    assert_eq!(shell.json(&["--json", "init"])["store"], shell.store());
+    assert_eq!(shell.json(&["--json", "init"])["store"], shell.store.as_str());
 }

@@ -2,8 +2,11 @@
 //! test needs it and shared by every test binary. It stops by itself when it is no longer used.
 //!
 //! ```ignore
-//! #[path = "support/hbase.rs"]
-//! mod hbase;
+//! mod support {
+//!     pub(crate) mod hbase;
+//!     pub(crate) mod skip;
+//! }
+//! use support::hbase;
 //!
 //! #[test]
 //! fn two_clients_never_hold_one_lock() {
@@ -17,7 +20,6 @@
 
 use std::env;
 use std::fs::File;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Output};
@@ -25,6 +27,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::skip::skipped;
 
 /// How the script says that this machine has no JDK or no Maven, or cannot reach a Maven registry.
 const STATUS_UNAVAILABLE: i32 = 69;
@@ -34,8 +38,6 @@ const STATUS_UNAVAILABLE: i32 = 69;
 pub struct Hbase {
     /// The gateway for the older interface, which has `checkAndPut` with attributes.
     pub thrift: SocketAddr,
-    /// The gateway for the newer interface, which can create tables that are split from the start.
-    pub thrift2: SocketAddr,
     /// The master, for clients that speak HBase's own protocol.
     pub master: SocketAddr,
     pub zookeeper: SocketAddr,
@@ -57,11 +59,17 @@ pub enum Kind {
 
 /// The server that all tests share: create tables of your own (see [`fresh_table`]), and do not stop
 /// it or its gateways. Blocks until it serves, which takes up to two minutes when it has to be
-/// started, and longer if HBase must be downloaded.
+/// started, and longer if HBase must be downloaded. `None`, after saying so, on a machine without a JDK
+/// or Maven, unless [`skipped`] refuses to leave the test out.
 ///
 /// # Panics
 ///
-/// When there is no server to be had, with the script's own words.
+/// When a server should have started and did not, with the script's own words.
+pub fn hbase_or_skip() -> Option<&'static Hbase> {
+    available(shared())
+}
+
+/// As [`hbase_or_skip`], for tests that are never left out.
 pub fn hbase() -> &'static Hbase {
     match shared() {
         Ok(hbase) => hbase,
@@ -69,25 +77,12 @@ pub fn hbase() -> &'static Hbase {
     }
 }
 
-/// As [`hbase`], but for tests that may be left out on a machine without a JDK or Maven: then this
-/// says "skipped", past the test harness and its capture of output, and returns `None`. With
-/// `CI=true` or `DLM_TEST_REQUIRE=hbase` in the environment nothing is left out.
-///
-/// # Panics
-///
-/// When a server should have started and did not, or may not be left out.
-pub fn hbase_or_skip() -> Option<&'static Hbase> {
-    available(shared())
-}
-
 /// What was started, unless it is only that this machine lacks the tools.
 fn available<'a>(started: Result<&'a Hbase, &'a Unavailable>) -> Option<&'a Hbase> {
     match started {
         Ok(hbase) => Some(hbase),
-        Err(Unavailable { reason, tools: true }) if !required() => {
-            let test = thread::current().name().unwrap_or("a test").to_owned();
-            let line = format!("\n*** {test} SKIPPED, it did not run: {reason}\n");
-            let _ = std::io::stderr().write_all(line.as_bytes());
+        Err(Unavailable { reason, tools: true }) => {
+            skipped("hbase", reason);
             None
         }
         Err(reason) => panic!("these tests need HBase: {reason}"),
@@ -188,11 +183,6 @@ impl std::fmt::Display for Unavailable {
     }
 }
 
-fn required() -> bool {
-    let is = |name, value| env::var(name).is_ok_and(|found| found == value);
-    is("CI", "true") || is("DLM_TEST_REQUIRE", "hbase")
-}
-
 fn shared() -> Result<&'static Hbase, &'static Unavailable> {
     static SHARED: OnceLock<Result<Hbase, Unavailable>> = OnceLock::new();
     SHARED
@@ -221,7 +211,6 @@ fn start(dir: PathBuf, private: bool, kind: Kind) -> Result<Hbase, Unavailable> 
     };
     Ok(Hbase {
         thrift: address("DLM_TEST_HBASE_THRIFT")?,
-        thrift2: address("DLM_TEST_HBASE_THRIFT2")?,
         master: address("DLM_TEST_HBASE_MASTER")?,
         zookeeper: address("DLM_TEST_HBASE_ZOOKEEPER")?,
         dir,

@@ -76,6 +76,8 @@ struct Shared {
     hits: AtomicUsize,
     late: AtomicUsize,
     connections: AtomicUsize,
+    open: AtomicUsize,
+    open_at_once: AtomicUsize,
     requests: Mutex<Vec<String>>,
     /// A client's side and the gateway's side of every connection, to be shut down.
     streams: Mutex<Vec<TcpStream>>,
@@ -101,6 +103,8 @@ impl Proxy {
             hits: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            open_at_once: AtomicUsize::new(0),
             requests: Mutex::default(),
             streams: Mutex::default(),
             threads: Mutex::default(),
@@ -147,6 +151,12 @@ impl Proxy {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
+    /// The most connections there were at a time. One that the client has closed counts until the proxy
+    /// has noticed.
+    pub(crate) fn connections_at_once(&self) -> usize {
+        self.shared.open_at_once.load(Ordering::SeqCst)
+    }
+
     /// Methods asked for so far, in order.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.shared.requests.lock().clone()
@@ -188,11 +198,14 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let Ok(client) = client else { continue };
         let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+        let open = shared.open.fetch_add(1, Ordering::SeqCst) + 1;
+        shared.open_at_once.fetch_max(open, Ordering::SeqCst);
         let serving = Arc::clone(shared);
         let thread = thread::Builder::new().name(format!("dlm-test-proxy-{number}"));
         let thread = thread.spawn(move || {
             // Errors are connections that end, which is what they do here.
             let _ = serve(client, &serving);
+            serving.open.fetch_sub(1, Ordering::SeqCst);
         });
         shared.threads.lock().push(thread.unwrap());
     }

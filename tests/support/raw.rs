@@ -1,5 +1,7 @@
 //! HBase without the library: what lies in its rows, and clients that do as the Java library does.
 
+#![allow(dead_code, reason = "no test program needs all of it")]
+
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

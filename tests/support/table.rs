@@ -12,6 +12,7 @@ use super::hbase::hbase_or_skip;
 pub(crate) const TABLE: &str = "dlm_test_locks";
 
 /// The gateway, once the table is there; `None`, after saying so, where no HBase can run.
+#[allow(dead_code, reason = "not every test program shares the table's server")]
 pub(crate) fn gateway() -> Option<SocketAddr> {
     static CREATED: Once = Once::new();
     let gateway = hbase_or_skip()?.thrift;

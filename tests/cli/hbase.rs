@@ -1,0 +1,43 @@
+//! The command on a real HBase, which it reaches by a URI alone.
+
+use super::Shell;
+use super::support::{hbase, raw, table};
+
+#[test]
+fn a_table_is_made_once_and_a_lock_of_all_data_centres_is_taken_shown_renewed_and_released() {
+    let Some(hbase) = hbase::hbase_or_skip() else { return };
+    let table = hbase::fresh_table("dlm_test_cli");
+    let shell = Shell::on(format!("hbase+thrift://{}/{table}", hbase.thrift));
+    let acquire = ["acquire", "--json", "--level", "xdc", "--ttl", "10m", "job"];
+    let line = shell.run(&acquire).fails_with(69);
+    assert!(line.contains(&table) && line.contains("dlm init"), "{line}");
+    shell.run(&["init"]).ok();
+    shell.run(&["init"]).ok();
+
+    let got = shell.json(&acquire);
+    let lease = got["lease"].as_str().unwrap();
+    let shown = || shell.json(&["show", "--json", "--level", "xdc", "job"]);
+    let (held, before) = (shown(), got["deadline_ms"].as_u64().unwrap());
+    assert_eq!((&held["held"], &held["fence"]), (&true.into(), &got["fence"]));
+    assert!(held["holder"]["remaining_ms"].as_u64().unwrap() <= 600_000, "{held}");
+    shell.run(&["acquire", "--no-wait", "--level", "xdc", "job"]).fails_with(75);
+    let renewed = shell.json(&["renew", "--json", "--ttl", "20m", lease]);
+    assert!(renewed["deadline_ms"].as_u64().unwrap() > before);
+    assert!(shown()["holder"]["remaining_ms"].as_u64().unwrap() > 600_000, "it was not renewed");
+    assert_eq!(shell.json(&["release", "--json", lease])["released"], true);
+    assert_eq!(shown()["held"], false);
+    shell.run(&["release", lease]).fails_with(77);
+
+    raw::Raw::connect(hbase.thrift, &table).drop_table();
+}
+
+#[test]
+fn the_demo_finds_no_overlap_and_no_fence_that_fell() {
+    let Some(gateway) = table::gateway() else { return };
+    let shell = Shell::on(table::uri(gateway));
+    // Other runs have the same locks otherwise.
+    let client = hbase::fresh_table("demo");
+    let demo = shell.json(&["--client", &client, "demo", "--seconds", "3", "--json"]);
+    assert_eq!((&demo["overlaps"], &demo["fences_fell"]), (&0.into(), &0.into()), "{demo}");
+    assert!(demo["grants"].as_u64().unwrap() > 0, "{demo}");
+}

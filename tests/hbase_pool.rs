@@ -1,0 +1,96 @@
+//! The options of the way to the gateway, and its bounded pool of connections.
+#![cfg(feature = "hbase")]
+
+mod support {
+    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
+    pub(crate) mod hbase;
+    pub(crate) mod patience;
+    pub(crate) mod proxy;
+    pub(crate) mod skip;
+    pub(crate) mod table;
+}
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::LockStore;
+use dlm::{Code, Level, LockManager};
+use support::patience::{LONG, until};
+use support::proxy::{Fault, Gate, Proxy};
+use support::{hbase, table};
+
+/// Makes locks of `client` in `store`.
+fn manager(store: &Arc<dyn LockStore>, client: &str, timeout: Duration) -> LockManager {
+    LockManager::builder().store(Arc::clone(store)).client(client).timeout(timeout).open().unwrap()
+}
+
+/// A store whose connections the proxy sees, with this pool.
+fn store(proxy: &Proxy, pool: usize) -> Arc<dyn LockStore> {
+    dlm::store::open(&format!("{}?pool={pool}", table::uri(proxy.address()))).unwrap()
+}
+
+#[test]
+fn many_threads_share_no_more_connections_than_the_pool_may_have() {
+    const THREADS: usize = 8;
+    const POOL: usize = 2;
+    let Some(gateway) = table::gateway() else { return };
+    let proxy = Proxy::before(gateway);
+    let manager = manager(&store(&proxy, POOL), &hbase::fresh_table("pool"), LONG);
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            // Each has a lock of its own: what they wait for is a connection.
+            let lock = manager.lock(&number.to_string(), Level::Xdc).unwrap();
+            let work = move || (0..20).for_each(|_| assert!(lock.acquire().unwrap().release().unwrap()));
+            let name = format!("dlm-test-pool-{number}");
+            thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    assert_eq!(proxy.connections_at_once(), POOL);
+}
+
+#[test]
+fn a_pool_that_is_too_small_is_named_in_the_error_and_serves_again() {
+    let Some(gateway) = table::gateway() else { return };
+    let proxy = Proxy::before(gateway);
+    let (store, client) = (store(&proxy, 1), hbase::fresh_table("pool"));
+    let patient = manager(&store, &client, LONG).lock("a", Level::Xdc).unwrap();
+    let hasty = manager(&store, &client, Duration::from_millis(300)).lock("b", Level::Xdc).unwrap();
+    let gate = Arc::new(Gate::default());
+    proxy.next("checkAndPut", Fault::Keep(Arc::clone(&gate)));
+    thread::scope(|scope| {
+        let waiter = thread::Builder::new().name("dlm-test-patient".into());
+        let waiter = waiter.spawn_scoped(scope, || patient.try_acquire()).unwrap();
+        until("the only connection is in use", || proxy.hits() == 1);
+        let error = hasty.try_acquire().unwrap_err();
+        // Opened before anything can fail, as the other thread is waited for.
+        gate.open();
+        assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
+        assert!(error.chain().contains("`pool`"), "{}", error.chain());
+        assert!(waiter.join().unwrap().unwrap().release().unwrap());
+    });
+    assert!(manager(&store, &client, LONG).lock("b", Level::Xdc).unwrap().try_acquire().is_ok());
+    assert_eq!(proxy.connections_at_once(), 1);
+}
+
+/// No I/O: nothing listens there.
+#[test]
+fn an_option_that_is_misspelt_or_out_of_its_limits_is_refused() {
+    let open = |options: &str| dlm::store::open(&format!("hbase+thrift://127.0.0.1:1/locks?{options}"));
+    for options in ["pool=1", "pool=1024", "connect_timeout=250ms", "pool=3&connect_timeout=1s"] {
+        assert!(open(options).is_ok(), "{options}");
+    }
+    for (options, named) in [
+        ("pol=3", "pol"),
+        ("pool=0", "pool"),
+        ("pool=1025", "pool"),
+        ("pool=two", "pool"),
+        ("pool=", "pool"),
+        ("connect_timeout=0s", "timeout"),
+        ("connect_timeout=3", "connect_timeout"),
+    ] {
+        let error = open(options).expect_err(options);
+        assert_eq!(error.code(), Code::InvalidArgument, "{options}: {error}");
+        assert!(error.to_string().contains(named), "{options}: {error}");
+    }
+}

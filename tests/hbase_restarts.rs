@@ -1,0 +1,108 @@
+//! A lock across crashes of HBase and restarts of its gateways, on servers of these tests' own.
+#![cfg(feature = "hbase")]
+
+mod support {
+    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
+    pub(crate) mod hbase;
+    pub(crate) mod patience;
+    pub(crate) mod skip;
+    pub(crate) mod table;
+}
+
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Code, Level, Lock, LockManager};
+use support::hbase::Hbase;
+use support::patience::{LONG, until};
+use support::table;
+
+/// Longer than any restart takes: no lease of these tests ends by itself, unless it is meant to.
+const TTL: Duration = Duration::from_secs(1800);
+
+/// One process's way to the locks.
+fn manager(hbase: &Hbase) -> LockManager {
+    let builder = LockManager::builder().store_uri(&table::uri(hbase.thrift)).client("restarts");
+    builder.ttl(TTL).wait(TTL).retry(Duration::from_millis(200)).timeout(LONG / 2).open().unwrap()
+}
+
+fn lock(manager: &LockManager, id: &str) -> Lock {
+    manager.lock(id, Level::Xdc).unwrap()
+}
+
+#[track_caller]
+fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+#[test]
+fn a_crash_of_hbase_frees_no_lock_early_and_lets_no_fence_fall() {
+    let Some(hbase) = Hbase::private("crash") else { return };
+    let (ours, theirs) = (manager(&hbase), manager(&hbase));
+    ours.initialize().unwrap();
+    let lease = lock(&ours, "long").acquire().unwrap();
+    let short = lock(&ours, "short").acquire_with_ttl(Duration::from_secs(2)).unwrap();
+    assert!(lock(&ours, "released").acquire().unwrap().release().unwrap());
+
+    hbase.kill();
+    until("the short lease ends", || short.check().is_err());
+    hbase.start();
+
+    // The gateway may learn only by a failing call that the server was replaced.
+    until("it is told who holds the lock", || lock(&theirs, "long").inspect().is_ok());
+    assert_eq!(code(lock(&theirs, "long").try_acquire()), Code::LockUnavailable, "granted to two");
+    lease.renew().expect("it is far from its end");
+    assert_eq!(code(lock(&theirs, "long").try_acquire()), Code::LockUnavailable, "granted to two");
+    assert!(lease.release().unwrap());
+    let next = lock(&theirs, "long").acquire().unwrap();
+    assert!(next.fence() > lease.fence(), "{:?} after {:?}", next.fence(), lease.fence());
+
+    // What was over or given back by then is free.
+    assert_eq!(code(short.renew()), Code::LeaseLost);
+    let next = lock(&theirs, "short").try_acquire().unwrap();
+    assert!(next.fence() > short.fence(), "{:?} after {:?}", next.fence(), short.fence());
+    drop(lock(&theirs, "released").try_acquire().expect("a release was forgotten"));
+}
+
+#[test]
+fn gateways_that_go_away_end_a_wait_and_leave_no_dead_connection_behind() {
+    let Some(hbase) = Hbase::private("gateways") else { return };
+    let (ours, theirs) = (manager(&hbase), manager(&hbase));
+    ours.initialize().unwrap();
+    let lease = lock(&theirs, "a").acquire().unwrap();
+    fill_pool(&ours);
+    let waiting = lock(&ours, "a");
+    let waiter = thread::Builder::new().name("dlm-test-waiter".into());
+    let waiter = waiter.spawn(move || waiting.acquire().map(|_| ())).unwrap();
+    // Some looks at the lock.
+    thread::sleep(Duration::from_secs(1));
+    assert!(!waiter.is_finished(), "it did not wait");
+
+    hbase.stop_gateways();
+    until("the wait ends", || waiter.is_finished());
+    assert_eq!(code(waiter.join().unwrap()), Code::ConnectionError);
+    lease.check().expect("it is far from its end");
+
+    hbase.start_gateways();
+    // Each at the first try, and more of them than there were connections.
+    for number in 0..2 * POOLED {
+        let id = number.to_string();
+        let lease = lock(&ours, &id).try_acquire().unwrap_or_else(|error| panic!("{}", error.chain()));
+        assert!(lease.release().unwrap());
+    }
+    assert!(lease.release().unwrap());
+    assert!(lock(&ours, "a").acquire().unwrap().release().unwrap());
+}
+
+const POOLED: usize = 8;
+
+/// Leaves idle connections in the manager's pool.
+fn fill_pool(manager: &LockManager) {
+    thread::scope(|scope| {
+        for number in 0..POOLED {
+            let name = format!("dlm-test-pooled-{number}");
+            let work = move || drop(lock(manager, &number.to_string()).acquire().unwrap());
+            thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
+        }
+    });
+}
