@@ -110,7 +110,8 @@ impl Exception {
         match self.reaction() {
             Reaction::Elsewhere(_) | Reaction::Busy | Reaction::Leave => true,
             Reaction::Refused => false,
-            Reaction::Unknown => !self.do_not_retry,
+            // An overloaded server throws this one. Others that are not known here are not asked again.
+            Reaction::Unknown => self.class == "IOException" && !self.do_not_retry,
         }
     }
 }

@@ -1,0 +1,605 @@
+//! Servers that break HBase's RPC, by mistake, by load or by malice: the right outcome or an error
+//! within the deadline, no panic, bounded memory, no write sent again blindly, and no thread disturbed
+//! by what happens to another on the socket that they share.
+#![cfg(feature = "hbase")]
+
+mod support {
+    pub(crate) mod fake;
+}
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::LockStore;
+use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
+use support::fake::{Answer, Fake, Pb, Request, holds, reply, thrown};
+
+/// Of a call whose server misbehaves.
+const TIMEOUT: Duration = Duration::from_millis(300);
+/// How late an answer may be on a machine that is busy. Some calls end with a clean-up of two seconds.
+const SLACK: Duration = Duration::from_secs(15);
+/// Of a call that should be answered before its time is over.
+const PLENTY: Duration = Duration::from_secs(60);
+
+const NOT_SERVING: &str = "org.apache.hadoop.hbase.NotServingRegionException";
+const MOVED: &str = "org.apache.hadoop.hbase.exceptions.RegionMovedException";
+const IO: &str = "java.io.IOException";
+
+fn manager(address: SocketAddr, timeout: Duration) -> LockManager {
+    let uri = format!("hbase://{address}/t?client=hostile");
+    LockManager::builder().store_uri(&uri).timeout(timeout).open().unwrap()
+}
+
+fn lock(address: SocketAddr, timeout: Duration) -> Lock {
+    manager(address, timeout).lock("a", Level::Xdc).unwrap()
+}
+
+/// Answers the first request of the method with `answer`, and all others honestly.
+fn once(method: &'static str, answer: Answer) -> impl FnMut(&Request) -> Answer + Send {
+    let mut answer = Some(answer);
+    move |request| match request.method == method {
+        true => answer.take().unwrap_or(Answer::Honest),
+        false => Answer::Honest,
+    }
+}
+
+fn always(method: &'static str, answer: Answer) -> impl FnMut(&Request) -> Answer + Send {
+    move |request| if request.method == method { answer.clone() } else { Answer::Honest }
+}
+
+/// The writes that the server was sent, byte for byte.
+fn writes(fake: &Fake) -> Vec<Vec<u8>> {
+    let multis = fake.log().into_iter().filter(|(request, _)| request.method == "Multi");
+    multis.map(|(request, _)| request.parameter).collect()
+}
+
+#[track_caller]
+fn acquired_and_released(fake: &Fake, lock: &Lock) {
+    let lease = lock.try_acquire().unwrap_or_else(|error| panic!("{}", error.chain()));
+    works(fake, &lease, lock);
+}
+
+#[track_caller]
+fn works(fake: &Fake, lease: &Lease, lock: &Lock) {
+    let row = lock.name().hbase_row();
+    assert!(lease.fence().is_some(), "a grant has a fence");
+    assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "granted, and nothing in the row");
+    lease.renew().unwrap();
+    assert!(lease.release().unwrap());
+    assert_eq!(fake.cell(&row, "L"), Some(Vec::new()));
+}
+
+#[test]
+fn an_honest_fake_is_a_server_for_locks() {
+    let fake = Fake::honest();
+    let lock = lock(fake.address, PLENTY);
+    acquired_and_released(&fake, &lock);
+    let first = lock.try_acquire().unwrap();
+    assert_eq!(lock.try_acquire().unwrap_err().code(), Code::LockUnavailable);
+    assert!(first.release().unwrap());
+    fake.assert_no_write_was_repeated_blindly();
+    assert_eq!((fake.count("Scan"), fake.connections("ClientService")), (1, 1));
+}
+
+/// Bytes that are no reply to anything, each with what is wrong about them.
+fn nonsense() -> Vec<(&'static str, Answer)> {
+    let raw = |bytes: &[u8]| Answer::Raw(bytes.to_vec());
+    let framed = |bytes: &[u8]| Answer::Raw([&(bytes.len() as u32).to_be_bytes(), bytes].concat());
+    vec![
+        ("a web server", raw(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")),
+        ("a shell", raw(b"SSH-2.0-OpenSSH_9.2p1\r\n")),
+        ("zeros", raw(&[0; 4096])),
+        ("ones", raw(&[0xff; 4096])),
+        ("a negative length", raw(&[0x80, 0, 0, 0, 1, 2, 3])),
+        ("a length of 2 GiB", raw(&[0x7f, 0xff, 0xff, 0xff, 1, 2, 3])),
+        ("a length just over the limit", raw(&[0, 0x40, 0, 1, 1, 2, 3])),
+        ("a length within the limit, and no more", raw(&[0, 0x3f, 0, 0, 1, 2, 3])),
+        ("an empty frame", framed(&[])),
+        ("a header longer than its frame", framed(&[200, 1, 8, 0])),
+        ("a header of no end", framed(&[0xff; 11])),
+        ("a message longer than its frame", framed(&[2, 8, 0, 200, 1])),
+        ("a message shorter than its frame", framed(&[2, 8, 0, 0, 0, 0])),
+        ("a header of another type", framed(&[3, 0x0d, 0, 0])),
+        ("groups in groups", framed(&[&[100][..], &[0x0b; 100]].concat())),
+        ("a call that was not made", Answer::WrongId),
+        ("the call of all calls", Answer::Fatal(Some(u32::MAX), "x", "")),
+        ("no call", Answer::Fatal(None, "", "")),
+        ("an exception of no class", Answer::Refuse("", String::new())),
+        ("a stack trace of a megabyte", Answer::Refuse(IO, "at a.b.C\n".repeat(120_000))),
+        ("a reply cut in its length", Answer::Cut(2)),
+        ("a reply cut in its header", Answer::Cut(5)),
+        ("a reply cut at its last byte", Answer::Cut(usize::MAX)),
+        ("a slow drip", Answer::Drip(Duration::from_millis(60))),
+        ("silence", Answer::Silence),
+        ("the end", Answer::Close),
+        ("an answer that says nothing", Answer::Reply(Vec::new())),
+        ("an answer of another kind", Answer::Reply(Pb::new().int(1, 1).int(2, 2).int(5, 5).0)),
+        (
+            "answers in answers",
+            Answer::Reply((0..30).fold(Vec::new(), |inner, _| Pb::new().bytes(1, &inner).0)),
+        ),
+        ("frames without end", Answer::Flood(reply(4711, b"late"))),
+        ("bytes without end", Answer::Flood([&[0, 0x3f, 0, 0][..], &[1; 60_000]].concat())),
+    ]
+}
+
+/// All of it, in the place of every kind of reply that an acquire needs.
+#[test]
+fn nonsense_in_any_place_is_an_error_within_the_deadline_and_costs_no_memory() {
+    let before = memory_kib();
+    let methods = ["GetMetaRegionLocations", "Scan", "Multi", "Get"];
+    thread::scope(|scope| {
+        for method in methods {
+            // Most of the time they wait.
+            for third in 0..3 {
+                let work = move || {
+                    for (what, answer) in nonsense().into_iter().skip(third).step_by(3) {
+                        nonsense_at(method, what, answer);
+                    }
+                };
+                let name = format!("dlm-test-{method}-{third}");
+                thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
+            }
+        }
+    });
+    let grown = memory_kib().saturating_sub(before);
+    // A frame of the largest size allowed for each, with room for what the allocator keeps.
+    assert!(grown < 128 * 1024, "{grown} KiB more than before");
+}
+
+fn nonsense_at(method: &'static str, what: &str, answer: Answer) {
+    // A Get is made where a Multi left something open.
+    let silent_multi = method == "Get";
+    let fake = Fake::start(move |request| match request.method.as_str() {
+        "Multi" if silent_multi => Answer::ApplyAndThrow(IO, "Java heap space".into()),
+        other if other == method => answer.clone(),
+        _ => Answer::Honest,
+    });
+    let lock = lock(fake.address, TIMEOUT);
+    let begin = Moment::now();
+    let outcome = lock.try_acquire().map(|lease| lease.fence());
+    let took = Moment::now().since(begin);
+    assert!(took <= TIMEOUT + SLACK, "{method}, {what}: {took:?}");
+    let error = outcome.expect_err(&format!("{method}, {what}: granted"));
+    let expected = [
+        Code::ConnectionError,
+        Code::RetriesExhausted,
+        Code::InDoubt,
+        Code::InternalError,
+        Code::TableCreationError,
+        Code::LockUnavailable,
+    ];
+    assert!(expected.contains(&error.code()), "{method}, {what}: {}", error.chain());
+    let text = error.chain();
+    assert!(text.len() < 2000 && !text.contains(char::is_control), "{method}, {what}: {text:.3000}");
+    fake.assert_no_write_was_repeated_blindly();
+}
+
+/// Largest resident memory of this process so far.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_drip_that_is_over_in_time_is_a_reply_like_another() {
+    let fake = Fake::start(always("Multi", Answer::Drip(Duration::from_millis(1))));
+    acquired_and_released(&fake, &lock(fake.address, PLENTY));
+}
+
+/// Of classes that say "not applied", once each: the write is made all the same, and once.
+#[test]
+fn a_write_that_was_refused_for_now_is_made_later() {
+    let classes = [
+        NOT_SERVING,
+        "org.apache.hadoop.hbase.exceptions.RegionOpeningException",
+        "org.apache.hadoop.hbase.regionserver.WrongRegionException",
+        "org.apache.hadoop.hbase.RegionTooBusyException",
+        "org.apache.hadoop.hbase.CallQueueTooBigException",
+        "org.apache.hadoop.hbase.CallDroppedException",
+        "org.apache.hadoop.hbase.quotas.RpcThrottlingException",
+        "org.apache.hadoop.hbase.regionserver.RegionServerStoppedException",
+        "org.apache.hadoop.hbase.regionserver.RegionServerAbortedException",
+        "org.apache.hadoop.hbase.ipc.ServerNotRunningYetException",
+        MOVED, // and says not where
+    ];
+    for class in classes {
+        for answer in [Answer::Refuse(class, "x".into()), Answer::RefuseInside(class, "x".into())] {
+            let fake = Fake::start(once("Multi", answer));
+            acquired_and_released(&fake, &lock(fake.address, PLENTY));
+            // Refused, made, renewed, released.
+            assert_eq!(fake.count("Multi"), 4, "{class}");
+            assert_eq!(writes(&fake).iter().collect::<BTreeSet<_>>().len(), 3, "{class}");
+        }
+    }
+}
+
+#[test]
+fn where_the_region_is_is_looked_up_again_when_it_is_not_there() {
+    let (old, new) = (Fake::honest(), Fake::honest());
+    let lock = lock(old.address, PLENTY);
+    acquired_and_released(&old, &lock);
+    old.catalogue(new.address);
+    old.act(always("Multi", Answer::Refuse(NOT_SERVING, "closed".into())));
+    acquired_and_released(&new, &lock);
+    assert_eq!(old.count("Scan"), 2);
+}
+
+#[test]
+fn a_region_that_moved_is_followed_without_asking_meta() {
+    let told_in_text = |to: SocketAddr| {
+        let text = format!(
+            "Region moved to: hostname={} port={} startCode=17. As of locationSeqNum=5.",
+            to.ip(),
+            to.port()
+        );
+        Answer::RefuseInside(MOVED, text)
+    };
+    for told in [Answer::MovedTo as fn(SocketAddr) -> Answer, told_in_text] {
+        let (old, new) = (Fake::honest(), Fake::honest());
+        let lock = lock(old.address, PLENTY);
+        old.act(always("Multi", told(new.address)));
+        acquired_and_released(&new, &lock);
+        assert_eq!((old.count("Scan"), old.count("Multi")), (1, 1), "followed, and remembered");
+    }
+}
+
+/// As two servers do of a region that was split after it had moved from one to the other and back.
+#[test]
+fn two_servers_that_send_us_to_each_other_for_ever_are_not_believed() {
+    let (meta, one, other, right) = (Fake::honest(), Fake::honest(), Fake::honest(), Fake::honest());
+    one.act(always("Multi", Answer::MovedTo(other.address)));
+    other.act(always("Multi", Answer::MovedTo(one.address)));
+    meta.catalogue(one.address);
+    let lock = lock(meta.address, PLENTY);
+    let address = right.address;
+    // The truth is in meta from the second look on.
+    let mut looks = 0;
+    let shared = Arc::new(meta);
+    let catalogue = Arc::downgrade(&shared);
+    shared.act(move |request| {
+        looks += usize::from(request.method == "Scan");
+        if looks == 2 {
+            catalogue.upgrade().unwrap().catalogue(address);
+        }
+        Answer::Honest
+    });
+    acquired_and_released(&right, &lock);
+    assert!(one.count("Multi") + other.count("Multi") <= 4, "went in circles");
+}
+
+#[test]
+fn a_server_that_is_always_busy_is_an_error_by_the_deadline_and_not_a_storm() {
+    let fake = Fake::start(always(
+        "Multi",
+        Answer::Refuse("org.apache.hadoop.hbase.RegionTooBusyException", "x".into()),
+    ));
+    let begin = Moment::now();
+    let error = lock(fake.address, 4 * TIMEOUT).try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
+    assert!(error.chain().contains("RegionTooBusyException"), "{}", error.chain());
+    assert!(Moment::now().since(begin) <= 4 * TIMEOUT + SLACK);
+    assert!(fake.count("Multi") <= 20, "asked {} times", fake.count("Multi"));
+}
+
+/// What an overloaded server throws, having carried the request out or not.
+#[test]
+fn an_exception_that_proves_nothing_is_settled_by_looking() {
+    let thrown: [(fn() -> Answer, usize); 5] = [
+        (|| Answer::ApplyAndThrow(IO, "Java heap space".into()), 1),
+        (|| Answer::Refuse(IO, "Java heap space".into()), 2),
+        (|| Answer::RefuseInside(IO, "Java heap space".into()), 2),
+        (|| Answer::ApplyAndThrow("org.example.NeverHeardOfException", "?".into()), 1),
+        (|| Answer::ApplyAndThrow("org.apache.hadoop.hbase.DoNotRetryIOException", "?".into()), 1),
+    ];
+    for (answer, attempts) in thrown {
+        let fake = Fake::start(once("Multi", answer()));
+        let lock = lock(fake.address, PLENTY);
+        let lease = lock.try_acquire().unwrap();
+        assert!(fake.count("Get") >= 1, "it was looked at");
+        let sent: BTreeSet<_> = acquires(&fake).into_iter().collect();
+        assert_eq!(
+            (sent.len(), acquires(&fake).len()),
+            (attempts, attempts),
+            "each attempt with a token of its own"
+        );
+        works(&fake, &lease, &lock);
+        fake.assert_no_write_was_repeated_blindly();
+    }
+}
+
+/// The writes that took the lock: what they count besides tells them from renewals and releases, and the
+/// record from counting alone.
+fn acquires(fake: &Fake) -> Vec<Vec<u8>> {
+    let takes = |write: &Vec<u8>| holds(write, b"F#XDC#") && holds(write, b"M\x01");
+    writes(fake).into_iter().filter(takes).collect()
+}
+
+#[test]
+fn a_reply_lost_after_the_write_was_applied_is_settled_by_looking() {
+    for lost in [Answer::ApplyAndClose, Answer::Cut(9)] {
+        // Of the acquire, of the renewal, of the release.
+        for number in 0..3 {
+            let (mut seen, lost) = (0, lost.clone());
+            let fake = Fake::start(move |request| {
+                seen += usize::from(request.method == "Multi");
+                if request.method == "Multi" && seen == number + 1 { lost.clone() } else { Answer::Honest }
+            });
+            let lock = lock(fake.address, PLENTY);
+            acquired_and_released(&fake, &lock);
+            assert!(fake.count("Get") >= 1, "it was looked at");
+            assert_eq!(acquires(&fake).len(), 1, "an acquire that had been applied was sent again");
+            fake.assert_no_write_was_repeated_blindly();
+        }
+    }
+}
+
+#[test]
+fn a_write_whose_fate_cannot_be_found_out_is_in_doubt_and_is_freed_later() {
+    let fake = Fake::start(|request| match request.method.as_str() {
+        "Multi" => Answer::ApplyAndClose,
+        "Get" => Answer::Close,
+        _ => Answer::Honest,
+    });
+    let lock = lock(fake.address, TIMEOUT);
+    let error = lock.try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    let row = lock.name().hbase_row();
+    assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "it had been applied");
+    fake.assert_no_write_was_repeated_blindly();
+    fake.act(|_| Answer::Honest);
+    let deadline = Deadline::after(PLENTY);
+    while fake.cell(&row, "L") != Some(Vec::new()) {
+        assert!(!deadline.passed(), "what the doubtful request took was never freed");
+        thread::sleep(Duration::from_millis(20));
+    }
+    acquired_and_released(&fake, &lock);
+}
+
+#[test]
+fn a_server_that_refuses_us_altogether_is_quoted_at_once() {
+    let refusals = [
+        (
+            Some(u32::MAX),
+            "org.apache.hadoop.hbase.security.AccessDeniedException",
+            "Authentication is required",
+            "Kerberos",
+        ),
+        (
+            None,
+            "org.apache.hadoop.hbase.security.AccessDeniedException",
+            "Authentication is required",
+            "Kerberos",
+        ),
+        (Some(u32::MAX), "org.apache.hadoop.hbase.ipc.BadAuthException", "no such auth", "Kerberos"),
+        (Some(u32::MAX), "org.apache.hadoop.hbase.ipc.FatalConnectionException", "go away", "go away"),
+        (Some(u32::MAX), "org.apache.hadoop.hbase.ipc.WrongVersionException", "version 9", "version 9"),
+    ];
+    for (id, class, text, expected) in refusals {
+        for method in ["GetMetaRegionLocations", "Scan"] {
+            let fake = Fake::start(always(method, Answer::Fatal(id, class, text)));
+            let begin = Moment::now();
+            let error = lock(fake.address, PLENTY).try_acquire().unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{class}: {}", error.chain());
+            assert!(error.chain().contains(expected) && error.chain().contains(text), "{}", error.chain());
+            assert!(Moment::now().since(begin) < PLENTY / 2, "{class}: waited for the deadline");
+            assert_eq!(fake.count(method), 1, "{class}: asked again");
+        }
+    }
+}
+
+/// A refusal by one server is no doubt about what it did: it did nothing.
+#[test]
+fn a_write_to_a_server_that_refuses_us_was_not_made() {
+    let refusal =
+        Answer::Fatal(Some(u32::MAX), "org.apache.hadoop.hbase.security.AccessDeniedException", "no");
+    let (meta, region) = (Fake::honest(), Fake::start(always("Multi", refusal)));
+    meta.catalogue(region.address);
+    let error = lock(meta.address, PLENTY).try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+    assert_eq!(region.count("Multi"), 1);
+}
+
+#[test]
+fn a_server_that_speaks_tls_or_says_nothing_is_named_as_such() {
+    // The alert by which TLS servers answer what is no TLS.
+    let fake = Fake::start(|_| Answer::Raw(vec![0x15, 3, 3, 0, 2, 2, 10]));
+    let begin = Moment::now();
+    let error = lock(fake.address, PLENTY).try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+    assert!(error.chain().contains("tls=on"), "{}", error.chain());
+    assert!(Moment::now().since(begin) < PLENTY / 2, "waited for the deadline");
+    fake.act(|_| Answer::Close);
+    let error = lock(fake.address, TIMEOUT).try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+    assert!(error.chain().contains("without a word"), "{}", error.chain());
+}
+
+#[test]
+fn initialize_says_what_the_master_said() {
+    let denied = Answer::Refuse("org.apache.hadoop.hbase.security.AccessDeniedException", "not you".into());
+    let fake = Fake::start(always("GetTableDescriptors", denied));
+    let error = manager(fake.address, PLENTY).initialize().unwrap_err();
+    assert_eq!(error.code(), Code::TableCreationError);
+    assert!(error.chain().contains("not you"), "{}", error.chain());
+    // Descriptors that cannot be read, procedures that never end, and a master that is not the active one.
+    for (method, answer) in [
+        ("GetTableDescriptors", Answer::Raw(vec![0xff; 64])),
+        ("GetTableDescriptors", Answer::Refuse("org.apache.hadoop.hbase.PleaseHoldException", "x".into())),
+        ("CreateTable", Answer::Silence),
+        ("getProcedureResult", Answer::Reply(Pb::new().int(1, 1).0)),
+    ] {
+        let (bad, not_yet) = (answer.clone(), Answer::Refuse(NOT_SERVING, "opening".into()));
+        let fake = Fake::start(move |request| match request.method.as_str() {
+            "Get" => not_yet.clone(),
+            called if called == method => bad.clone(),
+            _ => Answer::Honest,
+        });
+        let begin = Moment::now();
+        let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+        let error = store.initialize(Deadline::after(TIMEOUT)).unwrap_err();
+        assert!(Moment::now().since(begin) <= TIMEOUT + SLACK, "{method} {answer:?}");
+        let codes = [Code::TableCreationError, Code::ConnectionError];
+        assert!(codes.contains(&error.code()), "{method} {answer:?}: {}", error.chain());
+    }
+}
+
+/// Locks whose fence counters hold numbers of their own, on one store.
+struct Shared {
+    fake: Fake,
+    store: Arc<dyn LockStore>,
+    names: Vec<LockName>,
+}
+
+const COUNTER: u64 = 1 << 41;
+
+fn shared(names: usize) -> Shared {
+    let fake = Fake::honest();
+    let name = |id: usize| LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+    let names: Vec<_> = (0..names).map(|id| name(id).unwrap()).collect();
+    for (id, name) in names.iter().enumerate() {
+        fake.put(name.hbase_fence_row(), "F", (COUNTER + id as u64).to_be_bytes().to_vec());
+    }
+    let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+    let shared = Shared { fake, store, names };
+    assert_eq!(shared.counter(0, PLENTY).unwrap(), COUNTER, "connected");
+    shared
+}
+
+impl Shared {
+    /// The counter of a lock: two Gets, of which the first has an answer that is no other's.
+    fn counter(&self, id: usize, timeout: Duration) -> dlm::Result<u64> {
+        let found = self.store.inspect(&self.names[id], Deadline::after(timeout))?;
+        Ok(found.fence.expect("the counter is there").0)
+    }
+
+    fn is_of(request: &Request, name: &LockName) -> bool {
+        holds(&request.parameter, &name.hbase_fence_row())
+    }
+}
+
+#[test]
+fn replies_out_of_order_reach_their_callers() {
+    const THREADS: usize = 8;
+    let shared = shared(THREADS);
+    shared.fake.act(always("Get", Answer::Batch(5)));
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let shared = &shared;
+            let work = move || {
+                for _ in 0..40 {
+                    assert_eq!(shared.counter(id, PLENTY).unwrap(), COUNTER + id as u64, "another's reply");
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    assert_eq!(shared.fake.connections("ClientService"), 1, "all on one socket");
+}
+
+/// One caller's server never answers, or too late: the others do not notice, and the late reply is
+/// nobody's.
+#[test]
+fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
+    const THREADS: usize = 4;
+    let shared = shared(THREADS + 1);
+    let slow = shared.names[THREADS].clone();
+    let mut number = 0;
+    shared.fake.act(move |request| {
+        if !Shared::is_of(request, &slow) {
+            return Answer::Honest;
+        }
+        number += 1;
+        if number % 2 == 0 { Answer::Silence } else { Answer::Late(Duration::from_millis(90)) }
+    });
+    let (timeouts, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let (shared, timeouts, done) = (&shared, &timeouts, &done);
+            let work = move || {
+                while timeouts.load(Ordering::SeqCst) < 12 {
+                    assert_eq!(shared.counter(id, PLENTY).unwrap(), COUNTER + id as u64, "another's reply");
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+        for _ in 0..12 {
+            let begin = Moment::now();
+            let error = shared.counter(THREADS, Duration::from_millis(40)).unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+            assert!(Moment::now().since(begin) < SLACK);
+            timeouts.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    assert!(done.load(Ordering::SeqCst) > 0);
+    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was given up for one caller's sake");
+}
+
+#[test]
+fn a_socket_on_which_nothing_comes_any_more_is_given_up_for_the_next_call() {
+    let shared = shared(2);
+    let first = shared.fake.connections("ClientService");
+    // As after a firewall forgot it: nothing on the old connections is answered.
+    let old: BTreeSet<_> = shared.fake.log().iter().map(|(request, _)| request.connection).collect();
+    shared.fake.act(
+        move |request| {
+            if old.contains(&request.connection) { Answer::Silence } else { Answer::Honest }
+        },
+    );
+    shared.counter(1, Duration::from_millis(100)).unwrap_err();
+    assert_eq!(shared.counter(1, PLENTY).unwrap(), COUNTER + 1);
+    assert_eq!(shared.fake.connections("ClientService"), first + 1);
+}
+
+#[test]
+fn a_socket_that_breaks_takes_its_calls_with_it_and_they_are_asked_again() {
+    const THREADS: usize = 6;
+    let shared = shared(THREADS);
+    let mut number = 0;
+    shared.fake.act(move |request| {
+        number += usize::from(request.method == "Get");
+        match request.method.as_str() {
+            "Get" if number % 7 == 0 => Answer::Cut(11),
+            "Get" => Answer::Batch(3),
+            _ => Answer::Honest,
+        }
+    });
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let shared = &shared;
+            let work = move || {
+                for _ in 0..20 {
+                    assert_eq!(shared.counter(id, PLENTY).unwrap(), COUNTER + id as u64, "another's reply");
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+}
+
+/// An exception for one call is not one for the connection.
+#[test]
+fn an_exception_reaches_the_call_it_is_for() {
+    let bytes = thrown(Some(3), IO, "x", None);
+    assert!(holds(&bytes, b"java.io.IOException"));
+    let shared = shared(2);
+    let refused = shared.names[1].clone();
+    shared.fake.act(move |request| {
+        let class = "org.apache.hadoop.hbase.DoNotRetryIOException";
+        if Shared::is_of(request, &refused) { Answer::Refuse(class, "x".into()) } else { Answer::Honest }
+    });
+    thread::scope(|scope| {
+        let work = || (0..50).for_each(|_| assert_eq!(shared.counter(0, PLENTY).unwrap(), COUNTER));
+        thread::Builder::new().name("dlm-test-good".into()).spawn_scoped(scope, work).unwrap();
+        for _ in 0..50 {
+            shared.counter(1, PLENTY).unwrap_err();
+        }
+    });
+    assert_eq!(shared.fake.connections("ClientService"), 1);
+}
