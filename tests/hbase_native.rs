@@ -8,9 +8,8 @@ mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod peer;
-    pub(crate) mod skip;
-    #[allow(dead_code, reason = "no test program uses all of it")]
     pub(crate) mod raw;
+    pub(crate) mod skip;
     pub(crate) mod spy;
     pub(crate) mod table;
     pub(crate) mod watch;

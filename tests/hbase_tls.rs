@@ -4,6 +4,7 @@
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod skip;
 }
 
 use std::path::PathBuf;
