@@ -1,9 +1,14 @@
 //! What managers, locks and leases make of a store's doubts, failures and late answers: a store that
 //! says what the test wants it to say.
 
+mod support {
+    pub(crate) mod patience;
+}
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,10 +17,10 @@ use dlm::{
     Code, Deadline, Error, Holder, Inspection, Lease, Level, Lock, LockManager, LockName, Moment, Result,
 };
 use parking_lot::Mutex;
+use support::patience::{LONG, until};
 
 use self::ReleaseLine::{Applied, Lie, Truth};
 
-const LONG: Duration = Duration::from_secs(60);
 /// No lease of these tests ends by itself, unless it is meant to.
 const TTL: Duration = Duration::from_secs(1800);
 
@@ -162,14 +167,6 @@ fn code<T: fmt::Debug>(answer: Result<T>) -> Code {
     answer.expect_err("this must fail").code()
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = soon();
-    while !done() {
-        assert!(!deadline.passed(), "waited for {LONG:?}: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 #[test]
 fn a_doubtful_acquire_that_took_effect_is_freed_in_the_background() {
     let stage = stage();
@@ -186,9 +183,34 @@ fn a_doubtful_acquire_that_took_effect_is_freed_in_the_background() {
 #[test]
 fn a_doubt_ends_a_wait_at_once_and_leaves_others_waiting() {
     let stage = stage();
-    stage.store.to_acquire(|_, _, _| Err(doubt()));
-    assert_eq!(code(stage.lock.acquire()), Code::InDoubt);
-    stage.lock.acquire().unwrap().release().unwrap();
+    let held = manager(stage.store.clone()).lock("a", Level::Xdc).unwrap().acquire().unwrap();
+    let came = Arc::new(AtomicUsize::new(0));
+    let all_came = Arc::clone(&came);
+    stage.store.to_acquire(move |_, _, _| {
+        until("both have come", || all_came.load(Ordering::SeqCst) == 2);
+        // Time for the other to line up behind this one.
+        thread::sleep(Duration::from_millis(50));
+        Err(doubt())
+    });
+    let mut waiters: Vec<_> = (0..2)
+        .map(|number| {
+            let (lock, came) = (stage.lock.clone(), Arc::clone(&came));
+            let wait = move || {
+                came.fetch_add(1, Ordering::SeqCst);
+                lock.acquire()
+            };
+            thread::Builder::new().name(format!("dlm-test-waiter-{number}")).spawn(wait).unwrap()
+        })
+        .collect();
+    until("a wait ends", || waiters.iter().any(|waiter| waiter.is_finished()));
+    let doubtful = waiters.iter().position(|waiter| waiter.is_finished()).unwrap();
+    assert_eq!(code(waiters.swap_remove(doubtful).join().unwrap()), Code::InDoubt);
+    // Some looks at the lock.
+    thread::sleep(Duration::from_millis(100));
+    assert!(!waiters[0].is_finished(), "the doubt of one ended the wait of another");
+    assert!(held.release().unwrap());
+    let lease = waiters.remove(0).join().unwrap().expect("it was to wait");
+    stage.assert_held(&lease);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod patience;
     pub(crate) mod proxy;
     pub(crate) mod skip;
     pub(crate) mod table;
@@ -16,15 +17,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment};
 use parking_lot::Mutex;
+use support::patience::{LONG, until};
 use support::proxy::{Fault, Gate, Proxy};
 use support::table;
 
 /// No lease of these tests ends by itself: what becomes free was freed.
 const TTL: Duration = Duration::from_secs(1800);
-/// Longer than any step takes.
-const LONG: Duration = Duration::from_secs(60);
 /// Bytes of a reply to `checkAndPut`: header, name, number, one field, its bool, the end.
 const REPLY_BYTES: usize = 4 + 4 + "checkAndPut".len() + 4 + 3 + 1 + 1;
 
@@ -162,7 +162,8 @@ fn a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then() {
     stage.proxy.next("checkAndPut", Fault::LoseReply);
     stage.proxy.next("get", Fault::Keep(Arc::clone(&gate)));
     let next = thread::scope(|scope| {
-        let releasing = scope.spawn(|| lease.release());
+        let releasing = thread::Builder::new().name("dlm-test-releasing".into());
+        let releasing = releasing.spawn_scoped(scope, || lease.release()).unwrap();
         let next = stage.theirs.acquire().unwrap();
         gate.open();
         assert!(releasing.join().unwrap().unwrap());
@@ -433,12 +434,4 @@ fn in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind() {
     assert!(doubts <= CYCLES, "{doubts} of {} acquires failed", 4 * CYCLES);
     let lease = stage.theirs.acquire().expect("a lock was left behind for its whole TTL");
     stage.assert_held(&lease);
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Deadline::after(LONG);
-    while !done() {
-        assert!(!deadline.passed(), "waited for {LONG:?}: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -3,6 +3,7 @@
 #[macro_use]
 mod contract;
 mod support {
+    pub(crate) mod patience;
     pub(crate) mod spy;
 }
 

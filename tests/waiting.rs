@@ -1,6 +1,7 @@
 //! Waiting inside a process, as seen by the store: how often it is asked, and who is served when.
 
 mod support {
+    pub(crate) mod patience;
     pub(crate) mod spy;
 }
 
@@ -12,9 +13,8 @@ use std::time::Duration;
 use dlm::store::{LockStore, MemoryStore};
 use dlm::{Acquire, CancelToken, Code, Deadline, Level, Lock, LockManager, Moment};
 use parking_lot::Mutex;
+use support::patience::{LONG, until};
 use support::spy::{Call, Spy};
-
-const LONG: Duration = Duration::from_secs(60);
 
 fn manager(store: Arc<dyn LockStore>, retry: Duration) -> LockManager {
     LockManager::builder()
@@ -33,14 +33,6 @@ fn lock(manager: &LockManager) -> Lock {
 
 fn spawn<T: Send + 'static>(name: &str, job: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     thread::Builder::new().name(format!("dlm-test-{name}")).spawn(job).unwrap()
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Deadline::after(LONG);
-    while !done() {
-        assert!(!deadline.passed(), "waited for {LONG:?}: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// The most questions that a process may ask in a time: one per interval, which jitter shortens by a

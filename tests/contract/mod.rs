@@ -27,8 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dlm::store::{Acquired, Attempt, Grant, LockStore};
 use dlm::{Builder, Code, Deadline, Level, LockManager, LockName, Moment, NamePolicy, Who};
 
-/// Longer than any step of a case takes; a step that is not over by then hangs.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) use crate::support::patience::{LONG, until};
 
 /// One test's place in a store.
 pub(crate) struct Site {
@@ -131,15 +130,6 @@ pub(crate) fn take_when_free(store: &dyn LockStore, name: &LockName, ttl: Durati
         Acquired::Held(_) => false,
     });
     granted.unwrap()
-}
-
-/// Waits until `done`, which is what should happen by itself.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Deadline::after(LONG);
-    while !done() {
-        assert!(!deadline.passed(), "waited for {LONG:?}: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Runs `case` with a short TTL; and with longer ones if the machine was too slow for that: the case

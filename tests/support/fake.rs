@@ -164,8 +164,8 @@ impl Fake {
     #[track_caller]
     pub(crate) fn assert_no_write_was_repeated_blindly(&self) {
         let log = self.log();
-        // A count alone has no condition; made twice it skips a number, which is allowed.
-        let is_conditional = |r: &Request| holds(&r.parameter, b"BinaryComparator");
+        // A count alone has no condition on D:L; made twice it skips a number, which is allowed.
+        let is_conditional = |r: &Request| holds(&r.parameter, b"\x1a\x01L");
         for (first, (write, fate)) in log.iter().enumerate().filter(|(_, (r, _))| is_conditional(r)) {
             let surely_not_applied = matches!(
                 fate,
@@ -415,8 +415,10 @@ impl Connection {
         let condition = bytes(action, 4);
         if !condition.is_empty() {
             let key = (bytes(&condition, 1), bytes(&condition, 3));
-            let expected = bytes(&bytes(&bytes(&bytes(&condition, 5), 2), 1), 1);
-            if self.shared.cells.lock().get(&key).cloned().unwrap_or_default() != expected {
+            let with = bytes(&bytes(&bytes(&bytes(&condition, 5), 2), 1), 1);
+            let equal = self.shared.cells.lock().get(&key).cloned().unwrap_or_default() == with;
+            // EQUAL is 2, NOT_EQUAL 3.
+            if equal != (int(&condition, 4) == 2) {
                 return Pb::new().int(3, 0).0;
             }
         }
