@@ -28,6 +28,9 @@ use crate::uri::StoreUri;
 pub use embedded::EmbeddedStore;
 #[cfg(feature = "hbase")]
 pub use hbase::HbaseStore;
+#[cfg(all(feature = "hbase", fuzzing))]
+#[doc(hidden)]
+pub use hbase::fuzz;
 pub use holder::{Holder, Who};
 pub(crate) use key::check_part;
 pub use key::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};

@@ -49,6 +49,13 @@ const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 /// Time beyond the deadline to clean up behind an acquire that fails half-way.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 
+/// For `tests/fuzz` alone: everything that reads what a server sent.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    native::fuzz(bytes);
+}
+
 /// A [`LockStore`] in a table of HBase. URI: `hbase://master1:16000,master2:16000/table`, or
 /// `hbase+thrift://host:9090/table` where only the gateway can be reached.
 ///

@@ -251,8 +251,8 @@ impl Cluster {
     }
 
     /// The server that had the region says where it went.
-    pub(super) fn moved(&self, region: &Region, host: String, port: u16) {
-        self.learn(Region { server: Address { host, port }, ..region.clone() });
+    pub(super) fn moved(&self, region: &Region, to: Address) {
+        self.learn(Region { server: to, ..region.clone() });
     }
 
     fn look_up(&self, row: &[u8], by: Deadline) -> Result<Region, Lookup> {
@@ -333,7 +333,16 @@ impl TryFrom<ServerName> for Address {
 
     fn try_from(name: ServerName) -> Result<Address, Lookup> {
         let port = u16::try_from(name.port).map_err(|_| Lookup::Garbage)?;
-        Ok(Address { host: name.host, port })
+        Address::told(&name.host, port).ok_or(Lookup::Garbage)
+    }
+}
+
+impl Address {
+    /// As a server says it. What can be no host is none: it would end up in messages to people.
+    pub(super) fn told(host: &str, port: u16) -> Option<Address> {
+        let legal = |c: char| c.is_alphanumeric() || "-._:%".contains(c);
+        let is_host = (1..=255).contains(&host.len()) && host.chars().all(legal);
+        (is_host && port != 0).then(|| Address { host: host.to_owned(), port })
     }
 }
 
@@ -343,7 +352,7 @@ fn share(by: Deadline, attempts: usize) -> Deadline {
 }
 
 /// Reads a row of hbase:meta.
-fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Lookup> {
+pub(super) fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Lookup> {
     const MAGIC: &[u8] = b"PBUF";
     let value = |qualifier: &[u8]| {
         let cell = result.cell.iter().find(|cell| cell.family == b"info" && cell.qualifier == qualifier);
@@ -369,12 +378,8 @@ fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Lookup> {
     let server = std::str::from_utf8(server).ok().and_then(|server| server.rsplit_once(':'));
     let (host, port) = server.ok_or(Lookup::NotServed)?;
     let port = port.parse().map_err(|_| Lookup::Garbage)?;
-    Ok(Region {
-        name: name.to_vec(),
-        start: info.start_key,
-        end: info.end_key,
-        server: Address { host: host.to_owned(), port },
-    })
+    let server = Address::told(host, port).ok_or(Lookup::Garbage)?;
+    Ok(Region { name: name.to_vec(), start: info.start_key, end: info.end_key, server })
 }
 
 #[cfg(test)]
@@ -421,7 +426,7 @@ mod tests {
         let cluster = cluster();
         let old = region("b", "f");
         cluster.learn(old.clone());
-        cluster.moved(&old, "elsewhere".into(), 2);
+        cluster.moved(&old, Address::told("elsewhere", 2).unwrap());
         cluster.forget(&old);
         assert_eq!(known(&cluster), spans(&[("b", "f")]));
         assert_eq!(cluster.regions.read().values().next().unwrap().server.host, "elsewhere");
@@ -479,7 +484,9 @@ mod tests {
         let mut closed = row("default", "t", |_| {});
         closed.cell.pop();
         assert!(matches!(catalogued(&closed, b"t"), Err(Lookup::NotServed)));
-        for server in ["", "host", "host:", "host:x", "host:99999", ":"] {
+        for server in
+            ["", "host", "host:", "host:x", "host:99999", ":", ":1", "host:0", "ho\nst:1", "\u{1b}[31m:1"]
+        {
             let mut odd = row("default", "t", |_| {});
             odd.cell[1].value = server.into();
             assert!(catalogued(&odd, b"t").is_err(), "{server:?}");

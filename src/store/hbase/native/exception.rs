@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::cluster::Address;
 use super::messages::{ExceptionResponse, NameBytesPair};
 
 /// An exception, wherever in a reply it stood.
@@ -12,7 +13,7 @@ pub(super) struct Exception {
     pub(super) class: String,
     /// Its first line.
     pub(super) message: String,
-    moved_to: Option<(String, u16)>,
+    moved_to: Option<Address>,
     do_not_retry: bool,
 }
 
@@ -20,7 +21,7 @@ pub(super) struct Exception {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reaction {
     /// Not applied: the region is elsewhere. Where, if the server knows.
-    Elsewhere(Option<(String, u16)>),
+    Elsewhere(Option<Address>),
     /// Not applied: ask again after a pause.
     Busy,
     /// Not applied: this server is on its way up or down; connect and look up again.
@@ -33,7 +34,8 @@ pub(super) enum Reaction {
 
 impl From<ExceptionResponse> for Exception {
     fn from(response: ExceptionResponse) -> Exception {
-        let told = response.hostname.zip(response.port.and_then(|port| u16::try_from(port).ok()));
+        let port = response.port.and_then(|port| u16::try_from(port).ok());
+        let told = response.hostname.zip(port).and_then(|(host, port)| Address::told(&host, port));
         let mut exception = Exception::told(&response.class, &response.stack);
         exception.do_not_retry = response.do_not_retry;
         exception.moved_to = told.or(exception.moved_to);
@@ -117,10 +119,10 @@ impl Exception {
 }
 
 /// `... hostname=H port=P startCode=...`: inside a Multi the new place stands in the text only.
-fn moved_to(text: &str) -> Option<(String, u16)> {
+fn moved_to(text: &str) -> Option<Address> {
     let value = |key: &str| text.split_once(key)?.1.split([' ', '.', '\n', ',']).next();
     let host = text.split_once("hostname=")?.1.split([' ', '\n']).next()?;
-    Some((host.to_owned(), value("port=")?.parse().ok()?))
+    Address::told(host, value("port=")?.parse().ok()?)
 }
 
 #[cfg(test)]
@@ -135,7 +137,7 @@ mod tests {
     fn a_moved_region_is_followed_also_when_only_the_text_says_where() {
         let text = "Region moved to: hostname=rs-2.example.org port=16020 startCode=17. As of locationSeqNum=5.\n at a.b";
         let exception = pair("org.apache.hadoop.hbase.exceptions.RegionMovedException", text);
-        assert_eq!(exception.reaction(), Reaction::Elsewhere(Some(("rs-2.example.org".into(), 16020))));
+        assert_eq!(exception.reaction(), Reaction::Elsewhere(Address::told("rs-2.example.org", 16020)));
         let cut =
             pair("org.apache.hadoop.hbase.exceptions.RegionMovedException", "Region moved to: hostname=");
         assert_eq!(cut.reaction(), Reaction::Elsewhere(None));
@@ -145,7 +147,7 @@ mod tests {
             port: Some(7),
             ..Default::default()
         };
-        assert_eq!(Exception::from(header).reaction(), Reaction::Elsewhere(Some(("h".into(), 7))));
+        assert_eq!(Exception::from(header).reaction(), Reaction::Elsewhere(Address::told("h", 7)));
     }
 
     #[test]

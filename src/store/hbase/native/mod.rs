@@ -11,6 +11,8 @@ mod cluster;
 mod connection;
 mod exception;
 mod frame;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod messages;
 mod options;
 mod table;
@@ -37,6 +39,12 @@ const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
 const TTL: &str = "_ttl";
 const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
+
+/// See `tests/fuzz`.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(bytes: &[u8]) {
+    fuzz::read_all(bytes);
+}
 
 #[derive(Debug)]
 pub(super) struct Native {
@@ -116,8 +124,8 @@ impl Native {
     fn learn(&self, region: &Region, trouble: &Trouble, believe: bool) -> bool {
         match trouble {
             Trouble::Call(Failure::Exception(exception)) => match exception.reaction() {
-                Reaction::Elsewhere(Some((host, port))) if believe => {
-                    self.cluster.moved(region, host, port);
+                Reaction::Elsewhere(Some(to)) if believe => {
+                    self.cluster.moved(region, to);
                     return true;
                 }
                 Reaction::Elsewhere(_) | Reaction::Leave => self.cluster.forget(region),
