@@ -1,7 +1,7 @@
 //! Regions that move and split, and RegionServers that die, while locks are held and contended.
 //!
 //! The cluster is private to this program: two RegionServers, a master and a ZooKeeper, each in a JVM of
-//! its own, half a gigabyte together. HBase's Java client does what an administrator would do.
+//! its own, one gigabyte together. HBase's Java client does what an administrator would do.
 #![cfg(feature = "hbase")]
 
 mod support {

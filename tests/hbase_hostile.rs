@@ -123,6 +123,10 @@ fn nonsense() -> Vec<(&'static str, Answer)> {
             Answer::Reply((0..30).fold(Vec::new(), |inner, _| Pb::new().bytes(1, &inner).0)),
         ),
         ("frames without end", Answer::Flood(reply(4711, b"late"))),
+        (
+            "two gigabytes, and they do come",
+            Answer::Flood([&[0x7f, 0xff, 0xff, 0xff][..], &[1; 60_000]].concat()),
+        ),
         ("bytes without end", Answer::Flood([&[0, 0x3f, 0, 0][..], &[1; 60_000]].concat())),
     ]
 }
@@ -285,6 +289,31 @@ fn a_server_that_is_always_busy_is_an_error_by_the_deadline_and_not_a_storm() {
     assert!(error.chain().contains("RegionTooBusyException"), "{}", error.chain());
     assert!(Moment::now().since(begin) <= 4 * TIMEOUT + SLACK);
     assert!(fake.count("Multi") <= 20, "asked {} times", fake.count("Multi"));
+}
+
+/// What no later answer would be different from.
+#[test]
+fn a_request_that_is_refused_for_good_is_made_once() {
+    let refusals = [
+        ("Multi", "org.apache.hadoop.hbase.security.AccessDeniedException", Code::InternalError),
+        (
+            "Multi",
+            "org.apache.hadoop.hbase.regionserver.NoSuchColumnFamilyException",
+            Code::TableCreationError,
+        ),
+        ("Multi", "org.apache.hadoop.hbase.TableNotEnabledException", Code::TableCreationError),
+        ("Scan", "org.apache.hadoop.hbase.security.AccessDeniedException", Code::InternalError),
+        ("Scan", "org.apache.hadoop.hbase.DoNotRetryIOException", Code::RetriesExhausted),
+        ("GetMetaRegionLocations", "org.apache.hadoop.hbase.DoNotRetryIOException", Code::RetriesExhausted),
+    ];
+    for (method, class, code) in refusals {
+        let fake = Fake::start(always(method, Answer::Refuse(class, "no".into())));
+        let begin = Moment::now();
+        let error = lock(fake.address, PLENTY).try_acquire().unwrap_err();
+        assert_eq!(error.code(), code, "{method} {class}: {}", error.chain());
+        assert_eq!(fake.count(method), 1, "{method} {class}");
+        assert!(Moment::now().since(begin) < PLENTY / 2, "{method} {class}: waited for the deadline");
+    }
 }
 
 /// What an overloaded server throws, having carried the request out or not.

@@ -53,9 +53,11 @@ impl Shell {
         self.dir.path().join(name)
     }
 
-    /// `dlm` with these arguments, untouched by the environment of the test.
+    /// `dlm` with these arguments, untouched by the environment of the test: neither by its variables
+    /// nor by the signals it ignores, as under `nohup`, which `dlm` would ignore as well.
     fn dlm(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dlm"));
+        let mut command = Command::new("env");
+        command.args(["--default-signal", env!("CARGO_BIN_EXE_dlm")]);
         for variable in ["DLM_CLIENT", "DLM_FARM", "DLM_LOG", "DLM_LOCK", "DLM_FENCE", "NO_COLOR", "COLUMNS"]
         {
             command.env_remove(variable);
