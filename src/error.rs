@@ -164,6 +164,18 @@ pub enum Error {
         /// How it was noticed.
         why: &'static str,
     },
+    /// See [`Code::NotFound`].
+    #[error("there is no latch {name}: it was never made, or has expired")]
+    NotFound {
+        /// The latch, escaped.
+        name: String,
+    },
+    /// See [`Code::AlreadyExists`].
+    #[error("latch {name} exists")]
+    AlreadyExists {
+        /// The latch, escaped.
+        name: String,
+    },
     /// See [`Code::InvalidArgument`].
     #[error("{what} {value} is not allowed: {allowed}")]
     InvalidArgument {
@@ -203,6 +215,8 @@ impl Error {
             Error::Cancelled { .. } => Code::Cancelled,
             Error::InDoubt { .. } => Code::InDoubt,
             Error::LeaseLost { .. } => Code::LeaseLost,
+            Error::NotFound { .. } => Code::NotFound,
+            Error::AlreadyExists { .. } => Code::AlreadyExists,
             Error::InvalidArgument { .. } => Code::InvalidArgument,
             Error::Closed => Code::Closed,
             Error::Forked => Code::Forked,

@@ -63,7 +63,7 @@ impl LockName {
         policy: NamePolicy,
     ) -> Result<LockName> {
         check_part("client id", client, policy)?;
-        check_id(id)?;
+        check_id("lock id", id)?;
         let key = match (level, farm) {
             (Level::Xdc, _) => format!("XDC#{client}#{id}"),
             (Level::Dc, Some(farm)) => {
@@ -120,7 +120,7 @@ impl fmt::Display for LockName {
 }
 
 /// `hash(key) ++ infix ++ key`.
-fn salted(key: &[u8], infix: &[u8]) -> Vec<u8> {
+pub(super) fn salted(key: &[u8], infix: &[u8]) -> Vec<u8> {
     let mut row = Vec::with_capacity(1 + infix.len() + key.len());
     row.push(one_byte_hash(key));
     row.extend_from_slice(infix);
@@ -145,11 +145,11 @@ pub(crate) fn check_part(what: &'static str, part: &str, policy: NamePolicy) -> 
     if length_ok && content_ok { Ok(()) } else { Err(Error::invalid(what, part, ALLOWED)) }
 }
 
-fn check_id(id: &str) -> Result<()> {
+pub(super) fn check_id(what: &'static str, id: &str) -> Result<()> {
     if (1..=ID_BYTES_MAX).contains(&id.len()) && !id.contains('\0') {
         Ok(())
     } else {
-        Err(Error::invalid("lock id", id, format!("1 to {ID_BYTES_MAX} bytes of UTF-8 without NUL")))
+        Err(Error::invalid(what, id, format!("1 to {ID_BYTES_MAX} bytes of UTF-8 without NUL")))
     }
 }
 

@@ -13,6 +13,7 @@ mod embedded;
 mod hbase;
 mod holder;
 mod key;
+mod latch;
 mod memory;
 mod proof;
 
@@ -34,6 +35,7 @@ pub use hbase::fuzz;
 pub use holder::{Holder, Who};
 pub(crate) use key::check_part;
 pub use key::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
+pub use latch::{LatchName, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
 pub use memory::MemoryStore;
 pub use proof::{OwnerToken, Proof};
 
@@ -158,4 +160,9 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Holder and last fence, for people.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection>;
+
+    /// The latches kept in the same store; `None` where a store has locks only.
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        None
+    }
 }

@@ -1,0 +1,180 @@
+//! The contract between latches and the stores.
+//!
+//! A latch is one record per client id and latch id, with one count per farm in it. Level says what is
+//! read: DC the count of one's own farm, XDC the sum over all farms. A change always concerns the count
+//! of one's own farm. So has it the Java library DistributedLatch 1.0.0-2, whose records these are.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::key::{Level, NamePolicy, check_id, check_part, salted};
+use crate::error::{Error, Result, quoted};
+use crate::time::Deadline;
+
+/// Longest name of a participant, in bytes.
+pub const PARTICIPANT_BYTES_MAX: usize = 255;
+
+/// The full name of a latch: client, farm and id. Checked when made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LatchName {
+    client: String,
+    farm: String,
+    id: String,
+    policy: NamePolicy,
+}
+
+impl LatchName {
+    /// The name of latch `id` of `client`, whose count for `farm` is meant by changes and by reads of
+    /// level DC.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when a part is empty, too long or contains what would make it meet another name.
+    pub fn new(client: &str, farm: &str, id: &str, policy: NamePolicy) -> Result<LatchName> {
+        check_part("client id", client, policy)?;
+        check_part("farm id", farm, policy)?;
+        check_id("latch id", id)?;
+        Ok(LatchName { client: client.into(), farm: farm.into(), id: id.into(), policy })
+    }
+
+    /// The client id.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// The farm whose count is one's own.
+    pub fn farm(&self) -> &str {
+        &self.farm
+    }
+
+    /// The latch's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What the client and farm ids were allowed to contain: a store whose key has another delimiter
+    /// than `#` checks it by the same policy.
+    pub fn policy(&self) -> NamePolicy {
+        self.policy
+    }
+
+    /// Row of the latch in HBase: hash byte, then `<client>_<id>`.
+    pub fn hbase_row(&self) -> Vec<u8> {
+        salted(format!("{}_{}", self.client, self.id).as_bytes(), &[])
+    }
+}
+
+/// `<client>#<id>`, escaped for people.
+impl fmt::Display for LatchName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&quoted(&format!("{}#{}", self.client, self.id)))
+    }
+}
+
+/// A latch to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLatch<'a> {
+    /// The latch, and the farm whose count is made.
+    pub name: &'a LatchName,
+    /// How many times it must be counted down; never negative.
+    pub count: i64,
+    /// Who is expected by name; may be empty. No name twice.
+    pub roster: &'a [String],
+    /// How long the latch lives after its last change.
+    pub ttl: Duration,
+    /// When the call must have come back.
+    pub by: Deadline,
+}
+
+/// One change of a count.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    /// The latch, and the farm whose count is changed.
+    pub name: &'a LatchName,
+    /// What is added: 1 or -1.
+    pub add: i64,
+    /// In whose name: at most one step per latch, farm and name takes effect.
+    pub participant: Option<&'a str>,
+    /// The TTL that the latch was made with. A shorter one would let an old count show again in some
+    /// stores; those that know the TTL themselves do not look at this.
+    pub ttl: Duration,
+    /// When the call must have come back.
+    pub by: Deadline,
+}
+
+/// Answer of [`LatchStore::step`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stepped {
+    /// The step took effect, once; this is the farm's count right after it, where the store knows.
+    Counted(Option<i64>),
+    /// The participant had counted before. Nothing was changed.
+    Already,
+}
+
+/// Who was expected by name, and who has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// Names given when the latch was made and not counted down yet, sorted.
+    pub pending: Vec<String>,
+    /// Names that have counted down, expected or not, sorted.
+    pub arrived: Vec<String>,
+}
+
+/// Where latches are kept. Blocking, deadlines, threads and the meaning of errors are those of
+/// [`LockStore`](super::LockStore); besides:
+///
+/// * NOT_FOUND: there is no such latch, or it has expired.
+/// * INVALID_ARGUMENT: this store cannot do what was asked; nothing was sent.
+pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
+    /// Creates what latches need in the store (a table). Safe to repeat and to race with others.
+    /// [`create_latch`](LatchStore::create_latch) does it where it is missing.
+    fn initialize_latches(&self, by: Deadline) -> Result<()>;
+
+    /// Makes the farm's count unless it exists; whether it did. Never adds to an existing count.
+    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool>;
+
+    /// Changes the farm's count exactly once, also where replies are lost; IN_DOUBT if that could not be
+    /// settled. The latch lives its whole TTL again from then. The count may go below zero: arrivals too
+    /// many are not hidden.
+    ///
+    /// # Errors
+    /// NOT_FOUND when the farm has no count: nothing is created.
+    fn step(&self, step: &Step<'_>) -> Result<Stepped>;
+
+    /// The counts of many latches, in their order, in as few requests as the store can: level DC the
+    /// farm's, level XDC the sum over all farms. `None` where there is no such latch.
+    ///
+    /// # Errors
+    /// The outer one when none could be read. An inner one is that latch's alone.
+    fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>>;
+
+    /// Who was expected by name in this farm, and who has come. NOT_FOUND as for `step`.
+    fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_row_is_that_of_the_java_library() {
+        let name = LatchName::new("client", "dc1", "latch", NamePolicy::Strict).unwrap();
+        assert_eq!(name.hbase_row(), b"\xafclient_latch");
+    }
+
+    #[test]
+    fn a_part_that_would_meet_another_name_is_refused() {
+        for (client, farm, id) in [
+            ("", "dc1", "a"),
+            ("a#b", "dc1", "a"),
+            ("a", "", "a"),
+            ("a", "d#", "a"),
+            ("a", "d", ""),
+            ("a", "d", "\0"),
+        ] {
+            assert!(
+                LatchName::new(client, farm, id, NamePolicy::Strict).is_err(),
+                "{client:?} {farm:?} {id:?}"
+            );
+        }
+    }
+}
