@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::key::{Level, NamePolicy, check_id, check_part, salted};
-use crate::error::{Error, Result, quoted};
+use crate::error::{Result, quoted};
 use crate::time::Deadline;
 
 /// Longest name of a participant, in bytes.
