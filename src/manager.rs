@@ -360,7 +360,7 @@ impl Inner {
             // One that hangs must leave time for those that do not.
             let share = by.remaining() / left;
             left -= 1;
-            match core.release(self, by.or(Deadline::after(share))) {
+            match core.release(self, by.sooner(Deadline::after(share))) {
                 Err(error) if error.code() != crate::Code::LeaseLost => {
                     first_failure.get_or_insert(error);
                 }
