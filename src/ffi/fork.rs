@@ -10,12 +10,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::error::{Code, Result};
+use crate::patience::{LONG, until};
 use crate::store::{
     Acquired, Attempt, Holder, Inspection, LockName, LockStore, MemoryStore, Proof, Released,
 };
 use crate::{Deadline, Lease, Level, LockManager};
-
-const LONG: Duration = Duration::from_secs(30);
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -36,7 +35,7 @@ pub(super) fn in_forked_child<T>(over_fork: T, run: impl FnOnce() -> bool) -> bo
         unsafe { _exit(if answer { 0 } else { 1 }) }
     }
     let pid = Pid::from_raw(pid).expect("fork failed");
-    let by = Deadline::after(LONG);
+    let by = Deadline::after(LONG / 2);
     loop {
         if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
             return status.exit_status() == Some(0);
@@ -76,7 +75,7 @@ impl LockStore for Slow {
     fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
         // Nobody listens any more when the test has failed.
         let _ = self.came.try_send(());
-        let _ = self.go_on.recv_timeout(2 * LONG);
+        let _ = self.go_on.recv_timeout(LONG);
         self.memory.release(name, proof, by)
     }
 
@@ -138,13 +137,7 @@ fn leave_to_the_background(manager: &LockManager) -> crate::Lock {
 }
 
 fn is_freed(lock: &crate::Lock) -> bool {
-    let by = Deadline::after(LONG / 2);
-    while lock.inspect().unwrap().holder.is_some() {
-        if by.passed() {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("the lock is freed", || lock.inspect().unwrap().holder.is_none());
     true
 }
 
@@ -167,6 +160,6 @@ fn a_forked_child_does_not_wait_for_threads_of_its_parent_and_can_have_its_own()
         "nobody works for it"
     );
     let (manager, lock) = managed.unwrap();
-    assert!(is_freed(&lock), "the parent's thread stood still");
+    assert!(is_freed(&lock));
     manager.close().unwrap();
 }
