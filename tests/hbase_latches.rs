@@ -192,6 +192,43 @@ fn a_latch_that_was_not_found_is_not_counted_when_it_is_made_later() {
     assert_eq!(theirs.dc(), Some(3), "a count-down that was said not to be made was made");
 }
 
+/// Its row is not empty then: marks and names are still there.
+#[test]
+fn a_latch_that_expired_is_not_found_and_not_brought_back() {
+    let Some((_proxy, ours, theirs)) = stage("expired") else { return };
+    const SHORT: Duration = Duration::from_millis(500);
+    for name in [None, Some("w")] {
+        assert!(ours.create_for(3, &[], SHORT).unwrap());
+        let stepped = ours.step_with(-1, name, SHORT);
+        until("it expires", || theirs.dc().is_none());
+        for name in [None, Some("w"), Some("x")] {
+            assert_eq!(code(ours.step(-1, name)), Code::NotFound, "{stepped:?}");
+        }
+        assert_eq!(theirs.count(Level::Xdc).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_late_request_in_a_name_does_not_count_for_the_next_latch() {
+    let Some((proxy, mut ours, theirs)) = stage("late-name") else { return };
+    assert!(theirs.create_for(3, &["a"], Duration::from_secs(2)).unwrap());
+    ours.timeout = Duration::from_millis(500);
+    let gate = Arc::new(Gate::default());
+    let mut late = Some(Loss::Late(Arc::clone(&gate)));
+    proxy.decide(move |method| match &late {
+        Some(_) if method == "Multi" => late.take(),
+        Some(_) => None,
+        None => Some(Loss::Request),
+    });
+    assert_eq!(code(ours.step(-1, Some("a"))), Code::InDoubt);
+    until("it expires", || theirs.dc().is_none());
+    assert!(theirs.create_for(3, &["a"], TTL).unwrap());
+    gate.open();
+    until("the late request is carried out", || proxy.late() == 1);
+    assert_eq!(theirs.dc(), Some(3));
+    assert_eq!(theirs.roster().pending, ["a"]);
+}
+
 #[test]
 fn a_change_that_cannot_be_settled_in_time_is_in_doubt() {
     let Some((proxy, mut ours, theirs)) = stage("doubt") else { return };
