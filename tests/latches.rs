@@ -77,7 +77,7 @@ impl LatchStore for Faulty {
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
         self.reads.fetch_add(1, Ordering::SeqCst);
-        if self.panics.try_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+        if self.panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
             panic!("planted");
         }
         if self.down.load(Ordering::SeqCst) {
