@@ -445,6 +445,10 @@ impl Drop for Inner {
     /// Here and not with the last handle of the watcher, which one of its own threads may have.
     fn drop(&mut self) {
         self.watcher.stop();
+        if self.not_forked().is_err() {
+            // A thread that is not here may have been changing it.
+            std::mem::forget(Arc::clone(&self.board));
+        }
     }
 }
 
