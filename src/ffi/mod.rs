@@ -2,5 +2,7 @@
 //! Each file argues why they hold.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "capi")]
+mod capi;
 #[cfg(feature = "embedded")]
 pub(crate) mod lmdb;
