@@ -157,10 +157,9 @@ mod capi {
         page += "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
         // For the functions that take a handle of a later section.
         for item in
-            items.iter().filter(|item| item.code().starts_with("struct ") && item.code().ends_with(';'))
+            items.iter().map(Item::code).filter(|it| it.starts_with("struct ") && !it.contains(['*', '{']))
         {
-            page += item.code().lines().next().filter(|line| line.ends_with(';')).map_or("", |line| line);
-            page += "\n";
+            let _ = writeln!(page, "{}", item.trim_end());
         }
         for (at, &(title, _)) in SECTIONS.iter().enumerate() {
             let _ = write!(page, "\n/* ---- {title} ---- */\n\n");
