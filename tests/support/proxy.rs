@@ -72,10 +72,14 @@ struct Rule {
     fault: Fault,
 }
 
+/// Which requests meet which fault, if not those of a rule.
+type Storm = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
+
 struct Shared {
     gateway: SocketAddr,
     stopping: AtomicBool,
     rules: Mutex<Vec<Rule>>,
+    storm: Mutex<Option<Storm>>,
     hits: AtomicUsize,
     late: AtomicUsize,
     connections: AtomicUsize,
@@ -103,6 +107,7 @@ impl Proxy {
             gateway,
             stopping: AtomicBool::new(false),
             rules: Mutex::default(),
+            storm: Mutex::default(),
             hits: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
@@ -132,8 +137,14 @@ impl Proxy {
         self.shared.rules.lock().push(Rule { method, after, times, fault });
     }
 
+    /// Asks `storm` about each request from now on, by its method.
+    pub(crate) fn storm(&self, storm: impl FnMut(&str) -> Option<Fault> + Send + 'static) {
+        *self.shared.storm.lock() = Some(Box::new(storm));
+    }
+
     /// Forgets what was to happen.
     pub(crate) fn heal(&self) {
+        *self.shared.storm.lock() = None;
         for rule in &mut *self.shared.rules.lock() {
             (rule.after, rule.times) = (0, 0);
         }
@@ -302,7 +313,9 @@ impl Shared {
                 return Some(rule.fault.clone());
             }
         }
-        None
+        let fault = self.storm.lock().as_mut().and_then(|storm| storm(&method));
+        self.hits.fetch_add(usize::from(fault.is_some()), Ordering::SeqCst);
+        fault
     }
 }
 

@@ -16,6 +16,7 @@
 //! * The fence has a row of its own because Java clients delete the lock's row.
 //! * Every attempt draws a new token, so that a request that comes late is recognised as ours.
 
+mod latches;
 mod native;
 mod record;
 mod rows;
@@ -27,7 +28,9 @@ use std::time::Duration;
 use self::record::{FREE, Record};
 use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
 use self::rules::{FencePlace, Rules};
-use super::{Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, Proof, Released};
+use super::{
+    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchStore, LockName, LockStore, Proof, Released,
+};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, Moment, wall_ms};
@@ -61,7 +64,7 @@ pub fn fuzz(bytes: &[u8]) {
     native::fuzz(bytes);
 }
 
-/// A [`LockStore`] in a table of HBase. URI: `hbase://master1:16000,master2:16000/table`, or
+/// A [`LockStore`] in a table of HBase, and a [`LatchStore`] in a table beside it. URI: `hbase://master1:16000,master2:16000/table`, or
 /// `hbase+thrift://host:9090/table` where only the gateway can be reached.
 ///
 /// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
@@ -69,6 +72,7 @@ pub fn fuzz(bytes: &[u8]) {
 #[derive(Debug)]
 pub struct HbaseStore {
     rows: Box<dyn Rows>,
+    latches: Box<dyn LatchStore>,
     rules: Rules,
 }
 
@@ -76,6 +80,7 @@ impl HbaseStore {
     /// Through the Thrift1 gateway at `address`. No I/O until the first call.
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
+        let latch_table = latches::table_name(options.take("latches").as_deref(), table)?;
         if rules.fence == FencePlace::LockRow {
             return Err(Error::invalid(
                 "fence",
@@ -83,13 +88,18 @@ impl HbaseStore {
                 "row or off: only hbase:// can count in the lock's row",
             ));
         }
-        Ok(HbaseStore { rows: Box::new(thrift::Gateway::new(address, table, options)?), rules })
+        let locks = thrift::Gateway::new(address, table, options)?;
+        let latches = Box::new(thrift::Latches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 
     /// Directly, through any of the masters `host:port,host:port`. No I/O until the first call.
     pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
-        Ok(HbaseStore { rows: Box::new(native::Native::new(masters, table, options)?), rules })
+        let latch_table = latches::table_name(options.take("latches").as_deref(), table)?;
+        let locks = native::Native::new(masters, table, options)?;
+        let latches = Box::new(native::Latches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 }
 
@@ -191,6 +201,10 @@ impl LockStore for HbaseStore {
         };
         let fence = fence.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?)));
         Ok(Inspection { holder: self.holder(name, by)?, fence: fence.map(Fence) })
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(&*self.latches)
     }
 }
 

@@ -155,9 +155,7 @@ impl Native {
 
     fn check_schema(&self, family: &str, schema: &TableSchema) -> Result<()> {
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
-            return Err(
-                self.of_table(&format!("exists and has no family {family}: it is not a table for locks"))
-            );
+            return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
         };
         for (key, expected) in ATTRIBUTES {
             let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());
