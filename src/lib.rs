@@ -57,6 +57,8 @@
 //! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
 //! one is needed.
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod alarm;
 mod board;
 mod cancel;
 mod config;
@@ -74,6 +76,13 @@ mod time;
 mod uri;
 mod watcher;
 
+/// Unit tests wait as the tests outside do, which know the library by its name.
+#[cfg(test)]
+#[path = "../tests/support/patience.rs"]
+mod patience;
+#[cfg(test)]
+extern crate self as dlm;
+
 pub use cancel::CancelToken;
 pub use config::{
     DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
@@ -85,7 +94,7 @@ pub use latch::{Await, Latch, LatchKind, LatchWatch};
 pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
-pub use manager::{Builder, LockManager};
+pub use manager::{Builder, LockManager, Stats};
 pub use store::{Fence, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who};
 pub use time::{Deadline, Moment};
 

@@ -156,6 +156,12 @@ impl Queue {
         }
     }
 
+    /// How many threads are in line.
+    pub(crate) fn waiting(&self) -> usize {
+        let lines: Vec<_> = self.lines.lock().values().cloned().collect();
+        lines.iter().map(|line| line.state.lock().waiting.len()).sum()
+    }
+
     /// Ends every wait with CLOSED, those to come included.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
@@ -329,6 +335,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::patience::until;
     use crate::store::{Level, NamePolicy};
 
     const RETRY: Duration = Duration::from_millis(20);
@@ -339,14 +346,6 @@ mod tests {
 
     fn terms(wait: Duration) -> Terms<'static> {
         Terms { by: Deadline::after(wait), retry: RETRY, cancel: None, speaks_for_all: true }
-    }
-
-    fn until(what: &str, mut done: impl FnMut() -> bool) {
-        let deadline = Deadline::after(Duration::from_secs(30));
-        while !done() {
-            assert!(!deadline.passed(), "{what} did not happen in 30 s");
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 
     fn in_line(queue: &Queue) -> usize {

@@ -1,7 +1,7 @@
-//! Regions that move and split, and RegionServers that die, while locks are held and contended.
+//! Regions that move and split, RegionServers and a master that die, while locks are held and contended.
 //!
-//! The cluster is private to this program: two RegionServers, a master and a ZooKeeper, each in a JVM of
-//! its own, one gigabyte together. HBase's Java client does what an administrator would do.
+//! The cluster is private to this program: two RegionServers, two masters and a ZooKeeper, each in a JVM
+//! of its own, 1.3 gigabytes together. HBase's Java client does what an administrator would do.
 #![cfg(feature = "hbase")]
 
 mod support {
@@ -36,9 +36,10 @@ fn worker() {
 }
 
 #[test]
-fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
-    let Some(hbase) = Hbase::private_of("cluster", Kind::Cluster(2)) else { return };
-    let uri = format!("hbase://{}/{TABLE}?timeout=100s&ttl=30m&wait=120s", hbase.master);
+fn locks_live_through_moves_splits_and_the_death_of_region_servers_and_of_a_master() {
+    let kind = Kind::Cluster { servers: 2, masters: 2 };
+    let Some(hbase) = Hbase::private_of("cluster", kind) else { return };
+    let uri = uri(&hbase, TABLE);
     let manager = create(&uri);
     let held: Vec<Held> = (0..HELD).map(|number| Held::new(&manager, &uri, number)).collect();
     let workers = Workers::start(&[uri.clone(), uri.clone()], "cluster");
@@ -93,6 +94,7 @@ fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
             progress("its return");
             admin.moves(TABLE, &rows[0].lock);
         }
+        lose_the_active_master(&hbase, &manager);
         held.iter().for_each(Held::is_intact);
         progress("all of it");
     });
@@ -112,6 +114,28 @@ fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
         assert!(held.lease.release().unwrap(), "a lock that was held throughout is ours to release");
     }
     assert!(admin.moves >= 15 && admin.splits >= 4, "too little was moved and split to show anything");
+}
+
+fn uri(hbase: &Hbase, table: &str) -> String {
+    format!("hbase://{}/{table}?timeout=100s&ttl=30m&wait=120s", hbase.masters)
+}
+
+/// Look-ups go on at once, as a master that stands by answers them too; tables are made as soon as it has
+/// taken over. `manager` has spoken to the one that dies.
+fn lose_the_active_master(hbase: &Hbase, manager: &LockManager) {
+    hbase.kill_master(1);
+    let begin = Moment::now();
+    let took =
+        |what: &str| println!("{what} {:?} after the active master's death", Moment::now().since(begin));
+    // It has yet to ask where anything is.
+    let lease = lock(&open(&uri(hbase, TABLE)), "found").acquire().expect("the other master was not asked");
+    assert!(lease.release().unwrap());
+    took("a lock was found");
+    open(&uri(hbase, "made_later")).initialize().expect("the other master does not make tables");
+    took("a table was made");
+    manager.initialize().expect("the master that is gone was still asked");
+    let lease = lock(&open(&uri(hbase, "made_later")), "a").acquire().unwrap();
+    assert!(lease.release().unwrap());
 }
 
 /// The table, made as soon as the cluster serves.
