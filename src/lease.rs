@@ -157,7 +157,8 @@ impl Lease {
         self.ends().since(Moment::now())
     }
 
-    /// For how long the lease was granted or last renewed. Waits for a renewal or release under way.
+    /// For how long the lease was granted or last renewed. Waits for a renewal or release under way, in
+    /// a forked child for ever.
     pub fn ttl(&self) -> Duration {
         self.core.held.lock().ttl
     }

@@ -71,6 +71,13 @@ mod time;
 mod uri;
 mod watcher;
 
+/// Unit tests wait as the tests outside do, which know the library by its name.
+#[cfg(test)]
+#[path = "../tests/support/patience.rs"]
+mod patience;
+#[cfg(test)]
+extern crate self as dlm;
+
 pub use cancel::CancelToken;
 pub use config::{
     DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,

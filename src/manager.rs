@@ -429,7 +429,7 @@ impl Inner {
             // One that hangs must leave time for those that do not.
             let share = by.remaining() / left;
             left -= 1;
-            match core.release(self, by.or(Deadline::after(share))) {
+            match core.release(self, by.sooner(Deadline::after(share))) {
                 Err(error) if error.code() != crate::Code::LeaseLost => {
                     first_failure.get_or_insert(error);
                 }
@@ -456,11 +456,16 @@ fn address(core: &Arc<Core>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Code;
+
+    fn manager() -> LockManager {
+        LockManager::builder().store_uri("memory:").client("tests").open().unwrap()
+    }
 
     /// However long ago it ended, and however short a time this machine has been up.
     #[test]
     fn an_adopted_lease_that_is_over_is_not_held() {
-        let manager = LockManager::builder().store_uri("memory:").client("tests").open().unwrap();
+        let manager = manager();
         let name = manager.lock("a", Level::Xdc).unwrap().name().clone();
         let token = LeaseToken {
             name,
@@ -471,5 +476,31 @@ mod tests {
         };
         let lease = manager.adopt(token).unwrap();
         assert!(lease.check().is_err() && lease.remaining().is_zero(), "{lease:?}");
+    }
+
+    /// A process may take and lose locks for years.
+    #[test]
+    fn a_manager_keeps_no_lease_that_is_over() {
+        let manager = manager();
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        let kept = || manager.inner.held.lock().as_ref().expect("it is not closed").len();
+
+        let lease = lock.acquire().unwrap();
+        assert_eq!(kept(), 1);
+        assert!(lease.release().unwrap());
+        assert_eq!(kept(), 0, "released");
+
+        drop(lock.acquire().unwrap());
+        assert_eq!(kept(), 0, "dropped");
+
+        let finds: [fn(&Lease) -> Result<()>; 2] = [Lease::renew, |lease| lease.release().map(drop)];
+        for finds_it_lost in finds {
+            let token = lock.acquire().unwrap().into_token().unwrap();
+            assert_eq!(kept(), 0, "handed on");
+            let [ours, other] = [(); 2].map(|()| manager.adopt(token.clone()).unwrap());
+            assert!(other.release().unwrap());
+            assert_eq!(finds_it_lost(&ours).unwrap_err().code(), Code::LeaseLost);
+            assert_eq!(kept(), 0, "found lost");
+        }
     }
 }

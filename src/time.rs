@@ -65,7 +65,7 @@ impl Deadline {
     }
 
     /// The sooner of the two.
-    pub fn or(self, other: Deadline) -> Deadline {
+    pub fn sooner(self, other: Deadline) -> Deadline {
         self.min(other)
     }
 
@@ -106,7 +106,7 @@ mod tests {
         assert!(!never.passed());
         assert!(never.remaining() > Duration::from_secs(1_000_000_000));
         assert!(Deadline::after(Duration::ZERO).passed());
-        assert_eq!(never.or(Deadline::at(Moment(1))).moment(), Moment(1));
+        assert_eq!(never.sooner(Deadline::at(Moment(1))).moment(), Moment(1));
     }
 
     #[test]

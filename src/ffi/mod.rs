@@ -2,5 +2,7 @@
 //! Each file argues why they hold.
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+mod fork;
 #[cfg(feature = "embedded")]
 pub(crate) mod lmdb;

@@ -121,7 +121,7 @@ impl LatchStore for Latches {
 
 impl Latches {
     fn create(&self, new: &NewLatch<'_>, row: &[u8]) -> Result<bool> {
-        let by = new.by.or(Deadline::after(SENDING_MAX));
+        let by = new.by.sooner(Deadline::after(SENDING_MAX));
         let farm = new.name.farm();
         let (count, made) = (count_column(farm), made_column(farm));
         let operation = Operation::begin(&self.slots, farm, new.ttl, by)?;
@@ -177,7 +177,7 @@ impl Latches {
     }
 
     fn count(&self, step: &Step<'_>, row: &[u8]) -> Result<Stepped> {
-        let by = step.by.or(Deadline::after(SENDING_MAX));
+        let by = step.by.sooner(Deadline::after(SENDING_MAX));
         let count = count_column(step.name.farm());
         let operation = Operation::begin(&self.slots, step.name.farm(), step.ttl, by)?;
         let request = || {
@@ -253,7 +253,7 @@ impl Latches {
     }
 
     fn count_by_name(&self, step: &Step<'_>, row: &[u8], participant: &str) -> Result<Stepped> {
-        let by = step.by.or(Deadline::after(SENDING_MAX));
+        let by = step.by.sooner(Deadline::after(SENDING_MAX));
         let farm = step.name.farm();
         let (count, made, came) = (count_column(farm), made_column(farm), came_column(farm, participant));
         let (id, own_making) = (draw()?, [ZERO.as_slice(), &draw()?].concat());
