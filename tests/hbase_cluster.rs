@@ -12,11 +12,13 @@ mod support {
     pub(crate) mod watch;
 }
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm::store::{LatchName, NewLatch, Step};
+use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment, NamePolicy};
 use support::hbase::{Hbase, Kind};
 use support::peer::{Peer, hex};
 use support::watch::{self, Watch, Workers};
@@ -112,6 +114,58 @@ fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
         assert!(held.lease.release().unwrap(), "a lock that was held throughout is ours to release");
     }
     assert!(admin.moves >= 15 && admin.splits >= 4, "too little was moved and split to show anything");
+}
+
+/// Each change once, though regions go away under it; and many counts in one look, whoever has them.
+#[test]
+fn latches_live_through_moves_and_are_read_at_once_from_all_servers() {
+    const LATCHES: usize = 30;
+    const MOVED: usize = 4;
+    let Some(hbase) = Hbase::private_of("cluster-latches", Kind::Cluster(2)) else { return };
+    let uri = format!("hbase://{}/{TABLE}", hbase.master);
+    create(&uri);
+    let store = dlm::store::open(&uri).unwrap();
+    let store = store.latches().unwrap();
+    let name = |id: usize| LatchName::new("moves", "dc1", &id.to_string(), NamePolicy::Strict).unwrap();
+    let names: Vec<_> = (0..LATCHES).map(name).collect();
+    for (count, name) in (0..).zip(&names) {
+        let new = NewLatch { name, count, roster: &[], ttl: TTL, by: Deadline::after(LONG) };
+        assert!(store.create_latch(&new).unwrap());
+    }
+    let mut admin = Admin::new(&hbase);
+    let latch_table = format!("D_LTCH_{TABLE}");
+    let stop = AtomicBool::new(false);
+    let steps = thread::scope(|scope| {
+        let counting = scope.spawn(|| {
+            let mut steps = 0;
+            while !stop.load(Ordering::SeqCst) {
+                for name in &names[..MOVED] {
+                    let by = Deadline::after(LONG);
+                    store.step(&Step { name, add: 1, participant: None, ttl: TTL, by }).unwrap();
+                }
+                steps += 1;
+            }
+            steps
+        });
+        let _ended = Stop(&stop);
+        for name in names[..MOVED].iter().cycle().take(3 * MOVED) {
+            admin.moves(&latch_table, &name.hbase_row());
+        }
+        stop.store(true, Ordering::SeqCst);
+        counting.join().unwrap()
+    });
+    let asked: Vec<_> = names.iter().map(|name| (name, Level::Dc)).collect();
+    let counts = store.counts(&asked, Deadline::after(LONG)).unwrap();
+    for (id, count) in counts.into_iter().enumerate() {
+        let stepped = if id < MOVED { steps } else { 0 };
+        assert_eq!(count.unwrap(), Some((id + stepped) as i64), "latch {id}");
+    }
+    let servers: HashSet<_> = names
+        .iter()
+        .map(|name| admin.peer.ask(&format!("where {latch_table} {}", hex(&name.hbase_row()))))
+        .collect();
+    println!("{} moves under {steps} steps, {} servers", admin.moves, servers.len());
+    assert!(admin.moves >= MOVED && servers.len() == 2, "too little was moved to show anything");
 }
 
 /// The table, made as soon as the cluster serves.
