@@ -29,9 +29,11 @@ use std::time::Duration;
 use super::connection::Failure;
 use super::exception::Reaction;
 use super::filter::{self, Test};
-use super::messages::{self, BinaryComparator, Comparable, Comparator, Condition, EQUAL, INCREMENT, PUT};
-use super::messages::{ColumnValue, Get, GetRequest, GetResponse, MutationProto, NameBytesPair};
-use super::messages::{QualifierValue, RegionAction, RegionActionResult};
+use super::messages::{
+    self, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get, GetRequest,
+    GetResponse, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
+    RegionActionResult,
+};
 use super::slots::{Slot, Slots};
 use super::{COMPARATOR, Kind, Native, TTL, Trouble, counted, counts, processed, senseless};
 use crate::error::{Error, Result};
@@ -120,6 +122,8 @@ impl LatchStore for Latches {
 }
 
 impl Latches {
+    /// The condition is the absence of a count alone, since a filter never holds for a row without cells: a
+    /// request that is astray and arrives when the latch has expired makes it again, for its TTL.
     fn create(&self, new: &NewLatch<'_>, row: &[u8]) -> Result<bool> {
         let by = new.by.sooner(Deadline::after(SENDING_MAX));
         let farm = new.name.farm();

@@ -48,7 +48,7 @@ impl LatchStore for Latches {
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
         if let Some(name) = new.roster.first() {
-            return Err(no_names(name));
+            return Err(no_names("participant", name));
         }
         let (row, value) = (row_of(new.name)?, new.count.to_be_bytes());
         let create = || self.swap(&row, new.name, b"", &value, new.ttl, new.by);
@@ -63,7 +63,7 @@ impl LatchStore for Latches {
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         if let Some(name) = step.participant {
-            return Err(no_names(name));
+            return Err(no_names("participant", name));
         }
         let row = row_of(step.name)?;
         for round in 0..ROUNDS {
@@ -118,7 +118,7 @@ impl LatchStore for Latches {
     }
 
     fn roster(&self, name: &LatchName, _by: Deadline) -> Result<Roster> {
-        Err(no_names(&name.to_string()))
+        Err(no_names("roster of latch", name.id()))
     }
 }
 
@@ -196,7 +196,8 @@ fn qualified(column: &[u8]) -> Vec<u8> {
     [FAMILY.as_bytes(), b":", column].concat()
 }
 
-fn no_names(name: &str) -> Error {
-    let allowed = "without names of participants through a Thrift gateway, which has no atomic change of several columns: use hbase://";
-    Error::invalid("latch", name, allowed)
+fn no_names(what: &'static str, name: &str) -> Error {
+    let allowed = "none through a Thrift gateway, which cannot change several columns in one atomic step: \
+                   for names of participants use hbase://";
+    Error::invalid(what, name, allowed)
 }
