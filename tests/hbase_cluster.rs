@@ -152,7 +152,8 @@ fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
     let name = |id: usize| LatchName::new("moves", "dc1", &id.to_string(), NamePolicy::Strict).unwrap();
     let names: Vec<_> = (0..LATCHES).map(name).collect();
     for (count, name) in (0..).zip(&names) {
-        let new = NewLatch { name, count, roster: &[], ttl: TTL, by: Deadline::after(LONG) };
+        // The first one makes the table.
+        let new = NewLatch { name, count, roster: &[], ttl: TTL, by: Deadline::after(5 * LONG) };
         assert!(store.create_latch(&new).unwrap());
     }
     let latch_table = format!("D_LTCH_{TABLE}");
