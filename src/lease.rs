@@ -1,12 +1,18 @@
 //! One grant of a lock: held, renewed, released, lost.
 
 use std::fmt;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use crate::alarm::Alarm;
 use crate::error::{Error, Result};
 use crate::lease_token::LeaseToken;
 use crate::manager::Inner;
@@ -18,6 +24,9 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A renewal of a lease that is almost over is given this time all the same.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
+
+/// End of a lease that was released or found lost.
+const OVER: Moment = Moment::from_nanos(0);
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -49,6 +58,9 @@ pub(crate) struct Core {
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
     held: Mutex<Held>,
+    /// Made by the first [`Lease::lost_fd`], under `held`; goes off at `ends`.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    alarm: OnceLock<Alarm>,
 }
 
 struct Held {
@@ -83,6 +95,8 @@ impl Core {
                 ends,
                 release_failed: false,
             }),
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            alarm: OnceLock::new(),
         }
     }
 
@@ -90,12 +104,23 @@ impl Core {
         Moment::from_nanos(self.ends.load(Ordering::Acquire))
     }
 
+    /// For holders of the lock `held` only, so that the alarm agrees with `ends`.
+    fn set_ends(&self, ends: Moment) {
+        self.ends.store(ends.as_nanos(), Ordering::Release);
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if let Some(alarm) = self.alarm.get()
+            && let Err(error) = alarm.set(ends)
+        {
+            log::error!("the descriptor of lock {} was not set: {error}", self.name);
+        }
+    }
+
     /// Gives the lock back to the store. `Ok(false)`: there was nothing to give back.
     pub(crate) fn release(&self, manager: &Inner, by: Deadline) -> Result<bool> {
         let mut held = self.held.lock();
         let Some(proof) = held.proof.clone() else { return Ok(false) };
         // Before the store is asked: from the moment the request arrives another may hold the lock.
-        self.ends.store(0, Ordering::Release);
+        self.set_ends(OVER);
         match manager.store.release(&self.name, &proof, by) {
             Ok(answer) => {
                 held.proof = None;
@@ -179,6 +204,29 @@ impl Lease {
         }
     }
 
+    /// A descriptor for event loops: readable as soon as [`check`](Lease::check) answers LEASE_LOST, because
+    /// the time is over or the lease was released or found lost. A renewal puts it off.
+    ///
+    /// It is made by the first call, belongs to the lease, is the same in each call, and is closed on
+    /// exec. Poll it, do not read it: the kernel's timer behind it goes on meaning the same. The first
+    /// call waits for a renewal or release under way. Linux only.
+    ///
+    /// # Errors
+    /// FORKED; INTERNAL_ERROR when the process has no descriptor left.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub fn lost_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.manager.not_forked()?;
+        if let Some(alarm) = self.core.alarm.get() {
+            return Ok(alarm.as_fd());
+        }
+        let _held = self.core.held.lock();
+        let alarm = Alarm::at(self.ends()).map_err(|error| Error::Internal {
+            what: format!("no descriptor for lock {}", self.name()),
+            source: Some(error.into()),
+        })?;
+        Ok(self.core.alarm.get_or_init(|| alarm).as_fd())
+    }
+
     /// Lets the lease end its TTL from now. Blocks for one call to the store, for no longer than the
     /// lease has left.
     ///
@@ -219,12 +267,12 @@ impl Lease {
                 held.ttl = ttl;
                 held.longest_ttl = held.longest_ttl.max(ttl);
                 held.ends = end(since, ttl);
-                self.core.ends.store(held.ends.as_nanos(), Ordering::Release);
+                self.core.set_ends(held.ends);
                 Ok(())
             }
             Ok(None) => {
                 held.proof = None;
-                self.core.ends.store(0, Ordering::Release);
+                self.core.set_ends(OVER);
                 self.manager.forget(&self.core);
                 Err(self.core.lost("another holds it, or nobody does since it ran out"))
             }

@@ -54,6 +54,8 @@
 //! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
 //! one is needed.
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod alarm;
 mod board;
 mod cancel;
 mod config;
@@ -89,7 +91,7 @@ pub use latch::{Await, Latch, LatchKind, LatchWatch};
 pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
-pub use manager::{Builder, LockManager};
+pub use manager::{Builder, LockManager, Stats};
 pub use store::{Fence, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who};
 pub use time::{Deadline, Moment};
 

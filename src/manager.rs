@@ -62,6 +62,17 @@ pub(crate) struct Inner {
     closed: AtomicBool,
 }
 
+/// Answer of [`LockManager::stats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Leases acquired here and not released, lost or ended by close. Those whose time is over count
+    /// until that is noticed by a call.
+    pub leases_held: u64,
+    /// Threads of this process that wait for a lock.
+    pub threads_waiting: u64,
+}
+
 /// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
 #[derive(Debug, Default)]
 #[must_use = "call open"]
@@ -76,6 +87,7 @@ pub struct Builder {
     timeout: Option<Duration>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
+    options: Vec<(String, String)>,
     latch_ttl: Option<Duration>,
     poll: Option<Duration>,
     watchers: Option<usize>,
@@ -165,6 +177,14 @@ impl Builder {
         self
     }
 
+    /// Any option of a store URI by its key, such as `("retry", "200ms")`: for programs that read their
+    /// settings from text. Wins over the same key in the URI, and a later one over an earlier; the
+    /// methods above win over it. Keys that the store does not know are refused by [`open`](Builder::open).
+    pub fn option(mut self, key: &str, value: &str) -> Builder {
+        self.options.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Checks the settings, then opens the store. Creates nothing in it: see
     /// [`initialize`](LockManager::initialize).
     ///
@@ -180,6 +200,9 @@ impl Builder {
             (None, uri) => StoreUri::parse(uri.as_deref().unwrap_or("embedded:"))?,
         };
         let options = &mut uri.options;
+        for (key, value) in self.options {
+            options.replace(key, value);
+        }
         let client = options.take("client");
         let farm = options.take("farm");
         let purpose = options.take("purpose");
@@ -203,7 +226,10 @@ impl Builder {
         settings.check_names()?;
         let who = Who::this_process(&settings.purpose)?;
         let store = match self.store {
-            Some(store) => store,
+            Some(store) => {
+                uri.options.finish(&[])?;
+                store
+            }
             None => uri.open()?,
         };
         let watcher = Arc::new(Watcher::new(settings.watchers));
@@ -301,6 +327,14 @@ impl LockManager {
         self.inner.usable()?;
         let grant = Grant { proof, fence, since: now, may_reappear: false };
         self.inner.hold(Core::ending(name, grant, ttl, now.after(left)))
+    }
+
+    /// What is going on right now, for a program's own gauges. Takes locks of the library for a moment.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            leases_held: self.inner.held.lock().as_ref().map_or(0, HashMap::len) as u64,
+            threads_waiting: self.inner.queue.waiting() as u64,
+        }
     }
 
     /// The store, as a URI without credentials.
@@ -445,6 +479,10 @@ impl Drop for Inner {
     /// Here and not with the last handle of the watcher, which one of its own threads may have.
     fn drop(&mut self) {
         self.watcher.stop();
+        if self.not_forked().is_err() {
+            // A thread that is not here may have been changing it.
+            std::mem::forget(Arc::clone(&self.board));
+        }
     }
 }
 

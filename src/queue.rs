@@ -156,6 +156,12 @@ impl Queue {
         }
     }
 
+    /// How many threads are in line.
+    pub(crate) fn waiting(&self) -> usize {
+        let lines: Vec<_> = self.lines.lock().values().cloned().collect();
+        lines.iter().map(|line| line.state.lock().waiting.len()).sum()
+    }
+
     /// Ends every wait with CLOSED, those to come included.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);

@@ -1,7 +1,7 @@
-//! Regions that move and split, and RegionServers that die, while locks are held and contended.
+//! Regions that move and split, RegionServers and a master that die, while locks are held and contended.
 //!
-//! The cluster is private to this program: two RegionServers, a master and a ZooKeeper, each in a JVM of
-//! its own, one gigabyte together. HBase's Java client does what an administrator would do.
+//! The cluster is private to this program: two RegionServers, two masters and a ZooKeeper, each in a JVM
+//! of its own, 1.3 gigabytes together. HBase's Java client does what an administrator would do.
 #![cfg(feature = "hbase")]
 
 mod support {
@@ -38,9 +38,10 @@ fn worker() {
 }
 
 #[test]
-fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
-    let Some(hbase) = Hbase::private_of("cluster", Kind::Cluster(2)) else { return };
-    let uri = format!("hbase://{}/{TABLE}?timeout=100s&ttl=30m&wait=120s", hbase.master);
+fn locks_live_through_moves_splits_and_the_death_of_region_servers_and_of_a_master() {
+    let kind = Kind::Cluster { servers: 2, masters: 2 };
+    let Some(hbase) = Hbase::private_of("cluster", kind) else { return };
+    let uri = uri(&hbase, TABLE);
     let manager = create(&uri);
     let held: Vec<Held> = (0..HELD).map(|number| Held::new(&manager, &uri, number)).collect();
     let workers = Workers::start(&[uri.clone(), uri.clone()], "cluster");
@@ -95,6 +96,7 @@ fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
             progress("its return");
             admin.moves(TABLE, &rows[0].lock);
         }
+        lose_the_active_master(&hbase, &manager);
         held.iter().for_each(Held::is_intact);
         progress("all of it");
     });
@@ -122,7 +124,7 @@ fn latches_live_through_moves_and_are_read_at_once_from_all_servers() {
     const LATCHES: usize = 30;
     const MOVED: usize = 4;
     let Some(hbase) = Hbase::private_of("cluster-latches", Kind::Cluster(2)) else { return };
-    let uri = format!("hbase://{}/{TABLE}", hbase.master);
+    let uri = format!("hbase://{}/{TABLE}", hbase.masters);
     create(&uri);
     let store = dlm::store::open(&uri).unwrap();
     let store = store.latches().unwrap();
@@ -166,6 +168,28 @@ fn latches_live_through_moves_and_are_read_at_once_from_all_servers() {
         .collect();
     println!("{} moves under {steps} steps, {} servers", admin.moves, servers.len());
     assert!(admin.moves >= MOVED && servers.len() == 2, "too little was moved to show anything");
+}
+
+fn uri(hbase: &Hbase, table: &str) -> String {
+    format!("hbase://{}/{table}?timeout=100s&ttl=30m&wait=120s", hbase.masters)
+}
+
+/// Look-ups go on at once, as a master that stands by answers them too; tables are made as soon as it has
+/// taken over. `manager` has spoken to the one that dies.
+fn lose_the_active_master(hbase: &Hbase, manager: &LockManager) {
+    hbase.kill_master(1);
+    let begin = Moment::now();
+    let took =
+        |what: &str| println!("{what} {:?} after the active master's death", Moment::now().since(begin));
+    // It has yet to ask where anything is.
+    let lease = lock(&open(&uri(hbase, TABLE)), "found").acquire().expect("the other master was not asked");
+    assert!(lease.release().unwrap());
+    took("a lock was found");
+    open(&uri(hbase, "made_later")).initialize().expect("the other master does not make tables");
+    took("a table was made");
+    manager.initialize().expect("the master that is gone was still asked");
+    let lease = lock(&open(&uri(hbase, "made_later")), "a").acquire().unwrap();
+    assert!(lease.release().unwrap());
 }
 
 /// The table, made as soon as the cluster serves.

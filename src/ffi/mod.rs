@@ -2,6 +2,8 @@
 //! Each file argues why they hold.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "capi")]
+mod capi;
 #[cfg(test)]
 mod fork;
 #[cfg(feature = "embedded")]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::latch_record::LatchRecord;
+use super::latch_record::{LatchRecord, check_participant};
 use super::{
     Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchName, LatchStore, Level, LockName, LockStore,
     NewLatch, OwnerToken, Proof, Released, Roster, Step, Stepped, Who,
@@ -191,6 +191,7 @@ impl LatchStore for MemoryStore {
     }
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
         let (mut latches, now) = (self.latches.lock(), Moment::now());
         latches.sweep(now);
         let record = latches.by_name.entry(key(new.name)).or_insert_with(LatchRecord::absent);
@@ -198,6 +199,7 @@ impl LatchStore for MemoryStore {
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        step.participant.map_or(Ok(()), check_participant)?;
         let (mut latches, now) = (self.latches.lock(), Moment::now());
         let record = latches.live(step.name, now).ok_or_else(|| not_found(step.name))?;
         record.step(step, now).ok_or_else(|| not_found(step.name))

@@ -16,6 +16,7 @@ mod key;
 mod latch;
 mod latch_record;
 mod memory;
+mod names;
 mod proof;
 
 use std::fmt;

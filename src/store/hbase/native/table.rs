@@ -91,8 +91,13 @@ impl Native {
             Err(trouble) => return Err(trouble),
         };
         loop {
-            let result: GetProcedureResultResponse =
-                self.on_master("getProcedureResult", by, &GetProcedureResultRequest { proc_id })?;
+            let request = GetProcedureResultRequest { proc_id };
+            let result: GetProcedureResultResponse = match self.on_master("getProcedureResult", by, &request)
+            {
+                // The master died; another one goes on with its procedures.
+                Err(Trouble::Call(Failure::Lost(_))) => return self.wait_for_description(by),
+                answer => answer?,
+            };
             match (result.state, result.exception) {
                 (_, Some(exception)) => return outcome(exception),
                 (PROCEDURE_RUNNING, None) if by.remaining() > POLL => std::thread::sleep(jittered(POLL)),
