@@ -123,8 +123,10 @@ fn locks_live_through_moves_splits_and_the_death_of_region_servers_and_of_a_mast
 fn latches_live_through_moves_and_are_read_at_once_from_all_servers() {
     const LATCHES: usize = 30;
     const MOVED: usize = 4;
-    let Some(hbase) = Hbase::private_of("cluster-latches", Kind::Cluster(2)) else { return };
-    let uri = format!("hbase://{}/{TABLE}", hbase.masters);
+    let Some(hbase) = Hbase::private_of("cluster-latches", Kind::Cluster { servers: 2, masters: 1 }) else {
+        return;
+    };
+    let uri = uri(&hbase, TABLE);
     create(&uri);
     let store = dlm::store::open(&uri).unwrap();
     let store = store.latches().unwrap();
