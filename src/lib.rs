@@ -57,7 +57,6 @@
 //! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
 //! one is needed.
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod alarm;
 mod board;
 mod cancel;
