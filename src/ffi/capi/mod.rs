@@ -37,3 +37,4 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod version;
+mod waiting;
