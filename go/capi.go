@@ -277,8 +277,10 @@ func lent(text string) (*C.char, error) {
 	}
 	bytes := make([]byte, len(text)+1)
 	copy(bytes, text)
-	return (*C.char)(unsafe.Pointer(unsafe.SliceData(bytes))), nil
+	return borrowed(bytes), nil
 }
+
+func borrowed(bytes []byte) *C.char { return (*C.char)(unsafe.Pointer(unsafe.SliceData(bytes))) }
 
 // millis rounds up: a time that is too short for C must not become none.
 func millis(d time.Duration) int64 {

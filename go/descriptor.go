@@ -3,8 +3,10 @@
 package dlm
 
 import (
+	"context"
 	"os"
 	"syscall"
+	"time"
 )
 
 // duplicate makes a file of Go's own from a descriptor of the library, which closes its own when it likes.
@@ -24,4 +26,17 @@ func parkUntil(file *os.File, done func() bool) error {
 		return err
 	}
 	return conn.Read(func(uintptr) bool { return done() })
+}
+
+// pollUntil does the same without a descriptor, when the process has none left: it asks ten times a second.
+func pollUntil(ctx context.Context, done func() bool) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }

@@ -138,7 +138,7 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 // another holder's record.
 //
 // It fails with [ErrLost] when the lease had run out or another holds the lock by now, and when it was
-// released before; with [ErrClosed] when closing the manager has released it. After any other failure it is
+// released before, with [ErrClosed] too when that was by closing the manager. After any other failure it is
 // open whether the lock is free, and the library goes on trying in the background until the TTL ends it:
 // [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt]. In any case the lease is over.
 func (l *Lease) Release() error {
@@ -158,11 +158,15 @@ func (l *Lease) Release() error {
 	}
 	defer in.give()
 	freed, err := releaseLease(l.handle)
-	if err == nil && !freed {
-		return newError(CodeClosed, "closing the manager has released "+l.name.String())
+	switch {
+	case err != nil || freed:
+		l.manager.queue.released(l.name)
+		return err
+	case l.manager.closed():
+		return newError(CodeClosed, "closing the manager has released "+l.name.String()).also(ErrLost)
+	default:
+		return l.over("it was found lost before")
 	}
-	l.manager.queue.released(l.name)
-	return err
 }
 
 func (h *held) giveBack() { h.manager.giveBack(h.name, h.handle) }
@@ -195,11 +199,8 @@ func (h *held) startWatch() {
 			err = parkUntil(file, func() bool { return h.check() != nil })
 		}
 		if err != nil {
-			// The process has no descriptor left: it is the clock then, which stands still while the
-			// machine sleeps.
-			for h.check() == nil {
-				time.Sleep(min(leaseRemaining(h.handle), 100*time.Millisecond) + time.Millisecond)
-			}
+			// The process has no descriptor left.
+			pollUntil(context.Background(), func() bool { return h.check() != nil })
 		}
 	}()
 }

@@ -160,6 +160,15 @@ func (m *Manager) Close() error {
 	return m.close()
 }
 
+func (m *Manager) closed() bool {
+	select {
+	case <-m.asking.closed:
+		return true
+	default:
+		return false
+	}
+}
+
 // do runs a call that changes something and cannot be undone.
 func (m *Manager) do(ctx context.Context, in slots, doing string, run func() error) error {
 	err, fate := call(ctx, in, func() error {
