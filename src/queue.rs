@@ -335,6 +335,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::patience::until;
     use crate::store::{Level, NamePolicy};
 
     const RETRY: Duration = Duration::from_millis(20);
@@ -345,14 +346,6 @@ mod tests {
 
     fn terms(wait: Duration) -> Terms<'static> {
         Terms { by: Deadline::after(wait), retry: RETRY, cancel: None, speaks_for_all: true }
-    }
-
-    fn until(what: &str, mut done: impl FnMut() -> bool) {
-        let deadline = Deadline::after(Duration::from_secs(30));
-        while !done() {
-            assert!(!deadline.passed(), "{what} did not happen in 30 s");
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 
     fn in_line(queue: &Queue) -> usize {

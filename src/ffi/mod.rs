@@ -4,5 +4,7 @@
 
 #[cfg(feature = "capi")]
 mod capi;
+#[cfg(test)]
+mod fork;
 #[cfg(feature = "embedded")]
 pub(crate) mod lmdb;

@@ -14,6 +14,7 @@ mod hbase;
 mod holder;
 mod key;
 mod latch;
+mod latch_record;
 mod memory;
 mod proof;
 
@@ -36,6 +37,7 @@ pub use holder::{Holder, Who};
 pub(crate) use key::check_part;
 pub use key::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
 pub use latch::{LatchName, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
+pub(crate) use latch_record::check_participant;
 pub use memory::MemoryStore;
 pub use proof::{OwnerToken, Proof};
 

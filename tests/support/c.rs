@@ -32,6 +32,42 @@ pub(crate) fn library(name: &str) -> PathBuf {
     directory.join(name)
 }
 
+/// How a program is joined with the library.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Link {
+    Shared,
+    /// With the system's libraries that the README lists.
+    Static,
+}
+
+impl Link {
+    pub(crate) fn add_to(self, compile: &mut Command) -> &mut Command {
+        compile.arg("-I").arg(root().join("include"));
+        match self {
+            Link::Shared => compile.arg(library("libdlm.so")).arg("-pthread"),
+            Link::Static => compile.arg(library("libdlm.a")).args(system_libraries()),
+        }
+    }
+}
+
+/// What follows `libdlm.a` in the README's line for static linking.
+pub(crate) fn system_libraries() -> Vec<&'static str> {
+    let line = include_str!("../../README.md").lines().find(|line| line.contains("libdlm.a -l"));
+    let libraries = line.expect("the README says how to link").split_once("libdlm.a ").unwrap().1;
+    libraries.split_whitespace().take_while(|it| it.starts_with("-l")).collect()
+}
+
+/// Lets a program find `libdlm.so` by the name it has when it is installed.
+pub(crate) fn with_library(program: &mut Command) -> &mut Command {
+    static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(library("libdlm.so"), directory.path().join("libdlm.so.0")).unwrap();
+        directory
+    });
+    program.env("LD_LIBRARY_PATH", directory.path())
+}
+
 /// The output of a command, or what it said when it failed.
 pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;

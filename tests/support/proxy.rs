@@ -25,6 +25,9 @@ pub(crate) enum Fault {
     LoseReply,
     /// The connection breaks before the gateway has the request.
     LoseRequest,
+    /// The request is carried out twice, and the second reply is the client's: as from a gateway that
+    /// heard nothing of the first and asked again by itself.
+    Twice,
     /// The request is carried out, and the connection breaks in the middle of the reply, behind so
     /// many bytes.
     CutReply(usize),
@@ -237,6 +240,12 @@ fn pass_messages(mut client: &TcpStream, mut gateway: &TcpStream, shared: &Share
                 return Ok(());
             }
             Some(Fault::LoseRequest) => return Ok(()),
+            Some(Fault::Twice) => {
+                gateway.write_all(&request)?;
+                read_message(gateway)?;
+                gateway.write_all(&request)?;
+                client.write_all(&read_message(gateway)?)?;
+            }
             Some(Fault::CutReply(bytes)) => {
                 gateway.write_all(&request)?;
                 let reply = read_message(gateway)?;

@@ -25,7 +25,7 @@ mod thrift;
 use std::time::Duration;
 
 use self::record::{FREE, Record};
-use self::rows::{Cell, Column, Count, Rows, Take};
+use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
 use self::rules::{FencePlace, Rules};
 use super::{Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, Proof, Released};
 use crate::config::Options;
@@ -41,6 +41,11 @@ const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 const FENCE_SEEDED: i64 = 1 << 40;
 /// Bits below the clock in a seed: as many grants a millisecond would outrun it.
 const FENCE_SEED_SHIFT: u32 = 20;
+
+/// Releases of leases up to this TTL do not wait for the server's log. A crash of the server can undo
+/// such a release, and then nobody has the lock for the rest of the TTL. Masters notice a crash only
+/// after ZooKeeper's session time-out, 90 s unless set: until then nobody gets any lock of that server.
+const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
 
 /// Rounds of one acquire, release or renewal; each needs a lost reply or a peer in between.
 const ROUNDS: usize = 16;
@@ -109,14 +114,15 @@ impl LockStore for HbaseStore {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
         for _ in 0..ROUNDS {
             let renewed = current.renewed(ttl);
-            let doubt = match self.rows.check_and_put(
-                &row,
-                LOCK,
-                current.bytes(),
-                renewed.bytes(),
-                renewed.ttl(),
-                by,
-            ) {
+            let swap = Swap {
+                row: &row,
+                column: LOCK,
+                expected: current.bytes(),
+                value: renewed.bytes(),
+                ttl: renewed.ttl(),
+                log: Log::Synced,
+            };
+            let doubt = match self.rows.check_and_put(&swap, by) {
                 Ok(true) => return Ok(Some(renewed.to_proof())),
                 Ok(false) => None,
                 Err(error) if error.is_in_doubt() => Some(error),
@@ -142,7 +148,16 @@ impl LockStore for HbaseStore {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
         let mut in_doubt = false;
         for _ in 0..ROUNDS {
-            let doubt = match self.rows.check_and_put(&row, LOCK, current.bytes(), FREE, current.ttl(), by) {
+            let ttl = current.ttl();
+            let swap = Swap {
+                row: &row,
+                column: LOCK,
+                expected: current.bytes(),
+                value: FREE,
+                ttl,
+                log: if ttl <= LAZY_RELEASE_TTL { Log::Lazy } else { Log::Synced },
+            };
+            let doubt = match self.rows.check_and_put(&swap, by) {
                 Ok(true) => return Ok(Released::Freed),
                 Ok(false) => None,
                 Err(error) if error.is_in_doubt() => Some(error),
@@ -207,7 +222,9 @@ impl HbaseStore {
             }
             // Created a moment ago through a gateway, which can neither seed a counter nor give it a TTL.
             let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
-            match self.rows.check_and_put(row, FENCE, &found, &seed, FENCE_TTL, by) {
+            let swap =
+                Swap { row, column: FENCE, expected: &found, value: &seed, ttl: FENCE_TTL, log: Log::Synced };
+            match self.rows.check_and_put(&swap, by) {
                 Ok(true) => return Ok(Fence(count.seed as u64)),
                 Ok(false) => {}
                 Err(error) if error.is_in_doubt() && !by.passed() => last_doubt = Some(error),
@@ -425,7 +442,15 @@ impl Acquisition<'_> {
     /// Free at every look, and never ours. An empty cell on top keeps hidden records hidden.
     fn give_up(&mut self) -> Result<Acquired> {
         let by = Deadline::after(CLEAN_UP);
-        let covered = self.store.rows.check_and_put(&self.row, LOCK, FREE, FREE, self.attempt.ttl, by);
+        let swap = Swap {
+            row: &self.row,
+            column: LOCK,
+            expected: FREE,
+            value: FREE,
+            ttl: self.attempt.ttl,
+            log: Log::Synced,
+        };
+        let covered = self.store.rows.check_and_put(&swap, by);
         match covered {
             Ok(_) if self.open.is_empty() => Ok(Acquired::Held(Holder::unknown())),
             _ => Err(Error::InDoubt {

@@ -164,7 +164,7 @@ impl Cluster {
         if let Some((_, kind, why)) = state.failed.as_ref().filter(|(ended, ..)| *ended > asked) {
             return Err(io::Error::new(*kind, why.clone()));
         }
-        let by = by.or(Deadline::after(self.connect_timeout));
+        let by = by.sooner(Deadline::after(self.connect_timeout));
         match self.connect(server, service, by) {
             Ok(connection) => Ok(Arc::clone(state.connection.insert(Arc::new(connection)))),
             Err(error) => {
@@ -314,7 +314,7 @@ impl Cluster {
             let index = (first + asked) % count;
             // One that hangs must leave time for those that do not.
             let patience = if asked + 1 < count { self.connect_timeout } else { Duration::MAX };
-            let by = share(by, count - asked).or(Deadline::after(patience));
+            let by = share(by, count - asked).sooner(Deadline::after(patience));
             match self.call(&self.masters[index], META_SERVICE, method, &Empty {}, by) {
                 Ok(answer) => {
                     self.answering.store(index, Ordering::Relaxed);
@@ -348,7 +348,7 @@ impl Address {
 
 /// The first of `attempts` shares of the time until `by`.
 fn share(by: Deadline, attempts: usize) -> Deadline {
-    by.or(Deadline::after(by.remaining() / u32::try_from(attempts).unwrap_or(u32::MAX)))
+    by.sooner(Deadline::after(by.remaining() / u32::try_from(attempts).unwrap_or(u32::MAX)))
 }
 
 /// Reads a row of hbase:meta.

@@ -125,6 +125,8 @@ pub(super) struct Cell {
 }
 
 pub(super) const INCREMENT: i32 = 1;
+/// `MutationProto.durability`: into the log's queue, not waiting for its sync.
+pub(super) const ASYNC_WAL: i32 = 2;
 pub(super) const PUT: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -137,6 +139,8 @@ pub(super) struct MutationProto {
     pub(super) column_value: Vec<ColumnValue>,
     #[prost(message, repeated, tag = "5")]
     pub(super) attribute: Vec<NameBytesPair>,
+    #[prost(int32, optional, tag = "6")]
+    pub(super) durability: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -157,7 +161,6 @@ pub(super) struct QualifierValue {
 }
 
 pub(super) const EQUAL: i32 = 2;
-pub(super) const NOT_EQUAL: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Condition {

@@ -15,7 +15,7 @@ use hbase_thrift::hbase::{
 
 use self::pool::Pool;
 use self::wire::Client;
-use super::rows::{Cell, Column, Count, Rows};
+use super::rows::{Cell, Column, Count, Rows, Swap};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
@@ -243,15 +243,8 @@ impl Rows for Gateway {
         }))
     }
 
-    fn check_and_put(
-        &self,
-        row: &[u8],
-        column: Column,
-        expected: &[u8],
-        value: &[u8],
-        ttl: Duration,
-        by: Deadline,
-    ) -> Result<bool> {
+    fn check_and_put(&self, swap: &Swap<'_>, by: Deadline) -> Result<bool> {
+        let Swap { row, column, expected, value, ttl, log: _ } = *swap;
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         self.call(Kind::Write, "checkAndPut", by, |client| {
             let put = Mutation::new(false, name(column), value.to_vec(), true);
