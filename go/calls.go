@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// callsAtOnce bounds the threads that one manager's calls to the store can hold: so many for those who want
-// something, as many again for those who have it, so that a crowd asking a slow store keeps nobody from
-// renewing or releasing.
+// callsAtOnce bounds the threads that one manager's calls can hold: so many for those who want something, as
+// many again for those who have it, so that a crowd asking a slow store keeps nobody from renewing or
+// releasing.
 const callsAtOnce = 16
 
 // slots are places for calls into the library that may block, and hold a thread while they do.
@@ -34,7 +34,8 @@ const (
 	goesOn
 )
 
-func (s slots) take(ctx context.Context, patience <-chan time.Time) bool {
+// take waits for a slot; false when ctx was over, or the manager closed, before there was one.
+func (s slots) take(ctx context.Context) bool {
 	select {
 	case s.places <- struct{}{}:
 		return true
@@ -45,9 +46,19 @@ func (s slots) take(ctx context.Context, patience <-chan time.Time) bool {
 		return true
 	case <-ctx.Done():
 	case <-s.closed:
-	case <-patience:
 	}
 	return false
+}
+
+// enter takes a slot for what must be done, also when the manager is closed; false when patience was over
+// first, where there is one.
+func (s slots) enter(patience <-chan time.Time) bool {
+	select {
+	case s.places <- struct{}{}:
+		return true
+	case <-patience:
+		return false
+	}
 }
 
 func (s slots) give() { <-s.places }
@@ -59,7 +70,7 @@ func (s slots) give() { <-s.places }
 // as a fast store.
 func call[T any](ctx context.Context, s slots, run func() T, late func(T)) (T, fate) {
 	var nothing T
-	if !s.take(ctx, nil) {
+	if !s.take(ctx) {
 		return nothing, notBegun
 	}
 	if ctx.Done() == nil {
@@ -94,4 +105,24 @@ func (s slots) stopped(ctx context.Context, fate fate, doing string) error {
 	default:
 		return ended(ctx, CodeInDoubt, doing)
 	}
+}
+
+// inSlot is call for what cannot be undone, with its error. changes is whether there is something to be in
+// doubt about.
+func inSlot[T any](ctx context.Context, s slots, changes bool, doing string, run func() (T, error)) (T, error) {
+	type outcome struct {
+		answer T
+		err    error
+	}
+	got, fate := call(ctx, s, func() outcome {
+		answer, err := run()
+		return outcome{answer, err}
+	}, func(outcome) {})
+	if fate == answered {
+		return got.answer, got.err
+	}
+	if !changes {
+		fate = notBegun
+	}
+	return got.answer, s.stopped(ctx, fate, doing)
 }

@@ -17,8 +17,9 @@ import (
 // never deleted: it is gone its TTL (one day unless set) after its last change, and then every call fails
 // with [ErrNotFound].
 //
-// A latch whose name [DC] made counts in one's own farm. One whose name [XDC] made has a count in each farm
-// that made one; changes concern one's own, and it is open when their sum is zero or less. Both need a farm.
+// Unlike those of locks, names of [DC] and [XDC] with the same id are the same latch: it has a count in each
+// farm that made one, and changes concern that of one's own. For DC only that one is read; for XDC the sum of
+// all. Both need a farm.
 //
 // Calls block for one call to the store, or until ctx ends. They fail with [ErrNotFound]; with
 // [ErrConnection], [ErrRetriesExhausted], [ErrTableCreation] or [ErrInternal] when the store does not serve;
@@ -126,11 +127,15 @@ func (l *Latch) Wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ended(ctx, CodeCancelled, doing)
 	}
-	watch, fd, err := watchLatch(l)
+	watch, fd, err := l.watch(ctx, doing)
 	if err != nil {
 		return err
 	}
-	defer freeWatch(watch)
+	defer func() {
+		l.manager.brief.enter(nil)
+		defer l.manager.brief.give()
+		freeWatch(watch)
+	}()
 	over, result := false, error(nil)
 	done := func() bool {
 		open, err := watchIsOpen(watch)
@@ -155,27 +160,32 @@ func (l *Latch) Wait(ctx context.Context) error {
 	return result
 }
 
-// call is one call to the store.
+// watch has the library watch the latch. It does not block, but has locks that a crowd contends for.
+func (l *Latch) watch(ctx context.Context, doing string) (watchHandle, int, error) {
+	in := l.manager.brief
+	if !in.take(ctx) {
+		return nil, -1, in.stopped(ctx, notBegun, doing)
+	}
+	defer in.give()
+	return watchLatch(l)
+}
+
+// call is one call to the store. Its answer is a number (1 for yes) or names.
 func (l *Latch) call(ctx context.Context, which latchCall, count int64, participant string) (int64, []string, error) {
 	type answer struct {
 		number int64
 		names  []string
-		err    error
 	}
-	in := l.manager.asking
-	got, fate := call(ctx, in, func() answer {
+	doing := which.doing() + " latch " + l.name.String()
+	got, err := inSlot(ctx, l.manager.asking, which.changes(), doing, func() (answer, error) {
 		defer runtime.KeepAlive(l.manager)
 		number, names, err := callLatch(l, which, count, participant)
-		return answer{number, names, err}
-	}, func(answer) {})
-	if fate == answered {
-		return got.number, got.names, got.err
-	}
-	if which == latchCount || which == latchPending {
-		fate = notBegun // nothing that could be in doubt
-	}
-	return 0, nil, in.stopped(ctx, fate, which.doing()+" latch "+l.name.String())
+		return answer{number, names}, err
+	})
+	return got.number, got.names, err
 }
+
+func (c latchCall) changes() bool { return c != latchCount && c != latchPending }
 
 func (c latchCall) doing() string {
 	switch c {

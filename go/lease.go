@@ -151,7 +151,7 @@ func (l *Lease) Release() error {
 	patience := time.NewTimer(l.manager.timeout)
 	defer patience.Stop()
 	in := l.manager.holding
-	if !in.take(context.Background(), patience.C) {
+	if !in.enter(patience.C) {
 		// Calls of others hold all slots, the store hangs.
 		go l.giveBack()
 		return newError(CodeInDoubt, "releasing "+l.name.String()+": the store does not answer")

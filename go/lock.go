@@ -152,7 +152,7 @@ func (m *Manager) ask(ctx context.Context, name Name, ttl time.Duration, look bo
 
 // giveBack releases what nobody wants any more.
 func (m *Manager) giveBack(name Name, lease leaseHandle) {
-	m.holding.take(context.Background(), nil)
+	m.holding.enter(nil)
 	defer m.holding.give()
 	_, _ = releaseLease(lease)
 	m.queue.released(name)

@@ -21,8 +21,9 @@ type Manager struct {
 	timeout time.Duration
 
 	queue *queue
-	// asking is for calls of those who want something, holding for those who have it.
-	asking, holding slots
+	// asking is for calls of those who want something, holding for those who have it; brief is for those that
+	// ask no store.
+	asking, holding, brief slots
 
 	close   func() error
 	cleanup runtime.Cleanup
@@ -105,7 +106,7 @@ func Open(uri string, options ...Option) (*Manager, error) {
 	closed := make(chan struct{})
 	m := &Manager{
 		handle: handle, logger: settings.logger, queue: new(queue),
-		asking: newSlots(closed), holding: newSlots(closed),
+		asking: newSlots(closed), holding: newSlots(closed), brief: newSlots(closed),
 	}
 	var retry time.Duration
 	for key, to := range map[string]*time.Duration{
@@ -171,14 +172,11 @@ func (m *Manager) closed() bool {
 
 // do runs a call that changes something and cannot be undone.
 func (m *Manager) do(ctx context.Context, in slots, doing string, run func() error) error {
-	err, fate := call(ctx, in, func() error {
+	_, err := inSlot(ctx, in, true, doing, func() (struct{}, error) {
 		defer runtime.KeepAlive(m)
-		return run()
-	}, func(error) {})
-	if fate == answered {
-		return err
-	}
-	return in.stopped(ctx, fate, doing)
+		return struct{}{}, run()
+	})
+	return err
 }
 
 // leak is what is left of something that was forgotten. It must not lead to that thing.

@@ -273,7 +273,7 @@ func TestWhoWaitsForASlotLeavesWithTheContextOrTheManager(t *testing.T) {
 		closed := make(chan struct{})
 		slots := newSlots(closed)
 		for range callsAtOnce {
-			slots.take(t.Context(), nil)
+			slots.take(t.Context())
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		if of.cancelled {
