@@ -146,7 +146,7 @@ mod capi {
         // In this order within a section.
         for file in [
             "version", "status", "error", "boundary", "options", "manager", "lock", "lease", "latch",
-            "names", "cancel", "id_lock", "key_lock", "log",
+            "names", "cancel", "id_lock", "key_lock", "log", "waiting",
         ] {
             builder = builder.with_src(files.join(file).with_extension("rs"));
         }

@@ -107,6 +107,11 @@ bool dlm_error_is_retryable(const struct dlm_error *error);
 /// Frees an error. NULL is allowed.
 void dlm_error_free(struct dlm_error *error);
 
+/// Milliseconds that the lease has left which stood in the way, rounded up, unless it is renewed or released:
+/// when it is worth asking again. A hint, as it compares clocks of two machines. -1 where the store does
+/// not tell, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
+int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
+
 /* ---- Versions ---- */
 
 /// Version of this header.
@@ -245,6 +250,15 @@ enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_
 /// first to end them. Blocks for a few seconds at the most, and only for the last of them.
 void dlm_manager_free(struct dlm_manager *manager);
 
+/// A setting of the manager in milliseconds, whether it was given or is the default: "ttl", "wait",
+/// "retry" or "timeout", as for dlm_options_set(). A wait without an end is DLM_FOREVER. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT for other keys
+enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
+                                       const char *key,
+                                       int64_t *ms_out,
+                                       struct dlm_error **error_out);
+
 /* ---- Locks ---- */
 
 /// In place of a TTL or a wait: the manager's setting.
@@ -292,6 +306,14 @@ enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
 
 /// Frees a lock. NULL is allowed. Leases acquired through it, and threads that wait in it, go on.
 void dlm_lock_free(struct dlm_lock *lock);
+
+/// Reads whether somebody holds the lock, and takes nothing: a read costs a store less than a try that is
+/// refused. DLM_OK: it was free. Blocks for the store's answer.
+///
+/// DLM_LOCK_UNAVAILABLE when it is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve;
+/// DLM_CLOSED
+enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **error_out);
 
 /* ---- Leases ---- */
 

@@ -329,6 +329,11 @@ impl LockManager {
         self.inner.hold(Core::ending(name, grant, ttl, now.after(left)))
     }
 
+    #[cfg(feature = "capi")]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
     /// What is going on right now, for a program's own gauges. Takes locks of the library for a moment.
     pub fn stats(&self) -> Stats {
         Stats {

@@ -39,3 +39,4 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod version;
+mod waiting;
