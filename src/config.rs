@@ -110,13 +110,18 @@ impl Options {
         self.given.remove(key)
     }
 
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
     pub(crate) fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
         self.take(key).map(|text| parse_duration(key, &text)).transpose()
     }
 
     /// # Errors
     /// INVALID_ARGUMENT when the value is not a whole number within the limits.
-    #[cfg(feature = "hbase")]
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
     pub(crate) fn take_number(&mut self, key: &'static str, min: usize, max: usize) -> Result<Option<usize>> {
         let Some(text) = self.take(key) else { return Ok(None) };
         match text.parse() {

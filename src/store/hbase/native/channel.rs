@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::net::RecvFlags;
-use rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
+use rustls::{ClientConnection, pki_types::ServerName};
 
 use crate::time::Deadline;
 
-/// How to secure a connection; `None`: not at all.
-pub(super) type Security = Option<Arc<ClientConfig>>;
+pub(super) use crate::store::tls::Security;
 
 pub(super) struct Channel {
     stream: TcpStream,
