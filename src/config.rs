@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::store::NamePolicy;
+use crate::store::{NamePolicy, check_part};
 
 /// How long a lease lasts unless told otherwise.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(90);
@@ -12,18 +12,38 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(90);
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(90);
 /// How long a waiting process sleeps between two looks at the lock unless told otherwise.
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+/// How long a latch lives after its last change unless told otherwise.
+pub const DEFAULT_LATCH_TTL: Duration = Duration::from_secs(24 * 3600);
+/// The longest pause between two looks at a latch that somebody waits for, unless told otherwise.
+pub const DEFAULT_POLL: Duration = Duration::from_secs(5);
+/// How many threads a manager has for background work at the most, unless told otherwise.
+pub const DEFAULT_WATCHERS: usize = 2;
 /// How long one call to the store may take unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
+const POLL_MIN: Duration = Duration::from_millis(10);
+const POLL_MAX: Duration = Duration::from_secs(3600);
+const WATCHERS_MAX: usize = 64;
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const MS: Duration = Duration::from_millis(1);
 
 /// The keys that every store URI takes, in the order in which they are documented.
-pub(crate) const MANAGER_KEYS: [&str; 8] =
-    ["client", "farm", "ttl", "wait", "retry", "timeout", "names", "purpose"];
+pub(crate) const MANAGER_KEYS: [&str; 11] = [
+    "client",
+    "farm",
+    "ttl",
+    "wait",
+    "retry",
+    "timeout",
+    "names",
+    "purpose",
+    "latch_ttl",
+    "poll",
+    "watchers",
+];
 
 /// A manager's settings, checked.
 #[derive(Debug, Clone)]
@@ -36,6 +56,22 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) names: NamePolicy,
     pub(crate) purpose: String,
+    pub(crate) latch_ttl: Duration,
+    pub(crate) poll: Duration,
+    pub(crate) watchers: usize,
+}
+
+impl Settings {
+    /// # Errors
+    /// INVALID_ARGUMENT for a client or farm id that is not allowed, or no client id.
+    pub(crate) fn check_names(&self) -> Result<()> {
+        if self.client.is_empty() {
+            let how = "it is required: Builder::client, or ?client= in the store's URI";
+            return Err(Error::invalid("client id", "", how));
+        }
+        check_part("client id", &self.client, self.names)?;
+        self.farm.as_ref().map_or(Ok(()), |farm| check_part("farm id", farm, self.names))
+    }
 }
 
 /// `ttl` in whole milliseconds, rounded up, as all stores keep at least those.
@@ -51,6 +87,18 @@ pub(crate) fn checked_ttl(ttl: Duration) -> Result<Duration> {
 
 pub(crate) fn checked_retry(retry: Duration) -> Result<Duration> {
     within("retry", retry, MS, RETRY_MAX, "1ms to 1h")
+}
+
+pub(crate) fn checked_poll(poll: Duration) -> Result<Duration> {
+    within("poll", poll, POLL_MIN, POLL_MAX, "10ms to 1h")
+}
+
+pub(crate) fn checked_watchers(watchers: usize) -> Result<usize> {
+    if (1..=WATCHERS_MAX).contains(&watchers) {
+        Ok(watchers)
+    } else {
+        Err(Error::invalid("watchers", watchers.to_string(), format!("1 to {WATCHERS_MAX}")))
+    }
 }
 
 pub(crate) fn checked_timeout(timeout: Duration) -> Result<Duration> {
@@ -121,7 +169,6 @@ impl Options {
 
     /// # Errors
     /// INVALID_ARGUMENT when the value is not a whole number within the limits.
-    #[cfg(any(feature = "aerospike", feature = "hbase"))]
     pub(crate) fn take_number(&mut self, key: &'static str, min: usize, max: usize) -> Result<Option<usize>> {
         let Some(text) = self.take(key) else { return Ok(None) };
         match text.parse() {

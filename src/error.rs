@@ -192,6 +192,12 @@ pub enum Error {
     /// See [`Code::Forked`].
     #[error("this process was forked after the lock manager was opened; open a new one in the child")]
     Forked,
+    /// See [`Code::Panic`].
+    #[error("{what}")]
+    Panic {
+        /// What was being done, and the message of the panic.
+        what: String,
+    },
     /// A failure inside a larger undertaking. Its code is the inner one: an outer step never hides it.
     #[error("{doing}")]
     While {
@@ -220,6 +226,7 @@ impl Error {
             Error::InvalidArgument { .. } => Code::InvalidArgument,
             Error::Closed => Code::Closed,
             Error::Forked => Code::Forked,
+            Error::Panic { .. } => Code::Panic,
             Error::While { source, .. } => source.code(),
         }
     }

@@ -54,11 +54,13 @@
 //! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
 //! one is needed.
 
+mod board;
 mod cancel;
 mod config;
 mod error;
 mod ffi;
 mod id_lock;
+mod latch;
 mod lease;
 mod lease_token;
 mod lock;
@@ -70,14 +72,18 @@ mod uri;
 mod watcher;
 
 pub use cancel::CancelToken;
-pub use config::{DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, parse_duration};
+pub use config::{
+    DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
+    DEFAULT_WATCHERS, parse_duration,
+};
 pub use error::{Cause, Code, Error, Result};
 pub use id_lock::{IdGuard, IdGuards, IdLock};
+pub use latch::{Await, Latch, LatchKind, LatchWatch};
 pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
 pub use manager::{Builder, LockManager};
-pub use store::{Fence, Holder, Inspection, Level, LockName, Mode, NamePolicy, Who};
+pub use store::{Fence, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who};
 pub use time::{Deadline, Moment};
 
 /// What the documentation says of threads, checked.
@@ -86,6 +92,8 @@ const _: () = {
     shared::<LockManager>();
     shared::<Lock>();
     shared::<Lease>();
+    shared::<Latch>();
+    shared::<LatchWatch>();
     shared::<LeaseToken>();
     shared::<CancelToken>();
     shared::<Builder>();

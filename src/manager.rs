@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::board::{Board, locks_only};
 use crate::config::{
-    DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings, checked_retry, checked_timeout,
-    checked_ttl,
+    DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
+    DEFAULT_WATCHERS, Settings, checked_poll, checked_retry, checked_timeout, checked_ttl, checked_watchers,
 };
 use crate::error::{Error, Result};
+use crate::latch::{Latch, LatchKind};
 use crate::lease::{Core, Lease};
 use crate::lease_token::LeaseToken;
 use crate::lock::Lock;
 use crate::queue::{Answer, Queue};
 use crate::store::{
-    Acquired, Attempt, Grant, Level, LockName, LockStore, NamePolicy, Proof, Released, Who, check_part,
+    Acquired, Attempt, Grant, LatchName, LatchStore, Level, LockName, LockStore, NamePolicy, Proof, Released,
+    Who,
 };
 use crate::time::{Deadline, Moment, wall_ms};
 use crate::uri::StoreUri;
@@ -29,14 +32,18 @@ const FREE_FIRST: Duration = Duration::from_millis(500);
 const FREE_RAREST: Duration = Duration::from_secs(30);
 /// A gateway may go on with a request for minutes after its client has given up.
 const FREE_AT_LEAST: Duration = Duration::from_secs(300);
+/// Making a table takes longer than other calls.
+const MAKING_TABLES: Duration = Duration::from_secs(60);
 /// Freeing in the background must not hold up other jobs for long.
 const FREE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Takes locks in one store for one client id. Cheap to clone; all clones are the same manager.
+/// Takes locks and counts latches in one store for one client id. Cheap to clone; all clones are the same
+/// manager.
 ///
-/// It may be used from any number of threads. It starts no thread until a request is in doubt, and
-/// then one, named `dlm-watcher`. [`close`](LockManager::close) releases what is held and joins it;
-/// dropping the last clone, [`Lock`] and [`Lease`] joins it too.
+/// It may be used from any number of threads. It starts no thread until a request is in doubt or somebody
+/// waits for a latch, and then two at the most (see [`Builder::watchers`]), named `dlm-watcher-1` and so
+/// on. [`close`](LockManager::close) releases what is held and joins them; dropping the last clone,
+/// [`Lock`], [`Lease`] and [`Latch`] joins them too.
 #[derive(Clone)]
 pub struct LockManager {
     inner: Arc<Inner>,
@@ -47,8 +54,9 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) settings: Settings,
     pub(crate) queue: Queue,
+    pub(crate) board: Arc<Board>,
     who: Who,
-    watcher: Watcher,
+    watcher: Arc<Watcher>,
     /// What `close` has to release, by address of the lease's core; `None` once it has run.
     held: Mutex<Option<HashMap<usize, Arc<Core>>>>,
     closed: AtomicBool,
@@ -68,6 +76,9 @@ pub struct Builder {
     timeout: Option<Duration>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
+    latch_ttl: Option<Duration>,
+    poll: Option<Duration>,
+    watchers: Option<usize>,
 }
 
 impl Builder {
@@ -90,7 +101,8 @@ impl Builder {
         self
     }
 
-    /// The data centre, such as `dc1`: part of the names of locks of level DC.
+    /// The data centre, such as `dc1`: part of the names of locks of level DC, and whose count of a latch
+    /// is one's own. Latches need it.
     pub fn farm(mut self, farm: &str) -> Builder {
         self.farm = Some(farm.to_owned());
         self
@@ -118,6 +130,26 @@ impl Builder {
     /// How long one call to the store may take. Default 10 s; 10 ms to 10 min.
     pub fn timeout(mut self, timeout: Duration) -> Builder {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long a latch lives after its last change. Default one day; 1 ms to 365 days.
+    pub fn latch_ttl(mut self, ttl: Duration) -> Builder {
+        self.latch_ttl = Some(ttl);
+        self
+    }
+
+    /// The longest pause between two looks at a latch that somebody waits for, give or take a tenth.
+    /// Default 5 s; 10 ms to 1 h. Pauses are shorter at first and when a latch is about to open.
+    pub fn poll(mut self, poll: Duration) -> Builder {
+        self.poll = Some(poll);
+        self
+    }
+
+    /// How many threads there may be for background work: looking at latches, and freeing locks that
+    /// requests in doubt may have taken. Default 2; 1 to 64. They are started when they are needed.
+    pub fn watchers(mut self, threads: usize) -> Builder {
+        self.watchers = Some(threads);
         self
     }
 
@@ -151,8 +183,9 @@ impl Builder {
         let client = options.take("client");
         let farm = options.take("farm");
         let purpose = options.take("purpose");
-        let durations = ["ttl", "wait", "retry", "timeout"].map(|key| options.take_duration(key));
-        let [ttl, wait, retry, timeout] = durations;
+        let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll"];
+        let [ttl, wait, retry, timeout, latch_ttl, poll] = durations.map(|key| options.take_duration(key));
+        let watchers = options.take_number("watchers", 0, usize::MAX)?;
         let names = options.take_names()?;
         let settings = Settings {
             client: self.client.or(client).unwrap_or_default(),
@@ -163,26 +196,25 @@ impl Builder {
             timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),
+            latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl?).unwrap_or(DEFAULT_LATCH_TTL))?,
+            poll: checked_poll(self.poll.or(poll?).unwrap_or(DEFAULT_POLL))?,
+            watchers: checked_watchers(self.watchers.or(watchers).unwrap_or(DEFAULT_WATCHERS))?,
         };
-        if settings.client.is_empty() {
-            let how = "it is required: Builder::client, or ?client= in the store's URI";
-            return Err(Error::invalid("client id", "", how));
-        }
-        check_part("client id", &settings.client, settings.names)?;
-        if let Some(farm) = &settings.farm {
-            check_part("farm id", farm, settings.names)?;
-        }
+        settings.check_names()?;
         let who = Who::this_process(&settings.purpose)?;
         let store = match self.store {
             Some(store) => store,
             None => uri.open()?,
         };
+        let watcher = Arc::new(Watcher::new(settings.watchers));
+        let board = Board::new(Arc::clone(&store), Arc::clone(&watcher), settings.poll, settings.timeout);
         let inner = Inner {
             store,
             settings,
             queue: Queue::default(),
+            board: Arc::new(board),
             who,
-            watcher: Watcher::default(),
+            watcher,
             held: Mutex::new(Some(HashMap::new())),
             closed: AtomicBool::new(false),
         };
@@ -212,7 +244,7 @@ impl LockManager {
     /// TABLE_CREATION_ERROR with the cause; CONNECTION_ERROR; CLOSED; FORKED.
     pub fn initialize(&self) -> Result<()> {
         self.inner.usable()?;
-        self.inner.store.initialize(Deadline::after(self.inner.settings.timeout.max(Duration::from_secs(60))))
+        self.inner.store.initialize(self.inner.by_for_tables())
     }
 
     /// The lock `id` of this manager's client id. No I/O.
@@ -224,6 +256,34 @@ impl LockManager {
         let settings = &self.inner.settings;
         let name = LockName::new(level, &settings.client, settings.farm.as_deref(), id, settings.names)?;
         Ok(Lock { name, manager: Arc::clone(&self.inner) })
+    }
+
+    /// The latch `id` of this manager's client id. No I/O: it is made by [`create`](Latch::create), in this
+    /// process or another. All who use it must agree on level and kind.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when the id is empty, longer than 1024 bytes or contains NUL, when no farm is set,
+    /// or when the store keeps locks only.
+    pub fn latch(&self, id: &str, level: Level, kind: LatchKind) -> Result<Latch> {
+        let settings = &self.inner.settings;
+        let Some(farm) = settings.farm.as_deref() else {
+            return Err(Error::invalid("farm id", "", "latches need one, at every level; set it"));
+        };
+        let name = LatchName::new(&settings.client, farm, id, settings.names)?;
+        self.inner.latches()?;
+        Ok(Latch::new(name, level, kind, settings.latch_ttl, Arc::clone(&self.inner)))
+    }
+
+    /// Creates what latches need in the store (a table), and checks that it answers, as
+    /// [`initialize`](LockManager::initialize) does for locks. A latch that is made does it where it is
+    /// missing; this is for those who may not create tables later, or would not have the first latch wait
+    /// for that.
+    ///
+    /// # Errors
+    /// As `initialize`, and INVALID_ARGUMENT when the store keeps locks only.
+    pub fn initialize_latches(&self) -> Result<()> {
+        self.inner.usable()?;
+        self.inner.latches()?.initialize_latches(self.inner.by_for_tables())
     }
 
     /// Takes over a lease that another process handed on as text. No I/O: whether the lock is still
@@ -248,12 +308,12 @@ impl LockManager {
         self.inner.store.describe()
     }
 
-    /// Ends the manager: waiting threads return CLOSED, held leases are released, the library's thread is
+    /// Ends the manager: waiting threads return CLOSED, held leases are released, the library's threads are
     /// joined. From now on `check` of a lease answers LEASE_LOST, its `release` `false`, all else CLOSED.
     /// Closing twice does nothing.
     ///
     /// Takes up to one store time-out (10 s unless set) for the releases, another where a renewal is
-    /// under way, and a few seconds for the thread.
+    /// under way, and a few seconds for the threads.
     ///
     /// # Errors
     /// The first release that failed: that lock is free when its TTL ends. The others were tried all the
@@ -280,6 +340,14 @@ impl Inner {
 
     pub(crate) fn not_forked(&self) -> Result<()> {
         if std::process::id() == self.who.pid { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(crate) fn latches(&self) -> Result<&dyn LatchStore> {
+        self.store.latches().ok_or_else(|| locks_only(&*self.store))
+    }
+
+    fn by_for_tables(&self) -> Deadline {
+        Deadline::after(self.settings.timeout.max(MAKING_TABLES))
     }
 
     /// One attempt at the lock.
@@ -352,6 +420,7 @@ impl Inner {
         self.not_forked()?;
         self.closed.store(true, Ordering::Release);
         self.queue.close();
+        self.board.close();
         let held = self.held.lock().take().unwrap_or_default();
         let by = Deadline::after(self.settings.timeout);
         let mut first_failure = None;
@@ -369,6 +438,17 @@ impl Inner {
         }
         self.watcher.stop();
         first_failure.map_or(Ok(()), |error| Err(error.while_("closing the lock manager")))
+    }
+}
+
+impl Drop for Inner {
+    /// Here and not with the last handle of the watcher, which one of its own threads may have.
+    fn drop(&mut self) {
+        self.watcher.stop();
+        if self.not_forked().is_err() {
+            // A thread that is not here may have been changing it.
+            std::mem::forget(Arc::clone(&self.board));
+        }
     }
 }
 

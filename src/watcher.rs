@@ -1,22 +1,35 @@
-//! The library's own thread: jobs that must be done some time after a call has returned.
+//! The library's own threads: jobs that are done some time after a call has returned.
 //!
-//! Today that is one kind: freeing locks that a request in doubt may have taken. The thread is started
-//! by the first job, so that a program without doubts has none, and joined by `stop`.
+//! | job | made by | ends |
+//! |---|---|---|
+//! | freeing a lock that a request in doubt may have taken | manager, lease | freed, or the doubt is over |
+//! | reading the latches that are due | board | when nobody waits for a latch |
+//!
+//! A fixed number of threads serves any number of jobs, in the order in which they are due. They are
+//! started when there are jobs for them, so that a program without any has none, and joined by `stop`.
+//! A job holds what it needs to do its work and never the manager, whose end ends the threads.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::time::{Deadline, Moment};
 
 /// Jobs still open when the watcher is stopped are run once more, as far as this time allows.
 const LAST_RUN: Duration = Duration::from_secs(2);
 
-/// Jobs at one time. Beyond that, as in a long outage with many callers, locks are left to their TTL.
+/// Locks in doubt at one time. Beyond that, as in a long outage with many callers, locks are left to
+/// their TTL.
 const JOBS_MAX: usize = 4096;
+
+/// Parked threads look up at least this often while a job is open: their timer stands still while the
+/// machine is suspended, the lease clock does not.
+const LONGEST_PARK: Duration = Duration::from_secs(10);
 
 /// What a job wants after it ran.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,71 +42,141 @@ pub(crate) enum Next {
 
 type Job = Box<dyn FnMut() -> Next + Send>;
 
-#[derive(Debug, Default)]
-pub(crate) struct Watcher {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Idle,
-    Running {
-        jobs: Sender<Entry>,
-        thread: JoinHandle<()>,
-        /// The process the thread lives in: a forked child has the handle and no thread.
-        pid: u32,
-    },
-    Stopped,
-}
-
-struct Entry {
+/// Names a job that waits for its time. Ordered by that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket {
     due: Moment,
-    job: Job,
+    number: u64,
+}
+
+impl Ticket {
+    pub(crate) fn due(self) -> Moment {
+        self.due
+    }
+}
+
+/// The pool. Stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    shared: Arc<Shared>,
+    /// The process the threads live in: a forked child has the handles and no threads, and what one of
+    /// them had locked stays locked.
+    pid: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    threads_max: usize,
+    state: Mutex<State>,
+    /// One thread or all of them have something new to look at.
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: BTreeMap<Ticket, Job>,
+    tickets: u64,
+    threads: Vec<JoinHandle<()>>,
+    /// Threads that run a job.
+    busy: usize,
+    /// Set once it is stopped: until when open jobs are run once more.
+    stopping: Option<Deadline>,
 }
 
 impl Watcher {
+    /// A pool of so many threads at the most, none of them started.
+    pub(crate) fn new(threads_max: usize) -> Watcher {
+        let shared = Shared { threads_max, state: Mutex::default(), wake: Condvar::new() };
+        Watcher { shared: Arc::new(shared), pid: std::process::id() }
+    }
+
     /// Has `job` run `after` that time, and again as often as it asks for it. The job must bound its
-    /// own time: the others wait for it. A job that panics is dropped and reported to the log.
-    pub(crate) fn run(&self, after: Duration, job: impl FnMut() -> Next + Send + 'static) {
-        let mut entry = Entry { due: Moment::now().after(after), job: Box::new(job) };
-        let mut state = self.state.lock();
-        if let State::Idle = *state {
-            let (jobs, inbox) = bounded(JOBS_MAX);
-            match std::thread::Builder::new().name("dlm-watcher".into()).spawn(move || work(&inbox)) {
-                Ok(thread) => *state = State::Running { jobs, thread, pid: std::process::id() },
-                Err(error) => log::error!("no thread for background work, which is left undone: {error}"),
-            }
-        }
-        if let State::Running { jobs, .. } = &*state {
-            // The thread ends only after this sender is gone.
-            if jobs.try_send(entry).is_err() {
-                log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL");
-            }
-        } else {
-            // Stopped, by a close that overtook the caller: one try, in the caller's time.
+    /// own time: others wait for the thread. A job that panics is dropped and reported to the log.
+    ///
+    /// Once the watcher is stopped the job is run once, by the caller.
+    pub(crate) fn run(&self, after: Duration, mut job: impl FnMut() -> Next + Send + 'static) {
+        let mut state = self.shared.state.lock();
+        if state.stopping.is_some() {
             drop(state);
-            if run_one(&mut entry) != Next::Done {
+            if run_one(&mut job) != Next::Done {
                 log::warn!("a lock in doubt is left to its TTL: the manager is closed");
             }
+            return;
+        }
+        if state.jobs.len() >= JOBS_MAX {
+            log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL");
+            return;
+        }
+        if let Err(error) = self.push(&mut state, Moment::now().after(after), Box::new(job)) {
+            log::error!("no thread for background work, which is left undone: {error}");
         }
     }
 
-    /// Ends the thread: open jobs run once more, within two seconds and the time of two jobs, and no job
-    /// is taken on afterwards.
+    /// Has `job` run at `due`. A caller has one or two such jobs open at the most: they are not counted.
+    ///
+    /// # Errors
+    /// No thread could be started, and none runs; or the watcher is stopped. The job will not run.
+    pub(crate) fn run_at(
+        &self,
+        due: Moment,
+        job: impl FnMut() -> Next + Send + 'static,
+    ) -> io::Result<Ticket> {
+        let mut state = self.shared.state.lock();
+        if state.stopping.is_some() {
+            return Err(io::Error::other("the library's threads have ended"));
+        }
+        self.push(&mut state, due, Box::new(job))
+    }
+
+    /// Takes back a job that has not begun to run. Of no effect on others.
+    pub(crate) fn cancel(&self, ticket: Ticket) {
+        let job = self.shared.state.lock().jobs.remove(&ticket);
+        // Dropped without the lock: what it holds may be large.
+        drop(job);
+    }
+
+    fn push(&self, state: &mut MutexGuard<'_, State>, due: Moment, job: Job) -> io::Result<Ticket> {
+        let ticket = Ticket { due, number: state.tickets };
+        let open = state.jobs.len() + 1 + state.busy;
+        if state.threads.len() < open.min(self.shared.threads_max) {
+            let shared = Arc::clone(&self.shared);
+            let name = format!("dlm-watcher-{}", state.threads.len() + 1);
+            match std::thread::Builder::new().name(name).spawn(move || work(&shared)) {
+                Ok(thread) => state.threads.push(thread),
+                Err(error) if state.threads.is_empty() => return Err(error),
+                Err(error) => log::warn!("background work is done by fewer threads: {error}"),
+            }
+        }
+        state.tickets += 1;
+        state.jobs.insert(ticket, job);
+        if state.jobs.first_key_value().is_some_and(|(first, _)| *first == ticket) {
+            self.shared.wake.notify_one();
+        }
+        Ok(ticket)
+    }
+
+    /// Ends the threads: open jobs run once more, within two seconds and the time of two jobs, and no
+    /// job is taken on afterwards.
     pub(crate) fn stop(&self) {
-        let state = std::mem::replace(&mut *self.state.lock(), State::Stopped);
-        let State::Running { jobs, thread, pid } = state else { return };
-        if pid != std::process::id() {
+        if self.pid != std::process::id() {
             // Joining a thread that this process never had panics or hangs.
-            std::mem::forget((jobs, thread));
+            std::mem::forget(Arc::clone(&self.shared));
             return;
         }
-        drop(jobs);
-        // A job may own the last handle of the manager that stops this watcher.
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            log::error!("the watcher thread panicked");
+        let threads = {
+            let mut state = self.shared.state.lock();
+            state.stopping.get_or_insert_with(|| Deadline::after(LAST_RUN));
+            std::mem::take(&mut state.threads)
+        };
+        self.shared.wake.notify_all();
+        for thread in threads {
+            // A job may own the last handle of the manager that stops this watcher.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                log::error!("a watcher thread panicked");
+            }
         }
+        let left = std::mem::take(&mut self.shared.state.lock().jobs);
+        drop(left);
     }
 }
 
@@ -103,48 +186,60 @@ impl Drop for Watcher {
     }
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").field("due", &self.due).finish_non_exhaustive()
+        f.debug_struct("State")
+            .field("jobs", &self.jobs.len())
+            .field("threads", &self.threads.len())
+            .finish_non_exhaustive()
     }
 }
 
-/// The thread: sleeps until a job is due or comes in, and ends when the watcher lets go of the channel.
-fn work(inbox: &Receiver<Entry>) {
-    // Jobs are few: one for each lock in doubt. A list is searched faster than a heap is kept.
-    let mut entries: Vec<Entry> = Vec::new();
+/// A thread: sleeps until a job is due or comes in, and ends when the watcher is stopped.
+fn work(shared: &Shared) {
+    let mut state = shared.state.lock();
     loop {
+        let stopping = state.stopping;
+        if stopping.is_some_and(Deadline::passed) {
+            return;
+        }
         let now = Moment::now();
-        let next = entries.iter().map(|entry| entry.due).min();
-        let pause = next.map_or(Duration::from_secs(3600), |due| due.since(now));
-        match inbox.recv_timeout(pause) {
-            Ok(entry) if entries.len() < JOBS_MAX => entries.push(entry),
-            Ok(_) => log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL"),
-            Err(RecvTimeoutError::Timeout) => run_next(&mut entries),
-            Err(RecvTimeoutError::Disconnected) => break,
+        match state.jobs.first_key_value().map(|(ticket, _)| ticket.due) {
+            Some(due) if due <= now || stopping.is_some() => {
+                let Some((_, job)) = state.jobs.pop_first() else { continue };
+                run_first(shared, &mut state, job);
+            }
+            None if stopping.is_some() => return,
+            None => shared.wake.wait(&mut state),
+            Some(due) => {
+                shared.wake.wait_for(&mut state, due.since(now).min(LONGEST_PARK));
+            }
         }
-    }
-    let last = Deadline::after(LAST_RUN);
-    for mut entry in entries {
-        if last.passed() {
-            break;
-        }
-        run_one(&mut entry);
     }
 }
 
-/// Runs the job that is due longest: one, so that the end of the watcher is noticed between two.
-fn run_next(entries: &mut Vec<Entry>) {
-    let next = (0..entries.len()).min_by_key(|&at| entries[at].due);
-    let Some(at) = next.filter(|&at| entries[at].due <= Moment::now()) else { return };
-    match run_one(&mut entries[at]) {
-        Next::After(pause) => entries[at].due = Moment::now().after(pause),
-        Next::Done => drop(entries.swap_remove(at)),
+fn run_first(shared: &Shared, state: &mut MutexGuard<'_, State>, mut job: Job) {
+    if !state.jobs.is_empty() {
+        // This thread was the one that would have woken for the next.
+        shared.wake.notify_one();
+    }
+    state.busy += 1;
+    let next = MutexGuard::unlocked(state, || {
+        let next = run_one(&mut job);
+        if next == Next::Done { (next, None) } else { (next, Some(job)) }
+    });
+    state.busy -= 1;
+    if let (Next::After(pause), Some(job)) = next
+        && state.stopping.is_none()
+    {
+        let ticket = Ticket { due: Moment::now().after(pause), number: state.tickets };
+        state.tickets += 1;
+        state.jobs.insert(ticket, job);
     }
 }
 
-fn run_one(entry: &mut Entry) -> Next {
-    catch_unwind(AssertUnwindSafe(|| (entry.job)())).unwrap_or_else(|_| {
+fn run_one(job: &mut dyn FnMut() -> Next) -> Next {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_| {
         log::error!("a background job panicked and is dropped");
         Next::Done
     })
@@ -178,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_does_not_stop_the_others() {
-        let watcher = Watcher::default();
+        let watcher = Watcher::new(2);
         let counter = Arc::new(AtomicUsize::new(0));
         watcher.run(Duration::ZERO, || panic!("planted"));
         watcher.run(Duration::ZERO, counting(&counter, 3));
@@ -186,8 +281,55 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_takes_long_does_not_keep_the_others_waiting() {
+        let watcher = Watcher::new(2);
+        let (counter, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let stuck = Arc::clone(&go_on);
+        watcher.run(Duration::ZERO, move || {
+            until(|| stuck.load(Ordering::SeqCst) > 0);
+            Next::Done
+        });
+        (0..100).for_each(|_| watcher.run(Duration::ZERO, counting(&counter, 3)));
+        // All that are due run three times, and this ends only if there is a second thread for them.
+        until(|| counter.load(Ordering::SeqCst) >= 100);
+        go_on.store(1, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn jobs_run_when_they_are_due_and_a_cancelled_one_never() {
+        let watcher = Watcher::new(1);
+        let (order, now) = (Arc::new(Mutex::new(Vec::new())), Moment::now());
+        let mut tickets = Vec::new();
+        for ms in [60, 20, 0, 40] {
+            let order = Arc::clone(&order);
+            let due = now.after(Duration::from_millis(ms));
+            let job = move || {
+                order.lock().push((ms, Moment::now() >= due));
+                Next::Done
+            };
+            tickets.push(watcher.run_at(due, job).unwrap());
+        }
+        watcher.cancel(tickets[3]);
+        until(|| order.lock().len() == 3);
+        watcher.stop();
+        assert_eq!(*order.lock(), [(0, true), (20, true), (60, true)]);
+        assert!(watcher.run_at(now, || Next::Done).is_err());
+    }
+
+    #[test]
+    fn threads_are_started_for_jobs_and_no_more_than_are_allowed() {
+        let watcher = Watcher::new(3);
+        let threads = || watcher.shared.state.lock().threads.len();
+        assert_eq!(threads(), 0);
+        for many in [1, 2, 3, 3, 3] {
+            watcher.run(Duration::from_secs(3600), || Next::Done);
+            assert_eq!(threads(), many);
+        }
+    }
+
+    #[test]
     fn stopping_does_not_wait_for_all_that_is_due() {
-        let watcher = Watcher::default();
+        let watcher = Watcher::new(2);
         let counter = Arc::new(AtomicUsize::new(0));
         for _ in 0..50 {
             let counter = Arc::clone(&counter);
@@ -200,12 +342,12 @@ mod tests {
         until(|| counter.load(Ordering::SeqCst) > 0);
         watcher.stop();
         let ran = counter.load(Ordering::SeqCst);
-        assert!(ran < 20, "{ran} jobs ran before the watcher ended");
+        assert!(ran < 30, "{ran} jobs ran before the watcher ended");
     }
 
     #[test]
     fn stopping_runs_what_is_open_once_more_and_what_comes_later_once() {
-        let watcher = Watcher::default();
+        let watcher = Watcher::new(2);
         let counter = Arc::new(AtomicUsize::new(0));
         watcher.run(Duration::from_secs(3600), counting(&counter, 100));
         watcher.stop();

@@ -19,3 +19,4 @@ fn site(test: &str) -> Option<contract::Site> {
 }
 
 contract!(site);
+latch_contract!(site);

@@ -16,3 +16,4 @@ fn site(test: &str) -> contract::Site {
 }
 
 contract!(site);
+latch_contract!(site);

@@ -17,3 +17,4 @@ fn site(test: &str) -> contract::Site {
 }
 
 contract!(site);
+latch_contract!(site);

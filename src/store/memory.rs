@@ -1,23 +1,33 @@
-//! Locks in this process's memory: the contract in its shortest form, and a store for tests.
+//! Locks and latches in this process's memory: the contract in its shortest form, and a store for tests.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
+use super::latch_record::{LatchRecord, check_participant};
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, OwnerToken, Proof, Released,
-    Who,
+    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchName, LatchStore, Level, LockName, LockStore,
+    NewLatch, OwnerToken, Proof, Released, Roster, Step, Stepped, Who,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::time::{self, Deadline, Moment};
 
 const SWEEP_AT_LEAST: usize = 1024;
 
-/// A [`LockStore`] that other processes do not see and that ends with the process. URI: `memory:`.
+/// A [`LockStore`] and [`LatchStore`] that other processes do not see and that ends with the process.
+/// URI: `memory:`.
 #[derive(Debug)]
 pub struct MemoryStore {
     state: Mutex<State>,
+    latches: Mutex<Latches>,
+}
+
+#[derive(Debug)]
+struct Latches {
+    by_name: HashMap<(String, String), LatchRecord>,
+    /// As [`State::sweep_at`].
+    sweep_at: usize,
 }
 
 #[derive(Debug)]
@@ -72,7 +82,8 @@ impl MemoryStore {
     /// An empty store.
     pub fn new() -> MemoryStore {
         let state = State { held: HashMap::new(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
-        MemoryStore { state: Mutex::new(state) }
+        let latches = Latches { by_name: HashMap::new(), sweep_at: SWEEP_AT_LEAST };
+        MemoryStore { state: Mutex::new(state), latches: Mutex::new(latches) }
     }
 }
 
@@ -141,5 +152,70 @@ impl LockStore for MemoryStore {
             fence: record.as_ref().map(|record| record.fence),
             holder: record.map(|record| record.holder()),
         })
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(self)
+    }
+}
+
+impl Latches {
+    /// The record of `name` while it lives. An expired one is dropped on the way.
+    fn live(&mut self, name: &LatchName, now: Moment) -> Option<&mut LatchRecord> {
+        let key = key(name);
+        if self.by_name.get(&key).is_some_and(|record| !record.is_live(now)) {
+            self.by_name.remove(&key);
+        }
+        self.by_name.get_mut(&key)
+    }
+
+    fn sweep(&mut self, now: Moment) {
+        if self.by_name.len() >= self.sweep_at {
+            self.by_name.retain(|_, record| record.is_live(now));
+            self.sweep_at = SWEEP_AT_LEAST.max(2 * self.by_name.len());
+        }
+    }
+}
+
+fn key(name: &LatchName) -> (String, String) {
+    (name.client().to_owned(), name.id().to_owned())
+}
+
+fn not_found(name: &LatchName) -> Error {
+    Error::NotFound { name: name.to_string() }
+}
+
+impl LatchStore for MemoryStore {
+    fn initialize_latches(&self, _by: Deadline) -> Result<()> {
+        Ok(())
+    }
+
+    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
+        let (mut latches, now) = (self.latches.lock(), Moment::now());
+        latches.sweep(now);
+        let record = latches.by_name.entry(key(new.name)).or_insert_with(LatchRecord::absent);
+        Ok(record.create(new, now))
+    }
+
+    fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        step.participant.map_or(Ok(()), check_participant)?;
+        let (mut latches, now) = (self.latches.lock(), Moment::now());
+        let record = latches.live(step.name, now).ok_or_else(|| not_found(step.name))?;
+        record.step(step, now).ok_or_else(|| not_found(step.name))
+    }
+
+    fn counts(&self, asked: &[(&LatchName, Level)], _by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
+        let (mut latches, now) = (self.latches.lock(), Moment::now());
+        let count = |(name, level): &(&LatchName, Level)| {
+            Ok(latches.live(name, now).and_then(|record| record.count(name.farm(), *level)))
+        };
+        Ok(asked.iter().map(count).collect())
+    }
+
+    fn roster(&self, name: &LatchName, _by: Deadline) -> Result<Roster> {
+        let (mut latches, now) = (self.latches.lock(), Moment::now());
+        let record = latches.live(name, now).and_then(|record| record.roster(name.farm()));
+        record.ok_or_else(|| not_found(name))
     }
 }

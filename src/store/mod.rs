@@ -16,7 +16,9 @@ mod hbase;
 mod holder;
 mod key;
 mod latch;
+mod latch_record;
 mod memory;
+mod names;
 mod proof;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod tls;
@@ -42,6 +44,7 @@ pub use holder::{Holder, Who};
 pub(crate) use key::check_part;
 pub use key::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
 pub use latch::{LatchName, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
+pub(crate) use latch_record::check_participant;
 pub use memory::MemoryStore;
 pub use proof::{OwnerToken, Proof};
 

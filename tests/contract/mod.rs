@@ -10,10 +10,17 @@
 //! contract!(site);
 //! ```
 //!
+//! A store that keeps latches has a second suite, `latch_contract!(site)`, over the same sites. What it
+//! cannot do is said by the site: see [`Site::without_names`].
+//!
 //! Times are lower bounds taken from the clock and never upper ones of less than [`LONG`]: a slow
 //! machine must not fail a store. Where a case needs a lease to last for a few calls, [`patiently`]
 //! gives it one that does.
 
+#[allow(dead_code, reason = "not every store keeps latches")]
+pub(crate) mod latch_stores;
+#[allow(dead_code, reason = "not every store keeps latches")]
+pub(crate) mod latches;
 pub(crate) mod leases;
 pub(crate) mod locks;
 pub(crate) mod stores;
@@ -35,6 +42,11 @@ pub(crate) struct Site {
     open: Box<dyn Fn() -> Arc<dyn LockStore> + Send + Sync>,
     /// Repetitions that take a fraction of a second.
     pub(crate) rounds: usize,
+    /// Whether latches have participants with names.
+    pub(crate) names: bool,
+    /// Whether each change of a latch is settled by the store. Where it is not, one that others got in the
+    /// way of may be refused.
+    pub(crate) settles: bool,
 }
 
 impl Site {
@@ -49,7 +61,19 @@ impl Site {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let client = format!("{test:.80}-{since}-{}-{number}", std::process::id());
-        Site { client, open: Box::new(open), rounds }
+        Site { client, open: Box::new(open), rounds, names: true, settles: true }
+    }
+
+    /// Whose latches know no participants by name.
+    #[allow(dead_code, reason = "most stores do")]
+    pub(crate) fn without_names(self) -> Site {
+        Site { names: false, ..self }
+    }
+
+    /// Whose latches refuse changes that others got in the way of.
+    #[allow(dead_code, reason = "most stores settle them")]
+    pub(crate) fn without_settling(self) -> Site {
+        Site { settles: false, ..self }
     }
 
     /// The store, as one more process sees it.
@@ -155,6 +179,50 @@ pub(crate) fn spawn<T: Send + 'static>(
     job: impl FnOnce() -> T + Send + 'static,
 ) -> thread::JoinHandle<T> {
     thread::Builder::new().name(format!("dlm-test-{name}")).spawn(job).unwrap()
+}
+
+/// Makes a test of every case on latches, over the sites that the function gives.
+#[allow(unused_macros, reason = "not every store keeps latches")]
+macro_rules! latch_contract {
+    ($site:ident) => {
+        contract! { $site => latch_stores:
+            a_latch_is_made_once_and_never_added_to,
+            of_many_who_make_a_latch_at_once_one_does,
+            each_step_counts_once_and_tells_the_count,
+            steps_of_many_at_once_are_all_counted,
+            a_latch_that_is_not_there_is_not_found_and_not_made,
+            a_latch_is_gone_after_its_ttl_and_may_be_made_anew,
+            each_step_gives_the_latch_its_whole_ttl_again,
+            a_farm_counts_for_itself_and_all_are_summed,
+            counts_of_many_latches_come_in_their_order,
+            a_participant_counts_once_and_the_roster_tells_who_has_not,
+            a_new_latch_knows_nothing_of_the_names_of_the_last,
+            latches_of_odd_names_are_as_good_as_others,
+            latches_and_locks_of_one_name_do_not_touch_each_other,
+            initializing_latches_again_does_no_harm,
+            a_call_on_latches_that_is_late_already_comes_back,
+        }
+        contract! { $site => latches:
+            making_a_latch_again_says_so_and_changes_nothing,
+            a_missing_latch_is_not_found_by_every_call_and_ends_every_wait,
+            a_latch_that_expires_ends_every_wait_with_not_found,
+            get_or_create_makes_a_latch_once,
+            a_latch_counts_down_to_zero_and_below_and_up_only_if_it_may,
+            a_latch_of_zero_is_open_at_once,
+            bad_input_for_latches_is_refused_before_any_io,
+            levels_farms_and_clients_have_latches_as_they_should,
+            named_participants_are_counted_once_and_told,
+            a_wait_ends_when_another_process_opens_the_latch,
+            a_count_down_in_this_process_wakes_its_waiters_at_once,
+            a_sum_over_farms_opens_when_the_last_farm_is_done,
+            a_wait_that_is_over_says_no_and_leaves_nothing_behind,
+            a_wait_of_zero_for_a_latch_looks_once,
+            a_cancelled_wait_for_a_latch_ends_and_leaves_nothing_behind,
+            closing_wakes_every_waiter_of_every_latch,
+            many_waiters_of_one_latch_cost_one_look_at_a_time,
+            processes_that_count_down_open_the_latch_exactly,
+        }
+    };
 }
 
 /// Makes a test of every case of the suite, over the sites that the function gives.

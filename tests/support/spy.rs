@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LockStore, Proof, Released};
-use dlm::{Deadline, Holder, Inspection, LockName, Moment, Result};
+use dlm::store::{Acquired, Attempt, LatchStore, LockStore, NewLatch, Proof, Released, Step, Stepped};
+use dlm::{Deadline, Holder, Inspection, LatchName, Level, LockName, Moment, Result, Roster};
 use parking_lot::Mutex;
 
-/// A method of [`LockStore`].
+/// A method of [`LockStore`] or [`LatchStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "not every test program asks for all")]
 pub(crate) enum Call {
     Initialize,
     Acquire,
@@ -17,6 +18,12 @@ pub(crate) enum Call {
     Release,
     Holder,
     Inspect,
+    InitializeLatches,
+    CreateLatch,
+    Step,
+    /// Of so many latches at once.
+    Counts(usize),
+    Roster,
 }
 
 type Hook = Box<dyn Fn(Call) + Send + Sync>;
@@ -42,11 +49,13 @@ impl Spy {
     }
 
     /// Calls so far.
+    #[allow(dead_code, reason = "not every test program asks")]
     pub(crate) fn calls(&self) -> usize {
         self.calls.lock().len()
     }
 
     /// Calls of one method so far.
+    #[allow(dead_code, reason = "not every test program asks")]
     pub(crate) fn calls_of(&self, call: Call) -> usize {
         self.calls.lock().iter().filter(|(made, _)| *made == call).count()
     }
@@ -55,6 +64,16 @@ impl Spy {
     #[allow(dead_code, reason = "not every test program asks")]
     pub(crate) fn log(&self) -> Vec<(Call, Moment)> {
         self.calls.lock().clone()
+    }
+
+    /// How many latches were asked for in each read of counts so far.
+    #[allow(dead_code, reason = "not every test program asks")]
+    pub(crate) fn reads(&self) -> Vec<usize> {
+        let asked = |call: &(Call, Moment)| match call.0 {
+            Call::Counts(asked) => Some(asked),
+            _ => None,
+        };
+        self.calls.lock().iter().filter_map(asked).collect()
     }
 
     fn pass<T>(&self, call: Call, to: impl FnOnce(&dyn LockStore) -> T) -> T {
@@ -98,5 +117,37 @@ impl LockStore for Spy {
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
         self.pass(Call::Inspect, |store| store.inspect(name, by))
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        self.inner.latches().map(|_| self as &dyn LatchStore)
+    }
+}
+
+impl Spy {
+    fn pass_latch<T>(&self, call: Call, to: impl FnOnce(&dyn LatchStore) -> T) -> T {
+        self.pass(call, |store| to(store.latches().expect("it was asked before")))
+    }
+}
+
+impl LatchStore for Spy {
+    fn initialize_latches(&self, by: Deadline) -> Result<()> {
+        self.pass_latch(Call::InitializeLatches, |store| store.initialize_latches(by))
+    }
+
+    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        self.pass_latch(Call::CreateLatch, |store| store.create_latch(new))
+    }
+
+    fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        self.pass_latch(Call::Step, |store| store.step(step))
+    }
+
+    fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
+        self.pass_latch(Call::Counts(asked.len()), |store| store.counts(asked, by))
+    }
+
+    fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
+        self.pass_latch(Call::Roster, |store| store.roster(name, by))
     }
 }

@@ -217,7 +217,7 @@ impl Client {
             policy.durable_delete = client.is_strong_consistency(&self.namespace) == Some(true);
             match puts {
                 Some(bins) => client.put(&policy, key, bins).await.map(|()| None),
-                None => client.operate(&policy, key, steps).await.map(|record| told(&record)),
+                None => client.operate(&policy, key, steps).await.map(|record| told(&record, write.steps)),
             }
         })?;
         match answer {
@@ -239,7 +239,7 @@ impl Client {
     pub(super) fn read(&self, spot: &Spot, bins: &[&str], by: Deadline) -> Result<Option<Found>> {
         let key = &self.key(spot)?;
         let answer = self.call(Kind::Read, "read", by, |client, left| async move {
-            let policy = ReadPolicy { base_policy: base_policy(left, None), ..ReadPolicy::default() };
+            let policy = ReadPolicy { base_policy: self.read_policy(&client, left), ..ReadPolicy::default() };
             client.get(&policy, key, wanted(bins)).await
         })?;
         match answer {
@@ -262,7 +262,8 @@ impl Client {
             let keys: Vec<Key> = part.iter().map(|(spot, _)| self.key(spot)).collect::<Result<_>>()?;
             let keys = &keys;
             let answer = self.call(Kind::Read, "batch read", by, |client, left| async move {
-                let policy = BatchPolicy { base_policy: base_policy(left, None), ..BatchPolicy::default() };
+                let policy =
+                    BatchPolicy { base_policy: self.read_policy(&client, left), ..BatchPolicy::default() };
                 let each = BatchReadPolicy::default();
                 let rows = keys.iter().zip(part);
                 let mut rows: Vec<_> = rows
@@ -299,6 +300,15 @@ impl Client {
     pub(super) fn is_strong(&self, by: Deadline) -> Result<bool> {
         let client = self.client(&self.lanes.lend()?, by)?;
         Ok(client.is_strong_consistency(&self.namespace) == Some(true))
+    }
+
+    fn read_policy(&self, client: &aerospike::Client, left_ms: u32) -> BasePolicy {
+        let mut policy = base_policy(left_ms, None);
+        // Community servers refuse a batch that asks for it.
+        if client.is_strong_consistency(&self.namespace) == Some(true) {
+            policy.read_mode_sc = ReadModeSc::Linearize;
+        }
+        policy
     }
 
     fn key(&self, spot: &Spot) -> Result<Key> {
@@ -517,7 +527,6 @@ fn left_ms(by: Deadline) -> Option<u32> {
 fn base_policy(left_ms: u32, filter: Option<Expression>) -> BasePolicy {
     BasePolicy {
         read_mode_ap: ReadModeAp::All,
-        read_mode_sc: ReadModeSc::Linearize,
         replica: Replica::Master,
         socket_timeout: left_ms,
         total_timeout: left_ms,
@@ -588,16 +597,20 @@ fn operation(step: &Change<'_>) -> Operation {
     }
 }
 
-/// The last number among a record's bins: of several answers for one bin, the last counts.
-fn told(record: &Record) -> Option<i64> {
-    record.bins.values().rev().find_map(|answer| match answer {
-        Value::Int(number) => Some(*number),
-        Value::MultiResult(answers) => answers.iter().rev().find_map(|answer| match answer {
-            Value::Int(number) => Some(*number),
-            _ => None,
-        }),
+/// The number in the bin that was asked about: of several answers for one bin, the last.
+fn told(record: &Record, steps: &[Change<'_>]) -> Option<i64> {
+    let asked = steps.iter().find_map(|step| match step {
+        Change::Tell(bin) => Some(*bin),
         _ => None,
-    })
+    })?;
+    let number = |answer: &Value| match answer {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    match record.bins.get(asked)? {
+        Value::MultiResult(answers) => answers.iter().rev().find_map(number),
+        answer => number(answer),
+    }
 }
 
 fn wanted(bins: &[&str]) -> Bins {

@@ -16,17 +16,19 @@
 
 mod client;
 mod lanes;
+mod latches;
 mod options;
 mod place;
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use self::client::{Change, Client, Datum, Exists, Found, When, Write, Written};
+use self::latches::Steps;
 use self::options::Setup;
 use self::place::{LockPlace, Spot, fence_spot, whole_seconds};
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, OwnerToken, Proof, Released,
-    Who,
+    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchStore, LockName, LockStore, OwnerToken, Proof,
+    Released, Who,
 };
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -63,6 +65,7 @@ pub struct AerospikeStore {
     client: Client,
     suffix: String,
     fenced: bool,
+    steps: Steps,
 }
 
 impl AerospikeStore {
@@ -74,7 +77,12 @@ impl AerospikeStore {
         options: Options,
     ) -> Result<AerospikeStore> {
         let setup = Setup::read(hosts, namespace, suffix, options)?;
-        Ok(AerospikeStore { client: Client::new(&setup), suffix: setup.suffix, fenced: setup.fenced })
+        Ok(AerospikeStore {
+            client: Client::new(&setup),
+            suffix: setup.suffix,
+            fenced: setup.fenced,
+            steps: Steps::default(),
+        })
     }
 }
 
@@ -166,6 +174,10 @@ impl LockStore for AerospikeStore {
         };
         let fence = fence.and_then(|found| found.int(FENCE)).map(|number| Fence(number as u64));
         Ok(Inspection { holder: self.holder(name, by)?, fence })
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(self)
     }
 }
 

@@ -1,9 +1,11 @@
-//! Locks between the processes of one machine and user, in an LMDB file. Nothing to install or start.
+//! Locks and latches between the processes of one machine and user, in an LMDB file. Nothing to install or
+//! start.
 //!
-//! One write transaction takes, renews or frees a lock; nothing else does. Reads come from LMDB's
+//! One write transaction takes, renews or frees a lock, makes a latch or changes its count. Reads come from LMDB's
 //! snapshots and wait for nobody. The record of a lock is deleted when it is freed, and all locks share
 //! one fence counter, so a lock that nobody holds leaves nothing behind.
 
+mod latches;
 mod place;
 mod record;
 
@@ -11,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, OwnerToken, Proof, Released,
+    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchStore, LockName, LockStore, OwnerToken, Proof,
+    Released,
 };
 use crate::error::{Error, Result, quoted};
 use crate::ffi::lmdb::{Change, Environment, Fault, Reader, Turn, Writer};
@@ -19,11 +22,11 @@ use crate::time::{self, Deadline, Moment};
 use place::Place;
 use record::{Ledger, Record};
 
-/// Records looked at for the sweep with each grant. More than one, so that the sweep gains on locks
-/// that are taken once and never released.
-const SWEPT_PER_GRANT: usize = 2;
+/// Records looked at for the sweep with each grant and each new latch. More than one, so that the sweep
+/// gains on locks that are taken once and never released, and on latches, which nobody deletes.
+const SWEPT_AT_ONCE: usize = 2;
 
-/// A [`LockStore`] for the processes of one machine and one user. URI: `embedded:` or `embedded:/path`.
+/// A [`LockStore`] and [`LatchStore`] for the processes of one machine and one user. URI: `embedded:` or `embedded:/path`.
 ///
 /// * **Speed**: microseconds per operation; nothing is synced to disk. One writer at a time, machine-wide.
 /// * **Crashes**: a process may be killed at any moment; its locks are free when their leases end. A
@@ -134,6 +137,17 @@ impl EmbeddedStore {
         })?
     }
 
+    /// The sweep's share of a change that adds a record and no fence.
+    fn sweep(&self, writer: &mut Writer<'_>, now: Moment) -> Result<Result<()>, Fault> {
+        let mut ledger = match self.ledger(writer.get(Ledger::KEY)?) {
+            Ok(ledger) => ledger,
+            Err(error) => return Ok(Err(error)),
+        };
+        sweep(writer, &mut ledger.swept, now)?;
+        writer.put(Ledger::KEY, &ledger.encode())?;
+        Ok(Ok(()))
+    }
+
     /// The next fence, and the sweep's share of this grant.
     fn next_fence(&self, writer: &mut Writer<'_>, now: Moment) -> Result<Result<Fence>, Fault> {
         let mut ledger = match self.ledger(writer.get(Ledger::KEY)?) {
@@ -152,16 +166,20 @@ impl EmbeddedStore {
     }
 }
 
-/// Deletes expired records among the next few behind the key `swept`, and moves it on.
+/// Deletes expired records, of locks and of latches, among the next few behind the key `swept`, and moves it on.
 fn sweep(writer: &mut Writer<'_>, swept: &mut Vec<u8>, now: Moment) -> Result<(), Fault> {
-    for _ in 0..SWEPT_PER_GRANT {
+    for _ in 0..SWEPT_AT_ONCE {
         let from = swept.as_slice().max(Ledger::KEY);
         let Some((key, value)) = writer.after(from)? else {
             swept.clear();
             return Ok(());
         };
         // What cannot be read is not ours to delete.
-        let expired = Record::decode(value).is_some_and(|record| !record.is_live(now));
+        let expired = if latches::is_key(key) {
+            latches::Head::decode(value).is_some_and(|(head, _)| !head.is_live(now))
+        } else {
+            Record::decode(value).is_some_and(|record| !record.is_live(now))
+        };
         *swept = key.to_vec();
         if expired {
             writer.delete(swept)?;
@@ -253,5 +271,9 @@ impl LockStore for EmbeddedStore {
             fence: record.as_ref().map(|record| record.fence),
             holder: record.map(|record| record.holder()),
         })
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(self)
     }
 }

@@ -1,4 +1,5 @@
-//! What the embedded store writes: one record per held lock, and one ledger. Integers big-endian.
+//! What the embedded store writes for locks: one record per held lock, and one ledger. Integers
+//! big-endian. (Latches: see `latches`.)
 //!
 //! | record | bytes |
 //! |---|---|
@@ -102,7 +103,7 @@ impl Record {
     }
 }
 
-fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u64::from_be_bytes(*number), rest))
 }
