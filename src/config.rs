@@ -162,6 +162,11 @@ impl Options {
         self.given.remove(key)
     }
 
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
     pub(crate) fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
         self.take(key).map(|text| parse_duration(key, &text)).transpose()
     }

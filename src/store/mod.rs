@@ -7,6 +7,8 @@
 //! The module is public so that a program can wrap a store, for example to inject faults into its own
 //! tests. It follows the library's needs: expect additions in minor versions.
 
+#[cfg(feature = "aerospike")]
+mod aerospike;
 #[cfg(feature = "embedded")]
 mod embedded;
 #[cfg(feature = "hbase")]
@@ -18,6 +20,8 @@ mod latch_record;
 mod memory;
 mod names;
 mod proof;
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +31,8 @@ use crate::error::Result;
 use crate::time::{Deadline, Moment};
 use crate::uri::StoreUri;
 
+#[cfg(feature = "aerospike")]
+pub use self::aerospike::AerospikeStore;
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;
 #[cfg(feature = "hbase")]
