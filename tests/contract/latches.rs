@@ -359,13 +359,18 @@ pub(crate) fn a_cancelled_wait_for_a_latch_ends_and_leaves_nothing_behind(site: 
         spawn("waiter", move || latch.await_open_with(&how))
     });
     until_watched(&spy);
+    let mut least = LONG;
     for (token, waiter) in tokens.iter().zip(waiters) {
+        let cancelled = Moment::now();
         token.cancel();
         match waiter.join().unwrap() {
             Err(Error::Cancelled { .. }) => {}
             other => panic!("{other:?}"),
         }
+        least = least.min(Moment::now().since(cancelled));
     }
+    // Parked threads look up every ten seconds, also when nobody wakes them.
+    assert!(least < Duration::from_secs(5), "woken {least:?} after the cancellation, and later each time");
     is_quiet(&spy);
     let calls = spy.calls();
     let cancelled = latch.await_open_with(&Await::new().cancel(&tokens[0]));
