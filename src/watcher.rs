@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_does_not_stop_the_others() {
-        let watcher = Watcher::new(2);
+        let watcher = Watcher::new(1);
         let counter = Arc::new(AtomicUsize::new(0));
         watcher.run(Duration::ZERO, || panic!("planted"));
         watcher.run(Duration::ZERO, counting(&counter, 3));
