@@ -511,7 +511,11 @@ impl State {
         while batch.len() < BATCH_MAX {
             let Some(((due, _), watch)) = self.due.first_key_value() else { break };
             let (due, watch) = (*due, Arc::clone(watch));
-            let Some(entry) = self.entries.get_mut(&watch.key) else { break };
+            let Some(entry) = self.entries.get_mut(&watch.key) else {
+                debug_assert!(false, "what is due is on the board");
+                self.due.pop_first();
+                continue;
+            };
             if due > now.after(entry.pause / EARLY) {
                 break;
             }
