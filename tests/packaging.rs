@@ -7,6 +7,7 @@ use std::process::Command;
 mod support {
     pub(crate) mod c;
     #[cfg(feature = "hbase")]
+    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod skip;
 }
