@@ -1,5 +1,6 @@
 /* A wait that the caller makes itself: a look takes nothing and says how long the holder has left, and the
  * manager's settings can be asked for. */
+#define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
 static struct dlm_error *error;
