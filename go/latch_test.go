@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -124,7 +123,7 @@ func TestParticipantsCountOncePerName(t *testing.T) {
 func TestALatchOpensForAllWhoWaitAlsoFromAnotherProcess(t *testing.T) {
 	uri := embedded(t)
 	m := open(t, uri, Setting("poll", "50ms"))
-	files := descriptors(t)
+	files := descriptorsWithoutCollector(t)
 	for _, name := range []Name{DC("a"), XDC("b")} {
 		if err := m.Latch(name, CountDown).Create(t.Context(), 2); err != nil {
 			t.Fatal(err)
@@ -159,7 +158,7 @@ func TestACrowdThatWaitsForLatchesHoldsFewThreads(t *testing.T) {
 	const crowd = 1000
 	m := open(t, embedded(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	files := descriptors(t)
+	files := descriptorsWithoutCollector(t)
 	var all sync.WaitGroup
 	for number := range crowd {
 		latch := m.Latch(DC(fmt.Sprint("latch-", number%100)), CountDown)
@@ -183,8 +182,8 @@ func TestACrowdThatWaitsForLatchesHoldsFewThreads(t *testing.T) {
 	all.Wait()
 	took := time.Since(began)
 	t.Logf("1000 goroutines waiting for 100 latches: %d threads; all back %v after the end of their context", most, took)
-	if limit := 3*callsAtOnce + runtime.GOMAXPROCS(0) + 20; most > limit {
-		t.Errorf("%d threads, more than %d", most, limit)
+	if most > threadsAtMost {
+		t.Errorf("%d threads, more than %d", most, threadsAtMost)
 	}
 	if took > 5*time.Second {
 		t.Error("they did not leave at once")
@@ -197,7 +196,7 @@ func TestClosingEndsWaitsForLatches(t *testing.T) {
 	if err := latch.Create(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	files := descriptors(t)
+	files := descriptorsWithoutCollector(t)
 	ends := make(chan error)
 	for range 20 {
 		go func() { ends <- latch.Wait(context.Background()) }()

@@ -15,11 +15,12 @@ use support::c::{self, Link};
 use support::skip::skipped;
 
 /// Programs in `tests/c`, and the arguments with which they run beside the store.
-const C: [(&str, &[&str]); 8] = [
+const C: [(&str, &[&str]); 9] = [
     ("locks", &[]),
     ("latches", &[]),
     ("ids", &[]),
     ("lost", &[]),
+    ("waiting", &[]),
     ("forks", &[]),
     ("log", &[]),
     ("signals", &[]),
