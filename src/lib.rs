@@ -83,7 +83,9 @@ pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
 pub use manager::{Builder, LockManager};
-pub use store::{Fence, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who};
+pub use store::{
+    Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
+};
 pub use time::{Deadline, Moment};
 
 /// What the documentation says of threads, checked.

@@ -296,12 +296,6 @@ impl Client {
         answer.map_err(|code| self.odd("info", code))
     }
 
-    /// Whether the namespace is strongly consistent.
-    pub(super) fn is_strong(&self, by: Deadline) -> Result<bool> {
-        let client = self.client(&self.lanes.lend()?, by)?;
-        Ok(client.is_strong_consistency(&self.namespace) == Some(true))
-    }
-
     fn read_policy(&self, client: &aerospike::Client, left_ms: u32) -> BasePolicy {
         let mut policy = base_policy(left_ms, None);
         // Community servers refuse a batch that asks for it.

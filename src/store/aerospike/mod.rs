@@ -15,6 +15,7 @@
 //! * A record lives a little longer than its TTL, never shorter: servers count whole seconds.
 
 mod client;
+mod examine;
 mod lanes;
 mod latches;
 mod options;
@@ -27,8 +28,8 @@ use self::latches::Steps;
 use self::options::Setup;
 use self::place::{LockPlace, Spot, fence_spot, whole_seconds};
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchStore, LockName, LockStore, OwnerToken, Proof,
-    Released, Who,
+    Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
+    OwnerToken, Proof, Released, Who,
 };
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -174,6 +175,10 @@ impl LockStore for AerospikeStore {
         };
         let fence = fence.and_then(|found| found.int(FENCE)).map(|number| Fence(number as u64));
         Ok(Inspection { holder: self.holder(name, by)?, fence })
+    }
+
+    fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
+        self.look_over(by)
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

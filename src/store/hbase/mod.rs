@@ -27,7 +27,9 @@ use std::time::Duration;
 use self::record::{FREE, Record};
 use self::rows::{Cell, Column, Count, Rows, Take};
 use self::rules::{FencePlace, Rules};
-use super::{Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, Proof, Released};
+use super::{
+    Acquired, Attempt, Fence, Finding, Grade, Grant, Holder, Inspection, LockName, LockStore, Proof, Released,
+};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, Moment, wall_ms};
@@ -177,6 +179,21 @@ impl LockStore for HbaseStore {
         let fence = fence.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?)));
         Ok(Inspection { holder: self.holder(name, by)?, fence: fence.map(Fence) })
     }
+
+    fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
+        let found = match self.rows.examine_table(LOCK.family, by)? {
+            None => Finding::fail("table", "does not exist", "make it with initialize() or `dlm init`"),
+            Some(odd) if odd.is_empty() => {
+                return Ok(vec![Finding::ok("table", "is as it should be"), self.examine_clocks(by)?]);
+            }
+            Some(odd) => {
+                let advice = "alter the family in the HBase shell, or make the table anew";
+                Finding::warn("table", odd.join(", "), advice)
+            }
+        };
+        let clocks = if found.grade == Grade::Fail { None } else { Some(self.examine_clocks(by)?) };
+        Ok(std::iter::once(found).chain(clocks).collect())
+    }
 }
 
 impl HbaseStore {
@@ -186,6 +203,18 @@ impl HbaseStore {
             FencePlace::LockRow => Some(name.hbase_row()),
             FencePlace::Off => None,
         }
+    }
+
+    /// The stamp that a server puts on an empty cell, against our clock.
+    fn examine_clocks(&self, by: Deadline) -> Result<Finding> {
+        const TTL: Duration = Duration::from_secs(60);
+        // No lock's row: those begin with a hash byte and go on with DC# or XDC#.
+        let row = b"?doctor";
+        let before_ms = wall_ms();
+        self.rows.check_and_put(row, LOCK, FREE, FREE, TTL, by)?;
+        let took = Duration::from_millis(wall_ms().saturating_sub(before_ms));
+        let stamp_ms = self.rows.get(row, LOCK, by)?.map_or(before_ms, |cell| cell.written_ms);
+        Ok(Finding::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
     }
 
     /// The next number of the lock's counter. Numbers may be skipped, never repeated.
