@@ -9,7 +9,7 @@
 //! use std::time::Duration;
 //!
 //! let manager = LockManager::builder()
-//!     .store_uri("memory:") // or embedded:, or hbase://master:16000/locks
+//!     .store_uri("memory:") // or embedded:, hbase://..., aerospike://...
 //!     .client("order-service")
 //!     .farm("dc1")
 //!     .open()?;
@@ -32,7 +32,7 @@
 //!        |          |        |
 //!        +--> store::LockStore <---+       each answer: it happened, it did not, or it is in doubt
 //!        |     |         |       |
-//!        |   memory   embedded  hbase
+//!        |   memory   embedded  hbase  aerospike
 //!        |
 //!        +--> watcher                      the library's thread: frees what requests in doubt may have taken
 //! ```
@@ -51,7 +51,8 @@
 //!
 //! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused.
 //!
-//! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
+//! All types are `Send + Sync` unless they say otherwise. There is no async runtime to be seen
+//! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
 //! one is needed.
 
 mod board;
