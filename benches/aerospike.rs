@@ -8,17 +8,15 @@
 
 #[path = "../tests/support"]
 mod support {
-    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod aerospike;
+    pub(crate) mod aerospike_java;
     pub(crate) mod patience;
     pub(crate) mod skip;
 }
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,6 +27,7 @@ use ::aerospike::{
 use dlm::{Level, LockManager};
 use rustix::time::{ClockId, clock_gettime};
 use support::aerospike::{Place, aerospike_or_skip};
+use support::aerospike_java::Java;
 
 const THREADS: [usize; 3] = [1, 4, 16];
 const TTL_S: u32 = 90;
@@ -303,59 +302,6 @@ fn ask(stream: &mut TcpStream, key: &Key, write: u8, bins: &[(&str, i64)]) {
 }
 
 /// The vendor's Java client, in a process of its own for the whole run.
-struct Java {
-    child: Child,
-    requests: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Java {
-    fn start(place: &Place) -> Result<Java, String> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aerospike");
-        let classes = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("aerospike-peer");
-        std::fs::create_dir_all(&classes).unwrap();
-        let list = classes.join("classpath");
-        if !list.exists() {
-            let output = format!("-Dmdep.outputFile={}", list.display());
-            run(Command::new("mvn")
-                .args(["-q", "-B", "-f"])
-                .arg(root.join("pom.xml"))
-                .args(["dependency:build-classpath", &output]))?;
-        }
-        let class_path = format!("{}:{}", std::fs::read_to_string(&list).unwrap().trim(), classes.display());
-        run(Command::new("javac")
-            .args(["-cp", &class_path, "-d"])
-            .arg(&classes)
-            .arg(root.join("Peer.java")))?;
-        let address = place.address;
-        let mut child = Command::new("java")
-            .args(["-cp", &class_path, "Peer", &address.ip().to_string(), &address.port().to_string()])
-            .arg(&place.namespace)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let requests = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        let mut java = Java { child, requests, answers };
-        assert_eq!(java.line(), "ready");
-        Ok(java)
-    }
-
-    fn ask(&mut self, request: &str) -> String {
-        let requests = self.requests.as_mut().expect("open until dropped");
-        writeln!(requests, "{request}").expect("java listens");
-        self.line()
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).expect("java answers");
-        line.trim().to_owned()
-    }
-}
-
 impl Peer for Java {
     fn name(&self) -> &str {
         "Java client, calls of the Java library"
@@ -370,21 +316,5 @@ impl Peer for Java {
             acquire_p99_us: figures[2],
             client_cpu_us: figures[3],
         }
-    }
-}
-
-impl Drop for Java {
-    fn drop(&mut self) {
-        // The end of its input ends it.
-        self.requests = None;
-        let _ = self.child.wait();
-    }
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    let status = command.stdout(Stdio::null()).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        other => Err(format!("{command:?}: {other:?}")),
     }
 }

@@ -11,6 +11,7 @@
 mod aerospike;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod finding;
 #[cfg(feature = "hbase")]
 mod hbase;
 mod holder;
@@ -35,6 +36,7 @@ use crate::uri::StoreUri;
 pub use self::aerospike::AerospikeStore;
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;
+pub use finding::{Finding, Grade};
 #[cfg(feature = "hbase")]
 pub use hbase::HbaseStore;
 #[cfg(all(feature = "hbase", fuzzing))]
@@ -169,6 +171,12 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Holder and last fence, for people.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection>;
+
+    /// What the store's version and configuration mean for locks. Changes nothing in the store.
+    fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
+        let _ = by;
+        Ok(Vec::new())
+    }
 
     /// The latches kept in the same store; `None` where a store has locks only.
     fn latches(&self) -> Option<&dyn LatchStore> {

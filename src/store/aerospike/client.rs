@@ -239,7 +239,7 @@ impl Client {
     pub(super) fn read(&self, spot: &Spot, bins: &[&str], by: Deadline) -> Result<Option<Found>> {
         let key = &self.key(spot)?;
         let answer = self.call(Kind::Read, "read", by, |client, left| async move {
-            let policy = ReadPolicy { base_policy: self.read_policy(&client, left), ..ReadPolicy::default() };
+            let policy = ReadPolicy { base_policy: self.read_policy(&client, left) };
             client.get(&policy, key, wanted(bins)).await
         })?;
         match answer {
@@ -294,12 +294,6 @@ impl Client {
             Ok(told)
         })?;
         answer.map_err(|code| self.odd("info", code))
-    }
-
-    /// Whether the namespace is strongly consistent.
-    pub(super) fn is_strong(&self, by: Deadline) -> Result<bool> {
-        let client = self.client(&self.lanes.lend()?, by)?;
-        Ok(client.is_strong_consistency(&self.namespace) == Some(true))
     }
 
     fn read_policy(&self, client: &aerospike::Client, left_ms: u32) -> BasePolicy {

@@ -3,15 +3,17 @@
 //! A lane is a single-threaded runtime and a client that lives in it. The calling thread drives the lane
 //! itself for as long as its own request takes: no other thread wakes up, and a request costs what its
 //! system calls cost. A connection belongs to the runtime that opened it, so each lane has its own.
-//! Callers prefer a lane that nobody uses; where all are in use they share one, which takes turns
-//! inside and loses nothing but a little time.
+//! Callers prefer the lane they used a moment ago, then any that nobody uses; where all are in use they
+//! share one, which takes turns inside and loses nothing but a little time.
 //!
 //! What a client does in the background (looking after the cluster) goes on only while a caller drives
 //! the lane, so one that lay idle for long is not trusted any more and made anew.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -23,20 +25,28 @@ use crate::time::Moment;
 
 /// What a lane may know of its servers after it lay idle for so long is too old.
 const IDLE_MAX: Duration = Duration::from_secs(5);
+/// A thread comes back to its lane within that time, and finds what it needs still in the processor's
+/// cache. Later the first free lane does: under little load the others shall grow old.
+const WARM: Duration = Duration::from_millis(100);
 /// Looking up a host name takes a thread of the runtime's, which goes when it is not needed any more.
 const RESOLVER_IDLE: Duration = Duration::from_millis(100);
 
-pub(super) struct Lanes<C> {
-    max: usize,
-    /// The first are the busiest, so that under little load the others grow old and are not looked
-    /// after by anyone.
-    open: Mutex<Vec<Slot<C>>>,
+thread_local! {
+    /// Which lane of a store this thread used last. Of another store's lanes it is as good as any.
+    static LAST: Cell<usize> = const { Cell::new(0) };
 }
 
+pub(super) struct Lanes<C> {
+    slots: Box<[Slot<C>]>,
+}
+
+/// Room for a lane. Apart from its neighbours', as each is written to with every request.
+#[repr(align(128))]
 struct Slot<C> {
-    lane: Arc<Lane<C>>,
-    users: usize,
-    used: Moment,
+    users: AtomicUsize,
+    /// When it was given back last, as a [`Moment`].
+    used: AtomicU64,
+    lane: Mutex<Option<Arc<Lane<C>>>>,
 }
 
 /// A runtime, and the client in it once there is one.
@@ -48,33 +58,53 @@ struct Lane<C> {
 
 /// A lane in use. Given back when dropped.
 pub(super) struct Lent<'a, C> {
-    lanes: &'a Lanes<C>,
+    slot: &'a Slot<C>,
     lane: Arc<Lane<C>>,
 }
 
 impl<C: Send + Sync> Lanes<C> {
     pub(super) fn new(max: usize) -> Lanes<C> {
-        Lanes { max, open: Mutex::default() }
+        let slot = |_| Slot { users: AtomicUsize::new(0), used: AtomicU64::new(0), lane: Mutex::default() };
+        Lanes { slots: (0..max).map(slot).collect() }
     }
 
     /// An unused lane, a new one, or one shared with as few as can be. No I/O.
     pub(super) fn lend(&self) -> Result<Lent<'_, C>> {
-        let mut open = self.open.lock();
-        let free = open.iter().position(|slot| slot.users == 0);
-        let at = match free {
-            Some(at) if Moment::now().since(open[at].used) > IDLE_MAX => {
-                open[at].lane = Arc::new(Lane::new()?);
-                at
+        let (slot, alone) = self.enter();
+        let idle = || Moment::now().since(Moment::from_nanos(slot.used.load(Ordering::Relaxed)));
+        let mut lane = slot.lane.lock();
+        let known = lane.as_ref().filter(|_| !alone || idle() <= IDLE_MAX).map(Arc::clone);
+        match known.map_or_else(|| Lane::new().map(Arc::new), Ok) {
+            Ok(lent) => {
+                *lane = Some(Arc::clone(&lent));
+                Ok(Lent { slot, lane: lent })
             }
-            Some(at) => at,
-            None if open.len() < self.max => {
-                open.push(Slot { lane: Arc::new(Lane::new()?), users: 0, used: Moment::now() });
-                open.len() - 1
+            Err(error) => {
+                slot.users.fetch_sub(1, Ordering::Release);
+                Err(error)
             }
-            None => (0..open.len()).min_by_key(|&at| open[at].users).expect("at least one lane is allowed"),
+        }
+    }
+
+    /// The slot with one more user, and whether that is the only one.
+    fn enter(&self) -> (&Slot<C>, bool) {
+        let last = LAST.get() % self.slots.len();
+        let warm = |slot: &Slot<C>| {
+            Moment::now().since(Moment::from_nanos(slot.used.load(Ordering::Relaxed))) <= WARM
         };
-        open[at].users += 1;
-        Ok(Lent { lanes: self, lane: Arc::clone(&open[at].lane) })
+        let free =
+            |slot: &Slot<C>| slot.users.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if warm(&self.slots[last]) && free(&self.slots[last]) {
+            return (&self.slots[last], true);
+        }
+        if let Some(at) = self.slots.iter().position(free) {
+            LAST.set(at);
+            return (&self.slots[at], true);
+        }
+        let users = |slot: &&Slot<C>| slot.users.load(Ordering::Relaxed);
+        let slot = self.slots.iter().min_by_key(users).expect("one lane at the least is allowed");
+        let before = slot.users.fetch_add(1, Ordering::Acquire);
+        (slot, before == 0)
     }
 }
 
@@ -130,17 +160,17 @@ impl<C: Send + Sync> Lent<'_, C> {
 
     /// No caller gets this lane any more. Those who have it may finish.
     pub(super) fn discard(&self) {
-        self.lanes.open.lock().retain(|slot| !Arc::ptr_eq(&slot.lane, &self.lane));
+        let mut lane = self.slot.lane.lock();
+        if lane.as_ref().is_some_and(|lane| Arc::ptr_eq(lane, &self.lane)) {
+            *lane = None;
+        }
     }
 }
 
 impl<C> Drop for Lent<'_, C> {
     fn drop(&mut self) {
-        let mut open = self.lanes.open.lock();
-        if let Some(slot) = open.iter_mut().find(|slot| Arc::ptr_eq(&slot.lane, &self.lane)) {
-            slot.users -= 1;
-            slot.used = Moment::now();
-        }
+        self.slot.used.store(Moment::now().as_nanos(), Ordering::Relaxed);
+        self.slot.users.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -155,10 +185,23 @@ mod tests {
         assert!(!Arc::ptr_eq(&first.lane, &second.lane));
         let third = lanes.lend().unwrap();
         assert!(Arc::ptr_eq(&third.lane, &first.lane) || Arc::ptr_eq(&third.lane, &second.lane));
-        let free = Arc::clone(&first.lane);
+        let lane = Arc::clone(&first.lane);
         drop((first, second, third));
-        assert!(Arc::ptr_eq(&lanes.lend().unwrap().lane, &free), "the first is preferred");
-        assert_eq!(lanes.open.lock().len(), 2);
+        LAST.set(0);
+        assert!(Arc::ptr_eq(&lanes.lend().unwrap().lane, &lane), "the first is preferred");
+    }
+
+    #[test]
+    fn a_thread_comes_back_to_its_lane_while_it_is_warm() {
+        let lanes: Lanes<()> = Lanes::new(3);
+        let (first, second) = (lanes.lend().unwrap(), lanes.lend().unwrap());
+        let lane = Arc::clone(&second.lane);
+        drop((first, second));
+        lanes.slots[1].used.store(Moment::now().as_nanos(), Ordering::Relaxed);
+        assert!(Arc::ptr_eq(&lanes.lend().unwrap().lane, &lane));
+        let before = Moment::now().as_nanos() - 2 * WARM.as_nanos() as u64;
+        lanes.slots[1].used.store(before, Ordering::Relaxed);
+        assert!(!Arc::ptr_eq(&lanes.lend().unwrap().lane, &lane), "others would never grow old");
     }
 
     #[test]
@@ -176,7 +219,7 @@ mod tests {
         lanes.lend().unwrap().adopt(1);
         assert!(lanes.lend().unwrap().client().is_some());
         let long_ago = Moment::now().as_nanos() - 2 * IDLE_MAX.as_nanos() as u64;
-        lanes.open.lock()[0].used = Moment::from_nanos(long_ago);
+        lanes.slots[0].used.store(long_ago, Ordering::Relaxed);
         assert!(lanes.lend().unwrap().client().is_none());
     }
 

@@ -15,6 +15,7 @@
 //! * A record lives a little longer than its TTL, never shorter: servers count whole seconds.
 
 mod client;
+mod examine;
 mod lanes;
 mod latches;
 mod options;
@@ -25,10 +26,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use self::client::{Change, Client, Datum, Exists, Found, When, Write, Written};
 use self::latches::Steps;
 use self::options::Setup;
-use self::place::{LockPlace, Spot, fence_spot, whole_seconds};
+use self::place::{LockPlace, Spot, fence_spot, is_updated, whole_seconds};
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchStore, LockName, LockStore, OwnerToken, Proof,
-    Released, Who,
+    Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
+    OwnerToken, Proof, Released, Who,
 };
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -164,7 +165,7 @@ impl LockStore for AerospikeStore {
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
         let place = LockPlace::of(name, &self.suffix)?;
-        Ok(self.look(&place, by)?.map(|found| holder(&found, &place)))
+        Ok(self.look(&place, by)?.map(|found| holder(&found)))
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
@@ -176,6 +177,10 @@ impl LockStore for AerospikeStore {
         Ok(Inspection { holder: self.holder(name, by)?, fence })
     }
 
+    fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
+        self.look_over(by)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(self)
     }
@@ -183,7 +188,7 @@ impl LockStore for AerospikeStore {
 
 impl AerospikeStore {
     fn look(&self, place: &LockPlace, by: Deadline) -> Result<Option<Found>> {
-        self.client.read(&place.lock, &[TOKEN, WHO, &place.updated_bin()], by)
+        self.client.read(&place.lock, &[], by)
     }
 
     /// The next number of the lock's counter. Numbers may be skipped, never repeated.
@@ -211,8 +216,12 @@ impl AerospikeStore {
 }
 
 /// What the record of a lock tells.
-fn holder(found: &Found, place: &LockPlace) -> Holder {
-    let updated = found.int(&place.updated_bin()).and_then(|ms| u64::try_from(ms).ok());
+fn holder(found: &Found) -> Holder {
+    // A lock of level XDC has the farm of whoever took it there.
+    let updated = found.bins.iter().find(|(bin, _)| is_updated(bin)).and_then(|(_, datum)| match datum {
+        Datum::Int(ms) => u64::try_from(*ms).ok(),
+        _ => None,
+    });
     let since = updated.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
     Holder::new(found.bytes(WHO).and_then(Who::decode), found.left, since)
 }
@@ -272,7 +281,7 @@ impl Acquisition<'_> {
                         let tried = self.open.swap_remove(at);
                         self.count(tried)
                     }
-                    None => Ok(Acquired::Held(holder(&found, &self.place))),
+                    None => Ok(Acquired::Held(holder(&found))),
                 };
             }
             // Released in between, or a lost request that may yet arrive.

@@ -12,7 +12,7 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 const LANES_DEFAULT: usize = 16;
 
 /// Options besides those of every store.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 15] = [
     "fence",
     "strong_consistency",
     "lanes",
@@ -28,7 +28,6 @@ const KEYS: [&str; 16] = [
     "tls_cert",
     "tls_key",
     "tls_name",
-    "strict",
 ];
 
 /// A node to begin with.

@@ -61,6 +61,11 @@ impl LockPlace {
     }
 }
 
+/// Whether it is the bin in which a lock's record tells when it was written.
+pub(super) fn is_updated(bin: &str) -> bool {
+    bin.ends_with("##uat")
+}
+
 /// Where the lock's fence is counted: in a record of its own, as a Java client deletes the lock's.
 pub(super) fn fence_spot(name: &LockName, suffix: &str) -> Spot {
     Spot { set: format!("D_FNC#{suffix}"), key: name.key().to_owned() }
