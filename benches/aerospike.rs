@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ::aerospike::expressions as exp;
+use ::aerospike::operations::scalar;
 use ::aerospike::{
     Bin, Client, ClientPolicy, CommitLevel, Expiration, Key, RecordExistsAction, Value, WritePolicy,
 };
@@ -40,7 +42,8 @@ fn main() {
     let mut peers: Vec<Box<dyn Peer>> = vec![
         Box::new(Local::open("fenced (default)", &format!("{uri}?client=bench"))),
         Box::new(Local::open("fence=off", &format!("{uri}?client=bench&fence=off"))),
-        Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0) }),
+        Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0), conditional: true }),
+        Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0), conditional: false }),
         Box::new(Sockets { place: place.clone(), ids: AtomicU64::new(0) }),
     ];
     match Java::start(&place) {
@@ -74,7 +77,7 @@ struct Figures {
 
 fn print(threads: usize, peers: &[Box<dyn Peer>], figures: &[Vec<Figures>]) {
     println!(
-        "\n| {threads:2} threads | pairs/s | acquire p50 us | p99 us | client CPU us/pair | pairs/s vs Java, vs bare calls |"
+        "\n| {threads:2} threads | pairs/s | acquire p50 us | p99 us | client CPU us/pair | pairs/s vs Java, vs the same calls |"
     );
     println!("|---|---|---|---|---|---|");
     let median = |rounds: &[Figures], pick: &dyn Fn(usize) -> f64| {
@@ -82,7 +85,7 @@ fn print(threads: usize, peers: &[Box<dyn Peer>], figures: &[Vec<Figures>]) {
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let (bare, java) = (&figures[2], figures.get(4));
+    let (bare, java) = (&figures[2], figures.get(5));
     for (peer, seen) in peers.iter().zip(figures) {
         // Ratios are taken within each round: the machine is not equally busy in all of them.
         let ratio = |to: &[Figures]| median(seen, &|at| seen[at].pairs_per_s / to[at].pairs_per_s);
@@ -186,6 +189,9 @@ impl Peer for Local {
 struct Bare {
     place: Place,
     ids: AtomicU64,
+    /// With a token in the record, and a delete on condition that it is there: what an owner-checked
+    /// lock takes. Else as the Java library does.
+    conditional: bool,
 }
 
 struct Lane {
@@ -204,7 +210,7 @@ impl Lane {
 
 impl Peer for Bare {
     fn name(&self) -> &str {
-        "the crate's put and delete"
+        if self.conditional { "the crate's two calls, owner checked" } else { "the crate's put and delete" }
     }
 
     fn cycles(&mut self, threads: usize, time: Duration) -> Figures {
@@ -222,10 +228,25 @@ impl Peer for Bare {
                 let number = self.ids.fetch_add(1, Ordering::Relaxed);
                 let name = Value::String(format!("bench#bare-{number}"));
                 let key = Key::new(self.place.namespace.as_str(), "XDC#tests", name).unwrap();
-                let bins = [Bin::new("dc1##data", Value::Int(1)), Bin::new("dc1##uat", Value::Int(1))];
+                let mut bins =
+                    vec![Bin::new("dc1##data", Value::Int(1)), Bin::new("dc1##uat", Value::Int(1))];
+                let token = number.to_be_bytes().repeat(2);
+                if self.conditional {
+                    bins.push(Bin::new("dlm_token", Value::Blob(token.clone())));
+                    bins.push(Bin::new("dlm_who", Value::Blob(vec![0; 40])));
+                }
                 lane.runtime.block_on(lane.client.put(&policy, &key, &bins)).unwrap();
                 acquired();
-                lane.runtime.block_on(lane.client.delete(&WritePolicy::default(), &key)).unwrap();
+                let mut release = WritePolicy::default();
+                if self.conditional {
+                    release.record_exists_action = RecordExistsAction::UpdateOnly;
+                    let ours = exp::eq(exp::blob_bin("dlm_token"), exp::blob_val(token));
+                    release.base_policy.filter_expression = Some(ours);
+                    let released = lane.client.operate(&release, &key, &[scalar::delete()]);
+                    lane.runtime.block_on(released).unwrap();
+                } else {
+                    assert!(lane.runtime.block_on(lane.client.delete(&release, &key)).unwrap());
+                }
             },
         )
     }
