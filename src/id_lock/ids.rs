@@ -42,11 +42,14 @@ mod tests {
         let locks = IdLock::<u64>::new();
         assert!(!locks.leave(&1));
         assert!(locks.enter(&1, Some(Duration::ZERO)) && !locks.enter(&1, Some(Duration::ZERO)));
-        assert!(!locks.enter(&1, Some(Duration::from_millis(1))));
+        if !cfg!(miri) {
+            assert!(!locks.enter(&1, Some(Duration::from_millis(1))));
+        }
         assert!(locks.leave(&1) && !locks.leave(&1) && locks.is_empty());
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri of nightly refuses the futex call of parking_lot_core 0.9.12")]
     fn waiters_of_an_evicted_lock_leave_with_nothing() {
         let locks = Arc::new(IdLock::<u64>::new());
         let ids = [1_u64, 1, 1, 2];
