@@ -3,6 +3,7 @@
 //   ./lock_cpp [STORE]
 #include <dlm.hpp>
 
+#include <cstdlib>
 #include <iostream>
 
 using namespace std::chrono_literals;

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn readable(alarm: &Alarm, wait_ms: i64) -> bool {
-        let timeout = Timespec { tv_sec: wait_ms / 1000, tv_nsec: (wait_ms % 1000) as i64 * 1_000_000 };
+        let timeout = Timespec { tv_sec: wait_ms / 1000, tv_nsec: wait_ms % 1000 * 1_000_000 };
         poll(&mut [PollFd::new(alarm, PollFlags::IN)], Some(&timeout)).unwrap() == 1
     }
 

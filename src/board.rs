@@ -38,6 +38,8 @@ const BATCH_MAX: usize = 512;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// A watch that is due within this part of its pause is read along with others.
 const EARLY: u32 = 8;
+/// A table of so many watches is kept, however few there are.
+const TABLE_MIN: usize = 64;
 /// Pauses after failures double up to so many poll intervals, or to this time where that is less, but
 /// are never shorter than one interval.
 const BACK_OFF_POLLS: u32 = 8;
@@ -487,11 +489,16 @@ impl State {
     }
 
     fn remove(&mut self, watch: &Arc<Watch>) {
-        if self.entry(watch).is_some()
-            && let Some(entry) = self.entries.remove(&watch.key)
-            && let Some(turn) = entry.turn
-        {
+        if self.entry(watch).is_none() {
+            return;
+        }
+        let removed = self.entries.remove(&watch.key);
+        if let Some(turn) = removed.and_then(|entry| entry.turn) {
             self.due.remove(&turn);
+        }
+        // What a crowd needed is not kept for the few.
+        if self.entries.capacity() > TABLE_MIN.max(8 * self.entries.len()) {
+            self.entries.shrink_to(2 * self.entries.len());
         }
     }
 
@@ -504,7 +511,11 @@ impl State {
         while batch.len() < BATCH_MAX {
             let Some(((due, _), watch)) = self.due.first_key_value() else { break };
             let (due, watch) = (*due, Arc::clone(watch));
-            let Some(entry) = self.entries.get_mut(&watch.key) else { break };
+            let Some(entry) = self.entries.get_mut(&watch.key) else {
+                debug_assert!(false, "what is due is on the board");
+                self.due.pop_first();
+                continue;
+            };
             if due > now.after(entry.pause / EARLY) {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Distributed locks on the stores you already run, for blocking, threaded code.
+//! Distributed locks and latches on the stores you already run, for blocking, threaded code.
 //!
 //! A [`Lock`] is a name; holding it is a [`Lease`], which ends by itself unless it is renewed, and which
 //! carries a [`Fence`]: a number that grows with every holder, to be sent along with each write that the
@@ -9,7 +9,7 @@
 //! use std::time::Duration;
 //!
 //! let manager = LockManager::builder()
-//!     .store_uri("memory:") // or embedded:, or hbase://master:16000/locks
+//!     .store_uri("memory:") // or embedded:, hbase://..., aerospike://...
 //!     .client("order-service")
 //!     .farm("dc1")
 //!     .open()?;
@@ -26,15 +26,16 @@
 //! # How a call flows
 //!
 //! ```text
-//! LockManager --> Lock --> Lease           what callers hold
-//!        |          |        |
-//!        |        queue      |             one waiter per key asks the store, the others park
-//!        |          |        |
-//!        +--> store::LockStore <---+       each answer: it happened, it did not, or it is in doubt
-//!        |     |         |       |
-//!        |   memory   embedded  hbase
-//!        |
-//!        +--> watcher                      the library's thread: frees what requests in doubt may have taken
+//! LockManager --> Lock --> Lease     Latch       what callers hold
+//!     |            |        |          |
+//!     |          queue      |        board       one waiter per lock asks the store, one look serves all
+//!     |            |        |          |         who wait for a latch; the others park
+//!     |     store::LockStore  store::LatchStore  each answer: it happened, it did not, or it is in doubt
+//!     |        |       |        |
+//!     |     memory  embedded  hbase  aerospike
+//!     |
+//!     +--> watcher                               the library's threads: look at latches for the board, free
+//!                                                what requests in doubt may have taken
 //! ```
 //!
 //! # What is promised
@@ -48,10 +49,13 @@
 //!   ([`Error::is_in_doubt`]); doubts are settled by reading, never by sending a write again blindly.
 //! * **Bounded calls**: each call to a store has a deadline. Waiting threads are parked, and woken by a
 //!   release in this process, a look at the store once per retry interval, a [`CancelToken`] or `close`.
+//! * **A latch** counts each step once, is never added to by being made again, and answers NOT_FOUND when it
+//!   is not there; who waits for it is woken by its opening or its end, however often the store fails.
 //!
 //! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused.
 //!
-//! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
+//! All types are `Send + Sync` unless they say otherwise. There is no async runtime to be seen
+//! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
 //! one is needed.
 
 mod alarm;
@@ -91,7 +95,9 @@ pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
 pub use manager::{Builder, LockManager, Stats};
-pub use store::{Fence, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who};
+pub use store::{
+    Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
+};
 pub use time::{Deadline, Moment};
 
 /// What the documentation says of threads, checked.

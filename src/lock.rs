@@ -93,7 +93,9 @@ impl Lock {
     ///
     /// Blocks until the lock is held, the wait is over or something fails; a call to the store that is
     /// under way when the wait ends is waited for (its own time-out is 10 s unless set). Threads of
-    /// one manager are served in the order in which they came.
+    /// one manager are served in the order in which they came. One that takes a lock in a loop, without a
+    /// pause and for 50 retry intervals (10 if threads pass it on), waits for a little over one, so that
+    /// other processes find it free.
     ///
     /// # Errors
     /// LOCK_UNAVAILABLE, with the time waited, when the wait was over first; CANCELLED; and all of

@@ -158,6 +158,52 @@ fn a_hundred_thousand_random_sequences_of_calls_neither_crash_nor_leak() {
     }
 }
 
+/// `tests/c/abi0` is never changed: a program and the header it was built with.
+#[test]
+fn a_program_of_an_older_header_works_with_this_library() {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    for link in [Link::Shared, Link::Static] {
+        let program = place.dir.path().join("old");
+        let mut gcc = Command::new("gcc");
+        // Before the directory that `link` adds.
+        gcc.args(["-std=c99", "-g", "-I"])
+            .arg(source("abi0"))
+            .arg(source("abi0/program.c"))
+            .arg("-o")
+            .arg(&program);
+        c::run(link.add_to(&mut gcc)).unwrap();
+        place.run(&program, &[]);
+    }
+}
+
+/// What a program was compiled against: constants, numbers of statuses, types of functions.
+#[test]
+fn no_declaration_of_an_older_header_has_changed() {
+    let declared = |header: &str| -> Vec<String> {
+        let code = header.split_once("*/").unwrap().1.lines().filter(|line| !line.trim().starts_with("//"));
+        let code =
+            code.filter(|line| !line.starts_with("#define DLM_VERSION")).collect::<Vec<_>>().join("\n");
+        // A statement, an entry of an enum, a constant.
+        let parts = code.split([';', '{', '}']).flat_map(|part| part.split("\n\n"));
+        let parts =
+            parts.flat_map(|part| if part.contains('(') { vec![part] } else { part.split('\n').collect() });
+        parts
+            .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+            .filter(|it| !it.is_empty())
+            .collect()
+    };
+    let old = fs::read_to_string(source("abi0/dlm.h")).unwrap();
+    let new = declared(&fs::read_to_string(c::root().join("include/dlm.h")).unwrap());
+    let old = declared(&old);
+    assert!(old.len() > 100, "{old:?}");
+    for declaration in old {
+        assert!(new.contains(&declaration), "{declaration}");
+    }
+}
+
 /// Pointers that may be NULL, by the name of the argument, or of the function and the argument.
 const NULL_ALLOWED: [&str; 10] = [
     "error_out",

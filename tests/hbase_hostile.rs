@@ -472,6 +472,28 @@ fn a_server_that_speaks_tls_or_says_nothing_is_named_as_such() {
     assert!(error.chain().contains("without a word"), "{}", error.chain());
 }
 
+/// The one that takes over goes on with what it had begun.
+#[test]
+fn a_master_that_dies_while_it_makes_the_table_is_no_failure() {
+    for dies_at in ["CreateTable", "getProcedureResult"] {
+        let family = Pb::new().bytes(1, b"D");
+        let described = Pb::new().bytes(1, &Pb::new().bytes(3, &family.0).0).0;
+        let mut dead = false;
+        let fake = Fake::start(move |request| match request.method.as_str() {
+            "GetTableDescriptors" if dead => Answer::Reply(described.clone()),
+            "getProcedureResult" if dies_at == "CreateTable" => panic!("nobody knows its number"),
+            method if method == dies_at => {
+                dead = true;
+                Answer::Close
+            }
+            _ => Answer::Honest,
+        });
+        let initialized = manager(fake.address, PLENTY).initialize();
+        initialized.unwrap_or_else(|error| panic!("{dies_at}: {}", error.chain()));
+        assert_eq!((fake.count("CreateTable"), fake.count(dies_at)), (1, 1));
+    }
+}
+
 #[test]
 fn initialize_says_what_the_master_said() {
     let denied = Answer::Refuse("org.apache.hadoop.hbase.security.AccessDeniedException", "not you".into());

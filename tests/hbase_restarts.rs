@@ -1,4 +1,4 @@
-//! A lock across crashes of HBase and restarts of its gateways, on servers of these tests' own.
+//! Locks and latches across crashes of HBase and restarts of its gateways, on servers of these tests' own.
 #![cfg(feature = "hbase")]
 
 mod support {
@@ -12,7 +12,7 @@ mod support {
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Lease, Level, Lock, LockManager};
+use dlm::{Code, Latch, LatchKind, Lease, Level, Lock, LockManager};
 use support::hbase::Hbase;
 use support::patience::{LONG, until};
 use support::table;
@@ -107,6 +107,42 @@ fn crash_in_between<T>(hbase: &Hbase, uri: &str, last: impl FnOnce() -> T, then:
     hbase.start();
     before.check_after_crash();
     then(done);
+}
+
+/// Directly and through a gateway, each with a latch of its own.
+#[test]
+fn a_wait_for_a_latch_outlasts_thirty_seconds_without_hbase() {
+    const OUTAGE: Duration = Duration::from_secs(30);
+    let Some(hbase) = Hbase::private("latch") else { return };
+    let latch = |uri: &str, id| -> Latch {
+        let builder = LockManager::builder().store_uri(uri).client("restarts").farm("dc1");
+        let manager = builder.poll(Duration::from_millis(500)).timeout(LONG / 2).open().unwrap();
+        manager.latch(id, Level::Dc, LatchKind::CountDown).unwrap()
+    };
+    let direct = format!("hbase://{}/{}", hbase.master, table::TABLE);
+    let ways = [(direct.clone(), "direct"), (table::uri(hbase.thrift), "gateway")];
+    let waiters = ways.clone().map(|(uri, id)| {
+        let ours = latch(&uri, id);
+        ours.create(2).unwrap();
+        ours.count_down().unwrap();
+        let waiter = thread::Builder::new().name(format!("dlm-test-{id}"));
+        waiter.spawn(move || ours.await_open()).unwrap()
+    });
+    // Some looks at the latches.
+    thread::sleep(Duration::from_secs(2));
+    hbase.kill();
+    thread::sleep(OUTAGE);
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "a wait ended while nobody knew");
+    hbase.start();
+    for ((_, id), waiter) in ways.into_iter().zip(waiters) {
+        let theirs = latch(&direct, id);
+        until("HBase serves again", || theirs.count().is_ok());
+        assert_eq!(theirs.count().unwrap(), 1, "a crash lost a count-down");
+        assert!(!waiter.is_finished(), "{id}: it was not open");
+        theirs.count_down().unwrap();
+        until("the wait ends", || waiter.is_finished());
+        waiter.join().unwrap().unwrap();
+    }
 }
 
 #[test]

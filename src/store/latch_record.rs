@@ -1,8 +1,9 @@
 //! A latch as one record that is changed as a whole: what stores keep that count for themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::names::Names;
 use super::{Level, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
 use crate::error::{Error, Result};
 use crate::time::Moment;
@@ -22,9 +23,9 @@ pub(super) struct LatchRecord {
 pub(super) struct FarmCount {
     pub(super) count: i64,
     /// Expected by name and not come yet.
-    pub(super) pending: BTreeSet<String>,
+    pub(super) pending: Names,
     /// Come, expected or not.
-    pub(super) arrived: BTreeSet<String>,
+    pub(super) arrived: Names,
 }
 
 impl LatchRecord {
@@ -45,8 +46,8 @@ impl LatchRecord {
         if self.farms.contains_key(new.name.farm()) {
             return false;
         }
-        let pending = new.roster.iter().cloned().collect();
-        let farm = FarmCount { count: new.count, pending, arrived: BTreeSet::new() };
+        let pending = new.roster.iter().map(String::as_str).collect();
+        let farm = FarmCount { count: new.count, pending, arrived: Names::default() };
         self.farms.insert(new.name.farm().to_owned(), farm);
         self.ttl = self.ttl.max(new.ttl);
         self.ends = now.after(self.ttl);
@@ -58,7 +59,7 @@ impl LatchRecord {
         let live = self.is_live(now);
         let farm = self.farms.get_mut(step.name.farm()).filter(|_| live)?;
         if let Some(participant) = step.participant {
-            if !farm.arrived.insert(participant.to_owned()) {
+            if !farm.arrived.insert(participant) {
                 return Some(Stepped::Already);
             }
             farm.pending.remove(participant);
@@ -74,8 +75,7 @@ impl LatchRecord {
 
     pub(super) fn roster(&self, farm: &str) -> Option<Roster> {
         let farm = self.farms.get(farm)?;
-        let sorted = |names: &BTreeSet<String>| names.iter().cloned().collect();
-        Some(Roster { pending: sorted(&farm.pending), arrived: sorted(&farm.arrived) })
+        Some(Roster { pending: farm.pending.to_vec(), arrived: farm.arrived.to_vec() })
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::latch_record::LatchRecord;
+use super::latch_record::{LatchRecord, check_participant};
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchName, LatchStore, Level, LockName, LockStore,
-    NewLatch, OwnerToken, Proof, Released, Roster, Step, Stepped, Who,
+    Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchName, LatchStore, Level, LockName,
+    LockStore, NewLatch, OwnerToken, Proof, Released, Roster, Step, Stepped, Who,
 };
 use crate::error::{Error, Result};
 use crate::time::{self, Deadline, Moment};
@@ -154,6 +154,11 @@ impl LockStore for MemoryStore {
         })
     }
 
+    fn examine(&self, _by: Deadline) -> Result<Vec<Finding>> {
+        let advice = "for tests: other processes do not see these locks";
+        Ok(vec![Finding::warn("reach", "this process alone", advice)])
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(self)
     }
@@ -191,6 +196,7 @@ impl LatchStore for MemoryStore {
     }
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
         let (mut latches, now) = (self.latches.lock(), Moment::now());
         latches.sweep(now);
         let record = latches.by_name.entry(key(new.name)).or_insert_with(LatchRecord::absent);
@@ -198,6 +204,7 @@ impl LatchStore for MemoryStore {
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        step.participant.map_or(Ok(()), check_participant)?;
         let (mut latches, now) = (self.latches.lock(), Moment::now());
         let record = latches.live(step.name, now).ok_or_else(|| not_found(step.name))?;
         record.step(step, now).ok_or_else(|| not_found(step.name))

@@ -49,11 +49,13 @@ impl Spy {
     }
 
     /// Calls so far.
+    #[allow(dead_code, reason = "not every test program asks")]
     pub(crate) fn calls(&self) -> usize {
         self.calls.lock().len()
     }
 
     /// Calls of one method so far.
+    #[allow(dead_code, reason = "not every test program asks")]
     pub(crate) fn calls_of(&self, call: Call) -> usize {
         self.calls.lock().iter().filter(|(made, _)| *made == call).count()
     }

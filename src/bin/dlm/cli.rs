@@ -12,11 +12,15 @@ const AFTER_HELP: &str = "\
 Exit status:
   0    done
   64   bad usage, or a name, store or lease that is not allowed
+  66   there is no such latch
   69   the store cannot be reached, or does not serve
   70   internal error
+  73   there is such a latch already
   74   in doubt: the request may or may not have been applied
-  75   the lock is held by someone else (run and acquire: -E sets another)
+  75   the lock is held by someone else (run and acquire: -E sets another); the latch is not open in
+       time
   77   the lease is lost, or the lock is not ours
+  78   the store does not do for locks (doctor)
   `dlm run` exits with the status of its command, 128 + N where signal N ended it, 126 if it
   cannot be executed, 127 if it is not found.
 
@@ -25,7 +29,10 @@ Stores:
   embedded:/path                      the same, in a directory of your choice
   hbase://master:16000/table          HBase, spoken to directly; make the table with `dlm init`
   hbase+thrift://host:9090/table      HBase through its Thrift1 gateway
-  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, names, purpose.
+  aerospike://host:3000/namespace/setSuffix
+                                      Aerospike
+  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, names, purpose, strict,
+  latch_ttl, poll, watchers.
 
 Durations are a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
 
@@ -33,7 +40,8 @@ Examples:
   dlm demo
   dlm run nightly-report -- ./report.sh
   lease=$(dlm acquire --ttl 10m deploy) && ./deploy.sh; echo \"$lease\" | dlm release -
-  dlm show deploy";
+  dlm show deploy
+  dlm latch create regions-loaded 3 && dlm latch await regions-loaded";
 
 /// Locks that processes of one machine, or of many, take in turn.
 #[derive(Debug, Parser)]
@@ -100,8 +108,19 @@ pub(crate) enum Action {
     Release(Release),
     /// Tell who holds a lock, for how long, and its fence
     Show(Show),
+    /// Look at the store: does it do for locks?
+    ///
+    /// Tells of its version, its settings, its clock and its speed, a line each: OK; WARN where locks work
+    /// and promise less than they could; FAIL where they do not work. Behind it stands what to do. Takes
+    /// and releases a lock of its own. The exit status is 78 if anything fails.
+    Doctor,
+    /// Count down together, and wait until all have come
+    ///
+    /// A latch is a count in the store. Whoever makes it says how many count-downs it takes; it is open
+    /// when they have come. It is gone its TTL after its last change.
+    Latch(LatchAction),
     /// Create what the store needs (the table), and check that it answers
-    Init,
+    Init(Init),
     /// See it work: processes contend for a few locks, and you see who held which when
     Demo(Demo),
     #[command(name = "__demo-worker", hide = true)]
@@ -186,6 +205,87 @@ pub(crate) struct Show {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct LatchAction {
+    #[command(subcommand)]
+    pub(crate) verb: LatchVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LatchVerb {
+    /// Make a latch: with a count, or for participants with names
+    Create {
+        #[command(flatten)]
+        latch: LatchName,
+        /// How many count-downs open it
+        #[arg(value_name = "N", required_unless_present = "participants", conflicts_with = "participants")]
+        count: Option<i64>,
+        /// Someone who is to count down, by name; to be given for each of them
+        #[arg(long = "for", value_name = "WHO")]
+        participants: Vec<String>,
+        /// How long the latch lives after its last change [default: 1d]
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        ttl: Option<Duration>,
+    },
+    /// Count down by one
+    Down {
+        #[command(flatten)]
+        latch: LatchName,
+        /// In whose name: it counts once
+        #[arg(long = "as", value_name = "WHO")]
+        participant: Option<String>,
+        /// How long the latch lives from now: as it was made with [default: 1d]
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        ttl: Option<Duration>,
+    },
+    /// Count up by one
+    Up {
+        #[command(flatten)]
+        latch: LatchName,
+        /// How long the latch lives from now: as it was made with [default: 1d]
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        ttl: Option<Duration>,
+    },
+    /// Print how many count-downs are missing
+    Count {
+        #[command(flatten)]
+        latch: LatchName,
+    },
+    /// Print the names of those who have not counted down, a line for each
+    Pending {
+        #[command(flatten)]
+        latch: LatchName,
+    },
+    /// Wait until the latch is open
+    Await {
+        #[command(flatten)]
+        latch: LatchName,
+        /// For how long at the most; then the exit status is 75 [default: until it is open or gone]
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        timeout: Option<Duration>,
+        /// The longest pause between two looks at it [default: 5s]
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        poll: Option<Duration>,
+    },
+}
+
+/// Which latch.
+#[derive(Debug, Args)]
+pub(crate) struct LatchName {
+    /// Whether the count of one data centre is read, or the sum over all that share the store
+    #[arg(long, value_enum, default_value_t = Reach::Dc)]
+    pub(crate) level: Reach,
+    /// Name of the latch, 1 to 1024 bytes
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// Also what latches need (a table of their own); making the first latch does it, too
+    #[arg(long)]
+    pub(crate) latches: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// Processes that contend
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=26))]
@@ -212,6 +312,9 @@ pub(crate) struct DemoWorker {
     pub(crate) seconds: u32,
     #[arg(long)]
     pub(crate) rounds: Option<u32>,
+    /// The latch at which the workers meet.
+    #[arg(long)]
+    pub(crate) start: Option<String>,
 }
 
 /// The process that becomes the command of `dlm run`.

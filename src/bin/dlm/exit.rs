@@ -8,16 +8,22 @@ use dlm::{Code, Error};
 
 /// Bad usage, or a name, URI or lease that is not allowed.
 pub(crate) const USAGE: u8 = 64;
+/// There is no such latch.
+pub(crate) const NO_INPUT: u8 = 66;
 /// The store cannot be reached, or does not serve.
 pub(crate) const UNREACHABLE: u8 = 69;
 /// A bug of ours, or a machine that does not do its part.
 pub(crate) const INTERNAL: u8 = 70;
+/// What was to be made exists.
+pub(crate) const CANNOT_CREATE: u8 = 73;
 /// The request may or may not have been applied.
 pub(crate) const IN_DOUBT: u8 = 74;
-/// Someone else holds the lock; `-E` sets another.
+/// Someone else holds the lock (`-E` sets another), or the latch is not open in time.
 pub(crate) const UNAVAILABLE: u8 = 75;
 /// The lease ran out, or the lock is not ours.
 pub(crate) const LOST: u8 = 77;
+/// The store does not do for locks.
+pub(crate) const CONFIG: u8 = 78;
 /// As shells have it: the command was found and is no program; there is no such command.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
@@ -92,6 +98,8 @@ fn status_of(code: Code, unavailable: u8) -> u8 {
         Code::InvalidArgument => USAGE,
         Code::ConnectionError | Code::RetriesExhausted | Code::TableCreationError => UNREACHABLE,
         Code::InDoubt => IN_DOUBT,
+        Code::NotFound => NO_INPUT,
+        Code::AlreadyExists => CANNOT_CREATE,
         Code::LeaseLost => LOST,
         _ => INTERNAL,
     }
@@ -147,6 +155,8 @@ mod tests {
             (Code::Closed, 70),
             (Code::Forked, 70),
             (Code::Panic, 70),
+            (Code::NotFound, 66),
+            (Code::AlreadyExists, 73),
             (Code::InDoubt, 74),
             (Code::LeaseLost, 77),
         ] {

@@ -5,13 +5,16 @@
 //! open      the store and the lock       output    standard output, which may be closed
 //! lease     acquire, renew, release      run       a command under a lock
 //! show      show, init                     signals   what was sent to us
-//! demo/     processes that contend         renewal   the lease goes on
-//! logger    warnings of the library        process   the command and all that it started
+//! latch     counts, and waiting for them   renewal   the lease goes on
+//! demo/     processes that contend         process   the command and all that it started
+//! logger    warnings of the library        doctor    does the store do for locks?
 //! ```
 
 mod cli;
 mod demo;
+mod doctor;
 mod exit;
+mod latch;
 mod lease;
 mod logger;
 mod open;
@@ -43,7 +46,9 @@ fn dispatch(cli: &Cli) -> Outcome {
         Action::Renew(renew) => lease::renew(global, renew),
         Action::Release(release) => lease::release(global, release),
         Action::Show(show) => show::show(global, show),
-        Action::Init => show::init(global),
+        Action::Latch(action) => latch::latch(global, action),
+        Action::Doctor => doctor::doctor(global),
+        Action::Init(init) => show::init(global, init),
         Action::Demo(demo) => demo::demo(global, demo),
         Action::DemoWorker(worker) => demo::worker::work(global, worker),
         Action::Exec(exec) => process::become_command(exec),

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use dlm::{Level, Lock, LockManager};
+use dlm::{Builder, Level, Lock, LockManager};
 
 use crate::cli::{Global, Reach, Terms};
 use crate::exit::Failure;
@@ -16,20 +16,7 @@ const DEFAULT_FARM: &str = "local";
 
 /// Opens the store. `purpose` is what others see in `dlm show`.
 pub(crate) fn manager(global: &Global, terms: Option<&Terms>, purpose: &str) -> Result<LockManager, Failure> {
-    let mut builder = LockManager::builder().store_uri(&global.store);
-    if let Some(client) = &global.client {
-        builder = builder.client(client);
-    } else if !in_uri(&global.store, "client") {
-        builder = builder.client(DEFAULT_CLIENT);
-    }
-    if let Some(farm) = &global.farm {
-        builder = builder.farm(farm);
-    } else if is_local(&global.store) && !in_uri(&global.store, "farm") {
-        builder = builder.farm(DEFAULT_FARM);
-    }
-    if !in_uri(&global.store, "purpose") {
-        builder = builder.purpose(&purpose_of(purpose));
-    }
+    let mut builder = builder(global, purpose);
     if let Some(terms) = terms {
         if let Some(ttl) = terms.ttl {
             builder = builder.ttl(ttl);
@@ -44,6 +31,25 @@ pub(crate) fn manager(global: &Global, terms: Option<&Terms>, purpose: &str) -> 
     Ok(builder.open()?)
 }
 
+/// The same, with nothing said yet on locks and latches.
+pub(crate) fn builder(global: &Global, purpose: &str) -> Builder {
+    let mut builder = LockManager::builder().store_uri(&global.store);
+    if let Some(client) = &global.client {
+        builder = builder.client(client);
+    } else if !in_uri(&global.store, "client") {
+        builder = builder.client(DEFAULT_CLIENT);
+    }
+    if let Some(farm) = &global.farm {
+        builder = builder.farm(farm);
+    } else if is_local(&global.store) && !in_uri(&global.store, "farm") {
+        builder = builder.farm(DEFAULT_FARM);
+    }
+    if !in_uri(&global.store, "purpose") {
+        builder = builder.purpose(&purpose_of(purpose));
+    }
+    builder
+}
+
 /// The lock `name`. No I/O.
 pub(crate) fn lock(
     manager: &LockManager,
@@ -51,9 +57,8 @@ pub(crate) fn lock(
     reach: Reach,
     name: &str,
 ) -> Result<Lock, Failure> {
-    let farm_known = global.farm.is_some() || in_uri(&global.store, "farm") || is_local(&global.store);
     let level = match reach {
-        Reach::Dc if !farm_known => {
+        Reach::Dc if !farm_is_known(global) => {
             return Err(Failure::usage(
                 "a lock of level dc in this store needs to know the data centre: name it with --farm or \
                  DLM_FARM, or use --level xdc for one lock everywhere",
@@ -63,6 +68,24 @@ pub(crate) fn lock(
         Reach::Xdc => Level::Xdc,
     };
     Ok(manager.lock(name, level)?)
+}
+
+/// What of a latch is read.
+pub(crate) fn latch_level(global: &Global, reach: Reach) -> Result<Level, Failure> {
+    if !farm_is_known(global) {
+        return Err(Failure::usage(
+            "a latch in this store needs to know the data centre, whose count is counted down: name it with \
+             --farm or DLM_FARM",
+        ));
+    }
+    Ok(match reach {
+        Reach::Dc => Level::Dc,
+        Reach::Xdc => Level::Xdc,
+    })
+}
+
+fn farm_is_known(global: &Global) -> bool {
+    global.farm.is_some() || in_uri(&global.store, "farm") || is_local(&global.store)
 }
 
 /// Whether only processes of this machine reach the store.

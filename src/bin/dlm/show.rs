@@ -21,9 +21,12 @@ pub(crate) fn show(global: &Global, args: &cli::Show) -> Outcome {
 }
 
 /// `dlm init`
-pub(crate) fn init(global: &Global) -> Outcome {
+pub(crate) fn init(global: &Global, args: &cli::Init) -> Outcome {
     let manager = open::manager(global, None, "init")?;
     manager.initialize()?;
+    if args.latches {
+        manager.initialize_latches()?;
+    }
     let store = manager.store();
     output::show(&if global.json {
         json!({ "store": store }).to_string()

@@ -8,6 +8,7 @@ use crate::ffi::fork::in_forked_child;
 use crate::store::{
     Acquired, Attempt, EmbeddedStore, Level, LockName, LockStore, NamePolicy, Proof, Released, Who,
 };
+use crate::{Await, LatchKind, LockManager};
 
 fn name(id: &str) -> LockName {
     LockName::new(Level::Xdc, "tests", None, id, NamePolicy::Strict).unwrap()
@@ -65,6 +66,53 @@ fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unh
     let left = fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_dir());
     let files: usize = left.map(|generation| fs::read_dir(generation.path()).unwrap().count()).sum();
     assert_eq!(files, 4, "a second name for the files was left behind");
+}
+
+/// In a process of its own: what the threads of other tests have locked would stay locked in the child.
+#[test]
+fn a_forked_child_is_refused_latches_and_hangs_on_none_and_the_parent_is_unhurt() {
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    alone.args(["ffi::lmdb::tests::fork_while_latches_are_watched", "--exact", "--ignored"]);
+    let done = alone.output().unwrap();
+    let out = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && out.contains("1 passed"), "{out}");
+}
+
+/// Threads of the library run and hold its locks while the process is forked.
+#[test]
+#[ignore = "the process of the test above"]
+fn fork_while_latches_are_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let uri = format!("embedded:{}?client=tests&farm=dc1&poll=10ms", dir.path().display());
+    let manager = LockManager::open(&uri).unwrap();
+    let latch = manager.latch("a", Level::Dc, LatchKind::CountDown).unwrap();
+    latch.create(1).unwrap();
+    let watch = latch.watch().unwrap();
+    let mut inherited = Some((manager, latch.clone(), latch.watch().unwrap()));
+    for round in 0..50 {
+        let ran = in_forked_child(Turn::take("test").unwrap(), || {
+            let (manager, latch, watch) = inherited.take().unwrap();
+            let refused = [
+                latch.count().map(|_| ()),
+                latch.count_down(),
+                latch.create(1),
+                latch.await_open(),
+                latch.watch().map(|_| ()),
+                watch.is_open().map(|_| ()),
+                watch.wait(&Await::new()).map(|_| ()),
+                manager.close(),
+            ];
+            let refused =
+                refused.iter().all(|answer| answer.as_ref().is_err_and(|e| e.code() == Code::Forked));
+            drop((watch, latch, manager));
+            let own = LockManager::open(&uri).unwrap();
+            let own = own.latch("a", Level::Dc, LatchKind::CountDown).unwrap();
+            refused && !own.await_open_for(Duration::from_millis(1)).unwrap()
+        });
+        assert!(ran, "round {round}");
+    }
+    latch.count_down().unwrap();
+    assert!(watch.wait(&Await::new().wait(Duration::from_secs(30))).unwrap());
 }
 
 #[test]

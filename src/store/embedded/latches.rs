@@ -4,11 +4,10 @@
 //! |---|---|
 //! | head | version `1`, ends, ttl (8 each), number of farms (2) |
 //! | count, for each farm | its id (1 for the length, then the bytes), count (8, signed) |
-//! | names, for each farm | those pending, those arrived: how many (4), then each as the farm's id |
+//! | names, for each farm | those pending, those arrived: how many bytes (4), then those (see `Names`) |
 //!
 //! The counts stand before the names, because they are what is read most often.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::EmbeddedStore;
@@ -16,6 +15,7 @@ use super::record::number;
 use crate::error::{Error, Result};
 use crate::ffi::lmdb::{Change, Fault, Reader, Writer};
 use crate::store::latch_record::{FarmCount, LatchRecord, check_participant, count_of};
+use crate::store::names::Names;
 use crate::store::{LatchName, LatchStore, Level, NewLatch, Roster, Step, Stepped};
 use crate::time::{Deadline, Moment};
 
@@ -160,12 +160,14 @@ fn encode(record: &LatchRecord) -> Vec<u8> {
     out.extend_from_slice(&farms.to_be_bytes());
     let farms = || record.farms.iter().take(farms.into());
     for (name, farm) in farms() {
-        push_text(&mut out, name);
+        // Checked when the latch's name was made: 255 bytes at the most.
+        out.push(name.len() as u8);
+        out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(&farm.count.to_be_bytes());
     }
     for names in farms().flat_map(|(_, farm)| [&farm.pending, &farm.arrived]) {
-        out.extend_from_slice(&(names.len() as u32).to_be_bytes());
-        names.iter().for_each(|name| push_text(&mut out, name));
+        out.extend_from_slice(&(names.as_bytes().len() as u32).to_be_bytes());
+        out.extend_from_slice(names.as_bytes());
     }
     out
 }
@@ -182,28 +184,16 @@ fn decode(bytes: &[u8]) -> Option<LatchRecord> {
     rest.is_empty().then_some(record)
 }
 
-/// Farm ids and participants have been checked: they have 255 bytes at the most.
-fn push_text(out: &mut Vec<u8>, text: &str) {
-    debug_assert!(text.len() <= usize::from(u8::MAX));
-    out.push(text.len() as u8);
-    out.extend_from_slice(text.as_bytes());
-}
-
 fn text(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     let (text, rest) = rest.split_at_checked(length.into())?;
     Some((std::str::from_utf8(text).ok()?, rest))
 }
 
-fn names(bytes: &[u8]) -> Option<(BTreeSet<String>, &[u8])> {
-    let (many, mut rest) = bytes.split_first_chunk()?;
-    let mut names = BTreeSet::new();
-    for _ in 0..u32::from_be_bytes(*many) {
-        let (name, after) = text(rest)?;
-        names.insert(name.to_owned());
-        rest = after;
-    }
-    Some((names, rest))
+fn names(bytes: &[u8]) -> Option<(Names, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (names, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+    Some((Names::from_bytes(names)?, rest))
 }
 
 #[cfg(test)]
@@ -211,7 +201,7 @@ mod tests {
     use super::*;
 
     fn sample() -> LatchRecord {
-        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let set = |names: &[&str]| names.iter().copied().collect();
         let farm = FarmCount { count: -3, pending: set(&["b", "é"]), arrived: set(&["a"]) };
         let full = FarmCount { count: i64::MAX, pending: set(&[]), arrived: set(&[&"x".repeat(255)]) };
         LatchRecord {

@@ -16,6 +16,7 @@
 //! * The fence has a row of its own because Java clients delete the lock's row.
 //! * Every attempt draws a new token, so that a request that comes late is recognised as ours.
 
+mod latches;
 mod native;
 mod record;
 mod rows;
@@ -27,7 +28,10 @@ use std::time::Duration;
 use self::record::{FREE, Record};
 use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
 use self::rules::{FencePlace, Rules};
-use super::{Acquired, Attempt, Fence, Grant, Holder, Inspection, LockName, LockStore, Proof, Released};
+use super::{
+    Acquired, Attempt, Fence, Finding, Grade, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
+    Proof, Released,
+};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, Moment, wall_ms};
@@ -61,7 +65,7 @@ pub fn fuzz(bytes: &[u8]) {
     native::fuzz(bytes);
 }
 
-/// A [`LockStore`] in a table of HBase. URI: `hbase://master1:16000,master2:16000/table`, or
+/// A [`LockStore`] in a table of HBase, and a [`LatchStore`] in a table beside it. URI: `hbase://master1:16000,master2:16000/table`, or
 /// `hbase+thrift://host:9090/table` where only the gateway can be reached.
 ///
 /// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
@@ -69,6 +73,7 @@ pub fn fuzz(bytes: &[u8]) {
 #[derive(Debug)]
 pub struct HbaseStore {
     rows: Box<dyn Rows>,
+    latches: Box<dyn LatchStore>,
     rules: Rules,
 }
 
@@ -76,6 +81,7 @@ impl HbaseStore {
     /// Through the Thrift1 gateway at `address`. No I/O until the first call.
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
+        let latch_table = latches::table_name(options.take("latches").as_deref(), table)?;
         if rules.fence == FencePlace::LockRow {
             return Err(Error::invalid(
                 "fence",
@@ -83,13 +89,18 @@ impl HbaseStore {
                 "row or off: only hbase:// can count in the lock's row",
             ));
         }
-        Ok(HbaseStore { rows: Box::new(thrift::Gateway::new(address, table, options)?), rules })
+        let locks = thrift::Gateway::new(address, table, options)?;
+        let latches = Box::new(thrift::Latches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 
     /// Directly, through any of the masters `host:port,host:port`. No I/O until the first call.
     pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
-        Ok(HbaseStore { rows: Box::new(native::Native::new(masters, table, options)?), rules })
+        let latch_table = latches::table_name(options.take("latches").as_deref(), table)?;
+        let locks = native::Native::new(masters, table, options)?;
+        let latches = Box::new(native::Latches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 }
 
@@ -192,6 +203,25 @@ impl LockStore for HbaseStore {
         let fence = fence.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?)));
         Ok(Inspection { holder: self.holder(name, by)?, fence: fence.map(Fence) })
     }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(&*self.latches)
+    }
+
+    fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
+        let found = match self.rows.examine_table(LOCK.family, by)? {
+            None => Finding::fail("table", "does not exist", "make it with initialize() or `dlm init`"),
+            Some(odd) if odd.is_empty() => {
+                return Ok(vec![Finding::ok("table", "is as it should be"), self.examine_clocks(by)?]);
+            }
+            Some(odd) => {
+                let advice = "alter the family in the HBase shell, or make the table anew";
+                Finding::warn("table", odd.join(", "), advice)
+            }
+        };
+        let clocks = if found.grade == Grade::Fail { None } else { Some(self.examine_clocks(by)?) };
+        Ok(std::iter::once(found).chain(clocks).collect())
+    }
 }
 
 impl HbaseStore {
@@ -201,6 +231,19 @@ impl HbaseStore {
             FencePlace::LockRow => Some(name.hbase_row()),
             FencePlace::Off => None,
         }
+    }
+
+    /// The stamp that a server puts on an empty cell, against our clock.
+    fn examine_clocks(&self, by: Deadline) -> Result<Finding> {
+        const TTL: Duration = Duration::from_secs(60);
+        // No lock's row: those begin with a hash byte and go on with DC# or XDC#.
+        let row = b"?doctor";
+        let before_ms = wall_ms();
+        let swap = Swap { row, column: LOCK, expected: FREE, value: FREE, ttl: TTL, log: Log::Lazy };
+        self.rows.check_and_put(&swap, by)?;
+        let took = Duration::from_millis(wall_ms().saturating_sub(before_ms));
+        let stamp_ms = self.rows.get(row, LOCK, by)?.map_or(before_ms, |cell| cell.written_ms);
+        Ok(Finding::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
     }
 
     /// The next number of the lock's counter. Numbers may be skipped, never repeated.

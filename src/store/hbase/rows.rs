@@ -13,6 +13,35 @@ pub(super) struct Column {
     pub(super) qualifier: &'static str,
 }
 
+/// What a table is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    Locks,
+    Latches,
+}
+
+impl Content {
+    /// The one family of such a table.
+    pub(super) fn family(self) -> &'static str {
+        match self {
+            Content::Locks => "D",
+            Content::Latches => "C",
+        }
+    }
+
+    /// What is wrong with a table that lacks it.
+    pub(super) fn lacking(self) -> String {
+        let things = match self {
+            Content::Locks => "locks",
+            Content::Latches => "latches",
+        };
+        format!("has no family {}: it is not a table for {things}", self.family())
+    }
+}
+
+/// What is wrong where there is no table.
+pub(super) const NO_TABLE: &str = "does not exist; create it with initialize() or `dlm init`";
+
 /// The newest version of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {
@@ -112,4 +141,7 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
     /// Creates the table with this family (GZ, one version) unless it exists, waits until it serves,
     /// and logs a warning where its schema is another.
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()>;
+
+    /// What is not as it should be in the table's schema; `None` where there is no table.
+    fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>>;
 }

@@ -88,6 +88,8 @@ pub(super) struct Get {
     pub(super) row: Vec<u8>,
     #[prost(message, repeated, tag = "2")]
     pub(super) column: Vec<Column>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) filter: Option<Filter>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -161,6 +163,7 @@ pub(super) struct QualifierValue {
 }
 
 pub(super) const EQUAL: i32 = 2;
+pub(super) const NOT_EQUAL: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Condition {
@@ -174,6 +177,18 @@ pub(super) struct Condition {
     pub(super) compare: Option<i32>,
     #[prost(message, optional, tag = "5")]
     pub(super) comparator: Option<Comparator>,
+    /// In place of a column and a comparison.
+    #[prost(message, optional, tag = "7")]
+    pub(super) filter: Option<Filter>,
+}
+
+/// One of the server's filters, by the name of its Java class. Their own messages are in `filter`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Filter {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) serialized: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

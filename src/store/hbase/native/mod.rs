@@ -1,6 +1,7 @@
 //! HBase spoken to directly: masters, hbase:meta and RegionServers, over their own RPC (2.4 and later).
 //!
 //! ```text
+//! latches (exactly once), counts (many at a time)
 //! Native (what a request becomes, and what an exception or a lost reply means)
 //!   cluster (master, meta, regions)  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
 //!   messages, exception, frame: what travels
@@ -9,12 +10,16 @@
 mod channel;
 mod cluster;
 mod connection;
+mod counts;
 mod exception;
+mod filter;
 mod frame;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
+mod latches;
 mod messages;
 mod options;
+mod slots;
 mod table;
 
 use std::time::Duration;
@@ -27,11 +32,13 @@ use self::messages::{
     GetRequest, GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NameBytesPair, PUT,
     QualifierValue, RegionAction, RegionActionResult, RowResult,
 };
-use super::rows::{Cell, Column, Count, Log, Rows, Swap, Take, Taken};
+use super::rows::{Cell, Column, Content, Count, Log, NO_TABLE, Rows, Swap, Take, Taken};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
 use options::Setup;
+
+pub(super) use self::latches::Latches;
 
 /// Pauses between looks at a region that is moving, a server that starts, a queue that is full.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
@@ -50,6 +57,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 pub(super) struct Native {
     place: String,
     table: String,
+    content: Content,
     cluster: Cluster,
 }
 
@@ -58,6 +66,8 @@ pub(super) struct Native {
 enum Kind {
     Read,
     Write,
+    /// A write that has no further effect when it is run again.
+    Repeatable,
 }
 
 /// Why one send of a request has no result.
@@ -80,7 +90,18 @@ impl Native {
     pub(super) fn new(masters: &str, table: &str, options: Options) -> Result<Native> {
         let Setup { masters, place, user, security, connect_timeout } = Setup::read(masters, table, options)?;
         let cluster = Cluster::new(masters, table, user, security, connect_timeout);
-        Ok(Native { place, table: table.to_owned(), cluster })
+        Ok(Native { place, table: table.to_owned(), content: Content::Locks, cluster })
+    }
+
+    /// Another table of the same cluster, over the same connections.
+    fn beside(&self, table: &str, content: Content) -> Native {
+        let masters = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
+        Native {
+            place: format!("{masters}{table}"),
+            table: table.to_owned(),
+            content,
+            cluster: self.cluster.beside(table),
+        }
     }
 
     /// Has `request` made of the region that holds `row`, sent to its server, and `read` from the answer;
@@ -142,9 +163,7 @@ impl Native {
     fn explain(&self, kind: Kind, what: &str, trouble: Trouble) -> Error {
         let store = self.place.clone();
         match trouble {
-            Trouble::Lookup(Lookup::NoTable) => {
-                self.of_table("does not exist; create it with initialize() or `dlm init`")
-            }
+            Trouble::Lookup(Lookup::NoTable) => self.of_table(NO_TABLE),
             Trouble::Lookup(Lookup::Call(step, Failure::Exception(exception))) if !exception.may_pass() => {
                 self.explain_exception(Kind::Read, step, exception)
             }
@@ -155,7 +174,7 @@ impl Native {
                 Error::RetriesExhausted { store, what: what.into(), source: Some(lookup.into()) }
             }
             Trouble::Call(Failure::Exception(exception)) => self.explain_exception(kind, what, exception),
-            Trouble::Call(failure @ Failure::Lost(_)) if kind == Kind::Write => {
+            Trouble::Call(failure @ Failure::Lost(_)) if kind != Kind::Read => {
                 Error::InDoubt { what: format!("{store}: {what}: no answer"), source: Some(failure.into()) }
             }
             Trouble::Call(failure) => {
@@ -168,16 +187,16 @@ impl Native {
         let store = self.place.clone();
         match exception.class.as_str() {
             "TableNotFoundException" => {
-                return self.of_table("does not exist; create it with initialize() or `dlm init`");
+                return self.of_table(NO_TABLE);
             }
             "TableNotEnabledException" => return self.of_table("is disabled"),
             "NoSuchColumnFamilyException" => {
-                return self.of_table("has no family D: it is not a table for locks");
+                return self.of_table(&self.content.lacking());
             }
             _ => {}
         }
         match exception.reaction() {
-            Reaction::Unknown if kind == Kind::Write => {
+            Reaction::Unknown if kind != Kind::Read => {
                 Error::InDoubt { what: format!("{store}: {what}"), source: Some(exception.into()) }
             }
             Reaction::Refused => {
@@ -333,6 +352,10 @@ impl Rows for Native {
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
         self.create_table(family, by)
     }
+
+    fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+        self.examined(family, by)
+    }
 }
 
 /// A write may be sent again only if it was surely not applied, a read always.
@@ -346,10 +369,10 @@ fn may_be_sent_again(kind: Kind, trouble: &Trouble) -> bool {
     };
     match failure {
         Failure::NotSent(_) => true,
-        Failure::Lost(_) => kind == Kind::Read,
+        Failure::Lost(_) => kind != Kind::Write,
         Failure::Unwelcome(_) => false,
         Failure::Exception(exception) => match exception.reaction() {
-            Reaction::Unknown => kind == Kind::Read && exception.may_pass(),
+            Reaction::Unknown => kind != Kind::Write && exception.may_pass(),
             _ => exception.may_pass(),
         },
     }
@@ -367,6 +390,7 @@ fn get(row: &[u8], column: Column) -> Get {
     Get {
         row: row.to_vec(),
         column: vec![messages::Column { family: column.family.as_bytes().to_vec(), qualifier }],
+        filter: None,
     }
 }
 
@@ -405,10 +429,7 @@ fn conditional(
     RegionAction {
         region: region.specifier(),
         atomic: true,
-        action: (0..)
-            .zip(mutations)
-            .map(|(index, mutation)| Action { index: Some(index), mutation: Some(mutation), get: None })
-            .collect(),
+        action: numbered(mutations),
         condition: Some(Condition {
             row: row.to_vec(),
             family: column.family.as_bytes().to_vec(),
@@ -418,8 +439,14 @@ fn conditional(
                 name: COMPARATOR.into(),
                 serialized: prost::Message::encode_to_vec(&comparator),
             }),
+            filter: None,
         }),
     }
+}
+
+fn numbered(mutations: Vec<MutationProto>) -> Vec<Action> {
+    let action = |(index, mutation)| Action { index: Some(index), mutation: Some(mutation), get: None };
+    (0..).zip(mutations).map(action).collect()
 }
 
 /// Makes the counter where there is none, one below its seed: whoever makes it counts right behind, and

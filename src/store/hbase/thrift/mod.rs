@@ -3,26 +3,29 @@
 //! A gateway goes on with a request after its client has hung up, and by default retries it for
 //! minutes; the README gives the settings that suit locks.
 
+mod latches;
 mod pool;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hbase_thrift::hbase::{
     AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, THbaseSyncClient as _,
 };
 
+pub(super) use self::latches::Latches;
 use self::pool::Pool;
 use self::wire::Client;
-use super::rows::{Cell, Column, Count, Rows, Swap};
+use super::rows::{Cell, Column, Content, Count, NO_TABLE, Rows, Swap};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-const KEYS: [&str; 4] = ["pool", "connect_timeout", "fence", "mixed_fleet"];
+const KEYS: [&str; 5] = ["pool", "connect_timeout", "fence", "mixed_fleet", "latches"];
 
 /// A read, or a write that the gateway surely did not receive, is sent this often at the most.
 const SENDS: usize = 3;
@@ -38,7 +41,8 @@ const TTL: &[u8] = b"_ttl";
 pub(super) struct Gateway {
     place: String,
     table: String,
-    pool: Pool,
+    content: Content,
+    pool: Arc<Pool>,
 }
 
 /// Whether a request changes anything: decides what a lost reply means.
@@ -61,8 +65,20 @@ impl Gateway {
         Ok(Gateway {
             place: format!("hbase+thrift://{address}/{table}"),
             table: table.to_owned(),
-            pool: Pool::new(address, size, connect_timeout),
+            content: Content::Locks,
+            pool: Arc::new(Pool::new(address, size, connect_timeout)),
         })
+    }
+
+    /// Another table behind the same gateway, over the same connections.
+    fn beside(&self, table: &str, content: Content) -> Gateway {
+        let gateway = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
+        Gateway {
+            place: format!("{gateway}{table}"),
+            table: table.to_owned(),
+            content,
+            pool: Arc::clone(&self.pool),
+        }
     }
 
     fn table(&self) -> Vec<u8> {
@@ -140,13 +156,13 @@ impl Gateway {
         let text = text(declared);
         let of_table = |what: String| Error::TableCreation { table: self.table.clone(), what, source: None };
         if text.contains("TableNotFoundException") {
-            return of_table("does not exist; create it with initialize() or `dlm init`".into());
+            return of_table(NO_TABLE.into());
         }
         if text.contains("TableNotEnabledException") {
             return of_table(format!("is disabled; in the HBase shell: enable {:?}", self.table));
         }
         if text.contains("NoSuchColumnFamilyException") {
-            return of_table("has no family D: it is not a table for locks".into());
+            return of_table(self.content.lacking());
         }
         let said = format!("{what}: {}", shown(&text));
         if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
@@ -205,22 +221,29 @@ impl Gateway {
     }
 
     fn check_schema(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<()> {
+        if let Some(odd) = self.oddity(family, families)? {
+            log::warn!("table {:?}: {odd}", self.table);
+        }
+        Ok(())
+    }
+
+    /// What is not as it should be in the table.
+    fn oddity(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<Option<String>> {
         let Some(found) = families.get(format!("{family}:").as_bytes()) else {
             return Err(Error::TableCreation {
                 table: self.table.clone(),
-                what: format!("exists and has no family {family}: it is not a table for locks"),
+                what: format!("exists and {}", self.content.lacking()),
                 source: None,
             });
         };
-        if found.max_versions != Some(1) || found.compression.as_deref() != Some("GZ") {
-            log::warn!(
-                "table {:?} keeps {} versions with compression {}; expected are 1 and GZ",
-                self.table,
+        let as_expected = found.max_versions == Some(1) && found.compression.as_deref() == Some("GZ");
+        Ok((!as_expected).then(|| {
+            format!(
+                "family {family} keeps {} versions with compression {}; expected are 1 and GZ",
                 found.max_versions.unwrap_or_default(),
                 found.compression.as_deref().unwrap_or("unknown")
-            );
-        }
-        Ok(())
+            )
+        }))
     }
 }
 
@@ -259,6 +282,11 @@ impl Rows for Gateway {
         self.call(Kind::Write, "atomicIncrement", by, |client| {
             client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
         })
+    }
+
+    fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+        let Some(families) = self.families(by)? else { return Ok(None) };
+        Ok(Some(self.oddity(family, &families)?.into_iter().collect()))
     }
 
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {

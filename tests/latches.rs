@@ -1,0 +1,447 @@
+//! Waiting for latches, as seen by the store and by the system: how often it is asked, by how many
+//! threads, and what becomes of those who wait while it loses replies, fails or panics.
+
+mod support {
+    pub(crate) mod patience;
+    pub(crate) mod spy;
+}
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::{
+    Acquired, Attempt, LatchStore, LockStore, MemoryStore, NewLatch, Proof, Released, Step, Stepped,
+};
+use dlm::{
+    Await, Builder, Code, Deadline, Error, Holder, Inspection, Latch, LatchKind, LatchName, LatchWatch,
+    Level, LockManager, LockName, Moment, Result, Roster,
+};
+use parking_lot::Mutex;
+use support::patience::{LONG, until};
+use support::spy::Spy;
+
+/// A pause between two looks that is longer than any waiter waits: it must be woken.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// A memory store whose latches fail as they are told to.
+#[derive(Default)]
+struct Faulty {
+    memory: MemoryStore,
+    /// Every read fails.
+    down: AtomicBool,
+    /// Every read answers this, whatever is true.
+    claimed: Mutex<Option<i64>>,
+    /// Every read of more than nothing panics, so many times.
+    panics: AtomicUsize,
+    /// Reads of this latch fail, and no others.
+    spoilt: Mutex<Option<String>>,
+    /// Percent of steps whose reply is lost, half of them before they take effect.
+    lost: AtomicUsize,
+    reads: AtomicUsize,
+    steps: AtomicUsize,
+    /// Steps that took effect and whose reply was lost.
+    applied_in_doubt: AtomicUsize,
+}
+
+fn no_connection() -> Error {
+    Error::Connection { store: "faulty:".into(), what: "planted".into(), source: None }
+}
+
+impl LatchStore for Faulty {
+    fn initialize_latches(&self, by: Deadline) -> Result<()> {
+        self.memory.initialize_latches(by)
+    }
+
+    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        self.memory.create_latch(new)
+    }
+
+    fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        let lost = fastrand::usize(..100) < self.lost.load(Ordering::SeqCst);
+        let in_doubt = || Error::InDoubt { what: "planted".into(), source: None };
+        if lost && fastrand::bool() {
+            return Err(in_doubt());
+        }
+        let stepped = self.memory.step(step);
+        if lost && stepped.is_ok() {
+            let counted = matches!(stepped, Ok(Stepped::Counted(_)));
+            self.applied_in_doubt.fetch_add(usize::from(counted), Ordering::SeqCst);
+            return Err(in_doubt());
+        }
+        stepped
+    }
+
+    fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        if self.panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            panic!("planted");
+        }
+        if self.down.load(Ordering::SeqCst) {
+            return Err(no_connection());
+        }
+        if let Some(claimed) = *self.claimed.lock() {
+            return Ok(asked.iter().map(|_| Ok(Some(claimed))).collect());
+        }
+        let spoilt = self.spoilt.lock().clone();
+        let counts = self.memory.counts(asked, by)?;
+        let told = counts.into_iter().zip(asked).map(|(count, (name, _))| {
+            if spoilt.as_deref() == Some(name.id()) { Err(no_connection()) } else { count }
+        });
+        Ok(told.collect())
+    }
+
+    fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
+        self.memory.roster(name, by)
+    }
+}
+
+impl LockStore for Faulty {
+    fn describe(&self) -> String {
+        "faulty:".into()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.memory.initialize(by)
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
+        self.memory.acquire(attempt, doubtful)
+    }
+
+    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
+        self.memory.renew(name, proof, ttl, by)
+    }
+
+    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
+        self.memory.release(name, proof, by)
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        self.memory.holder(name, by)
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        self.memory.inspect(name, by)
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(self)
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+fn builder(store: Arc<dyn LockStore>) -> Builder {
+    LockManager::builder().store(store).client("latches").farm("dc1")
+}
+
+fn manager(store: Arc<dyn LockStore>, poll: Duration) -> LockManager {
+    builder(store).poll(poll).open().unwrap()
+}
+
+fn latch(manager: &LockManager, id: &str) -> Latch {
+    manager.latch(id, Level::Dc, LatchKind::CountDown).unwrap()
+}
+
+/// So many latches with a count of one.
+fn latches(manager: &LockManager, many: usize) -> Vec<Latch> {
+    let latches: Vec<_> = (0..many).map(|id| latch(manager, &id.to_string())).collect();
+    latches.iter().for_each(|latch| latch.create(1).unwrap());
+    latches
+}
+
+fn spawn<T: Send + 'static>(name: &str, job: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    // Two thousand of them at one time must not need two thousand large stacks.
+    let builder = thread::Builder::new().name(format!("dlm-test-{name}")).stack_size(256 << 10);
+    builder.spawn(job).unwrap()
+}
+
+fn open_in_time(watch: &LatchWatch) {
+    assert!(watch.wait(&Await::new().wait(LONG)).unwrap());
+}
+
+/// Threads of the library in this process. The tests of this program run at the same time, so each asks
+/// about a manager with threads of its own only as "no more than".
+fn watcher_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("dlm-watcher")).count()
+}
+
+#[test]
+fn lost_replies_make_no_named_participant_count_twice_or_never() {
+    const THREADS: usize = 8;
+    const NAMES: usize = 1250;
+    let faulty = Arc::new(Faulty::default());
+    let latch = latch(&manager(faulty.clone(), NEVER), "a");
+    let names: Vec<_> = (0..THREADS * NAMES).map(|name| format!("worker-{name}")).collect();
+    latch.create_for(&names).unwrap();
+    faulty.lost.store(20, Ordering::SeqCst);
+    let doubts = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for names in names.chunks(NAMES) {
+            let (latch, doubts) = (self::latch(&manager(faulty.clone(), NEVER), "a"), &doubts);
+            scope.spawn(move || {
+                for name in names {
+                    while let Err(error) = latch.count_down_as(name) {
+                        assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+                        doubts.fetch_add(1, Ordering::SeqCst);
+                    }
+                    assert!(latch.count().unwrap() >= 0, "{name} counted twice, or another did");
+                }
+            });
+        }
+    });
+    assert_eq!((latch.count().unwrap(), latch.pending().unwrap().len()), (0, 0));
+    assert!(doubts.into_inner() > NAMES, "hardly a reply was lost: nothing was tested");
+}
+
+#[test]
+fn a_count_down_in_doubt_is_told_and_never_sent_again() {
+    const STEPS: usize = 5_000;
+    let faulty = Arc::new(Faulty::default());
+    let latch = latch(&manager(faulty.clone(), NEVER), "a");
+    latch.create(STEPS as i64).unwrap();
+    faulty.lost.store(20, Ordering::SeqCst);
+    let mut doubts = 0;
+    for _ in 0..STEPS {
+        match latch.count_down() {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+                doubts += 1;
+            }
+        }
+    }
+    assert_eq!(faulty.steps.load(Ordering::SeqCst), STEPS, "a change was sent again blindly");
+    let unsettled = doubts - faulty.applied_in_doubt.load(Ordering::SeqCst);
+    assert_eq!(latch.count().unwrap(), unsettled as i64);
+    assert!(doubts > STEPS / 10, "hardly a reply was lost: nothing was tested");
+}
+
+#[test]
+fn a_store_that_is_down_for_a_while_loses_no_waiter_and_is_not_stormed() {
+    const POLL: Duration = Duration::from_millis(20);
+    let faulty = Arc::new(Faulty::default());
+    let manager = manager(faulty.clone(), POLL);
+    let latches = latches(&manager, 600);
+    let watches: Vec<_> = latches.iter().map(|latch| latch.watch().unwrap()).collect();
+    let waiters: Vec<_> = (0..8)
+        .map(|number| {
+            let latch = latches[number % 4].clone();
+            spawn("waiter", move || latch.await_open())
+        })
+        .collect();
+    until("the latches are watched", || faulty.reads.load(Ordering::SeqCst) > 4);
+    faulty.down.store(true, Ordering::SeqCst);
+    until("what was under way is over", || {
+        let reads = faulty.reads.load(Ordering::SeqCst);
+        thread::sleep(4 * POLL);
+        faulty.reads.load(Ordering::SeqCst) <= reads + 4
+    });
+    let (began, before) = (Moment::now(), faulty.reads.load(Ordering::SeqCst));
+    until("several looks have failed", || faulty.reads.load(Ordering::SeqCst) >= before + 6);
+    let (took, reads) = (Moment::now().since(began), faulty.reads.load(Ordering::SeqCst) - before);
+    // All 600 with one read at a time, at eight times the poll interval once it has backed off.
+    let most = (took.as_secs_f64() / (0.9 * POLL.as_secs_f64())) as usize + 2;
+    assert!(reads <= most, "{reads} reads in {took:?}");
+    assert!(watches.iter().all(|watch| !watch.is_open().unwrap()));
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "an error ended a wait without end");
+    // A wait that has an end says what is known: nothing.
+    assert_eq!(latches[0].await_open_for(POLL).unwrap_err().code(), Code::ConnectionError);
+
+    for latch in &latches {
+        faulty.memory.step(&step(latch)).unwrap();
+    }
+    faulty.down.store(false, Ordering::SeqCst);
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
+    watches.iter().for_each(open_in_time);
+}
+
+/// A step that the manager under test does not see.
+fn step(latch: &Latch) -> Step<'_> {
+    Step { name: latch.name(), add: -1, participant: None, ttl: NEVER, by: Deadline::after(LONG) }
+}
+
+#[test]
+fn a_panic_in_the_store_is_told_to_those_who_wait_and_ends_no_thread() {
+    let faulty = Arc::new(Faulty::default());
+    let manager = builder(faulty.clone()).poll(Duration::from_millis(20)).watchers(1).open().unwrap();
+    let latches = latches(&manager, 2);
+    let waiter = {
+        let latch = latches[0].clone();
+        spawn("waiter", move || latch.await_open())
+    };
+    until("the latch is watched", || faulty.reads.load(Ordering::SeqCst) > 2);
+    faulty.panics.store(1, Ordering::SeqCst);
+    let told = waiter.join().unwrap().unwrap_err();
+    assert_eq!(told.code(), Code::Panic, "{}", told.chain());
+    assert!(told.chain().contains("planted"), "{}", told.chain());
+    let watch = latches[1].watch().unwrap();
+    faulty.memory.step(&step(&latches[1])).unwrap();
+    open_in_time(&watch);
+}
+
+#[test]
+fn an_error_of_one_latch_is_its_own_and_passes() {
+    let faulty = Arc::new(Faulty::default());
+    let manager = manager(faulty.clone(), Duration::from_millis(20));
+    let latches = latches(&manager, 3);
+    *faulty.spoilt.lock() = Some("1".into());
+    let watches: Vec<_> = latches.iter().map(|latch| latch.watch().unwrap()).collect();
+    for latch in &latches {
+        faulty.memory.step(&step(latch)).unwrap();
+    }
+    open_in_time(&watches[0]);
+    open_in_time(&watches[2]);
+    assert_eq!(latches[1].await_open_for(Duration::ZERO).unwrap_err().code(), Code::ConnectionError);
+    assert!(!watches[1].is_open().unwrap());
+    *faulty.spoilt.lock() = None;
+    open_in_time(&watches[1]);
+}
+
+#[test]
+fn a_count_down_in_this_process_opens_without_another_look() {
+    let faulty = Arc::new(Faulty::default());
+    *faulty.claimed.lock() = Some(1);
+    let manager = manager(faulty.clone(), NEVER);
+    let latch = latch(&manager, "a");
+    latch.create(2).unwrap();
+    // Watched from here on, whenever the threads begin to wait.
+    let waiters = [(); 3].map(|()| {
+        let watch = latch.watch().unwrap();
+        spawn("waiter", move || watch.wait(&Await::new()))
+    });
+    let watch = latch.watch().unwrap();
+    until("the latch is watched", || faulty.reads.load(Ordering::SeqCst) > 0);
+    latch.count_down().unwrap();
+    assert!(!watch.is_open().unwrap());
+    latch.count_down().unwrap();
+    assert!(watch.is_open().unwrap(), "the last count-down returned before the latch was open here");
+    assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap().unwrap()));
+
+    // The sum over farms has to be asked for, and is at once.
+    *faulty.claimed.lock() = None;
+    let sum = manager.latch("b", Level::Xdc, LatchKind::CountDown).unwrap();
+    sum.create(1).unwrap();
+    let watch = sum.watch().unwrap();
+    let mut reads = 0;
+    until("looks have become rare", || {
+        let before = std::mem::replace(&mut reads, faulty.reads.load(Ordering::SeqCst));
+        before == reads && {
+            thread::sleep(Duration::from_millis(700));
+            faulty.reads.load(Ordering::SeqCst) == reads
+        }
+    });
+    sum.count_down().unwrap();
+    open_in_time(&watch);
+    assert_eq!(faulty.reads.load(Ordering::SeqCst), reads + 1);
+}
+
+#[test]
+fn a_newcomer_has_a_latch_looked_at_though_looks_have_become_rare() {
+    let faulty = Arc::new(Faulty::default());
+    let manager = builder(faulty.clone()).poll(NEVER).timeout(Duration::from_secs(1)).open().unwrap();
+    let latch = &latches(&manager, 1)[0];
+    let _watched = latch.watch().unwrap();
+    // 50, 100, 200 ms and so on: the eighth look is 3.2 s after the seventh, give or take a tenth.
+    until("looks have become rare", || faulty.reads.load(Ordering::SeqCst) >= 7);
+    let reads = faulty.reads.load(Ordering::SeqCst);
+    assert!(!latch.await_open_for(Duration::ZERO).unwrap());
+    assert_eq!(faulty.reads.load(Ordering::SeqCst), reads + 1);
+    faulty.memory.step(&step(latch)).unwrap();
+    assert!(latch.await_open_for(Duration::ZERO).unwrap(), "an old look was taken for the answer");
+}
+
+#[test]
+fn ten_thousand_latches_are_watched_by_two_threads_in_few_reads_and_all_open_in_time() {
+    const LATCHES: usize = 10_000;
+    const POLL: Duration = Duration::from_secs(1);
+    /// How late two busy cores may be.
+    const SLACK: Duration = Duration::from_secs(10);
+    let memory = Arc::new(MemoryStore::new());
+    let spy = Spy::on(memory.clone());
+    let manager = manager(spy.clone(), POLL);
+    let latches = latches(&manager, LATCHES);
+    let before = watcher_threads();
+    let watches: Vec<_> = latches.iter().map(|latch| latch.watch().unwrap()).collect();
+    until("all are looked at", || spy.reads().iter().sum::<usize>() >= LATCHES);
+    // Others' threads may come and go; 10,000 of ours would show.
+    assert!(watcher_threads() <= before + 2 * 12, "{} threads", watcher_threads());
+    // Pauses have grown to the poll interval by then.
+    thread::sleep(3 * POLL);
+    let (began, from) = (Moment::now(), spy.reads().len());
+    thread::sleep(3 * POLL);
+    let (took, reads) = (Moment::now().since(began), spy.reads()[from..].to_vec());
+    // In each interval, which jitter and early reading shorten, all in batches of 512; and a few that
+    // were not yet read together.
+    let intervals = took.as_secs_f64() / (0.75 * POLL.as_secs_f64()) + 1.0;
+    let most = (intervals * (LATCHES.div_ceil(512) + 10) as f64) as usize;
+    assert!(reads.len() <= most, "{} reads in {took:?}, {most} are allowed", reads.len());
+    assert!(reads.iter().all(|asked| *asked <= 512));
+    let asked: usize = reads.iter().sum();
+    println!("{} reads of {} latches each in {took:?}", reads.len(), asked / reads.len().max(1));
+
+    let mut opened = Vec::with_capacity(LATCHES);
+    for latch in &latches {
+        memory.step(&step(latch)).unwrap();
+        opened.push(Moment::now());
+    }
+    let mut latest = Duration::ZERO;
+    let mut late: Vec<_> = (0..LATCHES).collect();
+    until("all are open", || {
+        late.retain(|&at| !watches[at].is_open().unwrap());
+        let now = Moment::now();
+        latest = late.iter().map(|&at| now.since(opened[at])).fold(latest, Duration::max);
+        late.is_empty()
+    });
+    println!("the last was seen open after {latest:?}");
+    assert!(latest <= POLL + POLL / 10 + SLACK, "one was woken {latest:?} after its last count-down");
+    let reads = spy.reads().len();
+    thread::sleep(2 * POLL);
+    assert_eq!(spy.reads().len(), reads, "the store is asked though nobody waits");
+}
+
+#[test]
+fn two_thousand_threads_that_wait_are_all_woken() {
+    const THREADS: usize = 2_000;
+    let memory = Arc::new(MemoryStore::new());
+    let manager = manager(memory.clone(), Duration::from_millis(500));
+    let latches = latches(&manager, THREADS / 2);
+    let waiters: Vec<_> = (0..THREADS)
+        .map(|number| {
+            let latch = latches[number / 2].clone();
+            spawn("waiter", move || latch.await_open())
+        })
+        .collect();
+    for latch in &latches {
+        memory.step(&step(latch)).unwrap();
+    }
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
+}
+
+#[test]
+fn closing_while_latches_are_read_ends_every_wait_and_hangs_on_none() {
+    for _ in 0..20 {
+        let manager = builder(Arc::new(MemoryStore::new())).poll(Duration::from_millis(10)).open().unwrap();
+        let watches: Vec<_> = latches(&manager, 50).iter().map(|latch| latch.watch().unwrap()).collect();
+        let closer = manager.clone();
+        let closing = spawn("closer", move || closer.close());
+        for watch in &watches {
+            let ended = watch.wait(&Await::new().wait(LONG));
+            assert_eq!(ended.unwrap_err().code(), Code::Closed);
+        }
+        closing.join().unwrap().unwrap();
+        drop(manager);
+        // Dropped after the manager is closed, and after its last other handle.
+        drop(watches);
+    }
+}
