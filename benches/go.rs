@@ -4,8 +4,9 @@
 //! cargo bench --features capi --bench go
 //! ```
 //!
-//! Prints nanoseconds per acquire and release of a free lock by one thread, medians of alternating rounds,
-//! and how Go compares with Rust. Needs Go and a C compiler.
+//! Prints nanoseconds per acquire and release of a free lock by one thread, and how Go compares with Rust:
+//! medians over rounds in which each has its turn. Needs Go and a C compiler, and a machine that has nothing
+//! else to do.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -36,21 +37,25 @@ fn main() {
     let mut build = go::tool("go");
     c::run(build.args(["test", go::tags(Link::Static), "-c", "-o"]).arg(&program).arg(".")).unwrap();
 
-    let mut figures = [const { Vec::new() }; 3];
+    let (mut figures, mut ratios) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
     for _ in 0..rounds {
-        figures[0].push(rust(dir.path(), if measuring { 20_000 } else { 100 }));
+        let rust = rust(dir.path(), if measuring { 20_000 } else { 100 });
         let (background, cancellable) = in_go(&program, time);
-        figures[1].push(background);
-        figures[2].push(cancellable);
+        for (at, figure) in [rust, background, cancellable].into_iter().enumerate() {
+            figures[at].push(figure);
+            // Within the round: what else the machine does changes from one to the next.
+            ratios[at].push(figure / rust);
+        }
     }
-    let medians = figures.map(|mut of| {
-        of.sort_by(f64::total_cmp);
-        of[of.len() / 2]
-    });
     println!("| lock pair, embedded store | ns | times Rust |\n|---|---|---|");
-    for (way, median) in WAYS.iter().zip(medians) {
-        println!("| {way} | {median:.0} | {:.2} |", median / medians[0]);
+    for ((way, figures), ratios) in WAYS.iter().zip(figures).zip(ratios) {
+        println!("| {way} | {:.0} | {:.2} |", median(figures), median(ratios));
     }
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
 }
 
 fn rust(dir: &Path, pairs: u32) -> f64 {

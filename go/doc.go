@@ -26,7 +26,8 @@
 // The package is built with cgo and linked with libdlm, dynamically unless the build tag dlm_static is given.
 // The header and the library are looked for in the repository that this package is a part of (include, and
 // target/release, where "cargo build --release --lib --features capi" puts it), then where the compiler looks;
-// CGO_CFLAGS and CGO_LDFLAGS add places before these. Debian's libdlm-dev is the library of the kernel's DLM,
+// CGO_CFLAGS and CGO_LDFLAGS, such as "pkg-config --cflags dlm" and "--libs dlm" print them, add places
+// before these. Debian's libdlm-dev is the library of the kernel's DLM,
 // which has the same name: where it is installed, name the directory of ours.
 //
 // # What is not here

@@ -87,11 +87,11 @@ func duration(key string, d time.Duration) Option {
 }
 
 // Open opens the store at uri: "memory:", "embedded:", "embedded:/path",
-// "hbase://master1:16000,master2:16000/table" or "hbase+thrift://host:9090/table", with options as
-// "?key=value&key=value".
+// "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
+// "aerospike://host:3000/namespace/setSuffix", with options as "?key=value&key=value".
 //
 // It creates nothing in the store: see [Manager.Initialize]. It blocks while an embedded store is opened,
-// for milliseconds; HBase is first asked by the first call that needs it.
+// for milliseconds; the others are first asked by the first call that needs it.
 //
 // It fails with [ErrInvalid] before any I/O; then with [ErrConnection] or [ErrInternal].
 func Open(uri string, options ...Option) (*Manager, error) {

@@ -97,6 +97,37 @@ func TestAFrontWhoseContextEndsMakesWayForTheNext(t *testing.T) {
 	}
 }
 
+// Nobody knows what the store would have answered: the next one need not wait for an interval.
+func TestAFrontThatGivesUpACallLeavesItsTurnToTheNext(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error)
+	go func() {
+		_, err := wait(ctx, q, terms{name: XDC("a")}, func(bool) (int, error) {
+			<-ctx.Done()
+			return 0, ended(ctx, CodeCancelled, "planted")
+		})
+		first <- err
+	}()
+	eventually(t, "the front joining", func() bool { return inLine(q) == 1 })
+	second := make(chan error)
+	go func() {
+		_, err := wait(t.Context(), q, terms{name: XDC("a")}, func(bool) (int, error) { return 0, nil })
+		second <- err
+	}()
+	eventually(t, "the second joining", func() bool { return inLine(q) == 2 })
+	cancel()
+	wants(t, <-first, context.Canceled)
+	select {
+	case err := <-second:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits for an interval of an hour")
+	}
+}
+
 func TestAStoreThatFailsTheFrontFailsTheLineAndADoubtDoesNot(t *testing.T) {
 	q := &queue{retry: time.Millisecond}
 	var down atomic.Bool
