@@ -221,7 +221,8 @@ impl Board {
         let mut state = self.state.lock();
         let key = &joined.watch.key;
         let Some(entry) = state.entry(key) else { return };
-        let Some(group) = entry.groups.iter_mut().find(|group| Arc::ptr_eq(&group.watch, &joined.watch)) else {
+        let Some(group) = entry.groups.iter_mut().find(|group| Arc::ptr_eq(&group.watch, &joined.watch))
+        else {
             return;
         };
         group.waiters -= 1;
@@ -430,16 +431,7 @@ impl Board {
 
 impl Entry {
     fn new(key: Arc<Key>, pause: Duration) -> Entry {
-        Entry {
-            key,
-            groups: Vec::new(),
-            turn: None,
-            again: false,
-            looks: 0,
-            pause,
-            failures: 0,
-            seen: None,
-        }
+        Entry { key, groups: Vec::new(), turn: None, again: false, looks: 0, pause, failures: 0, seen: None }
     }
 
     fn is_being_read(&self) -> bool {
