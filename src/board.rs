@@ -19,6 +19,8 @@
 //! or counted it up, since it was read; so newcomers of that time have a watch of their own, which that
 //! read does not end.
 
+mod watch;
+
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,8 +28,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
+pub(crate) use self::watch::{End, Watch};
 use crate::error::{Code, Error, Result};
 use crate::store::{LatchName, LatchStore, Level, LockStore};
 use crate::time::{Deadline, Moment, jittered};
@@ -111,70 +114,11 @@ struct Outage {
     probing: bool,
 }
 
-/// What those share who wait for one latch.
-pub(crate) struct Watch {
-    pub(crate) key: Arc<Key>,
-    state: Mutex<Seen>,
-    wake: Condvar,
-}
-
-/// What is known to those who wait.
-#[derive(Default)]
-pub(crate) struct Seen {
-    pub(crate) end: Option<End>,
-    /// Looks answered so far.
-    pub(crate) looks: u64,
-    /// Why the last look saw nothing, if it did not.
-    pub(crate) trouble: Option<Arc<Error>>,
-    /// Those whose wait is over and who wait for the first look all the same.
-    pub(crate) overdue: usize,
-}
-
-/// How a watch ends.
-#[derive(Debug, Clone)]
-pub(crate) enum End {
-    Open,
-    /// The latch is gone, cannot be asked for, or the read panicked.
-    Failed(Arc<Error>),
-    Closed,
-}
-
 /// A waiter's place on the board. To be given to [`Board::leave`].
 pub(crate) struct Joined {
     pub(crate) watch: Arc<Watch>,
     /// The number of the first look that begins after joining.
     pub(crate) first_look: u64,
-}
-
-impl Watch {
-    pub(crate) fn seen(&self) -> parking_lot::MutexGuard<'_, Seen> {
-        self.state.lock()
-    }
-
-    pub(crate) fn park(&self, seen: &mut parking_lot::MutexGuard<'_, Seen>, time: Duration) {
-        self.wake.wait_for(seen, time);
-    }
-
-    /// Lets all who wait look up.
-    pub(crate) fn wake_all(&self) {
-        // Locked, so that nobody is between looking and parking.
-        let _seen = self.state.lock();
-        self.wake.notify_all();
-    }
-
-    fn end(&self, end: End) {
-        self.state.lock().end.get_or_insert(end);
-        self.wake.notify_all();
-    }
-
-    fn looked(&self, number: u64, trouble: Option<Arc<Error>>) {
-        let mut seen = self.state.lock();
-        seen.looks = number;
-        seen.trouble = trouble;
-        if seen.overdue > 0 {
-            self.wake.notify_all();
-        }
-    }
 }
 
 impl Board {
@@ -444,8 +388,8 @@ impl Entry {
         // While nobody looks, the next look is the first that may end any of the groups.
         let fits = |group: &Group| !self.is_being_read() || group.first_look == first_look;
         if !self.groups.last().is_some_and(fits) {
-            let watch = Watch { key: Arc::clone(&self.key), state: Mutex::default(), wake: Condvar::new() };
-            self.groups.push(Group { watch: Arc::new(watch), waiters: 0, first_look, joined: number });
+            let watch = Arc::new(Watch::new(Arc::clone(&self.key)));
+            self.groups.push(Group { watch, waiters: 0, first_look, joined: number });
         }
         let group = self.groups.last_mut().expect("there is one for the newcomer");
         group.waiters += 1;
