@@ -51,13 +51,24 @@ mod capi {
 
     /// A part of the page: its title, and how the names begin of what belongs there. The longest
     /// beginning wins.
-    const SECTIONS: [(&str, &[&str]); 10] = [
+    const SECTIONS: [(&str, &[&str]); 11] = [
         ("Results", &["dlm_status", "dlm_error"]),
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
         ("Locks", &["dlm_lock", "DLM_DEFAULT", "DLM_FOREVER"]),
         ("Leases", &["dlm_lease"]),
+        (
+            "Latches",
+            &[
+                "dlm_latch",
+                "dlm_watch",
+                "dlm_names",
+                "DLM_LATCH",
+                "dlm_manager_latch",
+                "dlm_manager_initialize_latches",
+            ],
+        ),
         ("Ending waits", &["dlm_cancel"]),
         ("Locks by id, for the threads of one process", &["dlm_id_lock"]),
         ("Locks by key, for the threads of one process", &["dlm_key_lock"]),
@@ -134,8 +145,8 @@ mod capi {
         let mut builder = Builder::new().with_config(config);
         // In this order within a section.
         for file in [
-            "version", "status", "error", "boundary", "options", "manager", "lock", "lease", "cancel",
-            "id_lock", "key_lock", "log",
+            "version", "status", "error", "boundary", "options", "manager", "lock", "lease", "latch",
+            "names", "cancel", "id_lock", "key_lock", "log", "waiting",
         ] {
             builder = builder.with_src(files.join(file).with_extension("rs"));
         }

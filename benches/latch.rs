@@ -11,6 +11,7 @@
 //! | p50, max | from the last count-down's answer in the one process to the return of the wait in the other |
 //! | reads/s | calls to the store while all were waited for and none opened |
 //! | threads | of the library, in the waiting process |
+//! | KB | resident memory for each latch that is waited for, with the thread that waits |
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -47,8 +48,8 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     let store = env::var("DLM_BENCH_STORE").unwrap_or_else(|_| format!("embedded:{}", dir.path().display()));
     println!("{}", store.split([':', '?']).next().unwrap_or_default());
-    println!("| poll | latches | woken after, p50 | max | reads/s | latches per read | threads |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("| poll | latches | woken after, p50 | max | reads/s | latches per read | threads | KB |");
+    println!("|---|---|---|---|---|---|---|---|");
     for poll in POLLS {
         for watched in WATCHED {
             println!("{}", row(&store, poll, watched));
@@ -63,6 +64,7 @@ fn row(store: &str, poll: Duration, watched: usize) -> String {
     let run = format!("{}-{}-{watched}", Moment::now().as_nanos(), poll.as_millis());
     let latches: Vec<_> = (0..watched).map(|number| latch(&manager, &format!("{run}-{number}"))).collect();
     latches.iter().for_each(|latch| latch.create(1).unwrap());
+    let before = resident_kb();
     let waiters: Vec<_> = latches
         .iter()
         .map(|latch| {
@@ -81,7 +83,7 @@ fn row(store: &str, poll: Duration, watched: usize) -> String {
     let (reads, asked) = counted.reads();
     thread::sleep(COUNTING);
     let (more, more_asked) = counted.reads();
-    let threads = watcher_threads();
+    let (threads, kb) = (watcher_threads(), resident_kb().saturating_sub(before) / watched);
     let opened = Counter::start(store).open_all(&run, watched);
     let mut late: Vec<Duration> = waiters
         .into_iter()
@@ -91,7 +93,7 @@ fn row(store: &str, poll: Duration, watched: usize) -> String {
     late.sort();
     let reads_done = more - reads;
     format!(
-        "| {poll:?} | {watched} | {:.0} ms | {:.0} ms | {:.1} | {:.0} | {threads} |",
+        "| {poll:?} | {watched} | {:.0} ms | {:.0} ms | {:.1} | {:.0} | {threads} | {kb} |",
         late[late.len() / 2].as_secs_f64() * 1e3,
         late[late.len() - 1].as_secs_f64() * 1e3,
         reads_done as f64 / COUNTING.as_secs_f64(),
@@ -108,6 +110,13 @@ fn watcher_threads() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|name| name.starts_with("dlm-watcher")).count()
+}
+
+/// Of this process.
+fn resident_kb() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// The process that counts down: a line with the name of a latch for each, answered by when it was done.

@@ -42,15 +42,13 @@ struct dlm_cancel;
 struct dlm_error;
 struct dlm_id_lock;
 struct dlm_key_lock;
+struct dlm_latch;
 struct dlm_lease;
 struct dlm_lock;
 struct dlm_manager;
+struct dlm_names;
 struct dlm_options;
-
-struct dlm_options *dlm_options_new(void);
-struct dlm_cancel *dlm_cancel_new(void);
-struct dlm_id_lock *dlm_id_lock_new(void);
-struct dlm_key_lock *dlm_key_lock_new(void);
+struct dlm_watch;
 
 /* ---- Results ---- */
 
@@ -109,6 +107,11 @@ bool dlm_error_is_retryable(const struct dlm_error *error);
 /// Frees an error. NULL is allowed.
 void dlm_error_free(struct dlm_error *error);
 
+/// Milliseconds that the lease has left which stood in the way, rounded up, unless it is renewed or released:
+/// when it is worth asking again. A hint, as it compares clocks of two machines. -1 where the store does
+/// not tell, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
+int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
+
 /* ---- Versions ---- */
 
 /// Version of this header.
@@ -154,6 +157,9 @@ struct dlm_options *dlm_options_new(void);
 /// | wait | 90s | how long an acquire waits |
 /// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
 /// | timeout | 10s | how long one call to the store may take |
+/// | latch_ttl | 1d | how long a latch lives after its last change |
+/// | poll | 5s | how often an awaited latch is looked at, at the least |
+/// | watchers | 2 | threads that look at latches |
 /// | names | strict | compat: allow in client and farm ids what the Java library allows |
 /// | purpose | none | shown to those who find a lock held |
 ///
@@ -244,6 +250,15 @@ enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_
 /// first to end them. Blocks for a few seconds at the most, and only for the last of them.
 void dlm_manager_free(struct dlm_manager *manager);
 
+/// A setting of the manager in milliseconds, whether it was given or is the default: "ttl", "wait",
+/// "retry" or "timeout", as for dlm_options_set(). A wait without an end is DLM_FOREVER. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT for other keys
+enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
+                                       const char *key,
+                                       int64_t *ms_out,
+                                       struct dlm_error **error_out);
+
 /* ---- Locks ---- */
 
 /// In place of a TTL or a wait: the manager's setting.
@@ -291,6 +306,14 @@ enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
 
 /// Frees a lock. NULL is allowed. Leases acquired through it, and threads that wait in it, go on.
 void dlm_lock_free(struct dlm_lock *lock);
+
+/// Reads whether somebody holds the lock, and takes nothing: a read costs a store less than a try that is
+/// refused. DLM_OK: it was free. Blocks for the store's answer.
+///
+/// DLM_LOCK_UNAVAILABLE when it is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve;
+/// DLM_CLOSED
+enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **error_out);
 
 /* ---- Leases ---- */
 
@@ -347,6 +370,155 @@ enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
 /// Frees a lease. NULL is allowed. One that is not released yet is released first: that takes two seconds
 /// at the most, and goes on in the background if it fails.
 void dlm_lease_free(struct dlm_lease *lease);
+
+/* ---- Latches ---- */
+
+/// Kind of a latch that goes down only: it opens once, when all have come.
+#define DLM_LATCH_COUNT_DOWN 1
+
+/// Kind of a latch that goes up and down: it opens whenever nobody is left.
+#define DLM_LATCH_COUNT_UP_DOWN 2
+
+/// A count in the store that all processes see, and waiting until it is down to zero. It is never
+/// deleted: it is gone its TTL after its last change, and then every call answers DLM_NOT_FOUND.
+struct dlm_latch;
+
+/// A list of names.
+struct dlm_names;
+
+/// A latch that is watched for an event loop.
+struct dlm_watch;
+
+/// The latch `id`. Does no I/O and makes nothing in the store: see dlm_latch_create(). All who use it must
+/// agree on `level` (DLM_LEVEL_DC: the count of one's own farm; DLM_LEVEL_XDC: the sum over all farms),
+/// `kind` (DLM_LATCH_COUNT_DOWN or DLM_LATCH_COUNT_UP_DOWN) and `ttl_ms`, the time that it lives after each
+/// change (DLM_DEFAULT: the option latch_ttl, one day unless set). Never blocks. On DLM_OK the caller owns
+/// `*latch_out`.
+///
+/// DLM_INVALID_ARGUMENT also where the manager has no farm; DLM_CLOSED
+enum dlm_status dlm_manager_latch(const struct dlm_manager *manager,
+                                  const char *id,
+                                  int32_t level,
+                                  int32_t kind,
+                                  int64_t ttl_ms,
+                                  struct dlm_latch **latch_out,
+                                  struct dlm_error **error_out);
+
+/// Makes the latch in the store: from now on it must be counted down `count` times, 0 to 2147483647. For
+/// level XDC this makes the count of one's own farm. Blocks for one call to the store.
+///
+/// DLM_ALREADY_EXISTS, and the count is what it was; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
+/// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT; DLM_CLOSED;
+/// DLM_INVALID_ARGUMENT
+enum dlm_status dlm_latch_create(const struct dlm_latch *latch, int64_t count, struct dlm_error **error_out);
+
+/// Makes the latch for `count` participants with names: each counts once, see dlm_latch_count_down_as().
+/// Blocks and fails as dlm_latch_create(), DLM_INVALID_ARGUMENT also for a name that is not 1 to 255 bytes
+/// or is given twice, and where the store cannot keep names.
+enum dlm_status dlm_latch_create_for(const struct dlm_latch *latch,
+                                     const char *const *participants,
+                                     size_t count,
+                                     struct dlm_error **error_out);
+
+/// Makes the latch unless it exists. `created_out` may be NULL: whether this call made it. Blocks and fails
+/// as dlm_latch_create(), without DLM_ALREADY_EXISTS.
+enum dlm_status dlm_latch_get_or_create(const struct dlm_latch *latch,
+                                        int64_t count,
+                                        bool *created_out,
+                                        struct dlm_error **error_out);
+
+/// How many count-downs are missing right now; below zero when more came than were expected. Blocks for
+/// one read of the store.
+///
+/// DLM_NOT_FOUND; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR; DLM_CLOSED
+enum dlm_status dlm_latch_count(const struct dlm_latch *latch,
+                                int64_t *count_out,
+                                struct dlm_error **error_out);
+
+/// Counts one's own farm's count down by one, exactly once, however many replies are lost on the way.
+/// Blocks for one call to the store.
+///
+/// DLM_NOT_FOUND where that count was not made or has expired; DLM_IN_DOUBT when it could not be learned
+/// whether it counted: calling again may count twice (dlm_latch_count_down_as() never does); those of
+/// dlm_latch_create()
+enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch, struct dlm_error **error_out);
+
+/// Counts up by one, for latches of kind DLM_LATCH_COUNT_UP_DOWN. Blocks and fails as
+/// dlm_latch_count_down(), DLM_INVALID_ARGUMENT for the other kind.
+enum dlm_status dlm_latch_count_up(const struct dlm_latch *latch, struct dlm_error **error_out);
+
+/// Counts down in the name of a participant, once per name, whoever calls it how often. `counted_out` may
+/// be NULL: true when it counted now, false when that name had counted before. After DLM_IN_DOUBT it is
+/// safe to call again. Blocks and fails as dlm_latch_count_down().
+enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
+                                        const char *participant,
+                                        bool *counted_out,
+                                        struct dlm_error **error_out);
+
+/// Who was expected by name in one's own farm and has not counted down. Blocks for one read of the store.
+/// On DLM_OK the caller owns `*names_out`. Fails as dlm_latch_count().
+enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
+                                  struct dlm_names **names_out,
+                                  struct dlm_error **error_out);
+
+/// Waits until the latch is open, for up to `wait_ms`: 0 looks once, DLM_FOREVER never gives up. `cancel`
+/// may be NULL. `*open_out` is false when the time was over first.
+///
+/// Blocks; while the store does not serve, the wait goes on. A count-down elsewhere is seen within the
+/// option poll, 5 s unless set, and mostly much sooner.
+///
+/// DLM_NOT_FOUND, also when the latch is gone before it opened; DLM_CANCELLED; DLM_CLOSED; when the time is
+/// over and the store did not serve the last look, what that failed with
+enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
+                                     int64_t wait_ms,
+                                     const struct dlm_cancel *cancel,
+                                     bool *open_out,
+                                     struct dlm_error **error_out);
+
+/// Has the library watch the latch without a thread of the caller's: see dlm_watch_fd(). However many
+/// latches are watched, a manager's few threads look at them, and each latch once for all who watch it.
+/// Never blocks. On DLM_OK the caller owns `*watch_out`.
+///
+/// DLM_CLOSED; DLM_INTERNAL_ERROR when the system has no thread for it
+enum dlm_status dlm_latch_watch(const struct dlm_latch *latch,
+                                struct dlm_watch **watch_out,
+                                struct dlm_error **error_out);
+
+/// Frees a latch, not what is in the store. NULL is allowed. Threads that wait for it go on.
+void dlm_latch_free(struct dlm_latch *latch);
+
+/// A descriptor for poll() and the like, readable as soon as dlm_watch_is_open() has something else to
+/// say than "not yet". It belongs to the watch, as that of dlm_lease_lost_fd() to its lease.
+///
+/// DLM_INTERNAL_ERROR when the process has no descriptor left
+enum dlm_status dlm_watch_fd(const struct dlm_watch *watch, int32_t *fd_out, struct dlm_error **error_out);
+
+/// Whether the latch was seen open. Once true it stays so, also if a latch that counts up and down has
+/// closed again. No I/O; never blocks.
+///
+/// DLM_NOT_FOUND when the latch was never made or is gone, DLM_CLOSED, and what else ends a wait for it
+enum dlm_status dlm_watch_is_open(const struct dlm_watch *watch,
+                                  bool *open_out,
+                                  struct dlm_error **error_out);
+
+/// Ends a watch and frees it. NULL is allowed. Never blocks.
+void dlm_watch_free(struct dlm_watch *watch);
+
+/// Creates what latches need in the store (a table). Making a latch does it where it is missing; this is
+/// for those who would not have the first latch wait for that. Blocks and fails as
+/// dlm_manager_initialize(), DLM_INVALID_ARGUMENT where the store keeps locks only.
+enum dlm_status dlm_manager_initialize_latches(const struct dlm_manager *manager,
+                                               struct dlm_error **error_out);
+
+/// How many names there are; 0 for NULL. Never blocks.
+size_t dlm_names_count(const struct dlm_names *names);
+
+/// The name at `index`, from 0; "" beyond the last. They are sorted. Lives as long as `names`. Never NULL.
+/// Never blocks.
+const char *dlm_names_at(const struct dlm_names *names, size_t index);
+
+/// Frees a list of names. NULL is allowed.
+void dlm_names_free(struct dlm_names *names);
 
 /* ---- Ending waits ---- */
 

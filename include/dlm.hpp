@@ -15,13 +15,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -194,6 +191,114 @@ class Lock {
     detail::Owner<dlm_lock, dlm_lock_free> handle_;
 };
 
+enum class LatchKind : std::int32_t { count_down = DLM_LATCH_COUNT_DOWN, count_up_down = DLM_LATCH_COUNT_UP_DOWN };
+
+// A latch that is watched for an event loop. The destructor ends that.
+class Watch {
+  public:
+    explicit Watch(dlm_watch *handle) noexcept : handle_(handle) {}
+
+    // Readable when is_open() has something else to say than "not yet". It belongs to the watch.
+    int fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_watch_fd(get(), &fd, error));
+        return fd;
+    }
+    // Whether the latch was seen open. Throws what ended the watch, such as DLM_NOT_FOUND.
+    bool is_open() const {
+        detail::ErrorOut error;
+        bool open = false;
+        error.check(dlm_watch_is_open(get(), &open, error));
+        return open;
+    }
+    dlm_watch *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_watch, dlm_watch_free> handle_;
+};
+
+// A count in the store that all processes see, and waiting until it is down to zero. The destructor leaves
+// it in the store.
+class Latch {
+  public:
+    explicit Latch(dlm_latch *handle) noexcept : handle_(handle) {}
+
+    // Throws with DLM_ALREADY_EXISTS when it was made before; the count is then what it was.
+    void create(std::int64_t count) const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_create(get(), count, error));
+    }
+    void create_for(const std::vector<std::string> &participants) const {
+        detail::ErrorOut error;
+        std::vector<const char *> names;
+        for (const std::string &name : participants)
+            names.push_back(detail::text(name));
+        // An empty vector may have no array.
+        names.push_back(nullptr);
+        error.check(dlm_latch_create_for(get(), names.data(), participants.size(), error));
+    }
+    // Whether this call made it.
+    bool get_or_create(std::int64_t count) const {
+        detail::ErrorOut error;
+        bool created = false;
+        error.check(dlm_latch_get_or_create(get(), count, &created, error));
+        return created;
+    }
+    // How many count-downs are missing. Throws with DLM_NOT_FOUND when the latch was never made or is gone.
+    std::int64_t count() const {
+        detail::ErrorOut error;
+        std::int64_t count = 0;
+        error.check(dlm_latch_count(get(), &count, error));
+        return count;
+    }
+    void count_down() const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_count_down(get(), error));
+    }
+    void count_up() const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_count_up(get(), error));
+    }
+    // Once per name. False: that name had counted before.
+    bool count_down_as(const std::string &participant) const {
+        detail::ErrorOut error;
+        bool counted = false;
+        error.check(dlm_latch_count_down_as(get(), detail::text(participant), &counted, error));
+        return counted;
+    }
+    // Who was expected by name and has not come.
+    std::vector<std::string> pending() const {
+        detail::ErrorOut error;
+        dlm_names *list = nullptr;
+        error.check(dlm_latch_pending(get(), &list, error));
+        const detail::Owner<dlm_names, dlm_names_free> owner(list);
+        std::vector<std::string> names;
+        for (std::size_t at = 0; at < dlm_names_count(list); at++)
+            names.emplace_back(dlm_names_at(list, at));
+        return names;
+    }
+    // Waits until it is open; false when `wait` was over first. Throws with DLM_CANCELLED when cancelled.
+    bool await_open_for(std::chrono::milliseconds wait, const Cancel *cancel = nullptr) const {
+        detail::ErrorOut error;
+        bool open = false;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        error.check(dlm_latch_await_open(get(), detail::ms(wait), token, &open, error));
+        return open;
+    }
+    void await_open(const Cancel *cancel = nullptr) const { (void)await_open_for(forever, cancel); }
+    [[nodiscard]] Watch watch() const {
+        detail::ErrorOut error;
+        dlm_watch *watch = nullptr;
+        error.check(dlm_latch_watch(get(), &watch, error));
+        return Watch(watch);
+    }
+    dlm_latch *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_latch, dlm_latch_free> handle_;
+};
+
 // One store and the locks taken in it for one client id. The destructor does not close it: locks and
 // leases outlive it.
 class Manager {
@@ -213,6 +318,19 @@ class Manager {
         dlm_lock *lock = nullptr;
         error.check(dlm_manager_lock(get(), detail::text(id), static_cast<std::int32_t>(level), &lock, error));
         return Lock(lock);
+    }
+    // The same for latches: making one does it where it is missing.
+    void initialize_latches() const {
+        detail::ErrorOut error;
+        error.check(dlm_manager_initialize_latches(get(), error));
+    }
+    [[nodiscard]] Latch latch(const std::string &id, Level level = Level::dc, LatchKind kind = LatchKind::count_down,
+                              std::chrono::milliseconds ttl = use_default) const {
+        detail::ErrorOut error;
+        dlm_latch *latch = nullptr;
+        error.check(dlm_manager_latch(get(), detail::text(id), static_cast<std::int32_t>(level),
+                                      static_cast<std::int32_t>(kind), detail::ms(ttl), &latch, error));
+        return Latch(latch);
     }
     dlm_stats stats() const {
         detail::ErrorOut error;

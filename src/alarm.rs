@@ -5,15 +5,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
-
 use crate::time::Moment;
 
-/// After somebody has read the descriptor, contrary to what they were told, it is readable again this
-/// soon. While nobody reads, the kernel does nothing at these intervals.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+use elsewhere::{arm, timer};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use linux::{arm, timer};
 
 #[derive(Debug)]
 pub(crate) struct Alarm {
@@ -22,21 +19,14 @@ pub(crate) struct Alarm {
 
 impl Alarm {
     pub(crate) fn at(moment: Moment) -> io::Result<Alarm> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let alarm = Alarm { timer: timerfd_create(TimerfdClockId::Boottime, flags)? };
+        let alarm = Alarm { timer: timer()? };
         alarm.set(moment)?;
         Ok(alarm)
     }
 
     /// Not readable from now until `moment`; readable at once where that has passed.
     pub(crate) fn set(&self, moment: Moment) -> io::Result<()> {
-        // Zero would switch the timer off.
-        let nanos = moment.as_nanos().max(1);
-        let value =
-            Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ };
-        let setting = Itimerspec { it_interval: AGAIN, it_value: value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
-        Ok(())
+        arm(&self.timer, moment)
     }
 }
 
@@ -46,16 +36,66 @@ impl AsFd for Alarm {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+
+    use crate::time::Moment;
+
+    /// After somebody has read the descriptor, contrary to what they were told, it is readable again
+    /// this soon. While nobody reads, the kernel does nothing at these intervals.
+    const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+    pub(super) fn timer() -> io::Result<OwnedFd> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(timerfd_create(TimerfdClockId::Boottime, flags)?)
+    }
+
+    pub(super) fn arm(timer: &OwnedFd, moment: Moment) -> io::Result<()> {
+        // Zero would switch the timer off.
+        let nanos = moment.as_nanos().max(1);
+        // No moment is further than 584 years from the start of the machine.
+        let value =
+            Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ };
+        let setting = Itimerspec { it_interval: AGAIN, it_value: value };
+        timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &setting)?;
+        Ok(())
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod elsewhere {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use crate::time::Moment;
+
+    pub(super) fn timer() -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn arm(_: &OwnedFd, _: Moment) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
 mod tests {
     use std::time::Duration;
 
     use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::time::Timespec;
 
     use super::*;
 
     fn readable(alarm: &Alarm, wait_ms: i64) -> bool {
-        let timeout = Timespec { tv_sec: wait_ms / 1000, tv_nsec: (wait_ms % 1000) as i64 * 1_000_000 };
+        let timeout = Timespec { tv_sec: wait_ms / 1000, tv_nsec: wait_ms % 1000 * 1_000_000 };
         poll(&mut [PollFd::new(alarm, PollFlags::IN)], Some(&timeout)).unwrap() == 1
     }
 

@@ -488,7 +488,11 @@ impl State {
         while batch.len() < BATCH_MAX {
             let Some(((due, _), key)) = self.due.first_key_value() else { break };
             let (due, key) = (*due, Arc::clone(key));
-            let Some(entry) = self.entries.get_mut(&key) else { break };
+            let Some(entry) = self.entries.get_mut(&key) else {
+                debug_assert!(false, "what is due is on the board");
+                self.due.pop_first();
+                continue;
+            };
             if due > now.after(entry.pause / EARLY) {
                 break;
             }

@@ -31,7 +31,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const MS: Duration = Duration::from_millis(1);
 
 /// The keys that every store URI takes, in the order in which they are documented.
-pub(crate) const MANAGER_KEYS: [&str; 11] = [
+pub(crate) const MANAGER_KEYS: [&str; 12] = [
     "client",
     "farm",
     "ttl",
@@ -40,6 +40,7 @@ pub(crate) const MANAGER_KEYS: [&str; 11] = [
     "timeout",
     "names",
     "purpose",
+    "strict",
     "latch_ttl",
     "poll",
     "watchers",
@@ -162,8 +163,22 @@ impl Options {
         self.given.remove(key)
     }
 
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
     pub(crate) fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
         self.take(key).map(|text| parse_duration(key, &text)).transpose()
+    }
+
+    pub(crate) fn take_flag(&mut self, key: &'static str) -> Result<Option<bool>> {
+        match self.take(key).as_deref() {
+            None => Ok(None),
+            Some("true") => Ok(Some(true)),
+            Some("false") => Ok(Some(false)),
+            Some(other) => Err(Error::invalid(key, other, "true or false")),
+        }
     }
 
     /// # Errors

@@ -1,17 +1,13 @@
 //! One grant of a lock: held, renewed, released, lost.
 
 use std::fmt;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::alarm::Alarm;
 use crate::error::{Error, Result};
 use crate::lease_token::LeaseToken;
@@ -24,9 +20,6 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A renewal of a lease that is almost over is given this time all the same.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
-
-/// End of a lease that was released or found lost.
-const OVER: Moment = Moment::from_nanos(0);
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -59,7 +52,6 @@ pub(crate) struct Core {
     may_reappear: bool,
     held: Mutex<Held>,
     /// Made by the first [`Lease::lost_fd`], under `held`; goes off at `ends`.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
     alarm: OnceLock<Alarm>,
 }
 
@@ -95,7 +87,6 @@ impl Core {
                 ends,
                 release_failed: false,
             }),
-            #[cfg(any(target_os = "linux", target_os = "android"))]
             alarm: OnceLock::new(),
         }
     }
@@ -107,7 +98,6 @@ impl Core {
     /// For holders of the lock `held` only, so that the alarm agrees with `ends`.
     fn set_ends(&self, ends: Moment) {
         self.ends.store(ends.as_nanos(), Ordering::Release);
-        #[cfg(any(target_os = "linux", target_os = "android"))]
         if let Some(alarm) = self.alarm.get()
             && let Err(error) = alarm.set(ends)
         {
@@ -120,7 +110,7 @@ impl Core {
         let mut held = self.held.lock();
         let Some(proof) = held.proof.clone() else { return Ok(false) };
         // Before the store is asked: from the moment the request arrives another may hold the lock.
-        self.set_ends(OVER);
+        self.set_ends(Moment::OVER);
         match manager.store.release(&self.name, &proof, by) {
             Ok(answer) => {
                 held.proof = None;
@@ -213,7 +203,6 @@ impl Lease {
     ///
     /// # Errors
     /// FORKED; INTERNAL_ERROR when the process has no descriptor left.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub fn lost_fd(&self) -> Result<BorrowedFd<'_>> {
         self.manager.not_forked()?;
         if let Some(alarm) = self.core.alarm.get() {
@@ -272,7 +261,7 @@ impl Lease {
             }
             Ok(None) => {
                 held.proof = None;
-                self.core.set_ends(OVER);
+                self.core.set_ends(Moment::OVER);
                 self.manager.forget(&self.core);
                 Err(self.core.lost("another holds it, or nobody does since it ran out"))
             }

@@ -9,7 +9,7 @@
 //! use std::time::Duration;
 //!
 //! let manager = LockManager::builder()
-//!     .store_uri("memory:") // or embedded:, or hbase://master:16000/locks
+//!     .store_uri("memory:") // or embedded:, hbase://..., aerospike://...
 //!     .client("order-service")
 //!     .farm("dc1")
 //!     .open()?;
@@ -32,7 +32,7 @@
 //!     |            |        |          |         who wait for a latch; the others park
 //!     |     store::LockStore  store::LatchStore  each answer: it happened, it did not, or it is in doubt
 //!     |        |       |        |
-//!     |     memory  embedded  hbase
+//!     |     memory  embedded  hbase  aerospike
 //!     |
 //!     +--> watcher                               the library's threads: look at latches for the board, free
 //!                                                what requests in doubt may have taken
@@ -54,10 +54,10 @@
 //!
 //! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused.
 //!
-//! All types are `Send + Sync` unless they say otherwise. There is no async runtime, and no thread until
+//! All types are `Send + Sync` unless they say otherwise. There is no async runtime to be seen
+//! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
 //! one is needed.
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod alarm;
 mod board;
 mod cancel;
@@ -95,7 +95,9 @@ pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
 pub use manager::{Builder, LockManager, Stats};
-pub use store::{Fence, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who};
+pub use store::{
+    Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
+};
 pub use time::{Deadline, Moment};
 
 /// What the documentation says of threads, checked.

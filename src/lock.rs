@@ -156,17 +156,21 @@ impl Lock {
     }
 
     fn ask(&self, ask: Ask, ttl: Duration) -> Result<Answer<Lease>> {
-        if ask == Ask::Look {
-            self.manager.usable()?;
-            let by = Deadline::after(self.manager.settings.timeout);
-            if let Some(holder) = self.manager.store.holder(&self.name, by)? {
-                return Ok(Answer::Busy(Some(holder)));
-            }
+        if ask == Ask::Look
+            && let Some(holder) = self.holder()?
+        {
+            return Ok(Answer::Busy(Some(holder)));
         }
         self.manager.attempt(&self.name, ttl)
     }
 
-    fn unavailable(&self, holder: Option<Holder>, waited: Duration) -> Error {
+    /// Who holds the lock. One read of the store.
+    pub(crate) fn holder(&self) -> Result<Option<Holder>> {
+        self.manager.usable()?;
+        self.manager.store.holder(&self.name, Deadline::after(self.manager.settings.timeout))
+    }
+
+    pub(crate) fn unavailable(&self, holder: Option<Holder>, waited: Duration) -> Error {
         Error::LockUnavailable { name: self.name.to_string(), waited, holder: holder.map(Box::new) }
     }
 }

@@ -20,8 +20,8 @@ use crate::lease_token::LeaseToken;
 use crate::lock::Lock;
 use crate::queue::{Answer, Queue};
 use crate::store::{
-    Acquired, Attempt, Grant, LatchName, LatchStore, Level, LockName, LockStore, NamePolicy, Proof, Released,
-    Who,
+    Acquired, Attempt, Finding, Grade, Grant, LatchName, LatchStore, Level, LockName, LockStore, NamePolicy,
+    Proof, Released, Who,
 };
 use crate::time::{Deadline, Moment, wall_ms};
 use crate::uri::StoreUri;
@@ -91,11 +91,12 @@ pub struct Builder {
     latch_ttl: Option<Duration>,
     poll: Option<Duration>,
     watchers: Option<usize>,
+    strict: Option<bool>,
 }
 
 impl Builder {
-    /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path`, `hbase://master:16000/table` or
-    /// `hbase+thrift://host:9090/table`, with options as `?key=value&...`. Unless set: `embedded:`.
+    /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path`, `hbase://master:16000/table`,
+    /// `hbase+thrift://host:9090/table` or `aerospike://host:3000/namespace/setSuffix`, with options as `?key=value&...`. Unless set: `embedded:`.
     pub fn store_uri(mut self, uri: &str) -> Builder {
         self.uri = Some(uri.to_owned());
         self
@@ -185,6 +186,13 @@ impl Builder {
         self
     }
 
+    /// Whether to refuse a store of which [`examine`](LockManager::examine) finds that it does not do for
+    /// locks. Default: no, nothing is examined.
+    pub fn strict(mut self, strict: bool) -> Builder {
+        self.strict = Some(strict);
+        self
+    }
+
     /// Checks the settings, then opens the store. Creates nothing in it: see
     /// [`initialize`](LockManager::initialize).
     ///
@@ -208,6 +216,7 @@ impl Builder {
         let purpose = options.take("purpose");
         let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll"];
         let [ttl, wait, retry, timeout, latch_ttl, poll] = durations.map(|key| options.take_duration(key));
+        let strict = options.take_flag("strict")?.unwrap_or(false);
         let watchers = options.take_number("watchers", 0, usize::MAX)?;
         let names = options.take_names()?;
         let settings = Settings {
@@ -244,7 +253,11 @@ impl Builder {
             held: Mutex::new(Some(HashMap::new())),
             closed: AtomicBool::new(false),
         };
-        Ok(LockManager { inner: Arc::new(inner) })
+        let manager = LockManager { inner: Arc::new(inner) };
+        if self.strict.unwrap_or(strict) {
+            manager.refuse_failures()?
+        }
+        Ok(manager)
     }
 }
 
@@ -271,6 +284,48 @@ impl LockManager {
     pub fn initialize(&self) -> Result<()> {
         self.inner.usable()?;
         self.inner.store.initialize(self.inner.by_for_tables())
+    }
+
+    /// Looks at the store with a lock's eyes: what its version, schema and settings mean, how far its
+    /// clock is from ours, whether a lock can be taken, renewed and released, and how long a look takes.
+    /// Writes one lock of its own, and what a lock leaves behind. Blocks, up to a few store time-outs.
+    ///
+    /// A store that cannot be reached is a finding, too.
+    ///
+    /// # Errors
+    /// CLOSED; FORKED.
+    pub fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.usable()?;
+        let timeout = self.inner.settings.timeout;
+        let mut found = match self.inner.store.examine(Deadline::after(timeout)) {
+            Ok(found) => found,
+            Err(error) => {
+                let advice = "check that the store is up, that the URI names it, and what it logs";
+                return Ok(vec![Finding::fail("reach", error.chain(), advice)]);
+            }
+        };
+        match self.inner.probe(Deadline::after(timeout)) {
+            Ok(look) => {
+                found.push(Finding::ok("a lock", "is taken, renewed and released"));
+                found.push(Finding::latency(look));
+            }
+            Err(error) => {
+                let advice = "`dlm init` makes what is missing; otherwise see the findings above";
+                found.push(Finding::fail("a lock", error.chain(), advice));
+            }
+        }
+        Ok(found)
+    }
+
+    fn refuse_failures(&self) -> Result<()> {
+        match self.examine()?.into_iter().find(|finding| finding.grade == Grade::Fail) {
+            None => Ok(()),
+            Some(finding) => Err(Error::RetriesExhausted {
+                store: self.store(),
+                what: format!("strict=true was asked for, and {finding}"),
+                source: None,
+            }),
+        }
     }
 
     /// The lock `id` of this manager's client id. No I/O.
@@ -327,6 +382,11 @@ impl LockManager {
         self.inner.usable()?;
         let grant = Grant { proof, fence, since: now, may_reappear: false };
         self.inner.hold(Core::ending(name, grant, ttl, now.after(left)))
+    }
+
+    #[cfg(feature = "capi")]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.inner.settings
     }
 
     /// What is going on right now, for a program's own gauges. Takes locks of the library for a moment.
@@ -409,6 +469,31 @@ impl Inner {
                 })
             }
             Err(error) => Err(error.while_(format!("acquiring lock {name}"))),
+        }
+    }
+
+    /// Takes a lock that nobody else has a use for, through all that may happen to one; how long a look
+    /// at it takes.
+    fn probe(&self, by: Deadline) -> Result<Duration> {
+        const TTL: Duration = Duration::from_secs(60);
+        let id = format!("dlm doctor {:016x}", fastrand::u64(..));
+        let name = LockName::new(Level::Xdc, &self.settings.client, None, &id, self.settings.names)?;
+        let attempt = Attempt { name: &name, ttl: TTL, who: &self.who, by };
+        let odd = |what: &str| Error::Internal { what: what.to_owned(), source: None };
+        let Acquired::Granted(grant) = self.store.acquire(attempt, &mut Vec::new())? else {
+            return Err(odd("a lock of a name that nobody has used is held"));
+        };
+        let mut look = Duration::MAX;
+        for _ in 0..5 {
+            let before = Moment::now();
+            self.store.holder(&name, by)?.ok_or_else(|| odd("a lock that was granted is free"))?;
+            look = look.min(Moment::now().since(before));
+        }
+        let renewed = self.store.renew(&name, &grant.proof, TTL, by)?;
+        let proof = renewed.ok_or_else(|| odd("a lock that was granted cannot be renewed"))?;
+        match self.store.release(&name, &proof, by)? {
+            Released::NotOurs => Err(odd("a lock that was granted cannot be released")),
+            Released::Freed | Released::Gone => Ok(look),
         }
     }
 

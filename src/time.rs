@@ -21,6 +21,11 @@ const CLOCK: ClockId = ClockId::Monotonic;
 pub struct Moment(u64);
 
 impl Moment {
+    /// Later than every moment that comes.
+    pub(crate) const NEVER: Moment = Moment(u64::MAX);
+    /// The start of the machine: long over.
+    pub(crate) const OVER: Moment = Moment(0);
+
     /// Now. Costs some tens of nanoseconds and no system call on Linux.
     pub fn now() -> Moment {
         let time = clock_gettime(CLOCK);
@@ -29,7 +34,7 @@ impl Moment {
     }
 
     /// From the nanoseconds that [`as_nanos`](Moment::as_nanos) gave on this machine since its start.
-    pub const fn from_nanos(nanos: u64) -> Moment {
+    pub fn from_nanos(nanos: u64) -> Moment {
         Moment(nanos)
     }
 

@@ -7,8 +7,8 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::store::{LockStore, MemoryStore};
 
-const SCHEMES: &str = "memory:, embedded:, embedded:/path, hbase://master:16000,master2:16000/table or \
-                       hbase+thrift://host:9090/table";
+const SCHEMES: &str = "memory:, embedded:, embedded:/path, hbase://master:16000,master2:16000/table, \
+                       hbase+thrift://host:9090/table or aerospike://host:3000,host2/namespace/setSuffix";
 
 /// A URI taken apart, nothing opened yet.
 #[derive(Debug)]
@@ -34,6 +34,15 @@ enum Place {
     Hbase {
         masters: String,
         table: String,
+    },
+    #[cfg_attr(
+        not(feature = "aerospike"),
+        allow(dead_code, reason = "parsed to say which feature is missing")
+    )]
+    Aerospike {
+        hosts: String,
+        namespace: String,
+        suffix: String,
     },
 }
 
@@ -66,6 +75,20 @@ impl StoreUri {
                     checked_address(master)?;
                 }
                 Place::Hbase { masters: masters.to_owned(), table: checked_table(&decode(table)?)? }
+            }
+            ("aerospike", place) => {
+                let (hosts, place) =
+                    place.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
+                let (namespace, suffix) = place.split_once('/').ok_or_else(refuse)?;
+                if hosts.contains('@') {
+                    let allowed = "hosts without user and password: see the option user";
+                    return Err(Error::invalid("store address", without_secrets(hosts), allowed));
+                }
+                Place::Aerospike {
+                    hosts: hosts.to_owned(),
+                    namespace: decode(namespace)?,
+                    suffix: decode(suffix)?,
+                }
             }
             _ => return Err(refuse()),
         };
@@ -102,6 +125,14 @@ impl StoreUri {
             #[cfg(feature = "hbase")]
             Place::Hbase { masters, table } => {
                 Ok(Arc::new(crate::store::HbaseStore::native(&masters, &table, self.options)?))
+            }
+            #[cfg(feature = "aerospike")]
+            Place::Aerospike { hosts, namespace, suffix } => {
+                Ok(Arc::new(crate::store::AerospikeStore::open(&hosts, &namespace, &suffix, self.options)?))
+            }
+            #[cfg(not(feature = "aerospike"))]
+            Place::Aerospike { .. } => {
+                Err(Error::invalid("store scheme", "aerospike", "this build lacks the feature `aerospike`"))
             }
             #[cfg(not(feature = "hbase"))]
             Place::HbaseThrift { .. } | Place::Hbase { .. } => {

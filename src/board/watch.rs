@@ -1,18 +1,24 @@
 //! Where threads that wait for a latch park, and what they are told.
 
-use std::sync::Arc;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Key;
+use crate::alarm::Alarm;
 use crate::error::Error;
+use crate::time::Moment;
 
 /// What those share who wait for one latch.
 pub(crate) struct Watch {
     pub(crate) key: Arc<Key>,
     state: Mutex<Seen>,
     wake: Condvar,
+    /// Made by the first who asks for it, under `state`; goes off at the end.
+    alarm: OnceLock<Alarm>,
 }
 
 /// What is known to those who wait.
@@ -38,7 +44,7 @@ pub(crate) enum End {
 
 impl Watch {
     pub(super) fn new(key: Arc<Key>) -> Watch {
-        Watch { key, state: Mutex::default(), wake: Condvar::new() }
+        Watch { key, state: Mutex::default(), wake: Condvar::new(), alarm: OnceLock::new() }
     }
 
     pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -56,8 +62,25 @@ impl Watch {
         self.wake.notify_all();
     }
 
+    /// A descriptor that is readable once the watch has ended.
+    pub(crate) fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(alarm) = self.alarm.get() {
+            return Ok(alarm.as_fd());
+        }
+        let seen = self.state.lock();
+        let alarm = Alarm::at(if seen.end.is_some() { Moment::OVER } else { Moment::NEVER })?;
+        Ok(self.alarm.get_or_init(|| alarm).as_fd())
+    }
+
     pub(super) fn end(&self, end: End) {
-        self.state.lock().end.get_or_insert(end);
+        let mut seen = self.state.lock();
+        seen.end.get_or_insert(end);
+        if let Some(alarm) = self.alarm.get()
+            && let Err(error) = alarm.set(Moment::OVER)
+        {
+            log::error!("the descriptor of latch {} was not set: {error}", self.key.0);
+        }
+        drop(seen);
         self.wake.notify_all();
     }
 

@@ -40,7 +40,7 @@ impl Who {
 
     /// `pid:u32 start:u64 host_len:u8 host purpose_len:u8 purpose`, integers big-endian. Part of the
     /// records of HBase and of the embedded store.
-    #[cfg(any(feature = "embedded", feature = "hbase"))]
+    #[cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
     pub(crate) fn encode_into(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.pid.to_be_bytes());
         out.extend_from_slice(&self.start_ms.to_be_bytes());
@@ -55,7 +55,7 @@ impl Who {
 
     /// What [`encode_into`](Who::encode_into) wrote; `None` for anything else. Bytes behind it are
     /// left to later versions.
-    #[cfg(any(feature = "embedded", feature = "hbase"))]
+    #[cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Who> {
         let (pid, rest) = bytes.split_first_chunk::<4>()?;
         let (start_ms, rest) = rest.split_first_chunk::<8>()?;
@@ -65,7 +65,7 @@ impl Who {
     }
 }
 
-#[cfg(any(feature = "embedded", feature = "hbase"))]
+#[cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
 fn part(bytes: &[u8]) -> Option<(String, &[u8])> {
     let (&len, rest) = bytes.split_first()?;
     let (part, rest) = rest.split_at_checked(usize::from(len))?;
@@ -121,12 +121,12 @@ impl fmt::Display for Holder {
 mod tests {
     use super::*;
 
-    #[cfg(any(feature = "embedded", feature = "hbase"))]
+    #[cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
     fn sample() -> Who {
         Who { host: "höst-1".into(), pid: 4242, start_ms: 1_700_000_000_123, purpose: "nightly job".into() }
     }
 
-    #[cfg(any(feature = "embedded", feature = "hbase"))]
+    #[cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
     #[test]
     fn what_is_written_is_read_back_and_cut_records_are_refused() {
         let mut bytes = Vec::new();
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(Who::decode(&bytes), Some(sample()), "later versions may append");
     }
 
-    #[cfg(any(feature = "embedded", feature = "hbase"))]
+    #[cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
     #[test]
     fn an_overlong_part_is_cut_not_wrapped() {
         let who = Who { purpose: "p".repeat(300), ..sample() };

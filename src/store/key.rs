@@ -99,6 +99,17 @@ impl LockName {
         &self.key
     }
 
+    /// The farm of a lock of level DC, and `<client>#<id>`. A farm id that contains `#`, which only
+    /// [`NamePolicy::Compat`] allows, is cut there.
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn farm_and_rest(&self) -> (Option<&str>, &str) {
+        let (level, rest) = self.key.split_once('#').unwrap_or(("", &self.key));
+        match rest.split_once('#') {
+            Some((farm, rest)) if level == "DC" => (Some(farm), rest),
+            _ => (None, rest),
+        }
+    }
+
     /// Row of the lock in HBase: one byte of hash, so that names spread over the table's 256
     /// pre-splits, then the key. (PhonePe DLM 1.0.1, through hbasewd's one-byte hash distributor.)
     pub fn hbase_row(&self) -> Vec<u8> {

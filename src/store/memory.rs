@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::latch_record::{LatchRecord, check_participant};
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchName, LatchStore, Level, LockName, LockStore,
-    NewLatch, OwnerToken, Proof, Released, Roster, Step, Stepped, Who,
+    Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchName, LatchStore, Level, LockName,
+    LockStore, NewLatch, OwnerToken, Proof, Released, Roster, Step, Stepped, Who,
 };
 use crate::error::{Error, Result};
 use crate::time::{self, Deadline, Moment};
@@ -152,6 +152,11 @@ impl LockStore for MemoryStore {
             fence: record.as_ref().map(|record| record.fence),
             holder: record.map(|record| record.holder()),
         })
+    }
+
+    fn examine(&self, _by: Deadline) -> Result<Vec<Finding>> {
+        let advice = "for tests: other processes do not see these locks";
+        Ok(vec![Finding::warn("reach", "this process alone", advice)])
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -7,8 +7,11 @@
 //! The module is public so that a program can wrap a store, for example to inject faults into its own
 //! tests. It follows the library's needs: expect additions in minor versions.
 
+#[cfg(feature = "aerospike")]
+mod aerospike;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod finding;
 #[cfg(feature = "hbase")]
 mod hbase;
 mod holder;
@@ -18,6 +21,8 @@ mod latch_record;
 mod memory;
 mod names;
 mod proof;
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +32,11 @@ use crate::error::Result;
 use crate::time::{Deadline, Moment};
 use crate::uri::StoreUri;
 
+#[cfg(feature = "aerospike")]
+pub use self::aerospike::AerospikeStore;
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;
+pub use finding::{Finding, Grade};
 #[cfg(feature = "hbase")]
 pub use hbase::HbaseStore;
 #[cfg(all(feature = "hbase", fuzzing))]
@@ -163,6 +171,12 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Holder and last fence, for people.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection>;
+
+    /// What the store's version and configuration mean for locks. Changes nothing in the store.
+    fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
+        let _ = by;
+        Ok(Vec::new())
+    }
 
     /// The latches kept in the same store; `None` where a store has locks only.
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));
 
-    OK(dlm_lock_acquire_within(lock, 200, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lock_acquire_within(lock, 3000, DLM_DEFAULT, NULL, &lease, &error));
     OK(dlm_lease_lost_fd(lease, &fd, &error));
     OK(dlm_lease_lost_fd(lease, &again, &error));
     CHECK(fd == again && fd >= 0);

@@ -26,6 +26,7 @@ template <typename T> constexpr bool is_owner() {
            std::is_nothrow_move_assignable_v<T> && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 }
 static_assert(is_owner<dlm::Manager>() && is_owner<dlm::Lock>() && is_owner<dlm::Lease>());
+static_assert(is_owner<dlm::Latch>() && is_owner<dlm::Watch>());
 static_assert(is_owner<dlm::Cancel>() && is_owner<dlm::IdLock>() && is_owner<dlm::KeyLock>());
 static_assert(!std::is_copy_constructible_v<dlm::IdLock::Guard> && !std::is_copy_constructible_v<dlm::KeyLock::Guard>);
 
@@ -92,6 +93,35 @@ static void leases(const char *uri) {
     CHECK(status_of([&] { (void)lock.try_acquire(); }) == DLM_CLOSED);
 }
 
+static void latches(const char *uri) {
+    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"farm", "dc1"}});
+    manager.initialize_latches();
+    const dlm::Latch latch = manager.latch("loaded");
+    CHECK(status_of([&] { (void)latch.count(); }) == DLM_NOT_FOUND);
+    latch.create_for({"worker-1", "worker-2"});
+    CHECK(status_of([&] { latch.create(2); }) == DLM_ALREADY_EXISTS && !latch.get_or_create(7));
+    CHECK(latch.count() == 2 && !latch.await_open_for(10ms));
+    const dlm::Watch watch = latch.watch();
+    pollfd polled{watch.fd(), POLLIN, 0};
+    CHECK(!watch.is_open() && poll(&polled, 1, 0) == 0);
+    CHECK(latch.count_down_as("worker-1") && !latch.count_down_as("worker-1"));
+    CHECK(latch.pending() == std::vector<std::string>{"worker-2"});
+    std::thread waiter([&] { latch.await_open(); });
+    latch.count_down();
+    waiter.join();
+    CHECK(poll(&polled, 1, 30000) == 1 && watch.is_open());
+    CHECK(status_of([&] { latch.count_up(); }) == DLM_INVALID_ARGUMENT);
+    const dlm::Latch crew = manager.latch("crew", dlm::Level::xdc, dlm::LatchKind::count_up_down, 1h);
+    CHECK(crew.get_or_create(0));
+    crew.count_up();
+    CHECK(crew.count() == 1);
+    dlm::Cancel cancel;
+    cancel.trigger();
+    CHECK(status_of([&] { crew.await_open(&cancel); }) == DLM_CANCELLED);
+    manager.latch("nobody").create_for({});
+    manager.latch("nobody").await_open();
+}
+
 static void refusals(const char *uri) {
     CHECK(status_of([&] { dlm::Manager(uri, {{"clinet", "a"}}); }) == DLM_INVALID_ARGUMENT);
     CHECK(status_of([&] { dlm::Manager("redis:"); }) == DLM_INVALID_ARGUMENT);
@@ -131,6 +161,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     CHECK(dlm::version() == DLM_VERSION);
     leases(argv[1]);
+    latches(argv[1]);
     refusals(argv[1]);
     locks_by_id();
     CHECK(dlm_handles_open() == 0);

@@ -167,12 +167,12 @@ fn names_are_made_of_flag_before_variable_before_uri_before_default() {
 fn help_tells_of_every_command_and_status() {
     let shell = Shell::new();
     let help = shell.run(&["--help"]).ok().out;
-    for command in ["run", "acquire", "renew", "release", "show", "latch", "init", "demo"] {
+    for command in ["run", "acquire", "renew", "release", "show", "latch", "init", "doctor", "demo"] {
         assert!(help.lines().any(|line| line.starts_with(&format!("  {command} "))), "{command}: {help}");
         let own = shell.run(&[command, "--help"]).ok().out;
         assert!(own.contains("Usage: dlm") && own.contains("--store"), "{own}");
     }
-    for status in ["64", "66", "69", "70", "73", "74", "75", "77", "128"] {
+    for status in ["64", "66", "69", "70", "73", "74", "75", "77", "78", "128"] {
         assert!(help.contains(status), "{status}");
     }
     assert!(!help.contains("__"), "hidden commands show: {help}");
@@ -210,6 +210,22 @@ fn a_full_disk_is_told() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     let child = shell.dlm(&["show", "x"]).stdout(full()).spawn().unwrap();
     super::Running(Some(child)).finish().fails_with(70);
+}
+
+#[test]
+fn the_doctor_tells_of_the_store_in_lines_or_in_json() {
+    let shell = Shell::new();
+    let told = shell.run(&["doctor"]).ok().out;
+    let mut lines = told.lines();
+    assert_eq!(lines.next(), Some(shell.store.as_str()), "{told}");
+    assert!(lines.all(|line| line.starts_with("OK    ")), "{told}");
+    let told = shell.json(&["--json", "doctor"]);
+    assert_eq!((&told["store"], &told["grade"]), (&shell.store.as_str().into(), &"OK".into()));
+    assert!(told["findings"].as_array().unwrap().iter().any(|finding| finding["topic"] == "a lock"));
+    let down = ["--store", "hbase+thrift://127.0.0.1:1/table", "doctor"];
+    let down = shell.run(&down);
+    assert!(down.out.lines().any(|line| line.starts_with("FAIL  reach: ")), "{}", down.out);
+    assert_eq!(down.status.code(), Some(78));
 }
 
 #[test]

@@ -307,3 +307,20 @@ pub(crate) fn initializing_from_many_threads_does_no_harm(site: &Site) {
     });
     assert!(lease.release().unwrap());
 }
+
+pub(crate) fn examining_a_store_that_does_finds_no_failure(site: &Site) {
+    let manager = site.manager();
+    let lease = manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap();
+    let found = manager.examine().unwrap();
+    assert!(found.iter().all(|finding| finding.grade < dlm::Grade::Fail), "{found:?}");
+    for topic in ["a lock", "latency"] {
+        assert_eq!(found.iter().filter(|finding| finding.topic == topic).count(), 1, "{found:?}");
+    }
+    assert!(found.len() > 2, "the store tells nothing of itself: {found:?}");
+    // Who warns says what to do.
+    let silent = |finding: &&dlm::Finding| finding.grade > dlm::Grade::Ok && finding.advice.is_empty();
+    assert_eq!(found.iter().find(silent), None);
+    assert!(lease.release().unwrap());
+    manager.close().unwrap();
+    assert_eq!(code(manager.examine()), Code::Closed);
+}

@@ -262,6 +262,7 @@ macro_rules! contract {
             a_text_of_a_released_lease_has_no_power,
             closing_frees_what_is_held_and_ends_everything,
             initializing_from_many_threads_does_no_harm,
+            examining_a_store_that_does_finds_no_failure,
         }
         contract! { $site => leases:
             a_late_release_says_lost_and_leaves_the_next_holder_alone,

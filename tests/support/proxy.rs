@@ -1,9 +1,8 @@
-//! A gateway that does what networks do: it stands between a client and the real gateway and loses,
-//! delays, cuts or replaces chosen messages.
+//! A server that does what networks do: it stands between a client and the real server, here called the
+//! gateway, and loses, delays, cuts or replaces chosen messages.
 //!
-//! Messages are told apart by reading Thrift's binary encoding, as far as finding their end takes: the
-//! gateway speaks it without frames. A message is passed on only when it is whole, so that "the reply
-//! was lost" always means that the request had been carried out.
+//! A message is passed on only when it is whole, so that "the reply was lost" always means that the
+//! request had been carried out.
 //!
 //! Every thread is named, ends with its connection, and is joined when the proxy is dropped.
 
@@ -17,6 +16,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use self::dialect::Dialect;
+
+#[path = "dialect.rs"]
+mod dialect;
 
 /// What happens to one request and its reply.
 #[derive(Clone)]
@@ -69,6 +73,8 @@ struct Rule {
     after: usize,
     /// Requests to hit then.
     times: usize,
+    /// Of those, one in so many is hit, by chance.
+    one_in: usize,
     fault: Fault,
 }
 
@@ -76,6 +82,8 @@ struct Rule {
 type Storm = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
 
 struct Shared {
+    dialect: Dialect,
+    address: SocketAddr,
     gateway: SocketAddr,
     stopping: AtomicBool,
     rules: Mutex<Vec<Rule>>,
@@ -99,11 +107,22 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// In front of `gateway`, passing everything on until told otherwise.
+    /// In front of HBase's `gateway`, passing everything on until told otherwise.
     pub(crate) fn before(gateway: SocketAddr) -> Proxy {
+        Proxy::speaking(Dialect::Thrift, gateway)
+    }
+
+    /// In front of an Aerospike node. Clients are told that the node's address is the proxy's.
+    pub(crate) fn before_aerospike(node: SocketAddr) -> Proxy {
+        Proxy::speaking(Dialect::Aerospike, node)
+    }
+
+    fn speaking(dialect: Dialect, gateway: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
+            dialect,
+            address,
             gateway,
             stopping: AtomicBool::new(false),
             rules: Mutex::default(),
@@ -134,7 +153,12 @@ impl Proxy {
 
     /// Of the requests of `method` from now on, `times` meet `fault` after `after` went well.
     pub(crate) fn later(&self, method: &'static str, after: usize, times: usize, fault: Fault) {
-        self.shared.rules.lock().push(Rule { method, after, times, fault });
+        self.shared.rules.lock().push(Rule { method, after, times, one_in: 1, fault });
+    }
+
+    /// From now on one request of `method` in so many meets `fault`, by chance.
+    pub(crate) fn sometimes(&self, method: &'static str, one_in: usize, fault: Fault) {
+        self.shared.rules.lock().push(Rule { method, after: 0, times: usize::MAX, one_in, fault });
     }
 
     /// Asks `storm` about each request from now on, by its method.
@@ -239,34 +263,34 @@ fn serve(client: TcpStream, shared: &Shared) -> io::Result<()> {
 
 fn pass_messages(mut client: &TcpStream, mut gateway: &TcpStream, shared: &Shared) -> io::Result<()> {
     loop {
-        let request = read_message(client)?;
+        let request = read_message(client, shared.dialect)?;
         match shared.fault_for(&request) {
             None => {
                 gateway.write_all(&request)?;
-                client.write_all(&read_message(gateway)?)?;
+                client.write_all(&reply(gateway, shared)?)?;
             }
             Some(Fault::LoseReply) => {
                 gateway.write_all(&request)?;
-                read_message(gateway)?;
+                reply(gateway, shared)?;
                 return Ok(());
             }
             Some(Fault::LoseRequest) => return Ok(()),
             Some(Fault::Twice) => {
                 gateway.write_all(&request)?;
-                read_message(gateway)?;
+                reply(gateway, shared)?;
                 gateway.write_all(&request)?;
-                client.write_all(&read_message(gateway)?)?;
+                client.write_all(&reply(gateway, shared)?)?;
             }
             Some(Fault::CutReply(bytes)) => {
                 gateway.write_all(&request)?;
-                let reply = read_message(gateway)?;
+                let reply = reply(gateway, shared)?;
                 client.write_all(&reply[..bytes.min(reply.len() - 1)])?;
                 return Ok(());
             }
             Some(Fault::Keep(gate)) => {
                 gate.pass();
                 gateway.write_all(&request)?;
-                let reply = read_message(gateway)?;
+                let reply = reply(gateway, shared)?;
                 shared.late.fetch_add(1, Ordering::SeqCst);
                 let _ = client.write_all(&reply);
             }
@@ -274,25 +298,25 @@ fn pass_messages(mut client: &TcpStream, mut gateway: &TcpStream, shared: &Share
                 client.shutdown(Shutdown::Both)?;
                 gate.pass();
                 gateway.write_all(&request)?;
-                read_message(gateway)?;
+                reply(gateway, shared)?;
                 shared.late.fetch_add(1, Ordering::SeqCst);
                 return Ok(());
             }
             Some(Fault::Swallow) => {
                 // Until the client has had enough.
-                read_message(client)?;
+                read_message(client, shared.dialect)?;
                 return Ok(());
             }
             Some(Fault::Drip(pause)) => {
                 gateway.write_all(&request)?;
-                for byte in read_message(gateway)? {
+                for byte in reply(gateway, shared)? {
                     client.write_all(&[byte])?;
                     thread::sleep(pause);
                 }
             }
             Some(Fault::Answer(bytes)) => {
                 client.write_all(&bytes)?;
-                read_message(client)?;
+                read_message(client, shared.dialect)?;
                 return Ok(());
             }
         }
@@ -301,13 +325,13 @@ fn pass_messages(mut client: &TcpStream, mut gateway: &TcpStream, shared: &Share
 
 impl Shared {
     fn fault_for(&self, request: &[u8]) -> Option<Fault> {
-        let method = method(request);
+        let method = self.dialect.method(request);
         self.requests.lock().push(method.clone());
         let mut rules = self.rules.lock();
         for rule in rules.iter_mut().filter(|rule| rule.method == method || rule.method == "*") {
             if rule.after > 0 {
                 rule.after -= 1;
-            } else if rule.times > 0 {
+            } else if rule.times > 0 && (rule.one_in == 1 || fastrand::usize(..rule.one_in) == 0) {
                 rule.times -= 1;
                 self.hits.fetch_add(1, Ordering::SeqCst);
                 return Some(rule.fault.clone());
@@ -319,19 +343,19 @@ impl Shared {
     }
 }
 
-/// The name in a message's header: version and kind, length, name, sequence number.
-fn method(message: &[u8]) -> String {
-    let length = u32::from_be_bytes(message[4..8].try_into().unwrap()) as usize;
-    String::from_utf8_lossy(&message[8..8 + length]).into_owned()
+/// The gateway's answer, as if the proxy were the gateway.
+fn reply(gateway: &TcpStream, shared: &Shared) -> io::Result<Vec<u8>> {
+    let reply = read_message(gateway, shared.dialect)?;
+    Ok(shared.dialect.readdressed(reply, shared.gateway, shared.address))
 }
 
 /// Reads one whole message. An error also when the other side ends or goes on after it: nobody here
 /// sends a second request before the first is answered.
-fn read_message(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
+fn read_message(mut stream: &TcpStream, dialect: Dialect) -> io::Result<Vec<u8>> {
     let mut message = Vec::new();
     let mut buffer = [0; 4096];
     loop {
-        match end_of_message(&message) {
+        match dialect.end_of_message(&message) {
             Some(end) if end == message.len() => return Ok(message),
             Some(_) => return Err(io::ErrorKind::InvalidData.into()),
             None => {}
@@ -339,75 +363,6 @@ fn read_message(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
         match stream.read(&mut buffer)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => message.extend_from_slice(&buffer[..count]),
-        }
-    }
-}
-
-/// Where the message at the beginning of `bytes` ends; `None` when that is not there yet.
-fn end_of_message(bytes: &[u8]) -> Option<usize> {
-    let mut at = Walk { bytes, at: 4 };
-    at.string()?;
-    at.skip(4)?;
-    at.structure()?;
-    Some(at.at)
-}
-
-/// A walk through Thrift's binary encoding.
-struct Walk<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl Walk<'_> {
-    fn skip(&mut self, count: usize) -> Option<()> {
-        self.at = self.at.checked_add(count).filter(|at| *at <= self.bytes.len())?;
-        Some(())
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.skip(1)?;
-        Some(self.bytes[self.at - 1])
-    }
-
-    fn count(&mut self) -> Option<usize> {
-        self.skip(4)?;
-        Some(u32::from_be_bytes(self.bytes[self.at - 4..self.at].try_into().ok()?) as usize)
-    }
-
-    fn string(&mut self) -> Option<()> {
-        let length = self.count()?;
-        self.skip(length)
-    }
-
-    fn structure(&mut self) -> Option<()> {
-        loop {
-            match self.byte()? {
-                0 => return Some(()),
-                kind => {
-                    self.skip(2)?;
-                    self.value(kind)?;
-                }
-            }
-        }
-    }
-
-    fn value(&mut self, kind: u8) -> Option<()> {
-        match kind {
-            2 | 3 => self.skip(1),
-            6 => self.skip(2),
-            8 => self.skip(4),
-            4 | 10 => self.skip(8),
-            11 => self.string(),
-            12 => self.structure(),
-            13 => {
-                let kinds = [self.byte()?, self.byte()?];
-                (0..self.count()?).try_for_each(|_| kinds.iter().try_for_each(|kind| self.value(*kind)))
-            }
-            14 | 15 => {
-                let kind = self.byte()?;
-                (0..self.count()?).try_for_each(|_| self.value(kind))
-            }
-            other => panic!("type {other} is none of Thrift's"),
         }
     }
 }

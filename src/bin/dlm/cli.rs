@@ -20,6 +20,7 @@ Exit status:
   75   the lock is held by someone else (run and acquire: -E sets another); the latch is not open in
        time
   77   the lease is lost, or the lock is not ours
+  78   the store does not do for locks (doctor)
   `dlm run` exits with the status of its command, 128 + N where signal N ended it, 126 if it
   cannot be executed, 127 if it is not found.
 
@@ -28,7 +29,9 @@ Stores:
   embedded:/path                      the same, in a directory of your choice
   hbase://master:16000/table          HBase, spoken to directly; make the table with `dlm init`
   hbase+thrift://host:9090/table      HBase through its Thrift1 gateway
-  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, names, purpose,
+  aerospike://host:3000/namespace/setSuffix
+                                      Aerospike
+  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, names, purpose, strict,
   latch_ttl, poll, watchers.
 
 Durations are a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
@@ -105,6 +108,12 @@ pub(crate) enum Action {
     Release(Release),
     /// Tell who holds a lock, for how long, and its fence
     Show(Show),
+    /// Look at the store: does it do for locks?
+    ///
+    /// Tells of its version, its settings, its clock and its speed, a line each: OK; WARN where locks work
+    /// and promise less than they could; FAIL where they do not work. Behind it stands what to do. Takes
+    /// and releases a lock of its own. The exit status is 78 if anything fails.
+    Doctor,
     /// Count down together, and wait until all have come
     ///
     /// A latch is a count in the store. Whoever makes it says how many count-downs it takes; it is open

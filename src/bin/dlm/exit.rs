@@ -22,6 +22,8 @@ pub(crate) const IN_DOUBT: u8 = 74;
 pub(crate) const UNAVAILABLE: u8 = 75;
 /// The lease ran out, or the lock is not ours.
 pub(crate) const LOST: u8 = 77;
+/// The store does not do for locks.
+pub(crate) const CONFIG: u8 = 78;
 /// As shells have it: the command was found and is no program; there is no such command.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;

@@ -7,11 +7,12 @@
 //! show      show, init                     signals   what was sent to us
 //! latch     counts, and waiting for them   renewal   the lease goes on
 //! demo/     processes that contend         process   the command and all that it started
-//! logger    warnings of the library
+//! logger    warnings of the library        doctor    does the store do for locks?
 //! ```
 
 mod cli;
 mod demo;
+mod doctor;
 mod exit;
 mod latch;
 mod lease;
@@ -46,6 +47,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Action::Release(release) => lease::release(global, release),
         Action::Show(show) => show::show(global, show),
         Action::Latch(action) => latch::latch(global, action),
+        Action::Doctor => doctor::doctor(global),
         Action::Init(init) => show::init(global, init),
         Action::Demo(demo) => demo::demo(global, demo),
         Action::DemoWorker(worker) => demo::worker::work(global, worker),

@@ -180,6 +180,16 @@ pub(super) fn wait(ms: i64) -> Outcome<Option<Duration>> {
     }
 }
 
+/// A wait for which no manager has a setting; `None` never ends.
+#[inline]
+pub(super) fn wait_without_default(ms: i64) -> Outcome<Option<Duration>> {
+    match u64::try_from(ms) {
+        Ok(ms) => Ok(Some(Duration::from_millis(ms))),
+        Err(_) if ms == DLM_FOREVER => Ok(None),
+        Err(_) => Err(Failure::invalid(format!("wait_ms {ms} is not allowed: 0 or more, or DLM_FOREVER"))),
+    }
+}
+
 /// A number for C: as large as it can be said.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)

@@ -1,4 +1,5 @@
 use std::ffi::{CString, c_char};
+use std::time::Duration;
 
 use super::boundary::value;
 use super::process::{Handle, Process, find, free};
@@ -24,6 +25,8 @@ pub(super) struct Failure {
     pub(super) status: dlm_status,
     message: CString,
     retryable: bool,
+    /// What the lease had left that stood in the way, where that is known.
+    pub(super) holder_left: Option<Duration>,
 }
 
 impl Failure {
@@ -65,14 +68,18 @@ impl Failure {
     fn new(status: dlm_status, message: String) -> Failure {
         // Texts of callers are escaped where they enter a message; a store's might hold anything.
         let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-        Failure { status, message, retryable: false }
+        Failure { status, message, retryable: false, holder_left: None }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let retryable = error.is_retryable();
-        Failure { retryable, ..Failure::new(error.code().into(), error.chain()) }
+        let holder_left = match &error {
+            Error::LockUnavailable { holder: Some(holder), .. } => holder.remaining,
+            _ => None,
+        };
+        Failure { retryable, holder_left, ..Failure::new(error.code().into(), error.chain()) }
     }
 }
 

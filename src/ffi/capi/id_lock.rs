@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::boundary::{Outcome, freeing, slice, status, value, wait};
+use super::boundary::{Outcome, freeing, slice, status, value, wait_without_default};
 use super::error::{Failure, dlm_error};
 use super::handles::Lasting;
 use super::process::{Process, full, handle, locate};
@@ -89,21 +89,6 @@ fn not_held(id: u64) -> Failure {
     Failure::invalid(format!("id {id} is not locked"))
 }
 
-/// Without an end unless one is given.
-#[inline]
-pub(super) fn wait_in_process(ms: i64) -> Outcome<Option<Duration>> {
-    match ms {
-        0 => Ok(Some(Duration::ZERO)),
-        super::boundary::DLM_FOREVER => Ok(None),
-        ms => match wait(ms)? {
-            Some(wait) => Ok(Some(wait)),
-            None => {
-                Err(Failure::invalid("wait_ms DLM_DEFAULT is not allowed: there is no manager to set it"))
-            }
-        },
-    }
-}
-
 /// Locks with no id locked. NULL only when there are millions of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_new() -> *mut dlm_id_lock {
@@ -126,7 +111,7 @@ pub unsafe extern "C" fn dlm_id_lock_acquire(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { status(error_out, || Ids::of(lock)?.enter(id, wait_in_process(wait_ms)?)) }
+    unsafe { status(error_out, || Ids::of(lock)?.enter(id, wait_without_default(wait_ms)?)) }
 }
 
 /// Releases `id`, whichever thread locked it. Never blocks.
@@ -155,7 +140,9 @@ pub unsafe extern "C" fn dlm_id_lock_acquire_many(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        status(error_out, || Ids::of(lock)?.enter_all(slice("ids", ids, count)?, wait_in_process(wait_ms)?))
+        status(error_out, || {
+            Ids::of(lock)?.enter_all(slice("ids", ids, count)?, wait_without_default(wait_ms)?)
+        })
     }
 }
 

@@ -2,10 +2,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::boundary::{Outcome, freeing, slice, status, value};
+use super::boundary::{Outcome, freeing, slice, status, value, wait_without_default};
 use super::error::{Failure, dlm_error};
 use super::handles::Lasting;
-use super::id_lock::wait_in_process;
 use super::process::{Process, full, handle, locate};
 use super::status::dlm_status;
 use crate::IdLock;
@@ -79,7 +78,7 @@ pub unsafe extern "C" fn dlm_key_lock_acquire(
     unsafe {
         status(error_out, || {
             Key::of(lock, slice("bytes of the key", key.cast::<u8>(), size)?)?
-                .enter(wait_in_process(wait_ms)?)
+                .enter(wait_without_default(wait_ms)?)
         })
     }
 }

@@ -113,7 +113,7 @@ pub unsafe extern "C" fn dlm_manager_stats(
             }
             let stats = find(manager)?.stats();
             let numbers = [stats.leases_held, stats.threads_waiting];
-            if size % 8 != 0 || !(8..=4096).contains(&size) {
+            if !size.is_multiple_of(8) || !(8..=4096).contains(&size) {
                 return Err(Failure::invalid("the size is not that of a struct dlm_stats"));
             }
             for at in 0..size / 8 {

@@ -27,13 +27,16 @@ mod error;
 mod handles;
 mod id_lock;
 mod key_lock;
+mod latch;
 mod lease;
 mod lock;
 mod log;
 mod manager;
+mod names;
 mod options;
 mod process;
 mod status;
 #[cfg(test)]
 mod tests;
 mod version;
+mod waiting;

@@ -11,10 +11,12 @@ use std::sync::{Arc, OnceLock};
 use super::cancel::dlm_cancel;
 use super::error::{Failure, dlm_error};
 use super::handles::{LastingTable, Missing, PROCESSES, Parts, Spot, Table};
+use super::latch::{dlm_latch, dlm_watch};
 use super::lease::dlm_lease;
 use super::lock::dlm_lock;
 use super::log::Sink;
 use super::manager::dlm_manager;
+use super::names::dlm_names;
 use super::options::dlm_options;
 use crate::IdLock;
 
@@ -28,6 +30,9 @@ pub(super) struct Process {
     pub(super) cancels: Table<<dlm_cancel as Handle>::Object>,
     pub(super) options: Table<<dlm_options as Handle>::Object>,
     pub(super) errors: Table<<dlm_error as Handle>::Object>,
+    pub(super) latches: Table<<dlm_latch as Handle>::Object>,
+    pub(super) watches: Table<<dlm_watch as Handle>::Object>,
+    pub(super) names: Table<<dlm_names as Handle>::Object>,
     pub(super) id_locks: LastingTable<IdLock>,
     pub(super) key_locks: LastingTable<IdLock<Arc<[u8]>>>,
     pub(super) log: Sink,
@@ -67,6 +72,9 @@ impl Process {
             self.cancels.len(),
             self.options.len(),
             self.errors.len(),
+            self.latches.len(),
+            self.watches.len(),
+            self.names.len(),
             self.id_locks.len(),
             self.key_locks.len(),
         ];

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchStore, LockName, LockStore, OwnerToken, Proof,
-    Released,
+    Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
+    OwnerToken, Proof, Released,
 };
 use crate::error::{Error, Result, quoted};
 use crate::ffi::lmdb::{Change, Environment, Fault, Reader, Turn, Writer};
@@ -271,6 +271,16 @@ impl LockStore for EmbeddedStore {
             fence: record.as_ref().map(|record| record.fence),
             holder: record.map(|record| record.holder()),
         })
+    }
+
+    fn examine(&self, _by: Deadline) -> Result<Vec<Finding>> {
+        self.check()?;
+        let reach = format!("the processes of this user on this machine that use {}", self.store);
+        Ok(vec![
+            Finding::ok("reach", reach),
+            Finding::ok("files", "are there, ours alone, and can be read"),
+            Finding::ok("durability", "locks end with the machine; nothing has to be written to the disk"),
+        ])
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -29,7 +29,8 @@ use self::record::{FREE, Record};
 use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
 use self::rules::{FencePlace, Rules};
 use super::{
-    Acquired, Attempt, Fence, Grant, Holder, Inspection, LatchStore, LockName, LockStore, Proof, Released,
+    Acquired, Attempt, Fence, Finding, Grade, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
+    Proof, Released,
 };
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -206,6 +207,21 @@ impl LockStore for HbaseStore {
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&*self.latches)
     }
+
+    fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
+        let found = match self.rows.examine_table(LOCK.family, by)? {
+            None => Finding::fail("table", "does not exist", "make it with initialize() or `dlm init`"),
+            Some(odd) if odd.is_empty() => {
+                return Ok(vec![Finding::ok("table", "is as it should be"), self.examine_clocks(by)?]);
+            }
+            Some(odd) => {
+                let advice = "alter the family in the HBase shell, or make the table anew";
+                Finding::warn("table", odd.join(", "), advice)
+            }
+        };
+        let clocks = if found.grade == Grade::Fail { None } else { Some(self.examine_clocks(by)?) };
+        Ok(std::iter::once(found).chain(clocks).collect())
+    }
 }
 
 impl HbaseStore {
@@ -215,6 +231,19 @@ impl HbaseStore {
             FencePlace::LockRow => Some(name.hbase_row()),
             FencePlace::Off => None,
         }
+    }
+
+    /// The stamp that a server puts on an empty cell, against our clock.
+    fn examine_clocks(&self, by: Deadline) -> Result<Finding> {
+        const TTL: Duration = Duration::from_secs(60);
+        // No lock's row: those begin with a hash byte and go on with DC# or XDC#.
+        let row = b"?doctor";
+        let before_ms = wall_ms();
+        let swap = Swap { row, column: LOCK, expected: FREE, value: FREE, ttl: TTL, log: Log::Lazy };
+        self.rows.check_and_put(&swap, by)?;
+        let took = Duration::from_millis(wall_ms().saturating_sub(before_ms));
+        let stamp_ms = self.rows.get(row, LOCK, by)?.map_or(before_ms, |cell| cell.written_ms);
+        Ok(Finding::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
     }
 
     /// The next number of the lock's counter. Numbers may be skipped, never repeated.

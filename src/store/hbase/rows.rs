@@ -141,4 +141,7 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
     /// Creates the table with this family (GZ, one version) unless it exists, waits until it serves,
     /// and logs a warning where its schema is another.
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()>;
+
+    /// What is not as it should be in the table's schema; `None` where there is no table.
+    fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>>;
 }

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::RecvFlags;
-use rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
+use rustls::{ClientConnection, pki_types::ServerName};
 
 use crate::time::Deadline;
 
-/// How to secure a connection; `None`: not at all.
-pub(super) type Security = Option<Arc<ClientConfig>>;
+pub(super) use crate::store::tls::Security;
 
 /// Waits for a socket are cut into pieces of this length, so that its time-outs need not be set anew for
 /// every call.

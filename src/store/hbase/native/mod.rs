@@ -352,6 +352,10 @@ impl Rows for Native {
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
         self.create_table(family, by)
     }
+
+    fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+        self.examined(family, by)
+    }
 }
 
 /// A write may be sent again only if it was surely not applied, a read always.

@@ -154,6 +154,22 @@ impl Native {
     }
 
     fn check_schema(&self, family: &str, schema: &TableSchema) -> Result<()> {
+        for odd in self.oddities(family, schema)? {
+            log::warn!("table {:?}, {odd}", self.table);
+        }
+        Ok(())
+    }
+
+    /// What is not as it should be in the table; `None` where there is no table.
+    pub(super) fn examined(&self, family: &str, by: Deadline) -> Result<Option<Vec<String>>> {
+        let described = self.described(by);
+        let schema =
+            described.map_err(|trouble| self.explain(super::Kind::Read, "describing the table", trouble))?;
+        schema.map(|schema| self.oddities(family, &schema)).transpose()
+    }
+
+    fn oddities(&self, family: &str, schema: &TableSchema) -> Result<Vec<String>> {
+        let mut odd = Vec::new();
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
             return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
         };
@@ -162,21 +178,17 @@ impl Native {
             let value =
                 attribute.map_or("its default".into(), |found| String::from_utf8_lossy(&found.second));
             if value != expected {
-                log::warn!(
-                    "table {:?}, family {family}: {key} is {value}, expected is {expected}",
-                    self.table
-                );
+                odd.push(format!("family {family}: {key} is {value}, expected is {expected}"));
             }
         }
         let ttl = found.attributes.iter().find(|attribute| attribute.first == b"TTL");
         if let Some(ttl) = ttl.filter(|ttl| ttl.second != FOREVER_S && ttl.second != b"FOREVER") {
-            log::warn!(
-                "table {:?}, family {family}: TTL is {} s, expected is none: longer leases end by then, fences fall back",
-                self.table,
+            odd.push(format!(
+                "family {family}: TTL is {} s, expected is none: longer leases end by then, fences fall back",
                 String::from_utf8_lossy(&ttl.second)
-            );
+            ));
         }
-        Ok(())
+        Ok(odd)
     }
 }
 

@@ -227,6 +227,14 @@ impl Gateway {
     }
 
     fn check_schema(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<()> {
+        if let Some(odd) = self.oddity(family, families)? {
+            log::warn!("table {:?}: {odd}", self.table);
+        }
+        Ok(())
+    }
+
+    /// What is not as it should be in the table.
+    fn oddity(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<Option<String>> {
         let Some(found) = families.get(format!("{family}:").as_bytes()) else {
             return Err(Error::TableCreation {
                 table: self.table.clone(),
@@ -234,15 +242,14 @@ impl Gateway {
                 source: None,
             });
         };
-        if found.max_versions != Some(1) || found.compression.as_deref() != Some("GZ") {
-            log::warn!(
-                "table {:?} keeps {} versions with compression {}; expected are 1 and GZ",
-                self.table,
+        let as_expected = found.max_versions == Some(1) && found.compression.as_deref() == Some("GZ");
+        Ok((!as_expected).then(|| {
+            format!(
+                "family {family} keeps {} versions with compression {}; expected are 1 and GZ",
                 found.max_versions.unwrap_or_default(),
                 found.compression.as_deref().unwrap_or("unknown")
-            );
-        }
-        Ok(())
+            )
+        }))
     }
 }
 
@@ -281,6 +288,11 @@ impl Rows for Gateway {
         self.call(Kind::Write, "atomicIncrement", by, |client| {
             client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
         })
+    }
+
+    fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+        let Some(families) = self.families(by)? else { return Ok(None) };
+        Ok(Some(self.oddity(family, &families)?.into_iter().collect()))
     }
 
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {

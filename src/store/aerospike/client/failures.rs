@@ -1,0 +1,151 @@
+//! What the crate's errors mean: nothing happened, and it may be sent again; nothing happened, for good;
+//! or it may have happened.
+
+use aerospike::{ErrorKind, ResultCode};
+
+use super::{Client, Kind};
+use crate::error::Error;
+use crate::store::aerospike::lanes::Lent;
+
+/// What a failed request of the crate means.
+pub(super) enum Failed {
+    /// It had no effect and may be sent again: at once, or after a pause.
+    Again {
+        error: Error,
+        pause: bool,
+    },
+    For(Error),
+}
+
+impl Client {
+    /// An error that decides nothing for the caller.
+    pub(super) fn failed(
+        &self,
+        kind: Kind,
+        what: &str,
+        error: aerospike::Error,
+        lent: &Lent<'_, aerospike::Client>,
+    ) -> Failed {
+        let doubtful = kind == Kind::Write && error.in_doubt();
+        if let ErrorKind::Server { rc, .. } = error.kind() {
+            return match self.refusal(what, *rc) {
+                _ if doubtful => Failed::For(self.in_doubt(what, error)),
+                Some(failed) => failed,
+                // A code that we do not know to leave the record alone.
+                None if kind == Kind::Write => Failed::For(self.in_doubt(what, error)),
+                None => Failed::For(self.odd(what, *rc)),
+            };
+        }
+        // Its connections may all be dead, or its picture of the cluster old.
+        lent.discard();
+        if doubtful {
+            return Failed::For(self.in_doubt(what, error));
+        }
+        match error.kind() {
+            ErrorKind::InvalidNamespace => Failed::Again {
+                error: self.of_namespace(
+                    "is not there, or no node serves it yet: namespaces are made in aerospike.conf, which \
+                     takes a restart",
+                ),
+                pause: true,
+            },
+            _ => Failed::Again { error: self.unreachable(&error), pause: false },
+        }
+    }
+
+    /// An answer by which the servers say that they did not touch the record. `None`: no such answer.
+    fn refusal(&self, what: &str, code: ResultCode) -> Option<Failed> {
+        let busy = |why: &str| Failed::Again { error: self.not_served(what, code, why), pause: true };
+        Some(match code {
+            ResultCode::PartitionUnavailable | ResultCode::ClusterKeyMismatch => {
+                busy("the cluster is forming, or a node of it is missing; try again")
+            }
+            ResultCode::KeyBusy => busy("too many requests for this record at once; try again"),
+            ResultCode::DeviceOverload => busy("the servers' disks do not keep up; try again"),
+            ResultCode::ServerMemError => Failed::For(self.not_served(
+                what,
+                code,
+                "the namespace takes no more writes: it is full (see stop-writes-* in its configuration)",
+            )),
+            ResultCode::QuotaExceeded => busy("the user's quota is used up; try again"),
+            ResultCode::InvalidNamespace => {
+                Failed::For(self.of_namespace(
+                    "is not there: namespaces are made in aerospike.conf, which takes a restart",
+                ))
+            }
+            ResultCode::FailForbidden | ResultCode::AlwaysForbidden => Failed::For(self.of_namespace(
+                "refuses the write. Locks expire by TTL, which a namespace allows only with `nsup-period` \
+                 above 0 (or `allow-ttl-without-nsup true`) in its configuration; a strongly consistent one \
+                 also needs `strong-consistency-allow-expunge true`",
+            )),
+            ResultCode::RecordTooBig => Failed::For(Error::invalid(
+                "record",
+                "(not shown)",
+                "as many bytes as `max-record-size` of the namespace: a latch with fewer or shorter names",
+            )),
+            ResultCode::NotAuthenticated
+            | ResultCode::RoleViolation
+            | ResultCode::NotAllowlisted
+            | ResultCode::InvalidUser
+            | ResultCode::InvalidPassword
+            | ResultCode::ExpiredPassword
+            | ResultCode::InvalidCredential
+            | ResultCode::EnterpriseOnly
+            | ResultCode::SecurityNotSupported
+            | ResultCode::SecurityNotEnabled
+            | ResultCode::ParameterError
+            | ResultCode::BinTypeError
+            | ResultCode::BinNameTooLong
+            | ResultCode::OpNotApplicable
+            | ResultCode::UnsupportedFeature => Failed::For(self.odd(what, code)),
+            _ => return None,
+        })
+    }
+
+    fn in_doubt(&self, what: &str, error: aerospike::Error) -> Error {
+        Error::InDoubt { what: format!("{}: {what}: no answer", self.place), source: Some(error.into()) }
+    }
+
+    pub(super) fn unreachable(&self, error: &aerospike::Error) -> Error {
+        // The crate's errors quote each other.
+        let said = error.base_message();
+        Error::Connection { store: self.place.clone(), what: said, source: None }
+    }
+
+    pub(super) fn late(&self, what: &str) -> Error {
+        let what = format!("{what}: the time was over before it was sent");
+        Error::Connection { store: self.place.clone(), what, source: None }
+    }
+
+    fn not_served(&self, what: &str, code: ResultCode, why: &str) -> Error {
+        let what = format!("{what}: {why} ({code})");
+        Error::RetriesExhausted { store: self.place.clone(), what, source: None }
+    }
+
+    pub(super) fn of_namespace(&self, what: &str) -> Error {
+        Error::TableCreation { table: self.namespace.clone(), what: what.to_owned(), source: None }
+    }
+
+    /// The servers refuse for good.
+    pub(super) fn odd(&self, what: &str, code: ResultCode) -> Error {
+        Error::Internal { what: format!("{}: {what}: {code}", self.place), source: None }
+    }
+
+    pub(super) fn panicked(&self, kind: Kind, what: &str) -> Error {
+        let what = format!("{}: {what}: the client library panicked; please report it", self.place);
+        match kind {
+            Kind::Write => Error::InDoubt { what, source: None },
+            Kind::Read => Error::Internal { what, source: None },
+        }
+    }
+}
+
+/// The answers that tell a caller of something: for any other he could only give up.
+pub(super) fn decisive(error: &aerospike::Error) -> Option<ResultCode> {
+    match error.kind() {
+        ErrorKind::Server { rc, .. } => Some(*rc).filter(|rc| {
+            matches!(rc, ResultCode::KeyExistsError | ResultCode::KeyNotFoundError | ResultCode::FilteredOut)
+        }),
+        _ => None,
+    }
+}

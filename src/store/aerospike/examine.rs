@@ -1,0 +1,311 @@
+//! What a namespace's configuration means for locks. Pure but for the one question that asks for it.
+//!
+//! Names of settings and statistics are those of the servers' info protocol, `namespace/<name>` and
+//! `sets/<name>`, of versions 6 to 8.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::AerospikeStore;
+use crate::error::Result;
+use crate::store::Finding;
+use crate::time::{Deadline, wall_ms};
+
+/// When the servers begin to count seconds: 2010-01-01.
+const EPOCH_S: u64 = 1_262_304_000;
+
+/// One node's answers.
+struct Node {
+    name: String,
+    build: String,
+    edition: String,
+    settings: HashMap<String, String>,
+    sets: String,
+    stable: bool,
+}
+
+impl Node {
+    fn says(&self, key: &str) -> Option<&str> {
+        // Some settings of a storage engine go by its name in front.
+        let named = || self.settings.get(&format!("storage-engine.{key}"));
+        self.settings.get(key).or_else(named).map(String::as_str)
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        self.says(key).and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    fn is(&self, key: &str, value: &str) -> bool {
+        self.says(key) == Some(value)
+    }
+}
+
+impl AerospikeStore {
+    pub(super) fn look_over(&self, by: Deadline) -> Result<Vec<Finding>> {
+        let namespace = self.client.namespace();
+        let (settings, sets) = (format!("namespace/{namespace}"), format!("sets/{namespace}"));
+        let questions = ["build", "edition", &settings, &sets, "cluster-stable:"];
+        let asked_ms = wall_ms();
+        let nodes: Vec<Node> = self.client.info(&questions, by)?.into_iter().map(node).collect();
+        let took = Duration::from_millis(wall_ms().saturating_sub(asked_ms));
+        Ok(findings(namespace, &self.suffix, &nodes, asked_ms, took))
+    }
+}
+
+fn node((name, answers): (String, Vec<String>)) -> Node {
+    let [build, edition, settings, sets, stable] = answers.try_into().unwrap_or_default();
+    let settings = settings
+        .split(';')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    let stable = !stable.is_empty() && !stable.contains("ERROR");
+    Node { name, build, edition, settings, sets, stable }
+}
+
+fn findings(namespace: &str, suffix: &str, nodes: &[Node], asked_ms: u64, took: Duration) -> Vec<Finding> {
+    let Some(first) = nodes.first() else {
+        return vec![Finding::fail("cluster", "has no nodes", "start it, and name its nodes in the URI")];
+    };
+    let mut found = vec![Finding::ok(
+        "version",
+        format!("{} {}, {} node{}", first.edition, first.build, nodes.len(), plural(nodes.len())),
+    )];
+    match nodes.iter().find(|node| !node.stable) {
+        None => found.push(Finding::ok("cluster", "all nodes are of one mind")),
+        Some(node) => found.push(Finding::fail(
+            "cluster",
+            format!("node {} does not know who belongs to it", node.name),
+            "wait until it has formed, or look at the heartbeat section of its configuration",
+        )),
+    }
+    if let Some(node) = nodes.iter().find(|node| !node.settings.contains_key("nsup-period")) {
+        found.push(Finding::fail(
+            "namespace",
+            format!("there is no {namespace:?} on node {}", node.name),
+            "add it to aerospike.conf and restart the servers, or name another",
+        ));
+        return found;
+    }
+    found.extend([ttl(nodes), writable(nodes), eviction(namespace, suffix, nodes)]);
+    found.extend([replication(nodes), consistency(first)]);
+    found.extend(overrides(nodes));
+    found.push(durability(first));
+    if let Ok(server_s) = first.says("current_time").unwrap_or_default().parse::<u64>() {
+        let server_ms = (server_s + EPOCH_S) * 1000;
+        // The servers tell whole seconds, cut off.
+        let difference = Duration::from_millis((server_ms + 500).abs_diff(asked_ms));
+        found.push(Finding::clocks(difference, took + Duration::from_millis(500)));
+    }
+    found
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+fn ttl(nodes: &[Node]) -> Finding {
+    let refuses = nodes
+        .iter()
+        .find(|node| node.number("nsup-period") == 0 && !node.is("allow-ttl-without-nsup", "true"));
+    if let Some(node) = refuses {
+        let seen = format!("node {} refuses records that expire (nsup-period 0)", node.name);
+        return Finding::fail("TTL", seen, "set `nsup-period 120` or so in the namespace's configuration");
+    }
+    let strong = nodes.iter().find(|node| {
+        node.is("strong-consistency", "true") && !node.is("strong-consistency-allow-expunge", "true")
+    });
+    if let Some(node) = strong {
+        let seen = format!("node {} is strongly consistent and lets no record expire", node.name);
+        return Finding::fail("TTL", seen, "set `strong-consistency-allow-expunge true`");
+    }
+    match nodes.iter().find(|node| node.number("nsup-period") == 0) {
+        Some(node) => Finding::warn(
+            "TTL",
+            format!("records expire, and node {} never sweeps them out (nsup-period 0)", node.name),
+            "set `nsup-period 120` or so, or memory fills with what has expired",
+        ),
+        None => Finding::ok(
+            "TTL",
+            format!("records expire, swept out every {} s", nodes[0].number("nsup-period")),
+        ),
+    }
+}
+
+fn writable(nodes: &[Node]) -> Finding {
+    let full = nodes.iter().find(|node| node.is("stop_writes", "true"));
+    let skewed = nodes.iter().find(|node| node.is("clock_skew_stop_writes", "true"));
+    let torn =
+        nodes.iter().find(|node| node.number("unavailable_partitions") + node.number("dead_partitions") > 0);
+    match (full, skewed, torn) {
+        (Some(node), ..) => Finding::fail(
+            "writes",
+            format!("node {} takes none: the namespace is full", node.name),
+            "add memory or disks, or delete what is not needed",
+        ),
+        (_, Some(node), _) => Finding::fail(
+            "writes",
+            format!("node {} takes none: the clocks of the cluster are too far apart", node.name),
+            "have the servers keep their clocks by NTP",
+        ),
+        (_, _, Some(node)) => Finding::fail(
+            "writes",
+            format!("partitions of node {} are dead or unavailable", node.name),
+            "bring the missing nodes back; see the servers' manual on `revive`",
+        ),
+        _ => Finding::ok("writes", "are taken"),
+    }
+}
+
+/// Eviction takes first what would expire first: the locks.
+fn eviction(namespace: &str, suffix: &str, nodes: &[Node]) -> Finding {
+    // The names of versions 6 to 8.
+    const LIMITS: [&str; 7] = [
+        "evict-used-pct",
+        "evict-sys-memory-pct",
+        "evict-indexes-memory-pct",
+        "evict-mounts-pct",
+        "high-water-memory-pct",
+        "high-water-disk-pct",
+        "mounts-high-water-pct",
+    ];
+    let on = nodes.iter().find_map(|node| {
+        let limit = LIMITS.iter().find(|limit| node.number(limit) > 0)?;
+        Some((node, *limit))
+    });
+    let Some((node, limit)) = on else { return Finding::ok("eviction", "is off") };
+    let exempt = |set: &&str| set.contains("disable-eviction=true");
+    let ours = |set: &&str| set.contains(&format!("#{suffix}:"));
+    let (kept, all) =
+        (node.sets.split(';').filter(ours).filter(exempt).count(), node.sets.split(';').filter(ours).count());
+    if all > 0 && kept == all {
+        return Finding::ok("eviction", format!("is on, and not for the {all} sets of locks and latches"));
+    }
+    let advice = format!(
+        "set {limit} to 0, or exempt the sets: in the namespace {namespace:?}, `set XDC#{suffix} {{ \
+         disable-eviction true }}` and the like for each of `dlm`'s sets"
+    );
+    let seen = format!(
+        "is on ({limit} {}): under pressure the records that expire first go first",
+        node.number(limit)
+    );
+    Finding::warn("eviction", seen, advice)
+}
+
+fn replication(nodes: &[Node]) -> Finding {
+    let copies =
+        nodes.iter().map(|node| node.number("effective_replication_factor")).min().unwrap_or_default();
+    let seen = format!("{copies} cop{} of each record", if copies == 1 { "y" } else { "ies" });
+    if copies >= 2 {
+        Finding::ok("replication", seen)
+    } else {
+        let advice = "a lock is lost with its node: have two nodes or more and `replication-factor 2`";
+        Finding::warn("replication", seen, advice)
+    }
+}
+
+fn consistency(node: &Node) -> Finding {
+    if node.is("strong-consistency", "true") {
+        return Finding::ok("consistency", "strong");
+    }
+    let advice = "a network that splits the cluster lets both halves grant a lock; compare fences where that \
+                  matters, or use `strong-consistency true` (Enterprise edition)";
+    Finding::warn("consistency", "the namespace prefers to be available", advice)
+}
+
+fn overrides(nodes: &[Node]) -> Option<Finding> {
+    let weak = nodes.iter().find(|node| node.is("write-commit-level-override", "master"))?;
+    let seen = format!("node {} answers before the copies are written", weak.name);
+    Some(Finding::warn(
+        "commit level",
+        seen,
+        "leave write-commit-level-override off: an acknowledged lock may die with its node",
+    ))
+}
+
+fn durability(node: &Node) -> Finding {
+    let engine = node.says("storage-engine").unwrap_or("unknown");
+    if engine == "memory" && !node.settings.keys().any(|key| key.contains("file[") || key.contains("device["))
+    {
+        let advice = "a restart of all nodes at once forgets every lock; fences rise all the same";
+        return Finding::warn("durability", "records are in memory only", advice);
+    }
+    Finding::ok("durability", format!("records are kept ({engine})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Grade;
+
+    const GOOD: &str = "nsup-period=120;storage-engine=device;strong-consistency=true;\
+                        strong-consistency-allow-expunge=true;effective_replication_factor=2;stop_writes=false;\
+                        storage-engine.evict-used-pct=0;current_time=532940506";
+
+    fn graded(settings: &str, sets: &str) -> Vec<Finding> {
+        let answers = ["8.1.2.0", "Enterprise", settings, sets, "ABC"].map(str::to_owned).to_vec();
+        let now_ms = (532_940_506 + EPOCH_S) * 1000;
+        findings("test", "locks", &[node(("a1".into(), answers))], now_ms, Duration::ZERO)
+    }
+
+    fn grade(settings: &str, topic: &str) -> Grade {
+        let found = graded(settings, "");
+        found.iter().find(|finding| finding.topic == topic).expect(topic).grade
+    }
+
+    #[test]
+    fn a_good_namespace_is_good_in_everything() {
+        for finding in graded(GOOD, "") {
+            assert_eq!(finding.grade, Grade::Ok, "{finding}");
+        }
+    }
+
+    #[test]
+    fn each_setting_that_harms_locks_is_found() {
+        for (from, to, topic, expected) in [
+            ("nsup-period=120", "nsup-period=0", "TTL", Grade::Fail),
+            ("nsup-period=120", "nsup-period=0;allow-ttl-without-nsup=true", "TTL", Grade::Warn),
+            ("allow-expunge=true", "allow-expunge=false", "TTL", Grade::Fail),
+            ("stop_writes=false", "stop_writes=true", "writes", Grade::Fail),
+            ("stop_writes=false", "clock_skew_stop_writes=true", "writes", Grade::Fail),
+            ("stop_writes=false", "dead_partitions=7", "writes", Grade::Fail),
+            ("evict-used-pct=0", "evict-used-pct=70", "eviction", Grade::Warn),
+            ("stop_writes=false", "high-water-memory-pct=60", "eviction", Grade::Warn),
+            ("factor=2", "factor=1", "replication", Grade::Warn),
+            ("consistency=true", "consistency=false", "consistency", Grade::Warn),
+            ("stop_writes=false", "write-commit-level-override=master", "commit level", Grade::Warn),
+            ("engine=device", "engine=memory", "durability", Grade::Warn),
+            ("engine=device", "engine=memory;storage-engine.file[0]=/f", "durability", Grade::Ok),
+            ("532940506", "532940000", "clocks", Grade::Warn),
+        ] {
+            let settings = GOOD.replacen(from, to, 1);
+            assert_ne!(settings, GOOD, "{from}");
+            assert_eq!(grade(&settings, topic), expected, "{to}");
+        }
+    }
+
+    #[test]
+    fn sets_that_are_exempt_are_not_evicted() {
+        let settings = GOOD.replace("evict-used-pct=0", "evict-used-pct=70");
+        let set =
+            |name: &str, exempt: bool| format!("ns=test:set={name}:objects=1:disable-eviction={exempt};");
+        let of = |sets: &str| {
+            let found = graded(&settings, sets);
+            found.into_iter().find(|finding| finding.topic == "eviction").unwrap().grade
+        };
+        assert_eq!(of(&(set("XDC#locks", true) + &set("D_FNC#locks", true))), Grade::Ok);
+        assert_eq!(of(&(set("XDC#locks", true) + &set("D_FNC#locks", false))), Grade::Warn);
+        assert_eq!(of(&set("XDC#other", true)), Grade::Warn);
+    }
+
+    #[test]
+    fn a_missing_namespace_and_an_unformed_cluster_fail() {
+        let found = graded("type=unknown", "");
+        assert_eq!(found.last().unwrap().topic, "namespace");
+        assert_eq!(found.last().unwrap().grade, Grade::Fail);
+        let answers = ["8", "CE", GOOD, "", "ERROR::cluster-not-stable"].map(str::to_owned).to_vec();
+        let found = findings("test", "locks", &[node(("a1".into(), answers))], 0, Duration::ZERO);
+        assert!(found.iter().any(|finding| finding.topic == "cluster" && finding.grade == Grade::Fail));
+        assert_eq!(findings("test", "locks", &[], 0, Duration::ZERO)[0].grade, Grade::Fail);
+    }
+}

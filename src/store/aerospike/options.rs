@@ -1,0 +1,257 @@
+//! What an `aerospike://` URI may say, read and checked.
+
+use std::time::Duration;
+
+use super::place::checked_place;
+use crate::config::{Options, checked_timeout};
+use crate::error::{Error, Result};
+use crate::store::tls::{self, Security};
+
+const PORT_DEFAULT: u16 = 3000;
+const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+const LANES_DEFAULT: usize = 16;
+
+/// Options besides those of every store.
+const KEYS: [&str; 15] = [
+    "fence",
+    "strong_consistency",
+    "lanes",
+    "connect_timeout",
+    "services_alternate",
+    "auth",
+    "user",
+    "password",
+    "password_file",
+    "plain_credentials",
+    "tls",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_name",
+];
+
+/// A node to begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seed {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// How the servers are told who we are.
+#[derive(Clone)]
+pub(super) enum Login {
+    None,
+    /// A user of the cluster's own.
+    Internal(String, String),
+    /// A user of a directory that the cluster asks, such as LDAP: the servers see the password.
+    External(String, String),
+    /// The client certificate says it.
+    Certificate,
+}
+
+pub(super) struct Setup {
+    pub(super) seeds: Vec<Seed>,
+    pub(super) namespace: String,
+    pub(super) suffix: String,
+    /// The URI without options: what messages show.
+    pub(super) place: String,
+    pub(super) fenced: bool,
+    pub(super) strong_consistency: bool,
+    pub(super) lanes: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) services_alternate: bool,
+    pub(super) login: Login,
+    pub(super) security: Security,
+    /// The name in the servers' certificates, where it is not that of their hosts.
+    pub(super) tls_name: Option<String>,
+}
+
+impl Setup {
+    /// # Errors
+    /// INVALID_ARGUMENT, before any I/O but that on the files named.
+    pub(super) fn read(hosts: &str, namespace: &str, suffix: &str, mut options: Options) -> Result<Setup> {
+        checked_place(namespace, suffix)?;
+        let place = format!("aerospike://{hosts}/{namespace}/{suffix}");
+        let fenced = one_of(&mut options, "fence", &[("record", true), ("off", false)])?;
+        let strong = one_of(&mut options, "strong_consistency", &[("any", false), ("require", true)])?;
+        let alternate = one_of(&mut options, "services_alternate", &[("off", false), ("on", true)])?;
+        let plain = one_of(&mut options, "plain_credentials", &[("refuse", false), ("allow", true)])?;
+        let lanes = options.take_number("lanes", 1, 256)?.unwrap_or(LANES_DEFAULT);
+        let connect_timeout = options.take_duration("connect_timeout")?.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
+        let certified = options.has("tls_cert");
+        let security = tls::security(&mut options)?;
+        let tls_name = options.take("tls_name");
+        if tls_name.is_some() && security.is_none() {
+            return Err(Error::invalid("tls_name", "", "only together with tls=on"));
+        }
+        let login = login(&mut options, security.is_some(), certified, plain)?;
+        options.finish(&KEYS)?;
+        Ok(Setup {
+            seeds: hosts.split(',').map(seed).collect::<Result<_>>()?,
+            namespace: namespace.to_owned(),
+            suffix: suffix.to_owned(),
+            place,
+            fenced,
+            strong_consistency: strong,
+            lanes,
+            connect_timeout: checked_timeout(connect_timeout)?,
+            services_alternate: alternate,
+            login,
+            security,
+            tls_name,
+        })
+    }
+}
+
+/// One of a few words. The first is the default.
+fn one_of<T: Copy>(options: &mut Options, key: &'static str, words: &[(&str, T)]) -> Result<T> {
+    let Some(given) = options.take(key) else { return Ok(words[0].1) };
+    match words.iter().find(|(word, _)| *word == given) {
+        Some((_, meaning)) => Ok(*meaning),
+        None => {
+            let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            Err(Error::invalid(key, given, allowed.join(" or ")))
+        }
+    }
+}
+
+/// `host`, `host:port`, `[v6]` or `[v6]:port`.
+fn seed(text: &str) -> Result<Seed> {
+    let refuse = || Error::invalid("store address", text, "host or host:port, several with commas between");
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').ok_or_else(refuse)?,
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let port = match port.strip_prefix(':') {
+        Some(port) => port.parse().ok().filter(|&port| port != 0).ok_or_else(refuse)?,
+        None if port.is_empty() => PORT_DEFAULT,
+        None => return Err(refuse()),
+    };
+    let clean = !host.is_empty() && !host.chars().any(|c| c.is_whitespace() || c.is_control() || c == '@');
+    if clean { Ok(Seed { host: host.to_owned(), port }) } else { Err(refuse()) }
+}
+
+/// A password over plain TCP can be read by anyone on the way, and its hash is as good as the password.
+fn login(options: &mut Options, secured: bool, certified: bool, plain: bool) -> Result<Login> {
+    let user = options.take("user");
+    let password = match (options.take("password"), options.take("password_file")) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid("password_file", "", "left out where `password` is given"));
+        }
+        (Some(password), None) => Some(password),
+        (None, Some(path)) => Some(from_file(&path)?),
+        (None, None) => None,
+    };
+    let auth = options.take("auth");
+    let login = match (auth.as_deref(), user, password) {
+        (None, None, None) => Login::None,
+        (Some("pki"), None, None) if certified => Login::Certificate,
+        (Some("pki"), ..) => {
+            return Err(Error::invalid("auth", "pki", "tls_cert and tls_key, and no user and password"));
+        }
+        (None | Some("internal"), Some(user), Some(password)) => Login::Internal(user, password),
+        (Some("external"), Some(user), Some(password)) => Login::External(user, password),
+        (None | Some("internal" | "external"), ..) => {
+            return Err(Error::invalid("user", "(not shown)", "both a user and a password, or neither"));
+        }
+        (Some(other), ..) => return Err(Error::invalid("auth", other, "internal, external or pki")),
+    };
+    if matches!(login, Login::Internal(..) | Login::External(..)) && !secured && !plain {
+        let why = "tls=on, or plain_credentials=allow where everyone on the network may know the password";
+        return Err(Error::invalid("password", "(not shown)", why));
+    }
+    Ok(login)
+}
+
+/// The first line of the file.
+fn from_file(path: &str) -> Result<String> {
+    let unusable = |error: String| {
+        Error::invalid("password_file", path, format!("a file with the password in its first line ({error})"))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err(unusable("it is empty".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Result<Setup> {
+        let mut options = Options::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap();
+            options.insert(key.into(), value.into()).unwrap();
+        }
+        Setup::read("h1:3000,h2", "test", "locks", options)
+    }
+
+    fn refused(query: &str) -> String {
+        match read(query) {
+            Ok(_) => panic!("{query} is accepted"),
+            Err(error) => error.chain(),
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_default_port_and_odd_ones_are_refused() {
+        let seeds = read("").unwrap().seeds;
+        assert_eq!(seeds[1], Seed { host: "h2".into(), port: 3000 });
+        assert_eq!(seed("[::1]:4000").unwrap(), Seed { host: "::1".into(), port: 4000 });
+        assert_eq!(seed("[::1]").unwrap().port, 3000);
+        for text in
+            ["", ":3000", "h:", "h:0", "h:99999", "h:1:2", "::1", "[::1", "[::1]x", "a b", "u:p@h", "u@h"]
+        {
+            assert!(seed(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_does_not_go_over_plain_tcp_unless_that_is_allowed_by_name() {
+        let said = refused("user=u&password=SECRET");
+        assert!(said.contains("plain_credentials") && !said.contains("SECRET"), "{said}");
+        assert!(refused("user=u&password=SECRET&auth=external").contains("plain_credentials"));
+        assert!(matches!(
+            read("user=u&password=p&plain_credentials=allow").unwrap().login,
+            Login::Internal(..)
+        ));
+        assert!(matches!(
+            read("user=u&password=p&plain_credentials=allow&auth=external").unwrap().login,
+            Login::External(..)
+        ));
+        assert!(matches!(read("").unwrap().login, Login::None));
+    }
+
+    #[test]
+    fn a_login_is_whole_or_not_there() {
+        for query in [
+            "user=u",
+            "password=p",
+            "auth=internal",
+            "auth=pki",
+            "auth=pki&user=u&password=p",
+            "auth=magic&user=u&password=p",
+            "user=u&password=p&password_file=/x",
+            "user=u&password_file=/does/not/exist",
+        ] {
+            refused(query);
+        }
+    }
+
+    #[test]
+    fn options_that_are_misspelt_or_out_of_their_limits_are_refused() {
+        for (query, named) in [
+            ("fences=off", "fence"),
+            ("fence=row", "record or off"),
+            ("lanes=0", "lanes"),
+            ("connect_timeout=3", "connect_timeout"),
+            ("strong_consistency=yes", "any or require"),
+            ("tls=maybe", "tls"),
+            ("tls_name=x", "tls"),
+        ] {
+            assert!(refused(query).contains(named), "{query}: {}", refused(query));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Servers that are killed and started again: what was in memory is gone, what was on a disk may come back.
+#![cfg(feature = "aerospike")]
+
+mod support {
+    pub(crate) mod aerospike;
+    pub(crate) mod patience;
+    pub(crate) mod skip;
+}
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Code, Error, Fence, Level, Lock, LockManager, Moment};
+use support::aerospike::{IN_MEMORY, Server, own_server_or_skip};
+use support::patience::{LONG, until};
+
+/// No lease of these tests ends by itself unless it is said.
+const TTL: Duration = Duration::from_secs(1800);
+
+fn lock(server: &Server, client: &str) -> Lock {
+    let builder = LockManager::builder().store_uri(&server.place().uri()).client(client).ttl(TTL);
+    let manager = builder.wait(LONG).retry(Duration::from_millis(20)).timeout(Duration::from_secs(5)).open();
+    manager.unwrap().lock("a", Level::Xdc).unwrap()
+}
+
+/// A write or read of a server that is down, or up and not ready.
+#[track_caller]
+fn must_be_retryable(error: &Error) {
+    assert!(error.is_retryable(), "{}", error.chain());
+}
+
+#[test]
+fn a_lock_in_memory_is_gone_with_its_server_and_its_holder_is_told() {
+    let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
+    let (ours, theirs) = (lock(&server, "gone"), lock(&server, "gone"));
+    let leases = [ours.try_acquire().unwrap()];
+    server.kill();
+    must_be_retryable(&theirs.try_acquire().unwrap_err());
+    must_be_retryable(&leases[0].renew().unwrap_err());
+    server.restart();
+    // The namespace has forgotten: another gets the lock, and its fence is higher all the same.
+    let next = theirs.acquire().unwrap();
+    assert!(next.fence() > leases[0].fence(), "{:?} after {:?}", next.fence(), leases[0].fence());
+    assert_eq!(leases[0].renew().unwrap_err().code(), Code::LeaseLost);
+    assert_eq!(leases[0].check().unwrap_err().code(), Code::LeaseLost);
+    next.renew().expect("the first holder took the next one's record");
+    assert!(next.release().unwrap());
+}
+
+/// For half a second or more after it answers questions a server refuses writes with code 11.
+#[test]
+fn a_cluster_that_is_still_forming_is_waited_for_by_initialize_and_retryable_elsewhere() {
+    let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
+    for _ in 0..3 {
+        server.restart_unready();
+        let builder = LockManager::builder().store_uri(&server.place().uri()).client("forming");
+        let manager = builder.open().unwrap();
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        if let Err(error) = lock.try_acquire() {
+            must_be_retryable(&error);
+        }
+        manager.initialize().unwrap();
+        assert!(lock.acquire().unwrap().release().unwrap());
+    }
+}
+
+#[test]
+fn servers_that_restart_under_contention_never_give_out_a_fence_twice() {
+    const THREADS: usize = 4;
+    let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
+    let stop = AtomicBool::new(false);
+    let grants: Mutex<Vec<(Moment, Moment, Fence)>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (lock, stop, grants) = (lock(&server, "contention"), &stop, &grants);
+            scope.spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let asked = Moment::now();
+                    match lock.acquire() {
+                        Ok(lease) => {
+                            grants.lock().unwrap().push((asked, Moment::now(), lease.fence().unwrap()));
+                            match lease.release() {
+                                Ok(_) => {}
+                                Err(error) if error.code() == Code::LeaseLost => {}
+                                Err(error) => must_be_retryable(&error),
+                            }
+                        }
+                        Err(error) => must_be_retryable(&error),
+                    }
+                }
+            });
+        }
+        for _ in 0..3 {
+            let before = grants.lock().unwrap().len();
+            until("locks are granted", || grants.lock().unwrap().len() > before + 50);
+            server.kill();
+            server.restart();
+        }
+        let before = grants.lock().unwrap().len();
+        until("locks are granted again", || grants.lock().unwrap().len() > before + 50);
+        stop.store(true, Ordering::SeqCst);
+    });
+    let mut grants = grants.into_inner().unwrap();
+    grants.sort_by_key(|(_, granted, _)| *granted);
+    for (at, (_, granted, fence)) in grants.iter().enumerate() {
+        for (asked, _, later) in &grants[at + 1..] {
+            assert_ne!(fence, later, "given out twice");
+            assert!(asked <= granted || later > fence, "{later} was asked for when {fence} had been granted");
+        }
+    }
+    // Nothing stays behind but what was in doubt, which is freed.
+    assert!(lock(&server, "contention").acquire().unwrap().release().unwrap());
+}
+
+fn on_disk(size: &str) -> String {
+    let file = std::env::temp_dir().join(format!("dlm-aerospike-{}-{size}", std::process::id()));
+    format!(
+        "replication-factor 1\nnsup-period 1\nstorage-engine device {{\nfile {}\nfilesize {size}\n}}\n",
+        file.display()
+    )
+}
+
+/// A deleted record may come back from the disk, until it expires; a fence must not fall back.
+#[test]
+fn a_lock_on_a_disk_outlives_its_server_and_a_released_one_is_free_after_its_ttl_at_the_latest() {
+    const SIZE: &str = "512M";
+    let namespace = on_disk(SIZE);
+    let Some(mut server) = own_server_or_skip(&namespace) else { return };
+    let file = std::env::temp_dir().join(format!("dlm-aerospike-{}-{SIZE}", std::process::id()));
+    let ours = lock(&server, "disk");
+    let held = ours.try_acquire().unwrap();
+    let (other, ttl) = (lock(&server, "released"), Duration::from_secs(3));
+    let released = other.try_acquire_with_ttl(ttl).unwrap();
+    let first = released.fence();
+    assert!(released.release().unwrap());
+    // The server writes to its disk once a second.
+    thread::sleep(Duration::from_secs(3));
+    server.restart();
+    assert_eq!(lock(&server, "disk").try_acquire().unwrap_err().code(), Code::LockUnavailable);
+    held.renew().unwrap();
+    assert!(held.release().unwrap());
+    let next = other.acquire().unwrap();
+    assert!(next.fence() > first);
+    assert!(next.release().unwrap());
+    drop(server);
+    let _ = std::fs::remove_file(file);
+}
+
+/// Requests lie in the sockets of a stopped server, and are carried out when it goes on.
+#[test]
+fn an_acquire_that_a_stopped_server_carries_out_late_is_freed() {
+    let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
+    let builder = LockManager::builder().store_uri(&server.place().uri()).client("stopped").ttl(TTL);
+    let hasty = builder.timeout(Duration::from_millis(500)).open().unwrap().lock("a", Level::Xdc).unwrap();
+    assert!(hasty.try_acquire().unwrap().release().unwrap());
+    server.signal("STOP");
+    let error = hasty.try_acquire().expect_err("nobody answers");
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    server.signal("CONT");
+    // Its TTL is half an hour.
+    assert!(lock(&server, "stopped").acquire().unwrap().release().unwrap());
+}
