@@ -14,19 +14,23 @@
 //!
 //! A store that cannot be reached ends no watch: one read at a time goes on trying, ever more rarely, and
 //! all watches go on when it succeeds.
+//!
+//! Nobody is told what was true before they came. Who joins while a latch is being read may have made it,
+//! or counted it up, since it was read; so newcomers of that time have a watch of their own, which that
+//! read does not end.
+
+mod watch;
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
-use crate::alarm::Alarm;
+pub(crate) use self::watch::{End, Watch};
 use crate::error::{Code, Error, Result};
 use crate::store::{LatchName, LatchStore, Level, LockStore};
 use crate::time::{Deadline, Moment, jittered};
@@ -61,11 +65,11 @@ pub(crate) struct Board {
 #[derive(Default)]
 struct State {
     closed: bool,
-    entries: HashMap<Key, Entry>,
-    due: BTreeMap<Turn, Arc<Watch>>,
+    entries: HashMap<Arc<Key>, Entry>,
+    due: BTreeMap<Turn, Arc<Key>>,
     /// The job in the pool that reads what is due next, and its number.
     timer: Option<(Ticket, u64)>,
-    /// Turns and timers so far.
+    /// Turns, timers and newcomers so far.
     numbers: u64,
     /// Set while the store does not serve.
     outage: Option<Outage>,
@@ -74,9 +78,12 @@ struct State {
 /// A place in the order of what is due; the number tells apart what is due at one moment.
 type Turn = (Moment, u64);
 
+/// A latch on the board.
 struct Entry {
-    watch: Arc<Watch>,
-    waiters: usize,
+    /// Tells it from one of the same key that was there before.
+    key: Arc<Key>,
+    /// Those who wait, by what may end their wait; the last are the newest.
+    groups: Vec<Group>,
     /// When it is due; `None` while it is being read.
     turn: Option<Turn>,
     /// Look at it again as soon as the read under way is over.
@@ -89,6 +96,16 @@ struct Entry {
     seen: Option<(i64, Moment)>,
 }
 
+/// Those who share a watch.
+struct Group {
+    watch: Arc<Watch>,
+    waiters: usize,
+    /// The first look that may end it.
+    first_look: u64,
+    /// When the last one joined, as a number of the board's.
+    joined: u64,
+}
+
 struct Outage {
     failures: u32,
     /// No read before this moment.
@@ -97,89 +114,11 @@ struct Outage {
     probing: bool,
 }
 
-/// What all who wait for one latch share.
-pub(crate) struct Watch {
-    pub(crate) key: Key,
-    state: Mutex<Seen>,
-    wake: Condvar,
-    /// Made by the first who asks for it, under `state`; goes off at the end.
-    alarm: OnceLock<Alarm>,
-}
-
-/// What is known to those who wait.
-#[derive(Default)]
-pub(crate) struct Seen {
-    pub(crate) end: Option<End>,
-    /// Looks answered so far.
-    pub(crate) looks: u64,
-    /// Why the last look saw nothing, if it did not.
-    pub(crate) trouble: Option<Arc<Error>>,
-    /// Those whose wait is over and who wait for the first look all the same.
-    pub(crate) overdue: usize,
-}
-
-/// How a watch ends.
-#[derive(Debug, Clone)]
-pub(crate) enum End {
-    Open,
-    /// The latch is gone, cannot be asked for, or the read panicked.
-    Failed(Arc<Error>),
-    Closed,
-}
-
 /// A waiter's place on the board. To be given to [`Board::leave`].
 pub(crate) struct Joined {
     pub(crate) watch: Arc<Watch>,
     /// The number of the first look that begins after joining.
     pub(crate) first_look: u64,
-}
-
-impl Watch {
-    pub(crate) fn seen(&self) -> parking_lot::MutexGuard<'_, Seen> {
-        self.state.lock()
-    }
-
-    pub(crate) fn park(&self, seen: &mut parking_lot::MutexGuard<'_, Seen>, time: Duration) {
-        self.wake.wait_for(seen, time);
-    }
-
-    /// Lets all who wait look up.
-    pub(crate) fn wake_all(&self) {
-        // Locked, so that nobody is between looking and parking.
-        let _seen = self.state.lock();
-        self.wake.notify_all();
-    }
-
-    /// A descriptor that is readable once the watch has ended.
-    pub(crate) fn fd(&self) -> io::Result<BorrowedFd<'_>> {
-        if let Some(alarm) = self.alarm.get() {
-            return Ok(alarm.as_fd());
-        }
-        let seen = self.state.lock();
-        let alarm = Alarm::at(if seen.end.is_some() { Moment::OVER } else { Moment::NEVER })?;
-        Ok(self.alarm.get_or_init(|| alarm).as_fd())
-    }
-
-    fn end(&self, end: End) {
-        let mut seen = self.state.lock();
-        seen.end.get_or_insert(end);
-        if let Some(alarm) = self.alarm.get()
-            && let Err(error) = alarm.set(Moment::OVER)
-        {
-            log::error!("the descriptor of latch {} was not set: {error}", self.key.0);
-        }
-        drop(seen);
-        self.wake.notify_all();
-    }
-
-    fn looked(&self, number: u64, trouble: Option<Arc<Error>>) {
-        let mut seen = self.state.lock();
-        seen.looks = number;
-        seen.trouble = trouble;
-        if seen.overdue > 0 {
-            self.wake.notify_all();
-        }
-    }
 }
 
 impl Board {
@@ -202,18 +141,17 @@ impl Board {
         if state.closed {
             return Err(Error::Closed);
         }
-        let entry = match state.entries.entry(key) {
+        let number = state.numbers;
+        state.numbers += 1;
+        let entry = match state.entries.entry(Arc::new(key)) {
             Slot::Occupied(slot) => slot.into_mut(),
             Slot::Vacant(slot) => {
-                let key = slot.key().clone();
-                let watch =
-                    Watch { key, state: Mutex::default(), wake: Condvar::new(), alarm: OnceLock::new() };
-                slot.insert(Entry::new(Arc::new(watch), self.shortest_pause()))
+                let entry = Entry::new(Arc::clone(slot.key()), self.shortest_pause());
+                slot.insert(entry)
             }
         };
-        entry.waiters += 1;
-        let joined = Joined { watch: Arc::clone(&entry.watch), first_look: entry.looks + 1 };
-        state.bring_forward(&joined.watch, Moment::now());
+        let joined = entry.join(number);
+        state.bring_forward(&joined.watch.key, Moment::now());
         if let Err(error) = self.set_timer(&mut state) {
             drop(state);
             self.leave(&joined);
@@ -225,13 +163,16 @@ impl Board {
     /// The last one to leave ends the watch: nothing of it stays behind.
     pub(crate) fn leave(&self, joined: &Joined) {
         let mut state = self.state.lock();
-        let Some(entry) = state.entries.get_mut(&joined.watch.key) else { return };
-        if !Arc::ptr_eq(&entry.watch, &joined.watch) {
+        let key = &joined.watch.key;
+        let Some(entry) = state.entry(key) else { return };
+        let Some(group) = entry.groups.iter_mut().find(|group| Arc::ptr_eq(&group.watch, &joined.watch))
+        else {
             return;
-        }
-        entry.waiters -= 1;
-        if entry.waiters == 0 {
-            state.remove(&joined.watch);
+        };
+        group.waiters -= 1;
+        entry.groups.retain(|group| group.waiters > 0);
+        if entry.groups.is_empty() {
+            state.remove(key);
             if state.due.is_empty()
                 && let Some((ticket, _)) = state.timer.take()
             {
@@ -240,30 +181,32 @@ impl Board {
         }
     }
 
-    /// This process has changed the farm's count of `name`, to `count` where the store told.
-    pub(crate) fn stepped(self: &Arc<Board>, name: &LatchName, count: Option<i64>) {
-        let mut opened = None;
+    /// To be asked for before this process changes a count, and handed to [`stepped`](Board::stepped).
+    pub(crate) fn begin_step(&self) -> u64 {
+        self.state.lock().numbers
+    }
+
+    /// This process has changed the farm's count of `name`, to `count` where the store told. Who came
+    /// since `began` may have come after another change, so a look must tell.
+    pub(crate) fn stepped(self: &Arc<Board>, name: &LatchName, count: Option<i64>, began: u64) {
+        let mut opened = Vec::new();
         let mut state = self.state.lock();
         if state.entries.is_empty() || count.is_some_and(|count| count > 0) {
             return;
         }
         for level in [Level::Dc, Level::Xdc] {
             let Some(entry) = state.entries.get(&(name.clone(), level)) else { continue };
-            let watch = Arc::clone(&entry.watch);
+            let key = Arc::clone(&entry.key);
             if level == Level::Dc && count.is_some() {
-                state.remove(&watch);
-                opened = Some(watch);
-            } else {
-                state.bring_forward(&watch, Moment::now());
+                opened = state.take_groups(&key, |group| group.joined < began);
             }
+            state.bring_forward(&key, Moment::now());
         }
         if let Err(error) = self.set_timer(&mut state) {
             log::warn!("{}", error.chain());
         }
         drop(state);
-        if let Some(watch) = opened {
-            watch.end(End::Open);
-        }
+        opened.iter().for_each(|watch| watch.end(End::Open));
     }
 
     /// Ends every wait with CLOSED, those to come included.
@@ -277,7 +220,8 @@ impl Board {
         if let Some((ticket, _)) = timer {
             self.watcher.cancel(ticket);
         }
-        entries.values().for_each(|entry| entry.watch.end(End::Closed));
+        let groups = entries.values().flat_map(|entry| &entry.groups);
+        groups.for_each(|group| group.watch.end(End::Closed));
     }
 
     fn shortest_pause(&self) -> Duration {
@@ -332,11 +276,12 @@ impl Board {
         if batch.is_empty() {
             return;
         }
-        let asked: Vec<_> = batch.iter().map(|(watch, _)| (&watch.key.0, watch.key.1)).collect();
+        let asked: Vec<_> = batch.iter().map(|(key, _)| (&key.0, key.1)).collect();
         let by = Deadline::after(self.timeout);
-        let latches = self.store.latches();
-        let read =
-            || latches.map_or_else(|| Err(locks_only(&*self.store)), |store| counts(store, &asked, by));
+        let read = || match self.store.latches() {
+            Some(store) => counts(store, &asked, by),
+            None => Err(locks_only(&*self.store)),
+        };
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(Ok(answers)) => self.settle(&batch, answers),
             Ok(Err(error)) => self.settle_failure(&batch, error),
@@ -349,58 +294,48 @@ impl Board {
         }
     }
 
-    fn settle(self: &Arc<Board>, batch: &[(Arc<Watch>, u64)], answers: Vec<Result<Option<i64>>>) {
+    fn settle(self: &Arc<Board>, batch: &[(Arc<Key>, u64)], answers: Vec<Result<Option<i64>>>) {
         let now = Moment::now();
         // One for all, so that what was read together is read together again.
         let jitter = jittered(Duration::from_secs(1)).as_secs_f64();
         let mut ended = Vec::new();
         let mut looked = Vec::new();
         let mut state = self.state.lock();
-        if state.outage.take().is_some() {
-            log::info!("{} serves reads of latches again", self.store.describe());
-        }
-        for ((watch, number), answer) in batch.iter().zip(answers) {
+        let served_again = state.outage.take().is_some();
+        for ((key, number), answer) in batch.iter().zip(answers) {
             // Left by all meanwhile, or opened by a step of this process.
-            let Some(entry) = state.entry(watch) else { continue };
-            let (pause, trouble) = match answer {
-                Ok(Some(count)) if count <= 0 => {
-                    ended.push((watch, End::Open));
+            let Some(entry) = state.entry(key) else { continue };
+            let (pause, trouble) = match outcome(key, answer) {
+                Outcome::Ends(end) => {
+                    let watches = state.take_groups(key, |group| group.first_look <= *number);
+                    ended.extend(watches.into_iter().map(|watch| (watch, end.clone())));
+                    state.look_again(key, now);
                     continue;
                 }
-                Ok(None) => {
-                    let error = Error::NotFound { name: watch.key.0.to_string() };
-                    ended.push((watch, End::Failed(Arc::new(error))));
-                    continue;
-                }
-                Err(error) if ends_a_watch(error.code()) => {
-                    ended.push((watch, End::Failed(Arc::new(error))));
-                    continue;
-                }
-                Ok(Some(count)) => (entry.saw(count, now, self.poll), None),
-                Err(error) => {
+                Outcome::Waits(count) => (entry.saw(count, now, self.poll), None),
+                Outcome::Unknown(error) => {
                     entry.failures += 1;
                     if entry.failures == 1 {
-                        log::warn!("latch {} is looked at again: {}", watch.key.0, error.chain());
+                        log::warn!("latch {} is looked at again: {}", key.0, error.chain());
                     }
                     (back_off(self.poll, entry.failures), Some(Arc::new(error)))
                 }
             };
-            looked.push((watch, *number, trouble));
-            let again = std::mem::take(&mut entry.again);
-            let due = if again { now } else { now.after(pause.mul_f64(jitter)) };
-            state.put_due(watch, due);
-        }
-        for (watch, _) in &ended {
-            state.remove(watch);
+            looked.extend(entry.watches().map(|watch| (watch, *number, trouble.clone())));
+            let due = if entry.again { now } else { now.after(pause.mul_f64(jitter)) };
+            state.look_again(key, due);
         }
         self.set_timer_or_log(&mut state);
         drop(state);
+        if served_again {
+            log::info!("{} serves reads of latches again", self.store.describe());
+        }
         looked.into_iter().for_each(|(watch, number, trouble)| watch.looked(number, trouble));
         ended.into_iter().for_each(|(watch, end)| watch.end(end));
     }
 
     /// None of the batch could be read: the store does not serve.
-    fn settle_failure(self: &Arc<Board>, batch: &[(Arc<Watch>, u64)], error: Error) {
+    fn settle_failure(self: &Arc<Board>, batch: &[(Arc<Key>, u64)], error: Error) {
         if ends_a_watch(error.code()) {
             let error = Arc::new(error);
             let own = || Error::While { doing: "reading latches".into(), source: Arc::clone(&error) };
@@ -414,16 +349,17 @@ impl Board {
         }
         let until = now.after(jittered(back_off(self.poll, failures)));
         state.outage = Some(Outage { failures, until, probing: false });
-        for (watch, _) in batch {
-            if let Some(entry) = state.entry(watch) {
-                entry.again = false;
-                state.put_due(watch, now);
+        let mut looked = Vec::new();
+        for (key, number) in batch {
+            if let Some(entry) = state.entry(key) {
+                looked.extend(entry.watches().map(|watch| (watch, *number)));
+                state.look_again(key, now);
             }
         }
         self.set_timer_or_log(&mut state);
         drop(state);
         let error = Arc::new(error);
-        batch.iter().for_each(|(watch, number)| watch.looked(*number, Some(Arc::clone(&error))));
+        looked.iter().for_each(|(watch, number)| watch.looked(*number, Some(Arc::clone(&error))));
     }
 
     /// Where no caller waits for the answer. The pool has a thread: the one that this runs in.
@@ -438,14 +374,37 @@ impl Board {
 }
 
 impl Entry {
-    fn new(watch: Arc<Watch>, pause: Duration) -> Entry {
-        Entry { watch, waiters: 0, turn: None, again: false, looks: 0, pause, failures: 0, seen: None }
+    fn new(key: Arc<Key>, pause: Duration) -> Entry {
+        Entry { key, groups: Vec::new(), turn: None, again: false, looks: 0, pause, failures: 0, seen: None }
+    }
+
+    fn is_being_read(&self) -> bool {
+        self.turn.is_none() && self.looks > 0
+    }
+
+    /// One more who waits; `number`: when they came.
+    fn join(&mut self, number: u64) -> Joined {
+        let first_look = self.looks + 1;
+        // While nobody looks, the next look is the first that may end any of the groups.
+        let fits = |group: &Group| !self.is_being_read() || group.first_look == first_look;
+        if !self.groups.last().is_some_and(fits) {
+            let watch = Arc::new(Watch::new(Arc::clone(&self.key)));
+            self.groups.push(Group { watch, waiters: 0, first_look, joined: number });
+        }
+        let group = self.groups.last_mut().expect("there is one for the newcomer");
+        group.waiters += 1;
+        group.joined = number;
+        Joined { watch: Arc::clone(&group.watch), first_look }
+    }
+
+    fn watches(&self) -> impl Iterator<Item = Arc<Watch>> {
+        self.groups.iter().map(|group| Arc::clone(&group.watch))
     }
 
     /// The pause after a look that saw `count`.
     fn saw(&mut self, count: i64, now: Moment, poll: Duration) -> Duration {
         if std::mem::take(&mut self.failures) > 0 {
-            log::info!("latch {} can be read again", self.watch.key.0);
+            log::info!("latch {} can be read again", self.key.0);
         }
         self.pause = match self.seen {
             None => self.pause,
@@ -463,36 +422,54 @@ impl Entry {
 }
 
 impl State {
-    /// The entry of `watch`, if that is the one on the board.
-    fn entry(&mut self, watch: &Arc<Watch>) -> Option<&mut Entry> {
-        self.entries.get_mut(&watch.key).filter(|entry| Arc::ptr_eq(&entry.watch, watch))
+    /// The entry that `key` is of, if it is still on the board.
+    fn entry(&mut self, key: &Arc<Key>) -> Option<&mut Entry> {
+        self.entries.get_mut(key).filter(|entry| Arc::ptr_eq(&entry.key, key))
     }
 
-    fn put_due(&mut self, watch: &Arc<Watch>, due: Moment) {
+    fn put_due(&mut self, key: &Arc<Key>, due: Moment) {
         let turn = (due, self.numbers);
         self.numbers += 1;
-        let Some(entry) = self.entry(watch) else { return };
+        let Some(entry) = self.entry(key) else { return };
         if let Some(before) = entry.turn.replace(turn) {
             self.due.remove(&before);
         }
-        self.due.insert(turn, Arc::clone(watch));
+        self.due.insert(turn, Arc::clone(key));
+    }
+
+    /// The look under way is over, and the next is due then.
+    fn look_again(&mut self, key: &Arc<Key>, due: Moment) {
+        if let Some(entry) = self.entry(key) {
+            entry.again = false;
+            self.put_due(key, due);
+        }
     }
 
     /// Has it looked at now, or as soon as the read under way is over: that may have missed what is new.
-    fn bring_forward(&mut self, watch: &Arc<Watch>, now: Moment) {
-        let Some(entry) = self.entry(watch) else { return };
+    fn bring_forward(&mut self, key: &Arc<Key>, now: Moment) {
+        let Some(entry) = self.entry(key) else { return };
         match entry.turn {
             Some((due, _)) if due <= now => {}
-            None if entry.looks > 0 => entry.again = true,
-            _ => self.put_due(watch, now),
+            None if entry.is_being_read() => entry.again = true,
+            _ => self.put_due(key, now),
         }
     }
 
-    fn remove(&mut self, watch: &Arc<Watch>) {
-        if self.entry(watch).is_none() {
+    /// Takes those off the board whose wait is over, and with the last of them the latch.
+    fn take_groups(&mut self, key: &Arc<Key>, is_over: impl Fn(&Group) -> bool) -> Vec<Arc<Watch>> {
+        let Some(entry) = self.entry(key) else { return Vec::new() };
+        let over = entry.groups.extract_if(.., |group| is_over(group)).map(|group| group.watch).collect();
+        if entry.groups.is_empty() {
+            self.remove(key);
+        }
+        over
+    }
+
+    fn remove(&mut self, key: &Arc<Key>) {
+        if self.entry(key).is_none() {
             return;
         }
-        let removed = self.entries.remove(&watch.key);
+        let removed = self.entries.remove(key);
         if let Some(turn) = removed.and_then(|entry| entry.turn) {
             self.due.remove(&turn);
         }
@@ -503,15 +480,15 @@ impl State {
     }
 
     /// What is to be read now, each with the number of the look.
-    fn take_due(&mut self, now: Moment) -> Vec<(Arc<Watch>, u64)> {
+    fn take_due(&mut self, now: Moment) -> Vec<(Arc<Key>, u64)> {
         if self.outage.as_ref().is_some_and(|outage| outage.probing || now < outage.until) {
             return Vec::new();
         }
         let mut batch = Vec::new();
         while batch.len() < BATCH_MAX {
-            let Some(((due, _), watch)) = self.due.first_key_value() else { break };
-            let (due, watch) = (*due, Arc::clone(watch));
-            let Some(entry) = self.entries.get_mut(&watch.key) else {
+            let Some(((due, _), key)) = self.due.first_key_value() else { break };
+            let (due, key) = (*due, Arc::clone(key));
+            let Some(entry) = self.entries.get_mut(&key) else {
                 debug_assert!(false, "what is due is on the board");
                 self.due.pop_first();
                 continue;
@@ -522,7 +499,7 @@ impl State {
             self.due.pop_first();
             entry.turn = None;
             entry.looks += 1;
-            batch.push((watch, entry.looks));
+            batch.push((key, entry.looks));
         }
         if let Some(outage) = &mut self.outage {
             outage.probing = !batch.is_empty();
@@ -552,6 +529,23 @@ fn counts(
 
 pub(crate) fn locks_only(store: &dyn LockStore) -> Error {
     Error::invalid("store", store.describe(), "one that keeps latches: this one has locks only")
+}
+
+/// What a look means for those who wait.
+enum Outcome {
+    Ends(End),
+    Waits(i64),
+    Unknown(Error),
+}
+
+fn outcome(key: &Key, answer: Result<Option<i64>>) -> Outcome {
+    match answer {
+        Ok(Some(count)) if count <= 0 => Outcome::Ends(End::Open),
+        Ok(Some(count)) => Outcome::Waits(count),
+        Ok(None) => Outcome::Ends(End::Failed(Arc::new(Error::NotFound { name: key.0.to_string() }))),
+        Err(error) if ends_a_watch(error.code()) => Outcome::Ends(End::Failed(Arc::new(error))),
+        Err(error) => Outcome::Unknown(error),
+    }
 }
 
 /// Whether waiting does not help against it.

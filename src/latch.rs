@@ -306,10 +306,12 @@ impl Latch {
 
     fn step(&self, add: i64, participant: Option<&str>) -> Result<Stepped> {
         let step = Step { name: &self.name, add, participant, ttl: self.ttl, by: self.by() };
-        let stepped = self.store()?.step(&step);
+        let (store, board) = (self.store()?, &self.manager.board);
+        let began = board.begin_step();
+        let stepped = store.step(&step);
         match &stepped {
-            Ok(Stepped::Counted(count)) => self.manager.board.stepped(&self.name, *count),
-            Err(error) if error.is_in_doubt() => self.manager.board.stepped(&self.name, None),
+            Ok(Stepped::Counted(count)) => board.stepped(&self.name, *count, began),
+            Err(error) if error.is_in_doubt() => board.stepped(&self.name, None, began),
             Ok(Stepped::Already) | Err(_) => {}
         }
         stepped.map_err(self.told("counting"))

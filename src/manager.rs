@@ -406,8 +406,8 @@ impl LockManager {
     /// joined. From now on `check` of a lease answers LEASE_LOST, its `release` `false`, all else CLOSED.
     /// Closing twice does nothing.
     ///
-    /// Takes up to one store time-out (10 s unless set) for the releases, another where a renewal is
-    /// under way, and a few seconds for the threads.
+    /// Takes up to one store time-out (10 s unless set) for the releases, another where a renewal or a look at
+    /// latches is under way, and a few seconds for the threads.
     ///
     /// # Errors
     /// The first release that failed: that lock is free when its TTL ends. The others were tried all the

@@ -322,6 +322,45 @@ fn a_count_of_another_kind_is_an_error_that_names_its_column() {
     }
 }
 
+/// A gateway reads whole rows for level XDC, and many with one request.
+#[test]
+fn a_row_that_is_too_large_for_a_gateways_reply_hides_no_other_latch() {
+    let Some(hbase) = server() else { return };
+    let uri = format!("hbase+thrift://{}/{}", hbase.thrift, table::TABLE);
+    let client = fresh("large-row");
+    let store = dlm::store::open(&uri).unwrap();
+    let name = |id: usize| LatchName::new(&client, "dc1", &id.to_string(), NamePolicy::Strict).unwrap();
+    let names: Vec<_> = (0..7).map(name).collect();
+    let by = Deadline::after(LONG);
+    for (name, count) in names.iter().zip(0..) {
+        let new = NewLatch { name, count, roster: &[], ttl: TTL, by };
+        assert!(store.latches().unwrap().create_latch(&new).unwrap());
+    }
+    Raw::connect(hbase.thrift, TABLE).put(names[3].hbase_row(), b"C:op_large_dc1", &vec![0; 1100 << 10]);
+    let asked: Vec<_> = names.iter().map(|name| (name, Level::Xdc)).collect();
+    let counts = store.latches().unwrap().counts(&asked, by).unwrap();
+    for (id, count) in counts.into_iter().enumerate() {
+        match count {
+            Ok(count) => assert_eq!(count, Some(id as i64)),
+            Err(error) => assert!(id == 3 && error.chain().contains("1 MiB"), "{id}: {}", error.chain()),
+        }
+    }
+}
+
+/// The names of all who have come are read with one answer, which has a limit.
+#[test]
+fn a_roster_that_could_not_be_read_back_is_refused() {
+    let Some((_proxy, ours, _)) = stage("large-roster") else { return };
+    let names: Vec<_> = (0..20_000).map(|number| format!("{number:x>20}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let error = ours.create_for(20_000, &names, TTL).unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument, "{}", error.chain());
+    assert_eq!(ours.dc(), None);
+    let fewer = &names[..14_000];
+    assert!(ours.create_for(14_000, fewer, TTL).unwrap());
+    assert_eq!(ours.roster().pending.len(), fewer.len());
+}
+
 #[test]
 fn a_client_whose_name_could_end_elsewhere_is_refused_before_any_io() {
     let silent = "127.0.0.1:1";

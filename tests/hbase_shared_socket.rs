@@ -186,6 +186,39 @@ fn a_socket_that_breaks_takes_its_calls_with_it_and_they_are_asked_again() {
     });
 }
 
+/// It has run none of their requests, which is more than a broken socket says.
+#[test]
+fn a_refusal_of_the_whole_connection_reaches_each_call_on_it() {
+    const ACCESS_DENIED: &str = "org.apache.hadoop.hbase.security.AccessDeniedException";
+    for _ in 0..20 {
+        let fake = Fake::honest();
+        let uri = format!("hbase://{}/t?client=shared", fake.address);
+        let manager = dlm::LockManager::open(&uri).unwrap();
+        let locks = ["a", "b"].map(|id| manager.lock(id, Level::Xdc).unwrap());
+        locks.iter().for_each(|lock| assert!(lock.inspect().unwrap().holder.is_none()));
+        let mut writes = 0;
+        fake.act(move |request| {
+            writes += usize::from(request.method == "Multi");
+            match writes {
+                0 => Answer::Honest,
+                1 => Answer::Silence,
+                _ => Answer::Fatal(Some(u32::MAX), ACCESS_DENIED, "no"),
+            }
+        });
+        thread::scope(|scope| {
+            for lock in &locks {
+                let work = || {
+                    let error = lock.try_acquire().unwrap_err();
+                    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+                };
+                let name = format!("dlm-test-{}", lock.name().key());
+                thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
+            }
+        });
+        assert_eq!(fake.count("Multi"), 2, "asked again");
+    }
+}
+
 /// An exception for one call is not one for the connection.
 #[test]
 fn an_exception_reaches_the_call_it_is_for() {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Error, Level, LockManager, Moment};
+use dlm::{Code, Deadline, Error, LatchKind, Level, LockManager, Moment};
 use support::hbase::{Hbase, Kind};
 
 /// Bound on steps that take seconds; a slow machine must not fail a test.
@@ -80,8 +80,14 @@ fn tls_is_never_left_out_because_a_server_does_not_speak_it() {
 }
 
 fn works_and_reconnects(hbase: &Hbase, uri: &str) {
-    let manager = LockManager::builder().store_uri(uri).client("tls").timeout(LONG).open().unwrap();
+    let manager =
+        LockManager::builder().store_uri(uri).client("tls").farm("dc1").timeout(LONG).open().unwrap();
     manager.initialize().unwrap();
+    // A request of many TLS records.
+    let crowd = manager.latch("crowd", Level::Dc, LatchKind::CountDown).unwrap();
+    let names: Vec<_> = (0..5_000).map(|number| format!("{number:0>40}")).collect();
+    crowd.create_for(&names).unwrap();
+    assert!(crowd.pending().unwrap() == names);
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let lease = lock.acquire_with_ttl(10 * LONG).unwrap();
     lease.renew().unwrap();

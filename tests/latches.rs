@@ -44,6 +44,32 @@ struct Faulty {
     steps: AtomicUsize,
     /// Steps that took effect and whose reply was lost.
     applied_in_doubt: AtomicUsize,
+    /// While set, reads and count-downs are done at once, and answered when it is cleared.
+    late: AtomicBool,
+    /// Answers that were late.
+    kept: AtomicUsize,
+}
+
+impl Faulty {
+    fn keep_back(&self) {
+        if self.late.load(Ordering::SeqCst) {
+            self.kept.fetch_add(1, Ordering::SeqCst);
+            until("late answers are let go", || !self.late.load(Ordering::SeqCst));
+        }
+    }
+
+    /// Runs `meanwhile` when an answer to `ask` is on its way.
+    fn late<T: Send, U>(&self, ask: impl FnOnce() -> T + Send, meanwhile: impl FnOnce() -> U) -> (T, U) {
+        let before = self.kept.load(Ordering::SeqCst);
+        self.late.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let asked = thread::Builder::new().name("dlm-test-late".into()).spawn_scoped(scope, ask).unwrap();
+            until("an answer is on its way", || self.kept.load(Ordering::SeqCst) > before);
+            let done = meanwhile();
+            self.late.store(false, Ordering::SeqCst);
+            (asked.join().unwrap(), done)
+        })
+    }
 }
 
 fn no_connection() -> Error {
@@ -72,6 +98,9 @@ impl LatchStore for Faulty {
             self.applied_in_doubt.fetch_add(usize::from(counted), Ordering::SeqCst);
             return Err(in_doubt());
         }
+        if step.add < 0 {
+            self.keep_back();
+        }
         stepped
     }
 
@@ -91,7 +120,9 @@ impl LatchStore for Faulty {
         let told = counts.into_iter().zip(asked).map(|(count, (name, _))| {
             if spoilt.as_deref() == Some(name.id()) { Err(no_connection()) } else { count }
         });
-        Ok(told.collect())
+        let told = told.collect();
+        self.keep_back();
+        Ok(told)
     }
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
@@ -306,6 +337,59 @@ fn an_error_of_one_latch_is_its_own_and_passes() {
     assert!(!watches[1].is_open().unwrap());
     *faulty.spoilt.lock() = None;
     open_in_time(&watches[1]);
+}
+
+/// Who makes a latch and waits for it must not hear of the time before, nor who counts it up.
+#[test]
+fn a_look_that_was_under_way_tells_a_newcomer_nothing() {
+    let faulty = Arc::new(Faulty::default());
+    let manager = manager(faulty.clone(), NEVER);
+    let latch = manager.latch("a", Level::Dc, LatchKind::CountUpDown).unwrap();
+    let first = latch.watch().unwrap();
+    assert_eq!(first.wait(&Await::new()).unwrap_err().code(), Code::NotFound);
+    let (missed, made) = faulty.late(
+        || latch.await_open(),
+        || {
+            latch.create(1).unwrap();
+            latch.watch().unwrap()
+        },
+    );
+    assert_eq!(missed.unwrap_err().code(), Code::NotFound);
+    assert!(!made.wait(&Await::new().wait(Duration::ZERO)).unwrap());
+    latch.count_down().unwrap();
+    open_in_time(&made);
+
+    let (opened, busy) = faulty.late(
+        || latch.await_open_for(LONG),
+        || {
+            latch.count_up().unwrap();
+            latch.watch().unwrap()
+        },
+    );
+    assert!(opened.unwrap(), "it was open when the wait began");
+    assert!(!busy.wait(&Await::new().wait(Duration::ZERO)).unwrap(), "one had counted up before");
+    latch.count_down().unwrap();
+    open_in_time(&busy);
+    assert_eq!(first.is_open().unwrap_err().code(), Code::NotFound, "what ended stays so");
+}
+
+#[test]
+fn a_count_down_that_is_told_late_tells_a_newcomer_nothing() {
+    let faulty = Arc::new(Faulty::default());
+    let manager = manager(faulty.clone(), NEVER);
+    let latch = manager.latch("a", Level::Dc, LatchKind::CountUpDown).unwrap();
+    latch.create(1).unwrap();
+    let (counted, busy) = faulty.late(
+        || latch.count_down(),
+        || {
+            latch.count_up().unwrap();
+            latch.watch().unwrap()
+        },
+    );
+    counted.unwrap();
+    assert!(!busy.wait(&Await::new().wait(Duration::ZERO)).unwrap(), "one had counted up before");
+    latch.count_down().unwrap();
+    open_in_time(&busy);
 }
 
 #[test]

@@ -468,7 +468,8 @@ impl Inner {
             Fault::Io(error) if is_pid_taken(error) => PID_TAKEN.into(),
             Fault::Io(_) => format!("{doing} its files failed: check free space and the file system"),
             Fault::Mdb(MdbError::MapFull) => {
-                "its file has reached 1 GiB: too many locks are held, or a process was stopped while reading it"
+                "its file has reached 1 GiB: too many locks are held, latches have too many names, or a process was \
+                 stopped while reading it"
                     .into()
             }
             Fault::Mdb(MdbError::ReadersFull) => "too many processes are reading it at once".into(),

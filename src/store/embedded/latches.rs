@@ -21,6 +21,9 @@ use crate::time::{Deadline, Moment};
 
 const VERSION: u8 = 1;
 
+/// Farms of one latch, as the head counts them.
+const FARMS_MAX: usize = u16::MAX as usize;
+
 /// What the keys of latches begin with. Those of locks go on with `DC#` or `XDC#`, the ledger's with NUL.
 const PREFIX: &[u8] = b"LATCH#";
 
@@ -47,6 +50,10 @@ impl LatchStore for EmbeddedStore {
         self.change_latch(new.name, new.by, |writer, record, now| {
             if !record.create(new, now) {
                 return Ok(Ok(Change::Abandon(false)));
+            }
+            if record.farms.len() > FARMS_MAX {
+                let allowed = format!("one of at most {FARMS_MAX} that have a count in latch {}", new.name);
+                return Ok(Err(Error::invalid("farm id", new.name.farm(), allowed)));
             }
             Ok(self.sweep(writer, now)?.map(|()| Change::Commit(true)))
         })
@@ -156,16 +163,15 @@ fn encode(record: &LatchRecord) -> Vec<u8> {
     for number in [record.ends.as_nanos(), ttl] {
         out.extend_from_slice(&number.to_be_bytes());
     }
-    let farms = u16::try_from(record.farms.len()).unwrap_or(u16::MAX);
+    let farms = u16::try_from(record.farms.len()).expect("refused when the latch is made");
     out.extend_from_slice(&farms.to_be_bytes());
-    let farms = || record.farms.iter().take(farms.into());
-    for (name, farm) in farms() {
+    for (name, farm) in &record.farms {
         // Checked when the latch's name was made: 255 bytes at the most.
         out.push(name.len() as u8);
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(&farm.count.to_be_bytes());
     }
-    for names in farms().flat_map(|(_, farm)| [&farm.pending, &farm.arrived]) {
+    for names in record.farms.values().flat_map(|farm| [&farm.pending, &farm.arrived]) {
         out.extend_from_slice(&(names.as_bytes().len() as u32).to_be_bytes());
         out.extend_from_slice(names.as_bytes());
     }
@@ -211,6 +217,11 @@ mod tests {
         }
     }
 
+    fn sample_that_lives() -> LatchRecord {
+        let ttl = Duration::from_secs(3600);
+        LatchRecord { ends: Moment::now().after(ttl), ttl, ..sample() }
+    }
+
     #[test]
     fn a_record_is_read_back_and_any_cut_of_it_is_refused() {
         let bytes = encode(&sample());
@@ -234,6 +245,31 @@ mod tests {
         let mut bytes = encode(&sample());
         bytes[0] = 2;
         assert!(decode(&bytes).is_none() && Head::decode(&bytes).is_none());
+    }
+
+    /// Left out, they would open the latch of level XDC too soon.
+    #[test]
+    fn a_farm_too_many_is_refused_and_none_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(dir.path()).unwrap();
+        let by = Deadline::after(Duration::from_secs(60));
+        let of = |farm: &str| LatchName::new("a", farm, "b", crate::NamePolicy::Strict).unwrap();
+        let one = FarmCount { count: 1, ..FarmCount::default() };
+        let farms = (0..FARMS_MAX).map(|farm| (format!("f{farm}"), one.clone())).collect();
+        let record = LatchRecord { farms, ..sample_that_lives() };
+        let put = |writer: &mut Writer<'_>| {
+            writer.put(&key(&of("f0")), &encode(&record))?;
+            Ok(Change::Commit(()))
+        };
+        store.environment.write(by, put).unwrap();
+        let name = of("one-more");
+        let new = NewLatch { name: &name, count: 1, roster: &[], ttl: record.ttl, by };
+        let refused = store.create_latch(&new).unwrap_err();
+        assert_eq!(refused.code(), crate::Code::InvalidArgument, "{refused}");
+        assert!(!store.create_latch(&NewLatch { name: &of("f7"), ..new }).unwrap());
+        let counts = store.counts(&[(&name, Level::Xdc), (&name, Level::Dc)], by).unwrap();
+        let counts: Vec<_> = counts.into_iter().map(Result::unwrap).collect();
+        assert_eq!(counts, [Some(FARMS_MAX as i64), None]);
     }
 
     #[test]

@@ -49,6 +49,9 @@ impl Channel {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        // A request is taken in one piece, and sent before the next. The limit unless set, 64 KiB, is less
+        // than hundreds of latches or a roster need.
+        tls.set_buffer_limit(None);
         while tls.is_handshaking() {
             push(&mut tls, &socket, by)?;
             if tls.is_handshaking() {
@@ -89,7 +92,8 @@ impl Channel {
             // Without a deadline, or the bytes would be lost: whoever sends has one.
             let tls = &mut *tls.lock();
             feed(tls, &bytes[..count])?;
-            push(tls, &self.socket, by)?;
+            // Where half a record of TLS's own was sent, all that follows would be garbled: no mere time-out.
+            push(tls, &self.socket, by).map_err(|error| io::Error::new(io::ErrorKind::BrokenPipe, error))?;
         }
     }
 

@@ -230,8 +230,12 @@ impl Calls {
         }
     }
 
-    /// Puts another waiting call on duty.
+    /// Puts another waiting call on duty. Nobody where the connection is broken: all have been told, and
+    /// why must not be lost over it.
     fn hand_duty_on(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
         let next = self.waiting.values().find(|slot| slot.parked.load(Ordering::Relaxed));
         self.on_duty = next.is_some();
         if let Some(next) = next {

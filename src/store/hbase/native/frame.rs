@@ -15,7 +15,7 @@ use super::messages::{ConnectionHeader, ExceptionResponse, RequestHeader, Respon
 
 /// A larger reply is refused before it is allocated. Ours have a few cells; descriptors of a table and
 /// a stack trace are the largest.
-const FRAME_BYTES_MAX: u32 = 4 << 20;
+pub(super) const FRAME_BYTES_MAX: u32 = 4 << 20;
 
 /// Magic, version 0, and "no SASL".
 const PREAMBLE: [u8; 6] = *b"HBas\x00\x50";

@@ -29,6 +29,7 @@ use std::time::Duration;
 use super::connection::Failure;
 use super::exception::Reaction;
 use super::filter::{self, Test};
+use super::frame::FRAME_BYTES_MAX;
 use super::messages::{
     self, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get, GetRequest,
     GetResponse, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
@@ -86,7 +87,9 @@ impl LatchStore for Latches {
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
         new.roster.iter().try_for_each(|name| check_participant(name))?;
-        self.create(new, &row_of(new.name)?)
+        let row = row_of(new.name)?;
+        check_size(new, &row)?;
+        self.create(new, &row)
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
@@ -451,6 +454,19 @@ fn may_be_run(trouble: &Trouble) -> bool {
         Trouble::Call(Failure::Exception(exception)) => exception.reaction() == Reaction::Unknown,
         Trouble::Call(Failure::NotSent(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
     }
+}
+
+/// A larger roster could be made and never be read. Each name has a cell, and two when it has counted, which
+/// tell row, column and value.
+fn check_size(new: &NewLatch<'_>, row: &[u8]) -> Result<()> {
+    // Lengths, values and timestamps of the two: 117 bytes.
+    const OVERHEAD: usize = 128;
+    let names = new.roster.iter().map(|name| 2 * (row.len() + new.name.farm().len() + name.len()) + OVERHEAD);
+    if names.sum::<usize>() <= FRAME_BYTES_MAX as usize {
+        return Ok(());
+    }
+    let allowed = "fewer or shorter ones: all of them must fit into one answer of 4 MiB when they have come";
+    Err(Error::invalid("participants", new.roster.len().to_string(), allowed))
 }
 
 fn made_column(farm: &str) -> Vec<u8> {

@@ -2,7 +2,7 @@
 //! changed by compare-and-set, and nothing tells our change from another's of the same amount. So a lost
 //! reply is IN_DOUBT and the request never sent again, and there are no names of participants.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,9 +95,15 @@ impl LatchStore for Latches {
         for level in [Level::Dc, Level::Xdc] {
             let is_open = |at: &usize| answers[*at].is_none() && asked[*at].1 == level;
             let open: Vec<usize> = (0..asked.len()).filter(is_open).collect();
-            for batch in open.chunks(BATCH) {
+            let mut batches: VecDeque<&[usize]> = open.chunks(BATCH).collect();
+            while let Some(batch) = batches.pop_front() {
                 let names: Vec<&LatchName> = batch.iter().map(|&at| asked[at].0).collect();
                 let read = self.read(&names, level, by).map_err(Arc::new);
+                if batch.len() > 1 && read.as_ref().is_err_and(|error| is_unreadable(error)) {
+                    let (first, second) = batch.split_at(batch.len() / 2);
+                    batches.extend([first, second]);
+                    continue;
+                }
                 for (&at, name) in batch.iter().zip(names) {
                     answers[at] = Some(match &read {
                         Ok(cells) => cells.count(name, level),
@@ -176,6 +182,16 @@ impl Latches {
         let row = |row: TRowResult| Some((row.row?, row.columns?));
         Ok(Cells(found.into_iter().filter_map(row).collect()))
     }
+}
+
+/// Whether the reply could not be read, as one that is too large: of fewer rows it may be smaller. One
+/// latch with many names must not hide all that are read along with it.
+fn is_unreadable(error: &Error) -> bool {
+    let cause = match error {
+        Error::RetriesExhausted { source: Some(cause), .. } => cause.downcast_ref::<thrift::Error>(),
+        _ => None,
+    };
+    matches!(cause, Some(thrift::Error::Protocol(_)))
 }
 
 /// Columns and their cells by row.

@@ -136,6 +136,12 @@ impl Gateway {
                 what: format!("{what}: no answer"),
                 source: Some(error.into()),
             },
+            // What it shows by itself is no more than "bad data".
+            thrift::Error::Protocol(unreadable) => Error::RetriesExhausted {
+                store: self.place.clone(),
+                what: format!("{what}: the answer cannot be read: {}", unreadable.message),
+                source: Some(thrift::Error::Protocol(unreadable).into()),
+            },
             // The message of an application error is the gateway's own; the others are ours.
             error => Error::RetriesExhausted {
                 store: self.place.clone(),

@@ -159,10 +159,8 @@ impl Inbox {
 impl Reader {
     fn exact(&mut self, out: &mut [u8]) -> thrift::Result<()> {
         let call = &mut *self.shared.call.lock();
-        call.reply_left = call
-            .reply_left
-            .checked_sub(out.len())
-            .ok_or_else(|| garbage("the reply is larger than 1 MiB"))?;
+        call.reply_left =
+            call.reply_left.checked_sub(out.len()).ok_or_else(|| garbage("a reply of more than 1 MiB"))?;
         let inbox = &mut call.inbox;
         let mut filled = 0;
         while filled < out.len() {
@@ -209,7 +207,7 @@ impl Reader {
         let left = self.shared.call.lock().reply_left;
         match usize::try_from(size) {
             Ok(count) if count <= left.min(REPLY_BYTES_MAX / 64) => Ok(size),
-            _ => Err(garbage("impossible size of a container")),
+            _ => Err(garbage("a container of an impossible size, or a reply of more than 1 MiB")),
         }
     }
 }
@@ -239,7 +237,12 @@ impl TInputProtocol for Reader {
         let length = self.read_i32()?;
         let left = self.shared.call.lock().reply_left;
         let length = usize::try_from(length).ok().filter(|&length| length <= left);
-        let mut bytes = vec![0; length.ok_or_else(|| garbage("impossible length of a string"))?];
+        let mut bytes = vec![
+            0;
+            length.ok_or_else(|| garbage(
+                "a string of an impossible length, or a reply of more than 1 MiB"
+            ))?
+        ];
         self.exact(&mut bytes)?;
         Ok(bytes)
     }
