@@ -18,12 +18,15 @@
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::alarm::Alarm;
 use crate::error::{Code, Error, Result};
 use crate::store::{LatchName, LatchStore, Level, LockStore};
 use crate::time::{Deadline, Moment, jittered};
@@ -99,6 +102,8 @@ pub(crate) struct Watch {
     pub(crate) key: Key,
     state: Mutex<Seen>,
     wake: Condvar,
+    /// Made by the first who asks for it, under `state`; goes off at the end.
+    alarm: OnceLock<Alarm>,
 }
 
 /// What is known to those who wait.
@@ -145,8 +150,25 @@ impl Watch {
         self.wake.notify_all();
     }
 
+    /// A descriptor that is readable once the watch has ended.
+    pub(crate) fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(alarm) = self.alarm.get() {
+            return Ok(alarm.as_fd());
+        }
+        let seen = self.state.lock();
+        let alarm = Alarm::at(if seen.end.is_some() { Moment::OVER } else { Moment::NEVER })?;
+        Ok(self.alarm.get_or_init(|| alarm).as_fd())
+    }
+
     fn end(&self, end: End) {
-        self.state.lock().end.get_or_insert(end);
+        let mut seen = self.state.lock();
+        seen.end.get_or_insert(end);
+        if let Some(alarm) = self.alarm.get()
+            && let Err(error) = alarm.set(Moment::OVER)
+        {
+            log::error!("the descriptor of latch {} was not set: {error}", self.key.0);
+        }
+        drop(seen);
         self.wake.notify_all();
     }
 
@@ -184,7 +206,8 @@ impl Board {
             Slot::Occupied(slot) => slot.into_mut(),
             Slot::Vacant(slot) => {
                 let key = slot.key().clone();
-                let watch = Watch { key, state: Mutex::default(), wake: Condvar::new() };
+                let watch =
+                    Watch { key, state: Mutex::default(), wake: Condvar::new(), alarm: OnceLock::new() };
                 slot.insert(Entry::new(Arc::new(watch), self.shortest_pause()))
             }
         };
@@ -488,7 +511,11 @@ impl State {
         while batch.len() < BATCH_MAX {
             let Some(((due, _), watch)) = self.due.first_key_value() else { break };
             let (due, watch) = (*due, Arc::clone(watch));
-            let Some(entry) = self.entries.get_mut(&watch.key) else { break };
+            let Some(entry) = self.entries.get_mut(&watch.key) else {
+                debug_assert!(false, "what is due is on the board");
+                self.due.pop_first();
+                continue;
+            };
             if due > now.after(entry.pause / EARLY) {
                 break;
             }

@@ -155,6 +155,10 @@ impl Options {
         }
     }
 
+    pub(crate) fn replace(&mut self, key: String, value: String) {
+        self.given.insert(key, value);
+    }
+
     pub(crate) fn take(&mut self, key: &str) -> Option<String> {
         self.given.remove(key)
     }

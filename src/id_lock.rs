@@ -20,6 +20,8 @@
 //!
 //! The file is the API; the protocol by which an id passes from thread to thread is in `shard`.
 
+#[cfg(feature = "capi")]
+mod ids;
 mod shard;
 
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Latches: a count that all can see, and waiting until it is down to zero.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -361,6 +362,20 @@ impl LatchWatch {
         // First: in a forked child the lock below may be held by a thread that is not there.
         self.manager.not_forked()?;
         self.ended(self.joined.watch.seen().end.as_ref()).unwrap_or(Ok(false))
+    }
+
+    /// A descriptor for event loops: readable as soon as [`is_open`](LatchWatch::is_open) answers `true` or
+    /// an error. It belongs to the watch, is the same in each call, and is closed on exec. Poll it, do not
+    /// read it. Linux only.
+    ///
+    /// # Errors
+    /// FORKED; INTERNAL_ERROR when the process has no descriptor left.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        self.manager.not_forked()?;
+        self.joined.watch.fd().map_err(|error| Error::Internal {
+            what: format!("no descriptor for latch {}", self.joined.watch.key.0),
+            source: Some(error.into()),
+        })
     }
 
     /// Waits as [`Latch::await_open_with`] does. May be called by several threads, and again.

@@ -1,12 +1,14 @@
 //! One grant of a lock: held, renewed, released, lost.
 
 use std::fmt;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::alarm::Alarm;
 use crate::error::{Error, Result};
 use crate::lease_token::LeaseToken;
 use crate::manager::Inner;
@@ -49,6 +51,8 @@ pub(crate) struct Core {
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
     held: Mutex<Held>,
+    /// Made by the first [`Lease::lost_fd`], under `held`; goes off at `ends`.
+    alarm: OnceLock<Alarm>,
 }
 
 struct Held {
@@ -83,6 +87,7 @@ impl Core {
                 ends,
                 release_failed: false,
             }),
+            alarm: OnceLock::new(),
         }
     }
 
@@ -90,12 +95,22 @@ impl Core {
         Moment::from_nanos(self.ends.load(Ordering::Acquire))
     }
 
+    /// For holders of the lock `held` only, so that the alarm agrees with `ends`.
+    fn set_ends(&self, ends: Moment) {
+        self.ends.store(ends.as_nanos(), Ordering::Release);
+        if let Some(alarm) = self.alarm.get()
+            && let Err(error) = alarm.set(ends)
+        {
+            log::error!("the descriptor of lock {} was not set: {error}", self.name);
+        }
+    }
+
     /// Gives the lock back to the store. `Ok(false)`: there was nothing to give back.
     pub(crate) fn release(&self, manager: &Inner, by: Deadline) -> Result<bool> {
         let mut held = self.held.lock();
         let Some(proof) = held.proof.clone() else { return Ok(false) };
         // Before the store is asked: from the moment the request arrives another may hold the lock.
-        self.ends.store(0, Ordering::Release);
+        self.set_ends(Moment::OVER);
         match manager.store.release(&self.name, &proof, by) {
             Ok(answer) => {
                 held.proof = None;
@@ -157,7 +172,8 @@ impl Lease {
         self.ends().since(Moment::now())
     }
 
-    /// For how long the lease was granted or last renewed. Waits for a renewal or release under way.
+    /// For how long the lease was granted or last renewed. Waits for a renewal or release under way, in
+    /// a forked child for ever.
     pub fn ttl(&self) -> Duration {
         self.core.held.lock().ttl
     }
@@ -176,6 +192,28 @@ impl Lease {
             ends if ends.as_nanos() == 0 => Err(self.core.lost("it was released, or found lost before")),
             _ => Err(self.core.lost("its time is over")),
         }
+    }
+
+    /// A descriptor for event loops: readable as soon as [`check`](Lease::check) answers LEASE_LOST, because
+    /// the time is over or the lease was released or found lost. A renewal puts it off.
+    ///
+    /// It is made by the first call, belongs to the lease, is the same in each call, and is closed on
+    /// exec. Poll it, do not read it: the kernel's timer behind it goes on meaning the same. The first
+    /// call waits for a renewal or release under way. Linux only.
+    ///
+    /// # Errors
+    /// FORKED; INTERNAL_ERROR when the process has no descriptor left.
+    pub fn lost_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.manager.not_forked()?;
+        if let Some(alarm) = self.core.alarm.get() {
+            return Ok(alarm.as_fd());
+        }
+        let _held = self.core.held.lock();
+        let alarm = Alarm::at(self.ends()).map_err(|error| Error::Internal {
+            what: format!("no descriptor for lock {}", self.name()),
+            source: Some(error.into()),
+        })?;
+        Ok(self.core.alarm.get_or_init(|| alarm).as_fd())
     }
 
     /// Lets the lease end its TTL from now. Blocks for one call to the store, for no longer than the
@@ -218,12 +256,12 @@ impl Lease {
                 held.ttl = ttl;
                 held.longest_ttl = held.longest_ttl.max(ttl);
                 held.ends = end(since, ttl);
-                self.core.ends.store(held.ends.as_nanos(), Ordering::Release);
+                self.core.set_ends(held.ends);
                 Ok(())
             }
             Ok(None) => {
                 held.proof = None;
-                self.core.ends.store(0, Ordering::Release);
+                self.core.set_ends(Moment::OVER);
                 self.manager.forget(&self.core);
                 Err(self.core.lost("another holds it, or nobody does since it ran out"))
             }

@@ -1,4 +1,4 @@
-//! Distributed locks on the stores you already run, for blocking, threaded code.
+//! Distributed locks and latches on the stores you already run, for blocking, threaded code.
 //!
 //! A [`Lock`] is a name; holding it is a [`Lease`], which ends by itself unless it is renewed, and which
 //! carries a [`Fence`]: a number that grows with every holder, to be sent along with each write that the
@@ -26,15 +26,16 @@
 //! # How a call flows
 //!
 //! ```text
-//! LockManager --> Lock --> Lease           what callers hold
-//!        |          |        |
-//!        |        queue      |             one waiter per key asks the store, the others park
-//!        |          |        |
-//!        +--> store::LockStore <---+       each answer: it happened, it did not, or it is in doubt
-//!        |     |         |       |
-//!        |   memory   embedded  hbase  aerospike
-//!        |
-//!        +--> watcher                      the library's thread: frees what requests in doubt may have taken
+//! LockManager --> Lock --> Lease     Latch       what callers hold
+//!     |            |        |          |
+//!     |          queue      |        board       one waiter per lock asks the store, one look serves all
+//!     |            |        |          |         who wait for a latch; the others park
+//!     |     store::LockStore  store::LatchStore  each answer: it happened, it did not, or it is in doubt
+//!     |        |       |        |
+//!     |     memory  embedded  hbase  aerospike
+//!     |
+//!     +--> watcher                               the library's threads: look at latches for the board, free
+//!                                                what requests in doubt may have taken
 //! ```
 //!
 //! # What is promised
@@ -48,6 +49,8 @@
 //!   ([`Error::is_in_doubt`]); doubts are settled by reading, never by sending a write again blindly.
 //! * **Bounded calls**: each call to a store has a deadline. Waiting threads are parked, and woken by a
 //!   release in this process, a look at the store once per retry interval, a [`CancelToken`] or `close`.
+//! * **A latch** counts each step once, is never added to by being made again, and answers NOT_FOUND when it
+//!   is not there; who waits for it is woken by its opening or its end, however often the store fails.
 //!
 //! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused.
 //!
@@ -55,6 +58,7 @@
 //! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
 //! one is needed.
 
+mod alarm;
 mod board;
 mod cancel;
 mod config;
@@ -72,6 +76,13 @@ mod time;
 mod uri;
 mod watcher;
 
+/// Unit tests wait as the tests outside do, which know the library by its name.
+#[cfg(test)]
+#[path = "../tests/support/patience.rs"]
+mod patience;
+#[cfg(test)]
+extern crate self as dlm;
+
 pub use cancel::CancelToken;
 pub use config::{
     DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
@@ -83,7 +94,7 @@ pub use latch::{Await, Latch, LatchKind, LatchWatch};
 pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
-pub use manager::{Builder, LockManager};
+pub use manager::{Builder, LockManager, Stats};
 pub use store::{
     Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
 };

@@ -93,7 +93,9 @@ impl Lock {
     ///
     /// Blocks until the lock is held, the wait is over or something fails; a call to the store that is
     /// under way when the wait ends is waited for (its own time-out is 10 s unless set). Threads of
-    /// one manager are served in the order in which they came.
+    /// one manager are served in the order in which they came. One that takes a lock in a loop, without a
+    /// pause and for 50 retry intervals (10 if threads pass it on), waits for a little over one, so that
+    /// other processes find it free.
     ///
     /// # Errors
     /// LOCK_UNAVAILABLE, with the time waited, when the wait was over first; CANCELLED; and all of
@@ -154,17 +156,21 @@ impl Lock {
     }
 
     fn ask(&self, ask: Ask, ttl: Duration) -> Result<Answer<Lease>> {
-        if ask == Ask::Look {
-            self.manager.usable()?;
-            let by = Deadline::after(self.manager.settings.timeout);
-            if let Some(holder) = self.manager.store.holder(&self.name, by)? {
-                return Ok(Answer::Busy(Some(holder)));
-            }
+        if ask == Ask::Look
+            && let Some(holder) = self.holder()?
+        {
+            return Ok(Answer::Busy(Some(holder)));
         }
         self.manager.attempt(&self.name, ttl)
     }
 
-    fn unavailable(&self, holder: Option<Holder>, waited: Duration) -> Error {
+    /// Who holds the lock. One read of the store.
+    pub(crate) fn holder(&self) -> Result<Option<Holder>> {
+        self.manager.usable()?;
+        self.manager.store.holder(&self.name, Deadline::after(self.manager.settings.timeout))
+    }
+
+    pub(crate) fn unavailable(&self, holder: Option<Holder>, waited: Duration) -> Error {
         Error::LockUnavailable { name: self.name.to_string(), waited, holder: holder.map(Box::new) }
     }
 }

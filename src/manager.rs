@@ -62,6 +62,17 @@ pub(crate) struct Inner {
     closed: AtomicBool,
 }
 
+/// Answer of [`LockManager::stats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Leases acquired here and not released, lost or ended by close. Those whose time is over count
+    /// until that is noticed by a call.
+    pub leases_held: u64,
+    /// Threads of this process that wait for a lock.
+    pub threads_waiting: u64,
+}
+
 /// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
 #[derive(Debug, Default)]
 #[must_use = "call open"]
@@ -76,6 +87,7 @@ pub struct Builder {
     timeout: Option<Duration>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
+    options: Vec<(String, String)>,
     latch_ttl: Option<Duration>,
     poll: Option<Duration>,
     watchers: Option<usize>,
@@ -166,6 +178,14 @@ impl Builder {
         self
     }
 
+    /// Any option of a store URI by its key, such as `("retry", "200ms")`: for programs that read their
+    /// settings from text. Wins over the same key in the URI, and a later one over an earlier; the
+    /// methods above win over it. Keys that the store does not know are refused by [`open`](Builder::open).
+    pub fn option(mut self, key: &str, value: &str) -> Builder {
+        self.options.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Whether to refuse a store of which [`examine`](LockManager::examine) finds that it does not do for
     /// locks. Default: no, nothing is examined.
     pub fn strict(mut self, strict: bool) -> Builder {
@@ -188,6 +208,9 @@ impl Builder {
             (None, uri) => StoreUri::parse(uri.as_deref().unwrap_or("embedded:"))?,
         };
         let options = &mut uri.options;
+        for (key, value) in self.options {
+            options.replace(key, value);
+        }
         let client = options.take("client");
         let farm = options.take("farm");
         let purpose = options.take("purpose");
@@ -212,7 +235,10 @@ impl Builder {
         settings.check_names()?;
         let who = Who::this_process(&settings.purpose)?;
         let store = match self.store {
-            Some(store) => store,
+            Some(store) => {
+                uri.options.finish(&[])?;
+                store
+            }
             None => uri.open()?,
         };
         let watcher = Arc::new(Watcher::new(settings.watchers));
@@ -356,6 +382,19 @@ impl LockManager {
         self.inner.usable()?;
         let grant = Grant { proof, fence, since: now, may_reappear: false };
         self.inner.hold(Core::ending(name, grant, ttl, now.after(left)))
+    }
+
+    #[cfg(feature = "capi")]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// What is going on right now, for a program's own gauges. Takes locks of the library for a moment.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            leases_held: self.inner.held.lock().as_ref().map_or(0, HashMap::len) as u64,
+            threads_waiting: self.inner.queue.waiting() as u64,
+        }
     }
 
     /// The store, as a URI without credentials.
@@ -509,7 +548,7 @@ impl Inner {
             // One that hangs must leave time for those that do not.
             let share = by.remaining() / left;
             left -= 1;
-            match core.release(self, by.or(Deadline::after(share))) {
+            match core.release(self, by.sooner(Deadline::after(share))) {
                 Err(error) if error.code() != crate::Code::LeaseLost => {
                     first_failure.get_or_insert(error);
                 }
@@ -540,11 +579,16 @@ fn address(core: &Arc<Core>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Code;
+
+    fn manager() -> LockManager {
+        LockManager::builder().store_uri("memory:").client("tests").open().unwrap()
+    }
 
     /// However long ago it ended, and however short a time this machine has been up.
     #[test]
     fn an_adopted_lease_that_is_over_is_not_held() {
-        let manager = LockManager::builder().store_uri("memory:").client("tests").open().unwrap();
+        let manager = manager();
         let name = manager.lock("a", Level::Xdc).unwrap().name().clone();
         let token = LeaseToken {
             name,
@@ -555,5 +599,31 @@ mod tests {
         };
         let lease = manager.adopt(token).unwrap();
         assert!(lease.check().is_err() && lease.remaining().is_zero(), "{lease:?}");
+    }
+
+    /// A process may take and lose locks for years.
+    #[test]
+    fn a_manager_keeps_no_lease_that_is_over() {
+        let manager = manager();
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        let kept = || manager.inner.held.lock().as_ref().expect("it is not closed").len();
+
+        let lease = lock.acquire().unwrap();
+        assert_eq!(kept(), 1);
+        assert!(lease.release().unwrap());
+        assert_eq!(kept(), 0, "released");
+
+        drop(lock.acquire().unwrap());
+        assert_eq!(kept(), 0, "dropped");
+
+        let finds: [fn(&Lease) -> Result<()>; 2] = [Lease::renew, |lease| lease.release().map(drop)];
+        for finds_it_lost in finds {
+            let token = lock.acquire().unwrap().into_token().unwrap();
+            assert_eq!(kept(), 0, "handed on");
+            let [ours, other] = [(); 2].map(|()| manager.adopt(token.clone()).unwrap());
+            assert!(other.release().unwrap());
+            assert_eq!(finds_it_lost(&ours).unwrap_err().code(), Code::LeaseLost);
+            assert_eq!(kept(), 0, "found lost");
+        }
     }
 }

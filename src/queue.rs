@@ -10,7 +10,12 @@
 //! | others | becoming the front | deadline, cancelled, closed, or the front met an error that concerns all |
 //!
 //! A process that hands a lock from thread to thread would keep it from every other process for ever,
-//! so after [`TENURE`] retry intervals the line stands back for one.
+//! so after [`TENURE`] retry intervals the line stands back for one. So does, after longer, a single
+//! thread that takes a lock in a loop: see [`recent`]. A wait that would be over by then asks all the same.
+
+mod recent;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,6 +24,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use self::recent::{Past, Recent};
 use crate::cancel::CancelToken;
 use crate::error::{Code, Error, Result};
 use crate::store::{Holder, LockName};
@@ -27,6 +33,12 @@ use crate::time::{Deadline, Moment, jittered};
 /// How many retry intervals a lock may be passed on within this process before other processes,
 /// which ask once per interval, are given one interval in which they find it free.
 const TENURE: u32 = 10;
+
+/// When others have had their turn: all look once per interval, which jitter lengthens by a tenth, and
+/// need some time to ask.
+fn others_turn(now: Moment, retry: Duration) -> Moment {
+    now.after(retry + retry / 5)
+}
 
 /// Parked threads look up at least this often: their timer stands still while the machine is
 /// suspended, the lease clock does not.
@@ -75,6 +87,8 @@ pub(crate) struct Terms<'a> {
 pub(crate) struct Queue {
     closed: AtomicBool,
     lines: Mutex<HashMap<LockName, Arc<Line>>>,
+    /// What is known of names without a line. Locked after `lines` where both are.
+    recent: Mutex<Recent>,
 }
 
 #[derive(Debug)]
@@ -88,6 +102,8 @@ struct State {
     /// When the front asks the store next.
     next_ask: Moment,
     how: Ask,
+    /// Whether that is for the sake of other processes.
+    stands_back: bool,
     /// Since when this process has had the lock without anyone else getting a turn.
     ours_since: Option<Moment>,
     /// Who held the lock when it was last looked at.
@@ -141,7 +157,8 @@ impl Queue {
 
     /// Tells the line that the lock was released in this process.
     pub(crate) fn released(&self, name: &LockName, retry: Duration) {
-        let Some(line) = self.lines.lock().get(name).cloned() else { return };
+        let line = self.lines.lock().get(name).cloned();
+        let Some(line) = line else { return self.recent.lock().released(name, retry) };
         let mut state = line.state.lock();
         state.releases += 1;
         state.ours = false;
@@ -149,11 +166,17 @@ impl Queue {
         let tenure = state.ours_since.map_or(Duration::ZERO, |since| now.since(since));
         if tenure > retry.saturating_mul(TENURE) {
             state.ours_since = None;
-            state.ask_at(now.after(jittered(retry)), Ask::Look);
+            state.stand_back(others_turn(now, retry));
         } else {
             state.ask_at(now, Ask::Attempt);
             state.wake_front();
         }
+    }
+
+    /// How many threads are in line.
+    pub(crate) fn waiting(&self) -> usize {
+        let lines: Vec<_> = self.lines.lock().values().cloned().collect();
+        lines.iter().map(|line| line.state.lock().waiting.len()).sum()
     }
 
     /// Ends every wait with CLOSED, those to come included.
@@ -174,7 +197,8 @@ impl Queue {
         let line = match lines.get(name) {
             Some(line) => Arc::clone(line),
             None => {
-                let line = Arc::new(Line { state: Mutex::new(State::new()) });
+                let state = State::after(self.recent.lock().take(name));
+                let line = Arc::new(Line { state: Mutex::new(state) });
                 lines.insert(name.clone(), Arc::clone(&line));
                 line
             }
@@ -186,21 +210,35 @@ impl Queue {
 }
 
 impl State {
-    fn new() -> State {
-        State {
+    /// Of a new line. Who is the first in it asks at once, unless it is others' turn.
+    fn after(past: Past) -> State {
+        let mut state = State {
             waiting: VecDeque::new(),
             next_ask: Moment::from_nanos(0),
             how: Ask::Attempt,
+            stands_back: false,
             ours_since: None,
             holder: None,
-            ours: false,
+            ours: matches!(past, Past::Held(_)),
             releases: 0,
+        };
+        match past {
+            Past::Held(since) | Past::GoesOn(since) => state.ours_since = Some(since),
+            Past::StandsBack(until) => state.stand_back(until),
+            Past::Nothing => {}
         }
+        state
     }
 
     fn ask_at(&mut self, when: Moment, how: Ask) {
         self.next_ask = when;
         self.how = how;
+        self.stands_back = false;
+    }
+
+    fn stand_back(&mut self, until: Moment) {
+        self.ask_at(until, Ask::Look);
+        self.stands_back = true;
     }
 
     fn wake_front(&self) {
@@ -235,7 +273,8 @@ impl Ticket<'_> {
             }
             let now = Moment::now();
             let front = state.waiting.front().is_some_and(|place| Arc::ptr_eq(place, &self.place));
-            if front && now >= state.next_ask && (!asked || now < terms.by.moment()) {
+            let brief = state.stands_back && !asked && terms.by.moment() <= state.next_ask;
+            if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
                 return Ok((state.how, state.releases));
             }
             if now >= terms.by.moment() {
@@ -318,246 +357,11 @@ impl Drop for Ticket<'_> {
         let empty = self.leave(self.line.state.lock());
         // A line emptied by a failure may have been replaced by a new one already.
         if empty && lines.get(&self.name).is_some_and(|line| Arc::ptr_eq(line, &self.line)) {
-            lines.remove(&self.name);
+            let name = lines.remove_entry(&self.name).map(|(name, _)| name);
+            let state = self.line.state.lock();
+            if let (Some(name), Some(since), true) = (name, state.ours_since, state.ours) {
+                self.queue.recent.lock().held(name, since);
+            }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::thread;
-
-    use super::*;
-    use crate::store::{Level, NamePolicy};
-
-    const RETRY: Duration = Duration::from_millis(20);
-
-    fn name() -> LockName {
-        LockName::new(Level::Xdc, "tests", None, "queue", NamePolicy::Strict).unwrap()
-    }
-
-    fn terms(wait: Duration) -> Terms<'static> {
-        Terms { by: Deadline::after(wait), retry: RETRY, cancel: None, speaks_for_all: true }
-    }
-
-    fn until(what: &str, mut done: impl FnMut() -> bool) {
-        let deadline = Deadline::after(Duration::from_secs(30));
-        while !done() {
-            assert!(!deadline.passed(), "{what} did not happen in 30 s");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn in_line(queue: &Queue) -> usize {
-        queue.lines.lock().values().map(|line| line.state.lock().waiting.len()).sum()
-    }
-
-    #[test]
-    fn a_wait_of_zero_asks_once_and_leaves_no_line_behind() {
-        let queue = Queue::default();
-        let mut asked = 0;
-        let ended = queue.wait::<()>(&name(), &terms(Duration::ZERO), |_| {
-            asked += 1;
-            Ok(Answer::Busy(None))
-        });
-        assert!(matches!(ended, Err(Ended::Unavailable(None))), "{ended:?}");
-        assert_eq!((asked, queue.lines.lock().len()), (1, 0));
-    }
-
-    #[test]
-    fn only_the_front_asks_and_each_release_goes_to_the_next_in_order() {
-        let queue = Queue::default();
-        let free = AtomicBool::new(false);
-        let refusals = AtomicUsize::new(0);
-        let order = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for number in 0..50 {
-                let (queue, free, refusals, order) = (&queue, &free, &refusals, &order);
-                scope.spawn(move || {
-                    let terms = Terms { retry: Duration::from_secs(3600), ..terms(Duration::from_secs(60)) };
-                    queue
-                        .wait(&name(), &terms, |_| {
-                            if free.swap(false, Ordering::SeqCst) {
-                                return Ok(Answer::Got(()));
-                            }
-                            refusals.fetch_add(1, Ordering::SeqCst);
-                            Ok(Answer::Busy(None))
-                        })
-                        .unwrap();
-                    order.lock().push(number);
-                    free.store(true, Ordering::SeqCst);
-                    queue.released(&name(), Duration::from_secs(3600));
-                });
-                until("the thread joins the line", || in_line(queue) == number + 1);
-            }
-            until("the front asks", || refusals.load(Ordering::SeqCst) == 1);
-            free.store(true, Ordering::SeqCst);
-            queue.released(&name(), Duration::from_secs(3600));
-        });
-        assert_eq!(*order.lock(), (0..50).collect::<Vec<_>>());
-        assert_eq!(refusals.load(Ordering::SeqCst), 1, "the crowd must not reach the store");
-        assert!(queue.lines.lock().is_empty());
-    }
-
-    #[test]
-    fn a_cancelled_or_panicking_front_makes_way_for_the_next() {
-        let queue = Queue::default();
-        let token = CancelToken::new();
-        let free = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let front = scope.spawn(|| {
-                let terms = Terms { cancel: Some(&token), ..terms(Duration::MAX) };
-                queue.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None)))
-            });
-            until("the front is in line", || in_line(&queue) == 1);
-            let panicking =
-                scope.spawn(|| queue.wait::<()>(&name(), &terms(Duration::MAX), |_| panic!("planted")));
-            until("the second is in line", || in_line(&queue) == 2);
-            let last = scope.spawn(|| {
-                queue.wait(&name(), &terms(Duration::MAX), |_| {
-                    Ok(if free.load(Ordering::SeqCst) { Answer::Got(7) } else { Answer::Busy(None) })
-                })
-            });
-            until("the third is in line", || in_line(&queue) == 3);
-            token.cancel();
-            assert!(matches!(front.join().unwrap(), Err(Ended::Cancelled)));
-            assert!(panicking.join().is_err());
-            free.store(true, Ordering::SeqCst);
-            assert_eq!(last.join().unwrap().unwrap(), 7);
-        });
-        assert!(queue.lines.lock().is_empty());
-    }
-
-    #[test]
-    fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
-        let queue = Queue::default();
-        let down = AtomicBool::new(false);
-        let ask = |_| -> Result<Answer<()>> {
-            if down.load(Ordering::SeqCst) {
-                return Err(Error::Connection { store: "s".into(), what: "refused".into(), source: None });
-            }
-            Ok(Answer::Busy(None))
-        };
-        thread::scope(|scope| {
-            let waiters: Vec<_> =
-                (0..20).map(|_| scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask))).collect();
-            until("all are in line", || in_line(&queue) == 20);
-            down.store(true, Ordering::SeqCst);
-            for waiter in waiters {
-                match waiter.join().unwrap() {
-                    Err(Ended::Failed(error)) => assert_eq!(error.code(), Code::ConnectionError),
-                    other => panic!("{other:?}"),
-                }
-            }
-        });
-        assert!(queue.lines.lock().is_empty());
-
-        let hurried = AtomicBool::new(true);
-        let ask = |_| match hurried.swap(false, Ordering::SeqCst) {
-            true => {
-                Err(Error::Connection { store: "s".into(), what: "no answer in 1 ms".into(), source: None })
-            }
-            false => Ok(Answer::Got(())),
-        };
-        thread::scope(|scope| {
-            let front = scope.spawn(|| {
-                let terms = Terms { speaks_for_all: false, ..terms(Duration::MAX) };
-                queue.wait(&name(), &terms, |how| {
-                    until("another is in line", || in_line(&queue) == 2);
-                    ask(how)
-                })
-            });
-            until("the front is in line", || in_line(&queue) == 1);
-            let other = scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask));
-            assert!(front.join().unwrap().is_err());
-            assert!(other.join().unwrap().is_ok(), "a waiter in a hurry fails for itself alone");
-        });
-
-        let doubts = AtomicUsize::new(0);
-        let ask = |_| match doubts.fetch_add(1, Ordering::SeqCst) {
-            0 => Err(Error::InDoubt { what: "lost".into(), source: None }),
-            _ => Ok(Answer::Got(())),
-        };
-        let wait = || queue.wait(&name(), &terms(Duration::MAX), ask);
-        let granted = thread::scope(|scope| {
-            let both = [scope.spawn(wait), scope.spawn(wait)];
-            both.into_iter().filter_map(|waiter| waiter.join().unwrap().ok()).count()
-        });
-        assert_eq!(granted, 1, "the doubt concerns the one who asked");
-    }
-
-    #[test]
-    fn closing_wakes_every_waiter() {
-        let queue = Queue::default();
-        thread::scope(|scope| {
-            let waiters: Vec<_> = (0..10)
-                .map(|_| {
-                    let terms = Terms { retry: Duration::from_secs(3600), ..terms(Duration::MAX) };
-                    let queue = &queue;
-                    scope.spawn(move || queue.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None))))
-                })
-                .collect();
-            until("all are in line", || in_line(&queue) == 10);
-            queue.close();
-            for waiter in waiters {
-                assert!(matches!(waiter.join().unwrap(), Err(Ended::Failed(Error::Closed))));
-            }
-        });
-    }
-
-    /// Without it a process with two busy threads would keep the lock from all others for ever.
-    #[test]
-    fn after_its_tenure_the_line_stands_back_for_one_interval() {
-        let queue = Queue::default();
-        let ticket = queue.join(&name());
-        ticket.granted(RETRY);
-        queue.released(&name(), Duration::from_secs(60));
-        assert!(ticket.line.state.lock().next_ask <= Moment::now(), "a hand-over is immediate");
-        let long_ago = Moment::now().as_nanos() - (RETRY * (TENURE + 1)).as_nanos() as u64;
-        ticket.line.state.lock().ours_since = Some(Moment::from_nanos(long_ago));
-        let before = Moment::now();
-        queue.released(&name(), RETRY);
-        let state = ticket.line.state.lock();
-        assert!(state.next_ask >= before.after(RETRY.mul_f64(0.9)), "others get one interval");
-        assert!(state.ours_since.is_none());
-    }
-
-    /// The front hears "busy" for a lock that is released here before it hears it.
-    #[test]
-    fn a_release_while_the_front_asks_is_not_lost() {
-        let queue = Queue::default();
-        let ticket = queue.join(&name());
-        let seen = ticket.line.state.lock().releases;
-        queue.released(&name(), Duration::from_secs(60));
-        ticket.refused(None, Duration::from_secs(60), seen);
-        let state = ticket.line.state.lock();
-        assert!(state.next_ask <= Moment::now() && state.how == Ask::Attempt);
-    }
-
-    #[test]
-    fn holds_longer_than_the_interval_end_the_tenure_too() {
-        let queue = Queue::default();
-        let ticket = queue.join(&name());
-        ticket.granted(RETRY);
-        ticket.refused(None, RETRY, 0);
-        assert!(ticket.line.state.lock().ours_since.is_some(), "refused by ourselves");
-        ticket.line.state.lock().ours = false;
-        ticket.refused(None, RETRY, 0);
-        assert!(ticket.line.state.lock().ours_since.is_none(), "refused by another");
-    }
-
-    #[test]
-    fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
-        let queue = Queue::default();
-        let ticket = queue.join(&name());
-        let before = Moment::now();
-        let holder = |left| Some(Holder::new(None, Some(left), None));
-        ticket.refused(holder(Duration::from_secs(5)), Duration::from_secs(60), 0);
-        let wait = ticket.line.state.lock().next_ask.since(before);
-        assert!(wait >= Duration::from_secs(5) && wait < Duration::from_secs(50), "{wait:?}");
-        ticket.refused(holder(Duration::ZERO), Duration::from_secs(60), 0);
-        let wait = ticket.line.state.lock().next_ask.since(before);
-        assert!(wait >= Duration::from_secs(3), "clocks that disagree must not make it spin: {wait:?}");
     }
 }

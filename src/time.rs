@@ -21,6 +21,11 @@ const CLOCK: ClockId = ClockId::Monotonic;
 pub struct Moment(u64);
 
 impl Moment {
+    /// Later than every moment that comes.
+    pub(crate) const NEVER: Moment = Moment(u64::MAX);
+    /// The start of the machine: long over.
+    pub(crate) const OVER: Moment = Moment(0);
+
     /// Now. Costs some tens of nanoseconds and no system call on Linux.
     pub fn now() -> Moment {
         let time = clock_gettime(CLOCK);
@@ -65,7 +70,7 @@ impl Deadline {
     }
 
     /// The sooner of the two.
-    pub fn or(self, other: Deadline) -> Deadline {
+    pub fn sooner(self, other: Deadline) -> Deadline {
         self.min(other)
     }
 
@@ -106,7 +111,7 @@ mod tests {
         assert!(!never.passed());
         assert!(never.remaining() > Duration::from_secs(1_000_000_000));
         assert!(Deadline::after(Duration::ZERO).passed());
-        assert_eq!(never.or(Deadline::at(Moment(1))).moment(), Moment(1));
+        assert_eq!(never.sooner(Deadline::at(Moment(1))).moment(), Moment(1));
     }
 
     #[test]

@@ -160,7 +160,7 @@ fn checked_address(address: &str) -> Result<String> {
 }
 
 /// What HBase allows: `[namespace:]table` of letters, digits, `_`, `-` and `.`, not beginning with `.` or `-`.
-fn checked_table(table: &str) -> Result<String> {
+pub(crate) fn checked_table(table: &str) -> Result<String> {
     let legal = |part: &str| {
         !part.is_empty()
             && !part.starts_with(['.', '-'])

@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_does_not_stop_the_others() {
-        let watcher = Watcher::new(2);
+        let watcher = Watcher::new(1);
         let counter = Arc::new(AtomicUsize::new(0));
         watcher.run(Duration::ZERO, || panic!("planted"));
         watcher.run(Duration::ZERO, counting(&counter, 3));
@@ -350,7 +350,9 @@ mod tests {
         let watcher = Watcher::new(2);
         let counter = Arc::new(AtomicUsize::new(0));
         watcher.run(Duration::from_secs(3600), counting(&counter, 100));
+        assert_eq!(Arc::strong_count(&watcher.shared), 2, "the thread has one");
         watcher.stop();
+        assert_eq!(Arc::strong_count(&watcher.shared), 1, "the thread was not waited for");
         assert_eq!(counter.load(Ordering::SeqCst), 1);
         watcher.run(Duration::ZERO, counting(&counter, 100));
         assert_eq!(counter.load(Ordering::SeqCst), 2, "run once by the caller");

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use dlm::store::{Acquired, Attempt, LockStore, MemoryStore, Proof, Released};
 use dlm::{
-    Code, Deadline, Error, Holder, Inspection, Lease, Level, Lock, LockManager, LockName, Moment, Result,
+    Code, DEFAULT_TIMEOUT, Deadline, Error, Holder, Inspection, Lease, Level, Lock, LockManager, LockName,
+    Moment, Result,
 };
 use parking_lot::Mutex;
 use support::patience::{LONG, until};
@@ -44,7 +45,8 @@ struct Scripted {
     /// What renewing answers, given the true answer.
     renew: Mutex<VecDeque<RenewLine>>,
     release: Mutex<VecDeque<ReleaseLine>>,
-    released: Mutex<Vec<Moment>>,
+    /// When each release came, and the time it was given.
+    released: Mutex<Vec<(Moment, Duration)>>,
 }
 
 impl Scripted {
@@ -94,7 +96,7 @@ impl LockStore for Scripted {
     }
 
     fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
-        self.released.lock().push(Moment::now());
+        self.released.lock().push((Moment::now(), by.remaining()));
         let line = self.release.lock().pop_front();
         match line.unwrap_or(Truth) {
             Truth => self.memory.release(name, proof, by),
@@ -225,7 +227,8 @@ fn the_background_looks_for_a_late_request_ever_more_rarely_and_stops_when_it_is
     stage.store.to_release(answers.map(Lie));
     assert_eq!(code(stage.lock.try_acquire()), Code::InDoubt);
     until("the late request is freed", || stage.store.releases() == 4);
-    let pauses: Vec<_> = stage.store.released.lock().windows(2).map(|pair| pair[1].since(pair[0])).collect();
+    let released = stage.store.released.lock().clone();
+    let pauses: Vec<_> = released.windows(2).map(|pair| pair[1].0.since(pair[0].0)).collect();
     // Each at least twice the one before; how late they are is up to the machine.
     let at_least = [1, 2, 4].map(|times| Duration::from_millis(990) * times);
     assert!(pauses.iter().zip(at_least).all(|(pause, least)| *pause >= least), "{pauses:?}");
@@ -375,6 +378,25 @@ fn closing_reports_the_first_failure_and_releases_the_others() {
     for lease in &leases {
         assert_eq!(code(lease.check()), Code::LeaseLost);
     }
+}
+
+#[test]
+fn closing_gives_each_lease_a_share_of_the_time_so_that_one_that_hangs_leaves_some() {
+    const LEASES: u32 = 4;
+    let stage = stage();
+    let lock = |id: u32| stage.manager.lock(&id.to_string(), Level::Xdc).unwrap();
+    let leases: Vec<_> = (0..LEASES).map(|id| lock(id).acquire().unwrap()).collect();
+    let began = Moment::now();
+    stage.manager.close().unwrap();
+    let released = stage.store.released.lock().clone();
+    assert_eq!(released.len(), leases.len());
+    for ((_, given), left) in released.iter().zip((1..=LEASES).rev()) {
+        let share = DEFAULT_TIMEOUT / left;
+        assert!(*given <= share, "{given:?} for one of {left}, which leaves the others without");
+    }
+    let (asked, given) = released[leases.len() - 1];
+    let slow = Moment::now().since(began);
+    assert!(asked.after(given + slow) >= began.after(DEFAULT_TIMEOUT), "{given:?} for the last");
 }
 
 #[test]

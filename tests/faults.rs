@@ -7,6 +7,7 @@ mod support {
     pub(crate) mod hbase;
     pub(crate) mod patience;
     pub(crate) mod proxy;
+    pub(crate) mod raw;
     pub(crate) mod skip;
     pub(crate) mod table;
 }
@@ -21,6 +22,7 @@ use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment};
 use parking_lot::Mutex;
 use support::patience::{LONG, until};
 use support::proxy::{Fault, Gate, Proxy};
+use support::raw::Raw;
 use support::table;
 
 /// No lease of these tests ends by itself: what becomes free was freed.
@@ -263,6 +265,36 @@ fn a_request_that_arrives_while_its_sender_holds_the_lock_does_no_harm() {
     lease.renew().unwrap();
     stage.assert_held(&lease);
     assert!(lease.release().unwrap());
+}
+
+/// The second request is refused over the record of the first; a third may be under way.
+#[test]
+fn an_acquire_that_the_gateway_sent_twice_is_a_grant_and_is_looked_for_after_its_release() {
+    let Some(stage) = stage("twice", LONG / 2) else { return };
+    let name = stage.ours.name();
+    let mut raw = Raw::connect(table::gateway().unwrap(), table::TABLE);
+    stage.proxy.next("checkAndPut", Fault::Twice);
+    let lease = stage.ours.try_acquire().expect("it is refused over its own record");
+    stage.assert_held(&lease);
+    let (record, _) = raw.lock_cell(name).unwrap();
+    assert!(lease.release().unwrap());
+    let (freed, at) = raw.lock_cell(name).unwrap();
+    assert!(freed.is_empty());
+    raw.put_at(name, &record, at + 1);
+    let lease = stage.theirs.acquire().expect("what came late is not freed");
+    stage.assert_held(&lease);
+}
+
+#[test]
+fn an_acquire_that_was_sent_twice_and_cannot_be_looked_for_is_in_doubt_and_is_freed_in_the_background() {
+    let Some(stage) = stage("twice-blind", LONG / 2) else { return };
+    stage.proxy.next("checkAndPut", Fault::Twice);
+    // A read is repeated, but not for ever.
+    stage.proxy.later("get", 0, 3, Fault::LoseRequest);
+    assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
+    assert_eq!(stage.proxy.hits(), 4);
+    let lease = stage.theirs.acquire().expect("it is not freed");
+    stage.assert_held(&lease);
 }
 
 #[test]

@@ -20,4 +20,9 @@ fn site(test: &str) -> Option<contract::Site> {
     Some(contract::Site::new(test, 40, move || dlm::store::open(&uri).unwrap()))
 }
 
+fn site_of_latches(test: &str) -> Option<contract::Site> {
+    site(test).map(contract::Site::without_names)
+}
+
 contract!(site);
+latch_contract!(site_of_latches);

@@ -1,7 +1,7 @@
-//! Regions that move and split, and RegionServers that die, while locks are held and contended.
+//! Regions that move and split, RegionServers and a master that die, while locks are held and contended.
 //!
-//! The cluster is private to this program: two RegionServers, a master and a ZooKeeper, each in a JVM of
-//! its own, one gigabyte together. HBase's Java client does what an administrator would do.
+//! The cluster is private to this program: two RegionServers, two masters and a ZooKeeper, each in a JVM
+//! of its own, 1.3 gigabytes together. HBase's Java client does what an administrator would do.
 #![cfg(feature = "hbase")]
 
 mod support {
@@ -12,11 +12,13 @@ mod support {
     pub(crate) mod watch;
 }
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm::store::{LatchName, NewLatch, Step};
+use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment, NamePolicy};
 use support::hbase::{Hbase, Kind};
 use support::peer::{Peer, hex};
 use support::watch::{self, Watch, Workers};
@@ -36,15 +38,17 @@ fn worker() {
 }
 
 #[test]
-fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
-    let Some(hbase) = Hbase::private_of("cluster", Kind::Cluster(2)) else { return };
-    let uri = format!("hbase://{}/{TABLE}?timeout=100s&ttl=30m&wait=120s", hbase.master);
+fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_and_of_a_master() {
+    let kind = Kind::Cluster { servers: 2, masters: 2 };
+    let Some(hbase) = Hbase::private_of("cluster", kind) else { return };
+    let uri = uri(&hbase, TABLE);
     let manager = create(&uri);
     let held: Vec<Held> = (0..HELD).map(|number| Held::new(&manager, &uri, number)).collect();
     let workers = Workers::start(&[uri.clone(), uri.clone()], "cluster");
     let watches: [Watch; CONTENDED] = Default::default();
     let (stop, errors) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut admin = Admin::new(&hbase);
+    count_latches_through_moves(&hbase, &mut admin);
     thread::scope(|scope| {
         // Two threads for each lock, over two managers: one hands over within the process, the others
         // meet in HBase.
@@ -93,6 +97,7 @@ fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
             progress("its return");
             admin.moves(TABLE, &rows[0].lock);
         }
+        lose_the_active_master(&hbase, &manager);
         held.iter().for_each(Held::is_intact);
         progress("all of it");
     });
@@ -112,6 +117,79 @@ fn locks_live_through_moves_splits_and_the_death_of_region_servers() {
         assert!(held.lease.release().unwrap(), "a lock that was held throughout is ours to release");
     }
     assert!(admin.moves >= 15 && admin.splits >= 4, "too little was moved and split to show anything");
+}
+
+fn uri(hbase: &Hbase, table: &str) -> String {
+    format!("hbase://{}/{table}?timeout=100s&ttl=30m&wait=120s", hbase.masters)
+}
+
+/// Look-ups go on at once, as a master that stands by answers them too; tables are made as soon as it has
+/// taken over. `manager` has spoken to the one that dies.
+fn lose_the_active_master(hbase: &Hbase, manager: &LockManager) {
+    hbase.kill_master(1);
+    let begin = Moment::now();
+    let took =
+        |what: &str| println!("{what} {:?} after the active master's death", Moment::now().since(begin));
+    // It has yet to ask where anything is.
+    let lease = lock(&open(&uri(hbase, TABLE)), "found").acquire().expect("the other master was not asked");
+    assert!(lease.release().unwrap());
+    took("a lock was found");
+    open(&uri(hbase, "made_later")).initialize().expect("the other master does not make tables");
+    took("a table was made");
+    manager.initialize().expect("the master that is gone was still asked");
+    let lease = lock(&open(&uri(hbase, "made_later")), "a").acquire().unwrap();
+    assert!(lease.release().unwrap());
+}
+
+/// Each change once, though regions go away under it; and many counts in one look, whoever has them.
+fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
+    const LATCHES: usize = 30;
+    const MOVED: usize = 4;
+    let moves = admin.moves;
+    let uri = uri(hbase, TABLE);
+    let store = dlm::store::open(&uri).unwrap();
+    let store = store.latches().unwrap();
+    let name = |id: usize| LatchName::new("moves", "dc1", &id.to_string(), NamePolicy::Strict).unwrap();
+    let names: Vec<_> = (0..LATCHES).map(name).collect();
+    for (count, name) in (0..).zip(&names) {
+        // The first one makes the table.
+        let new = NewLatch { name, count, roster: &[], ttl: TTL, by: Deadline::after(5 * LONG) };
+        assert!(store.create_latch(&new).unwrap());
+    }
+    let latch_table = format!("D_LTCH_{TABLE}");
+    let stop = AtomicBool::new(false);
+    let steps = thread::scope(|scope| {
+        let counting = scope.spawn(|| {
+            let mut steps = 0;
+            while !stop.load(Ordering::SeqCst) {
+                for name in &names[..MOVED] {
+                    let by = Deadline::after(LONG);
+                    store.step(&Step { name, add: 1, participant: None, ttl: TTL, by }).unwrap();
+                }
+                steps += 1;
+            }
+            steps
+        });
+        let _ended = Stop(&stop);
+        for name in names[..MOVED].iter().cycle().take(3 * MOVED) {
+            admin.moves(&latch_table, &name.hbase_row());
+        }
+        stop.store(true, Ordering::SeqCst);
+        counting.join().unwrap()
+    });
+    let asked: Vec<_> = names.iter().map(|name| (name, Level::Dc)).collect();
+    let counts = store.counts(&asked, Deadline::after(LONG)).unwrap();
+    for (id, count) in counts.into_iter().enumerate() {
+        let stepped = if id < MOVED { steps } else { 0 };
+        assert_eq!(count.unwrap(), Some((id + stepped) as i64), "latch {id}");
+    }
+    let servers: HashSet<_> = names
+        .iter()
+        .map(|name| admin.peer.ask(&format!("where {latch_table} {}", hex(&name.hbase_row()))))
+        .collect();
+    let moves = admin.moves - moves;
+    println!("latches: {moves} moves under {steps} steps, {} servers", servers.len());
+    assert!(moves >= MOVED && servers.len() == 2, "too little was moved to show anything");
 }
 
 /// The table, made as soon as the cluster serves.

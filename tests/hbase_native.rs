@@ -68,6 +68,7 @@ fn initialize(uri: &str) {
 }
 
 contract!(site);
+latch_contract!(site);
 
 mod lock_rows {
     contract!(site_of_lock_rows);

@@ -347,6 +347,21 @@ fn a_count_down_in_this_process_opens_without_another_look() {
 }
 
 #[test]
+fn a_newcomer_has_a_latch_looked_at_though_looks_have_become_rare() {
+    let faulty = Arc::new(Faulty::default());
+    let manager = builder(faulty.clone()).poll(NEVER).timeout(Duration::from_secs(1)).open().unwrap();
+    let latch = &latches(&manager, 1)[0];
+    let _watched = latch.watch().unwrap();
+    // 50, 100, 200 ms and so on: the eighth look is 3.2 s after the seventh, give or take a tenth.
+    until("looks have become rare", || faulty.reads.load(Ordering::SeqCst) >= 7);
+    let reads = faulty.reads.load(Ordering::SeqCst);
+    assert!(!latch.await_open_for(Duration::ZERO).unwrap());
+    assert_eq!(faulty.reads.load(Ordering::SeqCst), reads + 1);
+    faulty.memory.step(&step(latch)).unwrap();
+    assert!(latch.await_open_for(Duration::ZERO).unwrap(), "an old look was taken for the answer");
+}
+
+#[test]
 fn ten_thousand_latches_are_watched_by_two_threads_in_few_reads_and_all_open_in_time() {
     const LATCHES: usize = 10_000;
     const POLL: Duration = Duration::from_secs(1);
@@ -414,7 +429,7 @@ fn two_thousand_threads_that_wait_are_all_woken() {
 }
 
 #[test]
-fn closing_ends_the_threads_also_while_latches_are_read() {
+fn closing_while_latches_are_read_ends_every_wait_and_hangs_on_none() {
     for _ in 0..20 {
         let manager = builder(Arc::new(MemoryStore::new())).poll(Duration::from_millis(10)).open().unwrap();
         let watches: Vec<_> = latches(&manager, 50).iter().map(|latch| latch.watch().unwrap()).collect();

@@ -213,6 +213,26 @@ fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most(place: &Plac
     }
 }
 
+/// A test of each case, at the place that the function lends.
+macro_rules! processes {
+    ($with_place:ident, $rounds:literal) => {
+        #[test]
+        fn processes_count_exactly() {
+            $with_place(|place| super::processes_count_exactly(place, $rounds));
+        }
+
+        #[test]
+        fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends() {
+            $with_place(super::the_lock_of_a_killed_process_is_granted_when_its_ttl_ends);
+        }
+
+        #[test]
+        fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most() {
+            $with_place(super::a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most);
+        }
+    };
+}
+
 #[cfg(feature = "embedded")]
 mod embedded {
     use super::Place;
@@ -222,20 +242,7 @@ mod embedded {
         test(&Place::new(format!("embedded:{}", directory.path().display())));
     }
 
-    #[test]
-    fn processes_count_exactly() {
-        with_place(|place| super::processes_count_exactly(place, 500));
-    }
-
-    #[test]
-    fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends() {
-        with_place(super::the_lock_of_a_killed_process_is_granted_when_its_ttl_ends);
-    }
-
-    #[test]
-    fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most() {
-        with_place(super::a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most);
-    }
+    processes!(with_place, 500);
 }
 
 #[cfg(feature = "hbase")]
@@ -250,20 +257,7 @@ mod hbase {
         }
     }
 
-    #[test]
-    fn processes_count_exactly() {
-        with_place(|place| super::processes_count_exactly(place, 100));
-    }
-
-    #[test]
-    fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends() {
-        with_place(super::the_lock_of_a_killed_process_is_granted_when_its_ttl_ends);
-    }
-
-    #[test]
-    fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most() {
-        with_place(super::a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most);
-    }
+    processes!(with_place, 100);
 }
 
 #[cfg(feature = "aerospike")]

@@ -24,7 +24,7 @@ fn the_set_up_commands_start_what_they_say() {
     let script = std::fs::read_to_string(root.join("tests/run")).unwrap();
     assert!(script.contains("cargo test --all-features"));
     assert!(std::fs::read_to_string(root.join(".ci/run")).unwrap().contains("exec tests/run"));
-    for command in ["run", "acquire", "renew", "release", "show", "init", "demo"] {
+    for command in ["run", "acquire", "renew", "release", "show", "latch", "init", "demo"] {
         assert!(
             readme.contains(&format!("dlm {command}")) || readme.contains(&format!("-- {command}")),
             "{command}"
@@ -61,9 +61,12 @@ fn the_table_of_errors_is_that_of_the_code() {
             Code::Cancelled,
             Code::InDoubt,
             Code::LeaseLost,
+            Code::NotFound,
+            Code::AlreadyExists,
             Code::InvalidArgument,
             Code::Closed,
             Code::Forked,
+            Code::Panic,
         ];
         let code = all.into_iter().find(|code| code.number() == number).unwrap();
         assert_eq!(code.name(), name);

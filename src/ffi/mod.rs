@@ -2,5 +2,9 @@
 //! Each file argues why they hold.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "capi")]
+mod capi;
+#[cfg(test)]
+mod fork;
 #[cfg(feature = "embedded")]
 pub(crate) mod lmdb;

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::hint;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,8 +104,10 @@ impl<K: Eq + Clone> Shard<K> {
                 }
                 Some(deadline) => me.called.wait_until(&mut entries, deadline).timed_out(),
             };
-            if me.granted.load(Relaxed) {
-                return true;
+            match me.fate.load(Relaxed) {
+                Waiter::GRANTED => return true,
+                Waiter::DISMISSED => return false,
+                _ => {}
             }
             let entry = entries.find(hash, id).expect("waited for, so there");
             if let Some(locked) = entry.wake(&me, timed_out) {
@@ -116,23 +118,59 @@ impl<K: Eq + Clone> Shard<K> {
 }
 
 impl<K: Eq> Shard<K> {
+    /// Whether the id was held. Whoever has a guard need not ask.
     #[inline]
-    pub(super) fn unlock(&self, hash: u64, id: &K) {
+    pub(super) fn unlock(&self, hash: u64, id: &K) -> bool {
         // What is left over is dropped, and who is called is woken, after the mutex is released:
         // a key may drop slowly, and a thread woken earlier would only run into the mutex.
         let mut entries = self.entries.lock();
-        let Some(entry) = entries.find(hash, id) else { return };
-        if let State::Held = entry.state {
-            let removed = entries.remove(hash, id);
-            drop(entries);
-            drop(removed);
-        } else {
-            let next = entry.pass_on(Instant::now());
-            drop(entries);
-            if let Some(next) = next {
-                next.called.notify_one();
+        let Some(entry) = entries.find(hash, id) else { return false };
+        match &entry.state {
+            State::Held => {
+                let removed = entries.remove(hash, id);
+                drop(entries);
+                drop(removed);
+            }
+            State::Queued(queue) if !queue.held => return false,
+            State::Queued(_) => {
+                let next = entry.pass_on(Instant::now());
+                drop(entries);
+                if let Some(next) = next {
+                    next.called.notify_one();
+                }
             }
         }
+        true
+    }
+}
+
+#[cfg(feature = "capi")]
+impl<K> Shard<K> {
+    /// Empties the shard; its waiters return with nothing.
+    pub(super) fn evict(&self) {
+        let mut entries = self.entries.lock();
+        let evicted = std::mem::take(&mut *entries);
+        let near = evicted.near.into_iter().flatten();
+        let waiters: Vec<_> = near
+            .chain(evicted.far.into_iter().map(|(_, entry)| entry))
+            .filter_map(
+                |entry| if let State::Queued(queue) = entry.state { Some(queue.waiters) } else { None },
+            )
+            .flatten()
+            .collect();
+        // Before the mutex is released: a waiter that wakes up does not find its id any more.
+        waiters.iter().for_each(|waiter| waiter.fate.store(Waiter::DISMISSED, Relaxed));
+        drop(entries);
+        waiters.iter().for_each(|waiter| {
+            waiter.called.notify_one();
+        });
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiters(&self) -> usize {
+        let entries = self.entries.lock();
+        let entries = entries.near.iter().flatten().chain(entries.far.iter().map(|(_, entry)| entry));
+        entries.map(|it| if let State::Queued(queue) = &it.state { queue.waiters.len() } else { 0 }).sum()
     }
 }
 
@@ -253,9 +291,20 @@ struct Queue {
 #[derive(Default)]
 struct Waiter {
     called: Condvar,
-    /// The id has been handed over to this waiter, which is no longer in the queue. Read and
-    /// written under the shard's mutex only.
-    granted: AtomicBool,
+    /// Read and written under the shard's mutex only.
+    fate: AtomicU8,
+}
+
+impl Waiter {
+    /// The id has been handed over to this waiter, which is no longer in the queue. Zero: it is.
+    const GRANTED: u8 = 1;
+    /// The shard was evicted, and the queue with it.
+    const DISMISSED: u8 = 2;
+
+    #[cfg(test)]
+    fn granted(&self) -> bool {
+        self.fate.load(Relaxed) == Waiter::GRANTED
+    }
 }
 
 impl<K> Entry<K> {
@@ -295,7 +344,7 @@ impl<K> Entry<K> {
         queue.hand_over_at = now + HAND_OVER_EVERY;
         let called = std::mem::take(&mut queue.called);
         let next = queue.waiters.pop_front()?;
-        next.granted.store(true, Relaxed);
+        next.fate.store(Waiter::GRANTED, Relaxed);
         if queue.waiters.is_empty() {
             self.state = State::Held;
         }
@@ -372,16 +421,16 @@ mod tests {
         let (mut entry, waiters) = queued(2, now);
         now += HAND_OVER_EVERY;
         assert!(is(entry.pass_on(now), &waiters[0]));
-        assert!(waiters[0].granted.load(Relaxed));
+        assert!(waiters[0].granted());
         assert!(!entry.take(), "handed over, so not up for grabs");
         // Not every release: that would switch threads each time.
         assert!(is(entry.pass_on(now), &waiters[1]));
-        assert!(!waiters[1].granted.load(Relaxed));
+        assert!(!waiters[1].granted());
         assert!(entry.take());
         // It has been called already, and will find the grant.
         now += HAND_OVER_EVERY;
         assert!(entry.pass_on(now).is_none());
-        assert!(waiters[1].granted.load(Relaxed));
+        assert!(waiters[1].granted());
         assert!(matches!(entry.state, State::Held), "the queue must go with its last waiter");
     }
 
@@ -517,7 +566,7 @@ mod tests {
                 assert!(!*woken, "woken twice");
                 *woken = true;
             }
-            let granted = self.waiters.iter().position(|(waiter, _)| waiter.granted.load(Relaxed));
+            let granted = self.waiters.iter().position(|(waiter, _)| waiter.granted());
             if let Some(place) = granted {
                 let (_, woken) = self.waiters.remove(place);
                 assert!(woken, "granted in its sleep");

@@ -11,6 +11,7 @@ pub(super) struct Names {
 
 impl Names {
     /// What `bytes` hold; `None` unless they are what [`as_bytes`](Names::as_bytes) gave.
+    #[cfg(any(feature = "embedded", test))]
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Names> {
         let (mut rest, mut last) = (bytes, None);
         while let Some((&length, after)) = rest.split_first() {
@@ -21,6 +22,7 @@ impl Names {
         Some(Names { bytes: bytes.to_vec() })
     }
 
+    #[cfg(any(feature = "embedded", test))]
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -25,6 +25,7 @@ fn the_demo_ends_with_no_overlap_and_a_picture() {
         let row = done.out.lines().find(|line| line.starts_with(&format!("  {lock}"))).unwrap();
         assert!(row.contains(['A', 'B', 'C', 'D', 'E']) && row.chars().count() <= 100, "{row}");
     }
+    assert!(done.out.contains("A B C D E met at the latch"), "{}", done.out);
     assert!(!done.out.contains('\x1b'), "colours where there is no terminal");
     assert_eq!(done.err, "");
 }

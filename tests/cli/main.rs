@@ -2,6 +2,7 @@
 
 mod demo;
 mod hbase;
+mod latch;
 mod lease;
 mod run;
 mod usage;

@@ -167,12 +167,12 @@ fn names_are_made_of_flag_before_variable_before_uri_before_default() {
 fn help_tells_of_every_command_and_status() {
     let shell = Shell::new();
     let help = shell.run(&["--help"]).ok().out;
-    for command in ["run", "acquire", "renew", "release", "show", "init", "doctor", "demo"] {
+    for command in ["run", "acquire", "renew", "release", "show", "latch", "init", "doctor", "demo"] {
         assert!(help.lines().any(|line| line.starts_with(&format!("  {command} "))), "{command}: {help}");
         let own = shell.run(&[command, "--help"]).ok().out;
         assert!(own.contains("Usage: dlm") && own.contains("--store"), "{own}");
     }
-    for status in ["64", "69", "70", "74", "75", "77", "78", "128"] {
+    for status in ["64", "66", "69", "70", "73", "74", "75", "77", "78", "128"] {
         assert!(help.contains(status), "{status}");
     }
     assert!(!help.contains("__"), "hidden commands show: {help}");

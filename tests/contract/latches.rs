@@ -353,22 +353,28 @@ pub(crate) fn a_cancelled_wait_for_a_latch_ends_and_leaves_nothing_behind(site: 
     let spy = Spy::on(site.store());
     let latch = latch_of(&builder(site).store(spy.clone()).open().unwrap(), "a");
     latch.create(1).unwrap();
-    let tokens = [CancelToken::new(), CancelToken::new()];
-    let waiters = tokens.clone().map(|token| {
-        let (latch, how) = (latch.clone(), Await::new().wait(LONG).cancel(&token));
-        spawn("waiter", move || latch.await_open_with(&how))
-    });
-    until_watched(&spy);
-    for (token, waiter) in tokens.iter().zip(waiters) {
+    let mut token = CancelToken::new();
+    let mut least = LONG;
+    for _ in 0..3 {
+        token = CancelToken::new();
+        let (other, how) = (latch.watch().unwrap(), Await::new().wait(LONG).cancel(&token));
+        let latch = latch.clone();
+        let waiter = spawn("waiter", move || latch.await_open_with(&how));
+        until_watched(&spy);
+        let cancelled = Moment::now();
         token.cancel();
         match waiter.join().unwrap() {
             Err(Error::Cancelled { .. }) => {}
             other => panic!("{other:?}"),
         }
+        least = least.min(Moment::now().since(cancelled));
+        assert!(!other.is_open().unwrap(), "another's wait was ended");
     }
+    // Parked threads look up every ten seconds, also when nobody wakes them.
+    assert!(least < Duration::from_secs(5), "woken {least:?} after the cancellation, and later each time");
     is_quiet(&spy);
     let calls = spy.calls();
-    let cancelled = latch.await_open_with(&Await::new().cancel(&tokens[0]));
+    let cancelled = latch.await_open_with(&Await::new().cancel(&token));
     assert_eq!(code(cancelled), Code::Cancelled, "a token stays cancelled");
     assert_eq!(spy.calls(), calls);
 }

@@ -60,6 +60,8 @@ impl Site {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        // HBase ends the client's part of a latch's key with an underscore.
+        let test = test.replace('_', "-");
         let client = format!("{test:.80}-{since}-{}-{number}", std::process::id());
         Site { client, open: Box::new(open), rounds, names: true, settles: true }
     }

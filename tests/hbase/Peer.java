@@ -21,11 +21,14 @@ import org.apache.hadoop.hbase.client.ColumnFamilyDescriptorBuilder;
 import org.apache.hadoop.hbase.client.Connection;
 import org.apache.hadoop.hbase.client.ConnectionFactory;
 import org.apache.hadoop.hbase.client.Delete;
+import org.apache.hadoop.hbase.client.Get;
+import org.apache.hadoop.hbase.client.Increment;
 import org.apache.hadoop.hbase.client.Put;
 import org.apache.hadoop.hbase.client.RegionLocator;
 import org.apache.hadoop.hbase.client.Table;
 import org.apache.hadoop.hbase.client.TableDescriptorBuilder;
 import org.apache.hadoop.hbase.io.compress.Compression;
+import org.apache.hadoop.hbase.util.Bytes;
 
 /**
  * HBase's own Java client, driven by lines on standard input: what a Java service does to the tables,
@@ -35,6 +38,7 @@ import org.apache.hadoop.hbase.io.compress.Compression;
  */
 public class Peer {
     private static final byte[] FAMILY = {'D'};
+    private static final byte[] LATCHES = {'C'};
     private static final byte[] QUALIFIER = {'L'};
     private static final byte[] HELD = {'M'};
     private static final HexFormat HEX = HexFormat.of();
@@ -71,6 +75,10 @@ public class Peer {
                 case "split" -> split(TableName.valueOf(words[1]), HEX.parseHex(words[2]));
                 case "acquire" -> acquire(words[1], HEX.parseHex(words[2]), Long.parseLong(words[3]));
                 case "release" -> release(words[1], HEX.parseHex(words[2]));
+                case "latch-init" -> count(words, Long.parseLong(words[4]), Long.parseLong(words[5]));
+                case "latch-add" -> count(words, Long.parseLong(words[4]), 0);
+                case "latch-dc" -> latchDc(words[1], HEX.parseHex(words[2]), words[3]);
+                case "latch-xdc" -> latchXdc(words[1], HEX.parseHex(words[2]));
                 case "lock" -> lock(words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]));
                 default -> "error unknown command " + words[0];
             };
@@ -157,6 +165,33 @@ public class Peer {
         try (Table rows = connection.getTable(TableName.valueOf(table))) {
             rows.delete(new Delete(row));
             return "ok";
+        }
+    }
+
+    /** The calls of the Java library for latches: an Increment, with a TTL in seconds when it is made. */
+    private String count(String[] words, long add, long ttlSeconds) throws Exception {
+        try (Table rows = connection.getTable(TableName.valueOf(words[1]))) {
+            Increment increment = new Increment(HEX.parseHex(words[2]))
+                .addColumn(LATCHES, Bytes.toBytes("count_" + words[3]), add);
+            if (ttlSeconds > 0) {
+                increment.setTTL(ttlSeconds * 1000L);
+            }
+            rows.increment(increment);
+            return "ok";
+        }
+    }
+
+    private String latchDc(String table, byte[] row, String farm) throws Exception {
+        try (Table rows = connection.getTable(TableName.valueOf(table))) {
+            byte[] column = Bytes.toBytes("count_" + farm);
+            return "" + Bytes.toLong(rows.get(new Get(row).addColumn(LATCHES, column)).getValue(LATCHES, column));
+        }
+    }
+
+    private String latchXdc(String table, byte[] row) throws Exception {
+        try (Table rows = connection.getTable(TableName.valueOf(table))) {
+            return "" + rows.get(new Get(row).addFamily(LATCHES)).getFamilyMap(LATCHES).values().stream()
+                .mapToLong(Bytes::toLong).sum();
         }
     }
 

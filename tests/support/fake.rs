@@ -37,6 +37,8 @@ pub(crate) enum Answer {
     MovedTo(SocketAddr),
     /// Not carried out: an exception inside the reply to a Multi.
     RefuseInside(&'static str, String),
+    /// Of a Multi, the first part alone is carried out; each of the others has an exception.
+    ApplyFirst(&'static str, String),
     /// Carried out, and an exception all the same.
     ApplyAndThrow(&'static str, String),
     /// Carried out, and the connection breaks before the reply.
@@ -80,6 +82,11 @@ impl Answer {
 
 /// By row and qualifier.
 type Cells = BTreeMap<(Vec<u8>, Vec<u8>), Vec<u8>>;
+
+/// A script that meets all requests of the method with `answer`, and the others honestly.
+pub(crate) fn always(method: &'static str, answer: Answer) -> impl FnMut(&Request) -> Answer + Send {
+    move |request| if request.method == method { answer.clone() } else { Answer::Honest }
+}
 
 type Script = Box<dyn FnMut(&Request) -> Answer + Send>;
 
@@ -274,13 +281,8 @@ impl Connection {
                 let class = "org.apache.hadoop.hbase.exceptions.RegionMovedException";
                 self.send(&thrown(Some(request.id), class, "moved", Some(to)))
             }
-            Answer::RefuseInside(class, text) => {
-                let exception = Pb::new().bytes(1, class.as_bytes()).bytes(2, text.as_bytes());
-                let result = Pb::new().bytes(2, &exception.0);
-                let count = all(&request.parameter, 1).count();
-                let body = (0..count).fold(Pb::new(), |body, _| body.bytes(1, &result.0));
-                self.send(&reply(request.id, &body.0))
-            }
+            Answer::RefuseInside(class, text) => self.multi(request, 0, class, &text),
+            Answer::ApplyFirst(class, text) => self.multi(request, 1, class, &text),
             Answer::ApplyAndThrow(class, text) => {
                 self.carry_out(request);
                 self.send(&thrown(Some(request.id), class, &text, None))
@@ -324,6 +326,17 @@ impl Connection {
             },
             Answer::Fatal(id, class, text) => self.fatal(id, class, text),
         }
+    }
+
+    /// Carries out so many parts of a Multi; the rest have an exception each.
+    fn multi(&mut self, request: &Request, parts: usize, class: &str, text: &str) -> Result<(), Over> {
+        let exception = Pb::new().bytes(1, class.as_bytes()).bytes(2, text.as_bytes());
+        let refused = Pb::new().bytes(2, &exception.0).0;
+        let results = all(&request.parameter, 1).enumerate().map(|(number, action)| {
+            if number < parts { self.region_action(&action) } else { refused.clone() }
+        });
+        let body = results.fold(Pb::new(), |body, result| body.bytes(1, &result));
+        self.send(&reply(request.id, &body.0))
     }
 
     fn fatal(&mut self, id: Option<u32>, class: &str, text: &str) -> Result<(), Over> {

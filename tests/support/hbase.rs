@@ -40,6 +40,8 @@ pub struct Hbase {
     pub thrift: SocketAddr,
     /// The master, for clients that speak HBase's own protocol.
     pub master: SocketAddr,
+    /// That one and those that stand by, as a store's URI has them.
+    pub masters: String,
     pub zookeeper: SocketAddr,
     dir: PathBuf,
     private: bool,
@@ -53,8 +55,9 @@ pub enum Kind {
     Single,
     /// As `Single`, and all speak TLS. Needs HBase 2.6 and openssl.
     Tls,
-    /// So many RegionServers, and ZooKeeper and the master in JVMs of their own. Without gateways.
-    Cluster(u8),
+    /// So many RegionServers and masters, of which one is active and the others stand by; each of them
+    /// and ZooKeeper in a JVM of its own. Without gateways.
+    Cluster { servers: u8, masters: u8 },
 }
 
 /// The server that all tests share: create tables of your own (see [`fresh_table`]), and do not stop
@@ -139,6 +142,11 @@ impl Hbase {
         self.control(&["kill-region-server", &number.to_string()]);
     }
 
+    /// Kills one master of a cluster, counted from one. The first is the active one until it is killed.
+    pub fn kill_master(&self, number: u8) {
+        self.control(&["kill-master", &number.to_string()]);
+    }
+
     /// Starts what does not run and waits until it serves. The data of a killed server is kept, and
     /// every address stays the same.
     pub fn start(&self) {
@@ -202,16 +210,20 @@ fn shared_dir() -> PathBuf {
 fn start(dir: PathBuf, private: bool, kind: Kind) -> Result<Hbase, Unavailable> {
     let output = script(&["start"], &dir, kind)?;
     let listing = String::from_utf8_lossy(&output.stdout).into_owned();
-    let address = |name: &str| {
+    let value = |name: &str| {
         let value = listing.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        value.and_then(|value| value.parse().ok()).ok_or_else(|| Unavailable {
+        value.ok_or_else(|| Unavailable {
             reason: format!("no {name} in what the script printed:\n{listing}"),
             tools: false,
         })
     };
+    let address = |name: &str| {
+        value(name)?.parse().map_err(|error| Unavailable { reason: format!("{name}: {error}"), tools: false })
+    };
     Ok(Hbase {
         thrift: address("DLM_TEST_HBASE_THRIFT")?,
         master: address("DLM_TEST_HBASE_MASTER")?,
+        masters: value("DLM_TEST_HBASE_MASTERS")?.to_owned(),
         zookeeper: address("DLM_TEST_HBASE_ZOOKEEPER")?,
         dir,
         private,
@@ -221,15 +233,16 @@ fn start(dir: PathBuf, private: bool, kind: Kind) -> Result<Hbase, Unavailable> 
 
 fn script(command: &[&str], dir: &Path, kind: Kind) -> Result<Output, Unavailable> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase/server");
-    let (servers, tls) = match kind {
-        Kind::Single => (0, "0"),
-        Kind::Tls => (0, "1"),
-        Kind::Cluster(servers) => (servers, "0"),
+    let (servers, masters, tls) = match kind {
+        Kind::Single => (0, 1, "0"),
+        Kind::Tls => (0, 1, "1"),
+        Kind::Cluster { servers, masters } => (servers, masters, "0"),
     };
     let output = Command::new(&path)
         .args(command)
         .env("DLM_TEST_DIR", dir)
         .env("DLM_TEST_SERVERS", servers.to_string())
+        .env("DLM_TEST_MASTERS", masters.to_string())
         .env("DLM_TEST_TLS", tls)
         .output();
     let output = output.map_err(|error| Unavailable {

@@ -29,6 +29,9 @@ pub(crate) enum Fault {
     LoseReply,
     /// The connection breaks before the gateway has the request.
     LoseRequest,
+    /// The request is carried out twice, and the second reply is the client's: as from a gateway that
+    /// heard nothing of the first and asked again by itself.
+    Twice,
     /// The request is carried out, and the connection breaks in the middle of the reply, behind so
     /// many bytes.
     CutReply(usize),
@@ -75,12 +78,16 @@ struct Rule {
     fault: Fault,
 }
 
+/// Which requests meet which fault, if not those of a rule.
+type Storm = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
+
 struct Shared {
     dialect: Dialect,
     address: SocketAddr,
     gateway: SocketAddr,
     stopping: AtomicBool,
     rules: Mutex<Vec<Rule>>,
+    storm: Mutex<Option<Storm>>,
     hits: AtomicUsize,
     late: AtomicUsize,
     connections: AtomicUsize,
@@ -119,6 +126,7 @@ impl Proxy {
             gateway,
             stopping: AtomicBool::new(false),
             rules: Mutex::default(),
+            storm: Mutex::default(),
             hits: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
@@ -153,8 +161,14 @@ impl Proxy {
         self.shared.rules.lock().push(Rule { method, after: 0, times: usize::MAX, one_in, fault });
     }
 
+    /// Asks `storm` about each request from now on, by its method.
+    pub(crate) fn storm(&self, storm: impl FnMut(&str) -> Option<Fault> + Send + 'static) {
+        *self.shared.storm.lock() = Some(Box::new(storm));
+    }
+
     /// Forgets what was to happen.
     pub(crate) fn heal(&self) {
+        *self.shared.storm.lock() = None;
         for rule in &mut *self.shared.rules.lock() {
             (rule.after, rule.times) = (0, 0);
         }
@@ -261,6 +275,12 @@ fn pass_messages(mut client: &TcpStream, mut gateway: &TcpStream, shared: &Share
                 return Ok(());
             }
             Some(Fault::LoseRequest) => return Ok(()),
+            Some(Fault::Twice) => {
+                gateway.write_all(&request)?;
+                reply(gateway, shared)?;
+                gateway.write_all(&request)?;
+                client.write_all(&reply(gateway, shared)?)?;
+            }
             Some(Fault::CutReply(bytes)) => {
                 gateway.write_all(&request)?;
                 let reply = reply(gateway, shared)?;
@@ -317,7 +337,9 @@ impl Shared {
                 return Some(rule.fault.clone());
             }
         }
-        None
+        let fault = self.storm.lock().as_mut().and_then(|storm| storm(&method));
+        self.hits.fetch_add(usize::from(fault.is_some()), Ordering::SeqCst);
+        fault
     }
 }
 

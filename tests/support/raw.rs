@@ -51,6 +51,19 @@ impl Raw {
         Some((cell.value.unwrap(), cell.timestamp.unwrap()))
     }
 
+    /// All columns of a row, with the family in front, and their values.
+    pub(crate) fn row(&mut self, row: Vec<u8>) -> BTreeMap<String, Vec<u8>> {
+        let found = self.client.get_row(self.table.clone(), row, BTreeMap::new()).unwrap();
+        let cells = found.into_iter().flat_map(|row| row.columns.unwrap_or_default());
+        cells.map(|(column, cell)| (String::from_utf8(column).unwrap(), cell.value.unwrap())).collect()
+    }
+
+    /// A value without a TTL.
+    pub(crate) fn put(&mut self, row: Vec<u8>, column: &[u8], value: &[u8]) {
+        let put = Mutation::new(false, column.to_vec(), value.to_vec(), true);
+        self.client.mutate_row(self.table.clone(), row, vec![put], BTreeMap::new()).unwrap();
+    }
+
     /// Acquires as the Java library does: `M`, if there is no value.
     pub(crate) fn java_acquires(&mut self, name: &LockName, ttl: Duration) -> bool {
         let put = Mutation::new(false, b"D:L".to_vec(), b"M".to_vec(), true);

@@ -312,6 +312,9 @@ pub(crate) struct DemoWorker {
     pub(crate) seconds: u32,
     #[arg(long)]
     pub(crate) rounds: Option<u32>,
+    /// The latch at which the workers meet.
+    #[arg(long)]
+    pub(crate) start: Option<String>,
 }
 
 /// The process that becomes the command of `dlm run`.

@@ -4,43 +4,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::Code;
+use crate::ffi::fork::in_forked_child;
 use crate::store::{
     Acquired, Attempt, EmbeddedStore, Level, LockName, LockStore, NamePolicy, Proof, Released, Who,
 };
 use crate::{Await, LatchKind, LockManager};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-
-unsafe extern "C" {
-    fn fork() -> i32;
-    fn _exit(code: i32) -> !;
-}
-
-/// Runs `run` in a forked child; what it answered, and `false` also if it hung or crashed.
-fn in_forked_child(run: impl FnOnce() -> bool) -> bool {
-    // Held over the fork, so that no other test's thread is opening a store in the middle of it.
-    let turn = Turn::take("test").unwrap();
-    // SAFETY: the child leaves through `_exit`, so it runs no destructor and no exit handler of the
-    // parent's. Of locks other threads may have held it needs only the allocator's, which the C
-    // library makes usable after fork, and `OPEN`, which this thread holds.
-    let pid = unsafe { fork() };
-    drop(turn);
-    if pid == 0 {
-        let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(false);
-        // SAFETY: it takes a number and does not return.
-        unsafe { _exit(if answer { 0 } else { 1 }) }
-    }
-    let pid = Pid::from_raw(pid).expect("fork failed");
-    let by = Deadline::after(Duration::from_secs(30));
-    loop {
-        if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
-            return status.exit_status() == Some(0);
-        }
-        if by.passed() {
-            kill_process(pid, Signal::KILL).unwrap();
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 fn name(id: &str) -> LockName {
     LockName::new(Level::Xdc, "tests", None, id, NamePolicy::Strict).unwrap()
@@ -64,7 +32,8 @@ fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unh
     let mut store = Some(EmbeddedStore::open(dir.path()).unwrap());
     let held = acquire(store.as_ref().unwrap(), "held").unwrap().unwrap();
     for round in 0..20 {
-        let ran = in_forked_child(|| {
+        // No other test's thread is opening a store in the middle of the fork.
+        let ran = in_forked_child(Turn::take("test").unwrap(), || {
             let inherited = store.take().unwrap();
             let refused = [
                 acquire(&inherited, "mine").map(|_| ()),
@@ -121,7 +90,7 @@ fn fork_while_latches_are_watched() {
     let watch = latch.watch().unwrap();
     let mut inherited = Some((manager, latch.clone(), latch.watch().unwrap()));
     for round in 0..50 {
-        let ran = in_forked_child(|| {
+        let ran = in_forked_child(Turn::take("test").unwrap(), || {
             let (manager, latch, watch) = inherited.take().unwrap();
             let refused = [
                 latch.count().map(|_| ()),

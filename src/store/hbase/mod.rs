@@ -16,6 +16,7 @@
 //! * The fence has a row of its own because Java clients delete the lock's row.
 //! * Every attempt draws a new token, so that a request that comes late is recognised as ours.
 
+mod latches;
 mod native;
 mod record;
 mod rows;
@@ -25,10 +26,11 @@ mod thrift;
 use std::time::Duration;
 
 use self::record::{FREE, Record};
-use self::rows::{Cell, Column, Count, Rows, Take};
+use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
 use self::rules::{FencePlace, Rules};
 use super::{
-    Acquired, Attempt, Fence, Finding, Grade, Grant, Holder, Inspection, LockName, LockStore, Proof, Released,
+    Acquired, Attempt, Fence, Finding, Grade, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
+    Proof, Released,
 };
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -44,6 +46,11 @@ const FENCE_SEEDED: i64 = 1 << 40;
 /// Bits below the clock in a seed: as many grants a millisecond would outrun it.
 const FENCE_SEED_SHIFT: u32 = 20;
 
+/// Releases of leases up to this TTL do not wait for the server's log. A crash of the server can undo
+/// such a release, and then nobody has the lock for the rest of the TTL. Masters notice a crash only
+/// after ZooKeeper's session time-out, 90 s unless set: until then nobody gets any lock of that server.
+const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
+
 /// Rounds of one acquire, release or renewal; each needs a lost reply or a peer in between.
 const ROUNDS: usize = 16;
 /// A record hidden by a Java client's Delete is hidden for the rest of that millisecond.
@@ -58,7 +65,7 @@ pub fn fuzz(bytes: &[u8]) {
     native::fuzz(bytes);
 }
 
-/// A [`LockStore`] in a table of HBase. URI: `hbase://master1:16000,master2:16000/table`, or
+/// A [`LockStore`] in a table of HBase, and a [`LatchStore`] in a table beside it. URI: `hbase://master1:16000,master2:16000/table`, or
 /// `hbase+thrift://host:9090/table` where only the gateway can be reached.
 ///
 /// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
@@ -66,6 +73,7 @@ pub fn fuzz(bytes: &[u8]) {
 #[derive(Debug)]
 pub struct HbaseStore {
     rows: Box<dyn Rows>,
+    latches: Box<dyn LatchStore>,
     rules: Rules,
 }
 
@@ -73,6 +81,7 @@ impl HbaseStore {
     /// Through the Thrift1 gateway at `address`. No I/O until the first call.
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
+        let latch_table = latches::table_name(options.take("latches").as_deref(), table)?;
         if rules.fence == FencePlace::LockRow {
             return Err(Error::invalid(
                 "fence",
@@ -80,13 +89,18 @@ impl HbaseStore {
                 "row or off: only hbase:// can count in the lock's row",
             ));
         }
-        Ok(HbaseStore { rows: Box::new(thrift::Gateway::new(address, table, options)?), rules })
+        let locks = thrift::Gateway::new(address, table, options)?;
+        let latches = Box::new(thrift::Latches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 
     /// Directly, through any of the masters `host:port,host:port`. No I/O until the first call.
     pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
-        Ok(HbaseStore { rows: Box::new(native::Native::new(masters, table, options)?), rules })
+        let latch_table = latches::table_name(options.take("latches").as_deref(), table)?;
+        let locks = native::Native::new(masters, table, options)?;
+        let latches = Box::new(native::Latches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 }
 
@@ -111,14 +125,15 @@ impl LockStore for HbaseStore {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
         for _ in 0..ROUNDS {
             let renewed = current.renewed(ttl);
-            let doubt = match self.rows.check_and_put(
-                &row,
-                LOCK,
-                current.bytes(),
-                renewed.bytes(),
-                renewed.ttl(),
-                by,
-            ) {
+            let swap = Swap {
+                row: &row,
+                column: LOCK,
+                expected: current.bytes(),
+                value: renewed.bytes(),
+                ttl: renewed.ttl(),
+                log: Log::Synced,
+            };
+            let doubt = match self.rows.check_and_put(&swap, by) {
                 Ok(true) => return Ok(Some(renewed.to_proof())),
                 Ok(false) => None,
                 Err(error) if error.is_in_doubt() => Some(error),
@@ -144,7 +159,16 @@ impl LockStore for HbaseStore {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
         let mut in_doubt = false;
         for _ in 0..ROUNDS {
-            let doubt = match self.rows.check_and_put(&row, LOCK, current.bytes(), FREE, current.ttl(), by) {
+            let ttl = current.ttl();
+            let swap = Swap {
+                row: &row,
+                column: LOCK,
+                expected: current.bytes(),
+                value: FREE,
+                ttl,
+                log: if ttl <= LAZY_RELEASE_TTL { Log::Lazy } else { Log::Synced },
+            };
+            let doubt = match self.rows.check_and_put(&swap, by) {
                 Ok(true) => return Ok(Released::Freed),
                 Ok(false) => None,
                 Err(error) if error.is_in_doubt() => Some(error),
@@ -180,6 +204,10 @@ impl LockStore for HbaseStore {
         Ok(Inspection { holder: self.holder(name, by)?, fence: fence.map(Fence) })
     }
 
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(&*self.latches)
+    }
+
     fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
         let found = match self.rows.examine_table(LOCK.family, by)? {
             None => Finding::fail("table", "does not exist", "make it with initialize() or `dlm init`"),
@@ -211,7 +239,8 @@ impl HbaseStore {
         // No lock's row: those begin with a hash byte and go on with DC# or XDC#.
         let row = b"?doctor";
         let before_ms = wall_ms();
-        self.rows.check_and_put(row, LOCK, FREE, FREE, TTL, by)?;
+        let swap = Swap { row, column: LOCK, expected: FREE, value: FREE, ttl: TTL, log: Log::Lazy };
+        self.rows.check_and_put(&swap, by)?;
         let took = Duration::from_millis(wall_ms().saturating_sub(before_ms));
         let stamp_ms = self.rows.get(row, LOCK, by)?.map_or(before_ms, |cell| cell.written_ms);
         Ok(Finding::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
@@ -236,7 +265,9 @@ impl HbaseStore {
             }
             // Created a moment ago through a gateway, which can neither seed a counter nor give it a TTL.
             let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
-            match self.rows.check_and_put(row, FENCE, &found, &seed, FENCE_TTL, by) {
+            let swap =
+                Swap { row, column: FENCE, expected: &found, value: &seed, ttl: FENCE_TTL, log: Log::Synced };
+            match self.rows.check_and_put(&swap, by) {
                 Ok(true) => return Ok(Fence(count.seed as u64)),
                 Ok(false) => {}
                 Err(error) if error.is_in_doubt() && !by.passed() => last_doubt = Some(error),
@@ -454,7 +485,15 @@ impl Acquisition<'_> {
     /// Free at every look, and never ours. An empty cell on top keeps hidden records hidden.
     fn give_up(&mut self) -> Result<Acquired> {
         let by = Deadline::after(CLEAN_UP);
-        let covered = self.store.rows.check_and_put(&self.row, LOCK, FREE, FREE, self.attempt.ttl, by);
+        let swap = Swap {
+            row: &self.row,
+            column: LOCK,
+            expected: FREE,
+            value: FREE,
+            ttl: self.attempt.ttl,
+            log: Log::Synced,
+        };
+        let covered = self.store.rows.check_and_put(&swap, by);
         match covered {
             Ok(_) if self.open.is_empty() => Ok(Acquired::Held(Holder::unknown())),
             _ => Err(Error::InDoubt {

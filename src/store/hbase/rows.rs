@@ -13,12 +13,65 @@ pub(super) struct Column {
     pub(super) qualifier: &'static str,
 }
 
+/// What a table is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    Locks,
+    Latches,
+}
+
+impl Content {
+    /// The one family of such a table.
+    pub(super) fn family(self) -> &'static str {
+        match self {
+            Content::Locks => "D",
+            Content::Latches => "C",
+        }
+    }
+
+    /// What is wrong with a table that lacks it.
+    pub(super) fn lacking(self) -> String {
+        let things = match self {
+            Content::Locks => "locks",
+            Content::Latches => "latches",
+        };
+        format!("has no family {}: it is not a table for {things}", self.family())
+    }
+}
+
+/// What is wrong where there is no table.
+pub(super) const NO_TABLE: &str = "does not exist; create it with initialize() or `dlm init`";
+
 /// The newest version of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) value: Vec<u8>,
     /// Server time, in milliseconds since 1970.
     pub(super) written_ms: u64,
+}
+
+/// When a server answers a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Log {
+    /// When its log is as safe as the table's settings want it.
+    Synced,
+    /// When it is in the log's queue: a crash of the server may lose it, nothing else does. Whatever is
+    /// written to the region afterwards and synced makes it safe as well, for a log keeps its order.
+    /// A transport may sync all the same.
+    Lazy,
+}
+
+/// A compare-and-set: writes `value` if the cell holds `expected`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Swap<'a> {
+    pub(super) row: &'a [u8],
+    pub(super) column: Column,
+    /// Empty stands for no cell and for an empty one alike.
+    pub(super) expected: &'a [u8],
+    pub(super) value: &'a [u8],
+    /// How long the new version lives.
+    pub(super) ttl: Duration,
+    pub(super) log: Log,
 }
 
 /// A record to be put where the cell is empty, and what is to be done after it.
@@ -70,17 +123,8 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
 
     fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>>;
 
-    /// Writes `value` if the cell holds `expected`, in one atomic step; whether it did. An empty
-    /// `expected` stands for no cell and for an empty one alike. The new version lives for `ttl`.
-    fn check_and_put(
-        &self,
-        row: &[u8],
-        column: Column,
-        expected: &[u8],
-        value: &[u8],
-        ttl: Duration,
-        by: Deadline,
-    ) -> Result<bool>;
+    /// Makes the swap in one atomic step; whether it did.
+    fn check_and_put(&self, swap: &Swap<'_>, by: Deadline) -> Result<bool>;
 
     /// Adds one to an 8-byte counter, or makes it with its seed, and answers the sum. Its TTL starts anew.
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64>;
@@ -88,7 +132,9 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
     /// Puts a record into an empty cell, and in the same call as much of what follows as the transport
     /// can: count, then read the cell.
     fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
-        let put = self.check_and_put(take.row, take.column, b"", take.value, take.ttl, by)?;
+        let Take { row, column, value, ttl, .. } = *take;
+        let put =
+            self.check_and_put(&Swap { row, column, expected: b"", value, ttl, log: Log::Synced }, by)?;
         Ok(Taken { put, counted: None, found: None })
     }
 

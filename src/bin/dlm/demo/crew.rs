@@ -35,11 +35,12 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    pub(crate) fn start(global: &Global, args: &Demo) -> Result<Crew, Failure> {
+    /// `start`: the latch at which they meet, or else they wait for [`go`](Crew::go).
+    pub(crate) fn start(global: &Global, args: &Demo, start: Option<&str>) -> Result<Crew, Failure> {
         let (sender, heard) = unbounded();
         let mut crew = Crew { children: Vec::new(), heard, readers: Vec::new() };
         for worker in 0..args.workers {
-            crew.start_one(global, args, worker, sender.clone()).map_err(|error| {
+            crew.start_one(global, args, start, worker, sender.clone()).map_err(|error| {
                 Failure::internal(format!("worker {} cannot be started: {error}", letter(worker)))
             })?;
         }
@@ -50,6 +51,7 @@ impl Crew {
         &mut self,
         global: &Global,
         args: &Demo,
+        start: Option<&str>,
         worker: u8,
         heard: Sender<Heard>,
     ) -> std::io::Result<()> {
@@ -59,6 +61,9 @@ impl Crew {
         command.arg("--seconds").arg(super::longest(args).as_secs().to_string());
         if let Some(rounds) = args.rounds {
             command.arg("--rounds").arg(rounds.to_string());
+        }
+        if let Some(start) = start {
+            command.arg("--start").arg(start);
         }
         command.env("DLM_STORE", &global.store);
         for (key, value) in [("DLM_CLIENT", &global.client), ("DLM_FARM", &global.farm)] {
@@ -87,7 +92,7 @@ impl Crew {
         self.running().next().is_some()
     }
 
-    /// Starts the contest.
+    /// Starts the contest where there is no latch for it.
     pub(crate) fn go(&mut self) {
         for child in self.children.iter_mut().flatten() {
             if let Some(input) = &mut child.stdin {

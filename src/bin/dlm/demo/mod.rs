@@ -8,23 +8,27 @@
 //!       picture, and the check: never two at once, fences rise
 //! ```
 //!
+//! The workers meet at a latch before they begin, and a bar fills as they come.
+//!
 //! A worker ends when its standard input does, so none outlives the demo, however that ends.
 
 mod crew;
 mod history;
 mod picture;
+mod start;
 mod words;
 pub(crate) mod worker;
 
 use std::time::Duration;
 
 use crossbeam_channel::{select, tick};
-use dlm::{Deadline, Moment};
+use dlm::{Deadline, LockManager, Moment};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use self::crew::{Crew, Heard};
 use self::history::{Check, History};
+use self::start::Start;
 use self::words::Word;
 use crate::cli::{Demo, Global};
 use crate::exit::{Failure, INTERNAL, Outcome, UNREACHABLE};
@@ -48,20 +52,22 @@ pub(crate) fn demo(global: &Global, args: &Demo) -> Outcome {
         ));
     }
     let signals = Signals::catch(&ENDING)?;
-    let store = prepare(global)?;
+    let manager = prepare(global)?;
+    let (store, start) = (manager.store(), Start::create(&manager, args.workers)?);
     if !global.json {
         output::show(&headline(args, &store))?;
     }
-    let run = Run { args, bar: progress_bar(args), signals: &signals };
-    let history = run.run(Crew::start(global, args)?)?;
+    let crew = Crew::start(global, args, start.as_ref().map(Start::name))?;
+    let mut run = Run { args, quiet: global.json, bar: progress_bar(args), signals: &signals, start };
+    let history = run.run(crew)?;
     report(global, args, &store, &history)
 }
 
 /// Opens the store and makes its table, before there is anything to watch.
-fn prepare(global: &Global) -> Result<String, Failure> {
+fn prepare(global: &Global) -> Result<LockManager, Failure> {
     let manager = open::manager(global, None, "demo")?;
     manager.initialize()?;
-    Ok(manager.store())
+    Ok(manager)
 }
 
 fn headline(args: &Demo, store: &str) -> String {
@@ -80,17 +86,22 @@ fn headline(args: &Demo, store: &str) -> String {
     )
 }
 
+/// Of the bar, once the workers contend.
+fn length(args: &Demo) -> u64 {
+    match args.rounds {
+        Some(rounds) => u64::from(rounds) * u64::from(args.workers),
+        None => u64::from(args.seconds) * 1000,
+    }
+}
+
 fn longest(args: &Demo) -> Duration {
     if args.rounds.is_some() { ROUNDS_MAX } else { Duration::from_secs(args.seconds.into()) }
 }
 
+/// First for those who come to the start.
 fn progress_bar(args: &Demo) -> ProgressBar {
-    let length = match args.rounds {
-        Some(rounds) => u64::from(rounds) * u64::from(args.workers),
-        None => u64::from(args.seconds) * 1000,
-    };
     // On standard error; draws nothing where that is no terminal.
-    let bar = ProgressBar::new(length);
+    let bar = ProgressBar::new(args.workers.into());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_bar:.cyan/blue} {msg}") {
         bar.set_style(style);
     }
@@ -100,12 +111,15 @@ fn progress_bar(args: &Demo) -> ProgressBar {
 /// The part between the start of the workers and their end.
 struct Run<'a> {
     args: &'a Demo,
+    /// Says nothing on standard output.
+    quiet: bool,
     bar: ProgressBar,
     signals: &'a Signals,
+    start: Option<Start>,
 }
 
 impl Run<'_> {
-    fn run(&self, mut crew: Crew) -> Result<History, Failure> {
+    fn run(&mut self, mut crew: Crew) -> Result<History, Failure> {
         let mut history = History::new(self.args.locks, self.args.workers);
         let ticks = tick(TICK);
         let mut ready = vec![false; self.args.workers.into()];
@@ -116,7 +130,12 @@ impl Run<'_> {
                 recv(crew.heard()) -> heard => match heard {
                     Ok(Heard::Word(worker, Word::Ready)) => ready[usize::from(worker)] = true,
                     Ok(Heard::Word(worker, word)) => history.add(worker, word),
-                    Ok(Heard::End(worker, at)) => history.end(worker, at, crew.bury(worker)),
+                    Ok(Heard::End(worker, at)) => {
+                        history.end(worker, at, crew.bury(worker));
+                        if let Some(start) = self.start.as_ref().filter(|_| began.is_none()) {
+                            start.excuse(worker);
+                        }
+                    }
                     Err(_) => break,
                 },
                 recv(self.signals.received()) -> signal => if let Ok(signal) = signal {
@@ -127,8 +146,12 @@ impl Run<'_> {
                 recv(ticks) -> _ => {}
             }
             // Those that ended before they were ready are not waited for.
-            if began.is_none() && crew.running().all(|worker| ready[worker]) {
-                crew.go();
+            let together = match &self.start {
+                Some(start) => start.is_open(),
+                None => crew.running().all(|worker| ready[worker]),
+            };
+            if began.is_none() && together {
+                self.go(&mut crew)?;
                 began = Some(Moment::now());
                 by = Deadline::after(longest(self.args) + LAST_CALLS_MAX);
             }
@@ -142,10 +165,23 @@ impl Run<'_> {
         Ok(history)
     }
 
+    fn go(&mut self, crew: &mut Crew) -> Result<(), Failure> {
+        crew.go();
+        self.bar.set_length(length(self.args));
+        let Some(line) = self.start.as_mut().and_then(Start::opened).filter(|_| !self.quiet) else {
+            return Ok(());
+        };
+        self.bar.suspend(|| output::show(&line))
+    }
+
     fn draw(&self, history: &History, began: Option<Moment>) {
         let grants = history.grants();
         match (began, self.args.rounds) {
-            (None, _) => self.bar.set_message("starting"),
+            (None, _) => {
+                let (there, text) = self.start.as_ref().map_or((0, "starting".into()), Start::progress);
+                self.bar.set_position(there);
+                self.bar.set_message(text);
+            }
             (Some(_), Some(_)) => self.bar.set_position(grants as u64),
             (Some(began), None) => {
                 let elapsed = Moment::now().since(began).as_millis();

@@ -6,13 +6,17 @@ use std::time::Duration;
 use dlm::{Acquire, CancelToken, Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 
 use super::words::Word;
-use crate::cli::{DemoWorker, Global, Reach, Terms};
+use super::{START_MAX, start};
+use crate::cli::{DemoWorker, Global};
 use crate::exit::{Failure, Outcome};
 use crate::{open, output};
 
 /// Short, so that whoever kills a worker sees the next one get its lock.
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(20);
+/// Time until a worker comes to the start, so that one can watch.
+const ARRIVAL_MS: std::ops::Range<u64> = 50..600;
 /// Time between giving one lock back and asking for the next, and time a lock is held.
 const PAUSE_MS: std::ops::Range<u64> = 0..15;
 const HOLD_MS: std::ops::Range<u64> = 10..80;
@@ -32,8 +36,10 @@ pub(crate) fn work(global: &Global, args: &DemoWorker) -> Outcome {
 }
 
 struct Worker {
-    /// Kept open for the locks.
-    _manager: LockManager,
+    manager: LockManager,
+    letter: char,
+    /// The latch at which all meet.
+    start: Option<String>,
     locks: Vec<Lock>,
     rounds: Option<u32>,
     longest: Duration,
@@ -48,19 +54,14 @@ fn name_of(lock: u8) -> String {
 
 impl Worker {
     fn new(global: &Global, args: &DemoWorker) -> Result<Worker, Failure> {
-        let terms = Terms {
-            level: Reach::Xdc,
-            ttl: Some(TTL),
-            wait: None,
-            no_wait: false,
-            retry: Some(RETRY),
-            unavailable_status: crate::exit::UNAVAILABLE,
-        };
-        let manager = open::manager(global, Some(&terms), &format!("demo, worker {}", args.letter))?;
+        let builder = open::builder(global, &format!("demo, worker {}", args.letter));
+        let manager = builder.ttl(TTL).retry(RETRY).poll(POLL).open()?;
         let locks = (0..args.locks).map(|lock| manager.lock(&name_of(lock), Level::Xdc));
         Ok(Worker {
             locks: locks.collect::<dlm::Result<_>>()?,
-            _manager: manager,
+            manager,
+            letter: args.letter,
+            start: args.start.clone(),
             rounds: args.rounds,
             longest: Duration::from_secs(args.seconds.into()),
             stop: CancelToken::new(),
@@ -69,17 +70,27 @@ impl Worker {
     }
 
     fn work(&mut self) -> Result<(), Failure> {
-        say(&Word::Ready);
-        if !started() {
+        if !self.begin()? {
             return Ok(());
         }
-        cancel_at_end_of_input(&self.stop)?;
         let by = Deadline::after(self.longest);
         let mut done = 0;
         while !by.passed() && !self.stop.is_cancelled() && self.rounds.is_none_or(|rounds| done < rounds) {
             done += u32::from(self.round(by)?);
         }
         Ok(())
+    }
+
+    /// Waits until all may begin; `false` when the demo has ended before.
+    fn begin(&self) -> Result<bool, Failure> {
+        let Some(name) = &self.start else {
+            say(&Word::Ready);
+            let started = started();
+            return cancel_at_end_of_input(&self.stop).map(|()| started);
+        };
+        cancel_at_end_of_input(&self.stop)?;
+        pause(ARRIVAL_MS);
+        start::meet(&self.manager, name, self.letter, START_MAX, &self.stop)
     }
 
     /// One lock taken and given back; whether it was granted.

@@ -4,6 +4,8 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::RecvFlags;
@@ -13,9 +15,21 @@ use crate::time::Deadline;
 
 pub(super) use crate::store::tls::Security;
 
+/// Waits for a socket are cut into pieces of this length, so that its time-outs need not be set anew for
+/// every call.
+const PIECE: Duration = Duration::from_secs(1);
+
 pub(super) struct Channel {
-    stream: TcpStream,
+    socket: Socket,
     tls: Option<Mutex<ClientConnection>>,
+}
+
+/// A socket whose every wait has a deadline.
+struct Socket {
+    stream: TcpStream,
+    /// Whether the time-out is `PIECE`.
+    reads_in_pieces: AtomicBool,
+    writes_in_pieces: AtomicBool,
 }
 
 impl Channel {
@@ -29,37 +43,39 @@ impl Channel {
     ) -> io::Result<Channel> {
         let stream = TcpStream::connect_timeout(address, left(by)?)?;
         stream.set_nodelay(true)?;
-        let Some(config) = security else { return Ok(Channel { stream, tls: None }) };
+        let unset = || AtomicBool::new(false);
+        let socket = Socket { stream, reads_in_pieces: unset(), writes_in_pieces: unset() };
+        let Some(config) = security else { return Ok(Channel { socket, tls: None }) };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         while tls.is_handshaking() {
-            push(&mut tls, &stream, by)?;
+            push(&mut tls, &socket, by)?;
             if tls.is_handshaking() {
                 let mut bytes = [0; 4096];
-                let count = read_some(&stream, &mut bytes, by)?;
+                let count = socket.read_some(&mut bytes, by)?;
                 feed(&mut tls, &bytes[..count])?;
             }
         }
-        push(&mut tls, &stream, by)?;
-        Ok(Channel { stream, tls: Some(Mutex::new(tls)) })
+        push(&mut tls, &socket, by)?;
+        Ok(Channel { socket, tls: Some(Mutex::new(tls)) })
     }
 
     /// Sends all of `bytes`. Callers take turns; after an error the connection is of no use.
     pub(super) fn send(&self, bytes: &[u8], by: Deadline) -> io::Result<()> {
         match &self.tls {
-            None => write_all(&self.stream, bytes, by),
+            None => self.socket.write_all(bytes, by),
             Some(tls) => {
                 let tls = &mut *tls.try_lock_for(left(by)?).ok_or(io::ErrorKind::TimedOut)?;
                 tls.writer().write_all(bytes)?;
-                push(tls, &self.stream, by)
+                push(tls, &self.socket, by)
             }
         }
     }
 
     /// Receives some bytes, one caller at a time. `TimedOut` loses none.
     pub(super) fn receive(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
-        let Some(tls) = &self.tls else { return read_some(&self.stream, out, by) };
+        let Some(tls) = &self.tls else { return self.socket.read_some(out, by) };
         loop {
             let turn = || Ok::<_, io::Error>(tls.try_lock_for(left(by)?).ok_or(io::ErrorKind::TimedOut)?);
             match turn()?.reader().read(out) {
@@ -69,18 +85,18 @@ impl Channel {
             }
             // Not under the lock: others send meanwhile.
             let mut bytes = [0; 4096];
-            let count = read_some(&self.stream, &mut bytes, by)?;
+            let count = self.socket.read_some(&mut bytes, by)?;
             // Without a deadline, or the bytes would be lost: whoever sends has one.
             let tls = &mut *tls.lock();
             feed(tls, &bytes[..count])?;
-            push(tls, &self.stream, by)?;
+            push(tls, &self.socket, by)?;
         }
     }
 
     /// Whether the server has closed an idle connection, as far as this side has heard.
     pub(super) fn is_closed(&self) -> bool {
         let mut byte = [0; 1];
-        let heard = rustix::net::recv(&self.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let heard = rustix::net::recv(&self.socket.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         match heard {
             Ok((_, 0)) => true,
             // A reply that came too late for its caller may lie there; on TLS, also a farewell.
@@ -93,48 +109,64 @@ impl Channel {
     /// Ends it for both sides, also for a thread that is receiving.
     pub(super) fn shut(&self) {
         // Fails only where the other side was faster.
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = self.socket.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
 /// What is left until the deadline, as sockets want it: never zero.
-fn left(by: Deadline) -> io::Result<std::time::Duration> {
+fn left(by: Deadline) -> io::Result<Duration> {
     match by.remaining() {
         left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
         left => Ok(left),
     }
 }
 
-fn read_some(mut stream: &TcpStream, out: &mut [u8], by: Deadline) -> io::Result<usize> {
-    loop {
-        stream.set_read_timeout(Some(left(by)?))?;
-        match stream.read(out) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Sockets report an expired time-out as `WouldBlock`.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
+impl Socket {
+    fn read_some(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
+        loop {
+            patiently(&self.reads_in_pieces, by, |time| self.stream.set_read_timeout(Some(time)))?;
+            match (&self.stream).read(out) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                // Sockets report an expired time-out as `WouldBlock`.
+                Err(error) if is_temporary(&error) => {}
+                received => return received,
             }
-            received => return received,
         }
+    }
+
+    fn write_all(&self, bytes: &[u8], by: Deadline) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            patiently(&self.writes_in_pieces, by, |time| self.stream.set_write_timeout(Some(time)))?;
+            match (&self.stream).write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(taken) => rest = &rest[taken..],
+                Err(error) if is_temporary(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
-fn write_all(mut stream: &TcpStream, bytes: &[u8], by: Deadline) -> io::Result<()> {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        stream.set_write_timeout(Some(left(by)?))?;
-        match stream.write(rest) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(taken) => rest = &rest[taken..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            Err(error) => return Err(error),
-        }
+/// Sees to it that the next wait ends no later than `by`. `TimedOut` when that has passed.
+fn patiently(
+    in_pieces: &AtomicBool,
+    by: Deadline,
+    set: impl Fn(Duration) -> io::Result<()>,
+) -> io::Result<()> {
+    let left = left(by)?;
+    let piece = left >= PIECE;
+    // One thread reads and one writes at a time, each on the one flag of its own.
+    if !piece || !in_pieces.load(Ordering::Relaxed) {
+        set(left.min(PIECE))?;
+        in_pieces.store(piece, Ordering::Relaxed);
     }
     Ok(())
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 fn feed(tls: &mut ClientConnection, mut bytes: &[u8]) -> io::Result<()> {
@@ -180,11 +212,11 @@ fn hint(error: &rustls::Error) -> &'static str {
     }
 }
 
-fn push(tls: &mut ClientConnection, stream: &TcpStream, by: Deadline) -> io::Result<()> {
+fn push(tls: &mut ClientConnection, socket: &Socket, by: Deadline) -> io::Result<()> {
     while tls.wants_write() {
         let mut bytes = Vec::new();
         tls.write_tls(&mut bytes)?;
-        write_all(stream, &bytes, by)?;
+        socket.write_all(&bytes, by)?;
     }
     Ok(())
 }

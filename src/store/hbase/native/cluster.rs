@@ -59,17 +59,22 @@ pub(super) enum Lookup {
 }
 
 pub(super) struct Cluster {
+    network: Arc<Network>,
+    table: Vec<u8>,
+    /// By start key; none overlaps another.
+    regions: RwLock<BTreeMap<Vec<u8>, Region>>,
+}
+
+/// What all tables of a cluster have in common.
+struct Network {
     masters: Vec<Address>,
     /// Index of the one that answered last.
     answering: AtomicUsize,
-    table: Vec<u8>,
     user: String,
     security: Security,
     connect_timeout: Duration,
     servers: Mutex<HashMap<(Address, &'static str), Arc<Server>>>,
     meta: Mutex<Option<Region>>,
-    /// By start key; none overlaps another.
-    regions: RwLock<BTreeMap<Vec<u8>, Region>>,
 }
 
 /// The connection to one service of one server, made when needed.
@@ -105,7 +110,7 @@ impl Region {
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster").field("masters", &self.masters).finish_non_exhaustive()
+        f.debug_struct("Cluster").field("masters", &self.network.masters).finish_non_exhaustive()
     }
 }
 
@@ -117,15 +122,23 @@ impl Cluster {
         security: Security,
         connect_timeout: Duration,
     ) -> Cluster {
-        Cluster {
+        let network = Network {
             masters,
             answering: AtomicUsize::new(0),
-            table: table.as_bytes().to_vec(),
             user,
             security,
             connect_timeout,
             servers: Mutex::default(),
             meta: Mutex::default(),
+        };
+        Cluster { network: Arc::new(network), table: table.as_bytes().to_vec(), regions: RwLock::default() }
+    }
+
+    /// Another table of the same cluster, over the same connections.
+    pub(super) fn beside(&self, table: &str) -> Cluster {
+        Cluster {
+            network: Arc::clone(&self.network),
+            table: table.as_bytes().to_vec(),
             regions: RwLock::default(),
         }
     }
@@ -164,7 +177,7 @@ impl Cluster {
         if let Some((_, kind, why)) = state.failed.as_ref().filter(|(ended, ..)| *ended > asked) {
             return Err(io::Error::new(*kind, why.clone()));
         }
-        let by = by.or(Deadline::after(self.connect_timeout));
+        let by = by.sooner(Deadline::after(self.network.connect_timeout));
         match self.connect(server, service, by) {
             Ok(connection) => Ok(Arc::clone(state.connection.insert(Arc::new(connection)))),
             Err(error) => {
@@ -176,7 +189,7 @@ impl Cluster {
 
     fn server(&self, server: &Address, service: &'static str) -> Arc<Server> {
         let key = (server.clone(), service);
-        let mut servers = self.servers.lock();
+        let mut servers = self.network.servers.lock();
         if let Some(known) = servers.get(&key) {
             return Arc::clone(known);
         }
@@ -191,8 +204,8 @@ impl Cluster {
         let addresses: Vec<_> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
         for (tried, address) in addresses.iter().enumerate() {
             let by = share(by, addresses.len() - tried);
-            match Channel::connect(address, &server.host, &self.security, by)
-                .and_then(|channel| Connection::open(channel, service, &self.user, by))
+            match Channel::connect(address, &server.host, &self.network.security, by)
+                .and_then(|channel| Connection::open(channel, service, &self.network.user, by))
             {
                 Ok(connection) => return Ok(connection),
                 Err(error) => {
@@ -213,7 +226,7 @@ impl Cluster {
         let region = self.look_up(row, by).inspect_err(|error| {
             if matches!(error, Lookup::Call(..)) {
                 // Meta may have moved as well.
-                *self.meta.lock() = None;
+                *self.network.meta.lock() = None;
             }
         })?;
         self.learn(region.clone());
@@ -285,7 +298,7 @@ impl Cluster {
     }
 
     fn meta(&self, by: Deadline) -> Result<Region, Lookup> {
-        if let Some(meta) = self.meta.lock().clone() {
+        if let Some(meta) = self.network.meta.lock().clone() {
             return Ok(meta);
         }
         let found: GetMetaRegionLocationsResponse = self.ask_masters("GetMetaRegionLocations", by)?;
@@ -296,7 +309,7 @@ impl Cluster {
         name.extend_from_slice(info.region_id.to_string().as_bytes());
         let server = location.server_name.ok_or(Lookup::NotServed)?.try_into()?;
         let meta = Region { name, start: Vec::new(), end: Vec::new(), server };
-        *self.meta.lock() = Some(meta.clone());
+        *self.network.meta.lock() = Some(meta.clone());
         Ok(meta)
     }
 
@@ -308,16 +321,16 @@ impl Cluster {
     /// Any master knows, active or not: the first that answers is believed.
     fn ask_masters<T: Message + Default>(&self, method: &str, by: Deadline) -> Result<T, Lookup> {
         let mut last = None;
-        let count = self.masters.len();
-        let first = self.answering.load(Ordering::Relaxed);
+        let count = self.network.masters.len();
+        let first = self.network.answering.load(Ordering::Relaxed);
         for asked in 0..count {
             let index = (first + asked) % count;
             // One that hangs must leave time for those that do not.
-            let patience = if asked + 1 < count { self.connect_timeout } else { Duration::MAX };
-            let by = share(by, count - asked).or(Deadline::after(patience));
-            match self.call(&self.masters[index], META_SERVICE, method, &Empty {}, by) {
+            let patience = if asked + 1 < count { self.network.connect_timeout } else { Duration::MAX };
+            let by = share(by, count - asked).sooner(Deadline::after(patience));
+            match self.call(&self.network.masters[index], META_SERVICE, method, &Empty {}, by) {
                 Ok(answer) => {
-                    self.answering.store(index, Ordering::Relaxed);
+                    self.network.answering.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
                 Err(failure) => last = Some(failure),
@@ -347,8 +360,8 @@ impl Address {
 }
 
 /// The first of `attempts` shares of the time until `by`.
-fn share(by: Deadline, attempts: usize) -> Deadline {
-    by.or(Deadline::after(by.remaining() / u32::try_from(attempts).unwrap_or(u32::MAX)))
+pub(super) fn share(by: Deadline, attempts: usize) -> Deadline {
+    by.sooner(Deadline::after(by.remaining() / u32::try_from(attempts).unwrap_or(u32::MAX)))
 }
 
 /// Reads a row of hbase:meta.
@@ -440,7 +453,7 @@ mod tests {
             let server = Address { host: "127.0.0.1".into(), port };
             cluster.server(&server, CLIENT_SERVICE);
         }
-        assert_eq!(cluster.servers.lock().len(), 1);
+        assert_eq!(cluster.network.servers.lock().len(), 1);
     }
 
     fn row(namespace: &str, qualifier: &str, change: impl FnOnce(&mut RegionInfo)) -> RowResult {

@@ -1,20 +1,23 @@
 //! One connection to one service of one server, shared by any number of threads.
 //!
-//! There is no reader thread: of the threads that wait for a reply, one receives for all, hands each
-//! reply to the thread it belongs to, and passes the duty on when its own has come. A single thread thus
-//! sends and receives without ever being switched.
+//! There is no reader thread: of the threads that wait for a reply, one has the duty to receive for all.
+//! It hands each reply to the thread it belongs to, and the duty on when its own has come. A single
+//! thread thus sends and receives without ever being switched.
 //!
 //! | a waiting call | woken by | leaves with |
 //! |---|---|---|
-//! | receives | its own deadline | its reply, and another waiter receives |
-//! | parked | the receiving thread | its reply; or the duty to receive; or the connection is broken |
+//! | on duty | its own deadline | its reply, or none in time; another waiter has the duty |
+//! | parked | the thread on duty | its reply; or goes on duty; or the connection is broken |
+//!
+//! Locks are taken in the order `calls`, `news`; neither is held while a thread sends or receives.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use prost::Message;
 
 use super::channel::Channel;
@@ -24,6 +27,9 @@ use crate::time::{Deadline, Moment};
 
 /// A connection unused for this long is replaced rather than used: firewalls forget such ones.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// One used within this time is not asked whether the server has closed it: that costs a system call.
+const IDLE_AT_LEAST: Duration = Duration::from_millis(1);
 
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -70,9 +76,10 @@ pub(super) struct Connection {
 
 struct Calls {
     next_id: u32,
-    waiting: HashMap<u32, Slot>,
-    /// Whether a thread is receiving.
-    receiving: bool,
+    /// Calls without a reply.
+    waiting: HashMap<u32, Arc<Slot>>,
+    /// Whether a thread has the duty to receive.
+    on_duty: bool,
     broken: Option<(io::ErrorKind, String)>,
     used: Moment,
     /// Replies received.
@@ -82,12 +89,28 @@ struct Calls {
     silent: bool,
 }
 
+/// Where a call waits. Not under the lock of all calls, so that a thread that is woken waits for nobody.
+#[derive(Default)]
 struct Slot {
-    reply: Option<Result<Vec<u8>, Exception>>,
-    wake: Arc<Condvar>,
-    /// Whether the caller waits for its turn to receive; until then it is still sending.
-    parked: bool,
+    news: Mutex<News>,
+    wake: Condvar,
+    /// Whether the caller waits for a reply; until then it is still sending, and cannot go on duty.
+    parked: AtomicBool,
 }
+
+/// What a call is told.
+#[derive(Default)]
+enum News {
+    #[default]
+    None,
+    Reply(Outcome),
+    /// To receive from now on.
+    Duty,
+    /// The connection is broken, as `calls` tell.
+    Broken,
+}
+
+type Outcome = Result<Vec<u8>, Exception>;
 
 /// Bytes received and not yet taken apart.
 #[derive(Default)]
@@ -103,7 +126,7 @@ impl Connection {
         let calls = Calls {
             next_id: 0,
             waiting: HashMap::new(),
-            receiving: false,
+            on_duty: false,
             broken: None,
             used: Moment::now(),
             heard: 0,
@@ -120,10 +143,9 @@ impl Connection {
     /// Whether a new call should use it. Calls under way stay with a connection that others avoid.
     pub(super) fn is_usable(&self) -> bool {
         let calls = self.calls.lock();
-        let idle = calls.waiting.is_empty() && !calls.receiving;
-        calls.broken.is_none()
-            && !calls.silent
-            && (!idle || (Moment::now().since(calls.used) < IDLE_MAX && !self.channel.is_closed()))
+        let unused = Moment::now().since(calls.used);
+        let idle = calls.waiting.is_empty() && !calls.on_duty && unused > IDLE_AT_LEAST;
+        calls.broken.is_none() && !calls.silent && (!idle || (unused < IDLE_MAX && !self.channel.is_closed()))
     }
 
     /// Makes one call and waits for its answer, at most until `by`. The server is told the deadline.
@@ -155,16 +177,16 @@ impl Connection {
         // Not the number by which servers speak of the connection itself.
         calls.next_id = (id + 1) & 0x7fff_ffff;
         calls.used = Moment::now();
-        let wake = Arc::new(Condvar::new());
-        calls.waiting.insert(id, Slot { reply: None, wake: Arc::clone(&wake), parked: false });
-        Ok(Ticket { connection: self, id, wake, heard: calls.heard })
+        let slot = Arc::new(Slot::default());
+        calls.waiting.insert(id, Arc::clone(&slot));
+        Ok(Ticket { connection: self, id, slot, heard: calls.heard, on_duty: false })
     }
 
     fn break_off(&self, error: &io::Error) {
         let mut calls = self.calls.lock();
         calls.broken.get_or_insert((error.kind(), error.to_string()));
         for slot in calls.waiting.values() {
-            slot.wake.notify_one();
+            slot.tell(News::Broken);
         }
         self.channel.shut();
     }
@@ -178,6 +200,14 @@ impl Connection {
         inbox.take(4 + length);
         Ok(reply?)
     }
+
+    /// Whether a whole reply has come along with the last.
+    fn has_received_more(&self) -> bool {
+        let inbox = self.inbox.lock();
+        let prefix = inbox.buffer[..inbox.filled].first_chunk();
+        let length = prefix.and_then(|prefix| frame::reply_length(*prefix).ok());
+        length.is_some_and(|length| inbox.filled >= 4 + length)
+    }
 }
 
 impl Calls {
@@ -185,24 +215,27 @@ impl Calls {
         self.broken.as_ref().map(|(kind, why)| io::Error::new(*kind, why.clone()))
     }
 
-    /// Hands a reply to its caller. One that nobody waits for any more came too late.
-    fn deliver(&mut self, reply: frame::Reply) -> io::Result<()> {
+    /// Whose a reply is, and what it says; `None` when nobody waits for it any more.
+    fn address(&mut self, reply: frame::Reply) -> io::Result<Option<(Arc<Slot>, Outcome)>> {
         self.heard += 1;
         self.silent = false;
         let outcome = reply.outcome.map_err(Exception::from);
         match reply.call_id {
-            Some(id) if id < 0x8000_0000 => {
-                if let Some(slot) = self.waiting.get_mut(&id) {
-                    slot.reply = Some(outcome);
-                    slot.wake.notify_one();
-                }
-                Ok(())
-            }
+            Some(id) if id < 0x8000_0000 => Ok(self.waiting.remove(&id).map(|slot| (slot, outcome))),
             // Of the whole connection: wrong version, no access, a server that wants SASL.
             _ => Err(match outcome {
                 Err(exception) => exception.of_connection(),
                 Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "a reply to no call"),
             }),
+        }
+    }
+
+    /// Puts another waiting call on duty.
+    fn hand_duty_on(&mut self) {
+        let next = self.waiting.values().find(|slot| slot.parked.load(Ordering::Relaxed));
+        self.on_duty = next.is_some();
+        if let Some(next) = next {
+            next.tell(News::Duty);
         }
     }
 
@@ -214,6 +247,13 @@ impl Calls {
         }
         let what = "the server closed the connection without a word; it may demand TLS (tls=on), or be none of HBase's";
         io::Error::new(error.kind(), what)
+    }
+}
+
+impl Slot {
+    fn tell(&self, news: News) {
+        *self.news.lock() = news;
+        self.wake.notify_one();
     }
 }
 
@@ -243,45 +283,79 @@ impl Inbox {
 struct Ticket<'a> {
     connection: &'a Connection,
     id: u32,
-    wake: Arc<Condvar>,
+    slot: Arc<Slot>,
     /// Replies received by the connection before this call.
     heard: u64,
+    on_duty: bool,
 }
 
 impl Ticket<'_> {
-    fn wait(&self, by: Deadline) -> Result<Vec<u8>, Failure> {
-        let mut calls = self.connection.calls.lock();
-        if let Some(slot) = calls.waiting.get_mut(&self.id) {
-            slot.parked = true;
+    fn wait(mut self, by: Deadline) -> Result<Vec<u8>, Failure> {
+        if self.goes_on_duty() {
+            return self.receive_for_all(by);
         }
         loop {
-            if let Some(reply) = calls.waiting.get_mut(&self.id).and_then(|slot| slot.reply.take()) {
-                return reply.map_err(Failure::Exception);
-            }
-            if let Some(error) = calls.broken() {
-                return Err(Failure::after_sending(error));
-            }
-            if by.passed() {
-                calls.silent |= calls.heard == self.heard;
-                return Err(Failure::Lost(io::ErrorKind::TimedOut.into()));
-            }
-            if calls.receiving {
-                self.wake.wait_for(&mut calls, by.remaining());
-                continue;
-            }
-            calls.receiving = true;
-            let received = MutexGuard::unlocked(&mut calls, || self.connection.receive(by));
-            calls.receiving = false;
-            let delivered = match received {
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(()),
-                received => {
-                    received.map_err(|error| calls.explain(error)).and_then(|reply| calls.deliver(reply))
+            match self.news(by) {
+                News::Reply(outcome) => return outcome.map_err(Failure::Exception),
+                News::Duty => {
+                    self.on_duty = true;
+                    return self.receive_for_all(by);
                 }
-            };
-            if let Err(error) = delivered {
-                MutexGuard::unlocked(&mut calls, || self.connection.break_off(&error));
+                News::Broken => {
+                    let error = self.connection.calls.lock().broken();
+                    return Err(Failure::after_sending(error.unwrap_or_else(|| io::ErrorKind::Other.into())));
+                }
+                News::None if by.passed() => return Err(self.out_of_time()),
+                News::None => {}
             }
         }
+    }
+
+    /// Whether nobody receives, and so this call must. Not if its reply is on the way to it already.
+    fn goes_on_duty(&mut self) -> bool {
+        let mut calls = self.connection.calls.lock();
+        self.slot.parked.store(true, Ordering::Relaxed);
+        self.on_duty = !calls.on_duty && calls.broken.is_none() && calls.waiting.contains_key(&self.id);
+        calls.on_duty |= self.on_duty;
+        self.on_duty
+    }
+
+    fn news(&self, by: Deadline) -> News {
+        let mut news = self.slot.news.lock();
+        if matches!(*news, News::None) {
+            self.slot.wake.wait_for(&mut news, by.remaining());
+        }
+        std::mem::take(&mut *news)
+    }
+
+    /// Hands out replies until this call's own is among them, and with it all that came along.
+    fn receive_for_all(&self, by: Deadline) -> Result<Vec<u8>, Failure> {
+        let mut mine = None;
+        while mine.is_none() || self.connection.has_received_more() {
+            let addressed = match self.connection.receive(by) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(self.out_of_time()),
+                Err(error) => Err(self.connection.calls.lock().explain(error)),
+                Ok(reply) => self.connection.calls.lock().address(reply),
+            };
+            match addressed {
+                Ok(Some((slot, outcome))) if Arc::ptr_eq(&slot, &self.slot) => mine = Some(outcome),
+                Ok(Some((slot, outcome))) => slot.tell(News::Reply(outcome)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.connection.break_off(&error);
+                    if mine.is_none() {
+                        return Err(Failure::after_sending(error));
+                    }
+                }
+            }
+        }
+        mine.expect("the loop ends with it").map_err(Failure::Exception)
+    }
+
+    fn out_of_time(&self) -> Failure {
+        let mut calls = self.connection.calls.lock();
+        calls.silent |= calls.heard == self.heard;
+        Failure::Lost(io::ErrorKind::TimedOut.into())
     }
 }
 
@@ -290,10 +364,9 @@ impl Drop for Ticket<'_> {
         let mut calls = self.connection.calls.lock();
         calls.waiting.remove(&self.id);
         calls.used = Moment::now();
-        if !calls.receiving
-            && let Some(next) = calls.waiting.values().find(|slot| slot.parked && slot.reply.is_none())
-        {
-            next.wake.notify_one();
+        // The duty may have come when this call had looked at its news for the last time.
+        if self.on_duty || matches!(*self.slot.news.lock(), News::Duty) {
+            calls.hand_duty_on();
         }
     }
 }

@@ -88,6 +88,8 @@ pub(super) struct Get {
     pub(super) row: Vec<u8>,
     #[prost(message, repeated, tag = "2")]
     pub(super) column: Vec<Column>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) filter: Option<Filter>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -125,6 +127,8 @@ pub(super) struct Cell {
 }
 
 pub(super) const INCREMENT: i32 = 1;
+/// `MutationProto.durability`: into the log's queue, not waiting for its sync.
+pub(super) const ASYNC_WAL: i32 = 2;
 pub(super) const PUT: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -137,6 +141,8 @@ pub(super) struct MutationProto {
     pub(super) column_value: Vec<ColumnValue>,
     #[prost(message, repeated, tag = "5")]
     pub(super) attribute: Vec<NameBytesPair>,
+    #[prost(int32, optional, tag = "6")]
+    pub(super) durability: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -171,6 +177,18 @@ pub(super) struct Condition {
     pub(super) compare: Option<i32>,
     #[prost(message, optional, tag = "5")]
     pub(super) comparator: Option<Comparator>,
+    /// In place of a column and a comparison.
+    #[prost(message, optional, tag = "7")]
+    pub(super) filter: Option<Filter>,
+}
+
+/// One of the server's filters, by the name of its Java class. Their own messages are in `filter`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Filter {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) serialized: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,6 +1,7 @@
 //! HBase spoken to directly: masters, hbase:meta and RegionServers, over their own RPC (2.4 and later).
 //!
 //! ```text
+//! latches (exactly once), counts (many at a time)
 //! Native (what a request becomes, and what an exception or a lost reply means)
 //!   cluster (master, meta, regions)  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
 //!   messages, exception, frame: what travels
@@ -9,12 +10,16 @@
 mod channel;
 mod cluster;
 mod connection;
+mod counts;
 mod exception;
+mod filter;
 mod frame;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
+mod latches;
 mod messages;
 mod options;
+mod slots;
 mod table;
 
 use std::time::Duration;
@@ -23,15 +28,17 @@ use self::cluster::{CLIENT_SERVICE, Cluster, Lookup, Region};
 use self::connection::Failure;
 use self::exception::{Exception, Reaction};
 use self::messages::{
-    Action, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get, GetRequest,
-    GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NOT_EQUAL, NameBytesPair, PUT,
+    ASYNC_WAL, Action, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get,
+    GetRequest, GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NameBytesPair, PUT,
     QualifierValue, RegionAction, RegionActionResult, RowResult,
 };
-use super::rows::{Cell, Column, Count, Rows, Take, Taken};
+use super::rows::{Cell, Column, Content, Count, Log, NO_TABLE, Rows, Swap, Take, Taken};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
 use options::Setup;
+
+pub(super) use self::latches::Latches;
 
 /// Pauses between looks at a region that is moving, a server that starts, a queue that is full.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
@@ -50,6 +57,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 pub(super) struct Native {
     place: String,
     table: String,
+    content: Content,
     cluster: Cluster,
 }
 
@@ -58,6 +66,8 @@ pub(super) struct Native {
 enum Kind {
     Read,
     Write,
+    /// A write that has no further effect when it is run again.
+    Repeatable,
 }
 
 /// Why one send of a request has no result.
@@ -80,7 +90,18 @@ impl Native {
     pub(super) fn new(masters: &str, table: &str, options: Options) -> Result<Native> {
         let Setup { masters, place, user, security, connect_timeout } = Setup::read(masters, table, options)?;
         let cluster = Cluster::new(masters, table, user, security, connect_timeout);
-        Ok(Native { place, table: table.to_owned(), cluster })
+        Ok(Native { place, table: table.to_owned(), content: Content::Locks, cluster })
+    }
+
+    /// Another table of the same cluster, over the same connections.
+    fn beside(&self, table: &str, content: Content) -> Native {
+        let masters = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
+        Native {
+            place: format!("{masters}{table}"),
+            table: table.to_owned(),
+            content,
+            cluster: self.cluster.beside(table),
+        }
     }
 
     /// Has `request` made of the region that holds `row`, sent to its server, and `read` from the answer;
@@ -142,9 +163,7 @@ impl Native {
     fn explain(&self, kind: Kind, what: &str, trouble: Trouble) -> Error {
         let store = self.place.clone();
         match trouble {
-            Trouble::Lookup(Lookup::NoTable) => {
-                self.of_table("does not exist; create it with initialize() or `dlm init`")
-            }
+            Trouble::Lookup(Lookup::NoTable) => self.of_table(NO_TABLE),
             Trouble::Lookup(Lookup::Call(step, Failure::Exception(exception))) if !exception.may_pass() => {
                 self.explain_exception(Kind::Read, step, exception)
             }
@@ -155,7 +174,7 @@ impl Native {
                 Error::RetriesExhausted { store, what: what.into(), source: Some(lookup.into()) }
             }
             Trouble::Call(Failure::Exception(exception)) => self.explain_exception(kind, what, exception),
-            Trouble::Call(failure @ Failure::Lost(_)) if kind == Kind::Write => {
+            Trouble::Call(failure @ Failure::Lost(_)) if kind != Kind::Read => {
                 Error::InDoubt { what: format!("{store}: {what}: no answer"), source: Some(failure.into()) }
             }
             Trouble::Call(failure) => {
@@ -168,16 +187,16 @@ impl Native {
         let store = self.place.clone();
         match exception.class.as_str() {
             "TableNotFoundException" => {
-                return self.of_table("does not exist; create it with initialize() or `dlm init`");
+                return self.of_table(NO_TABLE);
             }
             "TableNotEnabledException" => return self.of_table("is disabled"),
             "NoSuchColumnFamilyException" => {
-                return self.of_table("has no family D: it is not a table for locks");
+                return self.of_table(&self.content.lacking());
             }
             _ => {}
         }
         match exception.reaction() {
-            Reaction::Unknown if kind == Kind::Write => {
+            Reaction::Unknown if kind != Kind::Read => {
                 Error::InDoubt { what: format!("{store}: {what}"), source: Some(exception.into()) }
             }
             Reaction::Refused => {
@@ -211,6 +230,71 @@ impl Native {
     }
 }
 
+/// The ways to take a lock. Each is decided by its Put: what fails behind that is `None`, and asked for
+/// again by itself.
+impl Native {
+    fn take_alone(
+        &self,
+        region: &Region,
+        take: &Take<'_>,
+        prove: bool,
+        by: Deadline,
+    ) -> Result<Taken, Trouble> {
+        let put = mutation(PUT, take.row, take.column, take.value, take.ttl);
+        let mut actions = vec![conditional(region, take.row, take.column, EQUAL, b"", vec![put])];
+        if prove {
+            actions.push(in_turn(region, vec![read(take)]));
+        }
+        let mut results = self.multi(region, actions, by)?.into_iter();
+        let put = processed(&results.next().ok_or_else(senseless)?)?;
+        Ok(Taken { put, counted: None, found: results.next().and_then(|result| found(result).ok()) })
+    }
+
+    /// The Put need not be synced: the count is written to the same log behind it, and is.
+    fn take_with_count_beside(
+        &self,
+        region: &Region,
+        take: &Take<'_>,
+        count: Count<'_>,
+        by: Deadline,
+    ) -> Result<Taken, Trouble> {
+        let put = logged(Log::Lazy, mutation(PUT, take.row, take.column, take.value, take.ttl));
+        let mut behind = vec![add_one(count)];
+        behind.extend(take.prove.then(|| read(take)));
+        let actions = vec![
+            conditional(region, take.row, take.column, EQUAL, b"", vec![put]),
+            begin_counting(region, count),
+            in_turn(region, behind),
+        ];
+        let results: [_; 3] = self.multi(region, actions, by)?.try_into().map_err(|_| senseless())?;
+        let [first, _, behind] = results;
+        let put = processed(&first)?;
+        let sum = counted(&behind).ok();
+        Ok(Taken { put, counted: sum, found: if take.prove { found(behind).ok() } else { None } })
+    }
+
+    fn take_with_count_within(
+        &self,
+        region: &Region,
+        take: &Take<'_>,
+        count: Count<'_>,
+        by: Deadline,
+    ) -> Result<Taken, Trouble> {
+        let put = mutation(PUT, take.row, take.column, take.value, take.ttl);
+        let both = vec![put, increment(count)];
+        let mut actions =
+            vec![begin_counting(region, count), conditional(region, take.row, take.column, EQUAL, b"", both)];
+        if take.prove {
+            actions.push(in_turn(region, vec![read(take)]));
+        }
+        let mut results = self.multi(region, actions, by)?.into_iter().skip(1);
+        let first = results.next().ok_or_else(senseless)?;
+        let put = processed(&first)?;
+        let sum = if put { counted(&first).ok() } else { None };
+        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| found(result).ok()) })
+    }
+}
+
 impl Rows for Native {
     fn describe(&self) -> String {
         self.place.clone()
@@ -231,17 +315,10 @@ impl Rows for Native {
         })
     }
 
-    fn check_and_put(
-        &self,
-        row: &[u8],
-        column: Column,
-        expected: &[u8],
-        value: &[u8],
-        ttl: Duration,
-        by: Deadline,
-    ) -> Result<bool> {
+    fn check_and_put(&self, swap: &Swap<'_>, by: Deadline) -> Result<bool> {
+        let Swap { row, column, expected, value, ttl, log } = *swap;
         self.on_region(Kind::Write, "conditional Put", row, by, |region, by| {
-            let put = mutation(PUT, row, column, value, ttl);
+            let put = logged(log, mutation(PUT, row, column, value, ttl));
             let results =
                 self.multi(region, vec![conditional(region, row, column, EQUAL, expected, vec![put])], by)?;
             let result = results.into_iter().next().ok_or_else(senseless)?;
@@ -251,57 +328,24 @@ impl Rows for Native {
 
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
         self.on_region(Kind::Write, "counting", count.row, by, |region, by| {
-            let either = self.multi(region, counting_once(region, count).into(), by)?;
-            for result in &either {
-                if processed(result)? {
-                    return counted(result);
-                }
-            }
-            // It came or went between the two looks: nothing was counted.
-            Err(senseless())
+            let actions = vec![begin_counting(region, count), in_turn(region, vec![add_one(count)])];
+            let results = self.multi(region, actions, by)?;
+            counted(results.get(1).ok_or_else(senseless)?)
         })
     }
 
     fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
         self.on_region(Kind::Write, "conditional Put with count and proof", take.row, by, |region, by| {
-            let mut mutations = vec![mutation(PUT, take.row, take.column, take.value, take.ttl)];
-            // A counter that a split has put into another region is counted by a call of its own.
-            let count = take.count.filter(|count| region.holds(count.row));
-            let (within, beside) = match count {
-                Some(count) if count.row == take.row => (Some(count), None),
-                count => (None, count),
-            };
-            let mut actions = Vec::new();
-            if let Some(count) = within {
-                actions.push(begin_counting(region, count));
-                mutations.push(counting(count, 1));
+            match take.count {
+                Some(count) if count.row == take.row => self.take_with_count_within(region, take, count, by),
+                Some(count) if region.holds(count.row) => {
+                    self.take_with_count_beside(region, take, count, by)
+                }
+                // A counter that a split has put into another region is counted by a call of its own, and
+                // a proof from before the count would prove nothing.
+                Some(_) => self.take_alone(region, take, false, by),
+                None => self.take_alone(region, take, take.prove, by),
             }
-            actions.push(conditional(region, take.row, take.column, EQUAL, b"", mutations));
-            if let Some(count) = beside {
-                actions.extend(counting_once(region, count));
-            }
-            let prove = take.prove && (count.is_some() || take.count.is_none());
-            if prove {
-                actions.push(reading(region, take.row, take.column));
-            }
-            let results = self.multi(region, actions, by)?;
-            let mut results = results.into_iter().skip(usize::from(within.is_some()));
-            let first = results.next().ok_or_else(senseless)?;
-            let put = processed(&first)?;
-            // From here on the Put is decided: what fails below is asked for again by itself.
-            let sum = if within.is_some() {
-                if put { counted(&first).ok() } else { None }
-            } else if beside.is_some() {
-                let either: Vec<_> = results.by_ref().take(2).collect();
-                either
-                    .iter()
-                    .find(|result| result.processed == Some(true))
-                    .and_then(|result| counted(result).ok())
-            } else {
-                None
-            };
-            let found = if prove { results.next().and_then(|result| found(result).ok()) } else { None };
-            Ok(Taken { put, counted: sum, found })
         })
     }
 
@@ -325,10 +369,10 @@ fn may_be_sent_again(kind: Kind, trouble: &Trouble) -> bool {
     };
     match failure {
         Failure::NotSent(_) => true,
-        Failure::Lost(_) => kind == Kind::Read,
+        Failure::Lost(_) => kind != Kind::Write,
         Failure::Unwelcome(_) => false,
         Failure::Exception(exception) => match exception.reaction() {
-            Reaction::Unknown => kind == Kind::Read && exception.may_pass(),
+            Reaction::Unknown => kind != Kind::Write && exception.may_pass(),
             _ => exception.may_pass(),
         },
     }
@@ -346,6 +390,7 @@ fn get(row: &[u8], column: Column) -> Get {
     Get {
         row: row.to_vec(),
         column: vec![messages::Column { family: column.family.as_bytes().to_vec(), qualifier }],
+        filter: None,
     }
 }
 
@@ -362,7 +407,14 @@ fn mutation(kind: i32, row: &[u8], column: Column, value: &[u8], ttl: Duration) 
             qualifier_value: vec![cell],
         }],
         attribute: vec![NameBytesPair { name: TTL.into(), value: ttl_ms.to_be_bytes().to_vec() }],
+        durability: None,
     }
+}
+
+/// `None` leaves it to the table's settings.
+fn logged(log: Log, mutation: MutationProto) -> MutationProto {
+    let durability = (log == Log::Lazy).then_some(ASYNC_WAL);
+    MutationProto { durability, ..mutation }
 }
 
 fn conditional(
@@ -387,35 +439,40 @@ fn conditional(
                 name: COMPARATOR.into(),
                 serialized: prost::Message::encode_to_vec(&comparator),
             }),
+            filter: None,
         }),
     }
-}
-
-/// Adds one where there is a counter, else makes it with its seed. They are run in this order, so exactly
-/// one is processed: in the other, the second would count what the first has just made.
-fn counting_once(region: &Region, count: Count<'_>) -> [RegionAction; 2] {
-    let Count { row, column, .. } = count;
-    let go_on = conditional(region, row, column, NOT_EQUAL, b"", vec![counting(count, 1)]);
-    [go_on, begin_counting(region, count)]
-}
-
-/// Makes the counter with its seed where there is none.
-fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
-    conditional(region, count.row, count.column, EQUAL, b"", vec![counting(count, count.seed)])
-}
-
-fn counting(count: Count<'_>, amount: i64) -> MutationProto {
-    mutation(INCREMENT, count.row, count.column, &amount.to_be_bytes(), count.ttl)
-}
-
-fn reading(region: &Region, row: &[u8], column: Column) -> RegionAction {
-    let action = Action { index: Some(0), mutation: None, get: Some(get(row, column)) };
-    RegionAction { region: region.specifier(), atomic: false, action: vec![action], condition: None }
 }
 
 fn numbered(mutations: Vec<MutationProto>) -> Vec<Action> {
     let action = |(index, mutation)| Action { index: Some(index), mutation: Some(mutation), get: None };
     (0..).zip(mutations).map(action).collect()
+}
+
+/// Makes the counter where there is none, one below its seed: whoever makes it counts right behind, and
+/// that is synced.
+fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
+    let below = count.seed.wrapping_sub(1).to_be_bytes();
+    let put = logged(Log::Lazy, mutation(PUT, count.row, count.column, &below, count.ttl));
+    conditional(region, count.row, count.column, EQUAL, b"", vec![put])
+}
+
+fn increment(count: Count<'_>) -> MutationProto {
+    mutation(INCREMENT, count.row, count.column, &1i64.to_be_bytes(), count.ttl)
+}
+
+fn add_one(count: Count<'_>) -> Action {
+    Action { index: None, mutation: Some(increment(count)), get: None }
+}
+
+fn read(take: &Take<'_>) -> Action {
+    Action { index: None, mutation: None, get: Some(get(take.row, take.column)) }
+}
+
+/// Actions that the server runs one after another, without a condition.
+fn in_turn(region: &Region, actions: Vec<Action>) -> RegionAction {
+    let action = (0..).zip(actions).map(|(index, action)| Action { index: Some(index), ..action }).collect();
+    RegionAction { region: region.specifier(), atomic: false, action, condition: None }
 }
 
 fn check(result: &RegionActionResult) -> Result<(), Trouble> {

@@ -11,8 +11,8 @@ use crate::store::tls;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
 /// Options besides those of every store.
-const KEYS: [&str; 8] =
-    ["fence", "mixed_fleet", "connect_timeout", "user", "tls", "tls_ca", "tls_cert", "tls_key"];
+const KEYS: [&str; 9] =
+    ["fence", "mixed_fleet", "latches", "connect_timeout", "user", "tls", "tls_ca", "tls_cert", "tls_key"];
 
 pub(super) struct Setup {
     pub(super) masters: Vec<Address>,

@@ -91,8 +91,13 @@ impl Native {
             Err(trouble) => return Err(trouble),
         };
         loop {
-            let result: GetProcedureResultResponse =
-                self.on_master("getProcedureResult", by, &GetProcedureResultRequest { proc_id })?;
+            let request = GetProcedureResultRequest { proc_id };
+            let result: GetProcedureResultResponse = match self.on_master("getProcedureResult", by, &request)
+            {
+                // The master died; another one goes on with its procedures.
+                Err(Trouble::Call(Failure::Lost(_))) => return self.wait_for_description(by),
+                answer => answer?,
+            };
             match (result.state, result.exception) {
                 (_, Some(exception)) => return outcome(exception),
                 (PROCEDURE_RUNNING, None) if by.remaining() > POLL => std::thread::sleep(jittered(POLL)),
@@ -166,9 +171,7 @@ impl Native {
     fn oddities(&self, family: &str, schema: &TableSchema) -> Result<Vec<String>> {
         let mut odd = Vec::new();
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
-            return Err(
-                self.of_table(&format!("exists and has no family {family}: it is not a table for locks"))
-            );
+            return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
         };
         for (key, expected) in ATTRIBUTES {
             let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());

@@ -3,26 +3,29 @@
 //! A gateway goes on with a request after its client has hung up, and by default retries it for
 //! minutes; the README gives the settings that suit locks.
 
+mod latches;
 mod pool;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hbase_thrift::hbase::{
     AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, THbaseSyncClient as _,
 };
 
+pub(super) use self::latches::Latches;
 use self::pool::Pool;
 use self::wire::Client;
-use super::rows::{Cell, Column, Count, Rows};
+use super::rows::{Cell, Column, Content, Count, NO_TABLE, Rows, Swap};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-const KEYS: [&str; 4] = ["pool", "connect_timeout", "fence", "mixed_fleet"];
+const KEYS: [&str; 5] = ["pool", "connect_timeout", "fence", "mixed_fleet", "latches"];
 
 /// A read, or a write that the gateway surely did not receive, is sent this often at the most.
 const SENDS: usize = 3;
@@ -38,7 +41,8 @@ const TTL: &[u8] = b"_ttl";
 pub(super) struct Gateway {
     place: String,
     table: String,
-    pool: Pool,
+    content: Content,
+    pool: Arc<Pool>,
 }
 
 /// Whether a request changes anything: decides what a lost reply means.
@@ -61,8 +65,20 @@ impl Gateway {
         Ok(Gateway {
             place: format!("hbase+thrift://{address}/{table}"),
             table: table.to_owned(),
-            pool: Pool::new(address, size, connect_timeout),
+            content: Content::Locks,
+            pool: Arc::new(Pool::new(address, size, connect_timeout)),
         })
+    }
+
+    /// Another table behind the same gateway, over the same connections.
+    fn beside(&self, table: &str, content: Content) -> Gateway {
+        let gateway = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
+        Gateway {
+            place: format!("{gateway}{table}"),
+            table: table.to_owned(),
+            content,
+            pool: Arc::clone(&self.pool),
+        }
     }
 
     fn table(&self) -> Vec<u8> {
@@ -140,13 +156,13 @@ impl Gateway {
         let text = text(declared);
         let of_table = |what: String| Error::TableCreation { table: self.table.clone(), what, source: None };
         if text.contains("TableNotFoundException") {
-            return of_table("does not exist; create it with initialize() or `dlm init`".into());
+            return of_table(NO_TABLE.into());
         }
         if text.contains("TableNotEnabledException") {
             return of_table(format!("is disabled; in the HBase shell: enable {:?}", self.table));
         }
         if text.contains("NoSuchColumnFamilyException") {
-            return of_table("has no family D: it is not a table for locks".into());
+            return of_table(self.content.lacking());
         }
         let said = format!("{what}: {}", shown(&text));
         if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
@@ -216,7 +232,7 @@ impl Gateway {
         let Some(found) = families.get(format!("{family}:").as_bytes()) else {
             return Err(Error::TableCreation {
                 table: self.table.clone(),
-                what: format!("exists and has no family {family}: it is not a table for locks"),
+                what: format!("exists and {}", self.content.lacking()),
                 source: None,
             });
         };
@@ -250,15 +266,8 @@ impl Rows for Gateway {
         }))
     }
 
-    fn check_and_put(
-        &self,
-        row: &[u8],
-        column: Column,
-        expected: &[u8],
-        value: &[u8],
-        ttl: Duration,
-        by: Deadline,
-    ) -> Result<bool> {
+    fn check_and_put(&self, swap: &Swap<'_>, by: Deadline) -> Result<bool> {
+        let Swap { row, column, expected, value, ttl, log: _ } = *swap;
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         self.call(Kind::Write, "checkAndPut", by, |client| {
             let put = Mutation::new(false, name(column), value.to_vec(), true);

@@ -119,7 +119,7 @@ impl Pool {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         // The look-up has the time-outs of the system's resolver, which cannot be set from here.
         for address in self.address.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
-            match Link::connect(&address, by.or(Deadline::after(self.connect_timeout))) {
+            match Link::connect(&address, by.sooner(Deadline::after(self.connect_timeout))) {
                 Ok(link) => return Ok(link),
                 Err(error) => last = error,
             }

@@ -1,0 +1,81 @@
+//! What a lock pair costs through Go, beside Rust, on the embedded store:
+//!
+//! ```sh
+//! cargo bench --features capi --bench go
+//! ```
+//!
+//! Prints nanoseconds per acquire and release of a free lock by one thread, medians of alternating rounds,
+//! and how Go compares with Rust. Needs Go and a C compiler.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use dlm::{Level, LockManager};
+
+#[path = "../tests/support"]
+mod support {
+    pub(crate) mod c;
+    pub(crate) mod go;
+    pub(crate) mod skip;
+}
+
+use support::c::{self, Link};
+use support::go;
+
+const WAYS: [&str; 3] = ["Rust", "Go, a context without an end", "Go, one that can be cancelled"];
+
+fn main() {
+    // `cargo test --benches` runs this too, to see that it starts.
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    if !go::has_go() {
+        return;
+    }
+    let (rounds, time) = if measuring { (7, "1s") } else { (1, "10ms") };
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("bench");
+    let mut build = go::tool("go");
+    c::run(build.args(["test", go::tags(Link::Static), "-c", "-o"]).arg(&program).arg(".")).unwrap();
+
+    let mut figures = [const { Vec::new() }; 3];
+    for _ in 0..rounds {
+        figures[0].push(rust(dir.path(), if measuring { 20_000 } else { 100 }));
+        let (background, cancellable) = in_go(&program, time);
+        figures[1].push(background);
+        figures[2].push(cancellable);
+    }
+    let medians = figures.map(|mut of| {
+        of.sort_by(f64::total_cmp);
+        of[of.len() / 2]
+    });
+    println!("| lock pair, embedded store | ns | times Rust |\n|---|---|---|");
+    for (way, median) in WAYS.iter().zip(medians) {
+        println!("| {way} | {median:.0} | {:.2} |", median / medians[0]);
+    }
+}
+
+fn rust(dir: &Path, pairs: u32) -> f64 {
+    let uri = format!("embedded:{}?client=bench", dir.join("store").display());
+    let manager = LockManager::open(&uri).unwrap();
+    let wait = Duration::from_secs(60);
+    let began = Instant::now();
+    for _ in 0..pairs {
+        // As in Go, where a lock is a name.
+        let lock = manager.lock("bench", Level::Xdc).unwrap();
+        lock.acquire_within(wait, wait).unwrap().release().unwrap();
+    }
+    began.elapsed().as_nanos() as f64 / f64::from(pairs)
+}
+
+/// What `BenchmarkLockPair` reports, on a store of its own.
+fn in_go(program: &Path, time: &str) -> (f64, f64) {
+    let mut command = std::process::Command::new(program);
+    let command = command.args(["-test.run=^$", "-test.bench=LockPair", "-test.benchtime", time]);
+    let output = c::run(command).unwrap();
+    let figure = |name: &str| {
+        let line = output.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{output}"));
+        let words: Vec<_> = line.split_whitespace().collect();
+        let unit = words.iter().position(|word| *word == "ns/op").unwrap();
+        words[unit - 1].parse().unwrap()
+    };
+    (figure("/background"), figure("/cancellable"))
+}

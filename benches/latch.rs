@@ -1,0 +1,248 @@
+//! Waiting for latches that another process counts down: how long until the waiter is woken, and what it
+//! costs the store.
+//!
+//! `cargo bench --bench latch` prints a table of two: at the default poll interval of 5 s and at 50 ms, for
+//! 1, 100 and 1,000 latches that are waited for by a thread each in one process, while another opens them
+//! one by one over some seconds. The store is the embedded one, in a directory for temporary files;
+//! `DLM_BENCH_STORE` names another, such as `hbase://master:16000/table`.
+//!
+//! | column | meaning |
+//! |---|---|
+//! | p50, max | from the last count-down's answer in the one process to the return of the wait in the other |
+//! | reads/s | calls to the store while all were waited for and none opened |
+//! | threads | of the library, in the waiting process |
+//! | KB | resident memory for each latch that is waited for, with the thread that waits |
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{env, fmt, fs, thread};
+
+use dlm::store::{Acquired, Attempt, LatchStore, LockStore, NewLatch, Proof, Released, Step, Stepped, open};
+use dlm::{
+    Deadline, Holder, Inspection, Latch, LatchKind, LatchName, Level, LockManager, LockName, Moment, Result,
+    Roster,
+};
+
+const POLLS: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(50)];
+const WATCHED: [usize; 3] = [1, 100, 1000];
+/// The latches of a row are opened at random moments of so long a time.
+const OPENING: Duration = Duration::from_secs(8);
+/// Before that, reads are counted for so long.
+const COUNTING: Duration = Duration::from_secs(12);
+
+/// Set in the process that counts down: its value is the store.
+const COUNTER: &str = "DLM_BENCH_COUNTER";
+const CLIENT: &str = "bench-latch";
+
+fn main() {
+    if let Ok(store) = env::var(COUNTER) {
+        return count_down_as_told(&store);
+    }
+    // `cargo test` runs benchmarks too; this one takes a minute and asserts nothing.
+    if !env::args().any(|arg| arg == "--bench") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = env::var("DLM_BENCH_STORE").unwrap_or_else(|_| format!("embedded:{}", dir.path().display()));
+    println!("{}", store.split([':', '?']).next().unwrap_or_default());
+    println!("| poll | latches | woken after, p50 | max | reads/s | latches per read | threads | KB |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for poll in POLLS {
+        for watched in WATCHED {
+            println!("{}", row(&store, poll, watched));
+        }
+    }
+}
+
+fn row(store: &str, poll: Duration, watched: usize) -> String {
+    let counted = Arc::new(Counted { inner: open(store).unwrap(), reads: Default::default() });
+    let builder = LockManager::builder().store(counted.clone()).client(CLIENT).farm("dc1");
+    let manager = builder.poll(poll).open().unwrap();
+    let run = format!("{}-{}-{watched}", Moment::now().as_nanos(), poll.as_millis());
+    let latches: Vec<_> = (0..watched).map(|number| latch(&manager, &format!("{run}-{number}"))).collect();
+    latches.iter().for_each(|latch| latch.create(1).unwrap());
+    let before = resident_kb();
+    let waiters: Vec<_> = latches
+        .iter()
+        .map(|latch| {
+            let latch = latch.clone();
+            let thread = thread::Builder::new().stack_size(128 << 10);
+            let wait = move || {
+                latch.await_open().unwrap();
+                Moment::now()
+            };
+            thread.spawn(wait).unwrap()
+        })
+        .collect();
+
+    // Until the pauses have grown to the poll interval.
+    thread::sleep(COUNTING);
+    let (reads, asked) = counted.reads();
+    thread::sleep(COUNTING);
+    let (more, more_asked) = counted.reads();
+    let (threads, kb) = (watcher_threads(), resident_kb().saturating_sub(before) / watched);
+    let opened = Counter::start(store).open_all(&run, watched);
+    let mut late: Vec<Duration> = waiters
+        .into_iter()
+        .zip(opened)
+        .map(|(waiter, opened)| waiter.join().unwrap().since(opened))
+        .collect();
+    late.sort();
+    let reads_done = more - reads;
+    format!(
+        "| {poll:?} | {watched} | {:.0} ms | {:.0} ms | {:.1} | {:.0} | {threads} | {kb} |",
+        late[late.len() / 2].as_secs_f64() * 1e3,
+        late[late.len() - 1].as_secs_f64() * 1e3,
+        reads_done as f64 / COUNTING.as_secs_f64(),
+        (more_asked - asked) as f64 / reads_done.max(1) as f64,
+    )
+}
+
+fn latch(manager: &LockManager, id: &str) -> Latch {
+    let latch = manager.latch(id, Level::Dc, LatchKind::CountDown).unwrap();
+    latch.with_ttl(Duration::from_secs(3600)).unwrap()
+}
+
+fn watcher_threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("dlm-watcher")).count()
+}
+
+/// Of this process.
+fn resident_kb() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// The process that counts down: a line with the name of a latch for each, answered by when it was done.
+struct Counter {
+    child: Child,
+    requests: ChildStdin,
+}
+
+impl Counter {
+    fn start(store: &str) -> Counter {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .env(COUNTER, store)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let requests = child.stdin.take().unwrap();
+        Counter { child, requests }
+    }
+
+    /// At random moments; when each was open.
+    fn open_all(mut self, run: &str, many: usize) -> Vec<Moment> {
+        let mut answers = BufReader::new(self.child.stdout.take().unwrap()).lines();
+        let mut pauses: Vec<f64> = (0..many).map(|_| fastrand::f64()).collect();
+        pauses.sort_by(f64::total_cmp);
+        let began = Moment::now();
+        let mut opened = Vec::with_capacity(many);
+        for (number, at) in pauses.into_iter().enumerate() {
+            let due = began.after(OPENING.mul_f64(at));
+            thread::sleep(due.since(Moment::now()));
+            writeln!(self.requests, "{run}-{number}").unwrap();
+            let told = answers.next().expect("it answers").unwrap();
+            opened.push(Moment::from_nanos(told.parse().unwrap()));
+        }
+        drop(self.requests);
+        self.child.wait().unwrap();
+        opened
+    }
+}
+
+fn count_down_as_told(store: &str) {
+    let manager = LockManager::builder().store_uri(store).client(CLIENT).farm("dc1").open().unwrap();
+    for line in std::io::stdin().lines() {
+        latch(&manager, &line.unwrap()).count_down().unwrap();
+        // All processes of a machine share the clock.
+        println!("{}", Moment::now().as_nanos());
+    }
+}
+
+/// A store whose reads of counts are counted.
+struct Counted {
+    inner: Arc<dyn LockStore>,
+    reads: (AtomicUsize, AtomicUsize),
+}
+
+impl Counted {
+    /// Calls, and latches asked for in them.
+    fn reads(&self) -> (usize, usize) {
+        (self.reads.0.load(Ordering::Relaxed), self.reads.1.load(Ordering::Relaxed))
+    }
+
+    fn latches(&self) -> &dyn LatchStore {
+        self.inner.latches().expect("this store keeps latches")
+    }
+}
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl LatchStore for Counted {
+    fn initialize_latches(&self, by: Deadline) -> Result<()> {
+        self.latches().initialize_latches(by)
+    }
+
+    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        self.latches().create_latch(new)
+    }
+
+    fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        self.latches().step(step)
+    }
+
+    fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
+        self.reads.0.fetch_add(1, Ordering::Relaxed);
+        self.reads.1.fetch_add(asked.len(), Ordering::Relaxed);
+        self.latches().counts(asked, by)
+    }
+
+    fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
+        self.latches().roster(name, by)
+    }
+}
+
+impl LockStore for Counted {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.inner.initialize(by)
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
+        self.inner.acquire(attempt, doubtful)
+    }
+
+    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
+        self.inner.renew(name, proof, ttl, by)
+    }
+
+    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
+        self.inner.release(name, proof, by)
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        self.inner.holder(name, by)
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        self.inner.inspect(name, by)
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(self)
+    }
+}

@@ -1,0 +1,62 @@
+/* An event loop that holds a lock: it renews the lease in time, and hears of its loss from a descriptor
+ * beside its others. Here the work ends by itself after a few rounds, and the last lease is let run out.
+ *
+ *   ./event_loop [STORE] */
+#include <dlm.h>
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { TTL_MS = 3000, ROUNDS = 3 };
+
+static void check(enum dlm_status status, struct dlm_error *error)
+{
+    if (status == DLM_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", dlm_status_name(status), dlm_error_message(error));
+    dlm_error_free(error);
+    exit(EXIT_FAILURE);
+}
+
+int main(int argc, char **argv)
+{
+    char uri[4096];
+    struct dlm_manager *manager;
+    struct dlm_lock *lock;
+    struct dlm_lease *lease;
+    struct dlm_error *error;
+    struct pollfd fds[1]; /* and those of the program's own */
+    int round = 0;
+
+    snprintf(uri, sizeof uri, "%s?client=scheduler&farm=dc1", argc > 1 ? argv[1] : "embedded:");
+    check(dlm_manager_open(uri, NULL, &manager, &error), error);
+    check(dlm_manager_initialize(manager, &error), error);
+    check(dlm_manager_lock(manager, "leader", DLM_LEVEL_DC, &lock, &error), error);
+    check(dlm_lock_acquire_within(lock, TTL_MS, 30000, NULL, &lease, &error), error);
+    check(dlm_lease_lost_fd(lease, &fds[0].fd, &error), error);
+    fds[0].events = POLLIN;
+
+    for (;;) {
+        int ready = poll(fds, 1, round < ROUNDS ? TTL_MS / 3 : -1);
+        if (ready > 0) {
+            /* Never read it: ask. */
+            enum dlm_status status = dlm_lease_check(lease, &error);
+            printf("%s\n", dlm_status_name(status));
+            dlm_error_free(error);
+            if (status != DLM_OK)
+                break;
+        } else if (ready == 0) {
+            /* Blocks for one call to the store, no longer than the lease lasts. */
+            check(dlm_lease_renew(lease, DLM_DEFAULT, &error), error);
+            printf("renewed\n");
+            round++;
+        }
+    }
+
+    dlm_lease_free(lease); /* closes the descriptor */
+    dlm_lock_free(lock);
+    check(dlm_manager_close(manager, &error), error);
+    dlm_manager_free(manager);
+    return EXIT_SUCCESS;
+}

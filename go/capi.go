@@ -1,0 +1,292 @@
+//go:build cgo
+
+package dlm
+
+// The only file that speaks to C. Handles are numbers which the library checks, not addresses, so that a
+// call with one that was freed meanwhile fails and does not crash. Nothing of Go's memory is kept by C:
+// texts are lent for one call, results come back by value.
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../include
+#cgo LDFLAGS: -L${SRCDIR}/../target/release
+#cgo !dlm_static LDFLAGS: -ldlm
+#cgo dlm_static LDFLAGS: -l:libdlm.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
+
+#include <stdlib.h>
+#include <dlm.h>
+
+// Results by value, so that no output has to be kept where C can reach it; and several calls at once, as
+// each way from Go to C and back costs more than some of them do.
+
+struct dlm_go_grant {
+	enum dlm_status status;
+	struct dlm_lease *lease;
+	uint64_t fence;
+	struct dlm_error *error;
+};
+
+struct dlm_go_manager {
+	enum dlm_status status;
+	struct dlm_manager *manager;
+	struct dlm_error *error;
+};
+
+struct dlm_go_number {
+	enum dlm_status status;
+	int64_t number;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_number dlm_go_check_abi(void) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_abi_check(DLM_ABI, &to.error);
+	return to;
+}
+
+static struct dlm_go_manager dlm_go_open(const char *uri, const struct dlm_options *options) {
+	struct dlm_go_manager to = {0};
+	to.status = dlm_manager_open(uri, options, &to.manager, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_option(struct dlm_options *options, const char *key, const char *value) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_options_set(options, key, value, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_setting(const struct dlm_manager *manager, const char *key) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_manager_setting_ms(manager, key, &to.number, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_initialize(const struct dlm_manager *manager) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_manager_initialize(manager, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_leases_held(const struct dlm_manager *manager) {
+	struct dlm_go_number to = {0};
+	struct dlm_stats stats;
+	to.status = dlm_manager_stats(manager, &stats, sizeof stats, &to.error);
+	to.number = (int64_t)stats.leases_held;
+	return to;
+}
+
+static struct dlm_go_number dlm_go_close(struct dlm_manager *manager) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_manager_close(manager, &to.error);
+	dlm_manager_free(manager);
+	return to;
+}
+
+static struct dlm_go_grant dlm_go_ask(const struct dlm_manager *manager, const char *id, int32_t level,
+                                      int64_t ttl_ms, bool look) {
+	struct dlm_go_grant to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK && look)
+		to.status = dlm_lock_look(lock, &to.error);
+	if (to.status == DLM_OK) {
+		to.status = dlm_lock_try_acquire(lock, ttl_ms, &to.lease, &to.error);
+		to.fence = dlm_lease_fence(to.lease);
+	}
+	dlm_lock_free(lock);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_check(const struct dlm_lease *lease) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_lease_check(lease, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_lost_fd(const struct dlm_lease *lease) {
+	struct dlm_go_number to = {0};
+	int32_t fd;
+	to.status = dlm_lease_lost_fd(lease, &fd, &to.error);
+	to.number = fd;
+	return to;
+}
+
+static struct dlm_go_number dlm_go_renew(const struct dlm_lease *lease, int64_t ttl_ms) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_lease_renew(lease, ttl_ms, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_release(struct dlm_lease *lease) {
+	struct dlm_go_number to = {0};
+	bool freed;
+	to.status = dlm_lease_release(lease, &freed, &to.error);
+	to.number = freed;
+	dlm_lease_free(lease);
+	return to;
+}
+
+#cgo noescape dlm_go_open
+#cgo noescape dlm_go_option
+#cgo noescape dlm_go_setting
+#cgo noescape dlm_go_ask
+#cgo nocallback dlm_go_ask
+#cgo nocallback dlm_go_check
+#cgo nocallback dlm_go_renew
+#cgo nocallback dlm_go_release
+*/
+import "C"
+
+import (
+	"strings"
+	"time"
+	"unsafe"
+)
+
+const (
+	levelDC  = C.DLM_LEVEL_DC
+	levelXDC = C.DLM_LEVEL_XDC
+)
+
+type (
+	managerHandle = *C.struct_dlm_manager
+	leaseHandle   = *C.struct_dlm_lease
+)
+
+// Version of the library that this program runs with, such as "0.1.0".
+func Version() string { return C.GoString(C.dlm_version()) }
+
+func openManager(uri string, options []setting) (managerHandle, error) {
+	// A library that was built from another header might read what is passed in another way.
+	if to := C.dlm_go_check_abi(); to.status != C.DLM_OK {
+		return nil, failure(to.status, to.error)
+	}
+	given := C.dlm_options_new()
+	defer C.dlm_options_free(given)
+	for _, option := range options {
+		key, err := lent(option.key)
+		if err != nil {
+			return nil, err
+		}
+		value, err := lent(option.value)
+		if err != nil {
+			return nil, err
+		}
+		if to := C.dlm_go_option(given, key, value); to.status != C.DLM_OK {
+			return nil, failure(to.status, to.error)
+		}
+	}
+	text, err := lent(uri)
+	if err != nil {
+		return nil, err
+	}
+	to := C.dlm_go_open(text, given)
+	return to.manager, failure(to.status, to.error)
+}
+
+func managerSetting(manager managerHandle, key string) (time.Duration, error) {
+	text, err := lent(key)
+	if err != nil {
+		return 0, err
+	}
+	to := C.dlm_go_setting(manager, text)
+	if ms := int64(to.number); ms != C.DLM_FOREVER && ms < int64(Forever/time.Millisecond) {
+		return time.Duration(ms) * time.Millisecond, failure(to.status, to.error)
+	}
+	return Forever, failure(to.status, to.error)
+}
+
+func initializeManager(manager managerHandle) error {
+	to := C.dlm_go_initialize(manager)
+	return failure(to.status, to.error)
+}
+
+func leasesHeld(manager managerHandle) (int, error) {
+	to := C.dlm_go_leases_held(manager)
+	return int(to.number), failure(to.status, to.error)
+}
+
+func closeManager(manager managerHandle) error {
+	to := C.dlm_go_close(manager)
+	return failure(to.status, to.error)
+}
+
+// askStore tries to take the lock; with look, only if a read shows it free.
+func askStore(manager managerHandle, name Name, ttl time.Duration, look bool) (leaseHandle, uint64, error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return nil, 0, err
+	}
+	to := C.dlm_go_ask(manager, id, C.int32_t(name.level), C.int64_t(millis(ttl)), C.bool(look))
+	return to.lease, uint64(to.fence), failure(to.status, to.error)
+}
+
+func checkLease(lease leaseHandle) error {
+	to := C.dlm_go_check(lease)
+	return failure(to.status, to.error)
+}
+
+func leaseRemaining(lease leaseHandle) time.Duration {
+	return time.Duration(C.dlm_lease_remaining_ms(lease)) * time.Millisecond
+}
+
+func lostDescriptor(lease leaseHandle) (int, error) {
+	to := C.dlm_go_lost_fd(lease)
+	return int(to.number), failure(to.status, to.error)
+}
+
+// renewLease grants it for ttl from now, or for as long as before where that is 0.
+func renewLease(lease leaseHandle, ttl time.Duration) error {
+	ms := int64(C.DLM_DEFAULT)
+	if ttl != 0 {
+		ms = millis(ttl)
+	}
+	to := C.dlm_go_renew(lease, C.int64_t(ms))
+	return failure(to.status, to.error)
+}
+
+// releaseLease frees the handle too: what failed goes on in the library.
+func releaseLease(lease leaseHandle) (released bool, err error) {
+	to := C.dlm_go_release(lease)
+	return to.number != 0, failure(to.status, to.error)
+}
+
+func freeLease(lease leaseHandle) { C.dlm_lease_free(lease) }
+
+// handlesOpen counts what was taken from the library and not given back, in the whole process.
+func handlesOpen() int { return int(C.dlm_handles_open()) }
+
+// failure takes the error over. It is nil for DLM_OK.
+func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
+	if status == C.DLM_OK {
+		return nil
+	}
+	defer C.dlm_error_free(from)
+	err := newError(Code(status), C.GoString(C.dlm_error_message(from)))
+	err.Retryable = bool(C.dlm_error_is_retryable(from))
+	if left := C.dlm_error_holder_left_ms(from); left >= 0 {
+		err.holderLeft = time.Duration(left) * time.Millisecond
+	}
+	return err
+}
+
+// lent is text for the time of one call.
+func lent(text string) (*C.char, error) {
+	if strings.IndexByte(text, 0) >= 0 {
+		return nil, newError(CodeInvalidArgument, "text with a NUL in it is not allowed")
+	}
+	bytes := make([]byte, len(text)+1)
+	copy(bytes, text)
+	return borrowed(bytes), nil
+}
+
+func borrowed(bytes []byte) *C.char { return (*C.char)(unsafe.Pointer(unsafe.SliceData(bytes))) }
+
+// millis rounds up: a time that is too short for C must not become none.
+func millis(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
+}

@@ -1,0 +1,771 @@
+//go:build cgo
+
+package dlm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("DLM_GO_TEST_CHILD"); role != "" {
+		children[role](os.Getenv("DLM_GO_TEST_URI"))
+		os.Exit(0)
+	}
+	code := m.Run()
+	if code == 0 {
+		code = leftOver()
+	}
+	os.Exit(code)
+}
+
+// leftOver is 1 when something was taken from the library and never given back, in all tests together.
+func leftOver() int {
+	for range 3000 {
+		runtime.GC() // some tests leave things to it
+		if handlesOpen() == 0 {
+			return 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	fmt.Fprintln(os.Stderr, "FAIL: handles left open:", handlesOpen())
+	return 1
+}
+
+func embedded(t testing.TB) string {
+	return "embedded:" + filepath.Join(t.TempDir(), "store") + "?client=tests&farm=dc1"
+}
+
+func open(t testing.TB, uri string, options ...Option) *Manager {
+	t.Helper()
+	m, err := Open(uri, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+func lock(t testing.TB, m *Manager, name Name, options ...LockOption) *Lease {
+	t.Helper()
+	lease, err := m.Lock(t.Context(), name, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func release(t testing.TB, lease *Lease) {
+	t.Helper()
+	if err := lease.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wants fails unless err is of all these errors.
+func wants(t testing.TB, err error, all ...error) {
+	t.Helper()
+	for _, want := range all {
+		if !errors.Is(err, want) {
+			t.Fatalf("%v is not %v", err, want)
+		}
+	}
+}
+
+// child is another process that uses the same store: this test program in another role.
+func child(t testing.TB, role, uri string) (*exec.Cmd, func()) {
+	t.Helper()
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), "DLM_GO_TEST_CHILD="+role, "DLM_GO_TEST_URI="+uri)
+	command.Stderr = os.Stderr
+	stdin, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 16)); err != nil {
+		t.Fatalf("child %s is not ready: %v", role, err)
+	}
+	end := sync.OnceFunc(func() {
+		_ = stdin.Close()
+		if err := command.Wait(); err != nil {
+			t.Errorf("child %s: %v", role, err)
+		}
+	})
+	t.Cleanup(end)
+	return command, end
+}
+
+var children = map[string]func(uri string){
+	// holds "held" and "held-0" to "held-999" until its input ends.
+	"hold": func(uri string) {
+		m, err := Open(uri)
+		if err != nil {
+			panic(err)
+		}
+		for number := range 1001 {
+			name := XDC("held")
+			if number > 0 {
+				name = XDC("held-" + strconv.Itoa(number-1))
+			}
+			if _, err := m.TryLock(context.Background(), name, TTL(time.Hour)); err != nil {
+				panic(err)
+			}
+		}
+		fmt.Println("ready")
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		if err := m.Close(); err != nil {
+			panic(err)
+		}
+	},
+	"count": func(uri string) {
+		fmt.Println("ready")
+		if err := count(uri, os.Getenv("DLM_GO_TEST_FILE")); err != nil {
+			panic(err)
+		}
+	},
+}
+
+const rounds = 200
+
+// count adds to the number in a file in a way that loses some unless it is alone.
+func count(uri, file string) error {
+	m, err := Open(uri, Retry(2*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	for range rounds {
+		lease, err := m.Lock(context.Background(), XDC("counter"))
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		number, err := strconv.Atoi(string(text))
+		if err != nil {
+			return err
+		}
+		runtime.Gosched()
+		if err := os.WriteFile(file, []byte(strconv.Itoa(number+1)), 0o600); err != nil {
+			return err
+		}
+		if err := lease.Release(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestTwoProcessesExcludeEachOther(t *testing.T) {
+	uri, file := embedded(t), filepath.Join(t.TempDir(), "number")
+	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DLM_GO_TEST_FILE", file)
+	_, end := child(t, "count", uri)
+	if err := count(uri, file); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	if text, _ := os.ReadFile(file); string(text) != strconv.Itoa(2*rounds) {
+		t.Fatalf("%s of %d counts are left", text, 2*rounds)
+	}
+}
+
+func TestALockIsHeldReleasedAndHeldAgainWithAHigherFence(t *testing.T) {
+	for _, uri := range []string{"memory:?client=tests&farm=dc1", embedded(t)} {
+		m := open(t, uri)
+		if err := m.Initialize(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lease := lock(t, m, DC("a"))
+		if lease.Check() != nil || lease.Fence() == 0 || lease.Name() != DC("a") {
+			t.Fatal(lease.Check(), lease.Fence(), lease.Name())
+		}
+		if left := lease.Remaining(); left < 60*time.Second || left > 90*time.Second {
+			t.Fatal(left)
+		}
+		_, err := m.TryLock(t.Context(), DC("a"))
+		wants(t, err, ErrLocked)
+		if !strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())) {
+			t.Fatalf("%v does not say who", err)
+		}
+		other := lock(t, m, XDC("a")) // another level, another lock
+		if stats := m.Stats(); stats != (Stats{LeasesHeld: 2}) {
+			t.Fatal(stats)
+		}
+		release(t, other)
+		release(t, lease)
+		again := lock(t, m, DC("a"), TTL(10*time.Second))
+		if again.Fence() <= lease.Fence() || again.Remaining() > 10*time.Second {
+			t.Fatal(again.Fence(), lease.Fence(), again.Remaining())
+		}
+		release(t, again)
+	}
+}
+
+func TestASecondReleaseIsAnErrorAndNeverACrash(t *testing.T) {
+	m := open(t, embedded(t))
+	lease := lock(t, m, XDC("a"))
+	results := make(chan error)
+	for range 50 {
+		go func() { results <- lease.Release() }()
+		go func() { _, _, _ = lease.Check(), lease.Remaining(), lease.Lost() }()
+	}
+	succeeded := 0
+	for range 50 {
+		if err := <-results; err == nil {
+			succeeded++
+		} else {
+			wants(t, err, ErrLost)
+		}
+	}
+	if succeeded != 1 {
+		t.Fatalf("%d releases of one lease", succeeded)
+	}
+	wants(t, lease.Check(), ErrLost)
+	wants(t, lease.Renew(t.Context()), ErrLost)
+	if lease.Remaining() != 0 {
+		t.Fatal(lease.Remaining())
+	}
+	next := lock(t, m, XDC("a"))
+	wants(t, lease.Release(), ErrLost)
+	if next.Check() != nil || next.Renew(t.Context()) != nil {
+		t.Fatal("an old release touched the next holder")
+	}
+	release(t, next)
+}
+
+func TestALeaseThatRanOutIsLostAndTheNextHolderIsLeftAlone(t *testing.T) {
+	m := open(t, embedded(t), Retry(5*time.Millisecond))
+	lease := lock(t, m, XDC("a"), TTL(50*time.Millisecond))
+	next := lock(t, m, XDC("a"))
+	wants(t, lease.Check(), ErrLost)
+	wants(t, lease.Renew(t.Context()), ErrLost)
+	wants(t, lease.Release(), ErrLost)
+	if next.Fence() <= lease.Fence() {
+		t.Fatal("the fence did not grow")
+	}
+	release(t, next)
+}
+
+func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
+	m := open(t, embedded(t))
+	open := func(lost <-chan struct{}) bool {
+		select {
+		case <-lost:
+			return false
+		default:
+			return true
+		}
+	}
+	soon := func(what string, lost <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-lost:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("not told of the end by %s", what)
+		}
+	}
+	files := descriptorsWithoutCollector(t)
+
+	lease := lock(t, m, XDC("release"))
+	lost := lease.Lost()
+	if !open(lost) || lost != lease.Lost() {
+		t.Fatal("lost while held")
+	}
+	release(t, lease)
+	soon("release", lost)
+	soon("release, asked later", lease.Lost())
+
+	lease = lock(t, m, XDC("ttl"), TTL(100*time.Millisecond))
+	lost = lease.Lost()
+	began := time.Now()
+	soon("its TTL", lost)
+	wants(t, lease.Check(), ErrLost)
+	t.Logf("a TTL of 100 ms was over after %v", time.Since(began))
+	_ = lease.Release()
+
+	lease = lock(t, m, XDC("renewed"), TTL(400*time.Millisecond))
+	lost = lease.Lost()
+	if err := lease.RenewFor(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	if !open(lost) || lease.Check() != nil {
+		t.Fatal("the first TTL ended a renewed lease")
+	}
+	if err := lease.RenewFor(t.Context(), 50*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	soon("a shorter TTL", lost)
+	_ = lease.Release()
+
+	lease = lock(t, m, XDC("context"))
+	ctx, cancel := lease.Context(t.Context())
+	defer cancel()
+	release(t, lease)
+	soon("a context", ctx.Done())
+	wants(t, context.Cause(ctx), ErrLost)
+
+	lease = lock(t, m, XDC("close"))
+	lost = lease.Lost()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	soon("closing the manager", lost)
+	wants(t, lease.Release(), ErrClosed)
+	eventually(t, "all descriptors closed", func() bool { return descriptors(t) <= files })
+}
+
+// descriptorsWithoutCollector counts them, and from then on none is closed by the garbage collector.
+func descriptorsWithoutCollector(t *testing.T) int {
+	percent := debug.SetGCPercent(-1)
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
+	return descriptors(t)
+}
+
+func descriptors(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestArgumentsThatAreNotAllowedAreRefused(t *testing.T) {
+	for _, uri := range []string{"nothing:", "memory:", "memory:?client=a&colour=red", "memory:?client=a\x00b"} {
+		_, err := Open(uri)
+		wants(t, err, ErrInvalid)
+	}
+	_, err := Open("memory:", Client("a"), DefaultTTL(-time.Second))
+	wants(t, err, ErrInvalid)
+	_, err = Open("memory:", Client("a"), Setting("colour", "red"))
+	wants(t, err, ErrInvalid)
+	m := open(t, "memory:", Client("a"), DefaultTTL(30*time.Second), DefaultWait(time.Minute), Timeout(time.Second))
+	if m.ttl != 30*time.Second || m.wait != time.Minute || m.timeout != time.Second || m.queue.retry != time.Second {
+		t.Fatal(m.ttl, m.wait, m.timeout, m.queue.retry)
+	}
+	for _, bad := range []struct {
+		name    Name
+		options []LockOption
+	}{
+		{Name{}, nil},
+		{XDC(""), nil},
+		{XDC("a\x00b"), nil},
+		{XDC(strings.Repeat("a", 1025)), nil},
+		{DC("no farm"), nil},
+		{XDC("a"), []LockOption{TTL(0)}},
+		{XDC("a"), []LockOption{TTL(-2 * time.Millisecond)}},
+		{XDC("a"), []LockOption{TTL(400 * 24 * time.Hour)}},
+		{XDC("a"), []LockOption{Wait(-time.Second)}},
+	} {
+		_, err := m.Lock(t.Context(), bad.name, bad.options...)
+		wants(t, err, ErrInvalid)
+	}
+	_, err = m.TryLock(t.Context(), XDC("a"), Wait(time.Second))
+	wants(t, err, ErrInvalid)
+	if stats := m.Stats(); stats != (Stats{}) {
+		t.Fatal(stats)
+	}
+}
+
+func TestAWaitEndsWithItsTimeOrItsContext(t *testing.T) {
+	m := open(t, embedded(t), DefaultWait(20*time.Millisecond))
+	lease := lock(t, m, XDC("a"))
+	defer release(t, lease)
+
+	_, err := m.Lock(t.Context(), XDC("a")) // the manager's wait
+	wants(t, err, ErrLocked)
+	if !strings.Contains(err.Error(), "after a wait of 0.0") {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = m.Lock(ctx, XDC("a"), Wait(10*time.Millisecond))
+	wants(t, err, ErrLocked)
+	began := time.Now()
+	_, err = m.Lock(ctx, XDC("a")) // the context's deadline is longer than the manager's wait, and given
+	wants(t, err, context.DeadlineExceeded)
+	if errors.Is(err, ErrLocked) || time.Since(began) < 100*time.Millisecond {
+		t.Fatal(err, time.Since(began))
+	}
+	if !strings.Contains(err.Error(), "is held by pid") {
+		t.Fatal(err)
+	}
+	_, err = m.TryLock(ctx, XDC("b")) // it is over: nothing is asked
+	wants(t, err, context.DeadlineExceeded)
+	_, err = m.Lock(ctx, XDC("b"))
+	wants(t, err, context.DeadlineExceeded)
+}
+
+// silent is a store that takes connections and never answers.
+func silent(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			if _, err := listener.Accept(); err != nil {
+				return
+			}
+		}
+	}()
+	return "hbase+thrift://" + listener.Addr().String() + "/locks?client=tests&connect_timeout=5s"
+}
+
+// A cancelled request must not wait for the lock, for its turn, or for a store that hangs.
+func TestACancelledCallReturnsAtOnce(t *testing.T) {
+	uri := embedded(t)
+	child(t, "hold", uri)
+	elsewhere := open(t, uri)
+	here := open(t, embedded(t))
+	held := lock(t, here, XDC("held"))
+	defer release(t, held)
+	hung := open(t, silent(t), Timeout(5*time.Second))
+	for _, of := range []struct {
+		what    string
+		manager *Manager
+		call    func(context.Context) error
+	}{
+		{"Lock, held by another process", elsewhere, func(ctx context.Context) error {
+			_, err := elsewhere.Lock(ctx, XDC("held"), Wait(Forever))
+			return err
+		}},
+		{"Lock, held in this process", here, func(ctx context.Context) error {
+			_, err := here.Lock(ctx, XDC("held"), Wait(Forever))
+			return err
+		}},
+		{"Lock, store hangs", hung, func(ctx context.Context) error {
+			_, err := hung.Lock(ctx, XDC("held"), Wait(Forever))
+			return err
+		}},
+		{"TryLock, store hangs", hung, func(ctx context.Context) error {
+			_, err := hung.TryLock(ctx, XDC("held"))
+			return err
+		}},
+		{"Initialize, store hangs", hung, hung.Initialize},
+	} {
+		var slowest time.Duration
+		for range 5 {
+			ctx, cancel := context.WithCancel(t.Context())
+			failed := make(chan error)
+			go func() { failed <- of.call(ctx) }()
+			time.Sleep(30 * time.Millisecond)
+			began := time.Now()
+			cancel()
+			err := <-failed
+			slowest = max(slowest, time.Since(began))
+			wants(t, err, context.Canceled)
+		}
+		t.Logf("%-32s %8v from cancel to return, the slowest of 5", of.what, slowest.Round(time.Microsecond))
+		if slowest > time.Second {
+			t.Errorf("%s: %v", of.what, slowest)
+		}
+	}
+}
+
+// threadsAtMost is what the package's comment promises for a manager, for the two of a test, and the runtime's.
+const threadsAtMost = 2*50 + 30
+
+// threads counts those of the operating system.
+func threads(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestACrowdThatWaitsHoldsFewThreads(t *testing.T) {
+	const crowd = 1000
+	uri := embedded(t)
+	child(t, "hold", uri)
+	many := open(t, uri, Retry(50*time.Millisecond))
+	hung := open(t, silent(t), Timeout(3*time.Second))
+	for _, of := range []struct {
+		what    string
+		manager *Manager
+		name    func(number int) Name
+	}{
+		{"on one lock", many, func(int) Name { return XDC("held") }},
+		{"on 1000 locks", many, func(number int) Name { return XDC(fmt.Sprint("held-", number)) }},
+		{"on 1000 locks of a store that hangs", hung, func(number int) Name { return XDC(fmt.Sprint("held-", number)) }},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for number := range crowd {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				if _, err := of.manager.Lock(ctx, of.name(number), Wait(Forever)); !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}()
+		}
+		eventually(t, "all in line", func() bool { return of.manager.Stats().Waiting == crowd })
+		most := 0
+		for range 40 {
+			most = max(most, threads(t))
+			time.Sleep(10 * time.Millisecond)
+		}
+		began := time.Now()
+		cancel()
+		all.Wait()
+		t.Logf("1000 goroutines %s: %d threads; all back %v after the end of their context",
+			of.what, most, time.Since(began).Round(time.Millisecond))
+		if most > threadsAtMost {
+			t.Errorf("%d threads, more than %d", most, threadsAtMost)
+		}
+		if left := of.manager.Stats().Waiting; left != 0 {
+			t.Errorf("%d are left in line", left)
+		}
+	}
+}
+
+// Whatever moment a context ends at: either the caller has the lease, or nobody has.
+func TestAGrantThatComesTooLateIsReleased(t *testing.T) {
+	m := open(t, embedded(t), Retry(time.Millisecond))
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	granted, given := 0, 0
+	for number := range 8 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for round := range 100 {
+				after := time.Duration((round*37+number*11)%400) * time.Microsecond
+				ctx, cancel := context.WithTimeout(t.Context(), after)
+				lease, err := m.Lock(ctx, XDC("a"))
+				cancel()
+				mu.Lock()
+				if err == nil {
+					granted++
+				} else {
+					given++
+				}
+				mu.Unlock()
+				if err != nil {
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					continue
+				}
+				if err := lease.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	all.Wait()
+	t.Logf("%d were granted, %d given up", granted, given)
+	eventually(t, "late grants released", func() bool { return m.Stats() == Stats{} })
+	lease, err := m.TryLock(t.Context(), XDC("a"))
+	if err != nil {
+		t.Fatal("somebody has it still: ", err)
+	}
+	release(t, lease)
+}
+
+func TestAReleaseGoesStraightToTheNextInLine(t *testing.T) {
+	m := open(t, embedded(t), Retry(time.Hour))
+	lease := lock(t, m, XDC("a"))
+	next := make(chan *Lease)
+	for range 20 {
+		go func() {
+			lease, err := m.Lock(t.Context(), XDC("a"))
+			if err != nil {
+				t.Error(err)
+			}
+			next <- lease
+		}()
+	}
+	eventually(t, "all in line", func() bool { return m.Stats().Waiting == 20 })
+	for range 20 {
+		release(t, lease)
+		select {
+		case lease = <-next:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the next one waits for its interval of an hour")
+		}
+	}
+	release(t, lease)
+}
+
+func TestClosingWakesAllWhoWaitAndReleasesWhatIsHeld(t *testing.T) {
+	uri := embedded(t)
+	m := open(t, uri, Retry(time.Hour))
+	lease := lock(t, m, XDC("a"))
+	ends := make(chan error)
+	for range 100 {
+		go func() {
+			_, err := m.Lock(context.Background(), XDC("a"), Wait(Forever))
+			ends <- err
+		}()
+	}
+	eventually(t, "all in line", func() bool { return m.Stats().Waiting == 100 })
+	closed := make(chan error)
+	for range 3 {
+		go func() { closed <- m.Close() }()
+	}
+	for range 100 {
+		wants(t, <-ends, ErrClosed)
+	}
+	for range 3 {
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants(t, lease.Check(), ErrLost)
+	wants(t, lease.Release(), ErrClosed, ErrLost)
+	for _, call := range []func() error{
+		func() error { _, err := m.Lock(t.Context(), XDC("a")); return err },
+		func() error { _, err := m.TryLock(t.Context(), XDC("a")); return err },
+		func() error { return m.Initialize(t.Context()) },
+	} {
+		wants(t, call(), ErrClosed)
+	}
+	if stats := m.Stats(); stats != (Stats{}) {
+		t.Fatal(stats)
+	}
+	other := open(t, uri)
+	next, err := other.TryLock(t.Context(), XDC("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, next)
+}
+
+func TestClosingEndsCallsToAStoreThatHangs(t *testing.T) {
+	hung := open(t, silent(t), Timeout(3*time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ends := make(chan error)
+	for number := range 2 * callsAtOnce {
+		go func() {
+			_, err := hung.Lock(ctx, XDC(fmt.Sprint(number)))
+			ends <- err
+		}()
+	}
+	eventually(t, "all slots taken", func() bool { return len(hung.asking.places) == callsAtOnce })
+	if err := hung.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * callsAtOnce {
+		wants(t, <-ends, ErrClosed)
+	}
+}
+
+func TestWhatIsForgottenIsSaidAndGivenUp(t *testing.T) {
+	var log buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	uri := embedded(t)
+	func() {
+		m, err := Open(uri, Logger(logger))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = lock(t, m, XDC("forgotten"))
+		over := lock(t, m, XDC("left to its TTL"), TTL(time.Millisecond))
+		<-over.Lost()
+	}()
+	other := open(t, uri)
+	eventually(t, "the forgotten lease released", func() bool {
+		runtime.GC()
+		lease, err := other.TryLock(t.Context(), XDC("forgotten"))
+		return err == nil && lease.Release() == nil
+	})
+	eventually(t, "both said", func() bool {
+		runtime.GC()
+		said := log.String()
+		return strings.Contains(said, "a lease was forgotten") && strings.Contains(said, "of=XDC#forgotten") &&
+			strings.Contains(said, "a manager was forgotten")
+	})
+	if strings.Contains(log.String(), "left to its TTL") {
+		t.Fatal("a lease that ran out is no news")
+	}
+}
+
+// buffer is one that goroutines may share.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func TestTheVersionIsThatOfTheLibrary(t *testing.T) {
+	if strings.Count(Version(), ".") != 2 {
+		t.Fatal(Version())
+	}
+}
+
+func BenchmarkLockPair(b *testing.B) {
+	for _, of := range []struct {
+		what    string
+		context func() context.Context
+	}{
+		{"background", context.Background},
+		{"cancellable", b.Context},
+	} {
+		b.Run(of.what, func(b *testing.B) {
+			m := open(b, embedded(b))
+			ctx := of.context()
+			for b.Loop() {
+				lease, err := m.Lock(ctx, XDC("bench"))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := lease.Release(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	m := open(b, embedded(b))
+	lease := lock(b, m, XDC("bench"))
+	for b.Loop() {
+		if err := lease.Check(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	release(b, lease)
+}

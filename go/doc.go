@@ -1,0 +1,36 @@
+//go:build cgo
+
+// Package dlm takes distributed locks on the stores you already run, as leases that say when they are lost.
+//
+// A lock is held as a lease: it ends by itself unless renewed. Each grant carries a fence, a number that grows
+// with every holder, so that a receiver can refuse what a paused holder sends too late. Latches are counts that
+// all processes see and can wait for. The stores, their options and what each promises are described in the
+// README of the repository; services in Go, Rust, C, C++ and Java that use one store exclude each other.
+//
+// # Waiting
+//
+// A call into C holds a thread of the operating system for as long as it blocks, so this package waits in Go.
+// Goroutines that wait for a lock stand in a line of their process, first come first served. Only the one at
+// the front asks the store, in short calls, as often as the setting "retry" says, and no later than the holder's
+// lease ends; a release in this process hands over at once. Those who wait for a latch, or for the end of a
+// lease, are parked in the runtime's poller on a descriptor of the library. At the most 16 calls of one manager
+// that ask the store run at once, and 16 more that renew and release; so a manager holds some 50 threads at
+// the worst, whatever the number of goroutines, also with a store that hangs.
+//
+// A context ends a call at once, also while the store is being asked: that call then goes on, and what it is
+// granted is released. With a context that cannot end, such as [context.Background], a call to the store is
+// waited for in any case, for as long as the setting "timeout" allows.
+//
+// # Building
+//
+// The package is built with cgo and linked with libdlm, dynamically unless the build tag dlm_static is given.
+// The header and the library are looked for in the repository that this package is a part of (include, and
+// target/release, where "cargo build --release --lib --features capi" puts it), then where the compiler looks;
+// CGO_CFLAGS and CGO_LDFLAGS add places before these. Debian's libdlm-dev is the library of the kernel's DLM,
+// which has the same name: where it is installed, name the directory of ours.
+//
+// # What is not here
+//
+// The library's locks by id for the threads of one process are not: goroutines that wait in them would hold
+// threads, and the way to C and back costs more than a lock of package sync.
+package dlm

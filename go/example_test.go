@@ -1,0 +1,149 @@
+//go:build cgo
+
+package dlm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"libdlm.org/dlm"
+)
+
+// store is a place that is nobody else's; a program uses "embedded:" or "hbase://master:16000/table".
+func store() (uri string, remove func()) {
+	dir, err := os.MkdirTemp("", "dlm")
+	if err != nil {
+		log.Fatal(err)
+	}
+	return "embedded:" + dir, func() { os.RemoveAll(dir) }
+}
+
+func Example() {
+	uri, remove := store()
+	defer remove()
+	ctx := context.Background() // in a server: that of the request
+
+	manager, err := dlm.Open(uri, dlm.Client("order-service"), dlm.Farm("dc1"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close()
+	if err := manager.Initialize(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	lease, err := manager.Lock(ctx, dlm.DC("order-42"), dlm.TTL(30*time.Second), dlm.Wait(5*time.Second))
+	if errors.Is(err, dlm.ErrLocked) {
+		fmt.Println("busy:", err)
+		return
+	} else if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release()
+
+	if err := lease.Check(); err != nil { // before each step that needs the lock
+		log.Fatal(err)
+	}
+	fmt.Println("holding", lease.Name(), "with a fence:", lease.Fence() > 0)
+	// Output: holding DC#order-42 with a fence: true
+}
+
+func ExampleManager_TryLock() {
+	uri, remove := store()
+	defer remove()
+	manager, err := dlm.Open(uri, dlm.Client("order-service"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close()
+	ctx := context.Background()
+
+	nightly := dlm.XDC("nightly-report") // one for all data centres
+	lease, err := manager.TryLock(ctx, nightly, dlm.TTL(10*time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = manager.TryLock(ctx, nightly)
+	fmt.Println(errors.Is(err, dlm.ErrLocked))
+	fmt.Println(lease.Release())
+	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost)) // only once
+	// Output:
+	// true
+	// <nil>
+	// true
+}
+
+// A request's deadline bounds the wait, and its end is told apart from a lock that is held.
+func ExampleManager_Lock_deadline() {
+	uri, remove := store()
+	defer remove()
+	manager, err := dlm.Open(uri, dlm.Client("order-service"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close()
+	lease, err := manager.Lock(context.Background(), dlm.XDC("order-42"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = manager.Lock(ctx, dlm.XDC("order-42"))
+	fmt.Println(errors.Is(err, context.DeadlineExceeded), errors.Is(err, dlm.ErrLocked))
+	// Output: true false
+}
+
+// What runs with the lease's context stops when the lease is lost.
+func ExampleLease_Context() {
+	uri, remove := store()
+	defer remove()
+	manager, err := dlm.Open(uri, dlm.Client("order-service"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close()
+	lease, err := manager.Lock(context.Background(), dlm.XDC("order-42"), dlm.TTL(50*time.Millisecond))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := lease.Context(context.Background())
+	defer cancel()
+
+	<-ctx.Done() // nobody renews it
+	fmt.Println(errors.Is(context.Cause(ctx), dlm.ErrLost), errors.Is(lease.Check(), dlm.ErrLost))
+	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost))
+	// Output:
+	// true true
+	// true
+}
+
+func ExampleLatch() {
+	uri, remove := store()
+	defer remove()
+	manager, err := dlm.Open(uri, dlm.Client("order-service"), dlm.Farm("dc1"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close()
+	ctx := context.Background()
+
+	loaded := manager.Latch(dlm.DC("regions-loaded"), dlm.CountDown)
+	if err := loaded.CreateFor(ctx, "worker-1", "worker-2"); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := loaded.CountDownAs(ctx, "worker-2"); err != nil { // each in a process of its own
+		log.Fatal(err)
+	}
+	fmt.Println(loaded.Pending(ctx))
+	go loaded.CountDownAs(ctx, "worker-1")
+	fmt.Println(loaded.Wait(ctx))
+	// Output:
+	// [worker-1] <nil>
+	// <nil>
+}

@@ -1,0 +1,3 @@
+module libdlm.org/dlm
+
+go 1.24

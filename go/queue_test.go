@@ -1,0 +1,290 @@
+//go:build cgo
+
+package dlm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// eventually gives slow machines time, and bounds it.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s did not happen in 30 s", what)
+		}
+	}
+}
+
+func refusal() error { return newError(CodeLocked, "planted: held") }
+
+func inLine(q *queue) int { return q.waiting() }
+
+func TestOnlyTheFrontAsksAndEachReleaseGoesToTheNextInOrder(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	name := XDC("a")
+	var free atomic.Bool
+	var refusals atomic.Int32
+	var mu sync.Mutex
+	var order []int
+	var all sync.WaitGroup
+	for number := range 50 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			_, err := wait(t.Context(), q, terms{name: name}, func(bool) (int, error) {
+				if free.Swap(false) {
+					return 0, nil
+				}
+				refusals.Add(1)
+				return 0, refusal()
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			order = append(order, number)
+			mu.Unlock()
+			free.Store(true)
+			q.released(name)
+		}()
+		eventually(t, "joining the line", func() bool { return inLine(q) == number+1 })
+	}
+	eventually(t, "the front asking", func() bool { return refusals.Load() == 1 })
+	free.Store(true)
+	q.released(name)
+	all.Wait()
+	for at, number := range order {
+		if at != number {
+			t.Fatalf("not first come first served: %v", order)
+		}
+	}
+	if refusals.Load() != 1 || len(q.lines) != 0 {
+		t.Fatalf("the crowd reached the store %d times, %d lines are left", refusals.Load(), len(q.lines))
+	}
+}
+
+func TestAFrontWhoseContextEndsMakesWayForTheNext(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	first := make(chan error)
+	go func() {
+		_, err := wait(ctx, q, terms{name: XDC("a")}, func(bool) (int, error) { return 0, refusal() })
+		first <- err
+	}()
+	eventually(t, "the front joining", func() bool { return inLine(q) == 1 })
+	second := make(chan int)
+	go func() {
+		got, _ := wait(t.Context(), q, terms{name: XDC("a")}, func(bool) (int, error) { return 7, nil })
+		second <- got
+	}()
+	eventually(t, "the second joining", func() bool { return inLine(q) == 2 })
+	why := errors.New("the user went away")
+	cancel(why)
+	err := <-first
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, ErrLocked) {
+		t.Fatal(err)
+	}
+	// The refusal was the front's, and an hour is not over: a release brings the question forward.
+	q.released(XDC("a"))
+	if got := <-second; got != 7 || len(q.lines) != 0 {
+		t.Fatalf("%d, %d lines are left", got, len(q.lines))
+	}
+}
+
+func TestAStoreThatFailsTheFrontFailsTheLineAndADoubtDoesNot(t *testing.T) {
+	q := &queue{retry: time.Millisecond}
+	var down atomic.Bool
+	var failed atomic.Int32
+	failures := make(chan error)
+	for range 20 {
+		go func() {
+			_, err := wait(t.Context(), q, terms{name: XDC("a"), speaksForAll: true}, func(bool) (int, error) {
+				if down.Load() {
+					failed.Add(1)
+					return 0, newError(CodeConnection, "planted: down")
+				}
+				return 0, refusal()
+			})
+			failures <- err
+		}()
+	}
+	eventually(t, "all joining", func() bool { return inLine(q) == 20 })
+	down.Store(true)
+	for range 20 {
+		if err := <-failures; !errors.Is(err, ErrConnection) {
+			t.Fatal(err)
+		}
+	}
+	if failed.Load() != 1 || len(q.lines) != 0 {
+		t.Fatalf("%d of them asked a store that is down, %d lines are left", failed.Load(), len(q.lines))
+	}
+
+	for _, own := range []struct {
+		err   error
+		terms terms
+	}{
+		{newError(CodeInDoubt, "planted: lost"), terms{name: XDC("a"), speaksForAll: true}},
+		{newError(CodeConnection, "planted: no answer in 1 ms"), terms{name: XDC("a")}},
+	} {
+		q := &queue{retry: time.Millisecond}
+		front := make(chan error)
+		go func() {
+			_, err := wait(t.Context(), q, own.terms, func(bool) (int, error) {
+				eventually(t, "another joining", func() bool { return inLine(q) == 2 })
+				return 0, own.err
+			})
+			front <- err
+		}()
+		eventually(t, "the front joining", func() bool { return inLine(q) == 1 })
+		_, err := wait(t.Context(), q, terms{name: XDC("a")}, func(bool) (int, error) { return 0, nil })
+		if other := <-front; err != nil || !errors.Is(other, own.err) {
+			t.Fatalf("one's own failure %v is no one else's: %v", other, err)
+		}
+	}
+}
+
+func TestClosingWakesAllWhoWait(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	ends := make(chan error)
+	for range 10 {
+		go func() {
+			_, err := wait(context.Background(), q, terms{name: XDC("a")}, func(bool) (int, error) { return 0, refusal() })
+			ends <- err
+		}()
+	}
+	eventually(t, "all joining", func() bool { return inLine(q) == 10 })
+	q.close()
+	for range 10 {
+		if err := <-ends; !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAWaitOfZeroAsksOnceAndLeavesNoLineBehind(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	asked := 0
+	_, err := wait(t.Context(), q, terms{name: XDC("a"), until: time.Now()}, func(bool) (int, error) {
+		asked++
+		return 0, refusal()
+	})
+	if !errors.Is(err, ErrLocked) || asked != 1 || len(q.lines) != 0 {
+		t.Fatalf("%v, asked %d times, %d lines are left", err, asked, len(q.lines))
+	}
+}
+
+// Without it a process with two busy goroutines would keep the lock from all others for ever.
+func TestAfterItsTenureTheLineStandsBackForOneInterval(t *testing.T) {
+	q := &queue{retry: time.Minute}
+	ticket := q.join(XDC("a"))
+	ticket.granted()
+	q.released(XDC("a"))
+	if time.Now().Before(ticket.line.nextAsk) || ticket.line.look {
+		t.Fatal("a hand-over is immediate")
+	}
+	ticket.line.oursSince = time.Now().Add(-q.retry*tenure - time.Second)
+	before := time.Now()
+	q.released(XDC("a"))
+	if ticket.line.nextAsk.Sub(before) < q.retry*9/10 || !ticket.line.oursSince.IsZero() {
+		t.Fatal("others do not get their interval")
+	}
+}
+
+func TestHoldsLongerThanTheIntervalEndTheTenureToo(t *testing.T) {
+	q := &queue{retry: time.Minute}
+	ticket := q.join(XDC("a"))
+	ticket.granted()
+	ticket.refused(refusal(), 0)
+	if ticket.line.oursSince.IsZero() {
+		t.Fatal("refused by ourselves")
+	}
+	ticket.line.ours = false
+	ticket.refused(refusal(), 0)
+	if !ticket.line.oursSince.IsZero() {
+		t.Fatal("refused by another")
+	}
+}
+
+// The front hears "held" of a lock that is released here before it hears it.
+func TestAReleaseWhileTheFrontAsksIsNotLost(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	ticket := q.join(XDC("a"))
+	seen := ticket.line.releases
+	q.released(XDC("a"))
+	ticket.refused(refusal(), seen)
+	if time.Now().Before(ticket.line.nextAsk) || ticket.line.look {
+		t.Fatal("the release was lost")
+	}
+}
+
+func TestTheNextQuestionComesNoLaterThanTheLeaseItWaitsFor(t *testing.T) {
+	q := &queue{retry: time.Minute}
+	ticket := q.join(XDC("a"))
+	for _, of := range []struct{ left, least, most time.Duration }{
+		{-1, 50 * time.Second, 67 * time.Second},
+		{5 * time.Second, 5 * time.Second, 10 * time.Second},
+		{0, 3 * time.Second, 8 * time.Second}, // clocks that disagree must not make it spin
+	} {
+		busy := newError(CodeLocked, "planted: held")
+		busy.holderLeft = of.left
+		before := time.Now()
+		ticket.refused(busy, 0)
+		if pause := ticket.line.nextAsk.Sub(before); pause < of.least || pause > of.most {
+			t.Fatalf("%v with %v left", pause, of.left)
+		}
+	}
+}
+
+// A call to a store that hangs keeps neither its caller nor its slot for others, and what it brings too late is
+// given back.
+func TestACallThatIsGivenUpTellsWhatBecameOfIt(t *testing.T) {
+	slots := newSlots(make(chan struct{}))
+	ctx, cancel := context.WithCancel(t.Context())
+	store := make(chan int)
+	late := make(chan int)
+	ended := make(chan fate)
+	go func() {
+		_, fate := call(ctx, slots, func() int { return <-store }, func(it int) { late <- it })
+		ended <- fate
+	}()
+	eventually(t, "the call", func() bool { return len(slots.places) == 1 })
+	cancel()
+	if fate := <-ended; fate != goesOn {
+		t.Fatal(fate)
+	}
+	store <- 7
+	if it := <-late; it != 7 {
+		t.Fatal(it)
+	}
+	eventually(t, "its slot given back", func() bool { return len(slots.places) == 0 })
+}
+
+func TestWhoWaitsForASlotLeavesWithTheContextOrTheManager(t *testing.T) {
+	for _, of := range []struct {
+		cancelled bool
+		want      error
+	}{{true, context.Canceled}, {false, ErrClosed}} {
+		closed := make(chan struct{})
+		slots := newSlots(closed)
+		for range callsAtOnce {
+			slots.take(t.Context())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if of.cancelled {
+			cancel()
+		} else {
+			close(closed)
+		}
+		_, fate := call(ctx, slots, func() int { panic("there was no slot") }, nil)
+		if err := slots.stopped(ctx, fate, "testing"); !errors.Is(err, of.want) || errors.Is(err, ErrInDoubt) {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,521 @@
+// dlm.hpp: libdlm for C++17, in this header alone.
+//
+// Every class owns one handle of dlm.h: it can be moved and not copied, its destructor frees the handle,
+// and what dlm.h says of threads, blocking and fork() holds for it. get() lends the handle for calls of
+// dlm.h. An object that was moved from may only be destroyed or assigned to.
+//
+// Failures are thrown as dlm::Error, whose status() is that of dlm.h. "Not in time" is no failure: the
+// calls that wait or try answer an empty std::optional then. Destructors throw nothing: they ignore what
+// release() would have reported.
+#ifndef DLM_HPP
+#define DLM_HPP
+
+#include <dlm.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dlm {
+
+// A time for which the manager has a setting, and a wait without an end.
+inline constexpr std::chrono::milliseconds use_default{DLM_DEFAULT};
+inline constexpr std::chrono::milliseconds forever{DLM_FOREVER};
+
+enum class Level : std::int32_t { dc = DLM_LEVEL_DC, xdc = DLM_LEVEL_XDC };
+
+// A failed call. what() says what was wrong, with which value, and what to do.
+class Error : public std::runtime_error {
+  public:
+    Error(dlm_status status, const std::string &message, bool retryable)
+        : std::runtime_error(message), status_(status), retryable_(retryable) {}
+
+    dlm_status status() const noexcept { return status_; }
+    // Whether the same call may succeed later without anyone changing anything.
+    bool retryable() const noexcept { return retryable_; }
+    // Whether the request may have taken effect although it failed.
+    bool in_doubt() const noexcept { return status_ == DLM_IN_DOUBT; }
+
+  private:
+    dlm_status status_;
+    bool retryable_;
+};
+
+namespace detail {
+
+template <auto Free> struct Deleter {
+    template <typename T> void operator()(T *handle) const noexcept { Free(handle); }
+};
+
+template <typename T, auto Free> using Owner = std::unique_ptr<T, Deleter<Free>>;
+
+// Receives the error of one call.
+class ErrorOut {
+  public:
+    operator dlm_error **() noexcept { return &error_; }
+    ErrorOut() = default;
+    ErrorOut(const ErrorOut &) = delete;
+    ErrorOut &operator=(const ErrorOut &) = delete;
+    ~ErrorOut() { dlm_error_free(error_); }
+
+    void check(dlm_status status) const {
+        if (status != DLM_OK)
+            throw Error(status, dlm_error_message(error_), dlm_error_is_retryable(error_));
+    }
+
+  private:
+    dlm_error *error_ = nullptr;
+};
+
+template <typename T> T *checked(T *handle) {
+    if (handle == nullptr)
+        throw Error(DLM_INTERNAL_ERROR, "libdlm has no room for one more handle", false);
+    return handle;
+}
+
+// Text for C ends with NUL: a string that contains one would be cut there.
+inline const char *text(const std::string &text) {
+    if (text.find('\0') != std::string::npos)
+        throw Error(DLM_INVALID_ARGUMENT, "a text with NUL in it is not allowed", false);
+    return text.c_str();
+}
+
+inline std::int64_t ms(std::chrono::milliseconds time) noexcept {
+    return static_cast<std::int64_t>(time.count());
+}
+
+} // namespace detail
+
+// Version of the library that is loaded; DLM_VERSION is that of the header.
+inline std::string version() { return dlm_version(); }
+
+// Ends waits from another thread.
+class Cancel {
+  public:
+    Cancel() : handle_(detail::checked(dlm_cancel_new())) {}
+    void trigger() const {
+        detail::ErrorOut error;
+        error.check(dlm_cancel_trigger(get(), error));
+    }
+    dlm_cancel *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_cancel, dlm_cancel_free> handle_;
+};
+
+// A held lock. The destructor releases it and ignores errors; release() reports them.
+class Lease {
+  public:
+    explicit Lease(dlm_lease *handle) noexcept : handle_(handle) {}
+
+    // Throws where the lease is over. Some tens of nanoseconds.
+    void check() const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_check(get(), error));
+    }
+    // The same without an exception.
+    bool is_held() const noexcept { return dlm_lease_check(get(), nullptr) == DLM_OK; }
+    // The number to send along with every write that the lock guards; 0 where fencing is switched off.
+    std::uint64_t fence() const noexcept { return dlm_lease_fence(get()); }
+    std::chrono::milliseconds remaining() const noexcept {
+        return std::chrono::milliseconds(dlm_lease_remaining_ms(get()));
+    }
+    // Readable when the lease is over. It belongs to the lease: see dlm_lease_lost_fd().
+    int lost_fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_lease_lost_fd(get(), &fd, error));
+        return fd;
+    }
+    // Lets the lease end this long from now. Throws with DLM_LEASE_LOST when it is over.
+    void renew(std::chrono::milliseconds ttl = use_default) const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_renew(get(), detail::ms(ttl), error));
+    }
+    // True: it was ours and is free now. False: it had been released before. Throws with DLM_LEASE_LOST
+    // when it had run out or another holds the lock by now.
+    bool release() const {
+        detail::ErrorOut error;
+        bool freed = false;
+        error.check(dlm_lease_release(get(), &freed, error));
+        return freed;
+    }
+    dlm_lease *get() const noexcept { return handle_.get(); }
+    // Gives the handle away; the caller frees it.
+    [[nodiscard]] dlm_lease *release_handle() noexcept { return handle_.release(); }
+
+  private:
+    detail::Owner<dlm_lease, dlm_lease_free> handle_;
+};
+
+// A name that can be locked.
+class Lock {
+  public:
+    explicit Lock(dlm_lock *handle) noexcept : handle_(handle) {}
+
+    // Tries once. Empty when somebody holds the lock.
+    [[nodiscard]] std::optional<Lease> try_acquire(std::chrono::milliseconds ttl = use_default) const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        const dlm_status status = dlm_lock_try_acquire(get(), detail::ms(ttl), &lease, error);
+        return in_time(status, lease, error);
+    }
+    // Waits with the manager's TTL and wait. Empty when the wait was over first.
+    [[nodiscard]] std::optional<Lease> acquire() const { return acquire_for(use_default, use_default); }
+    // Waits for this long; `forever` never gives up. Throws with DLM_CANCELLED when cancelled.
+    [[nodiscard]] std::optional<Lease> acquire_for(std::chrono::milliseconds ttl, std::chrono::milliseconds wait,
+                                                   const Cancel *cancel = nullptr) const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        const dlm_status status =
+            dlm_lock_acquire_within(get(), detail::ms(ttl), detail::ms(wait), token, &lease, error);
+        return in_time(status, lease, error);
+    }
+    dlm_lock *get() const noexcept { return handle_.get(); }
+
+  private:
+    static std::optional<Lease> in_time(dlm_status status, dlm_lease *lease, const detail::ErrorOut &error) {
+        if (status == DLM_LOCK_UNAVAILABLE)
+            return std::nullopt;
+        error.check(status);
+        return Lease(lease);
+    }
+
+    detail::Owner<dlm_lock, dlm_lock_free> handle_;
+};
+
+enum class LatchKind : std::int32_t { count_down = DLM_LATCH_COUNT_DOWN, count_up_down = DLM_LATCH_COUNT_UP_DOWN };
+
+// A latch that is watched for an event loop. The destructor ends that.
+class Watch {
+  public:
+    explicit Watch(dlm_watch *handle) noexcept : handle_(handle) {}
+
+    // Readable when is_open() has something else to say than "not yet". It belongs to the watch.
+    int fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_watch_fd(get(), &fd, error));
+        return fd;
+    }
+    // Whether the latch was seen open. Throws what ended the watch, such as DLM_NOT_FOUND.
+    bool is_open() const {
+        detail::ErrorOut error;
+        bool open = false;
+        error.check(dlm_watch_is_open(get(), &open, error));
+        return open;
+    }
+    dlm_watch *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_watch, dlm_watch_free> handle_;
+};
+
+// A count in the store that all processes see, and waiting until it is down to zero. The destructor leaves
+// it in the store.
+class Latch {
+  public:
+    explicit Latch(dlm_latch *handle) noexcept : handle_(handle) {}
+
+    // Throws with DLM_ALREADY_EXISTS when it was made before; the count is then what it was.
+    void create(std::int64_t count) const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_create(get(), count, error));
+    }
+    void create_for(const std::vector<std::string> &participants) const {
+        detail::ErrorOut error;
+        std::vector<const char *> names;
+        for (const std::string &name : participants)
+            names.push_back(detail::text(name));
+        // An empty vector may have no array.
+        names.push_back(nullptr);
+        error.check(dlm_latch_create_for(get(), names.data(), participants.size(), error));
+    }
+    // Whether this call made it.
+    bool get_or_create(std::int64_t count) const {
+        detail::ErrorOut error;
+        bool created = false;
+        error.check(dlm_latch_get_or_create(get(), count, &created, error));
+        return created;
+    }
+    // How many count-downs are missing. Throws with DLM_NOT_FOUND when the latch was never made or is gone.
+    std::int64_t count() const {
+        detail::ErrorOut error;
+        std::int64_t count = 0;
+        error.check(dlm_latch_count(get(), &count, error));
+        return count;
+    }
+    void count_down() const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_count_down(get(), error));
+    }
+    void count_up() const {
+        detail::ErrorOut error;
+        error.check(dlm_latch_count_up(get(), error));
+    }
+    // Once per name. False: that name had counted before.
+    bool count_down_as(const std::string &participant) const {
+        detail::ErrorOut error;
+        bool counted = false;
+        error.check(dlm_latch_count_down_as(get(), detail::text(participant), &counted, error));
+        return counted;
+    }
+    // Who was expected by name and has not come.
+    std::vector<std::string> pending() const {
+        detail::ErrorOut error;
+        dlm_names *list = nullptr;
+        error.check(dlm_latch_pending(get(), &list, error));
+        const detail::Owner<dlm_names, dlm_names_free> owner(list);
+        std::vector<std::string> names;
+        for (std::size_t at = 0; at < dlm_names_count(list); at++)
+            names.emplace_back(dlm_names_at(list, at));
+        return names;
+    }
+    // Waits until it is open; false when `wait` was over first. Throws with DLM_CANCELLED when cancelled.
+    bool await_open_for(std::chrono::milliseconds wait, const Cancel *cancel = nullptr) const {
+        detail::ErrorOut error;
+        bool open = false;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        error.check(dlm_latch_await_open(get(), detail::ms(wait), token, &open, error));
+        return open;
+    }
+    void await_open(const Cancel *cancel = nullptr) const { (void)await_open_for(forever, cancel); }
+    [[nodiscard]] Watch watch() const {
+        detail::ErrorOut error;
+        dlm_watch *watch = nullptr;
+        error.check(dlm_latch_watch(get(), &watch, error));
+        return Watch(watch);
+    }
+    dlm_latch *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_latch, dlm_latch_free> handle_;
+};
+
+// One store and the locks taken in it for one client id. The destructor does not close it: locks and
+// leases outlive it.
+class Manager {
+  public:
+    using Options = std::vector<std::pair<std::string, std::string>>;
+
+    // Options are those of dlm_options_set(), and win over the URI.
+    explicit Manager(const std::string &uri, const Options &options = {}) : handle_(opened(uri, options)) {}
+
+    // Creates what is missing in the store.
+    void initialize() const {
+        detail::ErrorOut error;
+        error.check(dlm_manager_initialize(get(), error));
+    }
+    [[nodiscard]] Lock lock(const std::string &id, Level level = Level::dc) const {
+        detail::ErrorOut error;
+        dlm_lock *lock = nullptr;
+        error.check(dlm_manager_lock(get(), detail::text(id), static_cast<std::int32_t>(level), &lock, error));
+        return Lock(lock);
+    }
+    // The same for latches: making one does it where it is missing.
+    void initialize_latches() const {
+        detail::ErrorOut error;
+        error.check(dlm_manager_initialize_latches(get(), error));
+    }
+    [[nodiscard]] Latch latch(const std::string &id, Level level = Level::dc, LatchKind kind = LatchKind::count_down,
+                              std::chrono::milliseconds ttl = use_default) const {
+        detail::ErrorOut error;
+        dlm_latch *latch = nullptr;
+        error.check(dlm_manager_latch(get(), detail::text(id), static_cast<std::int32_t>(level),
+                                      static_cast<std::int32_t>(kind), detail::ms(ttl), &latch, error));
+        return Latch(latch);
+    }
+    dlm_stats stats() const {
+        detail::ErrorOut error;
+        dlm_stats stats{};
+        error.check(dlm_manager_stats(get(), &stats, sizeof stats, error));
+        return stats;
+    }
+    // Ends all waits and leases.
+    void close() const {
+        detail::ErrorOut error;
+        error.check(dlm_manager_close(get(), error));
+    }
+    dlm_manager *get() const noexcept { return handle_.get(); }
+
+  private:
+    static dlm_manager *opened(const std::string &uri, const Options &options) {
+        detail::ErrorOut error;
+        // The header may be newer or older than the library that was found.
+        error.check(dlm_abi_check(DLM_ABI, error));
+        detail::Owner<dlm_options, dlm_options_free> given(detail::checked(dlm_options_new()));
+        for (const auto &[key, value] : options) {
+            detail::ErrorOut refused;
+            refused.check(dlm_options_set(given.get(), detail::text(key), detail::text(value), refused));
+        }
+        detail::ErrorOut failed;
+        dlm_manager *manager = nullptr;
+        failed.check(dlm_manager_open(detail::text(uri), given.get(), &manager, failed));
+        return manager;
+    }
+
+    detail::Owner<dlm_manager, dlm_manager_free> handle_;
+};
+
+// Locks for the threads of this process, one for each 64-bit id. Destroying it while guards or waiters
+// exist is told to them, as in dlm_id_lock_free().
+class IdLock {
+  public:
+    // A locked id; the destructor releases it. It must not outlive the IdLock, which stays where it is
+    // while it has guards.
+    class Guard {
+      public:
+        Guard(Guard &&other) noexcept : owner_(std::exchange(other.owner_, nullptr)), id_(other.id_) {}
+        Guard &operator=(Guard &&other) noexcept {
+            if (this != &other) {
+                unlock();
+                owner_ = std::exchange(other.owner_, nullptr);
+                id_ = other.id_;
+            }
+            return *this;
+        }
+        ~Guard() { unlock(); }
+        std::uint64_t id() const noexcept { return id_; }
+
+      private:
+        friend class IdLock;
+        Guard(const dlm_id_lock *owner, std::uint64_t id) noexcept : owner_(owner), id_(id) {}
+        void unlock() noexcept {
+            if (owner_ != nullptr)
+                (void)dlm_id_lock_release(owner_, id_, nullptr);
+        }
+        const dlm_id_lock *owner_;
+        std::uint64_t id_;
+    };
+
+    // Several locked ids, released together.
+    class Guards {
+      public:
+        Guards(Guards &&other) noexcept
+            : owner_(std::exchange(other.owner_, nullptr)), ids_(std::move(other.ids_)) {}
+        Guards &operator=(Guards &&other) noexcept {
+            if (this != &other) {
+                unlock();
+                owner_ = std::exchange(other.owner_, nullptr);
+                ids_ = std::move(other.ids_);
+            }
+            return *this;
+        }
+        ~Guards() { unlock(); }
+
+      private:
+        friend class IdLock;
+        Guards(const dlm_id_lock *owner, std::vector<std::uint64_t> ids) noexcept
+            : owner_(owner), ids_(std::move(ids)) {}
+        void unlock() noexcept {
+            if (owner_ != nullptr)
+                (void)dlm_id_lock_release_many(owner_, ids_.data(), ids_.size(), nullptr);
+        }
+        const dlm_id_lock *owner_;
+        std::vector<std::uint64_t> ids_;
+    };
+
+    IdLock() : handle_(detail::checked(dlm_id_lock_new())) {}
+
+    // Waits as long as it takes.
+    [[nodiscard]] Guard lock(std::uint64_t id) const {
+        detail::ErrorOut error;
+        error.check(dlm_id_lock_acquire(get(), id, DLM_FOREVER, error));
+        return Guard(get(), id);
+    }
+    [[nodiscard]] std::optional<Guard> try_lock(std::uint64_t id) const {
+        return try_lock_for(id, std::chrono::milliseconds::zero());
+    }
+    [[nodiscard]] std::optional<Guard> try_lock_for(std::uint64_t id, std::chrono::milliseconds wait) const {
+        // Without an error object: that an id is locked is no news worth making one.
+        const dlm_status status = dlm_id_lock_acquire(get(), id, detail::ms(wait), nullptr);
+        if (status == DLM_OK)
+            return Guard(get(), id);
+        if (status != DLM_LOCK_UNAVAILABLE)
+            throw Error(status, dlm_status_name(status), false);
+        return std::nullopt;
+    }
+    // All of them or none, in ascending order: callers that lock overlapping sets cannot deadlock.
+    [[nodiscard]] std::optional<Guards> try_lock_many_for(std::vector<std::uint64_t> ids,
+                                                          std::chrono::milliseconds wait) const {
+        if (ids.empty())
+            return Guards(nullptr, {});
+        const dlm_status status = dlm_id_lock_acquire_many(get(), ids.data(), ids.size(), detail::ms(wait), nullptr);
+        if (status == DLM_OK)
+            return Guards(get(), std::move(ids));
+        if (status != DLM_LOCK_UNAVAILABLE)
+            throw Error(status, dlm_status_name(status), false);
+        return std::nullopt;
+    }
+    // How many ids are locked or waited for right now.
+    std::uint64_t count() const noexcept { return dlm_id_lock_count(get()); }
+    dlm_id_lock *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_id_lock, dlm_id_lock_free> handle_;
+};
+
+// As IdLock, for keys of bytes.
+class KeyLock {
+  public:
+    // A locked key; the destructor releases it.
+    class Guard {
+      public:
+        Guard(Guard &&other) noexcept : owner_(std::exchange(other.owner_, nullptr)), key_(std::move(other.key_)) {}
+        Guard &operator=(Guard &&other) noexcept {
+            if (this != &other) {
+                unlock();
+                owner_ = std::exchange(other.owner_, nullptr);
+                key_ = std::move(other.key_);
+            }
+            return *this;
+        }
+        ~Guard() { unlock(); }
+        const std::string &key() const noexcept { return key_; }
+
+      private:
+        friend class KeyLock;
+        Guard(const dlm_key_lock *owner, std::string key) noexcept : owner_(owner), key_(std::move(key)) {}
+        void unlock() noexcept {
+            if (owner_ != nullptr)
+                (void)dlm_key_lock_release(owner_, key_.data(), key_.size(), nullptr);
+        }
+        const dlm_key_lock *owner_;
+        std::string key_;
+    };
+
+    KeyLock() : handle_(detail::checked(dlm_key_lock_new())) {}
+
+    [[nodiscard]] Guard lock(std::string key) const {
+        detail::ErrorOut error;
+        error.check(dlm_key_lock_acquire(get(), key.data(), key.size(), DLM_FOREVER, error));
+        return Guard(get(), std::move(key));
+    }
+    [[nodiscard]] std::optional<Guard> try_lock(std::string key) const {
+        return try_lock_for(std::move(key), std::chrono::milliseconds::zero());
+    }
+    [[nodiscard]] std::optional<Guard> try_lock_for(std::string key, std::chrono::milliseconds wait) const {
+        const dlm_status status = dlm_key_lock_acquire(get(), key.data(), key.size(), detail::ms(wait), nullptr);
+        if (status == DLM_OK)
+            return Guard(get(), std::move(key));
+        if (status != DLM_LOCK_UNAVAILABLE)
+            throw Error(status, dlm_status_name(status), false);
+        return std::nullopt;
+    }
+    std::uint64_t count() const noexcept { return dlm_key_lock_count(get()); }
+    dlm_key_lock *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_key_lock, dlm_key_lock_free> handle_;
+};
+
+} // namespace dlm
+
+#endif

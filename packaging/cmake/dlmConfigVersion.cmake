@@ -1,0 +1,15 @@
+# The version stands in the header, once.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../../../include/dlm.h" _dlm_line REGEX "^#define DLM_VERSION ")
+string(REGEX REPLACE ".*\"(.*)\".*" "\\1" PACKAGE_VERSION "${_dlm_line}")
+unset(_dlm_line)
+if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+# Before 1.0 a change of the second number may break programs, later one of the first.
+string(REGEX MATCH "^(0\\.[0-9]+|[1-9][0-9]*)" _dlm_have "${PACKAGE_VERSION}")
+string(REGEX MATCH "^(0\\.[0-9]+|[1-9][0-9]*)" _dlm_want "${PACKAGE_FIND_VERSION}")
+if(NOT PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION AND _dlm_have STREQUAL _dlm_want)
+    set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+unset(_dlm_have)
+unset(_dlm_want)

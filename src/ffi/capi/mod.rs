@@ -1,0 +1,42 @@
+//! The C interface: `include/dlm.h` is made from these files, their comments included.
+//!
+//! ```text
+//! dlm_lock_acquire(lock, ..., &lease, &error)
+//!        |
+//!    boundary   no panic gets out; NULL, bad UTF-8 and wild numbers become INVALID_ARGUMENT
+//!        |
+//!    handles    lock -> Arc<Lock>: a number looked up, not a pointer followed
+//!        |
+//!    process    whose numbers these are: a forked child has none
+//!        |
+//!    the public Rust types
+//! ```
+//!
+//! What has to be taken on trust is little: that text ends with NUL, that outputs can be written, that
+//! arrays are as long as said. Handles are not trusted.
+#![allow(non_camel_case_types, reason = "names of C")]
+#![allow(unreachable_pub, reason = "public in C")]
+#![allow(clippy::missing_safety_doc, reason = "the contract of all functions opens the header")]
+
+#[cfg(not(all(target_pointer_width = "64", any(target_os = "linux", target_os = "android"))))]
+compile_error!("the feature `capi` is for Linux on 64-bit machines");
+
+mod boundary;
+mod cancel;
+mod error;
+mod handles;
+mod id_lock;
+mod key_lock;
+mod latch;
+mod lease;
+mod lock;
+mod log;
+mod manager;
+mod names;
+mod options;
+mod process;
+mod status;
+#[cfg(test)]
+mod tests;
+mod version;
+mod waiting;

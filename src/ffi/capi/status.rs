@@ -1,0 +1,87 @@
+use std::ffi::c_char;
+
+use crate::Code;
+
+/// Result of every call that can fail. Numbers never change and new ones may come: keep a `default:`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum dlm_status {
+    /// Done.
+    DLM_OK = 0,
+    /// Someone else holds it: now (a wait of 0), or until the wait was over. Nothing is held.
+    DLM_LOCK_UNAVAILABLE = 1,
+    /// The store was not reached. The request had no effect.
+    DLM_CONNECTION_ERROR = 2,
+    /// The store was reached and did not serve the request, also not on the bounded retries made.
+    DLM_RETRIES_EXHAUSTED = 3,
+    /// The table is missing or could not be created.
+    DLM_TABLE_CREATION_ERROR = 4,
+    /// The store or the library did something that neither should: see the message.
+    DLM_INTERNAL_ERROR = 5,
+    /// A cancel object ended the wait. Nothing is held.
+    DLM_CANCELLED = 6,
+    /// The request may or may not have been applied. What it may have taken is freed in the background.
+    DLM_IN_DOUBT = 7,
+    /// The lease ran out, or another holds the lock by now: stop touching what it protected.
+    DLM_LEASE_LOST = 8,
+    /// The latch does not exist, or has expired.
+    DLM_NOT_FOUND = 9,
+    /// What was to be created exists.
+    DLM_ALREADY_EXISTS = 10,
+    /// An argument was refused, before any I/O: NULL, bad UTF-8, a number or text that is not allowed.
+    DLM_INVALID_ARGUMENT = 11,
+    /// The manager was closed, or the handle was freed.
+    DLM_CLOSED = 12,
+    /// The process was forked after the handle was made: make new ones in the child.
+    DLM_FORKED = 13,
+    /// A bug in the library. The handles stay usable.
+    DLM_PANIC = 14,
+}
+
+use dlm_status::*;
+
+impl From<Code> for dlm_status {
+    fn from(code: Code) -> dlm_status {
+        match code {
+            Code::LockUnavailable => DLM_LOCK_UNAVAILABLE,
+            Code::ConnectionError => DLM_CONNECTION_ERROR,
+            Code::RetriesExhausted => DLM_RETRIES_EXHAUSTED,
+            Code::TableCreationError => DLM_TABLE_CREATION_ERROR,
+            Code::InternalError => DLM_INTERNAL_ERROR,
+            Code::Cancelled => DLM_CANCELLED,
+            Code::InDoubt => DLM_IN_DOUBT,
+            Code::LeaseLost => DLM_LEASE_LOST,
+            Code::NotFound => DLM_NOT_FOUND,
+            Code::AlreadyExists => DLM_ALREADY_EXISTS,
+            Code::InvalidArgument => DLM_INVALID_ARGUMENT,
+            Code::Closed => DLM_CLOSED,
+            Code::Forked => DLM_FORKED,
+            Code::Panic => DLM_PANIC,
+        }
+    }
+}
+
+/// Name of a status, such as "LOCK_UNAVAILABLE"; "UNKNOWN" for numbers this library does not know.
+/// Static text. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn dlm_status_name(status: i32) -> *const c_char {
+    let name = match status {
+        0 => c"OK",
+        1 => c"LOCK_UNAVAILABLE",
+        2 => c"CONNECTION_ERROR",
+        3 => c"RETRIES_EXHAUSTED",
+        4 => c"TABLE_CREATION_ERROR",
+        5 => c"INTERNAL_ERROR",
+        6 => c"CANCELLED",
+        7 => c"IN_DOUBT",
+        8 => c"LEASE_LOST",
+        9 => c"NOT_FOUND",
+        10 => c"ALREADY_EXISTS",
+        11 => c"INVALID_ARGUMENT",
+        12 => c"CLOSED",
+        13 => c"FORKED",
+        14 => c"PANIC",
+        _ => c"UNKNOWN",
+    };
+    name.as_ptr()
+}

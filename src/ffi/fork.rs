@@ -1,0 +1,165 @@
+//! Forking, for tests alone: what a child may do with the managers and leases that it inherited.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::error::{Code, Result};
+use crate::patience::{LONG, until};
+use crate::store::{
+    Acquired, Attempt, Holder, Inspection, LockName, LockStore, MemoryStore, Proof, Released,
+};
+use crate::{Deadline, Lease, Level, LockManager};
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn _exit(code: i32) -> !;
+}
+
+/// Runs `run` in a forked child; what it answered, and `false` also if it hung or crashed. `over_fork`
+/// is dropped right after the fork, in both processes: a guard of what no thread may be in the middle of.
+pub(super) fn in_forked_child<T>(over_fork: T, run: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child leaves through `_exit`, so it runs no destructor and no exit handler of the
+    // parent's. Of locks other threads may have held it needs only the allocator's, which the C
+    // library makes usable after fork, and those that `over_fork` guards.
+    let pid = unsafe { fork() };
+    drop(over_fork);
+    if pid == 0 {
+        let answer = catch_unwind(AssertUnwindSafe(run)).unwrap_or(false);
+        // SAFETY: it takes a number and does not return.
+        unsafe { _exit(if answer { 0 } else { 1 }) }
+    }
+    let pid = Pid::from_raw(pid).expect("fork failed");
+    let by = Deadline::after(LONG / 2);
+    loop {
+        if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
+            return status.exit_status() == Some(0);
+        }
+        if by.passed() {
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A store in memory whose releases tell that they have come, and wait until they may go on.
+#[derive(Debug)]
+struct Slow {
+    memory: MemoryStore,
+    came: Sender<()>,
+    go_on: Receiver<()>,
+}
+
+impl LockStore for Slow {
+    fn describe(&self) -> String {
+        "slow:".into()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.memory.initialize(by)
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
+        self.memory.acquire(attempt, doubtful)
+    }
+
+    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
+        self.memory.renew(name, proof, ttl, by)
+    }
+
+    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
+        // Nobody listens any more when the test has failed.
+        let _ = self.came.try_send(());
+        let _ = self.go_on.recv_timeout(LONG);
+        self.memory.release(name, proof, by)
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        self.memory.holder(name, by)
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        self.memory.inspect(name, by)
+    }
+}
+
+fn manager(store: Arc<dyn LockStore>) -> LockManager {
+    LockManager::builder().store(store).client("fork").open().unwrap()
+}
+
+fn is<T>(answer: Result<T>, code: Code) -> bool {
+    answer.is_err_and(|error| error.code() == code)
+}
+
+/// The lock inside a lease is then held by a thread that the child does not have.
+#[test]
+fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait() {
+    let ((came, coming), (going, go_on)) = (bounded(1), bounded(1));
+    let manager = manager(Arc::new(Slow { memory: MemoryStore::new(), came, go_on }));
+    let mut lease = Some(manager.lock("a", Level::Xdc).unwrap().acquire().unwrap());
+    let closing = {
+        let manager = manager.clone();
+        thread::Builder::new().name("dlm-test-closing".into()).spawn(move || manager.close()).unwrap()
+    };
+    coming.recv_timeout(LONG).unwrap();
+    let mut in_child = |act: fn(Lease) -> bool| in_forked_child((), || act(lease.take().unwrap()));
+    assert!(in_child(|lease| {
+        let refused = is(lease.release(), Code::Forked);
+        mem::forget(lease);
+        refused
+    }));
+    assert!(in_child(|lease| {
+        let refused = is(lease.renew(), Code::Forked) && is(lease.renew_for(LONG), Code::Closed);
+        mem::forget(lease);
+        refused
+    }));
+    assert!(in_child(|lease| is(lease.into_token(), Code::Closed)));
+    assert!(in_child(|lease| {
+        drop(lease);
+        true
+    }));
+    going.send(()).unwrap();
+    closing.join().unwrap().expect("the children did no harm");
+    assert!(!lease.unwrap().release().unwrap(), "closing had released it");
+}
+
+/// Leaves a lock behind as a request in doubt does, for the library's threads to free.
+fn leave_to_the_background(manager: &LockManager) -> crate::Lock {
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let token = lock.acquire().unwrap().into_token().unwrap();
+    lock.manager.free_in_background(token.name, token.proof, token.ttl);
+    lock
+}
+
+fn is_freed(lock: &crate::Lock) -> bool {
+    until("the lock is freed", || lock.inspect().unwrap().holder.is_none());
+    true
+}
+
+#[test]
+fn a_forked_child_does_not_wait_for_threads_of_its_parent_and_can_have_its_own() {
+    let mut managed = {
+        let manager = manager(Arc::new(MemoryStore::new()));
+        let lock = leave_to_the_background(&manager);
+        Some((manager, lock))
+    };
+    assert!(
+        in_forked_child((), || {
+            drop(managed.take());
+            true
+        }),
+        "it waited for the parent's thread"
+    );
+    assert!(
+        in_forked_child((), || is_freed(&leave_to_the_background(&manager(Arc::new(MemoryStore::new()))))),
+        "nobody works for it"
+    );
+    let (manager, lock) = managed.unwrap();
+    assert!(is_freed(&lock));
+    manager.close().unwrap();
+}

@@ -1,0 +1,182 @@
+//! The counts of many latches at once: one request for each server that has some of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::cluster::{Address, Lookup, Region, share};
+use super::messages::{Action, Column, Get, RegionAction, RegionActionResult};
+use super::{Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, Trouble, check, filter, in_turn, may_be_sent_again};
+use crate::error::{Error, Result};
+use crate::store::hbase::latches::{count_column, count_columns, count_in, is_no_table, row_of};
+use crate::store::hbase::rows::Content;
+use crate::store::{LatchName, Level};
+use crate::time::{Deadline, jittered};
+
+/// Latches in one request: a server may be told to warn of, or to refuse, requests with thousands.
+const BATCH: usize = 500;
+
+struct Question<'a> {
+    name: &'a LatchName,
+    level: Level,
+    row: Vec<u8>,
+    answer: Option<Result<Option<i64>>>,
+    /// Why there is no answer yet.
+    trouble: Option<Arc<Error>>,
+}
+
+/// See [`counts`](crate::store::LatchStore::counts). Asks again until the deadline wherever a region was
+/// not found or its server did not answer.
+pub(super) fn read(
+    native: &Native,
+    asked: &[(&LatchName, Level)],
+    by: Deadline,
+) -> Result<Vec<Result<Option<i64>>>> {
+    let mut questions: Vec<_> = asked.iter().map(|(name, level)| Question::new(name, *level)).collect();
+    let mut pause = PAUSE_FIRST;
+    loop {
+        for (_, group) in located(native, &mut questions, by) {
+            // The servers that are left after this one get their share of the time.
+            for batch in group.batches {
+                ask(native, &mut questions, &batch, share(by, group.behind + 1));
+            }
+        }
+        let open = questions.iter().any(|question| question.answer.is_none());
+        if !open || by.remaining() <= pause {
+            break;
+        }
+        std::thread::sleep(jittered(pause));
+        pause = (pause * 2).min(PAUSE_LONGEST);
+    }
+    let none_read = questions.iter().all(|question| question.trouble.is_some());
+    let mut answers: Vec<_> = questions.into_iter().map(Question::answer).collect();
+    if none_read && !answers.is_empty() {
+        return answers.swap_remove(0).map(|_| Vec::new());
+    }
+    Ok(answers)
+}
+
+/// The questions for one server.
+#[derive(Default)]
+struct Group {
+    batches: Vec<Vec<(usize, Region)>>,
+    /// Servers that are asked after it.
+    behind: usize,
+}
+
+/// Open questions by the server that can answer them.
+fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec<(Address, Group)> {
+    let mut groups: HashMap<Address, Group> = HashMap::new();
+    // Looking up may take half of the time: whoever has the catalogue may hang, and the servers not.
+    let mut until = share(by, 2);
+    for (number, question) in questions.iter_mut().enumerate().filter(|(_, q)| q.answer.is_none()) {
+        match native.cluster.region(&question.row, until) {
+            Ok(region) => {
+                let batches = &mut groups.entry(region.server.clone()).or_default().batches;
+                match batches.last_mut().filter(|batch| batch.len() < BATCH) {
+                    Some(batch) => batch.push((number, region)),
+                    None => batches.push(vec![(number, region)]),
+                }
+            }
+            Err(lookup) => {
+                if matches!(lookup, Lookup::Call(..)) {
+                    // What is known already needs no time.
+                    until = Deadline::after(std::time::Duration::ZERO);
+                }
+                question.failed(native, Trouble::Lookup(lookup));
+            }
+        }
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    let servers = groups.len();
+    for (number, (_, group)) in groups.iter_mut().enumerate() {
+        group.behind = servers - 1 - number;
+    }
+    groups
+}
+
+/// One request, all of it to the server of the first region.
+fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)], by: Deadline) {
+    let actions = batch.iter().map(|(number, region)| questions[*number].action(region)).collect();
+    match native.multi(&batch[0].1, actions, by) {
+        Ok(results) => {
+            for ((number, region), result) in batch.iter().zip(results) {
+                let question = &mut questions[*number];
+                match check(&result) {
+                    Ok(()) => question.answered(&result),
+                    Err(trouble) => {
+                        native.learn(region, &trouble, true);
+                        question.failed(native, trouble);
+                    }
+                }
+            }
+        }
+        Err(trouble) => {
+            batch.iter().for_each(|(_, region)| {
+                native.learn(region, &trouble, true);
+            });
+            let again = may_be_sent_again(Kind::Read, &trouble);
+            let error = Arc::new(native.explain(Kind::Read, "reading latches", trouble));
+            batch.iter().for_each(|(number, _)| questions[*number].failed_as(Arc::clone(&error), again));
+        }
+    }
+}
+
+impl<'a> Question<'a> {
+    fn new(name: &'a LatchName, level: Level) -> Question<'a> {
+        let (row, answer) = match row_of(name) {
+            Ok(row) => (row, None),
+            Err(error) => (Vec::new(), Some(Err(error))),
+        };
+        Question { name, level, row, answer, trouble: None }
+    }
+
+    /// Counts alone, whatever else lies in the row.
+    fn action(&self, region: &Region) -> RegionAction {
+        let (qualifier, filter) = match self.level {
+            Level::Dc => (vec![count_column(self.name.farm())], None),
+            Level::Xdc => (Vec::new(), Some(filter::columns_beginning(vec![count_columns()]))),
+        };
+        let column = vec![Column { family: Content::Latches.family().into(), qualifier }];
+        let get = Get { row: self.row.clone(), column, filter };
+        in_turn(region, vec![Action { index: None, mutation: None, get: Some(get) }])
+    }
+
+    fn answered(&mut self, result: &RegionActionResult) {
+        let cells = result.result_or_exception.iter().filter_map(|part| part.result.as_ref());
+        let cells =
+            cells.flat_map(|row| &row.cell).map(|cell| (cell.qualifier.as_slice(), cell.value.as_slice()));
+        self.answer = Some(count_in(cells, self.name, self.level));
+        self.trouble = None;
+    }
+
+    fn failed(&mut self, native: &Native, trouble: Trouble) {
+        let again = may_be_sent_again(Kind::Read, &trouble);
+        self.failed_as(Arc::new(native.explain(Kind::Read, "reading latches", trouble)), again);
+    }
+
+    fn failed_as(&mut self, error: Arc<Error>, again: bool) {
+        if is_no_table(&error) {
+            self.answer = Some(Ok(None));
+            self.trouble = None;
+            return;
+        }
+        if !again {
+            self.answer = Some(Err(self.explained(Arc::clone(&error))));
+        }
+        self.trouble = Some(error);
+    }
+
+    fn explained(&self, source: Arc<Error>) -> Error {
+        Error::While { doing: format!("reading latch {}", self.name), source }
+    }
+
+    fn answer(mut self) -> Result<Option<i64>> {
+        match (self.answer.take(), self.trouble.take()) {
+            (Some(answer), _) => answer,
+            (None, Some(trouble)) => Err(self.explained(trouble)),
+            (None, None) => {
+                Err(Error::Internal { what: format!("latch {} was not read", self.name), source: None })
+            }
+        }
+    }
+}

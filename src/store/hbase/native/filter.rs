@@ -1,0 +1,114 @@
+//! Conditions that look at several columns of a row: HBase's filters, as far as latches need them.
+//!
+//! A condition made of a filter holds where the filter leaves something of the row. It never holds for a
+//! row that has no cells: what asks for an absence alone must be a plain comparison.
+
+use prost::Message;
+
+use super::COMPARATOR;
+use super::messages::{BinaryComparator, Comparable, Comparator, EQUAL, Filter, NOT_EQUAL};
+
+const PREFIX_COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryPrefixComparator";
+const MUST_PASS_ALL: i32 = 1;
+
+#[derive(Clone, PartialEq, Message)]
+struct SingleColumnValueFilter {
+    #[prost(bytes = "vec", tag = "1")]
+    family: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    qualifier: Vec<u8>,
+    #[prost(int32, tag = "3")]
+    compare: i32,
+    #[prost(message, optional, tag = "4")]
+    comparator: Option<Comparator>,
+    #[prost(bool, tag = "5")]
+    filter_if_missing: bool,
+    #[prost(bool, tag = "6")]
+    latest_version_only: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FilterList {
+    #[prost(int32, tag = "1")]
+    operator: i32,
+    #[prost(message, repeated, tag = "2")]
+    filters: Vec<Filter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct MultipleColumnPrefixFilter {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    sorted_prefixes: Vec<Vec<u8>>,
+}
+
+/// What one column must be like.
+#[derive(Clone)]
+pub(super) struct Test {
+    qualifier: Vec<u8>,
+    compare: i32,
+    comparator: &'static str,
+    with: Vec<u8>,
+    /// Whether it holds where there is no such column.
+    missing: bool,
+}
+
+impl Test {
+    /// There, and not empty.
+    pub(super) fn some(qualifier: &[u8]) -> Test {
+        Test::new(qualifier, NOT_EQUAL, COMPARATOR, b"", false)
+    }
+
+    /// Not there, or empty.
+    pub(super) fn none(qualifier: &[u8]) -> Test {
+        Test::new(qualifier, EQUAL, COMPARATOR, b"", true)
+    }
+
+    pub(super) fn is(qualifier: &[u8], value: &[u8]) -> Test {
+        Test::new(qualifier, EQUAL, COMPARATOR, value, false)
+    }
+
+    /// Not there, or a value that begins otherwise.
+    pub(super) fn begins_not(qualifier: &[u8], with: &[u8]) -> Test {
+        Test::new(qualifier, NOT_EQUAL, PREFIX_COMPARATOR, with, true)
+    }
+
+    fn new(qualifier: &[u8], compare: i32, comparator: &'static str, with: &[u8], missing: bool) -> Test {
+        Test { qualifier: qualifier.to_vec(), compare, comparator, with: with.to_vec(), missing }
+    }
+
+    fn filter(&self, family: &str) -> Filter {
+        let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(self.with.clone()) }) };
+        named(
+            "SingleColumnValueFilter",
+            &SingleColumnValueFilter {
+                family: family.into(),
+                qualifier: self.qualifier.clone(),
+                compare: self.compare,
+                comparator: Some(Comparator {
+                    name: self.comparator.into(),
+                    serialized: comparator.encode_to_vec(),
+                }),
+                filter_if_missing: !self.missing,
+                latest_version_only: true,
+            },
+        )
+    }
+}
+
+/// All tests hold. The server reads no more of the row than it takes to know.
+pub(super) fn all(family: &str, tests: &[Test]) -> Filter {
+    let columns = tests.iter().map(|test| test.qualifier.clone()).collect();
+    let mut filters = vec![columns_beginning(columns)];
+    filters.extend(tests.iter().map(|test| test.filter(family)));
+    named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
+}
+
+/// The columns that begin with one of these.
+pub(super) fn columns_beginning(mut prefixes: Vec<Vec<u8>>) -> Filter {
+    prefixes.sort_unstable();
+    named("MultipleColumnPrefixFilter", &MultipleColumnPrefixFilter { sorted_prefixes: prefixes })
+}
+
+fn named(class: &str, filter: &impl Message) -> Filter {
+    Filter { name: format!("org.apache.hadoop.hbase.filter.{class}"), serialized: filter.encode_to_vec() }
+}

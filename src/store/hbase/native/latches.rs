@@ -1,0 +1,542 @@
+//! Latches over HBase's own RPC: each change takes effect exactly once, also where replies are lost.
+//!
+//! ```text
+//! count    if  count there, and our mark not   ->  count + 1 or - 1, our mark         one atomic step
+//! create   if  no count                        ->  count, our mark, expected names
+//! by name  if  count there, making as read,
+//!              and the name not in this making ->  count + 1 or - 1, the name
+//! ```
+//!
+//! * The mark makes a change repeatable: what is sent again is not applied again, so a change whose reply
+//!   was lost is sent until it is answered. "No" is resolved by reading: our mark is there (applied), no
+//!   count is there (no latch), or neither (made in between: once more).
+//! * While only one request was sent, its mark lives as long as the latch, and long enough for us to ask
+//!   again. As soon as one is astray, marks are written to outlive any that comes late (`ASTRAY_TTL`).
+//! * "There is no such latch" must stay true although a request is astray and the latch may be made
+//!   again: the mark is then written by itself, which forbids the change for good.
+//! * The count is changed by an Increment without a TTL: it keeps the TTL that the latch was made with,
+//!   and begins it anew. Ours could be shorter, and when it had run out the server would show an older
+//!   count. If the count expires between the server's look and its Increment, a fraction of a millisecond,
+//!   the Increment begins at 0 and lasts: no operation of HBase does both at one time.
+//! * Names belong to one making of a latch, so that they may outlive it: they last for a day at least
+//!   (`names_ttl`), or the names of early comers would be forgotten while later ones keep the latch alive.
+//!   A latch made by another (Java, or through a gateway) gets its making from its first named change.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::connection::Failure;
+use super::exception::Reaction;
+use super::filter::{self, Test};
+use super::messages::{
+    self, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get, GetRequest,
+    GetResponse, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
+    RegionActionResult,
+};
+use super::slots::{Slot, Slots};
+use super::{COMPARATOR, Kind, Native, TTL, Trouble, counted, counts, processed, senseless};
+use crate::error::{Error, Result};
+use crate::store::hbase::latches::{
+    ZERO, count_column, count_in, is_no_table, not_found, or_not_found, row_of,
+};
+use crate::store::hbase::rows::{Content, Rows};
+use crate::store::{
+    LatchName, LatchStore, Level, NewLatch, OwnerToken, Roster, Step, Stepped, check_participant,
+};
+use crate::time::Deadline;
+
+const FAMILY: &str = "C";
+
+/// Rounds of one change; each needs someone who makes or changes the latch in between.
+const ROUNDS: usize = 16;
+/// No request is sent again later than this after the first.
+const SENDING_MAX: Duration = Duration::from_secs(3600);
+/// How long the mark of an operation lasts of which a request is astray: it may be sent again for the
+/// first half, and what is under way then arrives in the second or never. A socket gives up what it
+/// could not deliver within minutes; a server that was stopped for longer is no server any more.
+const ASTRAY_TTL: Duration = Duration::from_secs(2 * 3600);
+/// For clocks that run at different speeds.
+const SLACK: Duration = Duration::from_secs(30);
+/// Shortest time for which names are remembered, and that in TTLs of the latch.
+const NAMES_TTL_MIN: Duration = Duration::from_secs(24 * 3600);
+const NAMES_TTL: u32 = 10;
+/// Behind a mark: the operation was given up.
+const GIVEN_UP: &[u8] = b"x";
+const ID_BYTES: usize = OwnerToken::LEN;
+
+/// The latches beside the locks of a [`Native`].
+#[derive(Debug)]
+pub(in crate::store::hbase) struct Latches {
+    native: Native,
+    slots: Slots,
+}
+
+impl Latches {
+    /// In `table`, over the connections of `locks`.
+    pub(in crate::store::hbase) fn beside(locks: &Native, table: &str) -> Latches {
+        Latches { native: locks.beside(table, Content::Latches), slots: Slots::default() }
+    }
+}
+
+impl LatchStore for Latches {
+    fn initialize_latches(&self, by: Deadline) -> Result<()> {
+        self.native.ensure_table(FAMILY, by)
+    }
+
+    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        new.roster.iter().try_for_each(|name| check_participant(name))?;
+        self.create(new, &row_of(new.name)?)
+    }
+
+    fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        let row = row_of(step.name)?;
+        let stepped = match step.participant {
+            None => self.count(step, &row),
+            Some(participant) => {
+                check_participant(participant).and_then(|()| self.count_by_name(step, &row, participant))
+            }
+        };
+        stepped.map_err(|error| or_not_found(error, step.name))
+    }
+
+    fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
+        counts::read(&self.native, asked, by)
+    }
+
+    fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
+        let (row, farm) = (row_of(name)?, name.farm());
+        let (made, due, came) = (made_column(farm), due_column(farm, ""), came_column(farm, ""));
+        let prefixes = vec![count_column(farm), made.clone(), due.clone(), came.clone()];
+        let whole = messages::Column { family: FAMILY.into(), qualifier: Vec::new() };
+        let get = Get { row, column: vec![whole], filter: Some(filter::columns_beginning(prefixes)) };
+        let cells = self.read(get, by).map_err(|error| or_not_found(error, name))?;
+        if cells.count(name)?.is_none() {
+            return Err(not_found(name));
+        }
+        let Some(making) = cells.making(name, &made)? else { return Ok(Roster::default()) };
+        let arrived = cells.names(&came, &making);
+        let pending = cells.names(&due, &making).difference(&arrived).cloned().collect();
+        Ok(Roster { pending, arrived: arrived.into_iter().collect() })
+    }
+}
+
+impl Latches {
+    /// The condition is the absence of a count alone, since a filter never holds for a row without cells: a
+    /// request that is astray and arrives when the latch has expired makes it again, for its TTL.
+    fn create(&self, new: &NewLatch<'_>, row: &[u8]) -> Result<bool> {
+        let by = new.by.sooner(Deadline::after(SENDING_MAX));
+        let farm = new.name.farm();
+        let (count, made) = (count_column(farm), made_column(farm));
+        let operation = Operation::begin(&self.slots, farm, new.ttl, by)?;
+        // Names of an earlier making must not count for this one.
+        let named = !new.roster.is_empty()
+            || match self.read(get(row, &[&made]), by) {
+                Ok(cells) => cells.value(&made).is_some(),
+                Err(error) if is_no_table(&error) => {
+                    self.initialize_latches(by)?;
+                    false
+                }
+                Err(error) => return Err(error),
+            };
+        let making = [ZERO.as_slice(), &draw()?].concat();
+        let request = || {
+            let mut puts = vec![
+                put(row, vec![(count.clone(), new.count.to_be_bytes().to_vec())], new.ttl),
+                operation.put_mark(row),
+            ];
+            if named {
+                let due = new.roster.iter().map(|name| due_column(farm, name));
+                let cells = due.chain([made.clone()]).map(|column| (column, making.clone())).collect();
+                puts.push(put(row, cells, names_ttl(new.ttl)));
+            }
+            (comparing(row, &count, b""), puts)
+        };
+        let mut initialized = false;
+        for _ in 0..ROUNDS {
+            let doubt = match self.change("making a latch", row, by, &operation.astray, &request) {
+                Ok(answer) if answer.processed == Some(true) => return Ok(true),
+                Ok(_) if operation.astray.get() == 0 => return Ok(false),
+                Ok(_) => None,
+                Err(error) if is_no_table(&error) && !initialized => {
+                    self.initialize_latches(by)?;
+                    initialized = true;
+                    continue;
+                }
+                Err(error) if operation.astray.get() == 0 => return Err(error),
+                Err(error) => Some(error),
+            };
+            let cells = self.read(get(row, &[&count, &operation.column]), by).map_err(doubtful)?;
+            if cells.value(&operation.column) == Some(&operation.mark) {
+                return Ok(true);
+            }
+            if cells.count(new.name)?.is_some() {
+                return Ok(false);
+            }
+            if let Some(error) = doubt {
+                return Err(doubtful(error));
+            }
+        }
+        Err(restless(new.name))
+    }
+
+    fn count(&self, step: &Step<'_>, row: &[u8]) -> Result<Stepped> {
+        let by = step.by.sooner(Deadline::after(SENDING_MAX));
+        let count = count_column(step.name.farm());
+        let operation = Operation::begin(&self.slots, step.name.farm(), step.ttl, by)?;
+        let request = || {
+            let tests = [Test::some(&count), Test::begins_not(&operation.column, &operation.mark)];
+            (filtering(row, &tests), vec![add(row, &count, step.add), operation.put_mark(row)])
+        };
+        for _ in 0..ROUNDS {
+            let doubt = match self.change("counting", row, by, &operation.astray, &request) {
+                Ok(answer) if answer.processed == Some(true) => {
+                    return Ok(Stepped::Counted(counted(&answer).ok()));
+                }
+                Ok(_) => None,
+                Err(error) if operation.astray.get() == 0 => return Err(error),
+                Err(error) => Some(error),
+            };
+            match self.look_for(&operation, step.name, row, by)? {
+                Found::Applied => return Ok(Stepped::Counted(None)),
+                Found::NoLatch => return Err(not_found(step.name)),
+                Found::NotApplied => {}
+            }
+            if let Some(error) = doubt {
+                return Err(doubtful(error));
+            }
+        }
+        Err(restless(step.name))
+    }
+
+    /// What became of an operation that was answered with "no", or not at all. Its slot has been used up
+    /// if a request is astray.
+    fn look_for(
+        &self,
+        operation: &Operation<'_>,
+        name: &LatchName,
+        row: &[u8],
+        by: Deadline,
+    ) -> Result<Found> {
+        let Operation { column, mark, astray, .. } = operation;
+        let given_up = [mark, GIVEN_UP].concat();
+        let in_doubt = |error| if astray.get() == 0 { error } else { doubtful(error) };
+        for _ in 0..ROUNDS {
+            let cells = self.read(get(row, &[&count_column(name.farm()), column]), by).map_err(in_doubt)?;
+            let found = cells.value(column).unwrap_or_default();
+            if found == given_up {
+                return Ok(Found::NoLatch);
+            }
+            let (expected, value, outcome) = if found == *mark {
+                // One that was astray is the one that was applied. Where there are more, the mark must
+                // outlive them: it may be of the first, which did not know of the others.
+                if astray.get() < 2 {
+                    return Ok(Found::Applied);
+                }
+                (found, mark, Found::Applied)
+            } else if cells.count(name)?.is_some() {
+                return Ok(Found::NotApplied);
+            } else if astray.get() == 0 {
+                return Ok(Found::NoLatch);
+            } else {
+                (found, &given_up, Found::NoLatch)
+            };
+            let request = || {
+                (
+                    comparing(row, column, expected),
+                    vec![put(row, vec![(column.clone(), value.clone())], ASTRAY_TTL)],
+                )
+            };
+            // Of these none does harm when it comes late: the slot is not used again.
+            let settled = self.change("settling a change", row, by, &Cell::new(0), &request);
+            if settled.map_err(doubtful)?.processed == Some(true) {
+                return Ok(outcome);
+            }
+        }
+        Err(restless(name))
+    }
+
+    fn count_by_name(&self, step: &Step<'_>, row: &[u8], participant: &str) -> Result<Stepped> {
+        let by = step.by.sooner(Deadline::after(SENDING_MAX));
+        let farm = step.name.farm();
+        let (count, made, came) = (count_column(farm), made_column(farm), came_column(farm, participant));
+        let (id, own_making) = (draw()?, [ZERO.as_slice(), &draw()?].concat());
+        let (astray, mut doubt) = (Cell::new(0), None);
+        for _ in 0..ROUNDS {
+            let cells = match self.read(get(row, &[&count, &made, &came]), by) {
+                Ok(cells) => cells,
+                Err(error) => return Err(if astray.get() == 0 { error } else { doubtful(error) }),
+            };
+            let found = cells.value(&came).unwrap_or_default();
+            if found.len() > ID_BYTES && found.ends_with(&id) {
+                return Ok(Stepped::Counted(None));
+            }
+            if let Some(error) = doubt {
+                return Err(doubtful(error));
+            }
+            if cells.count(step.name)?.is_none() {
+                let missing = not_found(step.name);
+                return Err(if astray.get() == 0 { missing } else { doubtful(missing) });
+            }
+            let making = cells.making(step.name, &made)?;
+            if making.as_ref().is_some_and(|making| found.starts_with(making)) {
+                return Ok(Stepped::Already);
+            }
+            let as_read = making.as_ref().map_or_else(|| Test::none(&made), |making| Test::is(&made, making));
+            let making = making.as_ref().unwrap_or(&own_making);
+            let request = || {
+                let tests = [Test::some(&count), as_read.clone(), Test::begins_not(&came, making)];
+                let cells =
+                    vec![(made.clone(), making.clone()), (came.clone(), [making.as_slice(), &id].concat())];
+                (
+                    filtering(row, &tests),
+                    vec![add(row, &count, step.add), put(row, cells, names_ttl(step.ttl))],
+                )
+            };
+            doubt = match self.change("counting by name", row, by, &astray, &request) {
+                Ok(answer) if answer.processed == Some(true) => {
+                    return Ok(Stepped::Counted(counted(&answer).ok()));
+                }
+                Ok(_) => None,
+                Err(error) if astray.get() == 0 => return Err(error),
+                Err(error) => Some(error),
+            };
+        }
+        Err(restless(step.name))
+    }
+
+    /// Sends an atomic change that may be run twice until it is answered: the answer says whether its
+    /// condition held. `astray` counts requests that may have been run and were not answered; `request` is
+    /// asked anew for each.
+    fn change(
+        &self,
+        what: &str,
+        row: &[u8],
+        by: Deadline,
+        astray: &Cell<u32>,
+        request: &dyn Fn() -> (Condition, Vec<MutationProto>),
+    ) -> Result<RegionActionResult> {
+        self.native.on_region(Kind::Repeatable, what, row, by, |region, by| {
+            let (condition, mutations) = request();
+            let action = RegionAction {
+                region: region.specifier(),
+                atomic: true,
+                action: super::numbered(mutations),
+                condition: Some(condition),
+            };
+            let answer = self.native.multi(region, vec![action], by).and_then(|results| {
+                let result = results.into_iter().next().ok_or_else(senseless)?;
+                processed(&result).map(|_| result)
+            });
+            if answer.as_ref().is_err_and(may_be_run) {
+                astray.set(astray.get() + 1);
+            }
+            answer
+        })
+    }
+
+    fn read(&self, get: Get, by: Deadline) -> Result<Cells> {
+        let row = get.row.clone();
+        self.native.on_region(Kind::Read, "reading a latch", &row, by, |region, by| {
+            let request = GetRequest { region: region.specifier(), get: Some(get.clone()) };
+            let answer: GetResponse = self
+                .native
+                .cluster
+                .call(&region.server, super::CLIENT_SERVICE, "Get", &request, by)
+                .map_err(Trouble::Call)?;
+            Ok(Cells(answer.result.unwrap_or_default().cell))
+        })
+    }
+}
+
+/// What [`Latches::look_for`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Applied,
+    NotApplied,
+    NoLatch,
+}
+
+/// An operation, and the slot with its mark.
+struct Operation<'a> {
+    slots: &'a Slots,
+    slot: Option<Slot>,
+    column: Vec<u8>,
+    mark: Vec<u8>,
+    latch_ttl: Duration,
+    by: Deadline,
+    /// Its requests that may have been run, or may yet be, and were not answered.
+    astray: Cell<u32>,
+}
+
+impl Operation<'_> {
+    fn begin<'a>(slots: &'a Slots, farm: &str, latch_ttl: Duration, by: Deadline) -> Result<Operation<'a>> {
+        let mark = [ZERO.as_slice(), &draw()?].concat();
+        let slot = slots.take()?;
+        Ok(Operation {
+            slots,
+            column: slot.column(farm),
+            slot: Some(slot),
+            mark,
+            latch_ttl,
+            by,
+            astray: Cell::new(0),
+        })
+    }
+
+    fn put_mark(&self, row: &[u8]) -> MutationProto {
+        let ttl = if self.astray.get() == 0 {
+            // Not longer than the latch if that will do: a row with nothing left in it but zeros is an
+            // open latch to the Java library, one with nothing in it is an error.
+            self.latch_ttl.max(self.by.remaining() + SLACK)
+        } else {
+            ASTRAY_TTL
+        };
+        put(row, vec![(self.column.clone(), self.mark.clone())], ttl)
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        if self.astray.get() == 0
+            && let Some(slot) = self.slot.take()
+        {
+            self.slots.give_back(slot);
+        }
+    }
+}
+
+/// Cells of one row.
+struct Cells(Vec<messages::Cell>);
+
+impl Cells {
+    fn value(&self, column: &[u8]) -> Option<&[u8]> {
+        self.0.iter().find(|cell| cell.qualifier == column).map(|cell| cell.value.as_slice())
+    }
+
+    fn count(&self, name: &LatchName) -> Result<Option<i64>> {
+        let cells = self.0.iter().map(|cell| (cell.qualifier.as_slice(), cell.value.as_slice()));
+        count_in(cells, name, Level::Dc)
+    }
+
+    /// The making that the names belong to, as it stands in the column and at the beginning of theirs.
+    fn making(&self, name: &LatchName, column: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.value(column) {
+            None => Ok(None),
+            Some(value) if value.len() == ZERO.len() + ID_BYTES => Ok(Some(value.to_vec())),
+            Some(_) => Err(Error::Internal {
+                what: format!(
+                    "column C:made_{} of latch {name} was not written by this library",
+                    name.farm()
+                ),
+                source: None,
+            }),
+        }
+    }
+
+    /// The names in columns that begin so, as far as they belong to the making.
+    fn names(&self, prefix: &[u8], making: &[u8]) -> BTreeSet<String> {
+        let named = self.0.iter().filter(|cell| cell.value.starts_with(making));
+        named
+            .filter_map(|cell| cell.qualifier.strip_prefix(prefix))
+            .map(|name| String::from_utf8_lossy(name).into_owned())
+            .collect()
+    }
+}
+
+/// Whether the server may have run what it was sent, or may yet.
+fn may_be_run(trouble: &Trouble) -> bool {
+    match trouble {
+        Trouble::Call(Failure::Lost(_)) => true,
+        Trouble::Call(Failure::Exception(exception)) => exception.reaction() == Reaction::Unknown,
+        Trouble::Call(Failure::NotSent(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
+    }
+}
+
+fn made_column(farm: &str) -> Vec<u8> {
+    format!("made_{farm}").into_bytes()
+}
+
+fn due_column(farm: &str, name: &str) -> Vec<u8> {
+    format!("due_{farm}\0{name}").into_bytes()
+}
+
+fn came_column(farm: &str, name: &str) -> Vec<u8> {
+    format!("came_{farm}\0{name}").into_bytes()
+}
+
+/// Longer than a latch is kept alive by changes. It must outlast every request that comes late.
+fn names_ttl(latch_ttl: Duration) -> Duration {
+    latch_ttl.saturating_mul(NAMES_TTL).max(NAMES_TTL_MIN)
+}
+
+fn draw() -> Result<[u8; ID_BYTES]> {
+    Ok(*OwnerToken::draw()?.as_bytes())
+}
+
+/// `error`, as the outcome of a change of which a request may yet be run.
+fn doubtful(error: Error) -> Error {
+    if error.is_in_doubt() {
+        return error;
+    }
+    Error::InDoubt {
+        what: "an earlier request of this change was not answered".into(),
+        source: Some(error.into()),
+    }
+}
+
+fn restless(name: &LatchName) -> Error {
+    Error::InDoubt { what: format!("latch {name} changed under each of {ROUNDS} looks at it"), source: None }
+}
+
+fn get(row: &[u8], columns: &[&Vec<u8>]) -> Get {
+    let qualifier = columns.iter().map(|column| column.to_vec()).collect();
+    Get {
+        row: row.to_vec(),
+        column: vec![messages::Column { family: FAMILY.into(), qualifier }],
+        filter: None,
+    }
+}
+
+/// Cells with a TTL, and the server's timestamp: no older than the first cell that the condition saw.
+fn put(row: &[u8], cells: Vec<(Vec<u8>, Vec<u8>)>, ttl: Duration) -> MutationProto {
+    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+    let attribute = vec![NameBytesPair { name: TTL.into(), value: ttl_ms.to_be_bytes().to_vec() }];
+    MutationProto { attribute, ..mutation(PUT, row, cells) }
+}
+
+/// Without a TTL: the cell's own begins anew.
+fn add(row: &[u8], column: &[u8], amount: i64) -> MutationProto {
+    mutation(INCREMENT, row, vec![(column.to_vec(), amount.to_be_bytes().to_vec())])
+}
+
+fn mutation(kind: i32, row: &[u8], cells: Vec<(Vec<u8>, Vec<u8>)>) -> MutationProto {
+    let cells = cells.into_iter().map(|(qualifier, value)| QualifierValue { qualifier, value: Some(value) });
+    MutationProto {
+        row: row.to_vec(),
+        kind: Some(kind),
+        column_value: vec![ColumnValue { family: FAMILY.into(), qualifier_value: cells.collect() }],
+        attribute: Vec::new(),
+        durability: None,
+    }
+}
+
+/// The column holds `value`. An empty one stands for no cell as well.
+fn comparing(row: &[u8], column: &[u8], value: &[u8]) -> Condition {
+    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(value.to_vec()) }) };
+    Condition {
+        row: row.to_vec(),
+        family: FAMILY.into(),
+        qualifier: column.to_vec(),
+        compare: Some(EQUAL),
+        comparator: Some(Comparator {
+            name: COMPARATOR.into(),
+            serialized: prost::Message::encode_to_vec(&comparator),
+        }),
+        filter: None,
+    }
+}
+
+fn filtering(row: &[u8], tests: &[Test]) -> Condition {
+    Condition { row: row.to_vec(), filter: Some(filter::all(FAMILY, tests)), ..Condition::default() }
+}

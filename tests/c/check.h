@@ -1,0 +1,45 @@
+/* What the C tests share: each check says what it expected, where, and ends the program. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <dlm.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* Expects a status, and an error that agrees with it, in the variable `error`. */
+#define EXPECT(wanted, call)                                                                       \
+    do {                                                                                           \
+        enum dlm_status got_ = (call);                                                             \
+        if (got_ != (wanted)) {                                                                    \
+            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call,                      \
+                    dlm_status_name((int32_t)got_), dlm_error_message(error));                     \
+            abort();                                                                               \
+        }                                                                                          \
+        CHECK((error == NULL) == (got_ == DLM_OK));                                                \
+        CHECK(got_ == DLM_OK || dlm_error_status(error) == got_);                                  \
+        dlm_error_free(error);                                                                     \
+        error = NULL;                                                                              \
+    } while (0)
+
+#define OK(call) EXPECT(DLM_OK, call)
+
+static inline void sleep_us(long us)
+{
+    struct timespec time = {0, 0};
+    time.tv_sec = us / 1000000;
+    time.tv_nsec = us % 1000000 * 1000;
+    nanosleep(&time, NULL);
+}
+
+#endif

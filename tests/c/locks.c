@@ -1,0 +1,262 @@
+/* Every function on managers, locks, leases, options and cancel objects, on the store given. */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+#include <pthread.h>
+
+static struct dlm_error *error;
+
+static struct dlm_manager *opened(const char *uri, const char *client)
+{
+    struct dlm_options *options = dlm_options_new();
+    struct dlm_manager *manager;
+    OK(dlm_options_set(options, "client", "overwritten", &error));
+    OK(dlm_options_set(options, "client", client, &error));
+    OK(dlm_options_set(options, "farm", "dc1", &error));
+    OK(dlm_options_set(options, "retry", "20ms", &error));
+    OK(dlm_manager_open(uri, options, &manager, &error));
+    dlm_options_free(options);
+    OK(dlm_manager_initialize(manager, &error));
+    return manager;
+}
+
+static void refuses_what_is_wrong(const char *uri)
+{
+    struct dlm_options *options = dlm_options_new();
+    struct dlm_manager *manager = (struct dlm_manager *)&options;
+    struct dlm_lock *lock;
+
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_open("redis://localhost", NULL, &manager, &error));
+    CHECK(manager == NULL);
+    OK(dlm_options_set(options, "client", "c", &error));
+    OK(dlm_options_set(options, "tll", "5s", &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_open(uri, options, &manager, &error));
+    CHECK(dlm_manager_open(uri, options, &manager, &error) == DLM_INVALID_ARGUMENT);
+    CHECK(strstr(dlm_error_message(error), "tll") != NULL);
+    CHECK(!dlm_error_is_retryable(error));
+    dlm_error_free(error);
+    error = NULL;
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_options_set(options, "client", "\xff\xfe", &error));
+    /* Without an error_out, the status tells. */
+    CHECK(dlm_options_set(options, "client", "\xc3\x28", NULL) == DLM_INVALID_ARGUMENT);
+    dlm_options_free(options);
+
+    manager = opened(uri, "refusing");
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_lock(manager, "", DLM_LEVEL_DC, &lock, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_lock(manager, "a", 0, &lock, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_lock(manager, "a", 3, &lock, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_lock(manager, "\xff", DLM_LEVEL_DC, &lock, &error));
+    CHECK(lock == NULL);
+    OK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, &error));
+    {
+        const int64_t ttls[] = {0, DLM_FOREVER, -3, INT64_MIN, INT64_MAX};
+        struct dlm_lease *lease;
+        size_t i;
+        for (i = 0; i < sizeof ttls / sizeof *ttls; i++)
+            EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, ttls[i], &lease, &error));
+        EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_within(lock, 1000, -3, NULL, &lease, &error));
+        CHECK(lease == NULL);
+    }
+    dlm_lock_free(lock);
+    dlm_manager_free(manager);
+}
+
+static void holds_renews_and_releases(const char *uri)
+{
+    struct dlm_manager *manager = opened(uri, "tour"), *other = opened(uri, "tour");
+    struct dlm_lock *lock, *same;
+    struct dlm_lease *lease, *second;
+    struct dlm_stats stats;
+    uint64_t fence;
+    bool freed;
+    int64_t left;
+
+    OK(dlm_manager_lock(manager, "order-42", DLM_LEVEL_DC, &lock, &error));
+    /* A store of its own: what is in memory is not shared by two managers. */
+    OK(dlm_manager_lock(strcmp(uri, "memory:") ? other : manager, "order-42", DLM_LEVEL_DC, &same, &error));
+
+    OK(dlm_lock_try_acquire(lock, 30000, &lease, &error));
+    OK(dlm_lease_check(lease, &error));
+    left = dlm_lease_remaining_ms(lease);
+    CHECK(left > 0 && left <= 30000);
+    fence = dlm_lease_fence(lease);
+    CHECK(fence > 0);
+    OK(dlm_manager_stats(manager, &stats, sizeof stats, &error));
+    CHECK(stats.leases_held == 1 && stats.threads_waiting == 0);
+
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(same, DLM_DEFAULT, &second, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire_within(same, DLM_DEFAULT, 30, NULL, &second, &error));
+    CHECK(second == NULL);
+    CHECK(dlm_lock_try_acquire(same, DLM_DEFAULT, &second, &error) == DLM_LOCK_UNAVAILABLE);
+    CHECK(dlm_error_is_retryable(error) && strstr(dlm_error_message(error), "order-42"));
+    dlm_error_free(error);
+    error = NULL;
+
+    OK(dlm_lease_renew(lease, 60000, &error));
+    CHECK(dlm_lease_remaining_ms(lease) > 30000);
+    OK(dlm_lease_renew(lease, DLM_DEFAULT, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_renew(lease, 0, &error));
+    OK(dlm_lease_release(lease, &freed, &error));
+    CHECK(freed);
+    OK(dlm_lease_release(lease, &freed, &error));
+    CHECK(!freed);
+    EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
+    EXPECT(DLM_LEASE_LOST, dlm_lease_renew(lease, DLM_DEFAULT, &error));
+    CHECK(dlm_lease_remaining_ms(lease) == 0);
+
+    OK(dlm_lock_acquire(same, NULL, &second, &error));
+    CHECK(dlm_lease_fence(second) > fence);
+    /* Frees in any order; the last one releases. */
+    dlm_manager_free(manager);
+    dlm_manager_free(other);
+    dlm_lock_free(same);
+    OK(dlm_lease_check(second, &error));
+    dlm_lease_free(second);
+    dlm_lease_free(lease);
+    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    dlm_lock_free(lock);
+    dlm_lease_free(lease);
+}
+
+static void tells_what_is_stale(const char *uri)
+{
+    struct dlm_manager *manager = opened(uri, "stale");
+    struct dlm_lock *lock;
+    struct dlm_lease *lease;
+    struct dlm_cancel *cancel = dlm_cancel_new();
+    struct dlm_error *kept;
+
+    OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));
+    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    dlm_lease_free(lease);
+    EXPECT(DLM_CLOSED, dlm_lease_check(lease, &error));
+    EXPECT(DLM_CLOSED, dlm_lease_release(lease, NULL, &error));
+    CHECK(dlm_lease_fence(lease) == 0 && dlm_lease_remaining_ms(lease) == 0);
+    dlm_lease_free(lease);
+    /* One type for another, and what was never a handle. */
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_check((struct dlm_lease *)(void *)lock, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_check((struct dlm_lease *)(void *)&lease, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_check((struct dlm_lease *)1, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_check((struct dlm_lease *)UINTPTR_MAX, &error));
+    dlm_lock_free((struct dlm_lock *)(void *)manager);
+
+    dlm_cancel_free(cancel);
+    EXPECT(DLM_CLOSED, dlm_cancel_trigger(cancel, &error));
+    EXPECT(DLM_CLOSED, dlm_lock_acquire(lock, cancel, &lease, &error));
+
+    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    OK(dlm_manager_close(manager, &error));
+    OK(dlm_manager_close(manager, &error));
+    EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
+    EXPECT(DLM_CLOSED, dlm_lease_renew(lease, DLM_DEFAULT, &error));
+    dlm_lease_free(lease);
+    EXPECT(DLM_CLOSED, dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    dlm_lock_free(lock);
+    dlm_manager_free(manager);
+    CHECK(dlm_manager_close(manager, &kept) == DLM_CLOSED);
+    dlm_error_free(kept);
+    CHECK(strcmp(dlm_error_message(kept), "no error") == 0);
+    dlm_error_free(kept);
+}
+
+struct waiter {
+    struct dlm_lock *lock;
+    struct dlm_cancel *cancel;
+    enum dlm_status status;
+};
+
+static void *wait_for_it(void *argument)
+{
+    struct waiter *waiter = argument;
+    struct dlm_lease *lease;
+    waiter->status = dlm_lock_acquire_within(waiter->lock, DLM_DEFAULT, DLM_FOREVER, waiter->cancel, &lease, NULL);
+    dlm_lease_free(lease);
+    return NULL;
+}
+
+static void wait_until(struct dlm_manager *manager, uint64_t waiting)
+{
+    struct dlm_stats stats = {0, 0};
+    int i;
+    for (i = 0; i < 30000 && stats.threads_waiting != waiting; i++) {
+        sleep_us(1000);
+        OK(dlm_manager_stats(manager, &stats, sizeof stats, &error));
+    }
+    CHECK(stats.threads_waiting == waiting);
+}
+
+static void ends_waits(const char *uri)
+{
+    struct dlm_manager *manager = opened(uri, "waits");
+    struct dlm_lock *lock;
+    struct dlm_lease *lease;
+    struct waiter cancelled = {0}, closed = {0}, orphan = {0};
+    pthread_t threads[3];
+
+    OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));
+    OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &cancelled.lock, &error));
+    closed.lock = lock;
+    OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &orphan.lock, &error));
+    cancelled.cancel = dlm_cancel_new();
+    OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    CHECK(pthread_create(&threads[0], NULL, wait_for_it, &cancelled) == 0);
+    CHECK(pthread_create(&threads[1], NULL, wait_for_it, &closed) == 0);
+    CHECK(pthread_create(&threads[2], NULL, wait_for_it, &orphan) == 0);
+    wait_until(manager, 3);
+    /* Freed under a waiter: it waits on. */
+    dlm_lock_free(orphan.lock);
+    OK(dlm_cancel_trigger(cancelled.cancel, &error));
+    CHECK(pthread_join(threads[0], NULL) == 0);
+    CHECK(cancelled.status == DLM_CANCELLED);
+    wait_until(manager, 2);
+    OK(dlm_manager_close(manager, &error));
+    CHECK(pthread_join(threads[1], NULL) == 0);
+    CHECK(pthread_join(threads[2], NULL) == 0);
+    CHECK(closed.status == DLM_CLOSED && orphan.status == DLM_CLOSED);
+    dlm_cancel_free(cancelled.cancel);
+    dlm_lock_free(cancelled.lock);
+    dlm_lock_free(lock);
+    dlm_lease_free(lease);
+    dlm_manager_free(manager);
+}
+
+static void writes_as_many_numbers_as_asked(const char *uri)
+{
+    struct dlm_manager *manager = opened(uri, "numbers");
+    uint64_t numbers[8];
+    memset(numbers, 0xee, sizeof numbers);
+    /* A program older than the library, one newer, and nonsense. */
+    OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 8, &error));
+    CHECK(numbers[0] == 0 && numbers[1] != 0);
+    OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 56, &error));
+    CHECK(numbers[6] == 0 && numbers[7] != 0);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 12, &error));
+    dlm_manager_free(manager);
+}
+
+static void writes_outputs_wherever_they_are(const char *uri)
+{
+    char memory[sizeof(void *) + 1];
+    struct dlm_manager *manager;
+    CHECK(dlm_manager_open(uri, NULL, (struct dlm_manager **)(void *)(memory + 1), NULL) == DLM_INVALID_ARGUMENT);
+    memcpy(&manager, memory + 1, sizeof manager);
+    CHECK(manager == NULL);
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 2);
+    OK(dlm_abi_check(DLM_ABI, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_abi_check(DLM_ABI + 1, &error));
+    CHECK(strcmp(dlm_version(), DLM_VERSION) == 0);
+    CHECK(strcmp(dlm_status_name(DLM_LEASE_LOST), "LEASE_LOST") == 0);
+    CHECK(strcmp(dlm_status_name(-1), "UNKNOWN") == 0);
+    refuses_what_is_wrong(argv[1]);
+    holds_renews_and_releases(argv[1]);
+    tells_what_is_stale(argv[1]);
+    ends_waits(argv[1]);
+    writes_as_many_numbers_as_asked(argv[1]);
+    writes_outputs_wherever_they_are(argv[1]);
+    CHECK(dlm_handles_open() == 0);
+    return 0;
+}

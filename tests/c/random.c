@@ -1,0 +1,365 @@
+/* Random sequences of calls with handles good, freed, freed twice, of the wrong type and NULL: the library
+ * tells which, never crashes and leaks nothing.
+ *
+ *   random URI SEQUENCES SEED */
+#define _POSIX_C_SOURCE 200809L
+#include "check.h"
+
+#include <pthread.h>
+
+enum { SLOTS = 2, CALLS = 24, WAIT_EVERY = 64 };
+
+/* A handle that was made at some time, and whether it was freed since. */
+struct slot {
+    void *handle;
+    bool alive;
+};
+
+static struct slot managers[SLOTS], locks[SLOTS], leases[SLOTS], cancels[SLOTS], options[SLOTS], ids[SLOTS],
+    keys[SLOTS];
+static uint64_t state, told_stale, worked;
+static const char *store;
+static struct dlm_error *error;
+
+static uint64_t below(uint64_t bound)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state % bound;
+}
+
+static struct slot *any(struct slot *slots) { return &slots[below(SLOTS)]; }
+
+/* What a call with this handle may answer. */
+static void judge(const struct slot *slot, enum dlm_status status)
+{
+    CHECK(status != DLM_PANIC && status != DLM_INTERNAL_ERROR && status != DLM_FORKED);
+    if (slot->handle == NULL)
+        CHECK(status == DLM_INVALID_ARGUMENT);
+    else if (!slot->alive)
+        CHECK(status == DLM_CLOSED);
+    CHECK((error != NULL) == (status != DLM_OK));
+    told_stale += status == DLM_CLOSED;
+    worked += status == DLM_OK;
+    if (below(2))
+        dlm_error_free(error);
+    CHECK(error == NULL || dlm_error_message(error) != NULL);
+    dlm_error_free(error);
+    error = NULL;
+}
+
+static void put(struct slot *slots, void *handle)
+{
+    size_t i;
+    CHECK(handle != NULL);
+    for (i = 0; i < SLOTS; i++) {
+        if (!slots[i].alive) {
+            slots[i].handle = handle;
+            slots[i].alive = true;
+            return;
+        }
+    }
+    abort();
+}
+
+static bool full(const struct slot *slots)
+{
+    size_t i;
+    for (i = 0; i < SLOTS; i++)
+        if (!slots[i].alive)
+            return false;
+    return true;
+}
+
+static void make(void)
+{
+    struct slot *from;
+    struct dlm_manager *manager;
+    struct dlm_lock *lock;
+    struct dlm_lease *lease;
+    struct slot given = {(void *)1, true};
+    enum dlm_status status;
+    const char *names[] = {"a", "b", "", "\xff"};
+
+    switch (below(7)) {
+    case 0:
+        if (full(managers))
+            return;
+        from = any(options);
+        status = dlm_manager_open(store, from->handle, &manager, &error);
+        if (status == DLM_OK)
+            put(managers, manager);
+        judge(from->handle ? from : &given, status);
+        return;
+    case 1:
+        if (full(locks))
+            return;
+        from = any(managers);
+        status = dlm_manager_lock(from->handle, names[below(4)], (int32_t)below(4), &lock, &error);
+        if (status == DLM_OK)
+            put(locks, lock);
+        judge(from, status);
+        return;
+    case 2:
+        if (full(leases))
+            return;
+        from = any(locks);
+        if (below(2)) {
+            status = dlm_lock_try_acquire(from->handle, (int64_t)below(4000) - 3, &lease, &error);
+        } else {
+            struct slot *cancel = any(cancels);
+            status = dlm_lock_acquire_within(from->handle, DLM_DEFAULT, below(32) == 0, cancel->handle, &lease,
+                                             &error);
+            if (from->alive && cancel->handle && !cancel->alive)
+                CHECK(status == DLM_CLOSED);
+        }
+        if (status == DLM_OK)
+            put(leases, lease);
+        judge(from, status);
+        return;
+    case 3:
+        if (!full(cancels))
+            put(cancels, dlm_cancel_new());
+        return;
+    case 4:
+        if (!full(options))
+            put(options, dlm_options_new());
+        return;
+    case 5:
+        if (!full(ids))
+            put(ids, dlm_id_lock_new());
+        return;
+    default:
+        if (!full(keys))
+            put(keys, dlm_key_lock_new());
+    }
+}
+
+static void use(void)
+{
+    struct slot *slot;
+    struct dlm_stats stats;
+    const char *words[] = {"purpose", "retry", "x", "2s"};
+    uint64_t many[3];
+    bool freed;
+    int fd, i;
+
+    switch (below(16)) {
+    case 0:
+        slot = any(leases);
+        judge(slot, dlm_lease_check(slot->handle, &error));
+        return;
+    case 1:
+        slot = any(leases);
+        judge(slot, dlm_lease_release(slot->handle, below(2) ? &freed : NULL, &error));
+        return;
+    case 2:
+        slot = any(leases);
+        judge(slot, dlm_lease_renew(slot->handle, (int64_t)below(9000) - 3, &error));
+        return;
+    case 3:
+        slot = any(leases);
+        judge(slot, dlm_lease_lost_fd(slot->handle, &fd, &error));
+        return;
+    case 4:
+        slot = any(leases);
+        CHECK((dlm_lease_fence(slot->handle) != 0) == slot->alive);
+        CHECK(slot->alive || dlm_lease_remaining_ms(slot->handle) == 0);
+        return;
+    case 5:
+        slot = any(managers);
+        judge(slot, dlm_manager_stats(slot->handle, &stats, sizeof stats, &error));
+        return;
+    case 6:
+        slot = any(managers);
+        judge(slot, dlm_manager_initialize(slot->handle, &error));
+        return;
+    case 7:
+        slot = any(managers);
+        if (below(4) == 0)
+            judge(slot, dlm_manager_close(slot->handle, &error));
+        return;
+    case 8:
+        slot = any(cancels);
+        judge(slot, dlm_cancel_trigger(slot->handle, &error));
+        return;
+    case 9:
+        slot = any(options);
+        judge(slot, dlm_options_set(slot->handle, words[below(3)], words[below(4)], &error));
+        return;
+    case 10:
+    case 11:
+        slot = any(ids);
+        judge(slot, dlm_id_lock_acquire(slot->handle, below(3), below(32) == 0, &error));
+        return;
+    case 12:
+        slot = any(ids);
+        judge(slot, dlm_id_lock_release(slot->handle, below(3), &error));
+        return;
+    case 13:
+        slot = any(ids);
+        for (i = 0; i < 3; i++)
+            many[i] = below(4);
+        if (below(2))
+            judge(slot, dlm_id_lock_acquire_many(slot->handle, many, (size_t)below(4), 0, &error));
+        else
+            judge(slot, dlm_id_lock_release_many(slot->handle, many, (size_t)below(4), &error));
+        return;
+    case 14:
+        slot = any(keys);
+        judge(slot, dlm_key_lock_acquire(slot->handle, "abc", (size_t)below(4), 0, &error));
+        return;
+    default:
+        slot = any(keys);
+        judge(slot, dlm_key_lock_release(slot->handle, "abc", (size_t)below(4), &error));
+        CHECK(slot->alive || dlm_key_lock_count(slot->handle) == 0);
+    }
+}
+
+/* Of a handle that may have been freed before: nothing happens then. */
+static void let_go(struct slot *slots, size_t at, void (*free_it)(struct slot *))
+{
+    free_it(&slots[at]);
+    slots[at].alive = false;
+}
+
+static void free_manager(struct slot *slot) { dlm_manager_free(slot->handle); }
+static void free_lock(struct slot *slot) { dlm_lock_free(slot->handle); }
+static void free_lease(struct slot *slot) { dlm_lease_free(slot->handle); }
+static void free_cancel(struct slot *slot) { dlm_cancel_free(slot->handle); }
+static void free_options(struct slot *slot) { dlm_options_free(slot->handle); }
+static void free_ids(struct slot *slot) { dlm_id_lock_free(slot->handle); }
+static void free_keys(struct slot *slot) { dlm_key_lock_free(slot->handle); }
+
+static const struct {
+    struct slot *slots;
+    void (*free_it)(struct slot *);
+} kinds[] = {{managers, free_manager}, {locks, free_lock}, {leases, free_lease}, {cancels, free_cancel},
+             {options, free_options}, {ids, free_ids},     {keys, free_keys}};
+
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static void drop_one(void)
+{
+    uint64_t kind = below(KINDS), other = below(KINDS);
+    if (below(8) == 0 && other != kind) {
+        /* Of the wrong type: nothing happens. */
+        kinds[other].free_it(any(kinds[kind].slots));
+        return;
+    }
+    let_go(kinds[kind].slots, below(SLOTS), kinds[kind].free_it);
+}
+
+struct waiter {
+    void *lock, *cancel, *ids;
+    enum dlm_status lease_status, id_status;
+};
+
+static void *wait_for_lease(void *argument)
+{
+    struct waiter *waiter = argument;
+    struct dlm_lease *lease;
+    waiter->lease_status =
+        dlm_lock_acquire_within(waiter->lock, DLM_DEFAULT, DLM_FOREVER, waiter->cancel, &lease, NULL);
+    dlm_lease_free(lease);
+    return NULL;
+}
+
+static void *wait_for_id(void *argument)
+{
+    struct waiter *waiter = argument;
+    waiter->id_status = dlm_id_lock_acquire(waiter->ids, 1, DLM_FOREVER, NULL);
+    return NULL;
+}
+
+/* Everything is freed while two threads wait, in any order. */
+static void free_under_waiters(void)
+{
+    struct dlm_manager *manager;
+    struct dlm_lock *lock;
+    struct dlm_lease *held;
+    struct waiter waiter = {0};
+    pthread_t threads[2];
+    char uri[4096];
+    bool cancelled = below(2);
+
+    snprintf(uri, sizeof uri, "%s?client=waiters", store);
+    CHECK(dlm_manager_open(uri, NULL, &manager, NULL) == DLM_OK);
+    CHECK(dlm_manager_lock(manager, "w", DLM_LEVEL_XDC, &lock, NULL) == DLM_OK);
+    CHECK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &held, NULL) == DLM_OK);
+    waiter.lock = lock;
+    waiter.cancel = dlm_cancel_new();
+    waiter.ids = dlm_id_lock_new();
+    CHECK(dlm_id_lock_acquire(waiter.ids, 1, 0, NULL) == DLM_OK);
+    CHECK(pthread_create(&threads[0], NULL, wait_for_lease, &waiter) == 0);
+    CHECK(pthread_create(&threads[1], NULL, wait_for_id, &waiter) == 0);
+    sleep_us((long)below(300));
+    dlm_lock_free(lock);
+    if (cancelled)
+        CHECK(dlm_cancel_trigger(waiter.cancel, NULL) == DLM_OK);
+    else
+        CHECK(dlm_manager_close(manager, NULL) == DLM_OK);
+    dlm_manager_free(manager);
+    dlm_cancel_free(waiter.cancel);
+    dlm_id_lock_free(waiter.ids);
+    dlm_id_lock_free(waiter.ids);
+    CHECK(pthread_join(threads[0], NULL) == 0);
+    CHECK(pthread_join(threads[1], NULL) == 0);
+    /* CLOSED also where the thread came after its handles were freed. */
+    CHECK(waiter.lease_status == DLM_CLOSED || (cancelled && waiter.lease_status == DLM_CANCELLED));
+    CHECK(waiter.id_status == DLM_CLOSED);
+    dlm_lease_free(held);
+}
+
+/* One good handle of each type, so that calls have something to work with. */
+static void begin(void)
+{
+    struct dlm_manager *manager;
+    struct dlm_lock *lock;
+    size_t k;
+    for (k = 0; k < KINDS; k++)
+        memset(kinds[k].slots, 0, SLOTS * sizeof(struct slot));
+    put(options, dlm_options_new());
+    CHECK(dlm_options_set(options[0].handle, "client", "random", NULL) == DLM_OK);
+    CHECK(dlm_manager_open(store, options[0].handle, &manager, NULL) == DLM_OK);
+    put(managers, manager);
+    CHECK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, NULL) == DLM_OK);
+    put(locks, lock);
+    put(cancels, dlm_cancel_new());
+    put(ids, dlm_id_lock_new());
+    put(keys, dlm_key_lock_new());
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long sequences, sequence, call, i, k;
+
+    CHECK(argc == 4);
+    store = argv[1];
+    sequences = strtoul(argv[2], NULL, 10);
+    state = strtoull(argv[3], NULL, 10) | 1;
+    for (sequence = 0; sequence < sequences; sequence++) {
+        begin();
+        for (call = 0; call < CALLS; call++) {
+            uint64_t what = below(8);
+            if (what < 3)
+                make();
+            else if (what < 7)
+                use();
+            else
+                drop_one();
+        }
+        if (sequence % WAIT_EVERY == 0)
+            free_under_waiters();
+        for (k = 0; k < KINDS; k++)
+            for (i = 0; i < SLOTS; i++)
+                let_go(kinds[k].slots, i, kinds[k].free_it);
+        CHECK(dlm_handles_open() == 0);
+    }
+    /* That all this was not one refusal after another. */
+    CHECK(worked > sequences && told_stale > sequences / 10);
+    printf("%lu sequences, %llu calls worked, %llu were told of a stale handle\n", sequences,
+           (unsigned long long)worked, (unsigned long long)told_stale);
+    return 0;
+}

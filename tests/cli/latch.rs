@@ -1,0 +1,115 @@
+//! `dlm latch`: counts that processes share.
+
+use super::support::patience::until;
+use super::{Shell, is_running};
+use rustix::process::{Pid, Signal};
+
+#[test]
+fn a_latch_opens_for_whoever_waits_when_all_have_come() {
+    let shell = Shell::new();
+    shell.run(&["latch", "create", "loaded", "2"]).ok();
+    let waiting = shell.start(&["latch", "await", "loaded"]);
+    for left in ["2", "1"] {
+        assert_eq!(shell.run(&["latch", "count", "loaded"]).ok().out, format!("{left}\n"));
+        assert_eq!(shell.run(&["latch", "down", "loaded"]).ok().out, "");
+    }
+    assert_eq!(waiting.finish().ok().out, "");
+    assert_eq!(shell.json(&["--json", "latch", "await", "loaded"])["open"], true);
+    assert_eq!(shell.json(&["--json", "latch", "count", "loaded"])["count"], 0);
+    shell.run(&["latch", "up", "loaded"]).ok();
+    assert_eq!(shell.json(&["--json", "latch", "count", "loaded"])["open"], false);
+}
+
+#[test]
+fn a_latch_that_is_not_open_in_time_is_75() {
+    let shell = Shell::new();
+    shell.run(&["latch", "create", "loaded", "2"]).ok();
+    let line = shell.run(&["latch", "await", "--timeout", "100ms", "loaded"]).fails_with(75);
+    assert!(line.contains("loaded") && line.contains("--timeout"), "{line}");
+    let done = shell.run(&["latch", "await", "--timeout", "0s", "--json", "loaded"]);
+    let told: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&told["open"], done.status.code()), (&false.into(), Some(75)));
+}
+
+#[test]
+fn a_latch_that_exists_is_73_and_one_that_does_not_66() {
+    let shell = Shell::new();
+    shell.run(&["latch", "create", "a", "2"]).ok();
+    shell.run(&["latch", "create", "a", "5"]).fails_with(73);
+    assert_eq!(shell.run(&["latch", "count", "a"]).ok().out, "2\n", "it was added to");
+    for verb in ["down", "up", "count", "pending", "await"] {
+        shell.run(&["latch", verb, "b"]).fails_with(66);
+    }
+    shell.run(&["latch", "create", "--ttl", "1ms", "b", "1"]).ok();
+    until("it has expired", || shell.run(&["latch", "count", "b"]).status.code() == Some(66));
+}
+
+#[test]
+fn participants_count_once_and_those_missing_are_named() {
+    let shell = Shell::new();
+    shell.run(&["latch", "create", "loaded", "--for", "b", "--for", "a"]).ok();
+    assert_eq!(shell.run(&["latch", "pending", "loaded"]).ok().out, "a\nb\n");
+    for counted in [true, false, false] {
+        let told = shell.json(&["--json", "latch", "down", "--as", "a", "loaded"]);
+        assert_eq!(told["counted"], counted);
+    }
+    let told = shell.json(&["--json", "latch", "pending", "loaded"]);
+    assert_eq!((&told["pending"], &told["arrived"]), (&["b"][..].into(), &["a"][..].into()));
+    shell.run(&["latch", "down", "--as", "b", "loaded"]).ok();
+    assert_eq!(shell.run(&["latch", "pending", "loaded"]).ok().out, "");
+    shell.run(&["latch", "await", "loaded"]).ok();
+}
+
+#[test]
+fn each_farm_counts_for_itself_and_xdc_reads_the_sum() {
+    let shell = Shell::new();
+    for (farm, count) in [("dc1", "1"), ("dc2", "2")] {
+        shell.run(&["--farm", farm, "latch", "create", "a", count]).ok();
+    }
+    let count = |farm, level| shell.run(&["--farm", farm, "latch", "count", "--level", level, "a"]).ok().out;
+    assert_eq!([count("dc1", "dc"), count("dc2", "dc"), count("dc1", "xdc")], ["1\n", "2\n", "3\n"]);
+    shell.run(&["--store", "hbase+thrift://127.0.0.1:1/t", "latch", "count", "a"]).fails_with(64);
+}
+
+#[test]
+fn bad_input_for_a_latch_is_64() {
+    let shell = Shell::new();
+    let long = "x".repeat(256);
+    let cases: &[&[&str]] = &[
+        &[],
+        &["create", "a"],
+        &["create", "a", "1", "--for", "x"],
+        &["create", "a", "many"],
+        &["create", "a", "--", "-1"],
+        &["create", "a", "--for", "x", "--for", "x"],
+        &["create", "a", "--for", &long],
+        &["create", "a", "1", "--ttl", "0s"],
+        &["create", "", "1"],
+        &["down", "a", "--as", ""],
+        &["await", "a", "--poll", "1ms"],
+        &["await", "a", "--timeout", "soon"],
+        &["count", "a", "--level", "all"],
+    ];
+    for args in cases {
+        shell.run(&[&["latch"], *args].concat()).fails_with(64);
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_latch() {
+    let shell = Shell::new();
+    shell.run(&["latch", "create", "a", "1"]).ok();
+    for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let mut waiting = shell.start(&["latch", "await", "a"]);
+        let pid = Pid::from_raw(waiting.child().id() as i32).unwrap();
+        // Sent when it catches signals: it has the thread then that hands them on.
+        until("it waits", || {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+            let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+            names.into_iter().any(|name| name.starts_with("dlm-watcher"))
+        });
+        waiting.signal(signal);
+        waiting.finish().ends_with(status);
+        assert!(!is_running(pid));
+    }
+}

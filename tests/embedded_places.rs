@@ -1,0 +1,143 @@
+//! Where an embedded store may lie: in directories of the user's own that nobody else can change.
+#![cfg(feature = "embedded")]
+
+mod support {
+    pub(crate) mod embedded;
+    pub(crate) mod role;
+    pub(crate) mod skip;
+}
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dlm::store::EmbeddedStore;
+use dlm::{Code, Result};
+use support::embedded::{TTL, grant, name, open};
+use support::role::{self, process, process_of};
+use support::skip::skipped;
+
+/// Where a process of these tests starts.
+#[test]
+#[ignore = "a process of the tests"]
+fn role() {
+    let Some((role, dir)) = role::asked() else { return };
+    match role.as_str() {
+        "default in temp" => assert_eq!(open_default().unwrap().parent(), Some(dir.as_path())),
+        "default in run" => assert_eq!(open_default().unwrap(), dir.join("run/dlm")),
+        "default refused" => assert_eq!(open_default().unwrap_err().code(), Code::ConnectionError),
+        "be refused" => be_refused(&dir),
+        "be served" => be_served(&dir),
+        role => panic!("no role {role:?}"),
+    }
+}
+
+#[test]
+fn a_directory_others_may_write_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sto\nre");
+    fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
+    let error = EmbeddedStore::open(&path).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError);
+    assert!(error.to_string().contains("chmod"), "{error}");
+    assert!(!error.chain().contains('\n'), "a path forged a line: {error}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    EmbeddedStore::open(&path).unwrap();
+}
+
+#[test]
+fn what_is_made_is_for_the_owner_only() {
+    let (dir, _store) = open();
+    let mut seen = 0;
+    let mut pending = vec![dir.path().join("store")];
+    while let Some(path) = pending.pop() {
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o600 }, "{path:?}");
+        if path.is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        seen += 1;
+    }
+    assert!(seen >= 7, "only {seen} files looked at");
+}
+
+#[test]
+fn the_default_place_is_the_users_own_and_never_one_that_someone_else_prepared() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = |role: &str, runtime_dir: Option<&Path>| {
+        let mut command = process(role, dir.path());
+        command.env("TMPDIR", dir.path()).env_remove("XDG_RUNTIME_DIR");
+        runtime_dir.map(|dir| command.env("XDG_RUNTIME_DIR", dir));
+        command.status().unwrap().success()
+    };
+    let taken = dir.path().join(format!("dlm-{}", rustix::process::geteuid().as_raw()));
+    assert!(ran("default in temp", None));
+    assert_eq!(fs::metadata(&taken).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert!(ran("default in temp", Some(Path::new("relative"))));
+    assert!(ran("default in temp", Some(&dir.path().join("missing"))));
+    let runtime_dir = dir.path().join("run");
+    fs::create_dir(&runtime_dir).unwrap();
+    assert!(ran("default in run", Some(&runtime_dir)));
+    fs::set_permissions(&taken, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(ran("default refused", None));
+    fs::remove_dir_all(&taken).unwrap();
+    std::os::unix::fs::symlink(&runtime_dir, &taken).unwrap();
+    assert!(ran("default refused", None));
+    fs::remove_file(&taken).unwrap();
+    fs::write(&taken, "").unwrap();
+    assert!(ran("default refused", None));
+}
+
+fn open_default() -> Result<PathBuf> {
+    let path = EmbeddedStore::default_path()?;
+    EmbeddedStore::open(&path)?;
+    Ok(path)
+}
+
+#[test]
+fn a_file_in_place_of_the_directory_is_an_error_not_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("store"), "").unwrap();
+    assert_eq!(EmbeddedStore::open(&dir.path().join("store")).unwrap_err().code(), Code::ConnectionError);
+}
+
+#[test]
+fn another_users_directory_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", "only root can become another user");
+    }
+    let (dir, store) = open();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // The binary may lie where the other user cannot reach it. Copied by a process: the children that
+    // other tests are starting would keep a file open that is written here, and then it cannot be run.
+    let binary = dir.path().join("test");
+    let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
+    assert!(copied.success());
+    let as_nobody = |role: &str, dir: &Path| {
+        let mut command = process_of(&binary, role, dir);
+        command.uid(65_534).gid(65_534).status().unwrap().success()
+    };
+    assert!(as_nobody("be refused", dir.path()));
+    drop(store);
+    let theirs = dir.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).unwrap();
+    assert!(as_nobody("be served", &theirs));
+    let error = EmbeddedStore::open(&theirs.join("store")).unwrap_err();
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+}
+
+fn be_refused(dir: &Path) {
+    let error = EmbeddedStore::open(&dir.join("store")).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{error}");
+    assert!(error.to_string().contains("belongs to user 0"), "{error}");
+}
+
+fn be_served(dir: &Path) {
+    let store = EmbeddedStore::open(&dir.join("store")).unwrap();
+    assert!(grant(&store, &name("a"), TTL).is_some());
+}

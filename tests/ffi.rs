@@ -1,0 +1,308 @@
+//! The C interface from outside: programs in C and C++, built with several compilers against both
+//! libraries, run as they are, under AddressSanitizer and under valgrind.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+mod support {
+    pub(crate) mod c;
+    pub(crate) mod skip;
+}
+
+use support::c::{self, Link};
+use support::skip::skipped;
+
+/// Programs in `tests/c`, and the arguments with which they run beside the store.
+const C: [(&str, &[&str]); 9] = [
+    ("locks", &[]),
+    ("latches", &[]),
+    ("ids", &[]),
+    ("lost", &[]),
+    ("waiting", &[]),
+    ("forks", &[]),
+    ("log", &[]),
+    ("signals", &[]),
+    ("random", &["2000", "42"]),
+];
+
+fn source(name: &str) -> PathBuf {
+    c::root().join("tests/c").join(name)
+}
+
+/// A directory, and a store in it.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn store(&self) -> String {
+        format!("embedded:{}", self.dir.path().join("store").display())
+    }
+
+    fn c(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
+        let out = self.dir.path().join(format!("{name}-{compiler}"));
+        let mut command = Command::new(compiler);
+        command.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"]).args(flags);
+        command.arg(source(name).with_extension("c")).arg("-o").arg(&out);
+        c::run(link.add_to(&mut command)).unwrap();
+        out
+    }
+
+    fn cpp(&self, compiler: &str, link: Link, flags: &[&str]) -> PathBuf {
+        let out = self.dir.path().join(format!("tour-{compiler}"));
+        let mut command = Command::new(compiler);
+        command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"]).args(flags);
+        command.args([source("tour.cpp"), source("more.cpp")]).arg("-o").arg(&out);
+        c::run(link.add_to(&mut command)).unwrap();
+        out
+    }
+
+    fn run(&self, program: &Path, args: &[&str]) {
+        c::run(c::with_library(&mut Command::new(program)).arg(self.store()).args(args)).unwrap();
+    }
+}
+
+/// Whether the test can go on.
+fn has(tool: &str) -> bool {
+    let found = c::run(Command::new(tool).arg("--version"));
+    if let Err(failure) = &found {
+        skipped(tool, failure);
+    }
+    found.is_ok()
+}
+
+#[test]
+fn c_programs_run_with_the_shared_library() {
+    run_all("gcc", Link::Shared);
+}
+
+#[test]
+fn c_programs_run_with_the_static_library_linked_as_the_readme_says() {
+    run_all("clang", Link::Static);
+}
+
+fn run_all(compiler: &str, link: Link) {
+    let place = Place::new();
+    for (name, args) in C.iter().filter(|_| has(compiler)) {
+        place.run(&place.c(compiler, name, link, &[]), args);
+    }
+}
+
+#[test]
+fn cpp_programs_run_with_both_libraries() {
+    for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
+        for link in [Link::Shared, Link::Static] {
+            let place = Place::new();
+            place.run(&place.cpp(compiler, link, &[]), &[]);
+        }
+    }
+}
+
+/// The library itself is not instrumented here: what it hands to C is seen, and what it leaks.
+#[test]
+fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"];
+    let place = Place::new();
+    // This sanitizer's own memory allocator may be locked in a forked child (GCC 12): it hangs there.
+    for (name, args) in C.iter().filter(|(name, _)| *name != "forks") {
+        place.run(&place.c("gcc", name, Link::Static, &flags), args);
+    }
+    place.run(&place.cpp("g++", Link::Static, &flags), &[]);
+}
+
+#[test]
+fn no_c_or_cpp_program_is_reported_by_valgrind() {
+    if !has("valgrind") || !has("gcc") || !has("g++") {
+        return;
+    }
+    let place = Place::new();
+    let mut programs = vec![(place.cpp("g++", Link::Shared, &[]), &[] as &[&str])];
+    for name in ["locks", "latches", "ids", "lost", "log"] {
+        programs.push((place.c("gcc", name, Link::Shared, &[]), &[]));
+    }
+    programs.push((place.c("gcc", "random", Link::Shared, &[]), &["100", "42"]));
+    for (program, args) in programs {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["-q", "--error-exitcode=9", "--fair-sched=yes", "--leak-check=full"]);
+        // Rust keeps pointers into the middle of its own blocks, which valgrind calls "possibly lost".
+        valgrind.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+        c::run(c::with_library(&mut valgrind).arg(program).arg(place.store()).args(args)).unwrap();
+    }
+}
+
+#[test]
+fn a_hundred_thousand_random_sequences_of_calls_neither_crash_nor_leak() {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.c("gcc", "random", Link::Static, &["-O2"]);
+    let seeds = ["1", "20250131", "77", "9000"];
+    let runs = seeds.map(|seed| {
+        let mut command = Command::new(&program);
+        let name = format!("dlm-test-{seed}");
+        let run = move || c::run(command.args(["memory:", "25000", seed])).unwrap();
+        std::thread::Builder::new().name(name).spawn(run).unwrap()
+    });
+    for run in runs {
+        run.join().unwrap();
+    }
+}
+
+/// `tests/c/abi0` is never changed: a program and the header it was built with.
+#[test]
+fn a_program_of_an_older_header_works_with_this_library() {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    for link in [Link::Shared, Link::Static] {
+        let program = place.dir.path().join("old");
+        let mut gcc = Command::new("gcc");
+        // Before the directory that `link` adds.
+        gcc.args(["-std=c99", "-g", "-I"])
+            .arg(source("abi0"))
+            .arg(source("abi0/program.c"))
+            .arg("-o")
+            .arg(&program);
+        c::run(link.add_to(&mut gcc)).unwrap();
+        place.run(&program, &[]);
+    }
+}
+
+/// What a program was compiled against: constants, numbers of statuses, types of functions.
+#[test]
+fn no_declaration_of_an_older_header_has_changed() {
+    let declared = |header: &str| -> Vec<String> {
+        let code = header.split_once("*/").unwrap().1.lines().filter(|line| !line.trim().starts_with("//"));
+        let code =
+            code.filter(|line| !line.starts_with("#define DLM_VERSION")).collect::<Vec<_>>().join("\n");
+        // A statement, an entry of an enum, a constant.
+        let parts = code.split([';', '{', '}']).flat_map(|part| part.split("\n\n"));
+        let parts =
+            parts.flat_map(|part| if part.contains('(') { vec![part] } else { part.split('\n').collect() });
+        parts
+            .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+            .filter(|it| !it.is_empty())
+            .collect()
+    };
+    let old = fs::read_to_string(source("abi0/dlm.h")).unwrap();
+    let new = declared(&fs::read_to_string(c::root().join("include/dlm.h")).unwrap());
+    let old = declared(&old);
+    assert!(old.len() > 100, "{old:?}");
+    for declaration in old {
+        assert!(new.contains(&declaration), "{declaration}");
+    }
+}
+
+/// Pointers that may be NULL, by the name of the argument, or of the function and the argument.
+const NULL_ALLOWED: [&str; 10] = [
+    "error_out",
+    "freed_out",
+    "created_out",
+    "counted_out",
+    "dlm_manager_open options",
+    "dlm_lock_acquire cancel",
+    "dlm_lock_acquire_within cancel",
+    "dlm_latch_await_open cancel",
+    "dlm_log_to callback",
+    "dlm_log_to user",
+];
+
+/// Made from the header: every function with each of its pointers NULL, then with all of them.
+#[test]
+fn every_function_answers_null_for_every_pointer() {
+    if !has("gcc") {
+        return;
+    }
+    let mut calls = String::new();
+    let mut count = 0;
+    for function in c::functions() {
+        let pointers: Vec<_> = (0..function.takes.len())
+            .filter(|&at| function.takes[at].0.contains('*') || function.takes[at].0.contains("callback"))
+            .collect();
+        let mut sets: Vec<Vec<usize>> = pointers.iter().map(|&at| vec![at]).collect();
+        sets.push(pointers);
+        for nulls in sets {
+            calls += &null_call(&function, &nulls);
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count}");
+    let place = Place::new();
+    let program = place.dir.path().join("nulls.c");
+    fs::write(&program, fs::read_to_string(source("nulls.c.in")).unwrap().replace("/* CALLS */", &calls))
+        .unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g", "-fsanitize=address,undefined"]);
+    gcc.arg("-I").arg(c::root().join("tests/c")).arg(&program).arg("-o").arg(program.with_extension("out"));
+    c::run(Link::Static.add_to(&mut gcc)).unwrap();
+    c::run(&mut Command::new(program.with_extension("out"))).unwrap();
+}
+
+fn null_call(function: &c::Function, nulls: &[usize]) -> String {
+    let name = &function.name;
+    let good = |(kind, argument): &(String, String)| -> String {
+        match (kind.as_str(), argument.as_str()) {
+            (_, "uri") => "\"memory:?client=c\"".into(),
+            ("const char *" | "const void *", _) => "\"purpose\"".into(),
+            ("const uint64_t *", _) => "many".into(),
+            ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
+            ("size_t", _) => "2".into(),
+            (_, "ttl_ms") => "DLM_DEFAULT".into(),
+            (_, "wait_ms" | "abi") => "0".into(),
+            ("const char *const *", _) => "texts".into(),
+            (_, "level" | "kind") => "2".into(),
+            ("int64_t", "count") => "1".into(),
+            ("uint64_t" | "int32_t", _) => "1".into(),
+            ("void *", "user") => "(void *)many".into(),
+            (_, "callback") => "heard".into(),
+            (_, argument) if argument.ends_with("_out") => {
+                format!("&out_{}", argument.trim_end_matches("_out"))
+            }
+            // With what can be released in it.
+            ("const struct dlm_id_lock *", _) if name.contains("_release") => "held_ids".into(),
+            ("const struct dlm_key_lock *", _) if name.contains("_release") => "held_keys".into(),
+            // One that is not made yet.
+            ("const struct dlm_latch *", _) if name.contains("_create") => "new_latch".into(),
+            (kind, _) => kind
+                .trim_start_matches("const ")
+                .trim_start_matches("struct dlm_")
+                .trim_end_matches(" *")
+                .into(),
+        }
+    };
+    let arguments: Vec<_> = function
+        .takes
+        .iter()
+        .enumerate()
+        .map(|(at, argument)| if nulls.contains(&at) { "NULL".into() } else { good(argument) })
+        .collect();
+    let call = format!("{name}({})", arguments.join(", "));
+    let refused = nulls.iter().map(|&at| &function.takes[at].1).any(|argument| {
+        !NULL_ALLOWED.contains(&argument.as_str())
+            && !NULL_ALLOWED.contains(&format!("{name} {argument}").as_str())
+    });
+    let mut text = String::from("    begin();\n");
+    let _ = match (function.returns.as_str(), refused) {
+        ("enum dlm_status", _) if name == "dlm_error_status" => {
+            writeln!(text, "    CHECK({call} == DLM_INVALID_ARGUMENT);")
+        }
+        ("enum dlm_status", true) => writeln!(text, "    CHECK({call} == DLM_INVALID_ARGUMENT);"),
+        ("enum dlm_status", false) => writeln!(text, "    CHECK({call} == DLM_OK);"),
+        ("void", _) => writeln!(text, "    {call};"),
+        (kind, _) if kind.contains("char *") => writeln!(text, "    CHECK({call} != NULL);"),
+        (kind, _) if kind.contains("struct") => writeln!(text, "    made({call}, \"{kind}\");"),
+        _ => writeln!(text, "    (void){call};"),
+    };
+    text + "    end();\n"
+}

@@ -1,0 +1,108 @@
+//! The Go package: its own tests, its example, its builds.
+
+use std::fs;
+use std::process::Command;
+
+mod support {
+    pub(crate) mod c;
+    pub(crate) mod go;
+    pub(crate) mod skip;
+}
+
+use support::c::{self, Link};
+use support::go;
+
+#[test]
+fn the_package_passes_its_tests_under_the_race_detector() {
+    if !go::has_go() {
+        return;
+    }
+    assert_eq!(c::run(go::tool("gofmt").args(["-l", "."])).unwrap(), "", "not formatted");
+    let tags = go::tags(Link::Static);
+    c::run(go::tool("go").args(["vet", tags, "./..."])).unwrap();
+    let tests = ["test", tags, "-race", "-count=1", "-v", "-timeout=300s", "./..."];
+    let output = c::run(go::tool("go").args(tests)).unwrap();
+    // What they have measured: see it with `--nocapture`.
+    output.lines().filter(|line| line.contains("_test.go:")).for_each(|line| println!("{}", line.trim()));
+    for shown in ["TestTwoProcessesExcludeEachOther", "TestACancelledCallReturnsAtOnce", "ExampleLatch"] {
+        assert!(output.contains(&format!("--- PASS: {shown} ")), "{shown} did not run:\n{output}");
+    }
+}
+
+#[test]
+fn programs_in_go_run_with_the_shared_library() {
+    if !go::has_go() {
+        return;
+    }
+    let tests = ["test", go::tags(Link::Shared), "-count=1", "-run=^Example", "."];
+    c::run(c::with_library(go::tool("go").args(tests))).unwrap();
+}
+
+#[test]
+fn the_example_takes_a_lock_and_gives_it_back() {
+    if !go::has_go() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    let program = dir.path().join("lock");
+    let mut build = go::tool("go");
+    build.args(["build", "-buildvcs=false", go::tags(Link::Static), "-o"]).arg(&program);
+    c::run(build.arg("./examples/lock")).unwrap();
+    for _ in 0..2 {
+        let output = c::run(Command::new(&program).arg(&store)).unwrap();
+        let steps: Vec<_> = output.lines().map(|line| line.split(" with fence ").next().unwrap()).collect();
+        assert_eq!(steps, ["step 0 written", "step 1 written", "step 2 written"], "{output}");
+    }
+}
+
+/// Everything in the README's section, done in a module of a user's.
+#[test]
+fn a_module_beside_a_clone_uses_the_package_as_the_readme_says() {
+    if !go::has_go() {
+        return;
+    }
+    let readme = include_str!("../README.md");
+    let section = readme.split("\n## In Go\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let block = |kind: &str| section.split(kind).nth(1).unwrap().split("```").next().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let module = dir.path().join("orders");
+    fs::create_dir(&module).unwrap();
+    std::os::unix::fs::symlink(c::root(), dir.path().join("dlm")).unwrap();
+    fs::write(module.join("main.go"), block("```go\n")).unwrap();
+    c::run(go::tool("go").current_dir(&module).args(["mod", "init", "orders"])).unwrap();
+    let mut ran = 0;
+    for line in block("```sh\n").lines() {
+        let line = line.split(" #").next().unwrap().trim();
+        if line.starts_with("cargo build ") {
+            continue; // it is what has built the library of this run
+        }
+        let mut words = line.split(' ');
+        let mut command = go::tool(words.next().unwrap());
+        command.args(words).current_dir(&module).env("GOFLAGS", "-buildvcs=false");
+        let output = c::run(command.env("DLM_STORE", format!("embedded:{}", dir.path().display()))).unwrap();
+        if line.starts_with("go run ") {
+            assert!(output.starts_with("writing with fence "), "{output}");
+        }
+        ran += 1;
+    }
+    assert_eq!(ran, 2, "{section}");
+}
+
+#[test]
+fn without_cgo_the_build_says_what_is_missing() {
+    if !go::has_go() {
+        return;
+    }
+    let failure = c::run(go::tool("go").arg("build").env("CGO_ENABLED", "0")).unwrap_err();
+    let complaints: Vec<_> = failure.lines().filter(|line| line.contains(".go:")).collect();
+    assert_eq!(complaints.len(), 1, "{failure}");
+    assert!(complaints[0].contains("set_CGO_ENABLED_to_1_and_install_a_C_compiler"), "{failure}");
+}
+
+#[test]
+fn a_static_build_links_the_systems_libraries_that_the_readme_lists() {
+    let source = fs::read_to_string(go::root().join("capi.go")).unwrap();
+    let line = source.lines().find_map(|line| line.strip_prefix("#cgo dlm_static LDFLAGS: -l:libdlm.a "));
+    assert_eq!(line.unwrap(), c::system_libraries().join(" "));
+}

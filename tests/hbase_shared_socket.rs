@@ -1,0 +1,208 @@
+//! Threads that share one socket to a RegionServer: whatever happens to the call of one, the others get
+//! their own replies and do not notice.
+#![cfg(feature = "hbase")]
+
+mod support {
+    pub(crate) mod fake;
+    pub(crate) mod patience;
+}
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::LockStore;
+use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
+use support::fake::{Answer, Fake, Request, always, holds, thrown};
+use support::patience::{LONG, until};
+
+/// How late an answer may be on a machine that is busy.
+const SLACK: Duration = Duration::from_secs(15);
+const IO: &str = "java.io.IOException";
+
+/// Locks whose fence counters hold numbers of their own, on one store.
+struct Shared {
+    fake: Fake,
+    store: Arc<dyn LockStore>,
+    names: Vec<LockName>,
+}
+
+const COUNTER: u64 = 1 << 41;
+
+fn shared(names: usize) -> Shared {
+    let fake = Fake::honest();
+    let name = |id: usize| LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+    let names: Vec<_> = (0..names).map(|id| name(id).unwrap()).collect();
+    for (id, name) in names.iter().enumerate() {
+        fake.put(name.hbase_fence_row(), "F", (COUNTER + id as u64).to_be_bytes().to_vec());
+    }
+    let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+    let shared = Shared { fake, store, names };
+    assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER, "connected");
+    shared
+}
+
+impl Shared {
+    /// The counter of a lock: two Gets, of which the first has an answer that is no other's.
+    fn counter(&self, id: usize, timeout: Duration) -> dlm::Result<u64> {
+        let found = self.store.inspect(&self.names[id], Deadline::after(timeout))?;
+        Ok(found.fence.expect("the counter is there").0)
+    }
+
+    fn is_of(request: &Request, name: &LockName) -> bool {
+        holds(&request.parameter, &name.hbase_fence_row())
+    }
+}
+
+#[test]
+fn replies_out_of_order_reach_their_callers() {
+    const THREADS: usize = 8;
+    let shared = shared(THREADS);
+    shared.fake.act(always("Get", Answer::Batch(5)));
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let shared = &shared;
+            let work = move || {
+                for _ in 0..40 {
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    assert_eq!(shared.fake.connections("ClientService"), 1, "all on one socket");
+}
+
+/// One caller's server never answers, or too late: the others do not notice, and the late reply is
+/// nobody's.
+#[test]
+fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
+    const THREADS: usize = 4;
+    let shared = shared(THREADS + 1);
+    let slow = shared.names[THREADS].clone();
+    let mut number = 0;
+    shared.fake.act(move |request| {
+        if !Shared::is_of(request, &slow) {
+            return Answer::Honest;
+        }
+        number += 1;
+        if number % 2 == 0 { Answer::Silence } else { Answer::Late(Duration::from_millis(90)) }
+    });
+    let (timeouts, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let (shared, timeouts, done) = (&shared, &timeouts, &done);
+            let work = move || {
+                while timeouts.load(Ordering::SeqCst) < 12 {
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+        for _ in 0..12 {
+            let begin = Moment::now();
+            let error = shared.counter(THREADS, Duration::from_millis(40)).unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+            assert!(Moment::now().since(begin) < SLACK);
+            timeouts.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    assert!(done.load(Ordering::SeqCst) > 0);
+    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was given up for one caller's sake");
+}
+
+#[test]
+fn a_call_whose_time_is_over_before_it_is_sent_breaks_no_other_on_its_socket() {
+    let shared = shared(2);
+    let (asked, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let slow = shared.names[0].clone();
+    let asking = Arc::clone(&asked);
+    shared.fake.act(move |request| {
+        if !Shared::is_of(request, &slow) {
+            return Answer::Honest;
+        }
+        asking.fetch_add(1, Ordering::SeqCst);
+        Answer::Late(Duration::from_millis(200))
+    });
+    thread::scope(|scope| {
+        let work = || {
+            assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER);
+            answered.fetch_add(1, Ordering::SeqCst);
+        };
+        thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
+        until("a reply is waited for", || asked.load(Ordering::SeqCst) == 1);
+        until("the reply comes", || {
+            let error = shared.counter(1, Duration::ZERO).unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+            answered.load(Ordering::SeqCst) == 1
+        });
+    });
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "the other had to ask again");
+    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was given up for one caller's sake");
+}
+
+#[test]
+fn a_socket_on_which_nothing_comes_any_more_is_given_up_for_the_next_call() {
+    let shared = shared(2);
+    let first = shared.fake.connections("ClientService");
+    // As after a firewall forgot it: nothing on the old connections is answered.
+    let old: BTreeSet<_> = shared.fake.log().iter().map(|(request, _)| request.connection).collect();
+    shared.fake.act(
+        move |request| {
+            if old.contains(&request.connection) { Answer::Silence } else { Answer::Honest }
+        },
+    );
+    shared.counter(1, Duration::from_millis(100)).unwrap_err();
+    assert_eq!(shared.counter(1, LONG).unwrap(), COUNTER + 1);
+    assert_eq!(shared.fake.connections("ClientService"), first + 1);
+}
+
+#[test]
+fn a_socket_that_breaks_takes_its_calls_with_it_and_they_are_asked_again() {
+    const THREADS: usize = 6;
+    let shared = shared(THREADS);
+    let mut number = 0;
+    shared.fake.act(move |request| {
+        number += usize::from(request.method == "Get");
+        match request.method.as_str() {
+            "Get" if number % 7 == 0 => Answer::Cut(11),
+            "Get" => Answer::Batch(3),
+            _ => Answer::Honest,
+        }
+    });
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let shared = &shared;
+            let work = move || {
+                for _ in 0..20 {
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+}
+
+/// An exception for one call is not one for the connection.
+#[test]
+fn an_exception_reaches_the_call_it_is_for() {
+    let bytes = thrown(Some(3), IO, "x", None);
+    assert!(holds(&bytes, b"java.io.IOException"));
+    let shared = shared(2);
+    let refused = shared.names[1].clone();
+    shared.fake.act(move |request| {
+        let class = "org.apache.hadoop.hbase.DoNotRetryIOException";
+        if Shared::is_of(request, &refused) { Answer::Refuse(class, "x".into()) } else { Answer::Honest }
+    });
+    thread::scope(|scope| {
+        let work = || (0..50).for_each(|_| assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER));
+        thread::Builder::new().name("dlm-test-good".into()).spawn_scoped(scope, work).unwrap();
+        for _ in 0..50 {
+            shared.counter(1, LONG).unwrap_err();
+        }
+    });
+    assert_eq!(shared.fake.connections("ClientService"), 1);
+}

@@ -1,0 +1,105 @@
+//! The checked-in C header is the one that `src/ffi/capi` makes, and its names are nobody else's.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+
+mod support {
+    pub(crate) mod c;
+    pub(crate) mod skip;
+}
+
+use support::c;
+use support::skip::skipped;
+
+/// To take a change over into `include/dlm.h`: `DLM_BLESS=1 cargo test --features capi --test header`.
+#[test]
+fn the_checked_in_header_is_not_an_old_one() {
+    let made = include_str!(concat!(env!("OUT_DIR"), "/dlm.h"));
+    let path = c::root().join("include/dlm.h");
+    if env::var_os("DLM_BLESS").is_some() {
+        fs::write(&path, made).unwrap();
+    }
+    assert!(fs::read_to_string(path).unwrap() == made, "include/dlm.h is old: see this test");
+}
+
+#[test]
+fn the_header_declares_what_the_library_exports_and_nothing_else() {
+    let declared: BTreeSet<_> = c::functions().into_iter().map(|it| it.name).collect();
+    assert!(declared.len() > 30);
+    assert_eq!(c::exported(&c::library("libdlm.so")), declared);
+}
+
+#[test]
+fn every_exported_name_begins_with_dlm() {
+    for name in c::exported(&c::library("libdlm.so")) {
+        assert!(name.starts_with("dlm_"), "{name}");
+    }
+}
+
+/// Names of libdlm3 4.2.0, the kernel DLM's library in Debian 12.
+const KERNEL_DLM: [&str; 26] = [
+    "dlm_close_lockspace",
+    "dlm_create_lockspace",
+    "dlm_dispatch",
+    "dlm_get_fd",
+    "dlm_kernel_version",
+    "dlm_library_version",
+    "dlm_lock",
+    "dlm_lock_wait",
+    "dlm_ls_deadlock_cancel",
+    "dlm_ls_get_fd",
+    "dlm_ls_lock",
+    "dlm_ls_lock_wait",
+    "dlm_ls_lockx",
+    "dlm_ls_pthread_init",
+    "dlm_ls_purge",
+    "dlm_ls_unlock",
+    "dlm_ls_unlock_wait",
+    "dlm_new_lockspace",
+    "dlm_open_lockspace",
+    "dlm_pthread_cleanup",
+    "dlm_pthread_init",
+    "dlm_release_lockspace",
+    "dlm_unlock",
+    "dlm_unlock_wait",
+    "lock_resource",
+    "unlock_resource",
+];
+
+#[test]
+fn no_function_is_named_as_one_of_the_kernel_dlm() {
+    let ours = c::exported(&c::library("libdlm.so"));
+    for name in KERNEL_DLM {
+        assert!(!ours.contains(name), "{name}");
+    }
+}
+
+/// The list above is of one version: today's package is asked as well, and its header included.
+#[test]
+fn the_kernel_dlm_of_this_system_can_be_used_in_the_same_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "apt-get download libdlm3 libdlm-dev && for it in *.deb; do dpkg-deb -x $it .; done";
+    let fetched = c::run(std::process::Command::new("sh").args(["-ec", script]).current_dir(dir.path()));
+    if let Err(failure) = fetched {
+        return skipped("libdlm3", format!("the packages cannot be had: {failure}"));
+    }
+    let found = c::find(dir.path(), |name| name.starts_with("libdlm.so.3."));
+    let theirs = c::exported(&found.expect("a library in the package"));
+    assert!(theirs.contains("dlm_lock"), "{theirs:?}");
+    let shared: Vec<_> = c::exported(&c::library("libdlm.so")).intersection(&theirs).cloned().collect();
+    assert!(shared.is_empty(), "{shared:?}");
+
+    let program = dir.path().join("both.c");
+    fs::write(
+        &program,
+        "#include <sys/types.h>\n#include <libdlm.h>\n#include <dlm.h>\nint main(void) { return 0; }\n",
+    )
+    .unwrap();
+    for (compiler, standard) in [("gcc", "-std=gnu99"), ("g++", "-xc++")] {
+        let mut command = std::process::Command::new(compiler);
+        command.args([standard, "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).arg(&program);
+        command.arg("-I").arg(dir.path().join("usr/include")).arg("-I").arg(c::root().join("include"));
+        c::run(&mut command).unwrap();
+    }
+}
