@@ -3,8 +3,8 @@
 //! sockets as the limit.
 //!
 //! `cargo bench --bench aerospike` starts an `asd` of its own (with a JDK and Maven for the Java peer)
-//! and takes about four minutes; with `-- --test` a few seconds, which proves that it runs and nothing
-//! else. The peers take turns within each round, and the figures are medians over the rounds.
+//! and takes about four minutes, or a third of that with `-- 1`, `-- 4` or `-- 16`, the number of threads;
+//! with `-- --test` a few seconds, which proves that it runs and nothing else. The peers take turns within each round, and the figures are medians over the rounds.
 
 #[path = "../tests/support"]
 mod support {
@@ -51,7 +51,8 @@ fn main() {
         Err(why) => eprintln!("*** without the Java client: {why}"),
     }
     println!("acquire + release of fresh locks; medians of {rounds} rounds of {time:?}");
-    for threads in THREADS {
+    let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    for threads in THREADS.into_iter().filter(|threads| only.is_empty() || only.contains(threads)) {
         let mut figures: Vec<Vec<Figures>> = peers.iter().map(|_| Vec::new()).collect();
         for round in 0..=rounds {
             for (peer, figures) in peers.iter_mut().zip(&mut figures) {
@@ -242,8 +243,8 @@ impl Peer for Bare {
                     release.record_exists_action = RecordExistsAction::UpdateOnly;
                     let ours = exp::eq(exp::blob_bin("dlm_token"), exp::blob_val(token));
                     release.base_policy.filter_expression = Some(ours);
-                    let released = lane.client.operate(&release, &key, &[scalar::delete()]);
-                    lane.runtime.block_on(released).unwrap();
+                    let steps = [scalar::delete()];
+                    lane.runtime.block_on(lane.client.operate(&release, &key, &steps)).unwrap();
                 } else {
                     assert!(lane.runtime.block_on(lane.client.delete(&release, &key)).unwrap());
                 }

@@ -53,6 +53,26 @@ fn of_five_thousand_tight_cycles_none_overlaps_and_fences_rise() {
     });
 }
 
+/// As after a crash of a server that had not written its latest counts to the disk.
+#[test]
+fn a_fence_that_a_server_has_forgotten_is_not_given_out_again() {
+    let Some(place) = aerospike_or_skip() else { return };
+    let client = format!("forgotten-{}", std::process::id());
+    let manager = LockManager::builder().store_uri(&place.uri()).client(&client).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let before = lock.try_acquire().unwrap().fence();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let policy = ::aerospike::ClientPolicy::default();
+        let raw = ::aerospike::Client::new(&policy, &place.address.to_string()).await.unwrap();
+        let name = ::aerospike::Value::from(format!("XDC#{client}#a"));
+        let key = ::aerospike::Key::new(place.namespace, "D_FNC#tests", name).unwrap();
+        let fallen = [::aerospike::Bin::new("fence", ::aerospike::Value::Int(7))];
+        raw.put(&::aerospike::WritePolicy::default(), &key, &fallen).await.unwrap();
+    });
+    assert!(lock.try_acquire().unwrap().fence() > before);
+}
+
 /// A farm that is too long for a bin's name, and a namespace that is not there.
 #[test]
 fn what_aerospike_cannot_do_is_said_with_what_it_could() {

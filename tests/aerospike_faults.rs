@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::{Code, Fence, Latch, LatchKind, Lease, Level, Lock, LockManager, Moment};
+use dlm::store::Attempt;
+use dlm::{Code, Deadline, Fence, Latch, LatchKind, Lease, Level, Lock, LockManager, Moment, Who};
 use parking_lot::Mutex;
 use support::aerospike::{Place, aerospike_or_skip};
 use support::patience::{LONG, until};
@@ -248,10 +249,15 @@ fn a_fence_that_was_counted_after_the_lease_ended_is_no_grant() {
     let Some(stage) = stage("late-fence", LONG / 2) else { return };
     let gate = Arc::new(Gate::default());
     stage.proxy.next("fence", Fault::Keep(Arc::clone(&gate)));
-    let ttl = Duration::from_secs(1);
+    let place = aerospike_or_skip().expect("the stage has one");
+    // Without a manager, which looks at the lease once more.
+    let store = dlm::store::open(&place.uri_by(stage.proxy.address())).unwrap();
+    let (name, who) = (stage.ours.name(), Who::this_process("late").unwrap());
+    let by = Deadline::after(LONG);
+    let attempt = Attempt { name, ttl: Duration::from_secs(1), who: &who, by };
     thread::scope(|scope| {
         let late = thread::Builder::new().name("dlm-test-late".into());
-        let late = late.spawn_scoped(scope, || stage.ours.try_acquire_with_ttl(ttl)).unwrap();
+        let late = late.spawn_scoped(scope, || store.acquire(attempt, &mut Vec::new())).unwrap();
         until("the fence is kept back", || stage.proxy.hits() == 1);
         // When the first lease is over.
         let next = stage.theirs.acquire().unwrap();
