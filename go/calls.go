@@ -63,6 +63,14 @@ func (s slots) enter(patience <-chan time.Time) bool {
 
 func (s slots) give() { <-s.places }
 
+// briefly runs in a slot what blocks no longer than a lock is held: on a busy machine that may be long enough
+// for the runtime to start a thread in its place, so that a crowd would get one each.
+func (s slots) briefly(run func()) {
+	s.enter(nil)
+	defer s.give()
+	run()
+}
+
 // call runs what may block, in a slot. A call that goes on tells late, in a goroutine of its own, what became
 // of it.
 //

@@ -11,7 +11,8 @@ import (
 
 // duplicate makes a file of Go's own from a descriptor of the library, which closes its own when it likes.
 func duplicate(fd int, name string) (*os.File, error) {
-	copied, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
+	copied, _, errno := syscall.RawSyscall( // it cannot block
+		syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
 	if errno != 0 {
 		return nil, os.NewSyscallError("fcntl", errno)
 	}

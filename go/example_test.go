@@ -108,7 +108,7 @@ func ExampleLease_Context() {
 		log.Fatal(err)
 	}
 	defer manager.Close()
-	lease, err := manager.Lock(context.Background(), dlm.XDC("order-42"), dlm.TTL(50*time.Millisecond))
+	lease, err := manager.Lock(context.Background(), dlm.XDC("order-42"), dlm.TTL(200*time.Millisecond))
 	if err != nil {
 		log.Fatal(err)
 	}

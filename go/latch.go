@@ -131,19 +131,19 @@ func (l *Latch) Wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		l.manager.brief.enter(nil)
-		defer l.manager.brief.give()
-		freeWatch(watch)
-	}()
+	brief := l.manager.brief
+	defer brief.briefly(func() { freeWatch(watch) })
 	over, result := false, error(nil)
 	done := func() bool {
-		open, err := watchIsOpen(watch)
-		over, result = open || err != nil, err
+		brief.briefly(func() {
+			var open bool
+			open, result = watchIsOpen(watch)
+			over = open || result != nil
+		})
 		return over
 	}
 	if file, err := duplicate(fd, "latch"); err == nil {
-		defer file.Close()
+		defer brief.briefly(func() { _ = file.Close() })
 		stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 		defer stop()
 		err = parkUntil(file, done)

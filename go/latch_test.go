@@ -259,7 +259,7 @@ func withoutDescriptors(uri string) {
 	ctx := context.Background()
 	latch := m.Latch(DC("a"), CountDown)
 	must(latch.Create(ctx, 1))
-	lease, err := m.Lock(ctx, XDC("a"), TTL(300*time.Millisecond))
+	lease, err := m.Lock(ctx, XDC("a"), TTL(time.Second))
 	must(err)
 
 	time.Sleep(time.Millisecond) // timers need the runtime's poller, and that a descriptor

@@ -191,16 +191,21 @@ func (h *held) over(why string) error {
 // the machine sleeps; the goroutine parks in the runtime's poller.
 func (h *held) startWatch() {
 	file, err := h.lostFile()
+	brief := h.manager.brief
+	// A renewal may have put it off since the timer went off.
+	over := func() (over bool) {
+		brief.briefly(func() { over = h.check() != nil })
+		return over
+	}
 	go func() {
 		defer close(h.lost)
 		if err == nil {
-			defer file.Close()
-			// A renewal may have put it off since the timer went off.
-			err = parkUntil(file, func() bool { return h.check() != nil })
+			err = parkUntil(file, over)
+			brief.briefly(func() { _ = file.Close() })
 		}
 		if err != nil {
 			// The process has no descriptor left.
-			pollUntil(context.Background(), func() bool { return h.check() != nil })
+			pollUntil(context.Background(), over)
 		}
 	}()
 }
