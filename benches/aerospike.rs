@@ -242,8 +242,8 @@ impl Peer for Bare {
                     release.record_exists_action = RecordExistsAction::UpdateOnly;
                     let ours = exp::eq(exp::blob_bin("dlm_token"), exp::blob_val(token));
                     release.base_policy.filter_expression = Some(ours);
-                    let released = lane.client.operate(&release, &key, &[scalar::delete()]);
-                    lane.runtime.block_on(released).unwrap();
+                    let deletes = [scalar::delete()];
+                    lane.runtime.block_on(lane.client.operate(&release, &key, &deletes)).unwrap();
                 } else {
                     assert!(lane.runtime.block_on(lane.client.delete(&release, &key)).unwrap());
                 }
