@@ -254,6 +254,7 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
     let good = |(kind, argument): &(String, String)| -> String {
         match (kind.as_str(), argument.as_str()) {
             (_, "uri") => "\"memory:?client=c\"".into(),
+            (_, "key") if name.ends_with("_setting_ms") => "\"ttl\"".into(),
             ("const char *" | "const void *", _) => "\"purpose\"".into(),
             ("const uint64_t *", _) => "many".into(),
             ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
