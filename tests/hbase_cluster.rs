@@ -146,8 +146,7 @@ fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
     const LATCHES: usize = 30;
     const MOVED: usize = 4;
     let moves = admin.moves;
-    let uri = uri(hbase, TABLE);
-    let store = dlm::store::open(&uri).unwrap();
+    let store = dlm::store::open(&format!("hbase://{}/{TABLE}", hbase.masters)).unwrap();
     let store = store.latches().unwrap();
     let name = |id: usize| LatchName::new("moves", "dc1", &id.to_string(), NamePolicy::Strict).unwrap();
     let names: Vec<_> = (0..LATCHES).map(name).collect();
