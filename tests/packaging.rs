@@ -23,7 +23,7 @@ struct Installed {
 impl Installed {
     fn new() -> Installed {
         let dir = tempfile::tempdir().unwrap();
-        let mut install = Command::new(c::root().join("packaging/install"));
+        let mut install = Command::new(c::root().join(".packaging/install"));
         install.arg(dir.path().join("prefix")).env("LIBRARIES", c::library("libdlm.so").parent().unwrap());
         c::run(&mut install).unwrap();
         Installed { dir }
@@ -86,7 +86,7 @@ fn pkg_config_finds_the_library_and_programs_ask_for_it_by_its_own_name() {
     let private = installed.pkg_config(&["--libs", "--static"]);
     for library in c::system_libraries() {
         assert!(private.iter().any(|it| it == library), "{library} in {private:?}");
-        let cmake = include_str!("../packaging/cmake/dlmConfig.cmake");
+        let cmake = include_str!("../.packaging/cmake/dlmConfig.cmake");
         let listed = cmake.split("INTERFACE_LINK_LIBRARIES \"").nth(1).unwrap().split('"').next().unwrap();
         assert!(listed.split(';').any(|it| it == &library[2..]), "{library} in {listed}");
     }
@@ -128,7 +128,7 @@ fn cmake_finds_both_libraries_and_checks_the_version() {
 fn nothing_is_left_after_uninstalling() {
     let installed = Installed::new();
     assert!(c::find(&installed.prefix(), |name| name == "dlm.hpp").is_some());
-    let mut uninstall = Command::new(c::root().join("packaging/install"));
+    let mut uninstall = Command::new(c::root().join(".packaging/install"));
     c::run(uninstall.arg("--uninstall").arg(installed.prefix())).unwrap();
     assert_eq!(c::find(&installed.prefix(), |_| true), None);
 }
