@@ -132,6 +132,17 @@ fn an_acquire_whose_reply_was_lost_is_not_refused_over_its_own_record() {
     assert!(lease.release().unwrap());
 }
 
+/// One reply in many is what networks lose, but a dozen in a row is what they lose in a bad second.
+#[test]
+fn an_acquire_in_doubt_looks_until_it_is_answered() {
+    let Some(stage) = stage("lost-looks", LONG / 2) else { return };
+    stage.proxy.next("create", Fault::LoseReply);
+    stage.proxy.later("get", 0, 12, Fault::LoseReply);
+    let lease = stage.ours.try_acquire().unwrap();
+    assert_eq!(stage.proxy.hits(), 13);
+    stage.assert_held(&lease);
+}
+
 #[test]
 fn a_release_of_which_a_message_is_lost_says_true_and_the_lock_is_free() {
     let Some(stage) = stage("lost-release", LONG / 2) else { return };

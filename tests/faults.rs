@@ -27,6 +27,8 @@ use support::table;
 
 /// No lease of these tests ends by itself: what becomes free was freed.
 const TTL: Duration = Duration::from_secs(1800);
+/// Time-out of those who shall look in vain until it is over: no call that is answered takes so long.
+const BLIND: Duration = Duration::from_secs(2);
 /// Bytes of a reply to `checkAndPut`: header, name, number, one field, its bool, the end.
 const REPLY_BYTES: usize = 4 + 4 + "checkAndPut".len() + 4 + 3 + 1 + 1;
 
@@ -204,16 +206,17 @@ fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last() {
 /// The store's record is then another than the lease knows of.
 #[test]
 fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_release() {
-    let Some(stage) = stage("doubtful-renewal", LONG / 2) else { return };
+    let Some(stage) = stage("doubtful-renewal", BLIND) else { return };
     for again in [true, false] {
         let lease = stage.ours.try_acquire().unwrap();
         let ends = lease.ends();
         let hits = stage.proxy.hits();
         stage.proxy.next("checkAndPut", Fault::LoseReply);
-        // A read is repeated, but not for ever.
-        stage.proxy.later("get", 0, 3, Fault::LoseRequest);
+        // It is looked for until the time is over.
+        stage.proxy.later("get", 0, usize::MAX, Fault::LoseRequest);
         assert_eq!(code(lease.renew_for(2 * TTL)), Code::InDoubt);
-        assert_eq!(stage.proxy.hits(), hits + 4);
+        stage.proxy.heal();
+        assert!(stage.proxy.hits() > hits + 4, "{} faults", stage.proxy.hits() - hits);
         assert_eq!(lease.ends(), ends);
         stage.assert_held(&lease);
         if again {
@@ -287,12 +290,13 @@ fn an_acquire_that_the_gateway_sent_twice_is_a_grant_and_is_looked_for_after_its
 
 #[test]
 fn an_acquire_that_was_sent_twice_and_cannot_be_looked_for_is_in_doubt_and_is_freed_in_the_background() {
-    let Some(stage) = stage("twice-blind", LONG / 2) else { return };
+    let Some(stage) = stage("twice-blind", BLIND) else { return };
     stage.proxy.next("checkAndPut", Fault::Twice);
-    // A read is repeated, but not for ever.
-    stage.proxy.later("get", 0, 3, Fault::LoseRequest);
+    // It is looked for until the time is over.
+    stage.proxy.later("get", 0, usize::MAX, Fault::LoseRequest);
     assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
-    assert_eq!(stage.proxy.hits(), 4);
+    stage.proxy.heal();
+    assert!(stage.proxy.hits() > 4, "{} faults", stage.proxy.hits());
     let lease = stage.theirs.acquire().expect("it is not freed");
     stage.assert_held(&lease);
 }

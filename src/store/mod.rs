@@ -9,6 +9,8 @@
 
 #[cfg(feature = "aerospike")]
 mod aerospike;
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+mod doubt;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod finding;

@@ -23,6 +23,7 @@ use super::client::{Change, Datum, Exists, Found, When, Write, Written};
 use super::place::{LatchPlace, is_count, whole_seconds};
 use super::{AerospikeStore, ROUNDS};
 use crate::error::{Error, Result};
+use crate::store::doubt::Doubt;
 use crate::store::latch_record::check_participant;
 use crate::store::{LatchName, LatchStore, Level, NewLatch, OwnerToken, Roster, Step, Stepped};
 use crate::time::Deadline;
@@ -110,29 +111,29 @@ impl LatchStore for AerospikeStore {
             steps: &steps,
             ttl_s: whole_seconds(new.ttl),
         };
-        let mut doubt = None;
+        let mut doubt = Doubt::none(new.by);
         for _ in 0..ROUNDS {
-            match self.client.write(&write, new.by) {
+            match doubt.ask(|| self.client.write(&write, new.by)) {
                 Ok(Written::Done(_)) => {
-                    if doubt.is_none() {
+                    if !doubt.is_open() {
                         self.steps.answered(&place, made);
                     }
                     return Ok(true);
                 }
-                Ok(_) if doubt.is_none() => return Ok(false),
+                Ok(_) if !doubt.is_open() => return Ok(false),
                 // Made by a request of ours whose answer was lost, or by someone else.
                 Ok(_) => {
-                    let found = self.client.read(&place.spot, &[&place.count, &place.steps], new.by);
-                    let found = found.map_err(|error| doubt.take().unwrap_or(error))?;
+                    let bins = [place.count.as_str(), &place.steps];
+                    let found = doubt.ask(|| self.client.read(&place.spot, &bins, new.by));
+                    let found = found.map_err(|error| doubt.or(error))?;
                     if let Some(found) = found.filter(|found| found.int(&place.count).is_some()) {
                         return Ok(note(&found, &place, &made).is_some());
                     }
                 }
-                Err(error) if error.is_in_doubt() && !new.by.passed() => doubt = Some(error),
-                Err(error) => return Err(doubt.unwrap_or(error)),
+                Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(doubt.unwrap_or_else(|| restless(new.name)))
+        Err(doubt.or(restless(new.name)))
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
@@ -158,20 +159,21 @@ impl LatchStore for AerospikeStore {
         let when = When::LacksKey { has: &place.count, map: &place.steps, key: &noted };
         let (exists, ttl_s) = (Exists::Must, whole_seconds(step.ttl));
         let write = Write { spot: &place.spot, exists, when: Some(when), steps: &steps, ttl_s };
-        let mut doubt = None;
+        let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
-            match self.client.write(&write, step.by) {
+            match doubt.ask(|| self.client.write(&write, step.by)) {
                 Ok(Written::Done(count)) => {
                     self.steps.forgotten(&place, &forget);
-                    if doubt.is_none() && step.participant.is_none() {
+                    if !doubt.is_open() && step.participant.is_none() {
                         self.steps.answered(&place, noted);
                     }
                     return Ok(Stepped::Counted(count));
                 }
                 Ok(Written::Missing) => return Err(not_found(step.name)),
                 Ok(Written::Refused) => {
-                    let found = self.client.read(&place.spot, &[&place.count, &place.steps], step.by);
-                    let found = found.map_err(|error| doubt.take().unwrap_or(error))?;
+                    let bins = [place.count.as_str(), &place.steps];
+                    let found = doubt.ask(|| self.client.read(&place.spot, &bins, step.by));
+                    let found = found.map_err(|error| doubt.or(error))?;
                     let Some(found) = found.filter(|found| found.int(&place.count).is_some()) else {
                         return Err(not_found(step.name));
                     };
@@ -183,11 +185,10 @@ impl LatchStore for AerospikeStore {
                     }
                 }
                 // Sent again under the same number it counts once, whichever comes first.
-                Err(error) if error.is_in_doubt() && !step.by.passed() => doubt = Some(error),
-                Err(error) => return Err(doubt.unwrap_or(error)),
+                Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(doubt.unwrap_or_else(|| restless(step.name)))
+        Err(doubt.or(restless(step.name)))
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {

@@ -27,6 +27,7 @@ use self::client::{Change, Client, Datum, Exists, Found, When, Write, Written};
 use self::latches::Steps;
 use self::options::Setup;
 use self::place::{LockPlace, Spot, fence_spot, is_updated, whole_seconds};
+use super::doubt::Doubt;
 use super::{
     Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
     OwnerToken, Proof, Released, Who,
@@ -133,34 +134,34 @@ impl LockStore for AerospikeStore {
             steps: &steps,
             ttl_s: whole_seconds(ttl),
         };
-        let mut doubt = None;
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
-            match self.client.write(&write, by) {
+            match doubt.ask(|| self.client.write(&write, by)) {
                 Ok(Written::Done(_)) => return Ok(Some(proof.clone())),
                 Ok(Written::Missing | Written::Refused) => return Ok(None),
                 // Asking again for a renewal that may still be under way does no harm: both are
                 // conditional on our token, and the lease counts from before the first.
-                Err(error) if error.is_in_doubt() && !by.passed() => doubt = Some(error),
-                Err(error) => return Err(doubt.unwrap_or(error)),
+                Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(doubt.unwrap_or_else(|| restless(name)))
+        Err(doubt.or(restless(name)))
     }
 
     fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
         let (place, token) = (LockPlace::of(name, &self.suffix)?, own_token(proof)?);
-        let mut doubt = None;
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
-            match self.client.delete(&place.lock, When::Is(TOKEN, token.as_bytes()), by) {
+            let deleted =
+                doubt.ask(|| self.client.delete(&place.lock, When::Is(TOKEN, token.as_bytes()), by));
+            match deleted {
                 Ok(Written::Done(_)) => return Ok(Released::Freed),
                 // An earlier request of this release may have done it.
-                Ok(_) if doubt.is_some() => return Ok(Released::Gone),
+                Ok(_) if doubt.is_open() => return Ok(Released::Gone),
                 Ok(_) => return Ok(Released::NotOurs),
-                Err(error) if error.is_in_doubt() && !by.passed() => doubt = Some(error),
-                Err(error) => return Err(doubt.unwrap_or(error)),
+                Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(doubt.unwrap_or_else(|| restless(name)))
+        Err(doubt.or(restless(name)))
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
@@ -194,24 +195,23 @@ impl AerospikeStore {
     /// The next number of the lock's counter. Numbers may be skipped, never repeated.
     fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
         let spot = fence_spot(name, &self.suffix);
-        let mut doubt = None;
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             let least = (wall_ms().min(FENCE_CLOCK_MAX) << FENCE_CLOCK_SHIFT) as i64;
             let steps = [Change::Raise(FENCE, least), Change::Tell(FENCE)];
             let ttl_s = whole_seconds(FENCE_TTL);
             let write = Write { spot: &spot, exists: Exists::May, when: None, steps: &steps, ttl_s };
-            match self.client.write(&write, by) {
+            match doubt.ask(|| self.client.write(&write, by)) {
                 Ok(Written::Done(Some(number))) => return Ok(Fence(number as u64)),
                 Ok(answer) => {
                     let what = format!("the fence of lock {name} was answered with {answer:?}");
                     return Err(Error::Internal { what, source: None });
                 }
                 // Counting twice skips a number.
-                Err(error) if error.is_in_doubt() && !by.passed() => doubt = Some(error),
-                Err(error) => return Err(error),
+                Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(doubt.unwrap_or_else(|| restless(name)))
+        Err(doubt.or(restless(name)))
     }
 }
 
@@ -256,23 +256,25 @@ struct Tried {
 
 impl Acquisition<'_> {
     fn run(&mut self) -> Result<Acquired> {
-        let mut doubt = None;
+        let by = self.attempt.by;
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             let tried = Tried { token: OwnerToken::draw()?, since: Moment::now() };
-            match self.create(&tried) {
+            match doubt.ask(|| self.create(&tried)) {
                 Ok(Written::Done(_)) => return self.count(tried),
                 Ok(_) => {}
-                Err(error) if error.is_in_doubt() => {
-                    self.open.push(tried);
-                    doubt = Some(error);
+                Err(error) => {
+                    if error.is_in_doubt() {
+                        self.open.push(tried);
+                    }
+                    doubt.go_on(error)?;
                 }
-                Err(error) => return Err(self.failed(error)),
             }
-            let found = match self.store.look(&self.place, self.attempt.by) {
+            let found = match doubt.ask(|| self.store.look(&self.place, by)) {
                 Ok(found) => found,
                 // Refused, and nothing of ours under way: who holds it was asked for information only.
                 Err(_) if self.open.is_empty() => return Ok(Acquired::Held(Holder::unknown())),
-                Err(error) => return Err(doubt.unwrap_or_else(|| self.failed(error))),
+                Err(error) => return Err(doubt.or(error)),
             };
             if let Some(found) = found {
                 let in_place = |tried: &Tried| found.bytes(TOKEN) == Some(tried.token.as_bytes().as_slice());
@@ -285,13 +287,13 @@ impl Acquisition<'_> {
                 };
             }
             // Released in between, or a lost request that may yet arrive.
-            if self.attempt.by.passed() {
+            if by.passed() {
                 break;
             }
         }
-        match doubt {
-            None => Ok(Acquired::Held(Holder::unknown())),
-            Some(error) => Err(error),
+        match doubt.settled() {
+            Ok(()) => Ok(Acquired::Held(Holder::unknown())),
+            Err(lost) => Err(lost),
         }
     }
 

@@ -21,6 +21,8 @@ mod native;
 mod record;
 mod rows;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod thrift;
 
 use std::time::Duration;
@@ -28,6 +30,7 @@ use std::time::Duration;
 use self::record::{FREE, Record};
 use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
 use self::rules::{FencePlace, Rules};
+use super::doubt::{Doubt, until_answered};
 use super::{
     Acquired, Attempt, Fence, Finding, Grade, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
     Proof, Released,
@@ -123,6 +126,7 @@ impl LockStore for HbaseStore {
 
     fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             let renewed = current.renewed(ttl);
             let swap = Swap {
@@ -133,31 +137,29 @@ impl LockStore for HbaseStore {
                 ttl: renewed.ttl(),
                 log: Log::Synced,
             };
-            let doubt = match self.rows.check_and_put(&swap, by) {
+            match doubt.ask(|| self.rows.check_and_put(&swap, by)) {
                 Ok(true) => return Ok(Some(renewed.to_proof())),
-                Ok(false) => None,
-                Err(error) if error.is_in_doubt() => Some(error),
-                Err(error) => return Err(error),
-            };
-            let stored = self.rows.get(&row, LOCK, by).map(|cell| own_version(cell, &current));
-            match stored {
+                Ok(false) => {}
+                Err(error) => doubt.go_on(error)?,
+            }
+            let stored = doubt.ask(|| self.rows.get(&row, LOCK, by)).map_err(|error| doubt.or(error))?;
+            match own_version(stored, &current) {
                 // The lost request is seen to have been applied.
-                Ok(Some(stored)) if doubt.is_some() && stored == renewed && stored != current => {
+                Some(stored) if doubt.is_open() && stored == renewed && stored != current => {
                     return Ok(Some(stored.to_proof()));
                 }
                 // Asking again for a renewal that may still be under way does no harm: both are
                 // conditional on our token, and the lease counts from before the first.
-                Ok(Some(stored)) => current = stored,
-                Ok(None) => return Ok(None),
-                Err(error) => return Err(doubt.unwrap_or(error)),
+                Some(stored) => current = stored,
+                None => return Ok(None),
             }
         }
-        Err(restless(name))
+        Err(doubt.or(restless(name)))
     }
 
     fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
-        let mut in_doubt = false;
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             let ttl = current.ttl();
             let swap = Swap {
@@ -168,26 +170,21 @@ impl LockStore for HbaseStore {
                 ttl,
                 log: if ttl <= LAZY_RELEASE_TTL { Log::Lazy } else { Log::Synced },
             };
-            let doubt = match self.rows.check_and_put(&swap, by) {
+            match doubt.ask(|| self.rows.check_and_put(&swap, by)) {
                 Ok(true) => return Ok(Released::Freed),
-                Ok(false) => None,
-                Err(error) if error.is_in_doubt() => Some(error),
-                Err(error) => return Err(error),
-            };
-            in_doubt |= doubt.is_some();
-            let cell = match self.rows.get(&row, LOCK, by) {
-                Ok(cell) => cell,
-                Err(error) => return Err(doubt.unwrap_or(error)),
-            };
+                Ok(false) => {}
+                Err(error) => doubt.go_on(error)?,
+            }
+            let cell = doubt.ask(|| self.rows.get(&row, LOCK, by)).map_err(|error| doubt.or(error))?;
             // A gateway that sent the request twice answers "no" for the second. That this was our own
             // release cannot be told from a lease that was lost before; a false alarm is the safe answer.
             match own_version(cell, &current) {
                 Some(stored) => current = stored,
-                None if in_doubt => return Ok(Released::Gone),
+                None if doubt.is_open() => return Ok(Released::Gone),
                 None => return Ok(Released::NotOurs),
             }
         }
-        Err(restless(name))
+        Err(doubt.or(restless(name)))
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
@@ -248,17 +245,16 @@ impl HbaseStore {
 
     /// The next number of the lock's counter. Numbers may be skipped, never repeated.
     fn next_fence(&self, name: &LockName, row: &[u8], by: Deadline) -> Result<Fence> {
-        let mut last_doubt = None;
+        let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             let count = counter(row);
-            let number = match self.rows.count(count, by) {
+            let number = match doubt.ask(|| self.rows.count(count, by)) {
                 Ok(number) => number,
                 // Counting twice skips a number.
-                Err(error) if error.is_in_doubt() && !by.passed() => {
-                    last_doubt = Some(error);
+                Err(error) => {
+                    doubt.go_on(error)?;
                     continue;
                 }
-                Err(error) => return Err(error),
             };
             if let Some(fence) = seeded(number) {
                 return Ok(fence);
@@ -267,14 +263,13 @@ impl HbaseStore {
             let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
             let swap =
                 Swap { row, column: FENCE, expected: &found, value: &seed, ttl: FENCE_TTL, log: Log::Synced };
-            match self.rows.check_and_put(&swap, by) {
+            match doubt.ask(|| self.rows.check_and_put(&swap, by)) {
                 Ok(true) => return Ok(Fence(count.seed as u64)),
                 Ok(false) => {}
-                Err(error) if error.is_in_doubt() && !by.passed() => last_doubt = Some(error),
-                Err(error) => return Err(error),
+                Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(last_doubt.unwrap_or_else(|| restless(name)))
+        Err(doubt.or(restless(name)))
     }
 }
 
@@ -348,7 +343,7 @@ impl Acquisition<'_> {
                 count: fence_row.as_deref().map(counter),
                 prove: self.store.rules.proves(),
             };
-            let round = match self.store.rows.take(&take, self.attempt.by) {
+            let round = match self.ask(!self.open.is_empty(), |rows, by| rows.take(&take, by)) {
                 Ok(taken) if taken.put => {
                     let fence = taken.counted.and_then(seeded);
                     self.count_and_prove(tried, fence_row.as_deref(), fence, taken.found)?
@@ -369,6 +364,12 @@ impl Acquisition<'_> {
         self.give_up()
     }
 
+    /// Makes a request: where something of ours may be under way, until it is answered.
+    fn ask<T>(&self, in_doubt: bool, request: impl Fn(&dyn Rows, Deadline) -> Result<T>) -> Result<T> {
+        let (rows, by) = (&*self.store.rows, self.attempt.by);
+        if in_doubt { until_answered(by, || request(rows, by)) } else { request(rows, by) }
+    }
+
     /// Finds out who has the lock, after a refusal or a lost reply. `found`: the cell, where it is known.
     /// `refused`: the request that was answered with "no". A gateway may have sent it twice, and have been
     /// refused over the record that the first put there.
@@ -380,12 +381,12 @@ impl Acquisition<'_> {
         doubt: Option<Error>,
     ) -> Result<Round> {
         let refused = refused.filter(|_| self.store.rows.repeats_writes());
-        let cell = match found.map_or_else(|| self.store.rows.get(&self.row, LOCK, self.attempt.by), Ok) {
+        let in_doubt = refused.is_some() || !self.open.is_empty();
+        let look = || self.ask(in_doubt, |rows, by| rows.get(&self.row, LOCK, by));
+        let cell = match found.map_or_else(look, Ok) {
             Ok(cell) => cell,
             // Refused, and nothing of ours under way: who holds it was asked for information only.
-            Err(_) if self.open.is_empty() && refused.is_none() => {
-                return Ok(Round::Over(Acquired::Held(Holder::unknown())));
-            }
+            Err(_) if !in_doubt => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
             Err(error) => {
                 self.open.extend(refused);
                 return Err(doubt.unwrap_or_else(|| self.failed(error)));

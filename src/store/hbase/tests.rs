@@ -1,0 +1,186 @@
+//! The protocol over rows that fail as they are told to.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::Code;
+use crate::store::{Level, MemoryStore, NamePolicy, Who};
+
+const LONG: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(30);
+
+/// What happens to the next requests, in order. Without a word they are carried out and answered.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Served,
+    /// Carried out, and the answer lost.
+    ReplyLost,
+    /// Lost on the way, and nobody can tell.
+    RequestLost,
+    /// The server cannot be reached.
+    Down,
+}
+
+#[derive(Debug, Default)]
+struct OneServer {
+    cells: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+    fates: Mutex<VecDeque<Fate>>,
+}
+
+impl OneServer {
+    fn serve<T>(&self, request: impl FnOnce(&mut HashMap<Vec<u8>, Vec<u8>>) -> T) -> Result<T> {
+        let fate = self.fates.lock().pop_front().unwrap_or(Fate::Served);
+        let answer = match fate {
+            Fate::Served | Fate::ReplyLost => Some(request(&mut self.cells.lock())),
+            Fate::RequestLost | Fate::Down => None,
+        };
+        match (fate, answer) {
+            (Fate::Served, Some(answer)) => Ok(answer),
+            (Fate::Down, _) => {
+                Err(Error::Connection { store: "one".into(), what: "down".into(), source: None })
+            }
+            _ => Err(Error::InDoubt { what: "no answer".into(), source: None }),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Scripted(Arc<OneServer>);
+
+impl Rows for Scripted {
+    fn describe(&self) -> String {
+        "one".into()
+    }
+
+    fn repeats_writes(&self) -> bool {
+        false
+    }
+
+    fn get(&self, row: &[u8], _: Column, _: Deadline) -> Result<Option<Cell>> {
+        self.0.serve(|cells| cells.get(row).map(|value| Cell { value: value.clone(), written_ms: 0 }))
+    }
+
+    fn check_and_put(&self, swap: &Swap<'_>, _: Deadline) -> Result<bool> {
+        self.0.serve(|cells| {
+            let cell = cells.entry(swap.row.to_vec()).or_default();
+            let holds = cell == swap.expected;
+            if holds {
+                *cell = swap.value.to_vec();
+            }
+            holds
+        })
+    }
+
+    fn count(&self, count: Count<'_>, _: Deadline) -> Result<i64> {
+        Ok(count.seed)
+    }
+
+    fn ensure_table(&self, _: &'static str, _: Deadline) -> Result<()> {
+        Ok(())
+    }
+
+    fn examine_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
+        Ok(Some(Vec::new()))
+    }
+}
+
+struct Stage {
+    server: Arc<OneServer>,
+    store: HbaseStore,
+    name: LockName,
+    who: Who,
+}
+
+/// Without a fence and a proof: each acquire, release and renewal is one request.
+fn stage() -> Stage {
+    let server = Arc::new(OneServer::default());
+    Stage {
+        store: HbaseStore {
+            rows: Box::new(Scripted(Arc::clone(&server))),
+            latches: Box::new(MemoryStore::new()),
+            rules: Rules { fence: FencePlace::Off, mixed_fleet: false },
+        },
+        server,
+        name: LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap(),
+        who: Who::this_process("").unwrap(),
+    }
+}
+
+impl Stage {
+    fn next<const N: usize>(&self, fates: [Fate; N]) {
+        *self.server.fates.lock() = fates.into();
+    }
+
+    fn acquire(&self, by: Deadline) -> (Result<Acquired>, usize) {
+        let mut doubtful = Vec::new();
+        let attempt = Attempt { name: &self.name, ttl: TTL, who: &self.who, by };
+        (self.store.acquire(attempt, &mut doubtful), doubtful.len())
+    }
+
+    fn granted(&self) -> Proof {
+        match self.acquire(Deadline::after(LONG)) {
+            (Ok(Acquired::Granted(grant)), 0) => grant.proof,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_acquire_in_doubt_waits_for_the_server_to_come_back() {
+    let stage = stage();
+    stage.next([Fate::ReplyLost, Fate::Down, Fate::Down, Fate::Down, Fate::Down, Fate::Served]);
+    stage.granted();
+    assert!(stage.server.fates.lock().is_empty());
+}
+
+#[test]
+fn an_acquire_whose_request_was_lost_tries_again_when_the_server_is_back() {
+    let stage = stage();
+    stage.next([Fate::RequestLost, Fate::Served, Fate::Down, Fate::Down]);
+    match stage.acquire(Deadline::after(LONG)) {
+        (Ok(Acquired::Granted(_)), 1) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_release_in_doubt_is_never_said_not_to_have_happened() {
+    let stage = stage();
+    let proof = stage.granted();
+    stage.next([Fate::RequestLost, Fate::Served, Fate::Down]);
+    // For as long as it is asked from here on, the server is not there.
+    let by = Deadline::after(Duration::from_millis(5));
+    let failed = stage.store.release(&stage.name, &proof, by);
+    assert_eq!(failed.unwrap_err().code(), Code::InDoubt);
+}
+
+#[test]
+fn a_release_in_doubt_frees_the_lock_when_the_server_is_back() {
+    let stage = stage();
+    let proof = stage.granted();
+    stage.next([Fate::RequestLost, Fate::Down, Fate::Served, Fate::Down, Fate::Down]);
+    let released = stage.store.release(&stage.name, &proof, Deadline::after(LONG));
+    assert_eq!(released.unwrap(), Released::Freed);
+    assert!(stage.store.holder(&stage.name, Deadline::after(LONG)).unwrap().is_none());
+}
+
+#[test]
+fn a_renewal_in_doubt_is_never_said_not_to_have_happened() {
+    let stage = stage();
+    let proof = stage.granted();
+    stage.next([Fate::RequestLost, Fate::Served, Fate::Down]);
+    let by = Deadline::after(Duration::from_millis(5));
+    let failed = stage.store.renew(&stage.name, &proof, TTL, by);
+    assert_eq!(failed.unwrap_err().code(), Code::InDoubt);
+}
+
+#[test]
+fn a_renewal_in_doubt_goes_on_when_the_server_is_back() {
+    let stage = stage();
+    let proof = stage.granted();
+    stage.next([Fate::ReplyLost, Fate::Down, Fate::Down, Fate::Served]);
+    assert!(stage.store.renew(&stage.name, &proof, TTL, Deadline::after(LONG)).unwrap().is_some());
+}
