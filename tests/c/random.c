@@ -16,7 +16,7 @@ struct slot {
 };
 
 static struct slot managers[SLOTS], locks[SLOTS], leases[SLOTS], cancels[SLOTS], options[SLOTS], ids[SLOTS],
-    keys[SLOTS];
+    keys[SLOTS], latches[SLOTS], watches[SLOTS], names[SLOTS];
 static uint64_t state, told_stale, worked;
 static const char *store;
 static struct dlm_error *error;
@@ -72,6 +72,12 @@ static bool full(const struct slot *slots)
     return true;
 }
 
+static const char *any_name(void)
+{
+    static const char *const all[] = {"a", "b", "", "\xff"};
+    return all[below(4)];
+}
+
 static void make(void)
 {
     struct slot *from;
@@ -80,9 +86,11 @@ static void make(void)
     struct dlm_lease *lease;
     struct slot given = {(void *)1, true};
     enum dlm_status status;
-    const char *names[] = {"a", "b", "", "\xff"};
+    struct dlm_latch *latch;
+    struct dlm_watch *watch;
+    struct dlm_names *pending;
 
-    switch (below(7)) {
+    switch (below(10)) {
     case 0:
         if (full(managers))
             return;
@@ -96,7 +104,7 @@ static void make(void)
         if (full(locks))
             return;
         from = any(managers);
-        status = dlm_manager_lock(from->handle, names[below(4)], (int32_t)below(4), &lock, &error);
+        status = dlm_manager_lock(from->handle, any_name(), (int32_t)below(4), &lock, &error);
         if (status == DLM_OK)
             put(locks, lock);
         judge(from, status);
@@ -130,9 +138,94 @@ static void make(void)
         if (!full(ids))
             put(ids, dlm_id_lock_new());
         return;
+    case 6:
+        if (full(latches))
+            return;
+        from = any(managers);
+        status = dlm_manager_latch(from->handle, any_name(), (int32_t)below(4), (int32_t)below(4),
+                                   (int64_t)below(4000) - 3, &latch, &error);
+        if (status == DLM_OK)
+            put(latches, latch);
+        judge(from, status);
+        return;
+    case 7:
+        if (full(watches))
+            return;
+        from = any(latches);
+        status = dlm_latch_watch(from->handle, &watch, &error);
+        if (status == DLM_OK)
+            put(watches, watch);
+        judge(from, status);
+        return;
+    case 8:
+        if (full(names))
+            return;
+        from = any(latches);
+        status = dlm_latch_pending(from->handle, &pending, &error);
+        if (status == DLM_OK)
+            put(names, pending);
+        judge(from, status);
+        return;
     default:
         if (!full(keys))
             put(keys, dlm_key_lock_new());
+    }
+}
+
+/* A call with a latch, or with what a latch gave. */
+static void use_latch(void)
+{
+    struct slot *slot = any(latches), *cancel;
+    const char *participants[] = {any_name(), any_name()};
+    enum dlm_status status;
+    int64_t count;
+    bool yes;
+    int fd;
+
+    switch (below(12)) {
+    case 0:
+        judge(slot, dlm_latch_create(slot->handle, (int64_t)below(4) - 1, &error));
+        return;
+    case 1:
+        judge(slot, dlm_latch_create_for(slot->handle, participants, (size_t)below(3), &error));
+        return;
+    case 2:
+    case 3:
+        judge(slot,
+              dlm_latch_get_or_create(slot->handle, (int64_t)below(4) - 1, below(2) ? &yes : NULL, &error));
+        return;
+    case 4:
+        judge(slot, dlm_latch_count(slot->handle, &count, &error));
+        return;
+    case 5:
+        judge(slot, dlm_latch_count_down(slot->handle, &error));
+        return;
+    case 6:
+        judge(slot, dlm_latch_count_up(slot->handle, &error));
+        return;
+    case 7:
+        judge(slot, dlm_latch_count_down_as(slot->handle, any_name(), below(2) ? &yes : NULL, &error));
+        return;
+    case 8:
+        cancel = any(cancels);
+        status = dlm_latch_await_open(slot->handle, below(32) == 0, cancel->handle, &yes, &error);
+        if (slot->alive && cancel->handle && !cancel->alive)
+            CHECK(status == DLM_CLOSED);
+        judge(slot, status);
+        return;
+    case 9:
+        slot = any(watches);
+        judge(slot, dlm_watch_is_open(slot->handle, &yes, &error));
+        return;
+    case 10:
+        slot = any(watches);
+        judge(slot, dlm_watch_fd(slot->handle, &fd, &error));
+        return;
+    default:
+        slot = any(names);
+        count = (int64_t)dlm_names_count(slot->handle);
+        CHECK(slot->alive || count == 0);
+        CHECK(count > 0 || *dlm_names_at(slot->handle, below(3)) == '\0');
     }
 }
 
@@ -231,12 +324,16 @@ static void free_cancel(struct slot *slot) { dlm_cancel_free(slot->handle); }
 static void free_options(struct slot *slot) { dlm_options_free(slot->handle); }
 static void free_ids(struct slot *slot) { dlm_id_lock_free(slot->handle); }
 static void free_keys(struct slot *slot) { dlm_key_lock_free(slot->handle); }
+static void free_latch(struct slot *slot) { dlm_latch_free(slot->handle); }
+static void free_watch(struct slot *slot) { dlm_watch_free(slot->handle); }
+static void free_names(struct slot *slot) { dlm_names_free(slot->handle); }
 
 static const struct {
     struct slot *slots;
     void (*free_it)(struct slot *);
 } kinds[] = {{managers, free_manager}, {locks, free_lock}, {leases, free_lease}, {cancels, free_cancel},
-             {options, free_options}, {ids, free_ids},     {keys, free_keys}};
+             {options, free_options}, {ids, free_ids},     {keys, free_keys},   {latches, free_latch},
+             {watches, free_watch},   {names, free_names}};
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -252,8 +349,8 @@ static void drop_one(void)
 }
 
 struct waiter {
-    void *lock, *cancel, *ids;
-    enum dlm_status lease_status, id_status;
+    void *lock, *latch, *cancel, *ids;
+    enum dlm_status lease_status, latch_status, id_status;
 };
 
 static void *wait_for_lease(void *argument)
@@ -266,6 +363,14 @@ static void *wait_for_lease(void *argument)
     return NULL;
 }
 
+static void *wait_for_latch(void *argument)
+{
+    struct waiter *waiter = argument;
+    bool open;
+    waiter->latch_status = dlm_latch_await_open(waiter->latch, DLM_FOREVER, waiter->cancel, &open, NULL);
+    return NULL;
+}
+
 static void *wait_for_id(void *argument)
 {
     struct waiter *waiter = argument;
@@ -273,29 +378,39 @@ static void *wait_for_id(void *argument)
     return NULL;
 }
 
-/* Everything is freed while two threads wait, in any order. */
+/* Everything is freed while three threads wait, in any order. */
 static void free_under_waiters(void)
 {
     struct dlm_manager *manager;
     struct dlm_lock *lock;
+    struct dlm_latch *latch;
+    struct dlm_watch *watch;
     struct dlm_lease *held;
     struct waiter waiter = {0};
-    pthread_t threads[2];
+    pthread_t threads[3];
     char uri[4096];
     bool cancelled = below(2);
+    int i;
 
-    snprintf(uri, sizeof uri, "%s?client=waiters", store);
+    snprintf(uri, sizeof uri, "%s?client=waiters&farm=f", store);
     CHECK(dlm_manager_open(uri, NULL, &manager, NULL) == DLM_OK);
     CHECK(dlm_manager_lock(manager, "w", DLM_LEVEL_XDC, &lock, NULL) == DLM_OK);
     CHECK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &held, NULL) == DLM_OK);
+    CHECK(dlm_manager_latch(manager, "w", DLM_LEVEL_DC, DLM_LATCH_COUNT_DOWN, DLM_DEFAULT, &latch, NULL) ==
+          DLM_OK);
+    CHECK(dlm_latch_get_or_create(latch, 1, NULL, NULL) == DLM_OK);
+    CHECK(dlm_latch_watch(latch, &watch, NULL) == DLM_OK);
     waiter.lock = lock;
+    waiter.latch = latch;
     waiter.cancel = dlm_cancel_new();
     waiter.ids = dlm_id_lock_new();
     CHECK(dlm_id_lock_acquire(waiter.ids, 1, 0, NULL) == DLM_OK);
     CHECK(pthread_create(&threads[0], NULL, wait_for_lease, &waiter) == 0);
     CHECK(pthread_create(&threads[1], NULL, wait_for_id, &waiter) == 0);
+    CHECK(pthread_create(&threads[2], NULL, wait_for_latch, &waiter) == 0);
     sleep_us((long)below(300));
     dlm_lock_free(lock);
+    dlm_latch_free(latch);
     if (cancelled)
         CHECK(dlm_cancel_trigger(waiter.cancel, NULL) == DLM_OK);
     else
@@ -304,10 +419,12 @@ static void free_under_waiters(void)
     dlm_cancel_free(waiter.cancel);
     dlm_id_lock_free(waiter.ids);
     dlm_id_lock_free(waiter.ids);
-    CHECK(pthread_join(threads[0], NULL) == 0);
-    CHECK(pthread_join(threads[1], NULL) == 0);
+    dlm_watch_free(watch);
+    for (i = 0; i < 3; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
     /* CLOSED also where the thread came after its handles were freed. */
     CHECK(waiter.lease_status == DLM_CLOSED || (cancelled && waiter.lease_status == DLM_CANCELLED));
+    CHECK(waiter.latch_status == DLM_CLOSED || (cancelled && waiter.latch_status == DLM_CANCELLED));
     CHECK(waiter.id_status == DLM_CLOSED);
     dlm_lease_free(held);
 }
@@ -317,15 +434,20 @@ static void begin(void)
 {
     struct dlm_manager *manager;
     struct dlm_lock *lock;
+    struct dlm_latch *latch;
     size_t k;
     for (k = 0; k < KINDS; k++)
         memset(kinds[k].slots, 0, SLOTS * sizeof(struct slot));
     put(options, dlm_options_new());
     CHECK(dlm_options_set(options[0].handle, "client", "random", NULL) == DLM_OK);
+    CHECK(dlm_options_set(options[0].handle, "farm", "f", NULL) == DLM_OK);
     CHECK(dlm_manager_open(store, options[0].handle, &manager, NULL) == DLM_OK);
     put(managers, manager);
     CHECK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, NULL) == DLM_OK);
     put(locks, lock);
+    CHECK(dlm_manager_latch(manager, "a", DLM_LEVEL_DC, DLM_LATCH_COUNT_UP_DOWN, DLM_DEFAULT, &latch, NULL) ==
+          DLM_OK);
+    put(latches, latch);
     put(cancels, dlm_cancel_new());
     put(ids, dlm_id_lock_new());
     put(keys, dlm_key_lock_new());
@@ -345,6 +467,8 @@ int main(int argc, char **argv)
             uint64_t what = below(8);
             if (what < 3)
                 make();
+            else if (what < 5)
+                use_latch();
             else if (what < 7)
                 use();
             else
