@@ -169,6 +169,17 @@ fn a_table_that_is_not_there_is_said_to_be_missing_and_at_once() {
 }
 
 #[test]
+fn the_doctor_names_the_version_of_the_servers() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    if table::gateway().is_none() {
+        return;
+    }
+    let found = manager(&uri(hbase, table::TABLE, ""), "doctor").examine().unwrap();
+    let version = found.iter().find(|finding| finding.topic == "version").expect("no version");
+    assert!(version.grade == dlm::Grade::Ok && version.seen.starts_with("HBase 2."), "{version}");
+}
+
+#[test]
 fn a_master_that_is_gone_is_passed_over() {
     let Some(hbase) = hbase_or_skip() else { return };
     let table = fresh_table("masters");

@@ -206,18 +206,19 @@ impl LockStore for HbaseStore {
     }
 
     fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
-        let found = match self.rows.examine_table(LOCK.family, by)? {
+        let mut found = Vec::from_iter(self.rows.version(by)?.as_deref().map(examine_version));
+        let advice = "alter the family in the HBase shell, or make the table anew";
+        let table = match self.rows.examine_table(LOCK.family, by)? {
             None => Finding::fail("table", "does not exist", "make it with initialize() or `dlm init`"),
-            Some(odd) if odd.is_empty() => {
-                return Ok(vec![Finding::ok("table", "is as it should be"), self.examine_clocks(by)?]);
-            }
-            Some(odd) => {
-                let advice = "alter the family in the HBase shell, or make the table anew";
-                Finding::warn("table", odd.join(", "), advice)
-            }
+            Some(odd) if odd.is_empty() => Finding::ok("table", "is as it should be"),
+            Some(odd) => Finding::warn("table", odd.join(", "), advice),
         };
-        let clocks = if found.grade == Grade::Fail { None } else { Some(self.examine_clocks(by)?) };
-        Ok(std::iter::once(found).chain(clocks).collect())
+        let exists = table.grade < Grade::Fail;
+        found.push(table);
+        if exists {
+            found.push(self.examine_clocks(by)?);
+        }
+        Ok(found)
     }
 }
 
@@ -270,6 +271,23 @@ impl HbaseStore {
             }
         }
         Err(doubt.or(restless(name)))
+    }
+}
+
+/// Tested are 2.4 to 2.6; a master before 2.3 does not say where the regions are.
+fn examine_version(version: &str) -> Finding {
+    let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let seen = format!("HBase {version}");
+    match (numbers.next(), numbers.next()) {
+        (Some(2), Some(4..)) => Finding::ok("version", seen),
+        (Some(..=2), Some(_)) => {
+            Finding::warn("version", seen, "use 2.4 or later: latches need conditions that came with it")
+        }
+        _ => Finding::warn(
+            "version",
+            seen,
+            "this library was tested with 2.4 to 2.6: try it before you rely on it",
+        ),
     }
 }
 

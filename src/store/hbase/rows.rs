@@ -142,6 +142,9 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
     /// and logs a warning where its schema is another.
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()>;
 
+    /// The servers' version; `None` where what stands between us and them does not tell.
+    fn version(&self, by: Deadline) -> Result<Option<String>>;
+
     /// What is not as it should be in the table's schema; `None` where there is no table.
     fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>>;
 }

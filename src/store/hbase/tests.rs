@@ -82,6 +82,10 @@ impl Rows for Scripted {
         Ok(())
     }
 
+    fn version(&self, _: Deadline) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     fn examine_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
         Ok(Some(Vec::new()))
     }
@@ -183,4 +187,15 @@ fn a_renewal_in_doubt_goes_on_when_the_server_is_back() {
     let proof = stage.granted();
     stage.next([Fate::ReplyLost, Fate::Down, Fate::Down, Fate::Served]);
     assert!(stage.store.renew(&stage.name, &proof, TTL, Deadline::after(LONG)).unwrap().is_some());
+}
+
+#[test]
+fn a_version_that_nobody_tried_is_warned_of() {
+    for tried in ["2.4.17", "2.6.1", "2.6.2-SNAPSHOT", "2.10.0"] {
+        assert_eq!(examine_version(tried).grade, Grade::Ok, "{tried}");
+    }
+    for untried in ["1.4.14", "2.3.7", "3.0.0-beta-1", "", "unknown"] {
+        let found = examine_version(untried);
+        assert!(found.grade == Grade::Warn && !found.advice.is_empty(), "{found}");
+    }
 }

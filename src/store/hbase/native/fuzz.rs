@@ -6,8 +6,9 @@ use prost::Message;
 use super::cluster::{Address, catalogued};
 use super::exception::{Exception, Reaction};
 use super::messages::{
-    CreateTableResponse, ForeignException, GetActiveMasterResponse, GetMetaRegionLocationsResponse,
-    GetProcedureResultResponse, GetResponse, GetTableDescriptorsResponse, MultiResponse, ScanResponse,
+    CreateTableResponse, ForeignException, GetActiveMasterResponse, GetClusterStatusResponse,
+    GetMetaRegionLocationsResponse, GetProcedureResultResponse, GetResponse, GetTableDescriptorsResponse,
+    MultiResponse, ScanResponse,
 };
 use super::{counted, first_cell, found, frame, processed};
 use crate::store::hbase::record;
@@ -60,6 +61,7 @@ fn read_messages(bytes: &[u8]) {
     }
     let _ = GetTableDescriptorsResponse::decode(bytes);
     let _ = CreateTableResponse::decode(bytes);
+    let _ = GetClusterStatusResponse::decode(bytes);
     if let Ok(answer) = GetProcedureResultResponse::decode(bytes)
         && let Some(ForeignException { generic_exception: Some(told) }) = answer.exception
     {

@@ -431,6 +431,33 @@ pub(super) struct GenericException {
     pub(super) message: String,
 }
 
+/// `ClusterStatusProtos.Option`.
+pub(super) const HBASE_VERSION: i32 = 0;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetClusterStatusRequest {
+    #[prost(int32, repeated, packed = "false", tag = "1")]
+    pub(super) options: Vec<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetClusterStatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) cluster_status: Option<ClusterStatus>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ClusterStatus {
+    #[prost(message, optional, tag = "1")]
+    pub(super) hbase_version: Option<VersionFileContent>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct VersionFileContent {
+    #[prost(string, tag = "1")]
+    pub(super) version: String,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GetTableDescriptorsRequest {
     #[prost(message, repeated, tag = "1")]

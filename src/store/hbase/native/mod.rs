@@ -353,6 +353,10 @@ impl Rows for Native {
         self.create_table(family, by)
     }
 
+    fn version(&self, by: Deadline) -> Result<Option<String>> {
+        self.asked_version(by).map(Some)
+    }
+
     fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
         self.examined(family, by)
     }

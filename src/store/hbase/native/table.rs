@@ -1,4 +1,5 @@
-//! Creating the table as the Java library does: GZ, one version, split at every first byte.
+//! What the master is asked for: the table, made as the Java library makes it (GZ, one version, split at
+//! every first byte), its schema, and the version.
 
 use std::time::Duration;
 
@@ -7,8 +8,9 @@ use super::connection::Failure;
 use super::exception::{Exception, Reaction};
 use super::messages::{
     BytesBytesPair, ColumnFamilySchema, CreateTableRequest, CreateTableResponse, ForeignException,
-    GetProcedureResultRequest, GetProcedureResultResponse, GetTableDescriptorsRequest,
-    GetTableDescriptorsResponse, PROCEDURE_NOT_FOUND, PROCEDURE_RUNNING, TableName, TableSchema,
+    GetClusterStatusRequest, GetClusterStatusResponse, GetProcedureResultRequest, GetProcedureResultResponse,
+    GetTableDescriptorsRequest, GetTableDescriptorsResponse, HBASE_VERSION, PROCEDURE_NOT_FOUND,
+    PROCEDURE_RUNNING, TableName, TableSchema,
 };
 use super::{Native, Rows, Trouble};
 use crate::error::{Error, Result};
@@ -146,6 +148,15 @@ impl Native {
                 sent => return sent,
             }
         }
+    }
+
+    /// The active master's version, which its RegionServers have but for the time of an update.
+    pub(super) fn asked_version(&self, by: Deadline) -> Result<String> {
+        let request = GetClusterStatusRequest { options: vec![HBASE_VERSION] };
+        let answer: GetClusterStatusResponse = self
+            .on_master("GetClusterStatus", by, &request)
+            .map_err(|trouble| self.explain(super::Kind::Read, "asking for the version", trouble))?;
+        Ok(answer.cluster_status.and_then(|status| status.hbase_version).unwrap_or_default().version)
     }
 
     fn table_name(&self) -> TableName {

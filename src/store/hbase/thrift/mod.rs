@@ -290,6 +290,10 @@ impl Rows for Gateway {
         })
     }
 
+    fn version(&self, _: Deadline) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     fn examine_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
         let Some(families) = self.families(by)? else { return Ok(None) };
         Ok(Some(self.oddity(family, &families)?.into_iter().collect()))
