@@ -472,6 +472,19 @@ fn a_server_that_speaks_tls_or_says_nothing_is_named_as_such() {
     assert!(error.chain().contains("without a word"), "{}", error.chain());
 }
 
+/// What it said when it last said something is what helps, and the last try is cut short by the deadline.
+#[test]
+fn a_server_that_says_why_and_then_nothing_is_quoted() {
+    let mut asked = 0;
+    let fake = Fake::start(move |_| {
+        asked += 1;
+        if asked <= 2 { Answer::Close } else { Answer::Silence }
+    });
+    let error = lock(fake.address, 10 * TIMEOUT).try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+    assert!(error.chain().contains("without a word"), "{}", error.chain());
+}
+
 /// The one that takes over goes on with what it had begun.
 #[test]
 fn a_master_that_dies_while_it_makes_the_table_is_no_failure() {

@@ -76,6 +76,18 @@ enum Trouble {
     Call(Failure),
 }
 
+impl Trouble {
+    /// Whether the time was over before the request itself had been sent.
+    fn is_out_of_time_unsent(&self) -> bool {
+        let error = match self {
+            Trouble::Lookup(Lookup::Call(_, Failure::NotSent(error) | Failure::Lost(error))) => error,
+            Trouble::Call(Failure::NotSent(error)) => error,
+            Trouble::Lookup(_) | Trouble::Call(_) => return false,
+        };
+        error.kind() == std::io::ErrorKind::TimedOut
+    }
+}
+
 impl From<Exception> for Trouble {
     fn from(exception: Exception) -> Trouble {
         Trouble::Call(Failure::Exception(exception))
@@ -114,7 +126,7 @@ impl Native {
         by: Deadline,
         request: impl Fn(&Region, Deadline) -> Result<T, Trouble>,
     ) -> Result<T> {
-        let (mut pause, mut followed) = (PAUSE_FIRST, false);
+        let (mut pause, mut followed, mut before) = (PAUSE_FIRST, false, None);
         loop {
             let (trouble, told) = match self.cluster.region(row, by) {
                 Ok(region) => match request(&region, by) {
@@ -126,8 +138,14 @@ impl Native {
                 },
                 Err(lookup) => (Trouble::Lookup(lookup), false),
             };
+            // A try that the deadline cut short tells less than the one before it.
+            let cut_short = trouble.is_out_of_time_unsent();
             if by.passed() || !may_be_sent_again(kind, &trouble) || by.remaining() <= pause {
-                return Err(self.explain(kind, what, trouble));
+                let telling = before.filter(|_| cut_short).unwrap_or(trouble);
+                return Err(self.explain(kind, what, telling));
+            }
+            if !cut_short {
+                before = Some(trouble);
             }
             if told {
                 followed = true;
