@@ -147,7 +147,7 @@ impl Builder {
             (Some(_), None) => StoreUri::parse("memory:")?,
             (None, uri) => StoreUri::parse(uri.as_deref().unwrap_or("embedded:"))?,
         };
-        let options = &mut uri.options;
+        let options = uri.options.for_manager();
         for (key, value) in self.options {
             options.replace(key, value);
         }
