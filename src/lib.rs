@@ -77,10 +77,13 @@ mod time;
 mod uri;
 mod watcher;
 
-/// Unit tests wait as the tests outside do, which know the library by its name.
+/// Unit tests wait and watch as the tests outside do, which know the library by its name.
 #[cfg(test)]
 #[path = "../tests/support/patience.rs"]
 mod patience;
+#[cfg(test)]
+#[path = "../tests/support/spy.rs"]
+mod spy;
 #[cfg(test)]
 extern crate self as dlm;
 
