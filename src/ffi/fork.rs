@@ -13,7 +13,7 @@ use crate::error::{Code, Result};
 use crate::patience::{LONG, until};
 use crate::spy::{Call, Spy};
 use crate::store::{LockStore, MemoryStore};
-use crate::{Deadline, Lease, Level, LockManager};
+use crate::{DEFAULT_TTL, Deadline, Lease, Level, LockManager};
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -88,6 +88,11 @@ fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait(
         refused
     }));
     assert!(in_child(|lease| is(lease.into_token(), Code::Closed)));
+    assert!(in_child(|lease| {
+        let told = lease.ttl() == DEFAULT_TTL && lease.check().is_err() && lease.remaining().is_zero();
+        mem::forget(lease);
+        told
+    }));
     assert!(in_child(|lease| {
         drop(lease);
         true
