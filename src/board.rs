@@ -90,6 +90,8 @@ struct Entry {
     again: bool,
     /// Looks begun so far.
     looks: u64,
+    /// The first that begins after the last newcomer.
+    first_look: u64,
     pause: Duration,
     failures: u32,
     /// What the last look saw, and when.
@@ -312,7 +314,7 @@ impl Board {
                     state.look_again(key, now);
                     continue;
                 }
-                Outcome::Waits(count) => (entry.saw(count, now, self.poll), None),
+                Outcome::Waits(count) => (entry.saw(*number, count, now, self.poll), None),
                 Outcome::Unknown(error) => {
                     entry.failures += 1;
                     if entry.failures == 1 {
@@ -375,7 +377,17 @@ impl Board {
 
 impl Entry {
     fn new(key: Arc<Key>, pause: Duration) -> Entry {
-        Entry { key, groups: Vec::new(), turn: None, again: false, looks: 0, pause, failures: 0, seen: None }
+        Entry {
+            key,
+            groups: Vec::new(),
+            turn: None,
+            again: false,
+            looks: 0,
+            first_look: 0,
+            pause,
+            failures: 0,
+            seen: None,
+        }
     }
 
     fn is_being_read(&self) -> bool {
@@ -385,6 +397,7 @@ impl Entry {
     /// One more who waits; `number`: when they came.
     fn join(&mut self, number: u64) -> Joined {
         let first_look = self.looks + 1;
+        self.first_look = first_look;
         // While nobody looks, the next look is the first that may end any of the groups.
         let fits = |group: &Group| !self.is_being_read() || group.first_look == first_look;
         if !self.groups.last().is_some_and(fits) {
@@ -401,19 +414,22 @@ impl Entry {
         self.groups.iter().map(|group| Arc::clone(&group.watch))
     }
 
-    /// The pause after a look that saw `count`.
-    fn saw(&mut self, count: i64, now: Moment, poll: Duration) -> Duration {
+    /// The pause after look `number`, which saw `count`.
+    fn saw(&mut self, number: u64, count: i64, now: Moment, poll: Duration) -> Duration {
         if std::mem::take(&mut self.failures) > 0 {
             log::info!("latch {} can be read again", self.key.0);
         }
+        let shortest = poll.min(SHORTEST_PAUSE);
         self.pause = match self.seen {
+            // For a newcomer the wait begins, however long others have been waiting.
+            _ if number <= self.first_look => shortest,
             None => self.pause,
             Some((before, _)) if before == count => (self.pause * 2).min(poll),
             Some((before, at)) => {
                 let pace = now.since(at).as_secs_f64() / before.abs_diff(count) as f64;
                 let opens = if count < before { pace * count as f64 } else { f64::MAX };
                 let half = Duration::try_from_secs_f64(opens / 2.0).unwrap_or(poll);
-                half.clamp(poll.min(SHORTEST_PAUSE), poll)
+                half.clamp(shortest, poll)
             }
         };
         self.seen = Some((count, now));
@@ -563,3 +579,6 @@ fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
+
+#[cfg(test)]
+mod tests;

@@ -440,7 +440,7 @@ fn a_newcomer_has_a_latch_looked_at_though_looks_have_become_rare() {
     until("looks have become rare", || faulty.reads.load(Ordering::SeqCst) >= 7);
     let reads = faulty.reads.load(Ordering::SeqCst);
     assert!(!latch.await_open_for(Duration::ZERO).unwrap());
-    assert_eq!(faulty.reads.load(Ordering::SeqCst), reads + 1);
+    assert!(faulty.reads.load(Ordering::SeqCst) > reads);
     faulty.memory.step(&step(latch)).unwrap();
     assert!(latch.await_open_for(Duration::ZERO).unwrap(), "an old look was taken for the answer");
 }
