@@ -88,6 +88,8 @@ struct Entry {
     turn: Option<Turn>,
     /// Look at it again as soon as the read under way is over.
     again: bool,
+    /// The next look is at it alone, as one at several panicked.
+    alone: bool,
     /// Looks begun so far.
     looks: u64,
     /// The first that begins after the last newcomer.
@@ -287,12 +289,7 @@ impl Board {
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(Ok(answers)) => self.settle(&batch, answers),
             Ok(Err(error)) => self.settle_failure(&batch, error),
-            Err(panic) => {
-                let what = format!("reading latches panicked: {}", message(&*panic));
-                log::error!("{what}");
-                let answers = batch.iter().map(|_| Err(Error::Panic { what: what.clone() }));
-                self.settle(&batch, answers.collect());
-            }
+            Err(panic) => self.settle_panic(&batch, message(&*panic)),
         }
     }
 
@@ -364,6 +361,29 @@ impl Board {
         looked.iter().for_each(|(watch, number)| watch.looked(*number, Some(Arc::clone(&error))));
     }
 
+    /// Whose latch the store stumbled over is not known where it was asked for several: each is looked at
+    /// again by itself, so that it ends the wait for that one and no other.
+    fn settle_panic(self: &Arc<Board>, batch: &[(Arc<Key>, u64)], message: &str) {
+        let what = format!("reading latches panicked: {message}");
+        log::error!("{what}");
+        if batch.len() == 1 {
+            return self.settle(batch, vec![Err(Error::Panic { what })]);
+        }
+        let now = Moment::now();
+        let mut state = self.state.lock();
+        // What this read was to find out is left to the next.
+        if let Some(outage) = &mut state.outage {
+            (outage.probing, outage.until) = (false, now);
+        }
+        for (key, _) in batch {
+            if let Some(entry) = state.entry(key) {
+                entry.alone = true;
+                state.look_again(key, now);
+            }
+        }
+        self.set_timer_or_log(&mut state);
+    }
+
     /// Where no caller waits for the answer. The pool has a thread: the one that this runs in.
     fn set_timer_or_log(self: &Arc<Board>, state: &mut State) {
         if state.closed {
@@ -382,6 +402,7 @@ impl Entry {
             groups: Vec::new(),
             turn: None,
             again: false,
+            alone: false,
             looks: 0,
             first_look: 0,
             pause,
@@ -509,13 +530,16 @@ impl State {
                 self.due.pop_first();
                 continue;
             };
-            if due > now.after(entry.pause / EARLY) {
+            if due > now.after(entry.pause / EARLY) || entry.alone && !batch.is_empty() {
                 break;
             }
             self.due.pop_first();
             entry.turn = None;
             entry.looks += 1;
             batch.push((key, entry.looks));
+            if std::mem::take(&mut entry.alone) {
+                break;
+            }
         }
         if let Some(outage) = &mut self.outage {
             outage.probing = !batch.is_empty();
