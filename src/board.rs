@@ -112,6 +112,8 @@ struct Group {
 
 struct Outage {
     failures: u32,
+    /// Of the last read.
+    error: Arc<Error>,
     /// No read before this moment.
     until: Moment,
     /// One read is trying.
@@ -211,6 +213,11 @@ impl Board {
         }
         drop(state);
         opened.iter().for_each(|watch| watch.end(End::Open));
+    }
+
+    /// Why the store cannot be asked, while it does not serve.
+    pub(crate) fn trouble(&self) -> Option<Arc<Error>> {
+        self.state.lock().outage.as_ref().map(|outage| Arc::clone(&outage.error))
     }
 
     /// Ends every wait with CLOSED, those to come included.
@@ -347,7 +354,8 @@ impl Board {
             log::warn!("latches are looked at again later: {}", error.chain());
         }
         let until = now.after(jittered(back_off(self.poll, failures)));
-        state.outage = Some(Outage { failures, until, probing: false });
+        let error = Arc::new(error);
+        state.outage = Some(Outage { failures, error: Arc::clone(&error), until, probing: false });
         let mut looked = Vec::new();
         for (key, number) in batch {
             if let Some(entry) = state.entry(key) {
@@ -357,7 +365,6 @@ impl Board {
         }
         self.set_timer_or_log(&mut state);
         drop(state);
-        let error = Arc::new(error);
         looked.iter().for_each(|(watch, number)| watch.looked(*number, Some(Arc::clone(&error))));
     }
 

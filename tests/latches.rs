@@ -375,6 +375,24 @@ fn a_panic_of_the_first_read_after_an_outage_leaves_nobody_waiting() {
     assert!(panics <= 1);
 }
 
+/// The next look may be far off: neither "no" nor a wait that ends without a reason tells of it.
+#[test]
+fn a_wait_that_ends_during_an_outage_says_so_whenever_the_latch_was_read_last() {
+    let faulty = Arc::new(Faulty::default());
+    let manager = builder(faulty.clone()).poll(NEVER).timeout(Duration::from_secs(1)).open().unwrap();
+    let latches = latches(&manager, 3);
+    let read_before = latches[0].watch().unwrap();
+    // Its pauses are a second and more by now, so that it is not read along with others.
+    until("looks have become rare", || faulty.reads.load(Ordering::SeqCst) >= 6);
+    faulty.down.store(true, Ordering::SeqCst);
+    for latch in &latches[1..] {
+        let told = latch.await_open_for(Duration::ZERO).unwrap_err();
+        assert_eq!(told.code(), Code::ConnectionError, "{}", told.chain());
+    }
+    let told = read_before.wait(&Await::new().wait(Duration::ZERO)).unwrap_err();
+    assert_eq!(told.code(), Code::ConnectionError, "{}", told.chain());
+}
+
 #[test]
 fn an_error_of_one_latch_is_its_own_and_passes() {
     let faulty = Arc::new(Faulty::default());
