@@ -19,6 +19,7 @@
 //! or counted it up, since it was read; so newcomers of that time have a watch of their own, which that
 //! read does not end.
 
+mod entry;
 mod watch;
 
 use std::collections::hash_map::Entry as Slot;
@@ -30,6 +31,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub(crate) use self::entry::Joined;
+use self::entry::{Entry, Group};
 pub(crate) use self::watch::{End, Watch};
 use crate::error::{Code, Error, Result};
 use crate::store::{LatchName, LatchStore, Level, LockStore};
@@ -38,8 +41,6 @@ use crate::watcher::{Next, Ticket, Watcher};
 
 /// Latches read in one call.
 const BATCH_MAX: usize = 512;
-/// The shortest pause between two looks at a latch, unless the poll interval is shorter.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// A watch that is due within this part of its pause is read along with others.
 const EARLY: u32 = 8;
 /// A table of so many watches is kept, however few there are.
@@ -78,38 +79,6 @@ struct State {
 /// A place in the order of what is due; the number tells apart what is due at one moment.
 type Turn = (Moment, u64);
 
-/// A latch on the board.
-struct Entry {
-    /// Tells it from one of the same key that was there before.
-    key: Arc<Key>,
-    /// Those who wait, by what may end their wait; the last are the newest.
-    groups: Vec<Group>,
-    /// When it is due; `None` while it is being read.
-    turn: Option<Turn>,
-    /// Look at it again as soon as the read under way is over.
-    again: bool,
-    /// The next look is at it alone, as one at several panicked.
-    alone: bool,
-    /// Looks begun so far.
-    looks: u64,
-    /// The first that begins after the last newcomer.
-    first_look: u64,
-    pause: Duration,
-    failures: u32,
-    /// What the last look saw, and when.
-    seen: Option<(i64, Moment)>,
-}
-
-/// Those who share a watch.
-struct Group {
-    watch: Arc<Watch>,
-    waiters: usize,
-    /// The first look that may end it.
-    first_look: u64,
-    /// When the last one joined, as a number of the board's.
-    joined: u64,
-}
-
 struct Outage {
     failures: u32,
     /// Of the last read.
@@ -118,13 +87,6 @@ struct Outage {
     until: Moment,
     /// One read is trying.
     probing: bool,
-}
-
-/// A waiter's place on the board. To be given to [`Board::leave`].
-pub(crate) struct Joined {
-    pub(crate) watch: Arc<Watch>,
-    /// The number of the first look that begins after joining.
-    pub(crate) first_look: u64,
 }
 
 impl Board {
@@ -152,7 +114,7 @@ impl Board {
         let entry = match state.entries.entry(Arc::new(key)) {
             Slot::Occupied(slot) => slot.into_mut(),
             Slot::Vacant(slot) => {
-                let entry = Entry::new(Arc::clone(slot.key()), self.shortest_pause());
+                let entry = Entry::new(Arc::clone(slot.key()), self.poll);
                 slot.insert(entry)
             }
         };
@@ -233,10 +195,6 @@ impl Board {
         }
         let groups = entries.values().flat_map(|entry| &entry.groups);
         groups.for_each(|group| group.watch.end(End::Closed));
-    }
-
-    fn shortest_pause(&self) -> Duration {
-        self.poll.min(SHORTEST_PAUSE)
     }
 
     /// Has the pool run a read when the next watch is due.
@@ -402,69 +360,6 @@ impl Board {
     }
 }
 
-impl Entry {
-    fn new(key: Arc<Key>, pause: Duration) -> Entry {
-        Entry {
-            key,
-            groups: Vec::new(),
-            turn: None,
-            again: false,
-            alone: false,
-            looks: 0,
-            first_look: 0,
-            pause,
-            failures: 0,
-            seen: None,
-        }
-    }
-
-    fn is_being_read(&self) -> bool {
-        self.turn.is_none() && self.looks > 0
-    }
-
-    /// One more who waits; `number`: when they came.
-    fn join(&mut self, number: u64) -> Joined {
-        let first_look = self.looks + 1;
-        self.first_look = first_look;
-        // While nobody looks, the next look is the first that may end any of the groups.
-        let fits = |group: &Group| !self.is_being_read() || group.first_look == first_look;
-        if !self.groups.last().is_some_and(fits) {
-            let watch = Arc::new(Watch::new(Arc::clone(&self.key)));
-            self.groups.push(Group { watch, waiters: 0, first_look, joined: number });
-        }
-        let group = self.groups.last_mut().expect("there is one for the newcomer");
-        group.waiters += 1;
-        group.joined = number;
-        Joined { watch: Arc::clone(&group.watch), first_look }
-    }
-
-    fn watches(&self) -> impl Iterator<Item = Arc<Watch>> {
-        self.groups.iter().map(|group| Arc::clone(&group.watch))
-    }
-
-    /// The pause after look `number`, which saw `count`.
-    fn saw(&mut self, number: u64, count: i64, now: Moment, poll: Duration) -> Duration {
-        if std::mem::take(&mut self.failures) > 0 {
-            log::info!("latch {} can be read again", self.key.0);
-        }
-        let shortest = poll.min(SHORTEST_PAUSE);
-        self.pause = match self.seen {
-            // For a newcomer the wait begins, however long others have been waiting.
-            _ if number <= self.first_look => shortest,
-            None => self.pause,
-            Some((before, _)) if before == count => (self.pause * 2).min(poll),
-            Some((before, at)) => {
-                let pace = now.since(at).as_secs_f64() / before.abs_diff(count) as f64;
-                let opens = if count < before { pace * count as f64 } else { f64::MAX };
-                let half = Duration::try_from_secs_f64(opens / 2.0).unwrap_or(poll);
-                half.clamp(shortest, poll)
-            }
-        };
-        self.seen = Some((count, now));
-        self.pause
-    }
-}
-
 impl State {
     /// The entry that `key` is of, if it is still on the board.
     fn entry(&mut self, key: &Arc<Key>) -> Option<&mut Entry> {
@@ -610,6 +505,3 @@ fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
-
-#[cfg(test)]
-mod tests;
