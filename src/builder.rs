@@ -10,7 +10,7 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::store::{LockStore, NamePolicy, Who};
-use crate::uri::StoreUri;
+use crate::uri::{StoreUri, without_secrets};
 
 /// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
 #[derive(Debug, Default)]
@@ -142,7 +142,11 @@ impl Builder {
     pub fn open(self) -> Result<LockManager> {
         let mut uri = match (&self.store, &self.uri) {
             (Some(_), Some(uri)) => {
-                return Err(Error::invalid("store", uri, "a URI or a store of the caller's, not both"));
+                return Err(Error::invalid(
+                    "store",
+                    without_secrets(uri),
+                    "a URI or a store of the caller's, not both",
+                ));
             }
             (Some(_), None) => StoreUri::parse("memory:")?,
             (None, uri) => StoreUri::parse(uri.as_deref().unwrap_or("embedded:"))?,

@@ -194,14 +194,15 @@ fn decode(text: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// For messages: what stands before an `@` may be a password.
-fn without_secrets(uri: &str) -> String {
-    match uri.rsplit_once('@') {
-        Some((before, after)) => {
-            let scheme = before.split_once("//").map_or("", |(scheme, _)| scheme);
-            format!("{scheme}//***@{after}")
-        }
-        None => uri.to_owned(),
+/// For messages: what stands before an `@` may be a password, and so may an option.
+pub(crate) fn without_secrets(uri: &str) -> String {
+    let (place, options) = uri.split_once('?').unwrap_or((uri, ""));
+    let scheme = place.split_once("//").map_or("", |(scheme, _)| scheme);
+    match place.rsplit_once('@') {
+        Some((_, after)) => format!("{scheme}//***@{after}"),
+        // That may be a password with a question mark in it.
+        None if options.contains('@') => format!("{scheme}//***"),
+        None => place.to_owned(),
     }
 }
 
@@ -248,6 +249,15 @@ mod tests {
     fn a_password_in_a_uri_is_not_repeated() {
         for uri in ["hbase+thrift://me:hunter2@host:9090/t", "redis://me:hunter2@host", "me:hunter2@host"] {
             let error = StoreUri::parse(uri).unwrap_err().chain();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        for options in ["password=hunter2", "password=a@hunter2"] {
+            let error = StoreUri::parse(&format!("aerospike://host?{options}")).unwrap_err().chain();
+            assert!(error.contains("aerospike:") && !error.contains("hunter2"), "{error}");
+        }
+        for uri in ["aerospike://me:hunter2?@host/n/s", "aerospike://host/n/s?password=hunter2"] {
+            let builder = crate::LockManager::builder().store_uri(uri);
+            let error = builder.store(Arc::new(MemoryStore::new())).open().unwrap_err().chain();
             assert!(!error.contains("hunter2"), "{error}");
         }
     }
