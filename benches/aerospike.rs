@@ -4,12 +4,15 @@
 //!
 //! `cargo bench --bench aerospike` starts an `asd` of its own (with a JDK and Maven for the Java peer)
 //! and takes about four minutes, or a third of that with `-- 1`, `-- 4` or `-- 16`, the number of threads;
-//! with `-- --test` a few seconds, which proves that it runs and nothing else. The peers take turns within each round, and the figures are medians over the rounds.
+//! with `-- --test` a few seconds, which proves that it runs and nothing else. The peers take turns within
+//! each round, and the figures are medians over the rounds.
 
+mod peers;
 #[path = "../tests/support"]
 mod support {
     pub(crate) mod aerospike;
     pub(crate) mod aerospike_java;
+    pub(crate) mod java;
     pub(crate) mod patience;
     pub(crate) mod skip;
 }
@@ -18,20 +21,17 @@ use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::aerospike::expressions as exp;
 use ::aerospike::operations::scalar;
 use ::aerospike::{
     Bin, Client, ClientPolicy, CommitLevel, Expiration, Key, RecordExistsAction, Value, WritePolicy,
 };
-use dlm::{Level, LockManager};
-use rustix::time::{ClockId, clock_gettime};
+use peers::{Figures, JavaClient, Local, Peer, THREADS, measure, median};
 use support::aerospike::{Place, aerospike_or_skip};
-use support::aerospike_java::Java;
+use support::aerospike_java;
 
-const THREADS: [usize; 3] = [1, 4, 16];
 const TTL_S: u32 = 90;
 
 fn main() {
@@ -46,143 +46,25 @@ fn main() {
         Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0), conditional: false }),
         Box::new(Sockets { place: place.clone(), ids: AtomicU64::new(0) }),
     ];
-    match Java::start(&place) {
-        Ok(java) => peers.push(Box::new(java)),
+    match aerospike_java::start(&place) {
+        Ok(java) => peers.push(Box::new(JavaClient { java, place: "XDC#tests" })),
         Err(why) => eprintln!("*** without the Java client: {why}"),
     }
     println!("acquire + release of fresh locks; medians of {rounds} rounds of {time:?}");
     let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
     for threads in THREADS.into_iter().filter(|threads| only.is_empty() || only.contains(threads)) {
-        let mut figures: Vec<Vec<Figures>> = peers.iter().map(|_| Vec::new()).collect();
-        for round in 0..=rounds {
-            for (peer, figures) in peers.iter_mut().zip(&mut figures) {
-                let seen = peer.cycles(threads, time);
-                // The first round warms up connections, caches and compilers.
-                if round > 0 {
-                    figures.push(seen);
-                }
-            }
-        }
-        print(threads, &peers, &figures);
+        let figures = peers::take_turns(&mut peers, threads, rounds, time);
+        let (bare, java) = (&figures[2], figures.get(5));
+        peers::print(threads, &peers, &figures, 1, "pairs/s vs Java, vs the same calls", |seen| {
+            let to_java = java.map_or("-".into(), |java| format!("{:.2}", ratio(seen, java)));
+            format!("{to_java} {:.2}", ratio(seen, bare))
+        });
     }
 }
 
-/// What one peer did in one round.
-#[derive(Debug, Clone, Copy)]
-struct Figures {
-    pairs_per_s: f64,
-    acquire_p50_us: f64,
-    acquire_p99_us: f64,
-    client_cpu_us: f64,
-}
-
-fn print(threads: usize, peers: &[Box<dyn Peer>], figures: &[Vec<Figures>]) {
-    println!(
-        "\n| {threads:2} threads | pairs/s | acquire p50 us | p99 us | client CPU us/pair | pairs/s vs Java, vs the same calls |"
-    );
-    println!("|---|---|---|---|---|---|");
-    let median = |rounds: &[Figures], pick: &dyn Fn(usize) -> f64| {
-        let mut values: Vec<f64> = (0..rounds.len()).map(pick).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let (bare, java) = (&figures[2], figures.get(5));
-    for (peer, seen) in peers.iter().zip(figures) {
-        // Ratios are taken within each round: the machine is not equally busy in all of them.
-        let ratio = |to: &[Figures]| median(seen, &|at| seen[at].pairs_per_s / to[at].pairs_per_s);
-        println!(
-            "| {} | {:.0} | {:.1} | {:.0} | {:.1} | {} {:.2} |",
-            peer.name(),
-            median(seen, &|at| seen[at].pairs_per_s),
-            median(seen, &|at| seen[at].acquire_p50_us),
-            median(seen, &|at| seen[at].acquire_p99_us),
-            median(seen, &|at| seen[at].client_cpu_us),
-            java.map_or("-".into(), |java| format!("{:.2}", ratio(java))),
-            ratio(bare),
-        );
-    }
-}
-
-trait Peer {
-    fn name(&self) -> &str;
-    fn cycles(&mut self, threads: usize, time: Duration) -> Figures;
-}
-
-/// Runs `pair` in so many threads until the time is over. It gets a number of its own each time, and
-/// calls the function it is given when it has acquired.
-fn measure<S>(
-    threads: usize,
-    time: Duration,
-    start: impl Fn() -> S + Sync,
-    pair: impl Fn(&mut S, &mut dyn FnMut()) + Sync,
-) -> Figures {
-    let cpu = cpu();
-    let begin = Instant::now();
-    let mut waits: Vec<f64> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut state = start();
-                    let mut waits = Vec::new();
-                    while begin.elapsed() < time {
-                        let before = Instant::now();
-                        pair(&mut state, &mut || waits.push(before.elapsed().as_secs_f64() * 1e6));
-                    }
-                    waits
-                })
-            })
-            .collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
-    });
-    let (seconds, used) = (begin.elapsed().as_secs_f64(), self::cpu() - cpu);
-    waits.sort_by(f64::total_cmp);
-    Figures {
-        pairs_per_s: waits.len() as f64 / seconds,
-        acquire_p50_us: waits[waits.len() / 2],
-        acquire_p99_us: waits[waits.len() * 99 / 100],
-        client_cpu_us: used * 1e6 / waits.len() as f64,
-    }
-}
-
-fn cpu() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-/// This library.
-struct Local {
-    name: &'static str,
-    manager: LockManager,
-    ids: AtomicU64,
-}
-
-impl Local {
-    fn open(name: &'static str, uri: &str) -> Local {
-        let manager = LockManager::open(uri).expect("a good URI");
-        manager.initialize().expect("the server is ready");
-        Local { name, manager, ids: AtomicU64::new(0) }
-    }
-}
-
-impl Peer for Local {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn cycles(&mut self, threads: usize, time: Duration) -> Figures {
-        measure(
-            threads,
-            time,
-            || (),
-            |(), acquired| {
-                let number = self.ids.fetch_add(1, Ordering::Relaxed);
-                let lock = self.manager.lock(&format!("{}-{number}", self.name), Level::Xdc).unwrap();
-                let lease = lock.try_acquire().expect("a fresh lock is free");
-                acquired();
-                assert!(lease.release().expect("it is held"));
-            },
-        )
-    }
+/// Taken within each round: the machine is not equally busy in all of them.
+fn ratio(seen: &[Figures], to: &[Figures]) -> f64 {
+    median(seen.iter().zip(to).map(|(seen, to)| seen.pairs_per_s / to.pairs_per_s))
 }
 
 /// The crate alone: a put that creates and a delete, each thread with a runtime and client of its own,
@@ -321,22 +203,4 @@ fn ask(stream: &mut TcpStream, key: &Key, write: u8, bins: &[(&str, i64)]) {
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(answer[13], 0, "result code");
     });
-}
-
-/// The vendor's Java client, in a process of its own for the whole run.
-impl Peer for Java {
-    fn name(&self) -> &str {
-        "Java client, calls of the Java library"
-    }
-
-    fn cycles(&mut self, threads: usize, time: Duration) -> Figures {
-        let answer = self.ask(&format!("lock XDC#tests {threads} {}", time.as_millis()));
-        let figures: Vec<f64> = answer.split(' ').map(|word| word.parse().expect(&answer)).collect();
-        Figures {
-            pairs_per_s: figures[0],
-            acquire_p50_us: figures[1],
-            acquire_p99_us: figures[2],
-            client_cpu_us: figures[3],
-        }
-    }
 }

@@ -13,18 +13,19 @@
 //! | threads | of the library, in the waiting process |
 //! | KB | resident memory for each latch that is waited for, with the thread that waits |
 
+#[path = "../tests/support"]
+mod support {
+    pub(crate) mod spy;
+}
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use std::{env, fmt, fs, thread};
+use std::{env, fs, thread};
 
-use dlm::store::{Acquired, Attempt, LatchStore, LockStore, NewLatch, Proof, Released, Step, Stepped, open};
-use dlm::{
-    Deadline, Holder, Inspection, Latch, LatchKind, LatchName, Level, LockManager, LockName, Moment, Result,
-    Roster,
-};
+use dlm::store::open;
+use dlm::{Latch, LatchKind, Level, LockManager, Moment};
+use support::spy::Spy;
 
 const POLLS: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(50)];
 const WATCHED: [usize; 3] = [1, 100, 1000];
@@ -58,8 +59,8 @@ fn main() {
 }
 
 fn row(store: &str, poll: Duration, watched: usize) -> String {
-    let counted = Arc::new(Counted { inner: open(store).unwrap(), reads: Default::default() });
-    let builder = LockManager::builder().store(counted.clone()).client(CLIENT).farm("dc1");
+    let spy = Spy::on(open(store).unwrap());
+    let builder = LockManager::builder().store(spy.clone()).client(CLIENT).farm("dc1");
     let manager = builder.poll(poll).open().unwrap();
     let run = format!("{}-{}-{watched}", Moment::now().as_nanos(), poll.as_millis());
     let latches: Vec<_> = (0..watched).map(|number| latch(&manager, &format!("{run}-{number}"))).collect();
@@ -80,9 +81,9 @@ fn row(store: &str, poll: Duration, watched: usize) -> String {
 
     // Until the pauses have grown to the poll interval.
     thread::sleep(COUNTING);
-    let (reads, asked) = counted.reads();
+    let before_counting = spy.reads().len();
     thread::sleep(COUNTING);
-    let (more, more_asked) = counted.reads();
+    let reads = spy.reads().split_off(before_counting);
     let (threads, kb) = (watcher_threads(), resident_kb().saturating_sub(before) / watched);
     let opened = Counter::start(store).open_all(&run, watched);
     let mut late: Vec<Duration> = waiters
@@ -91,13 +92,12 @@ fn row(store: &str, poll: Duration, watched: usize) -> String {
         .map(|(waiter, opened)| waiter.join().unwrap().since(opened))
         .collect();
     late.sort();
-    let reads_done = more - reads;
     format!(
         "| {poll:?} | {watched} | {:.0} ms | {:.0} ms | {:.1} | {:.0} | {threads} | {kb} |",
         late[late.len() / 2].as_secs_f64() * 1e3,
         late[late.len() - 1].as_secs_f64() * 1e3,
-        reads_done as f64 / COUNTING.as_secs_f64(),
-        (more_asked - asked) as f64 / reads_done.max(1) as f64,
+        reads.len() as f64 / COUNTING.as_secs_f64(),
+        reads.iter().sum::<usize>() as f64 / reads.len().max(1) as f64,
     )
 }
 
@@ -163,86 +163,5 @@ fn count_down_as_told(store: &str) {
         latch(&manager, &line.unwrap()).count_down().unwrap();
         // All processes of a machine share the clock.
         println!("{}", Moment::now().as_nanos());
-    }
-}
-
-/// A store whose reads of counts are counted.
-struct Counted {
-    inner: Arc<dyn LockStore>,
-    reads: (AtomicUsize, AtomicUsize),
-}
-
-impl Counted {
-    /// Calls, and latches asked for in them.
-    fn reads(&self) -> (usize, usize) {
-        (self.reads.0.load(Ordering::Relaxed), self.reads.1.load(Ordering::Relaxed))
-    }
-
-    fn latches(&self) -> &dyn LatchStore {
-        self.inner.latches().expect("this store keeps latches")
-    }
-}
-
-impl fmt::Debug for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl LatchStore for Counted {
-    fn initialize_latches(&self, by: Deadline) -> Result<()> {
-        self.latches().initialize_latches(by)
-    }
-
-    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
-        self.latches().create_latch(new)
-    }
-
-    fn step(&self, step: &Step<'_>) -> Result<Stepped> {
-        self.latches().step(step)
-    }
-
-    fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
-        self.reads.0.fetch_add(1, Ordering::Relaxed);
-        self.reads.1.fetch_add(asked.len(), Ordering::Relaxed);
-        self.latches().counts(asked, by)
-    }
-
-    fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
-        self.latches().roster(name, by)
-    }
-}
-
-impl LockStore for Counted {
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn initialize(&self, by: Deadline) -> Result<()> {
-        self.inner.initialize(by)
-    }
-
-    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
-        self.inner.acquire(attempt, doubtful)
-    }
-
-    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
-        self.inner.renew(name, proof, ttl, by)
-    }
-
-    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
-        self.inner.release(name, proof, by)
-    }
-
-    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
-        self.inner.holder(name, by)
-    }
-
-    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        self.inner.inspect(name, by)
-    }
-
-    fn latches(&self) -> Option<&dyn LatchStore> {
-        Some(self)
     }
 }

@@ -19,6 +19,7 @@
 //! or counted it up, since it was read; so newcomers of that time have a watch of their own, which that
 //! read does not end.
 
+mod entry;
 mod watch;
 
 use std::collections::hash_map::Entry as Slot;
@@ -30,6 +31,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub(crate) use self::entry::Joined;
+use self::entry::{Entry, Group};
 pub(crate) use self::watch::{End, Watch};
 use crate::error::{Code, Error, Result};
 use crate::store::{LatchName, LatchStore, Level, LockStore};
@@ -38,8 +41,6 @@ use crate::watcher::{Next, Ticket, Watcher};
 
 /// Latches read in one call.
 const BATCH_MAX: usize = 512;
-/// The shortest pause between two looks at a latch, unless the poll interval is shorter.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// A watch that is due within this part of its pause is read along with others.
 const EARLY: u32 = 8;
 /// A table of so many watches is kept, however few there are.
@@ -78,47 +79,14 @@ struct State {
 /// A place in the order of what is due; the number tells apart what is due at one moment.
 type Turn = (Moment, u64);
 
-/// A latch on the board.
-struct Entry {
-    /// Tells it from one of the same key that was there before.
-    key: Arc<Key>,
-    /// Those who wait, by what may end their wait; the last are the newest.
-    groups: Vec<Group>,
-    /// When it is due; `None` while it is being read.
-    turn: Option<Turn>,
-    /// Look at it again as soon as the read under way is over.
-    again: bool,
-    /// Looks begun so far.
-    looks: u64,
-    pause: Duration,
-    failures: u32,
-    /// What the last look saw, and when.
-    seen: Option<(i64, Moment)>,
-}
-
-/// Those who share a watch.
-struct Group {
-    watch: Arc<Watch>,
-    waiters: usize,
-    /// The first look that may end it.
-    first_look: u64,
-    /// When the last one joined, as a number of the board's.
-    joined: u64,
-}
-
 struct Outage {
     failures: u32,
+    /// Of the last read.
+    error: Arc<Error>,
     /// No read before this moment.
     until: Moment,
     /// One read is trying.
     probing: bool,
-}
-
-/// A waiter's place on the board. To be given to [`Board::leave`].
-pub(crate) struct Joined {
-    pub(crate) watch: Arc<Watch>,
-    /// The number of the first look that begins after joining.
-    pub(crate) first_look: u64,
 }
 
 impl Board {
@@ -146,7 +114,7 @@ impl Board {
         let entry = match state.entries.entry(Arc::new(key)) {
             Slot::Occupied(slot) => slot.into_mut(),
             Slot::Vacant(slot) => {
-                let entry = Entry::new(Arc::clone(slot.key()), self.shortest_pause());
+                let entry = Entry::new(Arc::clone(slot.key()), self.poll);
                 slot.insert(entry)
             }
         };
@@ -209,6 +177,11 @@ impl Board {
         opened.iter().for_each(|watch| watch.end(End::Open));
     }
 
+    /// Why the store cannot be asked, while it does not serve.
+    pub(crate) fn trouble(&self) -> Option<Arc<Error>> {
+        self.state.lock().outage.as_ref().map(|outage| Arc::clone(&outage.error))
+    }
+
     /// Ends every wait with CLOSED, those to come included.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
@@ -222,10 +195,6 @@ impl Board {
         }
         let groups = entries.values().flat_map(|entry| &entry.groups);
         groups.for_each(|group| group.watch.end(End::Closed));
-    }
-
-    fn shortest_pause(&self) -> Duration {
-        self.poll.min(SHORTEST_PAUSE)
     }
 
     /// Has the pool run a read when the next watch is due.
@@ -285,12 +254,7 @@ impl Board {
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(Ok(answers)) => self.settle(&batch, answers),
             Ok(Err(error)) => self.settle_failure(&batch, error),
-            Err(panic) => {
-                let what = format!("reading latches panicked: {}", message(&*panic));
-                log::error!("{what}");
-                let answers = batch.iter().map(|_| Err(Error::Panic { what: what.clone() }));
-                self.settle(&batch, answers.collect());
-            }
+            Err(panic) => self.settle_panic(&batch, message(&*panic)),
         }
     }
 
@@ -312,7 +276,7 @@ impl Board {
                     state.look_again(key, now);
                     continue;
                 }
-                Outcome::Waits(count) => (entry.saw(count, now, self.poll), None),
+                Outcome::Waits(count) => (entry.saw(*number, count, now, self.poll), None),
                 Outcome::Unknown(error) => {
                     entry.failures += 1;
                     if entry.failures == 1 {
@@ -348,7 +312,8 @@ impl Board {
             log::warn!("latches are looked at again later: {}", error.chain());
         }
         let until = now.after(jittered(back_off(self.poll, failures)));
-        state.outage = Some(Outage { failures, until, probing: false });
+        let error = Arc::new(error);
+        state.outage = Some(Outage { failures, error: Arc::clone(&error), until, probing: false });
         let mut looked = Vec::new();
         for (key, number) in batch {
             if let Some(entry) = state.entry(key) {
@@ -358,8 +323,30 @@ impl Board {
         }
         self.set_timer_or_log(&mut state);
         drop(state);
-        let error = Arc::new(error);
         looked.iter().for_each(|(watch, number)| watch.looked(*number, Some(Arc::clone(&error))));
+    }
+
+    /// Whose latch the store stumbled over is not known where it was asked for several: each is looked at
+    /// again by itself, so that it ends the wait for that one and no other.
+    fn settle_panic(self: &Arc<Board>, batch: &[(Arc<Key>, u64)], message: &str) {
+        let what = format!("reading latches panicked: {message}");
+        log::error!("{what}");
+        if batch.len() == 1 {
+            return self.settle(batch, vec![Err(Error::Panic { what })]);
+        }
+        let now = Moment::now();
+        let mut state = self.state.lock();
+        // What this read was to find out is left to the next.
+        if let Some(outage) = &mut state.outage {
+            (outage.probing, outage.until) = (false, now);
+        }
+        for (key, _) in batch {
+            if let Some(entry) = state.entry(key) {
+                entry.alone = true;
+                state.look_again(key, now);
+            }
+        }
+        self.set_timer_or_log(&mut state);
     }
 
     /// Where no caller waits for the answer. The pool has a thread: the one that this runs in.
@@ -370,54 +357,6 @@ impl Board {
         if let Err(error) = self.set_timer(state) {
             log::error!("{}", error.chain());
         }
-    }
-}
-
-impl Entry {
-    fn new(key: Arc<Key>, pause: Duration) -> Entry {
-        Entry { key, groups: Vec::new(), turn: None, again: false, looks: 0, pause, failures: 0, seen: None }
-    }
-
-    fn is_being_read(&self) -> bool {
-        self.turn.is_none() && self.looks > 0
-    }
-
-    /// One more who waits; `number`: when they came.
-    fn join(&mut self, number: u64) -> Joined {
-        let first_look = self.looks + 1;
-        // While nobody looks, the next look is the first that may end any of the groups.
-        let fits = |group: &Group| !self.is_being_read() || group.first_look == first_look;
-        if !self.groups.last().is_some_and(fits) {
-            let watch = Arc::new(Watch::new(Arc::clone(&self.key)));
-            self.groups.push(Group { watch, waiters: 0, first_look, joined: number });
-        }
-        let group = self.groups.last_mut().expect("there is one for the newcomer");
-        group.waiters += 1;
-        group.joined = number;
-        Joined { watch: Arc::clone(&group.watch), first_look }
-    }
-
-    fn watches(&self) -> impl Iterator<Item = Arc<Watch>> {
-        self.groups.iter().map(|group| Arc::clone(&group.watch))
-    }
-
-    /// The pause after a look that saw `count`.
-    fn saw(&mut self, count: i64, now: Moment, poll: Duration) -> Duration {
-        if std::mem::take(&mut self.failures) > 0 {
-            log::info!("latch {} can be read again", self.key.0);
-        }
-        self.pause = match self.seen {
-            None => self.pause,
-            Some((before, _)) if before == count => (self.pause * 2).min(poll),
-            Some((before, at)) => {
-                let pace = now.since(at).as_secs_f64() / before.abs_diff(count) as f64;
-                let opens = if count < before { pace * count as f64 } else { f64::MAX };
-                let half = Duration::try_from_secs_f64(opens / 2.0).unwrap_or(poll);
-                half.clamp(poll.min(SHORTEST_PAUSE), poll)
-            }
-        };
-        self.seen = Some((count, now));
-        self.pause
     }
 }
 
@@ -493,13 +432,16 @@ impl State {
                 self.due.pop_first();
                 continue;
             };
-            if due > now.after(entry.pause / EARLY) {
+            if due > now.after(entry.pause / EARLY) || entry.alone && !batch.is_empty() {
                 break;
             }
             self.due.pop_first();
             entry.turn = None;
             entry.looks += 1;
             batch.push((key, entry.looks));
+            if std::mem::take(&mut entry.alone) {
+                break;
+            }
         }
         if let Some(outage) = &mut self.outage {
             outage.probing = !batch.is_empty();

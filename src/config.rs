@@ -30,7 +30,7 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const MS: Duration = Duration::from_millis(1);
 
-/// The keys that every store URI takes, in the order in which they are documented.
+/// The keys that every URI of a manager takes, in the order in which they are documented.
 pub(crate) const MANAGER_KEYS: [&str; 12] = [
     "client",
     "farm",
@@ -143,6 +143,8 @@ pub fn parse_duration(what: &'static str, text: &str) -> Result<Duration> {
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     given: BTreeMap<String, String>,
+    /// They come through a manager, which has taken its own out.
+    through_manager: bool,
 }
 
 impl Options {
@@ -200,15 +202,37 @@ impl Options {
         }
     }
 
-    /// Refuses what nobody took. `known`: the keys of the store at hand.
-    pub(crate) fn finish(self, known: &[&str]) -> Result<()> {
-        match self.given.keys().next() {
+    /// From now on these are options of a manager and its store, as messages about unknown ones shall say.
+    pub(crate) fn for_manager(&mut self) -> &mut Options {
+        self.through_manager = true;
+        self
+    }
+
+    /// For a store that is opened by itself: nobody would heed a manager's settings.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT where there is one.
+    pub(crate) fn refuse_managers(&self) -> Result<()> {
+        match MANAGER_KEYS.iter().find_map(|key| Some((*key, self.given.get(*key)?))) {
             None => Ok(()),
-            Some(key) => {
-                let known: Vec<_> = MANAGER_KEYS.iter().chain(known).copied().collect();
-                Err(Error::invalid("store option", key, format!("one of {}", known.join(", "))))
+            Some((key, value)) => {
+                let allowed = "it is a setting of a manager, not of a store by itself: give it to \
+                               LockManager::builder, or in the URI to LockManager::open";
+                Err(Error::invalid(key, value, allowed))
             }
         }
+    }
+
+    /// Refuses what nobody took. `known`: the keys of the store at hand.
+    pub(crate) fn finish(self, known: &[&str]) -> Result<()> {
+        let Some(key) = self.given.keys().next() else { return Ok(()) };
+        let managers = MANAGER_KEYS.iter().filter(|_| self.through_manager);
+        let known: Vec<_> = managers.chain(known).copied().collect();
+        let allowed = match known.as_slice() {
+            [] => "this store has no options of its own".to_owned(),
+            known => format!("one of {}", known.join(", ")),
+        };
+        Err(Error::invalid("store option", key, allowed))
     }
 }
 
@@ -261,6 +285,7 @@ mod tests {
         let mut options = Options::default();
         options.insert("tll".into(), "90s".into()).unwrap();
         assert!(options.insert("tll".into(), "90s".into()).is_err());
+        options.for_manager();
         let error = options.finish(&["pool"]).unwrap_err().to_string();
         assert!(error.contains("\"tll\"") && error.contains("ttl") && error.contains("pool"), "{error}");
     }

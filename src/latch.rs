@@ -262,7 +262,7 @@ impl Latch {
     ///
     /// # Errors
     /// As [`await_open`](Latch::await_open); and when the time is over and the store did not serve the last
-    /// look, the error of that.
+    /// look, or serves none of this manager's right then, the error of that.
     pub fn await_open_for(&self, wait: Duration) -> Result<bool> {
         self.await_open_with(&Await::new().wait(wait))
     }
@@ -407,7 +407,9 @@ impl LatchWatch {
             // The first look is waited for, as long as a call to the store may take.
             let patience = self.began.after(self.manager.settings.timeout);
             if over && (looked || now >= patience) {
-                return self.not_open(waited, looked, seen.trouble.clone());
+                let trouble = seen.trouble.clone();
+                drop(seen);
+                return self.not_open(waited, looked, trouble);
             }
             let until = if over { patience } else { by };
             seen.overdue += usize::from(over);
@@ -420,7 +422,8 @@ impl LatchWatch {
     fn not_open(&self, waited: Duration, looked: bool, trouble: Option<Arc<Error>>) -> Result<bool> {
         let doing =
             || format!("awaiting latch {} for {:.3} s", self.joined.watch.key.0, waited.as_secs_f64());
-        match trouble {
+        // The last look may have been served, and the next have been due since the store does not serve.
+        match trouble.or_else(|| self.manager.board.trouble()) {
             Some(source) => Err(Error::While { doing: doing(), source }),
             None if looked => Ok(false),
             None => Err(Error::RetriesExhausted {

@@ -48,6 +48,8 @@ pub(crate) struct Core {
     fence: Option<Fence>,
     /// End of the lease in nanoseconds of the lease clock; zero once it is released or found lost.
     ends: AtomicU64,
+    /// For how long it was granted or last renewed, in nanoseconds. Changed under `held`.
+    ttl: AtomicU64,
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
     held: Mutex<Held>,
@@ -58,7 +60,6 @@ pub(crate) struct Core {
 struct Held {
     /// What renews and releases the lock; `None` once that is no longer ours to do.
     proof: Option<Proof>,
-    ttl: Duration,
     /// The longest it was ever asked for: the store may keep the record for as long.
     longest_ttl: Duration,
     /// When the lease is over if it is not released before.
@@ -79,10 +80,10 @@ impl Core {
             name,
             fence: grant.fence,
             ends: AtomicU64::new(ends.as_nanos()),
+            ttl: AtomicU64::new(nanos(ttl)),
             may_reappear: grant.may_reappear,
             held: Mutex::new(Held {
                 proof: Some(grant.proof),
-                ttl,
                 longest_ttl: ttl,
                 ends,
                 release_failed: false,
@@ -172,10 +173,9 @@ impl Lease {
         self.ends().since(Moment::now())
     }
 
-    /// For how long the lease was granted or last renewed. Waits for a renewal or release under way, in
-    /// a forked child for ever.
+    /// For how long the lease was granted or last renewed. No I/O, no locks.
     pub fn ttl(&self) -> Duration {
-        self.core.held.lock().ttl
+        Duration::from_nanos(self.core.ttl.load(Ordering::Acquire))
     }
 
     /// Whether the lease lasts still, by this machine's clock. No I/O, no locks, some tens of
@@ -224,8 +224,7 @@ impl Lease {
     /// IN_DOUBT included, leaves the lease as it was, ending when it would have. CLOSED, FORKED.
     pub fn renew(&self) -> Result<()> {
         self.manager.not_forked()?;
-        let ttl = self.core.held.lock().ttl;
-        self.renew_for(ttl)
+        self.renew_for(self.ttl())
     }
 
     /// Lets the lease end `ttl` from now, which may be sooner than before. A store keeps the record
@@ -253,7 +252,7 @@ impl Lease {
         match self.manager.store.renew(self.name(), &proof, ttl, by) {
             Ok(Some(proof)) => {
                 held.proof = Some(proof);
-                held.ttl = ttl;
+                self.core.ttl.store(nanos(ttl), Ordering::Release);
                 held.longest_ttl = held.longest_ttl.max(ttl);
                 held.ends = end(since, ttl);
                 self.core.set_ends(held.ends);
@@ -304,7 +303,7 @@ impl Lease {
             name: self.core.name.clone(),
             fence: self.core.fence,
             ends_ms: wall_ms().saturating_add(millis(self.remaining())),
-            ttl: held.ttl,
+            ttl: self.ttl(),
             proof: held
                 .proof
                 .clone()
@@ -315,6 +314,11 @@ impl Lease {
         self.manager.forget(&self.core);
         Ok(token)
     }
+}
+
+/// A TTL has a year of them at the most, which fits.
+fn nanos(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn millis(duration: Duration) -> u64 {

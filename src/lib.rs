@@ -60,6 +60,7 @@
 
 mod alarm;
 mod board;
+mod builder;
 mod cancel;
 mod config;
 mod error;
@@ -76,13 +77,17 @@ mod time;
 mod uri;
 mod watcher;
 
-/// Unit tests wait as the tests outside do, which know the library by its name.
+/// Unit tests wait and watch as the tests outside do, which know the library by its name.
 #[cfg(test)]
 #[path = "../tests/support/patience.rs"]
 mod patience;
 #[cfg(test)]
+#[path = "../tests/support/spy.rs"]
+mod spy;
+#[cfg(test)]
 extern crate self as dlm;
 
+pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
     DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
@@ -94,7 +99,7 @@ pub use latch::{Await, Latch, LatchKind, LatchWatch};
 pub use lease::Lease;
 pub use lease_token::LeaseToken;
 pub use lock::{Acquire, Lock};
-pub use manager::{Builder, LockManager, Stats};
+pub use manager::{LockManager, Stats};
 pub use store::{
     Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
 };

@@ -194,20 +194,22 @@ fn decode(text: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// For messages: what stands before an `@` may be a password.
-fn without_secrets(uri: &str) -> String {
-    match uri.rsplit_once('@') {
-        Some((before, after)) => {
-            let scheme = before.split_once("//").map_or("", |(scheme, _)| scheme);
-            format!("{scheme}//***@{after}")
-        }
-        None => uri.to_owned(),
+/// For messages: what stands before an `@` may be a password, and so may an option.
+pub(crate) fn without_secrets(uri: &str) -> String {
+    let (place, options) = uri.split_once('?').unwrap_or((uri, ""));
+    let scheme = place.split_once("//").map_or("", |(scheme, _)| scheme);
+    match place.rsplit_once('@') {
+        Some((_, after)) => format!("{scheme}//***@{after}"),
+        // That may be a password with a question mark in it.
+        None if options.contains('@') => format!("{scheme}//***"),
+        None => place.to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MANAGER_KEYS;
 
     #[test]
     fn a_bad_uri_is_refused_before_any_io_and_says_what_is_allowed() {
@@ -249,6 +251,15 @@ mod tests {
             let error = StoreUri::parse(uri).unwrap_err().chain();
             assert!(!error.contains("hunter2"), "{error}");
         }
+        for options in ["password=hunter2", "password=a@hunter2"] {
+            let error = StoreUri::parse(&format!("aerospike://host?{options}")).unwrap_err().chain();
+            assert!(error.contains("aerospike:") && !error.contains("hunter2"), "{error}");
+        }
+        for uri in ["aerospike://me:hunter2?@host/n/s", "aerospike://host/n/s?password=hunter2"] {
+            let builder = crate::LockManager::builder().store_uri(uri);
+            let error = builder.store(Arc::new(MemoryStore::new())).open().unwrap_err().chain();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
     }
 
     #[test]
@@ -263,5 +274,52 @@ mod tests {
         assert!(options.finish(&[]).is_ok());
         let uri = StoreUri::parse("embedded:/var/lib/a%3Fb").unwrap();
         assert!(matches!(&uri.place, Place::Embedded(Some(path)) if path.as_os_str() == "/var/lib/a?b"));
+    }
+
+    /// Nobody would heed them. The folder and the file are not there: they are not asked for first.
+    #[test]
+    fn a_store_by_itself_says_of_a_managers_setting_whose_it_is() {
+        let stores = [
+            "memory:?",
+            "embedded:/dev/null/nowhere?",
+            "hbase://127.0.0.1:1/t?tls=on&tls_ca=/dev/null/nowhere&",
+            "hbase+thrift://127.0.0.1:1/t?pool=2&",
+            "aerospike://127.0.0.1:1/n/s?tls=on&tls_ca=/dev/null/nowhere&",
+        ];
+        for store in stores {
+            for key in MANAGER_KEYS {
+                let error = crate::store::open(&format!("{store}{key}=7s")).unwrap_err();
+                assert_eq!(error.code(), crate::Code::InvalidArgument, "{error}");
+                let said = error.to_string();
+                let told = format!("{key} \"7s\" is not allowed: it is a setting of a manager");
+                assert!(said.starts_with(&told) && !said.contains("one of"), "{store}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_option_is_answered_with_those_that_are_taken_there() {
+        let alone = crate::store::open("memory:?tll=5s").unwrap_err().to_string();
+        assert!(alone.ends_with("has no options of its own"), "{alone}");
+        let managed = crate::LockManager::open("memory:?client=a&tll=5s").unwrap_err();
+        assert_eq!(offered(&managed), MANAGER_KEYS);
+    }
+
+    #[cfg(feature = "hbase")]
+    #[test]
+    fn a_stores_own_options_are_offered_with_a_managers_or_alone() {
+        let uri = "hbase+thrift://127.0.0.1:1/t?tll=5s";
+        let alone = crate::store::open(uri).unwrap_err();
+        assert!(offered(&alone).contains(&"pool".into()), "{alone}");
+        assert!(!offered(&alone).iter().any(|key| MANAGER_KEYS.contains(&key.as_str())), "{alone}");
+        let managed = crate::LockManager::open(&format!("{uri}&client=a")).unwrap_err();
+        assert_eq!(offered(&managed), [&MANAGER_KEYS.map(String::from)[..], &offered(&alone)].concat());
+    }
+
+    /// The keys that a message about an unknown one names.
+    fn offered(error: &Error) -> Vec<String> {
+        let said = error.to_string();
+        let (_, keys) = said.split_once(": one of ").unwrap_or_else(|| panic!("{said}"));
+        keys.split(", ").map(str::to_owned).collect()
     }
 }

@@ -4,6 +4,7 @@
 mod support {
     pub(crate) mod aerospike;
     pub(crate) mod aerospike_java;
+    pub(crate) mod java;
     pub(crate) mod patience;
     pub(crate) mod skip;
 }
@@ -12,7 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use dlm::{Code, LatchKind, Level, LockManager};
 use support::aerospike::{Place, aerospike_or_skip};
-use support::aerospike_java::Java;
+use support::aerospike_java;
+use support::java::Java;
 use support::skip::skipped;
 
 const FARM: &str = "dc1";
@@ -20,7 +22,7 @@ const FARM: &str = "dc1";
 /// The manager, its client id, and a Java client on the same server.
 fn both() -> Option<(LockManager, String, Java)> {
     let place: Place = aerospike_or_skip()?;
-    let java = match Java::start(&place) {
+    let java = match aerospike_java::start(&place) {
         Ok(java) => java,
         Err(why) => {
             skipped("maven", why);

@@ -7,6 +7,7 @@
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod java;
     pub(crate) mod peer;
     pub(crate) mod skip;
     pub(crate) mod watch;

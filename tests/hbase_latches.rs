@@ -6,6 +6,7 @@
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod java;
     pub(crate) mod patience;
     pub(crate) mod peer;
     pub(crate) mod proxy;

@@ -7,6 +7,7 @@ mod contract;
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod java;
     pub(crate) mod patience;
     pub(crate) mod peer;
     pub(crate) mod raw;

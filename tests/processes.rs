@@ -273,18 +273,5 @@ mod aerospike {
         }
     }
 
-    #[test]
-    fn processes_count_exactly() {
-        with_place(|place| super::processes_count_exactly(place, 500));
-    }
-
-    #[test]
-    fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends() {
-        with_place(super::the_lock_of_a_killed_process_is_granted_when_its_ttl_ends);
-    }
-
-    #[test]
-    fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most() {
-        with_place(super::a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most);
-    }
+    processes!(with_place, 500);
 }

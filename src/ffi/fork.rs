@@ -11,10 +11,9 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::error::{Code, Result};
 use crate::patience::{LONG, until};
-use crate::store::{
-    Acquired, Attempt, Holder, Inspection, LockName, LockStore, MemoryStore, Proof, Released,
-};
-use crate::{Deadline, Lease, Level, LockManager};
+use crate::spy::{Call, Spy};
+use crate::store::{LockStore, MemoryStore};
+use crate::{DEFAULT_TTL, Deadline, Lease, Level, LockManager};
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -47,45 +46,15 @@ pub(super) fn in_forked_child<T>(over_fork: T, run: impl FnOnce() -> bool) -> bo
     }
 }
 
-/// A store in memory whose releases tell that they have come, and wait until they may go on.
-#[derive(Debug)]
-struct Slow {
-    memory: MemoryStore,
-    came: Sender<()>,
-    go_on: Receiver<()>,
-}
-
-impl LockStore for Slow {
-    fn describe(&self) -> String {
-        "slow:".into()
-    }
-
-    fn initialize(&self, by: Deadline) -> Result<()> {
-        self.memory.initialize(by)
-    }
-
-    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
-        self.memory.acquire(attempt, doubtful)
-    }
-
-    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
-        self.memory.renew(name, proof, ttl, by)
-    }
-
-    fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
-        // Nobody listens any more when the test has failed.
-        let _ = self.came.try_send(());
-        let _ = self.go_on.recv_timeout(LONG);
-        self.memory.release(name, proof, by)
-    }
-
-    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
-        self.memory.holder(name, by)
-    }
-
-    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        self.memory.inspect(name, by)
-    }
+/// A store in memory whose releases say that they have come, and are answered when they may go on.
+fn slow(came: Sender<()>, go_on: Receiver<()>) -> Arc<Spy> {
+    Spy::with_hook(Arc::new(MemoryStore::new()), move |call| {
+        if call == Call::Release {
+            // Nobody listens any more when the test has failed.
+            let _ = came.try_send(());
+            let _ = go_on.recv_timeout(LONG);
+        }
+    })
 }
 
 fn manager(store: Arc<dyn LockStore>) -> LockManager {
@@ -100,7 +69,7 @@ fn is<T>(answer: Result<T>, code: Code) -> bool {
 #[test]
 fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait() {
     let ((came, coming), (going, go_on)) = (bounded(1), bounded(1));
-    let manager = manager(Arc::new(Slow { memory: MemoryStore::new(), came, go_on }));
+    let manager = manager(slow(came, go_on));
     let mut lease = Some(manager.lock("a", Level::Xdc).unwrap().acquire().unwrap());
     let closing = {
         let manager = manager.clone();
@@ -119,6 +88,11 @@ fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait(
         refused
     }));
     assert!(in_child(|lease| is(lease.into_token(), Code::Closed)));
+    assert!(in_child(|lease| {
+        let told = lease.ttl() == DEFAULT_TTL && lease.check().is_err() && lease.remaining().is_zero();
+        mem::forget(lease);
+        told
+    }));
     assert!(in_child(|lease| {
         drop(lease);
         true

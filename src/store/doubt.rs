@@ -42,6 +42,7 @@ impl Doubt {
     }
 
     /// Nothing is open, or what the caller must know.
+    #[cfg(feature = "aerospike")]
     pub(crate) fn settled(self) -> Result<()> {
         self.lost.map_or(Ok(()), Err)
     }

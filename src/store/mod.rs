@@ -129,7 +129,9 @@ pub struct Inspection {
 /// INVALID_ARGUMENT before any I/O; then what the store says, as for
 /// [`Builder::open`](crate::Builder::open).
 pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
-    StoreUri::parse(uri)?.open()
+    let uri = StoreUri::parse(uri)?;
+    uri.options.refuse_managers()?;
+    uri.open()
 }
 
 /// Where locks are kept.

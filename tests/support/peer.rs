@@ -4,42 +4,27 @@
 #![allow(dead_code, reason = "no test program uses all of it")]
 
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use super::hbase::Hbase;
+use super::java::Java;
 
 /// One at a time: every request waits for its answer.
-pub(crate) struct Peer {
-    child: Child,
-    requests: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
+pub(crate) struct Peer(Java);
 
 impl Peer {
     /// Compiles it and connects, which takes some seconds.
     pub(crate) fn start(hbase: &Hbase) -> Peer {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hbase/Peer.java");
-        let mut child = Command::new("java")
-            .args(["-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", &hbase.classpath(), source])
-            .arg(hbase.zookeeper.port().to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the server runs on a JDK, so there is one");
-        let requests = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        let mut peer = Peer { child, requests, answers };
-        assert_eq!(peer.line(), "ready");
-        peer
+        let mut java = Command::new("java");
+        java.args(["-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", &hbase.classpath(), source])
+            .arg(hbase.zookeeper.port().to_string());
+        Peer(Java::start(&mut java).expect("the server runs on a JDK, so there is one"))
     }
 
     /// Its answer to a request, which may be "error ...".
     pub(crate) fn try_ask(&mut self, request: &str) -> String {
-        let requests = self.requests.as_mut().expect("open until dropped");
-        writeln!(requests, "{request}").expect("the Java client listens");
-        self.line()
+        self.0.ask(request)
     }
 
     /// Its answer to a request that must succeed.
@@ -61,24 +46,6 @@ impl Peer {
     /// Frees a lock as the Java library does, whoever's it is.
     pub(crate) fn releases(&mut self, table: &str, row: &[u8]) {
         assert_eq!(self.ask(&format!("release {table} {}", hex(row))), "ok");
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        assert!(line.ends_with('\n'), "the Java client has ended");
-        line.trim().to_owned()
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // The end of its input ends it; a test that failed does not wait for that.
-        self.requests = None;
-        if std::thread::panicking() {
-            let _ = self.child.kill();
-        }
-        let _ = self.child.wait();
     }
 }
 

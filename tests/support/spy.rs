@@ -37,6 +37,7 @@ pub(crate) struct Spy {
 }
 
 impl Spy {
+    #[allow(dead_code, reason = "not every test program asks for it")]
     pub(crate) fn on(inner: Arc<dyn LockStore>) -> Arc<Spy> {
         Spy::with_hook(inner, |_| {})
     }

@@ -27,23 +27,7 @@ unsafe impl Send for Sent {}
 
 #[test]
 fn statuses_are_the_codes_of_rust_by_number_and_name() {
-    let codes = [
-        Code::LockUnavailable,
-        Code::ConnectionError,
-        Code::RetriesExhausted,
-        Code::TableCreationError,
-        Code::InternalError,
-        Code::Cancelled,
-        Code::InDoubt,
-        Code::LeaseLost,
-        Code::NotFound,
-        Code::AlreadyExists,
-        Code::InvalidArgument,
-        Code::Closed,
-        Code::Forked,
-        Code::Panic,
-    ];
-    for code in codes {
+    for &code in Code::ALL {
         assert_eq!(dlm_status::from(code) as i32, code.number());
         // SAFETY: static text.
         let name = unsafe { CStr::from_ptr(dlm_status_name(code.number())) };

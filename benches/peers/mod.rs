@@ -1,0 +1,199 @@
+//! Acquire and release of fresh locks by several clients of one store, one after the other in the same run:
+//! taking turns, and what they did as a table.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dlm::{Level, LockManager};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::support::java::Java;
+
+pub(crate) const THREADS: [usize; 3] = [1, 4, 16];
+
+/// Who takes and frees locks.
+pub(crate) trait Peer {
+    fn name(&self) -> &str;
+    fn cycles(&mut self, threads: usize, time: Duration) -> Figures;
+}
+
+/// What one peer did in one round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) pairs_per_s: f64,
+    pub(crate) acquire_p50_us: f64,
+    pub(crate) acquire_p99_us: f64,
+    pub(crate) client_cpu_us: f64,
+}
+
+impl Figures {
+    /// Each figure's median over the rounds.
+    pub(crate) fn medians(rounds: &[Figures]) -> Figures {
+        let of = |pick: fn(&Figures) -> f64| median(rounds.iter().map(pick));
+        Figures {
+            pairs_per_s: of(|round| round.pairs_per_s),
+            acquire_p50_us: of(|round| round.acquire_p50_us),
+            acquire_p99_us: of(|round| round.acquire_p99_us),
+            client_cpu_us: of(|round| round.client_cpu_us),
+        }
+    }
+}
+
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Lets the peers take turns within each round, as the machine is not equally busy in all of them. What
+/// each did, round by round.
+pub(crate) fn take_turns(
+    peers: &mut [Box<dyn Peer>],
+    threads: usize,
+    rounds: usize,
+    time: Duration,
+) -> Vec<Vec<Figures>> {
+    let mut figures: Vec<Vec<Figures>> = peers.iter().map(|_| Vec::new()).collect();
+    for round in 0..=rounds {
+        for (peer, figures) in peers.iter_mut().zip(&mut figures) {
+            let seen = peer.cycles(threads, time);
+            // The first round warms up connections, caches and compilers.
+            if round > 0 {
+                figures.push(seen);
+            }
+        }
+    }
+    figures
+}
+
+/// A row of medians for each peer, times and costs with so many `decimals`. The last column is the
+/// benchmark's own: its heading, and what to say in it of a peer's rounds.
+pub(crate) fn print(
+    threads: usize,
+    peers: &[Box<dyn Peer>],
+    figures: &[Vec<Figures>],
+    decimals: usize,
+    heading: &str,
+    compared: impl Fn(&[Figures]) -> String,
+) {
+    println!(
+        "\n| {threads:2} threads | pairs/s | acquire p50 us | p99 us | client CPU us/pair | {heading} |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for (peer, rounds) in peers.iter().zip(figures) {
+        let seen = Figures::medians(rounds);
+        println!(
+            "| {} | {:.0} | {:.decimals$} | {:.0} | {:.decimals$} | {} |",
+            peer.name(),
+            seen.pairs_per_s,
+            seen.acquire_p50_us,
+            seen.acquire_p99_us,
+            seen.client_cpu_us,
+            compared(rounds),
+        );
+    }
+}
+
+/// Runs `pair` in so many threads until the time is over, each with a state of its own made by `start`. It
+/// calls the function it is given when it has acquired.
+pub(crate) fn measure<S>(
+    threads: usize,
+    time: Duration,
+    start: impl Fn() -> S + Sync,
+    pair: impl Fn(&mut S, &mut dyn FnMut()) + Sync,
+) -> Figures {
+    let cpu = cpu_s();
+    let begin = Instant::now();
+    let mut waits: Vec<f64> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut state = start();
+                    let mut waits = Vec::new();
+                    while begin.elapsed() < time {
+                        let before = Instant::now();
+                        pair(&mut state, &mut || waits.push(before.elapsed().as_secs_f64() * 1e6));
+                    }
+                    waits
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let (seconds, used) = (begin.elapsed().as_secs_f64(), cpu_s() - cpu);
+    waits.sort_by(f64::total_cmp);
+    Figures {
+        pairs_per_s: waits.len() as f64 / seconds,
+        acquire_p50_us: waits[waits.len() / 2],
+        acquire_p99_us: waits[waits.len() * 99 / 100],
+        client_cpu_us: used * 1e6 / waits.len() as f64,
+    }
+}
+
+/// Used by this process so far.
+fn cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// This library.
+pub(crate) struct Local {
+    name: &'static str,
+    manager: LockManager,
+    ids: AtomicU64,
+}
+
+impl Local {
+    pub(crate) fn open(name: &'static str, uri: &str) -> Local {
+        let manager = LockManager::open(uri).expect("a good URI");
+        manager.initialize().expect("the server is ready, and a table can be made");
+        Local { name, manager, ids: AtomicU64::new(0) }
+    }
+}
+
+impl Peer for Local {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn cycles(&mut self, threads: usize, time: Duration) -> Figures {
+        measure(
+            threads,
+            time,
+            || (),
+            |(), acquired| {
+                let number = self.ids.fetch_add(1, Ordering::Relaxed);
+                let lock = self.manager.lock(&format!("{}-{number}", self.name), Level::Xdc).unwrap();
+                let lease = lock.try_acquire().expect("a fresh lock is free");
+                acquired();
+                assert!(lease.release().expect("it is held"));
+            },
+        )
+    }
+}
+
+/// The store's own Java client, in a process of its own for the whole run, which measures as
+/// [`measure`] does.
+pub(crate) struct JavaClient {
+    pub(crate) java: Java,
+    /// The table or set of its locks.
+    pub(crate) place: &'static str,
+}
+
+impl Peer for JavaClient {
+    fn name(&self) -> &str {
+        "Java client, calls of the Java library"
+    }
+
+    fn cycles(&mut self, threads: usize, time: Duration) -> Figures {
+        let answer = self.java.ask(&format!("lock {} {threads} {}", self.place, time.as_millis()));
+        let figures: Vec<f64> = answer.split(' ').map(|word| word.parse().expect(&answer)).collect();
+        Figures {
+            pairs_per_s: figures[0],
+            acquire_p50_us: figures[1],
+            acquire_p99_us: figures[2],
+            client_cpu_us: figures[3],
+        }
+    }
+}

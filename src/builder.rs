@@ -1,0 +1,194 @@
+//! The way to a manager: settings gathered, checked, and then a store opened with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{
+    DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
+    DEFAULT_WATCHERS, Settings, checked_poll, checked_retry, checked_timeout, checked_ttl, checked_watchers,
+};
+use crate::error::{Error, Result};
+use crate::manager::LockManager;
+use crate::store::{LockStore, NamePolicy, Who};
+use crate::uri::{StoreUri, without_secrets};
+
+/// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
+#[derive(Debug, Default)]
+#[must_use = "call open"]
+pub struct Builder {
+    uri: Option<String>,
+    store: Option<Arc<dyn LockStore>>,
+    client: Option<String>,
+    farm: Option<String>,
+    ttl: Option<Duration>,
+    wait: Option<Duration>,
+    retry: Option<Duration>,
+    timeout: Option<Duration>,
+    names: Option<NamePolicy>,
+    purpose: Option<String>,
+    options: Vec<(String, String)>,
+    latch_ttl: Option<Duration>,
+    poll: Option<Duration>,
+    watchers: Option<usize>,
+    strict: Option<bool>,
+}
+
+impl Builder {
+    /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path`, `hbase://master:16000/table`,
+    /// `hbase+thrift://host:9090/table` or `aerospike://host:3000/namespace/setSuffix`, with options as
+    /// `?key=value&...`. Unless set: `embedded:`.
+    pub fn store_uri(mut self, uri: &str) -> Builder {
+        self.uri = Some(uri.to_owned());
+        self
+    }
+
+    /// A store opened by the caller, in place of a URI.
+    pub fn store(mut self, store: Arc<dyn LockStore>) -> Builder {
+        self.store = Some(store);
+        self
+    }
+
+    /// The service that uses the locks, such as `order-service`: part of every name. Required.
+    pub fn client(mut self, client: &str) -> Builder {
+        self.client = Some(client.to_owned());
+        self
+    }
+
+    /// The data centre, such as `dc1`: part of the names of locks of level DC, and whose count of a latch
+    /// is one's own. Latches need it.
+    pub fn farm(mut self, farm: &str) -> Builder {
+        self.farm = Some(farm.to_owned());
+        self
+    }
+
+    /// How long a lease lasts unless renewed. Default 90 s; 1 ms to 365 days.
+    pub fn ttl(mut self, ttl: Duration) -> Builder {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long `acquire` waits. Default 90 s; zero tries once, [`Duration::MAX`] waits for ever.
+    pub fn wait(mut self, wait: Duration) -> Builder {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// How long a waiting process sleeps between two looks at a lock, give or take a tenth. Default
+    /// 1 s; 1 ms to 1 h.
+    pub fn retry(mut self, retry: Duration) -> Builder {
+        self.retry = Some(retry);
+        self
+    }
+
+    /// How long one call to the store may take. Default 10 s; 10 ms to 10 min.
+    pub fn timeout(mut self, timeout: Duration) -> Builder {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long a latch lives after its last change. Default one day; 1 ms to 365 days.
+    pub fn latch_ttl(mut self, ttl: Duration) -> Builder {
+        self.latch_ttl = Some(ttl);
+        self
+    }
+
+    /// The longest pause between two looks at a latch that somebody waits for, give or take a tenth.
+    /// Default 5 s; 10 ms to 1 h. Pauses are shorter at first and when a latch is about to open.
+    pub fn poll(mut self, poll: Duration) -> Builder {
+        self.poll = Some(poll);
+        self
+    }
+
+    /// How many threads there may be for background work: looking at latches, and freeing locks that
+    /// requests in doubt may have taken. Default 2; 1 to 64. They are started when they are needed.
+    pub fn watchers(mut self, threads: usize) -> Builder {
+        self.watchers = Some(threads);
+        self
+    }
+
+    /// What client and farm ids may contain. Default [`NamePolicy::Strict`].
+    pub fn names(mut self, names: NamePolicy) -> Builder {
+        self.names = Some(names);
+        self
+    }
+
+    /// What the locks are wanted for, shown to those who find them held. At most 255 bytes.
+    pub fn purpose(mut self, purpose: &str) -> Builder {
+        self.purpose = Some(purpose.to_owned());
+        self
+    }
+
+    /// Any option of a store URI by its key, such as `("retry", "200ms")`: for programs that read their
+    /// settings from text. Wins over the same key in the URI, and a later one over an earlier; the
+    /// methods above win over it. Keys that the store does not know are refused by [`open`](Builder::open).
+    pub fn option(mut self, key: &str, value: &str) -> Builder {
+        self.options.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Whether to refuse a store of which [`examine`](LockManager::examine) finds that it does not do for
+    /// locks. Default: no, nothing is examined.
+    pub fn strict(mut self, strict: bool) -> Builder {
+        self.strict = Some(strict);
+        self
+    }
+
+    /// Checks the settings, then opens the store. Creates nothing in it: see
+    /// [`initialize`](LockManager::initialize).
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT before any I/O, for anything that is not allowed or missing; then what the
+    /// store says (the embedded store is opened here; HBase is first asked by the first call).
+    pub fn open(self) -> Result<LockManager> {
+        let mut uri = match (&self.store, &self.uri) {
+            (Some(_), Some(uri)) => {
+                return Err(Error::invalid(
+                    "store",
+                    without_secrets(uri),
+                    "a URI or a store of the caller's, not both",
+                ));
+            }
+            (Some(_), None) => StoreUri::parse("memory:")?,
+            (None, uri) => StoreUri::parse(uri.as_deref().unwrap_or("embedded:"))?,
+        };
+        let options = uri.options.for_manager();
+        for (key, value) in self.options {
+            options.replace(key, value);
+        }
+        let client = options.take("client");
+        let farm = options.take("farm");
+        let purpose = options.take("purpose");
+        let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll"];
+        let [ttl, wait, retry, timeout, latch_ttl, poll] = durations.map(|key| options.take_duration(key));
+        let strict = options.take_flag("strict")?.unwrap_or(false);
+        let watchers = options.take_number("watchers", 0, usize::MAX)?;
+        let names = options.take_names()?;
+        let settings = Settings {
+            client: self.client.or(client).unwrap_or_default(),
+            farm: self.farm.or(farm),
+            ttl: checked_ttl(self.ttl.or(ttl?).unwrap_or(DEFAULT_TTL))?,
+            wait: self.wait.or(wait?).unwrap_or(DEFAULT_WAIT),
+            retry: checked_retry(self.retry.or(retry?).unwrap_or(DEFAULT_RETRY))?,
+            timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
+            names: self.names.or(names).unwrap_or_default(),
+            purpose: self.purpose.or(purpose).unwrap_or_default(),
+            latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl?).unwrap_or(DEFAULT_LATCH_TTL))?,
+            poll: checked_poll(self.poll.or(poll?).unwrap_or(DEFAULT_POLL))?,
+            watchers: checked_watchers(self.watchers.or(watchers).unwrap_or(DEFAULT_WATCHERS))?,
+        };
+        settings.check_names()?;
+        let who = Who::this_process(&settings.purpose)?;
+        let store = match self.store {
+            Some(store) => {
+                uri.options.finish(&[])?;
+                store
+            }
+            None => uri.open()?,
+        };
+        let manager = LockManager::over(store, settings, who);
+        if self.strict.unwrap_or(strict) {
+            manager.refuse_failures()?
+        }
+        Ok(manager)
+    }
+}
