@@ -1,5 +1,6 @@
 //! The way to a manager: settings gathered, checked, and then a store opened with them.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::store::{LockStore, NamePolicy, Who};
 use crate::uri::{StoreUri, without_secrets};
 
 /// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[must_use = "call open"]
 pub struct Builder {
     uri: Option<String>,
@@ -190,5 +191,19 @@ impl Builder {
             manager.refuse_failures()?
         }
         Ok(manager)
+    }
+}
+
+/// Without what may be a password: credentials in the URI, and the values of options.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<_> = self.options.iter().map(|(key, _)| key).collect();
+        f.debug_struct("Builder")
+            .field("uri", &self.uri.as_deref().map(without_secrets))
+            .field("store", &self.store)
+            .field("client", &self.client)
+            .field("farm", &self.farm)
+            .field("options", &keys)
+            .finish_non_exhaustive()
     }
 }

@@ -46,8 +46,9 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Lets the peers take turns within each round, as the machine is not equally busy in all of them. What
-/// each did, round by round.
+/// Lets the peers take turns within each round, as the machine is not equally busy in all of them, and in
+/// another order in each, as what one leaves a server to tidy up is paid for by the next. What each did,
+/// round by round.
 pub(crate) fn take_turns(
     peers: &mut [Box<dyn Peer>],
     threads: usize,
@@ -55,12 +56,14 @@ pub(crate) fn take_turns(
     time: Duration,
 ) -> Vec<Vec<Figures>> {
     let mut figures: Vec<Vec<Figures>> = peers.iter().map(|_| Vec::new()).collect();
+    let mut turns: Vec<usize> = (0..peers.len()).collect();
     for round in 0..=rounds {
-        for (peer, figures) in peers.iter_mut().zip(&mut figures) {
-            let seen = peer.cycles(threads, time);
+        fastrand::shuffle(&mut turns);
+        for &turn in &turns {
+            let seen = peers[turn].cycles(threads, time);
             // The first round warms up connections, caches and compilers.
             if round > 0 {
-                figures.push(seen);
+                figures[turn].push(seen);
             }
         }
     }
