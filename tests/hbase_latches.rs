@@ -212,7 +212,7 @@ fn a_latch_that_expired_is_not_found_and_not_brought_back() {
 fn a_late_request_in_a_name_does_not_count_for_the_next_latch() {
     let Some((proxy, mut ours, theirs)) = stage("late-name") else { return };
     assert!(theirs.create_for(3, &["a"], Duration::from_secs(2)).unwrap());
-    ours.timeout = Duration::from_millis(500);
+    ours.timeout = Duration::from_millis(700);
     let gate = Arc::new(Gate::default());
     let mut late = Some(Fault::KeepAndBreak(Arc::clone(&gate)));
     proxy.storm(move |method| match &late {
@@ -233,7 +233,7 @@ fn a_late_request_in_a_name_does_not_count_for_the_next_latch() {
 fn a_change_that_cannot_be_settled_in_time_is_in_doubt() {
     let Some((proxy, mut ours, theirs)) = stage("doubt") else { return };
     assert!(theirs.create(3).unwrap());
-    ours.timeout = Duration::from_millis(500);
+    ours.timeout = Duration::from_millis(700);
     for participant in [None, Some("w")] {
         let before = theirs.dc().unwrap();
         let mut sent = false;

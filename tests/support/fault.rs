@@ -91,8 +91,9 @@ struct Rule {
 /// Which requests meet which fault, if not those of a rule.
 type Storm = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
 
-/// Stands before a server, and passes everything on until told otherwise. See the module.
-pub(crate) struct Proxy(Arc<Wire>);
+/// Stands before a server, and passes everything on until told otherwise. See the module; made by those who
+/// know a protocol.
+pub(crate) struct Proxy(pub(super) Arc<Wire>);
 
 /// What the proxy and its threads share.
 #[derive(Default)]
@@ -112,13 +113,6 @@ pub(crate) struct Wire {
     /// Both sides of every connection, to be shut down.
     streams: Mutex<Vec<TcpStream>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// How those who know a protocol build on it.
-impl Proxy {
-    pub(super) fn of(wire: Arc<Wire>) -> Proxy {
-        Proxy(wire)
-    }
 }
 
 impl Wire {

@@ -33,7 +33,7 @@ impl Proxy {
             let _ = stream.shutdown(Shutdown::Both);
             outcome
         });
-        Proxy::of(wire)
+        Proxy(wire)
     }
 }
 

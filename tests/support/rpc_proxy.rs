@@ -33,7 +33,7 @@ impl Proxy {
             let places = Arc::clone(&places);
             wire.listen(listener, move |client| serve(client, is_master, &places));
         }
-        Proxy::of(wire)
+        Proxy(wire)
     }
 }
 
