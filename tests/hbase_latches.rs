@@ -4,6 +4,7 @@
 
 #[path = "support"]
 mod support {
+    pub(crate) mod fault;
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod java;
@@ -25,12 +26,11 @@ use std::{env, thread};
 
 use dlm::store::{LatchName, LatchStore, LockStore, NewLatch, Roster, Step, Stepped};
 use dlm::{Code, Deadline, Error, Level, Moment, NamePolicy};
+use support::fault::{Fault, Gate, Proxy};
 use support::hbase::{Hbase, hbase_or_skip};
 use support::patience::{LONG, until};
 use support::peer::{Peer, hex};
-use support::proxy::{Fault, Proxy};
 use support::raw::Raw;
-use support::rpc_proxy::{Gate, Loss, RpcProxy};
 use support::table;
 
 /// No latch of these tests expires by itself, unless it is meant to.
@@ -105,9 +105,9 @@ fn server() -> Option<&'static Hbase> {
 }
 
 /// A latch as two processes see it: one through a proxy, one not.
-fn stage(test: &str) -> Option<(RpcProxy, Latch, Latch)> {
+fn stage(test: &str) -> Option<(Proxy, Latch, Latch)> {
     let hbase = server()?;
-    let (proxy, client) = (RpcProxy::before(hbase.master), fresh(test));
+    let (proxy, client) = (Proxy::before_master(hbase.master), fresh(test));
     let ours = Latch::open(&direct(proxy.address()), &client);
     // Connections, and what is known of regions.
     assert_eq!(ours.dc(), None);
@@ -132,7 +132,7 @@ fn a_change_of_which_a_message_is_lost_counts_once() {
     let Some((proxy, ours, theirs)) = stage("lost-change") else { return };
     assert!(theirs.create(100).unwrap());
     let mut hits = 0;
-    for (round, loss) in [Loss::Reply, Loss::Request, Loss::Reply].into_iter().enumerate() {
+    for (round, loss) in [Fault::LoseReply, Fault::LoseRequest, Fault::LoseReply].into_iter().enumerate() {
         for participant in [None, Some(format!("w{round}"))] {
             proxy.next("Multi", loss.clone());
             counted(ours.step(-1, participant.as_deref()));
@@ -143,7 +143,7 @@ fn a_change_of_which_a_message_is_lost_counts_once() {
     assert_eq!(theirs.dc(), Some(94));
     assert_eq!(theirs.roster().arrived, ["w0", "w1", "w2"]);
     // By another with the same name, it is no repetition of ours.
-    proxy.next("Multi", Loss::Reply);
+    proxy.next("Multi", Fault::LoseReply);
     assert_eq!(ours.step(-1, Some("w0")).unwrap(), Stepped::Already);
     assert_eq!(theirs.dc(), Some(94));
 }
@@ -151,10 +151,10 @@ fn a_change_of_which_a_message_is_lost_counts_once() {
 #[test]
 fn a_latch_whose_making_lost_its_reply_is_ours_and_anothers_is_not() {
     let Some((proxy, ours, theirs)) = stage("lost-making") else { return };
-    proxy.next("Multi", Loss::Reply);
+    proxy.next("Multi", Fault::LoseReply);
     assert!(ours.create(3).unwrap(), "it was made, and by us");
     assert_eq!((proxy.hits(), theirs.dc()), (1, Some(3)));
-    for loss in [Loss::Reply, Loss::Request] {
+    for loss in [Fault::LoseReply, Fault::LoseRequest] {
         proxy.next("Multi", loss);
         assert!(!ours.create(3).unwrap(), "it was there");
     }
@@ -168,7 +168,7 @@ fn a_request_that_arrives_after_later_changes_does_not_count_again() {
     assert!(theirs.create(100).unwrap());
     for (round, participant) in [None, Some("w")].into_iter().enumerate() {
         let gate = Arc::new(Gate::default());
-        proxy.next("Multi", Loss::Late(Arc::clone(&gate)));
+        proxy.next("Multi", Fault::KeepAndBreak(Arc::clone(&gate)));
         counted(ours.step(-1, participant));
         // Each of them would take the place of the mark, were it not for the request that is astray.
         for _ in 0..3 {
@@ -185,7 +185,7 @@ fn a_request_that_arrives_after_later_changes_does_not_count_again() {
 fn a_latch_that_was_not_found_is_not_counted_when_it_is_made_later() {
     let Some((proxy, ours, theirs)) = stage("late-not-found") else { return };
     let gate = Arc::new(Gate::default());
-    proxy.next("Multi", Loss::Late(Arc::clone(&gate)));
+    proxy.next("Multi", Fault::KeepAndBreak(Arc::clone(&gate)));
     assert_eq!(code(ours.step(-1, None)), Code::NotFound);
     assert!(theirs.create(3).unwrap());
     gate.open();
@@ -213,13 +213,13 @@ fn a_latch_that_expired_is_not_found_and_not_brought_back() {
 fn a_late_request_in_a_name_does_not_count_for_the_next_latch() {
     let Some((proxy, mut ours, theirs)) = stage("late-name") else { return };
     assert!(theirs.create_for(3, &["a"], Duration::from_secs(2)).unwrap());
-    ours.timeout = Duration::from_millis(500);
+    ours.timeout = Duration::from_millis(700);
     let gate = Arc::new(Gate::default());
-    let mut late = Some(Loss::Late(Arc::clone(&gate)));
-    proxy.decide(move |method| match &late {
+    let mut late = Some(Fault::KeepAndBreak(Arc::clone(&gate)));
+    proxy.storm(move |method| match &late {
         Some(_) if method == "Multi" => late.take(),
         Some(_) => None,
-        None => Some(Loss::Request),
+        None => Some(Fault::LoseRequest),
     });
     assert_eq!(code(ours.step(-1, Some("a"))), Code::InDoubt);
     until("it expires", || theirs.dc().is_none());
@@ -234,14 +234,14 @@ fn a_late_request_in_a_name_does_not_count_for_the_next_latch() {
 fn a_change_that_cannot_be_settled_in_time_is_in_doubt() {
     let Some((proxy, mut ours, theirs)) = stage("doubt") else { return };
     assert!(theirs.create(3).unwrap());
-    ours.timeout = Duration::from_millis(500);
+    ours.timeout = Duration::from_millis(700);
     for participant in [None, Some("w")] {
         let before = theirs.dc().unwrap();
         let mut sent = false;
         // The change is made, and from then on nothing comes through.
-        proxy.decide(move |method| {
+        proxy.storm(move |method| {
             sent |= method == "Multi";
-            sent.then_some(if method == "Multi" { Loss::Reply } else { Loss::Request })
+            sent.then_some(if method == "Multi" { Fault::LoseReply } else { Fault::LoseRequest })
         });
         assert_eq!(code(ours.step(-1, participant)), Code::InDoubt);
         proxy.heal();
@@ -431,13 +431,15 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
 fn worker() {
     let Ok(order) = env::var("DLM_TEST_LATCHER") else { return };
     let [master, client, number, rounds] = order.split(' ').collect::<Vec<_>>().try_into().unwrap();
-    let proxy = RpcProxy::before(master.parse().unwrap());
+    let proxy = Proxy::before_master(master.parse().unwrap());
     let latch = Latch::open(&direct(proxy.address()), client);
     assert!(latch.dc().is_some());
-    proxy.decide(|_| match fastrand::u8(..100) {
-        ..20 => Some(Loss::Reply),
-        20..23 => Some(Loss::Request),
-        23..26 => Some(Loss::LateBy(Duration::from_millis(fastrand::u64(..300)))),
+    proxy.storm(|_| match fastrand::u8(..100) {
+        ..20 => Some(Fault::LoseReply),
+        20..23 => Some(Fault::LoseRequest),
+        23..26 => Some(Fault::KeepAndBreak(Arc::new(Gate::opening_after(Duration::from_millis(
+            fastrand::u64(..300),
+        ))))),
         _ => None,
     });
     let rounds: usize = rounds.parse().unwrap();

@@ -2,6 +2,7 @@
 #![cfg(feature = "hbase")]
 
 mod support {
+    pub(crate) mod fault;
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod patience;
@@ -16,8 +17,8 @@ use std::time::Duration;
 
 use dlm::store::LockStore;
 use dlm::{Code, Level, LockManager};
+use support::fault::{Fault, Gate, Proxy};
 use support::patience::{LONG, until};
-use support::proxy::{Fault, Gate, Proxy};
 use support::{hbase, table};
 
 /// Makes locks of `client` in `store`.

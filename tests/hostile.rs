@@ -3,6 +3,7 @@
 #![cfg(feature = "hbase")]
 
 mod support {
+    pub(crate) mod fault;
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod proxy;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use dlm::{Code, Level, LockManager, Moment};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use support::proxy::{Fault, Proxy};
+use support::fault::{Fault, Proxy};
 use support::table;
 
 #[global_allocator]

@@ -46,9 +46,9 @@ impl Place {
 #[track_caller]
 pub(crate) fn aerospike_or_skip() -> Option<Place> {
     static SHARED: OnceLock<Option<(Place, Option<Server>)>> = OnceLock::new();
-    let shared = SHARED.get_or_init(|| match std::env::var(VARIABLE) {
-        Ok(text) if !text.is_empty() => Some((named(&text), None)),
-        _ => Server::start(IN_MEMORY).map(|server| (server.place(), Some(server))),
+    let shared = SHARED.get_or_init(|| match named() {
+        Some(place) => Some((place, None)),
+        None => Server::start(IN_MEMORY).map(|server| (server.place(), Some(server))),
     });
     if shared.is_none() {
         skipped("asd", NONE);
@@ -70,10 +70,17 @@ pub(crate) fn own_server_or_skip(namespace: &str) -> Option<Server> {
 const NONE: &str = "no Aerospike server: there is no asd on the PATH, and DLM_TEST_AEROSPIKE=host:port/namespace is not \
                     set";
 
-fn named(text: &str) -> Place {
+/// The namespace of the shared server, which need not be there.
+pub(crate) fn namespace() -> String {
+    named().map_or_else(|| NAMESPACE.into(), |place| place.namespace)
+}
+
+/// What the environment names.
+fn named() -> Option<Place> {
+    let text = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty())?;
     let (address, namespace) = text.split_once('/').expect("DLM_TEST_AEROSPIKE=host:port/namespace");
     let address = address.to_socket_addrs().expect("an address").next().expect("an address");
-    Place { address, namespace: namespace.to_owned() }
+    Some(Place { address, namespace: namespace.to_owned() })
 }
 
 /// A server started here.

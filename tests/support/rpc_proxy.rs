@@ -1,212 +1,78 @@
-//! Stands between a client that speaks HBase's own protocol and a server of one machine, and loses what
-//! networks lose: chosen requests, their replies, or requests that arrive long after their connection.
+//! The proxy before a server of one machine that speaks HBase's own protocol.
 //!
-//! The client is given this proxy's address as that of the master. Where replies name the RegionServer,
-//! its port is replaced by that of the proxy's second listener: by one with as many digits, so that no
-//! length changes. A message is passed on only when it is whole, so that "the reply was lost" always means
-//! that the request was carried out.
+//! The client is given this proxy's address as that of the master, of which all is passed on. Where
+//! replies name the RegionServer, its port is replaced by that of the proxy's second listener: by one with
+//! as many digits, so that no length changes.
 //!
-//! Every thread is named, ends with its connection, and is joined when the proxy is dropped.
+//! Calls of many threads share a connection, and whatever breaks it for one breaks it for all of them.
+//! A request that is kept or swallowed lets the others pass.
 
-#![allow(dead_code, reason = "no test program needs every fault")]
-
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
-/// What happens to one request and its reply.
-#[derive(Clone)]
-pub(crate) enum Loss {
-    /// The request is carried out, and the connection breaks before the reply.
-    Reply,
-    /// The connection breaks before the server has the request.
-    Request,
-    /// The connection breaks; the request arrives on its own as soon as the gate is open.
-    Late(Arc<Gate>),
-    /// The same, after a time.
-    LateBy(Duration),
-}
+use super::fault::{Fault, Gate, Proxy, Wire};
 
-/// Holds requests back until it is opened.
-#[derive(Default)]
-pub(crate) struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    pub(crate) fn open(&self) {
-        *self.open.lock() = true;
-        self.opened.notify_all();
-    }
-
-    fn pass(&self) {
-        let mut open = self.open.lock();
-        self.opened.wait_while_for(&mut open, |open| !*open, Duration::from_secs(120));
+impl Proxy {
+    /// In front of the server whose master listens there. Faults are for requests to the RegionServer.
+    pub(crate) fn before_master(master: SocketAddr) -> Proxy {
+        let [masters, servers] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let wire = Arc::new(Wire::default());
+        let places = Arc::new(Places {
+            wire: Arc::clone(&wire),
+            master,
+            server_port: AtomicU16::new(0),
+            seeming_port: servers.local_addr().unwrap().port(),
+        });
+        for (listener, is_master) in [(masters, true), (servers, false)] {
+            let places = Arc::clone(&places);
+            wire.listen(listener, move |client| serve(client, is_master, &places));
+        }
+        Proxy(wire)
     }
 }
 
-/// Decides over each request by its method.
-type Rule = Box<dyn FnMut(&str) -> Option<Loss> + Send>;
-
-struct Shared {
+struct Places {
+    wire: Arc<Wire>,
     master: SocketAddr,
     /// Where the RegionServer listens, once a reply has told.
     server_port: AtomicU16,
     /// Where it seems to listen.
     seeming_port: u16,
-    stopping: AtomicBool,
-    rule: Mutex<Option<Rule>>,
-    hits: AtomicUsize,
-    late: AtomicUsize,
-    streams: Mutex<Vec<TcpStream>>,
-    gates: Mutex<Vec<Arc<Gate>>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// See the module.
-pub(crate) struct RpcProxy {
-    address: SocketAddr,
-    shared: Arc<Shared>,
+/// A client's connection: one reply at a time is written to it.
+struct Client {
+    stream: Mutex<TcpStream>,
+    /// What happens to replies, by the number of their call.
+    faults: Mutex<HashMap<u64, Fault>>,
 }
 
-impl RpcProxy {
-    /// In front of the server whose master listens there. Passes everything on until told otherwise.
-    pub(crate) fn before(master: SocketAddr) -> RpcProxy {
-        let [masters, servers] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let shared = Arc::new(Shared {
-            master,
-            server_port: AtomicU16::new(0),
-            seeming_port: servers.local_addr().unwrap().port(),
-            stopping: AtomicBool::new(false),
-            rule: Mutex::default(),
-            hits: AtomicUsize::new(0),
-            late: AtomicUsize::new(0),
-            streams: Mutex::default(),
-            gates: Mutex::default(),
-            threads: Mutex::default(),
-        });
-        let address = masters.local_addr().unwrap();
-        for (listener, is_master) in [(masters, true), (servers, false)] {
-            let accepting = Arc::clone(&shared);
-            shared.spawn(move || accept(&listener, is_master, &accepting));
-        }
-        RpcProxy { address, shared }
-    }
-
-    /// What to give the client as the master's address.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The next request of `method` to a RegionServer, once.
-    pub(crate) fn next(&self, method: &'static str, loss: Loss) {
-        let mut loss = Some(loss);
-        self.decide(move |asked| if asked == method { loss.take() } else { None });
-    }
-
-    /// Asks `rule` about each request to a RegionServer from now on.
-    pub(crate) fn decide(&self, rule: impl FnMut(&str) -> Option<Loss> + Send + 'static) {
-        *self.shared.rule.lock() = Some(Box::new(rule));
-    }
-
-    /// Passes everything on again.
-    pub(crate) fn heal(&self) {
-        *self.shared.rule.lock() = None;
-    }
-
-    /// How many requests met a loss.
-    pub(crate) fn hits(&self) -> usize {
-        self.shared.hits.load(Ordering::SeqCst)
-    }
-
-    /// How many late requests have been carried out.
-    pub(crate) fn late(&self) -> usize {
-        self.shared.late.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for RpcProxy {
-    fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.gates.lock().iter().for_each(|gate| gate.open());
-        for port in [self.address.port(), self.shared.seeming_port] {
-            // Wakes the listener.
-            let _ = TcpStream::connect(("127.0.0.1", port));
-        }
-        // Threads may start others until all are gone.
-        loop {
-            for stream in self.shared.streams.lock().drain(..) {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-            let Some(thread) = self.shared.threads.lock().pop() else { break };
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn spawn(&self, work: impl FnOnce() + Send + 'static) {
-        let thread = thread::Builder::new().name("dlm-test-rpc-proxy".into()).spawn(work).unwrap();
-        self.threads.lock().push(thread);
-    }
-
-    fn loss_of(&self, method: &str) -> Option<Loss> {
-        self.rule.lock().as_mut().and_then(|rule| rule(method))
-    }
-
-    fn connect(&self, to_master: bool) -> io::Result<TcpStream> {
-        let port = if to_master { self.master.port() } else { self.server_port.load(Ordering::SeqCst) };
-        let stream = TcpStream::connect((self.master.ip(), port))?;
-        stream.set_nodelay(true)?;
-        self.streams.lock().push(stream.try_clone()?);
-        Ok(stream)
-    }
-}
-
-fn accept(listener: &TcpListener, is_master: bool, shared: &Arc<Shared>) {
-    for client in listener.incoming() {
-        if shared.stopping.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(client) = client else { continue };
-        let serving = Arc::clone(shared);
-        // Errors are connections that end, which is what they do here.
-        shared.spawn(move || drop(serve(&client, is_master, &serving)));
-    }
-}
-
-/// Replies that must not reach the client, by the number of their call.
-type Lost = Arc<Mutex<HashSet<u64>>>;
-
-fn serve(client: &TcpStream, is_master: bool, shared: &Arc<Shared>) -> io::Result<()> {
-    client.set_nodelay(true)?;
-    shared.streams.lock().push(client.try_clone()?);
-    let mut server = shared.connect(is_master)?;
-    let lost = Lost::default();
-    let (back, from, replies, losing) =
-        (client.try_clone()?, server.try_clone()?, Arc::clone(shared), Arc::clone(&lost));
-    shared.spawn(move || {
-        let _ = pass_replies(&back, &from, &replies, &losing);
-        let _ = (back.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
+fn serve(client: &TcpStream, is_master: bool, places: &Arc<Places>) -> io::Result<()> {
+    let port = if is_master { places.master.port() } else { places.server_port.load(Ordering::SeqCst) };
+    let server = places.wire.connect((places.master.ip(), port).into())?;
+    let back = Arc::new(Client { stream: Mutex::new(client.try_clone()?), faults: Mutex::default() });
+    let (from, replies, to) = (server.try_clone()?, Arc::clone(places), Arc::clone(&back));
+    places.wire.spawn(move || {
+        let _ = pass_replies(&to, &from, &replies);
+        let _ = (to.stream.lock().shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
     });
-    let outcome = pass_requests(client, &mut server, is_master, shared, &lost);
-    let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+    let outcome = pass_requests(client, &server, is_master, places, &back);
+    let _ = server.shutdown(Shutdown::Both);
     outcome
 }
 
 fn pass_requests(
     mut client: &TcpStream,
-    server: &mut TcpStream,
+    mut server: &TcpStream,
     is_master: bool,
-    shared: &Arc<Shared>,
-    lost: &Lost,
+    places: &Arc<Places>,
+    back: &Arc<Client>,
 ) -> io::Result<()> {
     let mut hello = vec![0; 6];
     client.read_exact(&mut hello)?;
@@ -215,54 +81,71 @@ fn pass_requests(
     loop {
         let request = frame(client)?;
         let (call, method) = header(&request);
-        let loss = if is_master { None } else { shared.loss_of(&method) };
-        shared.hits.fetch_add(usize::from(loss.is_some()), Ordering::SeqCst);
-        match loss {
+        match if is_master { None } else { places.wire.fault_for(method) } {
             None => server.write_all(&request)?,
-            Some(Loss::Reply) => {
-                lost.lock().insert(call);
+            Some(fault @ (Fault::LoseReply | Fault::CutReply(_) | Fault::Drip(_))) => {
+                back.faults.lock().insert(call, fault);
                 server.write_all(&request)?;
             }
-            Some(Loss::Request) => return Ok(()),
-            Some(Loss::Late(gate)) => {
-                shared.gates.lock().push(Arc::clone(&gate));
-                arrive_late(shared, [hello, request].concat(), move || gate.pass());
+            Some(Fault::LoseRequest) => return Ok(()),
+            Some(Fault::Swallow) => {}
+            Some(Fault::Keep(gate)) => {
+                arrive_late(places, server.peer_addr()?, [&hello[..], &request].concat(), gate, Some(back));
+            }
+            Some(Fault::KeepAndBreak(gate)) => {
+                arrive_late(places, server.peer_addr()?, [hello, request].concat(), gate, None);
                 return Ok(());
             }
-            Some(Loss::LateBy(time)) => {
-                arrive_late(shared, [hello, request].concat(), move || thread::sleep(time));
-                return Ok(());
-            }
+            Some(fault @ (Fault::Twice | Fault::Answer(_))) => panic!("{fault:?} is not for this protocol"),
         }
     }
 }
 
-fn arrive_late(shared: &Arc<Shared>, bytes: Vec<u8>, wait: impl FnOnce() + Send + 'static) {
-    let arriving = Arc::clone(shared);
-    shared.spawn(move || {
-        wait();
-        let carried_out = arriving.connect(false).and_then(|mut server| {
+/// Sends what was kept when the gate is open, on its own: its connection may be gone by then.
+fn arrive_late(
+    places: &Arc<Places>,
+    server: SocketAddr,
+    bytes: Vec<u8>,
+    gate: Arc<Gate>,
+    back: Option<&Arc<Client>>,
+) {
+    let (places, back) = (Arc::clone(places), back.map(Arc::clone));
+    let wire = Arc::clone(&places.wire);
+    wire.spawn(move || {
+        gate.pass();
+        let answered = places.wire.connect(server).and_then(|mut server| {
             server.write_all(&bytes)?;
             frame(&server)
         });
-        if carried_out.is_ok() {
-            arriving.late.fetch_add(1, Ordering::SeqCst);
+        let Ok(reply) = answered else { return };
+        places.wire.late.fetch_add(1, Ordering::SeqCst);
+        if let Some(back) = back {
+            let _ = back.stream.lock().write_all(&reply);
         }
     });
 }
 
-fn pass_replies(mut client: &TcpStream, server: &TcpStream, shared: &Shared, lost: &Lost) -> io::Result<()> {
+fn pass_replies(client: &Client, server: &TcpStream, places: &Places) -> io::Result<()> {
     loop {
         let mut reply = frame(server)?;
-        if lost.lock().remove(&header(&reply).0) {
-            return Ok(());
+        places.readdress(&mut reply);
+        let fault = client.faults.lock().remove(&header(&reply).0);
+        let mut stream = client.stream.lock();
+        match fault {
+            None => stream.write_all(&reply)?,
+            Some(Fault::CutReply(bytes)) => return stream.write_all(&reply[..bytes.min(reply.len() - 1)]),
+            Some(Fault::Drip(pause)) => {
+                for byte in reply {
+                    stream.write_all(&[byte])?;
+                    thread::sleep(pause);
+                }
+            }
+            Some(_) => return Ok(()),
         }
-        shared.readdress(&mut reply);
-        client.write_all(&reply)?;
     }
 }
 
-impl Shared {
+impl Places {
     /// Puts the proxy's port where a reply has the RegionServer's: as a number behind its name in what the
     /// master says, as text behind its name in hbase:meta.
     fn readdress(&self, reply: &mut [u8]) {

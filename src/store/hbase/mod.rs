@@ -244,12 +244,13 @@ impl HbaseStore {
         Ok(Finding::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
     }
 
-    /// The next number of the lock's counter. Numbers may be skipped, never repeated.
+    /// The next number of the lock's counter, asked for until it is answered. Numbers may be skipped, never
+    /// repeated.
     fn next_fence(&self, name: &LockName, row: &[u8], by: Deadline) -> Result<Fence> {
         let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             let count = counter(row);
-            let number = match doubt.ask(|| self.rows.count(count, by)) {
+            let number = match until_answered(by, || self.rows.count(count, by)) {
                 Ok(number) => number,
                 // Counting twice skips a number.
                 Err(error) => {
@@ -264,7 +265,7 @@ impl HbaseStore {
             let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
             let swap =
                 Swap { row, column: FENCE, expected: &found, value: &seed, ttl: FENCE_TTL, log: Log::Synced };
-            match doubt.ask(|| self.rows.check_and_put(&swap, by)) {
+            match until_answered(by, || self.rows.check_and_put(&swap, by)) {
                 Ok(true) => return Ok(Fence(count.seed as u64)),
                 Ok(false) => {}
                 Err(error) => doubt.go_on(error)?,
@@ -427,7 +428,8 @@ impl Acquisition<'_> {
     }
 
     /// The server put our record in. What the call did not do besides is done now: count a fence, then
-    /// see the record still there. A proof from before the count proves nothing.
+    /// see the record still there. A proof from before the count proves nothing. Both are asked for until
+    /// they are answered: the lock is ours, and to fail now would leave it to be freed.
     fn count_and_prove(
         &mut self,
         tried: Tried,
@@ -444,7 +446,7 @@ impl Acquisition<'_> {
         let proved = counted.and_then(|(counted, found)| match found {
             Some(cell) => Ok((counted, cell)),
             None if counted == fence && !self.store.rules.proves() => Ok((counted, Some(tried.as_cell()))),
-            None => Ok((counted, self.store.rows.get(&self.row, LOCK, self.attempt.by)?)),
+            None => Ok((counted, self.ask(true, |rows, by| rows.get(&self.row, LOCK, by))?)),
         });
         let (fence, cell) = match proved {
             Ok(found) => found,

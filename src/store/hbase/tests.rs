@@ -75,7 +75,12 @@ impl Rows for Scripted {
     }
 
     fn count(&self, count: Count<'_>, _: Deadline) -> Result<i64> {
-        Ok(count.seed)
+        self.0.serve(|cells| {
+            let cell = cells.entry(count.row.to_vec()).or_default();
+            let number = 1 + cell.as_slice().try_into().map_or(0, i64::from_be_bytes);
+            *cell = number.to_be_bytes().to_vec();
+            number
+        })
     }
 
     fn ensure_table(&self, _: &'static str, _: Deadline) -> Result<()> {
@@ -147,6 +152,23 @@ fn an_acquire_whose_request_was_lost_tries_again_when_the_server_is_back() {
     match stage.acquire(Deadline::after(LONG)) {
         (Ok(Acquired::Granted(_)), 1) => {}
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_acquire_that_has_the_lock_waits_for_its_fence_and_proof() {
+    // The counter is new, and has to be seeded.
+    for down_before in ["count", "seed", "proof"] {
+        let mut stage = stage();
+        stage.store.rules = Rules { fence: FencePlace::Row, mixed_fleet: true };
+        let mut fates = VecDeque::from([Fate::Served]);
+        for request in ["count", "seed", "proof"] {
+            let down = if request == down_before { 3 } else { 0 };
+            fates.extend([Fate::Down; 3].into_iter().take(down).chain([Fate::Served]));
+        }
+        *stage.server.fates.lock() = fates;
+        stage.granted();
+        assert!(stage.server.fates.lock().is_empty(), "{down_before}");
     }
 }
 
