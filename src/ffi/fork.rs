@@ -1,7 +1,9 @@
 //! Forking, for tests alone: what a child may do with the managers and leases that it inherited.
 
+use std::env;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -20,14 +22,36 @@ unsafe extern "C" {
     fn _exit(code: i32) -> !;
 }
 
-/// Runs `run` in a forked child; what it answered, and `false` also if it hung or crashed. `over_fork`
-/// is dropped right after the fork, in both processes: a guard of what no thread may be in the middle of.
-pub(super) fn in_forked_child<T>(over_fork: T, run: impl FnOnce() -> bool) -> bool {
+/// Whether no other test runs in this process. Where one may, the test that asks runs in a process of its
+/// own, must pass there, and is over here: what threads of other tests have locked while it forks would
+/// stay locked in its children.
+pub(super) fn alone() -> bool {
+    const ALONE: &str = "DLM_TEST_ALONE";
+    let thread = thread::current();
+    let test = thread.name().expect("tests run in threads with their names");
+    // Where tests run one at a time, they do so in the main thread.
+    if test == "main" || env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut own = Command::new(env::current_exe().unwrap());
+    let ran = own.args([test, "--exact"]).env(ALONE, "1").output().unwrap();
+    let out = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success() && out.contains("1 passed"),
+        "{out}{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    false
+}
+
+/// Runs `run` in a forked child; what it answered, and `false` also if it hung or crashed. For tests that
+/// are [`alone`].
+pub(super) fn in_forked_child(run: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child leaves through `_exit`, so it runs no destructor and no exit handler of the
-    // parent's. Of locks other threads may have held it needs only the allocator's, which the C
-    // library makes usable after fork, and those that `over_fork` guards.
+    // parent's. Of locks that other threads may hold it needs only the allocator's, which the C library
+    // makes usable after fork: the other threads are the library's, whose locks a child does not take,
+    // which is what these tests are about.
     let pid = unsafe { fork() };
-    drop(over_fork);
     if pid == 0 {
         let answer = catch_unwind(AssertUnwindSafe(run)).unwrap_or(false);
         // SAFETY: it takes a number and does not return.
@@ -68,6 +92,9 @@ fn is<T>(answer: Result<T>, code: Code) -> bool {
 /// The lock inside a lease is then held by a thread that the child does not have.
 #[test]
 fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait() {
+    if !alone() {
+        return;
+    }
     let ((came, coming), (going, go_on)) = (bounded(1), bounded(1));
     let manager = manager(slow(came, go_on));
     let mut lease = Some(manager.lock("a", Level::Xdc).unwrap().acquire().unwrap());
@@ -76,7 +103,7 @@ fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait(
         thread::Builder::new().name("dlm-test-closing".into()).spawn(move || manager.close()).unwrap()
     };
     coming.recv_timeout(LONG).unwrap();
-    let mut in_child = |act: fn(Lease) -> bool| in_forked_child((), || act(lease.take().unwrap()));
+    let mut in_child = |act: fn(Lease) -> bool| in_forked_child(|| act(lease.take().unwrap()));
     assert!(in_child(|lease| {
         let refused = is(lease.release(), Code::Forked);
         mem::forget(lease);
@@ -117,20 +144,23 @@ fn is_freed(lock: &crate::Lock) -> bool {
 
 #[test]
 fn a_forked_child_does_not_wait_for_threads_of_its_parent_and_can_have_its_own() {
+    if !alone() {
+        return;
+    }
     let mut managed = {
         let manager = manager(Arc::new(MemoryStore::new()));
         let lock = leave_to_the_background(&manager);
         Some((manager, lock))
     };
     assert!(
-        in_forked_child((), || {
+        in_forked_child(|| {
             drop(managed.take());
             true
         }),
         "it waited for the parent's thread"
     );
     assert!(
-        in_forked_child((), || is_freed(&leave_to_the_background(&manager(Arc::new(MemoryStore::new()))))),
+        in_forked_child(|| is_freed(&leave_to_the_background(&manager(Arc::new(MemoryStore::new()))))),
         "nobody works for it"
     );
     let (manager, lock) = managed.unwrap();

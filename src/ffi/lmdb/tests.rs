@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::error::Code;
-use crate::ffi::fork::in_forked_child;
+use crate::ffi::fork::{alone, in_forked_child};
 use crate::store::{
     Acquired, Attempt, EmbeddedStore, Level, LockName, LockStore, NamePolicy, Proof, Released, Who,
 };
@@ -28,12 +28,14 @@ fn soon() -> Deadline {
 
 #[test]
 fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unhurt() {
+    if !alone() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let mut store = Some(EmbeddedStore::open(dir.path()).unwrap());
     let held = acquire(store.as_ref().unwrap(), "held").unwrap().unwrap();
     for round in 0..20 {
-        // No other test's thread is opening a store in the middle of the fork.
-        let ran = in_forked_child(Turn::take("test").unwrap(), || {
+        let ran = in_forked_child(|| {
             let inherited = store.take().unwrap();
             let refused = [
                 acquire(&inherited, "mine").map(|_| ()),
@@ -68,20 +70,12 @@ fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unh
     assert_eq!(files, 4, "a second name for the files was left behind");
 }
 
-/// In a process of its own: what the threads of other tests have locked would stay locked in the child.
-#[test]
-fn a_forked_child_is_refused_latches_and_hangs_on_none_and_the_parent_is_unhurt() {
-    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-    alone.args(["ffi::lmdb::tests::fork_while_latches_are_watched", "--exact", "--ignored"]);
-    let done = alone.output().unwrap();
-    let out = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success() && out.contains("1 passed"), "{out}");
-}
-
 /// Threads of the library run and hold its locks while the process is forked.
 #[test]
-#[ignore = "the process of the test above"]
-fn fork_while_latches_are_watched() {
+fn a_forked_child_is_refused_latches_and_hangs_on_none_and_the_parent_is_unhurt() {
+    if !alone() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let uri = format!("embedded:{}?client=tests&farm=dc1&poll=10ms", dir.path().display());
     let manager = LockManager::open(&uri).unwrap();
@@ -90,7 +84,7 @@ fn fork_while_latches_are_watched() {
     let watch = latch.watch().unwrap();
     let mut inherited = Some((manager, latch.clone(), latch.watch().unwrap()));
     for round in 0..50 {
-        let ran = in_forked_child(Turn::take("test").unwrap(), || {
+        let ran = in_forked_child(|| {
             let (manager, latch, watch) = inherited.take().unwrap();
             let refused = [
                 latch.count().map(|_| ()),

@@ -27,7 +27,7 @@ use self::client::{Change, Client, Datum, Exists, Found, When, Write, Written};
 use self::latches::Steps;
 use self::options::Setup;
 use self::place::{LockPlace, Spot, fence_spot, is_updated, whole_seconds};
-use super::doubt::Doubt;
+use super::doubt::{Doubt, until_answered};
 use super::{
     Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
     OwnerToken, Proof, Released, Who,
@@ -192,7 +192,8 @@ impl AerospikeStore {
         self.client.read(&place.lock, &[], by)
     }
 
-    /// The next number of the lock's counter. Numbers may be skipped, never repeated.
+    /// The next number of the lock's counter, asked for until it is answered: the lock is ours by then.
+    /// Numbers may be skipped, never repeated.
     fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
         let spot = fence_spot(name, &self.suffix);
         let mut doubt = Doubt::none(by);
@@ -201,7 +202,7 @@ impl AerospikeStore {
             let steps = [Change::Raise(FENCE, least), Change::Tell(FENCE)];
             let ttl_s = whole_seconds(FENCE_TTL);
             let write = Write { spot: &spot, exists: Exists::May, when: None, steps: &steps, ttl_s };
-            match doubt.ask(|| self.client.write(&write, by)) {
+            match until_answered(by, || self.client.write(&write, by)) {
                 Ok(Written::Done(Some(number))) => return Ok(Fence(number as u64)),
                 Ok(answer) => {
                     let what = format!("the fence of lock {name} was answered with {answer:?}");
