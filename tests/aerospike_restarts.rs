@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::{Code, Error, Fence, Level, Lock, LockManager, Moment};
-use support::aerospike::{IN_MEMORY, Server, own_server_or_skip};
+use support::aerospike::{IN_MEMORY, Server, own_cluster_or_skip, own_server_or_skip};
 use support::patience::{LONG, until};
 
 /// No lease of these tests ends by itself unless it is said.
@@ -155,10 +155,45 @@ fn an_acquire_that_a_stopped_server_carries_out_late_is_freed() {
     let builder = LockManager::builder().store_uri(&server.place().uri()).client("stopped").ttl(TTL);
     let hasty = builder.timeout(Duration::from_millis(500)).open().unwrap().lock("a", Level::Xdc).unwrap();
     assert!(hasty.try_acquire().unwrap().release().unwrap());
-    server.signal("STOP");
+    server.pause();
     let error = hasty.try_acquire().expect_err("nobody answers");
     assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
-    server.signal("CONT");
+    server.go_on();
     // Its TTL is half an hour.
     assert!(lock(&server, "stopped").acquire().unwrap().release().unwrap());
+}
+
+/// What a node had its partner has a copy of, and calls are answered when the cluster has noticed.
+#[test]
+fn a_node_that_dies_takes_no_lock_with_it_and_no_call_fails_over_it() {
+    const LOCKS: usize = 12;
+    let namespace = IN_MEMORY.replace("replication-factor 1", "replication-factor 2");
+    let Some([stays, mut dies]) = own_cluster_or_skip(&namespace) else { return };
+    let uri = format!("aerospike://{},{}/test/tests", stays.place().address, dies.place().address);
+    let [ours, theirs] = [(); 2].map(|()| {
+        let builder = LockManager::builder().store_uri(&uri).client("node").ttl(TTL);
+        // Of which a write that a node holds back takes half.
+        builder.timeout(LONG / 4).open().unwrap()
+    });
+    let lock = |manager: &LockManager, number: usize| manager.lock(&number.to_string(), Level::Xdc).unwrap();
+    let leases: Vec<_> = (0..LOCKS).map(|number| lock(&ours, number).try_acquire().unwrap()).collect();
+    dies.kill();
+    // All at once, before the cluster has noticed: some are asked of the dead node, some of the one that
+    // waits for it.
+    thread::scope(|scope| {
+        for (number, lease) in leases.iter().enumerate() {
+            let theirs = lock(&theirs, number);
+            let work = move || {
+                lease.renew().unwrap_or_else(|error| panic!("{number}: {}", error.chain()));
+                let refused = theirs.try_acquire().expect_err("the partner had no copy");
+                assert_eq!(refused.code(), Code::LockUnavailable, "{}", refused.chain());
+            };
+            thread::Builder::new().name(format!("dlm-test-{number}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    for (number, lease) in leases.iter().enumerate() {
+        assert!(lease.release().unwrap());
+        let next = lock(&theirs, number).try_acquire().unwrap();
+        assert!(next.fence() > lease.fence(), "{:?} after {:?}", next.fence(), lease.fence());
+    }
 }

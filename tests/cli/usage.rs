@@ -228,6 +228,15 @@ fn the_doctor_tells_of_the_store_in_lines_or_in_json() {
     assert_eq!(down.status.code(), Some(78));
 }
 
+/// A client library below may have its own opinion of that, in many lines.
+#[test]
+fn a_store_that_is_down_is_told_in_one_line() {
+    for store in ["hbase://127.0.0.1:1/t?timeout=100ms", "aerospike://127.0.0.1:1/test/t?timeout=100ms"] {
+        let args = ["--store", store, "show", "--level", "xdc", "x"];
+        Shell::new().run(&args).fails_with(69);
+    }
+}
+
 #[test]
 fn init_makes_the_store_and_may_be_repeated() {
     let shell = Shell::new();

@@ -67,6 +67,21 @@ pub(crate) fn own_server_or_skip(namespace: &str) -> Option<Server> {
     server
 }
 
+/// Two servers of the test's own that keep a copy of each other's records, as the namespace says.
+#[track_caller]
+pub(crate) fn own_cluster_or_skip(namespace: &str) -> Option<[Server; 2]> {
+    let first = own_server_or_skip(namespace)?;
+    let second = Server::start_beside(Some(&first), namespace)?;
+    let both = [first, second];
+    until("the nodes find each other", || {
+        both.iter().all(|server| {
+            info(server.address, "statistics").is_ok_and(|told| told.contains("cluster_size=2;"))
+        })
+    });
+    both.iter().for_each(Server::wait_ready);
+    Some(both)
+}
+
 const NONE: &str = "no Aerospike server: there is no asd on the PATH, and DLM_TEST_AEROSPIKE=host:port/namespace is not \
                     set";
 
@@ -88,12 +103,18 @@ pub(crate) struct Server {
     /// A shell that waits for the end of its input, which is the end of this process, and kills the server.
     keeper: Option<Child>,
     address: SocketAddr,
+    heartbeat: u16,
     directory: TempDir,
 }
 
 impl Server {
     /// With a namespace that is configured so.
     fn start(namespace: &str) -> Option<Server> {
+        Server::start_beside(None, namespace)
+    }
+
+    /// In one cluster with `partner`.
+    fn start_beside(partner: Option<&Server>, namespace: &str) -> Option<Server> {
         let found = std::env::var_os("PATH")
             .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("asd").is_file()));
         if !found {
@@ -103,9 +124,10 @@ impl Server {
         let ports = free_ports::<4>();
         fs::create_dir_all(directory.path().join("lua")).unwrap();
         fs::create_dir_all(directory.path().join("smd")).unwrap();
-        fs::write(directory.path().join("conf"), configuration(directory.path(), ports, namespace)).unwrap();
+        let configuration = configuration(directory.path(), ports, partner, namespace);
+        fs::write(directory.path().join("conf"), configuration).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports[0]));
-        let mut server = Server { keeper: None, address, directory };
+        let mut server = Server { keeper: None, address, heartbeat: ports[2], directory };
         server.restart();
         Some(server)
     }
@@ -129,6 +151,7 @@ impl Server {
         self.kill();
         // The shell's own signals and its child's end are of no interest to anyone else.
         let script = r#"asd --config-file "$1/conf" --foreground >>"$1/log" 2>&1 </dev/null & pid=$!
+            echo $pid >"$1/pid"
             while read -r signal; do kill -"$signal" $pid; done; kill -KILL $pid; wait $pid"#;
         let keeper = Command::new("sh")
             .args(["-c", script, "asd"])
@@ -160,10 +183,32 @@ impl Server {
         }
     }
 
-    /// Sends it a signal such as `STOP` or `CONT`.
-    pub(crate) fn signal(&mut self, name: &str) {
+    /// Stops it in the middle of what it does, as a machine that hangs. Returns when it has stopped.
+    pub(crate) fn pause(&mut self) {
+        self.signal("STOP");
+        until("asd stops", || self.is_paused());
+    }
+
+    /// Lets it go on after a [`pause`](Server::pause).
+    pub(crate) fn go_on(&mut self) {
+        self.signal("CONT");
+        until("asd goes on", || !self.is_paused());
+    }
+
+    fn signal(&mut self, name: &str) {
         let keeper = self.keeper.as_mut().expect("it runs");
         writeln!(keeper.stdin.as_mut().expect("open until killed"), "{name}").unwrap();
+    }
+
+    /// Whether all its threads are.
+    fn is_paused(&self) -> bool {
+        let pid = fs::read_to_string(self.directory.path().join("pid")).unwrap();
+        let threads = fs::read_dir(format!("/proc/{}/task", pid.trim())).expect("it runs");
+        // A thread's name stands in parentheses, and its state behind.
+        threads.flatten().all(|thread| {
+            let stat = fs::read_to_string(thread.path().join("stat"));
+            stat.is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" T")))
+        })
     }
 }
 
@@ -173,17 +218,20 @@ impl Drop for Server {
     }
 }
 
-fn configuration(directory: &Path, ports: [u16; 4], namespace: &str) -> String {
+fn configuration(directory: &Path, ports: [u16; 4], partner: Option<&Server>, namespace: &str) -> String {
     let directory = directory.display();
     let [service, fabric, heartbeat, admin] = ports;
+    let node = if partner.is_none() { "a1" } else { "b1" };
+    let seed = partner.map(|partner| format!("mesh-seed-address-port 127.0.0.1 {}\n", partner.heartbeat));
+    let seed = seed.unwrap_or_default();
     format!(
-        "service {{\ncluster-name dlm-tests\nnode-id a1\nproto-fd-max 1024\nwork-directory {directory}\n}}\n\
+        "service {{\ncluster-name dlm-tests\nnode-id {node}\nproto-fd-max 1024\nwork-directory {directory}\n}}\n\
          mod-lua {{\nuser-path {directory}/lua\n}}\n\
          logging {{\nconsole {{\ncontext any warning\n}}\n}}\n\
          network {{\n\
          service {{\naddress 127.0.0.1\naccess-address 127.0.0.1\nport {service}\n}}\n\
          fabric {{\naddress 127.0.0.1\nport {fabric}\n}}\n\
-         heartbeat {{\nmode mesh\naddress 127.0.0.1\nport {heartbeat}\ninterval 50\ntimeout 4\nconnect-timeout-ms 50\n}}\n\
+         heartbeat {{\nmode mesh\naddress 127.0.0.1\nport {heartbeat}\ninterval 50\ntimeout 4\nconnect-timeout-ms 50\n{seed}}}\n\
          admin {{\naddress 127.0.0.1\nport {admin}\n}}\n}}\n\
          namespace {NAMESPACE} {{\n{namespace}}}\n"
     )

@@ -10,7 +10,9 @@ struct Logger;
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= log::max_level()
+        // What crates below it make of a server that is down, the library says in one error of its own.
+        let ours = metadata.target().split("::").next() == Some("dlm");
+        metadata.level() <= log::max_level() && (ours || log::max_level() >= LevelFilter::Debug)
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -29,7 +31,8 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// Shows warnings and worse; more with each `-v`; what `DLM_LOG` says where that is set.
+/// Shows the library's warnings and worse; more with each `-v`; what `DLM_LOG` says where that is set. From
+/// `debug` on also what other crates say.
 pub(crate) fn start(verbose: u8) -> Result<(), Failure> {
     let level = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text.parse().map_err(|_| {

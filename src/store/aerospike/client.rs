@@ -20,17 +20,19 @@ use aerospike::{
     ReadPolicy, Record, RecordExistsAction, Replica, ResultCode, TlsPolicy, Value, WritePolicy,
 };
 
-use self::failures::{Failed, decisive};
+use self::failures::{Failed, Retry, decisive};
 use super::lanes::{Lanes, Lent};
 use super::options::{Login, Setup};
 use super::place::Spot;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
 
-/// A request that surely had no effect is sent this often at the most.
+/// A request that surely had no effect is sent this often at the most, where waiting for longer would not
+/// change the answer.
 const SENDS: usize = 3;
-/// Pause before it is sent again where the servers were busy or not ready.
+/// Pause before a request is sent again, doubled each time.
 const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// How often the crate looks after the cluster while requests are under way. Five looks in vain, and a
 /// node counts as gone.
 const TEND_MS: u32 = 500;
@@ -315,11 +317,14 @@ impl Client {
     where
         F: Future<Output = aerospike::Result<T>> + Send,
     {
-        let mut sends = 1;
+        let (mut sends, mut pause) = (1, PAUSE);
         loop {
             let lent = self.lanes.lend()?;
             let client = self.client(&lent, by)?;
             let Some(left) = left_ms(by) else { return Err(self.late(what)) };
+            // A node that lost its partner holds writes back for as long as it waits for that one: time must
+            // be left to find out what became of them.
+            let left = if kind == Kind::Write { left.div_ceil(2) } else { left };
             let failed = match lent.drive(request(client, left)) {
                 Some(Ok(answer)) => return Ok(Ok(answer)),
                 Some(Err(error)) => match decisive(&error) {
@@ -333,13 +338,18 @@ impl Client {
             };
             drop(lent);
             match failed {
-                Failed::Again { pause, .. } if sends < SENDS && by.remaining() > PAUSE => {
-                    if pause {
-                        std::thread::sleep(jittered(PAUSE));
+                Failed::For(error) => return Err(error),
+                Failed::Again { error, retry } => {
+                    if by.remaining() <= pause || (retry == Retry::Soon && sends == SENDS) {
+                        return Err(error);
+                    }
+                    // A connection that had only grown old is replaced at once.
+                    if sends > 1 || retry == Retry::Soon {
+                        std::thread::sleep(jittered(pause));
+                        pause = (pause * 2).min(PAUSE_LONGEST);
                     }
                     sends += 1;
                 }
-                Failed::Again { error, .. } | Failed::For(error) => return Err(error),
             }
         }
     }

@@ -9,12 +9,21 @@ use crate::store::aerospike::lanes::Lent;
 
 /// What a failed request of the crate means.
 pub(super) enum Failed {
-    /// It had no effect and may be sent again: at once, or after a pause.
+    /// It had no effect and may be sent again.
     Again {
         error: Error,
-        pause: bool,
+        retry: Retry,
     },
     For(Error),
+}
+
+/// When a request may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// A few times, a moment later.
+    Soon,
+    /// For as long as there is time: the cluster is finding out who has the record now.
+    WhenServed,
 }
 
 impl Client {
@@ -47,19 +56,24 @@ impl Client {
                     "is not there, or no node serves it yet: namespaces are made in aerospike.conf, which \
                      takes a restart",
                 ),
-                pause: true,
+                retry: Retry::Soon,
             },
-            _ => Failed::Again { error: self.unreachable(&error), pause: false },
+            _ => Failed::Again { error: self.unreachable(&error), retry: Retry::WhenServed },
         }
     }
 
     /// An answer by which the servers say that they did not touch the record. `None`: no such answer.
     fn refusal(&self, what: &str, code: ResultCode) -> Option<Failed> {
-        let busy = |why: &str| Failed::Again { error: self.not_served(what, code, why), pause: true };
+        let busy = |why: &str| Failed::Again { error: self.not_served(what, code, why), retry: Retry::Soon };
         Some(match code {
-            ResultCode::PartitionUnavailable | ResultCode::ClusterKeyMismatch => {
-                busy("the cluster is forming, or a node of it is missing; try again")
-            }
+            ResultCode::PartitionUnavailable | ResultCode::ClusterKeyMismatch => Failed::Again {
+                error: self.not_served(
+                    what,
+                    code,
+                    "the cluster is forming, or a node of it is missing; try again",
+                ),
+                retry: Retry::WhenServed,
+            },
             ResultCode::KeyBusy => busy("too many requests for this record at once; try again"),
             ResultCode::DeviceOverload => busy("the servers' disks do not keep up; try again"),
             ResultCode::ServerMemError => Failed::For(self.not_served(
