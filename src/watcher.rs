@@ -8,15 +8,17 @@
 //! A fixed number of threads serves any number of jobs, in the order in which they are due. They are
 //! started when there are jobs for them, so that a program without any has none, and joined by `stop`.
 //! A job holds what it needs to do its work and never the manager, whose end ends the threads.
+//!
+//! The threads park by the standard library's means and not parking_lot's, which notes all parked threads
+//! of a process in one table: a forked child would find in it threads that it does not have, on stacks that
+//! it gives to others, and parking anywhere in it could go wrong.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::time::{Deadline, Moment};
 
@@ -72,6 +74,13 @@ struct Shared {
     wake: Condvar,
 }
 
+impl Shared {
+    /// No job runs under the lock, so none leaves it half changed by a panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[derive(Default)]
 struct State {
     jobs: BTreeMap<Ticket, Job>,
@@ -95,7 +104,7 @@ impl Watcher {
     ///
     /// Once the watcher is stopped the job is run once, by the caller.
     pub(crate) fn run(&self, after: Duration, mut job: impl FnMut() -> Next + Send + 'static) {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.lock();
         if state.stopping.is_some() {
             drop(state);
             if run_one(&mut job) != Next::Done {
@@ -121,7 +130,7 @@ impl Watcher {
         due: Moment,
         job: impl FnMut() -> Next + Send + 'static,
     ) -> io::Result<Ticket> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.lock();
         if state.stopping.is_some() {
             return Err(io::Error::other("the library's threads have ended"));
         }
@@ -130,12 +139,12 @@ impl Watcher {
 
     /// Takes back a job that has not begun to run. Of no effect on others.
     pub(crate) fn cancel(&self, ticket: Ticket) {
-        let job = self.shared.state.lock().jobs.remove(&ticket);
+        let job = self.shared.lock().jobs.remove(&ticket);
         // Dropped without the lock: what it holds may be large.
         drop(job);
     }
 
-    fn push(&self, state: &mut MutexGuard<'_, State>, due: Moment, job: Job) -> io::Result<Ticket> {
+    fn push(&self, state: &mut State, due: Moment, job: Job) -> io::Result<Ticket> {
         let ticket = Ticket { due, number: state.tickets };
         let open = state.jobs.len() + 1 + state.busy;
         if state.threads.len() < open.min(self.shared.threads_max) {
@@ -164,7 +173,7 @@ impl Watcher {
             return;
         }
         let threads = {
-            let mut state = self.shared.state.lock();
+            let mut state = self.shared.lock();
             state.stopping.get_or_insert_with(|| Deadline::after(LAST_RUN));
             std::mem::take(&mut state.threads)
         };
@@ -175,7 +184,7 @@ impl Watcher {
                 log::error!("a watcher thread panicked");
             }
         }
-        let left = std::mem::take(&mut self.shared.state.lock().jobs);
+        let left = std::mem::take(&mut self.shared.lock().jobs);
         drop(left);
     }
 }
@@ -197,7 +206,7 @@ impl std::fmt::Debug for State {
 
 /// A thread: sleeps until a job is due or comes in, and ends when the watcher is stopped.
 fn work(shared: &Shared) {
-    let mut state = shared.state.lock();
+    let mut state = shared.lock();
     loop {
         let stopping = state.stopping;
         if stopping.is_some_and(Deadline::passed) {
@@ -207,34 +216,52 @@ fn work(shared: &Shared) {
         match state.jobs.first_key_value().map(|(ticket, _)| ticket.due) {
             Some(due) if due <= now || stopping.is_some() => {
                 let Some((_, job)) = state.jobs.pop_first() else { continue };
-                run_first(shared, &mut state, job);
+                state = run_first(shared, state, job);
             }
             None if stopping.is_some() => return,
-            None => shared.wake.wait(&mut state),
+            None => state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(due) => {
-                shared.wake.wait_for(&mut state, due.since(now).min(LONGEST_PARK));
+                let pause = due.since(now).min(LONGEST_PARK);
+                state = shared.wake.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 }
 
-fn run_first(shared: &Shared, state: &mut MutexGuard<'_, State>, mut job: Job) {
+fn run_first<'a>(
+    shared: &'a Shared,
+    mut state: MutexGuard<'a, State>,
+    mut job: Job,
+) -> MutexGuard<'a, State> {
     if !state.jobs.is_empty() {
         // This thread was the one that would have woken for the next.
         shared.wake.notify_one();
     }
     state.busy += 1;
-    let next = MutexGuard::unlocked(state, || {
-        let next = run_one(&mut job);
-        if next == Next::Done { (next, None) } else { (next, Some(job)) }
-    });
+    drop(state);
+    // Dropped without the lock, too: a job may own the last handle of the manager, which stops the watcher.
+    let again = match run_one(&mut job) {
+        Next::After(pause) => Some((pause, job)),
+        Next::Done => {
+            drop(job);
+            None
+        }
+    };
+    let mut state = shared.lock();
     state.busy -= 1;
-    if let (Next::After(pause), Some(job)) = next
-        && state.stopping.is_none()
-    {
-        let ticket = Ticket { due: Moment::now().after(pause), number: state.tickets };
-        state.tickets += 1;
-        state.jobs.insert(ticket, job);
+    match again {
+        Some((pause, job)) if state.stopping.is_none() => {
+            let ticket = Ticket { due: Moment::now().after(pause), number: state.tickets };
+            state.tickets += 1;
+            state.jobs.insert(ticket, job);
+            state
+        }
+        Some(_) => {
+            drop(state);
+            drop(again);
+            shared.lock()
+        }
+        None => state,
     }
 }
 
@@ -298,7 +325,7 @@ mod tests {
     #[test]
     fn jobs_run_when_they_are_due_and_a_cancelled_one_never() {
         let watcher = Watcher::new(1);
-        let (order, now) = (Arc::new(Mutex::new(Vec::new())), Moment::now());
+        let (order, now) = (Arc::new(parking_lot::Mutex::new(Vec::new())), Moment::now());
         let mut tickets = Vec::new();
         for ms in [60, 20, 0, 40] {
             let order = Arc::clone(&order);
@@ -319,7 +346,7 @@ mod tests {
     #[test]
     fn threads_are_started_for_jobs_and_no_more_than_are_allowed() {
         let watcher = Watcher::new(3);
-        let threads = || watcher.shared.state.lock().threads.len();
+        let threads = || watcher.shared.lock().threads.len();
         assert_eq!(threads(), 0);
         for many in [1, 2, 3, 3, 3] {
             watcher.run(Duration::from_secs(3600), || Next::Done);

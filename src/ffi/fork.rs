@@ -1,8 +1,9 @@
 //! Forking, for tests alone: what a child may do with the managers and leases that it inherited.
 
 use std::env;
+use std::io::{self, Write};
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -53,6 +54,8 @@ pub(super) fn in_forked_child(run: impl FnOnce() -> bool) -> bool {
     // which is what these tests are about.
     let pid = unsafe { fork() };
     if pid == 0 {
+        // Past the capture of the test's output, which ends with this process.
+        panic::set_hook(Box::new(|panic| drop(writeln!(io::stderr(), "in the forked child: {panic}"))));
         let answer = catch_unwind(AssertUnwindSafe(run)).unwrap_or(false);
         // SAFETY: it takes a number and does not return.
         unsafe { _exit(if answer { 0 } else { 1 }) }
@@ -61,6 +64,7 @@ pub(super) fn in_forked_child(run: impl FnOnce() -> bool) -> bool {
     let by = Deadline::after(LONG / 2);
     loop {
         if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
+            eprintln!("the forked child ended with {status:?}");
             return status.exit_status() == Some(0);
         }
         if by.passed() {
