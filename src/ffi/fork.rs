@@ -64,8 +64,11 @@ pub(super) fn in_forked_child(run: impl FnOnce() -> bool) -> bool {
     let by = Deadline::after(LONG / 2);
     loop {
         if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
-            eprintln!("the forked child ended with {status:?}");
-            return status.exit_status() == Some(0);
+            let well = status.exit_status() == Some(0);
+            if !well {
+                eprintln!("the forked child ended with {status:?}");
+            }
+            return well;
         }
         if by.passed() {
             kill_process(pid, Signal::KILL).unwrap();

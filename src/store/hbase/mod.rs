@@ -206,7 +206,12 @@ impl LockStore for HbaseStore {
     }
 
     fn examine(&self, by: Deadline) -> Result<Vec<Finding>> {
-        let mut found = Vec::from_iter(self.rows.version(by)?.as_deref().map(examine_version));
+        let mut found = Vec::new();
+        match self.rows.version(by) {
+            Ok(version) => found.extend(version.as_deref().map(examine_version)),
+            // A master may refuse to tell; locks do without.
+            Err(error) => found.push(Finding::warn("version", error.chain(), "ask the master's log why")),
+        }
         let advice = "alter the family in the HBase shell, or make the table anew";
         let table = match self.rows.examine_table(LOCK.family, by)? {
             None => Finding::fail("table", "does not exist", "make it with initialize() or `dlm init`"),

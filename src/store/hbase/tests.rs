@@ -88,7 +88,7 @@ impl Rows for Scripted {
     }
 
     fn version(&self, _: Deadline) -> Result<Option<String>> {
-        Ok(None)
+        self.0.serve(|_| Some("2.6.1".into()))
     }
 
     fn examine_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
@@ -209,6 +209,17 @@ fn a_renewal_in_doubt_goes_on_when_the_server_is_back() {
     let proof = stage.granted();
     stage.next([Fate::ReplyLost, Fate::Down, Fate::Down, Fate::Served]);
     assert!(stage.store.renew(&stage.name, &proof, TTL, Deadline::after(LONG)).unwrap().is_some());
+}
+
+#[test]
+fn a_version_that_is_not_told_is_no_failure_and_hides_nothing_else() {
+    for (fate, grade) in [(Fate::Served, Grade::Ok), (Fate::Down, Grade::Warn)] {
+        let stage = stage();
+        stage.next([fate]);
+        let found = stage.store.examine(Deadline::after(LONG)).unwrap();
+        let grades: Vec<_> = found.iter().take(2).map(|finding| (finding.topic, finding.grade)).collect();
+        assert_eq!(grades, [("version", grade), ("table", Grade::Ok)]);
+    }
 }
 
 #[test]
