@@ -158,14 +158,16 @@ impl Lease {
     }
 
     /// The number to send along with every write that the lock guards: it grows with every grant.
-    /// `None` only where fencing is switched off in the store's options.
+    /// `None` where fencing is switched off in the store's options, and in a forked child, whose writes the
+    /// lock does not guard.
     pub fn fence(&self) -> Option<Fence> {
-        self.core.fence
+        if self.manager.not_forked().is_ok() { self.core.fence } else { None }
     }
 
-    /// When the lease is over, on the lease clock; the beginning of time once it is released or lost.
+    /// When the lease is over, on the lease clock; the beginning of time once it is released or lost, and
+    /// in a forked child.
     pub fn ends(&self) -> Moment {
-        self.core.ends()
+        if self.manager.not_forked().is_ok() { self.core.ends() } else { Moment::OVER }
     }
 
     /// How long the lease has left. Zero when it is over, released or lost. No I/O, no locks.
@@ -185,9 +187,12 @@ impl Lease {
     /// that is what the fence is for.
     ///
     /// # Errors
-    /// LEASE_LOST when the time is over, or when it was released or found lost.
+    /// LEASE_LOST when the time is over, or when it was released or found lost. FORKED in a child of the
+    /// process that acquired it, made by `fork` or by a bare `clone`; a child that shares its parent's
+    /// memory (`vfork`) is not told from its parent.
     pub fn check(&self) -> Result<()> {
-        match self.ends() {
+        self.manager.not_forked()?;
+        match self.core.ends() {
             ends if Moment::now() < ends => Ok(()),
             ends if ends.as_nanos() == 0 => Err(self.core.lost("it was released, or found lost before")),
             _ => Err(self.core.lost("its time is over")),

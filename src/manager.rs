@@ -12,6 +12,7 @@ use crate::board::{Board, locks_only};
 use crate::builder::Builder;
 use crate::config::Settings;
 use crate::error::{Error, Result};
+use crate::ffi::process_mark;
 use crate::latch::{Latch, LatchKind};
 use crate::lease::{Core, Lease};
 use crate::lease_token::LeaseToken;
@@ -53,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) queue: Queue,
     pub(crate) board: Arc<Board>,
     who: Who,
+    /// The process that opened it, see [`process_mark`].
+    process: u64,
     watcher: Arc<Watcher>,
     /// What `close` has to release, by address of the lease's core; `None` once it has run.
     held: Mutex<Option<HashMap<usize, Arc<Core>>>>,
@@ -95,6 +98,7 @@ impl LockManager {
             queue: Queue::default(),
             board: Arc::new(board),
             who,
+            process: process_mark::current(),
             watcher,
             held: Mutex::new(Some(HashMap::new())),
             closed: AtomicBool::new(false),
@@ -260,7 +264,7 @@ impl Inner {
     }
 
     pub(crate) fn not_forked(&self) -> Result<()> {
-        if std::process::id() == self.who.pid { Ok(()) } else { Err(Error::Forked) }
+        if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
     }
 
     pub(crate) fn latches(&self) -> Result<&dyn LatchStore> {

@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::ffi::process_mark;
 use crate::time::{Deadline, Moment};
 
 /// Jobs still open when the watcher is stopped are run once more, as far as this time allows.
@@ -61,9 +62,9 @@ impl Ticket {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     shared: Arc<Shared>,
-    /// The process the threads live in: a forked child has the handles and no threads, and what one of
-    /// them had locked stays locked.
-    pid: u32,
+    /// The process the threads live in, see [`process_mark`]: a forked child has the handles and no threads,
+    /// and what one of them had locked stays locked.
+    process: u64,
 }
 
 #[derive(Debug)]
@@ -96,7 +97,7 @@ impl Watcher {
     /// A pool of so many threads at the most, none of them started.
     pub(crate) fn new(threads_max: usize) -> Watcher {
         let shared = Shared { threads_max, state: Mutex::default(), wake: Condvar::new() };
-        Watcher { shared: Arc::new(shared), pid: std::process::id() }
+        Watcher { shared: Arc::new(shared), process: process_mark::current() }
     }
 
     /// Has `job` run `after` that time, and again as often as it asks for it. The job must bound its
@@ -167,7 +168,7 @@ impl Watcher {
     /// Ends the threads: open jobs run once more, within two seconds and the time of two jobs, and no
     /// job is taken on afterwards.
     pub(crate) fn stop(&self) {
-        if self.pid != std::process::id() {
+        if self.process != process_mark::current() {
             // Joining a thread that this process never had panics or hangs.
             std::mem::forget(Arc::clone(&self.shared));
             return;

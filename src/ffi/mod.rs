@@ -8,3 +8,4 @@ mod capi;
 mod fork;
 #[cfg(feature = "embedded")]
 pub(crate) mod lmdb;
+pub(crate) mod process_mark;
