@@ -157,6 +157,7 @@ struct dlm_options *dlm_options_new(void);
 /// | wait | 90s | how long an acquire waits |
 /// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
 /// | timeout | 10s | how long one call to the store may take |
+/// | clock_margin | 10% | by how much sooner than in the store a lease ends here: % or ppm of its TTL |
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | how often an awaited latch is looked at, at the least |
 /// | watchers | 2 | threads that look at latches |

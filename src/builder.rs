@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
-    DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
-    DEFAULT_WATCHERS, Settings, checked_poll, checked_retry, checked_timeout, checked_ttl, checked_watchers,
+    DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL,
+    DEFAULT_WAIT, DEFAULT_WATCHERS, Settings, checked_clock_margin, checked_poll, checked_retry,
+    checked_timeout, checked_ttl, checked_watchers, parse_clock_margin,
 };
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
@@ -25,6 +26,7 @@ pub struct Builder {
     wait: Option<Duration>,
     retry: Option<Duration>,
     timeout: Option<Duration>,
+    clock_margin_ppm: Option<u32>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
     options: Vec<(String, String)>,
@@ -84,6 +86,13 @@ impl Builder {
     /// How long one call to the store may take. Default 10 s; 10 ms to 10 min.
     pub fn timeout(mut self, timeout: Duration) -> Builder {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// By how much sooner than in the store a lease ends here, in parts per million of its TTL. Default
+    /// [`DEFAULT_CLOCK_MARGIN_PPM`], which says how it was chosen; 0 to 500,000.
+    pub fn clock_margin_ppm(mut self, ppm: u32) -> Builder {
+        self.clock_margin_ppm = Some(ppm);
         self
     }
 
@@ -163,6 +172,8 @@ impl Builder {
         let [ttl, wait, retry, timeout, latch_ttl, poll] = durations.map(|key| options.take_duration(key));
         let strict = options.take_flag("strict")?.unwrap_or(false);
         let watchers = options.take_number("watchers", 0, usize::MAX)?;
+        let clock_margin = options.take("clock_margin").map(|text| parse_clock_margin(&text)).transpose()?;
+        let clock_margin_ppm = self.clock_margin_ppm.or(clock_margin).unwrap_or(DEFAULT_CLOCK_MARGIN_PPM);
         let names = options.take_names()?;
         let settings = Settings {
             client: self.client.or(client).unwrap_or_default(),
@@ -171,6 +182,7 @@ impl Builder {
             wait: self.wait.or(wait?).unwrap_or(DEFAULT_WAIT),
             retry: checked_retry(self.retry.or(retry?).unwrap_or(DEFAULT_RETRY))?,
             timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
+            clock_margin_ppm: checked_clock_margin(clock_margin_ppm)?,
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),
             latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl?).unwrap_or(DEFAULT_LATCH_TTL))?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::store::{NamePolicy, check_part};
+use crate::time::Moment;
 
 /// How long a lease lasts unless told otherwise.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(90);
@@ -20,6 +21,15 @@ pub const DEFAULT_POLL: Duration = Duration::from_secs(5);
 pub const DEFAULT_WATCHERS: usize = 2;
 /// How long one call to the store may take unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// By how much sooner than in the store a lease ends here, in parts per million of its TTL, unless told
+/// otherwise: a tenth.
+///
+/// The store's clock counts the lease, and so does this machine's. Time daemons slew clocks to correct them,
+/// and the boot clock is slewed as well: ntpd and systemd-timesyncd by up to 500 ppm, chrony by up to 83,333
+/// ppm unless its `maxslewrate` is set. Linux allows 100,000 ppm and no more. A tenth covers one of the two
+/// clocks at that limit, or both at half of it. Two hosts whose chrony corrects at full speed, in opposite
+/// directions, need 160,000. A clock that is set instead of slewed is beyond every margin.
+pub const DEFAULT_CLOCK_MARGIN_PPM: u32 = 100_000;
 
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
@@ -28,16 +38,18 @@ const POLL_MAX: Duration = Duration::from_secs(3600);
 const WATCHERS_MAX: usize = 64;
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
 
 /// The keys that every URI of a manager takes, in the order in which they are documented.
-pub(crate) const MANAGER_KEYS: [&str; 12] = [
+pub(crate) const MANAGER_KEYS: [&str; 13] = [
     "client",
     "farm",
     "ttl",
     "wait",
     "retry",
     "timeout",
+    "clock_margin",
     "names",
     "purpose",
     "strict",
@@ -55,6 +67,7 @@ pub(crate) struct Settings {
     pub(crate) wait: Duration,
     pub(crate) retry: Duration,
     pub(crate) timeout: Duration,
+    pub(crate) clock_margin_ppm: u32,
     pub(crate) names: NamePolicy,
     pub(crate) purpose: String,
     pub(crate) latch_ttl: Duration,
@@ -72,6 +85,12 @@ impl Settings {
         }
         check_part("client id", &self.client, self.names)?;
         self.farm.as_ref().map_or(Ok(()), |farm| check_part("farm id", farm, self.names))
+    }
+
+    /// When a lease of `ttl` that was asked for at `since` is over here: sooner than in the store by the
+    /// clock margin, see [`DEFAULT_CLOCK_MARGIN_PPM`].
+    pub(crate) fn lease_end(&self, since: Moment, ttl: Duration) -> Moment {
+        since.after(ttl - ttl.mul_f64(f64::from(self.clock_margin_ppm) / 1e6))
     }
 }
 
@@ -104,6 +123,25 @@ pub(crate) fn checked_watchers(watchers: usize) -> Result<usize> {
 
 pub(crate) fn checked_timeout(timeout: Duration) -> Result<Duration> {
     within("timeout", timeout, TIMEOUT_MIN, TIMEOUT_MAX, "10ms to 10m")
+}
+
+pub(crate) fn checked_clock_margin(ppm: u32) -> Result<u32> {
+    if ppm <= CLOCK_MARGIN_PPM_MAX { Ok(ppm) } else { Err(refused_margin(&format!("{ppm}ppm"))) }
+}
+
+/// Reads `10%` or `500ppm`: a whole number and a unit.
+pub(crate) fn parse_clock_margin(text: &str) -> Result<u32> {
+    let percent = text.strip_suffix('%').map(|number| (number, 10_000));
+    let (number, unit) = percent
+        .or_else(|| text.strip_suffix("ppm").map(|number| (number, 1)))
+        .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
+        .ok_or_else(|| refused_margin(text))?;
+    let ppm = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    checked_clock_margin(ppm.ok_or_else(|| refused_margin(text))?).map_err(|_| refused_margin(text))
+}
+
+fn refused_margin(given: &str) -> Error {
+    Error::invalid("clock_margin", given, "a whole number with a unit, % or ppm, from 0% to 50%")
 }
 
 fn within(
@@ -278,6 +316,19 @@ mod tests {
         for ttl in [Duration::ZERO, Duration::from_nanos(1), TTL_MAX + MS, Duration::MAX] {
             assert!(checked_ttl(ttl).is_err(), "{ttl:?}");
         }
+    }
+
+    #[test]
+    fn a_clock_margin_is_a_whole_number_with_a_unit_up_to_half() {
+        for (text, ppm) in [("0%", 0), ("10%", 100_000), ("50%", 500_000), ("500ppm", 500)] {
+            assert_eq!(parse_clock_margin(text).unwrap(), ppm, "{text}");
+        }
+        for text in ["", "10", "%", "ppm", "51%", "500001ppm", "-1%", "+1%", "1.5%", "10 %", "99999999999%"] {
+            let error = parse_clock_margin(text).unwrap_err();
+            assert_eq!(error.code(), crate::Code::InvalidArgument, "{text}");
+            assert!(error.to_string().contains("0% to 50%"), "{error}");
+        }
+        assert!(checked_clock_margin(500_001).is_err());
     }
 
     #[test]

@@ -69,13 +69,7 @@ struct Held {
 }
 
 impl Core {
-    pub(crate) fn new(name: LockName, grant: Grant, ttl: Duration) -> Core {
-        let ends = end(grant.since, ttl);
-        Core::ending(name, grant, ttl, ends)
-    }
-
-    /// A lease whose end is known, though not when it began.
-    pub(crate) fn ending(name: LockName, grant: Grant, ttl: Duration, ends: Moment) -> Core {
+    pub(crate) fn new(name: LockName, grant: Grant, ttl: Duration, ends: Moment) -> Core {
         Core {
             name,
             fence: grant.fence,
@@ -139,12 +133,6 @@ impl Core {
     fn lost(&self, why: &'static str) -> Error {
         Error::LeaseLost { name: self.name.to_string(), why }
     }
-}
-
-/// When a lease that was asked for at `since` is over. A thousandth sooner than the store lets go:
-/// that is how far two clocks drift apart at the most while both are being slewed (500 ppm each).
-fn end(since: Moment, ttl: Duration) -> Moment {
-    since.after(ttl - ttl / 1000)
 }
 
 impl Lease {
@@ -259,7 +247,7 @@ impl Lease {
                 held.proof = Some(proof);
                 self.core.ttl.store(nanos(ttl), Ordering::Release);
                 held.longest_ttl = held.longest_ttl.max(ttl);
-                held.ends = end(since, ttl);
+                held.ends = self.manager.settings.lease_end(since, ttl);
                 self.core.set_ends(held.ends);
                 Ok(())
             }

@@ -41,7 +41,8 @@
 //! # What is promised
 //!
 //! * **Exclusion** by the store's clock: while a lease lasts, nobody else is granted the lock. A lease is
-//!   counted here from before the request was sent, and a thousandth short, so that it ends here first.
+//!   counted here from before the request was sent, and a tenth short, so that it ends here first also while
+//!   clocks are being corrected: see [`DEFAULT_CLOCK_MARGIN_PPM`].
 //! * **Fences** rise with every grant of a lock, whatever was lost, late or paused. Where a paused
 //!   process may wake up after its lease has ended, only a receiver that compares fences is safe: no
 //!   lock service can stop a write that is already on its way.
@@ -90,8 +91,8 @@ extern crate self as dlm;
 pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
-    DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
-    DEFAULT_WATCHERS, parse_duration,
+    DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL,
+    DEFAULT_WAIT, DEFAULT_WATCHERS, parse_duration,
 };
 pub use error::{Cause, Code, Error, Result};
 pub use id_lock::{IdGuard, IdGuards, IdLock};

@@ -22,7 +22,7 @@ use crate::store::{
     Acquired, Attempt, Finding, Grade, Grant, LatchName, LatchStore, Level, LockName, LockStore, Proof,
     Released, Who,
 };
-use crate::time::{Deadline, Moment, wall_ms};
+use crate::time::{Deadline, Moment, slew_ppm, wall_ms};
 use crate::watcher::{Next, Watcher};
 
 /// Looks of the watcher for a request that may still arrive: the first soon, the later ones rarer.
@@ -144,6 +144,7 @@ impl LockManager {
                 found.push(Finding::fail("a lock", error.chain(), advice));
             }
         }
+        found.extend(slew_ppm().map(|ppm| Finding::slew(ppm, self.inner.settings.clock_margin_ppm)));
         Ok(found)
     }
 
@@ -212,7 +213,7 @@ impl LockManager {
         let left = Duration::from_millis(ends_ms.saturating_sub(wall_ms())).min(ttl);
         self.inner.usable()?;
         let grant = Grant { proof, fence, since: now, may_reappear: false };
-        self.inner.hold(Core::ending(name, grant, ttl, now.after(left)))
+        self.inner.hold(Core::new(name, grant, ttl, now.after(left)))
     }
 
     #[cfg(feature = "capi")]
@@ -288,7 +289,8 @@ impl Inner {
         match answer {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
             Ok(Acquired::Granted(grant)) => {
-                let lease = self.hold(Core::new(name.clone(), grant, ttl))?;
+                let ends = self.settings.lease_end(grant.since, ttl);
+                let lease = self.hold(Core::new(name.clone(), grant, ttl, ends))?;
                 if lease.check().is_ok() {
                     return Ok(Answer::Got(lease));
                 }
@@ -430,6 +432,30 @@ mod tests {
         };
         let lease = manager.adopt(token).unwrap();
         assert!(lease.check().is_err() && lease.remaining().is_zero(), "{lease:?}");
+    }
+
+    /// chrony slews by up to 83,333 ppm: by a thousandth alone, the holder of a lease of 90 s would go on for
+    /// 7 s after the next one was granted.
+    #[test]
+    fn a_lease_ends_here_sooner_than_in_the_store_by_the_clock_margin() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let builder = || LockManager::builder().store_uri("memory:").client("tests");
+        let managers = [
+            (builder().open().unwrap(), 900),
+            (builder().option("clock_margin", "16%").open().unwrap(), 840),
+            (builder().clock_margin_ppm(0).open().unwrap(), 1000),
+        ];
+        for (manager, useful_s) in managers {
+            let lock = manager.lock("a", Level::Xdc).unwrap();
+            let before = Moment::now();
+            let lease = lock.try_acquire_with_ttl(1000 * SECOND).unwrap();
+            let useful = |since: Moment| since.after(useful_s * SECOND);
+            assert!((useful(before)..=useful(Moment::now())).contains(&lease.ends()), "{useful_s}");
+            let before = Moment::now();
+            lease.renew().unwrap();
+            assert!((useful(before)..=useful(Moment::now())).contains(&lease.ends()), "renewed: {useful_s}");
+        }
+        assert_eq!(builder().clock_margin_ppm(500_001).open().unwrap_err().code(), Code::InvalidArgument);
     }
 
     /// A process may take and lose locks for years.

@@ -96,6 +96,34 @@ pub(crate) fn wall_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// By how many parts per million the lease clock runs faster than the machine's oscillator: what a time
+/// daemon corrects it by right now. Takes 50 ms and more, the smallest of three measurements, so that a pause
+/// between two readings is not taken for it. `None` where there is no uncorrected clock.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn slew_ppm() -> Option<f64> {
+    const OVER: Duration = Duration::from_millis(50);
+    let raw = || {
+        let time = clock_gettime(ClockId::MonotonicRaw);
+        Moment(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    };
+    let measure = || {
+        let before = (Moment::now(), raw());
+        std::thread::sleep(OVER);
+        faster_by_ppm(Moment::now().since(before.0), raw().since(before.1))
+    };
+    (0..3).map(|_| measure()).min_by(|a, b| a.abs().total_cmp(&b.abs()))
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn faster_by_ppm(clock: Duration, reference: Duration) -> f64 {
+    (clock.as_secs_f64() / reference.as_secs_f64() - 1.0) * 1e6
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn slew_ppm() -> Option<f64> {
+    None
+}
+
 /// `duration`, shorter or longer by up to a tenth, so that many waiters do not ask in step.
 pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.9 + 0.2 * fastrand::f64())
@@ -112,6 +140,17 @@ mod tests {
         assert!(never.remaining() > Duration::from_secs(1_000_000_000));
         assert!(Deadline::after(Duration::ZERO).passed());
         assert_eq!(never.sooner(Deadline::at(Moment(1))).moment(), Moment(1));
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_clock_that_is_being_corrected_is_seen() {
+        let reference = Duration::from_secs(10);
+        let faster = faster_by_ppm(Duration::from_millis(10_833), reference);
+        let slower = faster_by_ppm(Duration::from_millis(9_167), reference);
+        assert!((83_299.0..83_301.0).contains(&faster) && (-83_301.0..-83_299.0).contains(&slower));
+        // Linux corrects no faster than this.
+        assert!(slew_ppm().unwrap().abs() < 110_000.0);
     }
 
     #[test]

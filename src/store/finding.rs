@@ -71,6 +71,27 @@ impl Finding {
         }
     }
 
+    /// How fast this machine's lease clock runs compared with its uncorrected clock, and whether leases allow
+    /// for that.
+    pub(crate) fn slew(ppm: f64, margin_ppm: u32) -> Finding {
+        let margin = f64::from(margin_ppm);
+        let percent = margin / 1e4;
+        let seen = format!(
+            "this machine's clock is being corrected by {ppm:+.0} ppm; leases end {percent}% early for that \
+             (clock_margin)"
+        );
+        let advice = "limit how fast the time daemon corrects the clock (chrony: maxslewrate 500), or set \
+                      clock_margin higher";
+        // The other half is for the store's clock.
+        if ppm.abs() > margin {
+            Finding::fail("clock", seen, advice)
+        } else if ppm.abs() > margin / 2.0 {
+            Finding::warn("clock", seen, advice)
+        } else {
+            Finding::ok("clock", seen)
+        }
+    }
+
     /// How long one question takes.
     pub(crate) fn latency(question: Duration) -> Finding {
         /// A thousandth of the default TTL.
@@ -95,6 +116,20 @@ impl fmt::Display for Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_corrected_faster_than_leases_allow_for_is_a_failure() {
+        for (ppm, margin_ppm, grade) in [
+            (40.0, 100_000, Grade::Ok),
+            (-50_001.0, 100_000, Grade::Warn),
+            (83_333.0, 1000, Grade::Fail),
+            (-83_333.0, 1000, Grade::Fail),
+        ] {
+            let finding = Finding::slew(ppm, margin_ppm);
+            assert_eq!(finding.grade, grade, "{finding}");
+        }
+        assert!(Finding::slew(40.0, 100_000).to_string().contains(" 10% "), "a number that people read");
+    }
 
     #[test]
     fn a_finding_is_one_line_with_its_advice_and_the_worst_is_the_highest() {

@@ -31,8 +31,8 @@ Stores:
   hbase+thrift://host:9090/table      HBase through its Thrift1 gateway
   aerospike://host:3000/namespace/setSuffix
                                       Aerospike
-  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, names, purpose, strict,
-  latch_ttl, poll, watchers.
+  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, clock_margin, names,
+  purpose, strict, latch_ttl, poll, watchers.
 
 Durations are a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
 

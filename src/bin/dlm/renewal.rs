@@ -22,7 +22,7 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// Renews `lease` whenever a third of its TTL has passed.
+    /// Renews `lease` whenever a third of the time that it lasted has passed.
     pub(crate) fn start(lease: &Arc<Lease>) -> Result<Renewal, Failure> {
         let (stop, stopped) = bounded(0);
         let (tell_lost, lost) = bounded(1);
@@ -64,7 +64,7 @@ impl Drop for Renewal {
 /// The thread: ends when it is told to, or when the lease is lost.
 fn keep(lease: &Lease, stopped: &Receiver<()>, lost: &Sender<Error>) {
     let ttl = lease.ttl();
-    let until_due = || lease.remaining().saturating_sub(ttl - ttl / 3);
+    let until_due = || (lease.remaining() / 3).max(RETRY_MIN);
     let mut pause = until_due();
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         match lease.renew() {
