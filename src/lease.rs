@@ -10,13 +10,16 @@ use parking_lot::Mutex;
 
 use crate::alarm::Alarm;
 use crate::error::{Error, Result};
-use crate::lease_token::LeaseToken;
+use crate::lease_token::{LeaseToken, TokenEnd};
 use crate::manager::Inner;
 use crate::store::{Fence, Grant, LockName, Proof, Released};
-use crate::time::{Deadline, Moment, wall_ms};
+use crate::time::{Deadline, Moment};
 
 /// A dropped lease is released in the dropping thread, within this time at the most.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Stands for the end of a lease from another machine: long over, and told apart from one that was released.
+const UNKNOWN: Moment = Moment::from_nanos(1);
 
 /// A renewal of a lease that is almost over is given this time all the same.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
@@ -64,6 +67,8 @@ struct Held {
     longest_ttl: Duration,
     /// When the lease is over if it is not released before.
     ends: Moment,
+    /// What its token said of that, while it is not renewed here.
+    told: Option<TokenEnd>,
     /// A release was tried and failed: whether the lock is free is not known.
     release_failed: bool,
 }
@@ -80,10 +85,18 @@ impl Core {
                 proof: Some(grant.proof),
                 longest_ttl: ttl,
                 ends,
+                told: None,
                 release_failed: false,
             }),
             alarm: OnceLock::new(),
         }
+    }
+
+    /// A lease that another process handed on.
+    pub(crate) fn adopted(name: LockName, grant: Grant, ttl: Duration, told: TokenEnd) -> Core {
+        let mut core = Core::new(name, grant, ttl, told.here().unwrap_or(UNKNOWN));
+        core.held.get_mut().told = Some(told);
+        core
     }
 
     pub(crate) fn ends(&self) -> Moment {
@@ -182,7 +195,10 @@ impl Lease {
         self.manager.not_forked()?;
         match self.core.ends() {
             ends if Moment::now() < ends => Ok(()),
-            ends if ends.as_nanos() == 0 => Err(self.core.lost("it was released, or found lost before")),
+            Moment::OVER => Err(self.core.lost("it was released, or found lost before")),
+            UNKNOWN => {
+                Err(self.core.lost("it comes from another machine, so its end is not known here; renew it"))
+            }
             _ => Err(self.core.lost("its time is over")),
         }
     }
@@ -235,8 +251,7 @@ impl Lease {
         let since = Moment::now();
         // An answer after the lease has ended is of no use, and a store that hangs must not keep the
         // caller from trying again before.
-        // Where it is over already (or seems so: one that came as a token is measured by wall clocks),
-        // the store decides.
+        // Where it is over already (or not known: it came from another machine), the store decides.
         let useful = match self.remaining() {
             Duration::ZERO => Duration::MAX,
             left => left.max(RENEW_AT_LEAST),
@@ -248,6 +263,7 @@ impl Lease {
                 self.core.ttl.store(nanos(ttl), Ordering::Release);
                 held.longest_ttl = held.longest_ttl.max(ttl);
                 held.ends = self.manager.settings.lease_end(since, ttl);
+                held.told = None;
                 self.core.set_ends(held.ends);
                 Ok(())
             }
@@ -295,7 +311,7 @@ impl Lease {
         let token = LeaseToken {
             name: self.core.name.clone(),
             fence: self.core.fence,
-            ends_ms: wall_ms().saturating_add(millis(self.remaining())),
+            ends: held.told.unwrap_or_else(|| TokenEnd::at(self.core.ends())),
             ttl: self.ttl(),
             proof: held
                 .proof
@@ -312,10 +328,6 @@ impl Lease {
 /// A TTL has a year of them at the most, which fits.
 fn nanos(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Lease {

@@ -4,12 +4,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::boot::Boot;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
 use crate::store::{Fence, LockName, Proof};
+use crate::time::{Moment, wall_ms};
 
 /// Version and kind of the text; a later format gets another.
-const PREFIX: &str = "dlm1.";
+const PREFIX: &str = "dlm2.";
+/// The first format, which tells the end by the wall clock alone. Still read.
+const PREFIX_1: &str = "dlm1.";
 
 /// A lease in words: what renews and releases a lock from any process that reaches the same store.
 ///
@@ -19,9 +23,34 @@ const PREFIX: &str = "dlm1.";
 pub struct LeaseToken {
     pub(crate) name: LockName,
     pub(crate) fence: Option<Fence>,
-    pub(crate) ends_ms: u64,
+    pub(crate) ends: TokenEnd,
     pub(crate) ttl: Duration,
     pub(crate) proof: Proof,
+}
+
+/// When the lease in a token ends unless renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TokenEnd {
+    /// For people: by the wall clock, in milliseconds since 1970.
+    wall_ms: u64,
+    /// By the boot clock, which all processes of that start of that machine share.
+    boot: Option<(Boot, Moment)>,
+}
+
+impl TokenEnd {
+    pub(crate) fn at(ends: Moment) -> TokenEnd {
+        let left_ms = u64::try_from(ends.since(Moment::now()).as_millis()).unwrap_or(u64::MAX);
+        TokenEnd {
+            wall_ms: wall_ms().saturating_add(left_ms),
+            boot: Boot::current().map(|boot| (boot, ends)),
+        }
+    }
+
+    /// The end on this process's lease clock; `None` where the lease comes from another machine, from before
+    /// a restart of this one, or from a version that did not say. Wall clocks of two machines prove nothing.
+    pub(crate) fn here(self) -> Option<Moment> {
+        self.boot.filter(|(boot, _)| Boot::current().as_ref() == Some(boot)).map(|(_, ends)| ends)
+    }
 }
 
 impl LeaseToken {
@@ -38,32 +67,46 @@ impl LeaseToken {
     /// When the lease ends unless renewed, in milliseconds since 1970 by the clock of the machine that
     /// acquired it.
     pub fn ends_ms(&self) -> u64 {
-        self.ends_ms
+        self.ends.wall_ms
     }
 
-    /// `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 proof_len:u16 proof`, big-endian.
+    /// `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 boot:[u8; 16] (0 = unknown)
+    /// boot_clock_ends_ns:u64 proof_len:u16 proof`, big-endian. Version 1 has neither `boot` nor the number
+    /// behind it.
     fn encode(&self) -> Vec<u8> {
         let key = self.name.key().as_bytes();
-        let mut bytes = Vec::with_capacity(26 + key.len() + self.proof.as_bytes().len());
+        let mut bytes = Vec::with_capacity(50 + key.len() + self.proof.as_bytes().len());
         // A name is at most about 1.6 KiB (checked when it is made).
         bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
         bytes.extend_from_slice(key);
         let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
-        for number in [self.fence.map_or(0, |fence| fence.0), self.ends_ms, ttl_ms] {
+        for number in [self.fence.map_or(0, |fence| fence.0), self.ends.wall_ms, ttl_ms] {
             bytes.extend_from_slice(&number.to_be_bytes());
         }
+        let (boot, ends) = self.ends.boot.unwrap_or((UNKNOWN_BOOT, Moment::OVER));
+        bytes.extend_from_slice(boot.as_bytes());
+        bytes.extend_from_slice(&ends.as_nanos().to_be_bytes());
         // So is a proof: a store's record with parts of at most 255 bytes.
         bytes.extend_from_slice(&(self.proof.as_bytes().len() as u16).to_be_bytes());
         bytes.extend_from_slice(self.proof.as_bytes());
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<LeaseToken> {
+    fn decode(bytes: &[u8], version: Version) -> Option<LeaseToken> {
         let (key_len, rest) = bytes.split_first_chunk::<2>()?;
         let (key, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*key_len)))?;
         let (fence, rest) = rest.split_first_chunk::<8>()?;
         let (ends_ms, rest) = rest.split_first_chunk::<8>()?;
         let (ttl_ms, rest) = rest.split_first_chunk::<8>()?;
+        let (boot, rest) = match version {
+            Version::One => (None, rest),
+            Version::Two => {
+                let (boot, rest) = rest.split_first_chunk::<{ Boot::LEN }>()?;
+                let (ends, rest) = rest.split_first_chunk::<8>()?;
+                let ends = Moment::from_nanos(u64::from_be_bytes(*ends));
+                (Some((Boot::from_bytes(*boot), ends)).filter(|(boot, _)| *boot != UNKNOWN_BOOT), rest)
+            }
+        };
         let (proof_len, proof) = rest.split_first_chunk::<2>()?;
         // A text cut short by a careless copy is refused here, not taken for someone else's lease.
         if proof.is_empty() || proof.len() != usize::from(u16::from_be_bytes(*proof_len)) {
@@ -74,12 +117,19 @@ impl LeaseToken {
         Some(LeaseToken {
             name: LockName::from_key(std::str::from_utf8(key).ok()?).ok()?,
             fence: (fence != 0).then_some(Fence(fence)),
-            ends_ms: u64::from_be_bytes(*ends_ms),
+            ends: TokenEnd { wall_ms: u64::from_be_bytes(*ends_ms), boot },
             ttl,
             proof: Proof::from_bytes(proof),
         })
     }
 }
+
+enum Version {
+    One,
+    Two,
+}
+
+const UNKNOWN_BOOT: Boot = Boot::from_bytes([0; Boot::LEN]);
 
 /// The secret text itself.
 impl fmt::Display for LeaseToken {
@@ -95,10 +145,12 @@ impl FromStr for LeaseToken {
     /// # Errors
     /// INVALID_ARGUMENT when the text is not a whole lease. The message does not repeat the text.
     fn from_str(text: &str) -> Result<LeaseToken> {
-        text.trim()
-            .strip_prefix(PREFIX)
-            .and_then(unhex)
-            .and_then(|bytes| LeaseToken::decode(&bytes))
+        let text = text.trim();
+        let versions = [(PREFIX, Version::Two), (PREFIX_1, Version::One)];
+        versions
+            .into_iter()
+            .find_map(|(prefix, version)| Some((unhex(text.strip_prefix(prefix)?)?, version)))
+            .and_then(|(bytes, version)| LeaseToken::decode(&bytes, version))
             .ok_or_else(|| Error::InvalidArgument {
                 what: "lease",
                 value: "(not shown)".into(),
@@ -124,6 +176,24 @@ impl fmt::Debug for LeaseToken {
 }
 
 #[cfg(test)]
+impl LeaseToken {
+    /// As if another machine had made it.
+    pub(crate) fn of_another_boot(mut self) -> LeaseToken {
+        self.ends.boot = self.ends.boot.map(|(_, ends)| (Boot::from_bytes([7; Boot::LEN]), ends));
+        self
+    }
+
+    /// The text that versions wrote which knew no other.
+    pub(crate) fn in_version_1(&self) -> String {
+        let bytes = self.encode();
+        let boot_at = 2 + self.name.key().len() + 3 * 8;
+        let (head, rest) = bytes.split_at(boot_at);
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{PREFIX_1}{}{}", hex(head), hex(&rest[Boot::LEN + 8..]))
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::{Level, NamePolicy};
@@ -132,7 +202,10 @@ mod tests {
         LeaseToken {
             name: LockName::new(Level::Dc, "svc", Some("dc1"), "a#b é", NamePolicy::Strict).unwrap(),
             fence: Some(Fence(77)),
-            ends_ms: 1_800_000_000_000,
+            ends: TokenEnd {
+                wall_ms: 1_800_000_000_000,
+                boot: Some((Boot::from_bytes([7; Boot::LEN]), Moment::from_nanos(5_000_000_000))),
+            },
             ttl: Duration::from_secs(90),
             proof: Proof::from_bytes(vec![0xab; proof_len]),
         }
@@ -144,8 +217,28 @@ mod tests {
             let token = sample(proof_len);
             assert_eq!(format!(" {token}\n").parse::<LeaseToken>().unwrap(), token);
         }
+        let unknown = TokenEnd { boot: None, ..sample(16).ends };
+        let unknown = LeaseToken { ends: unknown, ..sample(16) };
+        assert_eq!(unknown.to_string().parse::<LeaseToken>().unwrap(), unknown);
         let unfenced = LeaseToken { fence: None, ..sample(16) };
         assert_eq!(unfenced.to_string().parse::<LeaseToken>().unwrap().fence(), None);
+    }
+
+    /// Leases may be handed on while a fleet is updated.
+    #[test]
+    fn texts_of_both_versions_are_read_and_the_format_does_not_change() {
+        const HEAD: &str = "0011444323646331237376632361236220c3a9000000000000004d000001a3185c50000000000000\
+                            015f90";
+        const BOOT: &str = "07070707070707070707070707070707000000012a05f200";
+        const PROOF: &str = "0004abababab";
+        let token = sample(4);
+        assert_eq!(token.to_string(), format!("dlm2.{HEAD}{BOOT}{PROOF}"));
+        assert_eq!(token.to_string().parse::<LeaseToken>().unwrap(), token);
+        let first: LeaseToken = format!("dlm1.{HEAD}{PROOF}").parse().unwrap();
+        assert_eq!(first, LeaseToken { ends: TokenEnd { boot: None, ..token.ends }, ..token.clone() });
+        assert_eq!(token.in_version_1(), format!("dlm1.{HEAD}{PROOF}"));
+        assert!(format!("dlm1.{HEAD}{BOOT}{PROOF}").parse::<LeaseToken>().is_err());
+        assert!(format!("dlm2.{HEAD}{PROOF}").parse::<LeaseToken>().is_err());
     }
 
     #[test]
@@ -154,11 +247,11 @@ mod tests {
         for cut in 0..text.len() {
             assert!(text[..cut].parse::<LeaseToken>().is_err(), "cut at {cut}");
         }
-        for text in ["", "dlm1.", "dlm1.zz", "dlm1.é0", "dlm2.00", "+1"] {
+        for text in ["", "dlm1.", "dlm2.", "dlm2.zz", "dlm2.é0", "dlm1.00", "dlm2.00", "dlm3.00", "+1"] {
             let error = text.parse::<LeaseToken>().unwrap_err();
             assert_eq!(error.code(), crate::Code::InvalidArgument);
         }
-        let error = "dlm1.534543524554".parse::<LeaseToken>().unwrap_err();
+        let error = "dlm2.534543524554".parse::<LeaseToken>().unwrap_err();
         assert!(!error.to_string().contains("53454"), "{error}");
     }
 

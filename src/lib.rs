@@ -61,6 +61,7 @@
 
 mod alarm;
 mod board;
+mod boot;
 mod builder;
 mod cancel;
 mod config;

@@ -22,7 +22,7 @@ use crate::store::{
     Acquired, Attempt, Finding, Grade, Grant, LatchName, LatchStore, Level, LockName, LockStore, Proof,
     Released, Who,
 };
-use crate::time::{Deadline, Moment, slew_ppm, wall_ms};
+use crate::time::{Deadline, Moment, slew_ppm};
 use crate::watcher::{Next, Watcher};
 
 /// Looks of the watcher for a request that may still arrive: the first soon, the later ones rarer.
@@ -199,8 +199,13 @@ impl LockManager {
         self.inner.latches()?.initialize_latches(self.inner.by_for_tables())
     }
 
-    /// Takes over a lease that another process handed on as text. No I/O: whether the lock is still
-    /// ours is learned by renewing or releasing it. The lease's end is told by wall clocks.
+    /// Takes over a lease that another process handed on as text. Does not ask the store: whether the lock
+    /// is still ours is learned by renewing or releasing it.
+    ///
+    /// Between processes of one machine the lease ends here when it would have ended there. From another
+    /// machine, from before a restart of this one, from a time namespace with a clock of its own, or as a
+    /// text of version 1 (`dlm1.`), its end is not known: wall clocks of two machines are not compared.
+    /// [`check`](Lease::check) then answers LEASE_LOST until the first [`renew`](Lease::renew).
     ///
     /// The lease is the caller's now: dropping it releases the lock.
     /// [`into_token`](Lease::into_token) lets go of it again.
@@ -208,12 +213,10 @@ impl LockManager {
     /// # Errors
     /// CLOSED, FORKED.
     pub fn adopt(&self, token: LeaseToken) -> Result<Lease> {
-        let LeaseToken { name, fence, ends_ms, ttl, proof } = token;
-        let now = Moment::now();
-        let left = Duration::from_millis(ends_ms.saturating_sub(wall_ms())).min(ttl);
+        let LeaseToken { name, fence, ends, ttl, proof } = token;
         self.inner.usable()?;
-        let grant = Grant { proof, fence, since: now, may_reappear: false };
-        self.inner.hold(Core::new(name, grant, ttl, now.after(left)))
+        let grant = Grant { proof, fence, since: Moment::now(), may_reappear: false };
+        self.inner.hold(Core::adopted(name, grant, ttl, ends))
     }
 
     #[cfg(feature = "capi")]
@@ -413,6 +416,7 @@ fn address(core: &Arc<Core>) -> usize {
 mod tests {
     use super::*;
     use crate::Code;
+    use crate::lease_token::TokenEnd;
 
     fn manager() -> LockManager {
         LockManager::builder().store_uri("memory:").client("tests").open().unwrap()
@@ -426,12 +430,39 @@ mod tests {
         let token = LeaseToken {
             name,
             fence: None,
-            ends_ms: 1,
+            ends: TokenEnd::at(Moment::from_nanos(1_000)),
             ttl: Duration::from_secs(365 * 24 * 3600),
             proof: Proof::from_bytes([1; 16]),
         };
         let lease = manager.adopt(token).unwrap();
         assert!(lease.check().is_err() && lease.remaining().is_zero(), "{lease:?}");
+    }
+
+    /// Its wall clock may be a day ahead of ours, and the lease long over.
+    #[test]
+    fn the_end_of_a_lease_from_another_machine_is_not_known_until_it_is_renewed() {
+        let manager = manager();
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        let (fence, token) = {
+            let lease = lock.acquire().unwrap();
+            (lease.fence(), lease.into_token().unwrap())
+        };
+        let text = token.to_string();
+        let adopted = manager.adopt(text.parse().unwrap()).unwrap();
+        adopted.check().expect("the same machine");
+        drop(adopted.into_token().unwrap());
+        for elsewhere in [token.clone().of_another_boot(), token.in_version_1().parse().unwrap()] {
+            let lease = manager.adopt(elsewhere.clone()).unwrap();
+            let said = lease.check().unwrap_err();
+            assert!(said.code() == Code::LeaseLost && said.to_string().contains("renew"), "{said}");
+            assert!(lease.remaining().is_zero() && lease.fence() == fence);
+            assert_eq!(lease.into_token().unwrap(), elsewhere, "nothing is lost of what was told");
+            let lease = manager.adopt(elsewhere).unwrap();
+            lease.renew().unwrap();
+            lease.check().unwrap();
+            assert!(lease.into_token().unwrap().ends.here().is_some());
+        }
+        assert_eq!(lock.try_acquire().unwrap_err().code(), Code::LockUnavailable);
     }
 
     /// chrony slews by up to 83,333 ppm: by a thousandth alone, the holder of a lease of 90 s would go on for

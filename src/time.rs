@@ -34,7 +34,7 @@ impl Moment {
     }
 
     /// From the nanoseconds that [`as_nanos`](Moment::as_nanos) gave on this machine since its start.
-    pub fn from_nanos(nanos: u64) -> Moment {
+    pub const fn from_nanos(nanos: u64) -> Moment {
         Moment(nanos)
     }
 

@@ -37,8 +37,8 @@ fn bad_input_is_refused_with_64_and_one_line() {
         &["--store", "embedded:relative", "show", "x"],
         &["--store", "hbase+thrift://127.0.0.1:1/t", "show", "x"],
         &["renew", "not-a-lease"],
-        &["renew", "--ttl", "0s", "dlm1."],
-        &["release", "dlm1.00"],
+        &["renew", "--ttl", "0s", "dlm2."],
+        &["release", "dlm2.00"],
         &["release"],
         &["demo", "--workers", "0"],
         &["demo", "--workers", "27"],
@@ -67,7 +67,7 @@ fn a_terminal_cannot_be_coloured_nor_a_log_line_forged_by_an_argument() {
 fn a_lease_line_is_in_no_error_message() {
     let shell = Shell::new();
     let lease = shell.acquire("job");
-    let secret = &lease["dlm1.".len()..];
+    let secret = &lease["dlm2.".len()..];
     let cut = &lease[..lease.len() - 2];
     let far = "hbase+thrift://127.0.0.1:1/t";
     let cases: &[(&[&str], i32)] = &[

@@ -165,7 +165,7 @@ pub(crate) fn bad_input_is_refused_before_any_io(site: &Site) {
         assert_eq!(code(lock.try_acquire_with_ttl(ttl)), Code::InvalidArgument, "{ttl:?}");
         assert_eq!(code(lock.acquire_with_ttl(ttl)), Code::InvalidArgument, "{ttl:?}");
     }
-    for text in ["", "dlm1.", "dlm1.00"] {
+    for text in ["", "dlm1.", "dlm1.00", "dlm2.", "dlm2.00"] {
         assert_eq!(code(text.parse::<LeaseToken>()), Code::InvalidArgument, "{text:?}");
     }
     assert_eq!(spy.calls(), 0, "bad input reached the store");
@@ -184,7 +184,8 @@ pub(crate) fn the_longest_and_the_shortest_ttl_work(site: &Site) {
     let lock = manager.lock("long", Level::Xdc).unwrap();
     let year = Duration::from_secs(365 * 24 * 3600);
     let lease = lock.try_acquire_with_ttl(year).unwrap();
-    assert!(lease.remaining() > Duration::from_secs(364 * 24 * 3600) && lease.remaining() <= year);
+    let useful = year - year / 10; // the clock margin
+    assert!(lease.remaining() > useful - LONG && lease.remaining() <= useful);
     lease.renew_for(year).unwrap();
     assert!(lease.release().unwrap());
     assert!(lock.try_acquire().unwrap().release().unwrap());
@@ -238,9 +239,7 @@ pub(crate) fn a_lease_goes_to_another_process_as_text_and_the_first_lets_go(site
     let adopted = theirs.adopt(text.parse().unwrap()).unwrap();
     adopted.check().unwrap();
     assert_eq!((adopted.name(), adopted.fence()), (lock.name(), fence));
-    // By wall clocks, in whole milliseconds; they may be set a little in between.
-    let off = adopted.ends().since(ends).max(ends.since(adopted.ends()));
-    assert!(off < LONG, "{off:?}");
+    assert_eq!(adopted.ends(), ends, "one machine has one boot clock");
     adopted.renew_for(3 * LONG).unwrap();
     assert!(adopted.remaining() > 2 * LONG);
     // A renewal may have changed what proves the lease.

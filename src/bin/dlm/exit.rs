@@ -110,19 +110,21 @@ pub(crate) fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "dlm: {}", one_line(&without_leases(text)));
 }
 
-/// What a lease line begins with. Whoever has the whole line may release the lock.
-const LEASE_PREFIX: &str = "dlm1.";
+/// What lease lines begin with, in each version. The whole line is enough to release the lock.
+const LEASE_PREFIXES: [&str; 2] = ["dlm1.", "dlm2."];
 
 /// `text` without lease lines, however they came into it: a misplaced argument is repeated by clap.
 fn without_leases(text: &str) -> String {
-    let mut parts = text.split(LEASE_PREFIX);
-    let mut clean = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        clean.push_str(LEASE_PREFIX);
-        clean.push_str("***");
-        clean.push_str(part.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
-    }
-    clean
+    LEASE_PREFIXES.iter().fold(text.to_owned(), |text, prefix| {
+        let mut parts = text.split(prefix);
+        let mut clean = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            clean.push_str(prefix);
+            clean.push_str("***");
+            clean.push_str(part.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
+        }
+        clean
+    })
 }
 
 /// `text` with control characters escaped: they could forge a line, or colour a terminal.
@@ -166,8 +168,9 @@ mod tests {
 
     #[test]
     fn a_lease_line_never_reaches_an_error_message() {
-        let text = "unexpected argument 'dlm1.00ffAB' found, also dlm1.77";
-        assert_eq!(without_leases(text), "unexpected argument 'dlm1.***' found, also dlm1.***");
+        let text = "unexpected argument 'dlm2.00ffAB' found, also dlm2.77 and dlm1.88";
+        let clean = "unexpected argument 'dlm2.***' found, also dlm2.*** and dlm1.***";
+        assert_eq!(without_leases(text), clean);
     }
 
     #[test]

@@ -1,0 +1,88 @@
+//! Which start of which machine this is: two processes that agree on it read the same boot clock.
+
+use std::fs;
+use std::io;
+
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+const CLOCK_OFFSETS_FILE: &str = "/proc/self/timens_offsets";
+/// Of a boot clock that no time namespace shifts.
+const NOT_SHIFTED: &str = "0 0";
+
+/// A start of a machine whose boot clock is read as it is. A virtual machine that is started twice from one
+/// snapshot has one of these and two clocks: a lease should not be taken through a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Boot([u8; Boot::LEN]);
+
+impl Boot {
+    pub(crate) const LEN: usize = 16;
+
+    /// The one that this process runs in; `None` where it cannot be told, or a time namespace shifts the
+    /// clock. Reads two files of the kernel's and keeps nothing: a forked child may have another clock.
+    pub(crate) fn current() -> Option<Boot> {
+        if clock_offset() != NOT_SHIFTED {
+            return None;
+        }
+        let id = id().ok()?;
+        let digits: Vec<u8> = id.bytes().filter(|byte| *byte != b'-').collect();
+        let mut bytes = [0; Boot::LEN];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Boot(bytes))
+    }
+
+    pub(crate) const fn from_bytes(bytes: [u8; Boot::LEN]) -> Boot {
+        Boot(bytes)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8; Boot::LEN] {
+        &self.0
+    }
+}
+
+/// The kernel's name of this start of the machine: 8-4-4-4-12 lower-case hexadecimal digits.
+///
+/// # Errors
+/// The file cannot be read, or holds something else.
+pub(crate) fn id() -> io::Result<String> {
+    let id = fs::read_to_string(BOOT_ID_FILE)?;
+    let id = id.trim_end();
+    if is_id(id) { Ok(id.to_owned()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Nothing else may become part of a path.
+pub(crate) fn is_id(id: &str) -> bool {
+    let groups: Vec<&str> = id.split('-').collect();
+    let hex = |group: &&str| group.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) && groups.iter().all(hex)
+}
+
+/// By how much this process's boot clock is shifted; kernels without time namespaces do not shift it.
+pub(crate) fn clock_offset() -> String {
+    let offsets = fs::read_to_string(CLOCK_OFFSETS_FILE).unwrap_or_default();
+    let line = offsets.lines().find(|line| line.starts_with("boottime"));
+    let numbers = line.map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" "));
+    numbers.unwrap_or_else(|| NOT_SHIFTED.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_boot_id_becomes_part_of_a_path() {
+        assert!(is_id("01234567-89ab-cdef-0123-456789abcdef"));
+        for bad in ["", "..", "01234567-89ab-cdef-0123-456789abcde/", "01234567-89AB-cdef-0123-456789abcdef"]
+        {
+            assert!(!is_id(bad), "{bad}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_start_of_the_machine_has_a_name_that_stays() {
+        let boot = Boot::current().expect("no time namespace");
+        assert_eq!(Boot::current(), Some(boot));
+        assert_ne!(boot.as_bytes(), &[0; Boot::LEN]);
+    }
+}
