@@ -110,7 +110,9 @@ impl Builder {
     }
 
     /// How many threads there may be for background work: looking at latches, and freeing locks that
-    /// requests in doubt may have taken. Default 2; 1 to 64. They are started when they are needed.
+    /// requests in doubt may have taken. Default 2; 1 to 64. They are started when they are needed. Freeing
+    /// uses all but one, so that a server that hangs does not delay looks at latches; a single thread serves
+    /// both, and a lock that is being freed may delay looks by 2 s.
     pub fn watchers(mut self, threads: usize) -> Builder {
         self.watchers = Some(threads);
         self

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::alarm::Alarm;
 use crate::error::{Error, Result};
+use crate::freeing::Doubt;
 use crate::lease_token::{LeaseToken, TokenEnd};
 use crate::manager::Inner;
 use crate::store::{Fence, Grant, LockName, Proof, Released};
@@ -124,7 +125,8 @@ impl Core {
                 held.proof = None;
                 manager.queue.released(&self.name, manager.settings.retry);
                 if self.may_reappear {
-                    manager.free_in_background(self.name.clone(), proof, held.longest_ttl);
+                    let ttl = held.longest_ttl;
+                    manager.free_in_background(self.name.clone(), proof, ttl, Doubt::MayBeTaken);
                 }
                 // A record that is gone before its time, after a request of ours that may have freed it,
                 // was freed by that request.
@@ -354,7 +356,10 @@ impl Drop for Lease {
                 log::warn!("lock {} is released in the background", self.core.name);
                 let held = self.core.held.lock();
                 if let Some(proof) = held.proof.clone() {
-                    self.manager.free_in_background(self.core.name.clone(), proof, held.longest_ttl);
+                    // A request that was sent twice may put the record back after its release.
+                    let doubt = if self.core.may_reappear { Doubt::MayBeTaken } else { Doubt::MayBeHeld };
+                    let (name, ttl) = (self.core.name.clone(), held.longest_ttl);
+                    self.manager.free_in_background(name, proof, ttl, doubt);
                 }
             }
         }

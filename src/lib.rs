@@ -67,6 +67,7 @@ mod cancel;
 mod config;
 mod error;
 mod ffi;
+mod freeing;
 mod id_lock;
 mod latch;
 mod lease;

@@ -13,6 +13,7 @@ use crate::builder::Builder;
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::ffi::process_mark;
+use crate::freeing::{Doubt, Freeing};
 use crate::latch::{Latch, LatchKind};
 use crate::lease::{Core, Lease};
 use crate::lease_token::LeaseToken;
@@ -23,17 +24,10 @@ use crate::store::{
     Released, Who,
 };
 use crate::time::{Deadline, Moment, slew_ppm};
-use crate::watcher::{Next, Watcher};
+use crate::watcher::Watcher;
 
-/// Looks of the watcher for a request that may still arrive: the first soon, the later ones rarer.
-const FREE_FIRST: Duration = Duration::from_millis(500);
-const FREE_RAREST: Duration = Duration::from_secs(30);
-/// A gateway may go on with a request for minutes after its client has given up.
-const FREE_AT_LEAST: Duration = Duration::from_secs(300);
 /// Making a table takes longer than other calls.
 const MAKING_TABLES: Duration = Duration::from_secs(60);
-/// Freeing in the background must not hold up other jobs for long.
-const FREE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Takes locks and counts latches in one store for one client id. Cheap to clone; all clones are the same
 /// manager.
@@ -287,7 +281,7 @@ impl Inner {
         let mut doubtful = Vec::new();
         let answer = self.store.acquire(Attempt { name, ttl, who: &self.who, by }, &mut doubtful);
         for proof in doubtful {
-            self.free_in_background(name.clone(), proof, ttl);
+            self.free_in_background(name.clone(), proof, ttl, Doubt::MayBeTaken);
         }
         match answer {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
@@ -350,25 +344,11 @@ impl Inner {
         }
     }
 
-    /// Has the watcher release `proof` as soon as a look finds it, for as long as a late request may
-    /// still put it there. Always safe: a release touches no other holder's record.
-    pub(crate) fn free_in_background(&self, name: LockName, proof: Proof, ttl: Duration) {
-        let store = Arc::clone(&self.store);
-        let until = Deadline::after(ttl.max(FREE_AT_LEAST));
-        let mut pause = FREE_FIRST;
-        self.watcher.run(pause, move || {
-            if until.passed() {
-                return Next::Done;
-            }
-            match store.release(&name, &proof, Deadline::after(FREE_TIMEOUT)) {
-                Ok(Released::Freed) => log::info!("lock {name}, left in doubt, was freed"),
-                Ok(Released::NotOurs | Released::Gone) | Err(_) => {
-                    pause = (pause * 2).min(FREE_RAREST);
-                    return Next::After(pause);
-                }
-            }
-            Next::Done
-        });
+    /// Releases `proof` in the background, as soon as the store answers. `ttl`: for how long the store may
+    /// keep the record.
+    pub(crate) fn free_in_background(&self, name: LockName, proof: Proof, ttl: Duration, doubt: Doubt) {
+        let mut freeing = Freeing::new(Arc::clone(&self.store), name, proof, ttl, doubt);
+        self.watcher.run(Freeing::FIRST_TRY, move || freeing.try_once());
     }
 
     fn close(&self) -> Result<()> {

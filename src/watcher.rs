@@ -7,6 +7,8 @@
 //!
 //! A fixed number of threads serves any number of jobs, in the order in which they are due. They are
 //! started when there are jobs for them, so that a program without any has none, and joined by `stop`.
+//! Freeing locks may use all threads but one: a server that hangs keeps those waiting for seconds, and the
+//! latches of other servers are read by the last one meanwhile. A pool of one thread serves both.
 //! A job holds what it needs to do its work and never the manager, whose end ends the threads.
 //!
 //! The threads park by the standard library's means and not parking_lot's, which notes all parked threads
@@ -70,6 +72,8 @@ pub(crate) struct Watcher {
 #[derive(Debug)]
 struct Shared {
     threads_max: usize,
+    /// Of them, so many may free locks at one time.
+    freeing_max: usize,
     state: Mutex<State>,
     /// One thread or all of them have something new to look at.
     wake: Condvar,
@@ -84,24 +88,72 @@ impl Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: BTreeMap<Ticket, Job>,
+    freeing: Share,
+    reading: Share,
     tickets: u64,
     threads: Vec<JoinHandle<()>>,
-    /// Threads that run a job.
-    busy: usize,
     /// Set once it is stopped: until when open jobs are run once more.
     stopping: Option<Deadline>,
+}
+
+/// The jobs of one kind.
+#[derive(Default)]
+struct Share {
+    jobs: BTreeMap<Ticket, Job>,
+    /// Threads that run one.
+    busy: usize,
+}
+
+impl Share {
+    fn open(&self) -> usize {
+        self.jobs.len() + self.busy
+    }
+
+    fn first(&self) -> Option<Ticket> {
+        self.jobs.first_key_value().map(|(ticket, _)| *ticket)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Of a lock in doubt.
+    Freeing,
+    /// Of latches.
+    Reading,
+}
+
+impl State {
+    fn share(&mut self, kind: Kind) -> &mut Share {
+        match kind {
+            Kind::Freeing => &mut self.freeing,
+            Kind::Reading => &mut self.reading,
+        }
+    }
+
+    /// The job that a free thread runs next, or waits for. Of two that are due, latches are read first.
+    fn next(&self, freeing_max: usize) -> Option<(Ticket, Kind)> {
+        let reading = self.reading.first().map(|ticket| (ticket, Kind::Reading));
+        let may_free = self.freeing.busy < freeing_max || self.stopping.is_some();
+        let freeing = self.freeing.first().filter(|_| may_free).map(|ticket| (ticket, Kind::Freeing));
+        let now = Moment::now();
+        match (reading, freeing) {
+            (Some(reading), Some(freeing)) if reading.0.due > now && freeing.0 < reading.0 => Some(freeing),
+            (reading, freeing) => reading.or(freeing),
+        }
+    }
 }
 
 impl Watcher {
     /// A pool of so many threads at the most, none of them started.
     pub(crate) fn new(threads_max: usize) -> Watcher {
-        let shared = Shared { threads_max, state: Mutex::default(), wake: Condvar::new() };
+        let freeing_max = threads_max.saturating_sub(1).max(1);
+        let shared = Shared { threads_max, freeing_max, state: Mutex::default(), wake: Condvar::new() };
         Watcher { shared: Arc::new(shared), process: process_mark::current() }
     }
 
-    /// Has `job` run `after` that time, and again as often as it asks for it. The job must bound its
-    /// own time: others wait for the thread. A job that panics is dropped and reported to the log.
+    /// Runs `job`, which frees a lock, `after` that time, and again as often as it asks for it. The job must
+    /// bound its own time: others of its kind wait for the thread. A job that panics is dropped and reported
+    /// to the log.
     ///
     /// Once the watcher is stopped the job is run once, by the caller.
     pub(crate) fn run(&self, after: Duration, mut job: impl FnMut() -> Next + Send + 'static) {
@@ -113,16 +165,17 @@ impl Watcher {
             }
             return;
         }
-        if state.jobs.len() >= JOBS_MAX {
+        if state.freeing.jobs.len() >= JOBS_MAX {
             log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL");
             return;
         }
-        if let Err(error) = self.push(&mut state, Moment::now().after(after), Box::new(job)) {
+        if let Err(error) = self.push(&mut state, Kind::Freeing, Moment::now().after(after), Box::new(job)) {
             log::error!("no thread for background work, which is left undone: {error}");
         }
     }
 
-    /// Has `job` run at `due`. A caller has one or two such jobs open at the most: they are not counted.
+    /// Runs `job`, which reads latches, at `due`. A caller has one or two such jobs open at the most: they
+    /// are not counted.
     ///
     /// # Errors
     /// No thread could be started, and none runs; or the watcher is stopped. The job will not run.
@@ -135,31 +188,34 @@ impl Watcher {
         if state.stopping.is_some() {
             return Err(io::Error::other("the library's threads have ended"));
         }
-        self.push(&mut state, due, Box::new(job))
+        self.push(&mut state, Kind::Reading, due, Box::new(job))
     }
 
-    /// Takes back a job that has not begun to run. Of no effect on others.
+    /// Takes back a job of [`run_at`](Watcher::run_at) that has not begun to run.
     pub(crate) fn cancel(&self, ticket: Ticket) {
-        let job = self.shared.lock().jobs.remove(&ticket);
+        let job = self.shared.lock().reading.jobs.remove(&ticket);
         // Dropped without the lock: what it holds may be large.
         drop(job);
     }
 
-    fn push(&self, state: &mut State, due: Moment, job: Job) -> io::Result<Ticket> {
+    fn push(&self, state: &mut State, kind: Kind, due: Moment, job: Job) -> io::Result<Ticket> {
         let ticket = Ticket { due, number: state.tickets };
-        let open = state.jobs.len() + 1 + state.busy;
-        if state.threads.len() < open.min(self.shared.threads_max) {
+        state.share(kind).jobs.insert(ticket, job);
+        let wanted = state.reading.open() + state.freeing.open().min(self.shared.freeing_max);
+        if state.threads.len() < wanted.min(self.shared.threads_max) {
             let shared = Arc::clone(&self.shared);
             let name = format!("dlm-watcher-{}", state.threads.len() + 1);
             match std::thread::Builder::new().name(name).spawn(move || work(&shared)) {
                 Ok(thread) => state.threads.push(thread),
-                Err(error) if state.threads.is_empty() => return Err(error),
+                Err(error) if state.threads.is_empty() => {
+                    state.share(kind).jobs.remove(&ticket);
+                    return Err(error);
+                }
                 Err(error) => log::warn!("background work is done by fewer threads: {error}"),
             }
         }
         state.tickets += 1;
-        state.jobs.insert(ticket, job);
-        if state.jobs.first_key_value().is_some_and(|(first, _)| *first == ticket) {
+        if state.next(self.shared.freeing_max).is_some_and(|(first, _)| first == ticket) {
             self.shared.wake.notify_one();
         }
         Ok(ticket)
@@ -185,7 +241,9 @@ impl Watcher {
                 log::error!("a watcher thread panicked");
             }
         }
-        let left = std::mem::take(&mut self.shared.lock().jobs);
+        let mut state = self.shared.lock();
+        let left = [Kind::Freeing, Kind::Reading].map(|kind| std::mem::take(&mut state.share(kind).jobs));
+        drop(state);
         drop(left);
     }
 }
@@ -199,7 +257,8 @@ impl Drop for Watcher {
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
-            .field("jobs", &self.jobs.len())
+            .field("freeing", &self.freeing.jobs.len())
+            .field("reading", &self.reading.jobs.len())
             .field("threads", &self.threads.len())
             .finish_non_exhaustive()
     }
@@ -213,32 +272,34 @@ fn work(shared: &Shared) {
         if stopping.is_some_and(Deadline::passed) {
             return;
         }
+        let next = state.next(shared.freeing_max);
         let now = Moment::now();
-        match state.jobs.first_key_value().map(|(ticket, _)| ticket.due) {
-            Some(due) if due <= now || stopping.is_some() => {
-                let Some((_, job)) = state.jobs.pop_first() else { continue };
-                state = run_first(shared, state, job);
+        match next {
+            Some((ticket, kind)) if ticket.due <= now || stopping.is_some() => {
+                let Some(job) = state.share(kind).jobs.remove(&ticket) else { continue };
+                state = run_taken(shared, state, kind, job);
             }
             None if stopping.is_some() => return,
             None => state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(due) => {
-                let pause = due.since(now).min(LONGEST_PARK);
+            Some((ticket, _)) => {
+                let pause = ticket.due.since(now).min(LONGEST_PARK);
                 state = shared.wake.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 }
 
-fn run_first<'a>(
+fn run_taken<'a>(
     shared: &'a Shared,
     mut state: MutexGuard<'a, State>,
+    kind: Kind,
     mut job: Job,
 ) -> MutexGuard<'a, State> {
-    if !state.jobs.is_empty() {
+    state.share(kind).busy += 1;
+    if state.next(shared.freeing_max).is_some() {
         // This thread was the one that would have woken for the next.
         shared.wake.notify_one();
     }
-    state.busy += 1;
     drop(state);
     // Dropped without the lock, too: a job may own the last handle of the manager, which stops the watcher.
     let again = match run_one(&mut job) {
@@ -249,12 +310,12 @@ fn run_first<'a>(
         }
     };
     let mut state = shared.lock();
-    state.busy -= 1;
+    state.share(kind).busy -= 1;
     match again {
         Some((pause, job)) if state.stopping.is_none() => {
             let ticket = Ticket { due: Moment::now().after(pause), number: state.tickets };
             state.tickets += 1;
-            state.jobs.insert(ticket, job);
+            state.share(kind).jobs.insert(ticket, job);
             state
         }
         Some(_) => {
@@ -308,9 +369,42 @@ mod tests {
         until(|| counter.load(Ordering::SeqCst) == 3);
     }
 
+    /// Locks of a server that hangs are freed by one thread of two, 2 s each, and there may be thousands.
+    #[test]
+    fn freeing_locks_of_a_server_that_hangs_does_not_keep_latches_from_being_read() {
+        let watcher = Watcher::new(2);
+        let (read, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let begun = Arc::new(AtomicUsize::new(0));
+        for _ in 0..10 {
+            let (stuck, begun) = (Arc::clone(&go_on), Arc::clone(&begun));
+            watcher.run(Duration::ZERO, move || {
+                begun.fetch_add(1, Ordering::SeqCst);
+                until(|| stuck.load(Ordering::SeqCst) > 0);
+                Next::Done
+            });
+        }
+        until(|| begun.load(Ordering::SeqCst) > 0);
+        for reads in 1..=3 {
+            watcher.run_at(Moment::now(), counting(&read, 1)).unwrap();
+            until(|| read.load(Ordering::SeqCst) == reads);
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 1, "one thread is kept for reading");
+        go_on.store(1, Ordering::SeqCst);
+        until(|| begun.load(Ordering::SeqCst) == 10);
+    }
+
+    #[test]
+    fn a_pool_of_one_thread_frees_and_reads() {
+        let watcher = Watcher::new(1);
+        let (freed, read) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        watcher.run(Duration::ZERO, counting(&freed, 3));
+        watcher.run_at(Moment::now(), counting(&read, 3)).unwrap();
+        until(|| freed.load(Ordering::SeqCst) == 3 && read.load(Ordering::SeqCst) == 3);
+    }
+
     #[test]
     fn a_job_that_takes_long_does_not_keep_the_others_waiting() {
-        let watcher = Watcher::new(2);
+        let watcher = Watcher::new(3);
         let (counter, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let stuck = Arc::clone(&go_on);
         watcher.run(Duration::ZERO, move || {
@@ -350,8 +444,13 @@ mod tests {
         let threads = || watcher.shared.lock().threads.len();
         assert_eq!(threads(), 0);
         for many in [1, 2, 3, 3, 3] {
-            watcher.run(Duration::from_secs(3600), || Next::Done);
+            watcher.run_at(Moment::now().after(Duration::from_secs(3600)), || Next::Done).unwrap();
             assert_eq!(threads(), many);
+        }
+        let watcher = Watcher::new(3);
+        for many in [1, 2, 2] {
+            watcher.run(Duration::from_secs(3600), || Next::Done);
+            assert_eq!(watcher.shared.lock().threads.len(), many, "more could not free locks");
         }
     }
 

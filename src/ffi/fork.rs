@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::error::{Code, Result};
+use crate::freeing::Doubt;
 use crate::patience::{LONG, until};
 use crate::spy::{Call, Spy};
 use crate::store::{LockStore, MemoryStore};
@@ -157,7 +158,7 @@ fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait(
 fn leave_to_the_background(manager: &LockManager) -> crate::Lock {
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let token = lock.acquire().unwrap().into_token().unwrap();
-    lock.manager.free_in_background(token.name, token.proof, token.ttl);
+    lock.manager.free_in_background(token.name, token.proof, token.ttl, Doubt::MayBeHeld);
     lock
 }
 
