@@ -30,7 +30,7 @@ const MOVED: &str = "org.apache.hadoop.hbase.exceptions.RegionMovedException";
 const IO: &str = "java.io.IOException";
 
 fn manager(address: SocketAddr, timeout: Duration) -> LockManager {
-    let uri = format!("hbase://{address}/t?client=hostile");
+    let uri = format!("hbase://{address}/t?client=hostile&farm=dc1");
     LockManager::builder().store_uri(&uri).timeout(timeout).open().unwrap()
 }
 
@@ -335,6 +335,99 @@ fn an_exception_that_proves_nothing_is_settled_by_looking() {
         );
         works(&fake, &lease, &lock);
         fake.assert_no_write_was_repeated_blindly();
+    }
+}
+
+/// Longest time in which a caller who pauses as it should has made so few requests: 10 ms, then twice as long
+/// each time up to half a second, each a tenth shorter at the most.
+fn pauses(rounds: usize) -> Duration {
+    let pause = |round: u32| Duration::from_millis(10 << round.min(6)).min(Duration::from_millis(500));
+    (0..u32::try_from(rounds).unwrap().saturating_sub(1)).map(|round| pause(round).mul_f64(0.89)).sum()
+}
+
+/// Of a class that nobody listed, each time: nothing of ours is ever seen, so the write is tried again.
+#[test]
+fn an_exception_that_nobody_listed_is_met_with_pauses_and_is_quoted() {
+    const UNLISTED: &str = "org.apache.hadoop.hbase.DoNotRetryIOException";
+    // Enough for some seven rounds.
+    let timeout = 4 * TIMEOUT;
+    let refuse = || Answer::Refuse(UNLISTED, "no space is left".into());
+    // Of the acquire, of the renewal, of the release, of the count alone.
+    for refused in ["acquire", "renew", "release", "count"] {
+        let fake = Fake::honest();
+        let manager = manager(fake.address, timeout);
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        let lease = match refused {
+            "acquire" | "count" => None,
+            _ => Some(lock.try_acquire().unwrap()),
+        };
+        let (before, mut taken) = (fake.count("Multi"), false);
+        fake.act(move |request| match request.method.as_str() {
+            "Multi" if refused == "count" && !std::mem::replace(&mut taken, true) => {
+                Answer::ApplyFirst(UNLISTED, "no space is left".into())
+            }
+            // The release that hands the lock back.
+            "Multi" if refused == "count" && !holds(&request.parameter, b"F#XDC#") => Answer::Honest,
+            "Multi" => refuse(),
+            _ => Answer::Honest,
+        });
+        let begin = Moment::now();
+        let error = match (refused, &lease) {
+            ("renew", Some(lease)) => lease.renew().unwrap_err(),
+            ("release", Some(lease)) => lease.release().unwrap_err(),
+            _ => lock.try_acquire().unwrap_err(),
+        };
+        let took = Moment::now().since(begin);
+        let code = if refused == "count" { Code::RetriesExhausted } else { Code::InDoubt };
+        assert_eq!(error.code(), code, "{refused}: {}", error.chain());
+        assert!(error.chain().contains("DoNotRetryIOException"), "{refused}: {}", error.chain());
+        assert!(error.chain().contains("no space is left"), "{refused}: {}", error.chain());
+        // The end of an acquire covers what may come late, or hands back the lock that was taken.
+        let others = match refused {
+            "acquire" => 1,
+            "count" => 2,
+            _ => 0,
+        };
+        let writes = fake.count("Multi") - before - others;
+        assert!(writes >= 2, "{refused}: it was tried once");
+        assert!(took >= pauses(writes), "{refused}: {writes} writes in {took:?}");
+        assert!(took <= timeout + SLACK, "{refused}: {took:?}");
+        fake.act(|_| Answer::Honest);
+    }
+}
+
+/// The latch is looked for after an error that proves nothing, and that look fails as well.
+#[test]
+fn what_a_server_said_of_a_latch_is_not_lost_over_a_look_that_fails() {
+    const UNLISTED: &str = "org.apache.hadoop.hbase.DoNotRetryIOException";
+    type Change = fn(&dlm::Latch) -> dlm::Result<()>;
+    // What is changed, and how many reads come before the change.
+    let changes: [(Change, usize); 3] = [
+        (|latch| latch.create(1), 1),
+        (|latch| latch.count_down(), 0),
+        (|latch| latch.count_down_as("w").map(drop), 1),
+    ];
+    for (number, (change, reads)) in changes.into_iter().enumerate() {
+        let fake = Fake::honest();
+        let manager = manager(fake.address, TIMEOUT);
+        let latch = manager.latch("a", Level::Dc, dlm::LatchKind::CountDown).unwrap();
+        if number > 0 {
+            fake.put(latch.name().hbase_row(), "count_dc1", 5i64.to_be_bytes().to_vec());
+        }
+        let mut asked = 0;
+        fake.act(move |request| {
+            asked += usize::from(request.method == "Get");
+            match request.method.as_str() {
+                "Multi" => Answer::Refuse(UNLISTED, "no space is left".into()),
+                "Get" if asked > reads => Answer::Close,
+                _ => Answer::Honest,
+            }
+        });
+        let error = change(&latch).unwrap_err();
+        assert_eq!(error.code(), Code::InDoubt, "{number}: {}", error.chain());
+        assert!(error.chain().contains("DoNotRetryIOException"), "{number}: {}", error.chain());
+        assert!(error.chain().contains("no space is left"), "{number}: {}", error.chain());
+        assert_eq!(fake.count("Multi"), 1, "{number}: it was sent again");
     }
 }
 

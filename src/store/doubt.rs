@@ -53,18 +53,38 @@ impl Doubt {
     }
 }
 
+/// Pauses between the rounds of an operation: jittered, each longer than the one before.
+pub(crate) struct Pauses {
+    by: Deadline,
+    next: Duration,
+}
+
+impl Pauses {
+    /// Of an operation that has until `by`.
+    pub(crate) fn until(by: Deadline) -> Pauses {
+        Pauses { by, next: PAUSE_FIRST }
+    }
+
+    /// Pauses. `false`, at once, where no time would be left afterwards.
+    pub(crate) fn rest(&mut self) -> bool {
+        if self.by.remaining() <= self.next {
+            return false;
+        }
+        thread::sleep(jittered(self.next));
+        self.next = (self.next * 2).min(PAUSE_LONGEST);
+        true
+    }
+}
+
 /// Makes the request again for as long as it did not happen because the store was not there, or busy.
 ///
 /// One failure may be reported at once. Where something else hangs on the answer, as whether an earlier
 /// request of ours took the lock, a server that is back in a second is worth the wait.
 pub(crate) fn until_answered<T>(by: Deadline, mut request: impl FnMut() -> Result<T>) -> Result<T> {
-    let mut pause = PAUSE_FIRST;
+    let mut pauses = Pauses::until(by);
     loop {
         match request() {
-            Err(error) if was_not_served(&error) && by.remaining() > pause => {
-                thread::sleep(jittered(pause));
-                pause = (pause * 2).min(PAUSE_LONGEST);
-            }
+            Err(error) if was_not_served(&error) && pauses.rest() => {}
             answer => return answer,
         }
     }

@@ -396,7 +396,10 @@ impl Connection {
             }
             "GetActiveMaster" => Pb::new().bytes(1, &at(here).0).0,
             "Scan" => {
-                let table = Pb::new().bytes(1, b"default").bytes(2, b"t");
+                // Every table is there, with the one region.
+                let from = bytes(&bytes(&request.parameter, 2), 3);
+                let table = from.split(|byte| *byte == b',').next().unwrap_or_default();
+                let table = Pb::new().bytes(1, b"default").bytes(2, table);
                 let info = Pb::new().int(1, 7).bytes(2, &table.0);
                 let info = [b"PBUF", info.0.as_slice()].concat();
                 let server = self.shared.region_at.lock().to_string();

@@ -30,7 +30,7 @@ use std::time::Duration;
 use self::record::{FREE, Record};
 use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
 use self::rules::{FencePlace, Rules};
-use super::doubt::{Doubt, until_answered};
+use super::doubt::{Doubt, Pauses, until_answered};
 use super::{
     Acquired, Attempt, Fence, Finding, Grade, Grant, Holder, Inspection, LatchStore, LockName, LockStore,
     Proof, Released,
@@ -54,7 +54,9 @@ const FENCE_SEED_SHIFT: u32 = 20;
 /// after ZooKeeper's session time-out, 90 s unless set: until then nobody gets any lock of that server.
 const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
 
-/// Rounds of one acquire, release or renewal; each needs a lost reply or a peer in between.
+/// Rounds of one acquire, release or renewal; each needs a lost reply or a peer in between. A server that
+/// answers each write with an error of a kind that proves nothing would get them all: there is a pause
+/// before each round that follows a doubt.
 const ROUNDS: usize = 16;
 /// A record hidden by a Java client's Delete is hidden for the rest of that millisecond.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
@@ -118,7 +120,7 @@ impl LockStore for HbaseStore {
 
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<Proof>) -> Result<Acquired> {
         let mut acquisition =
-            Acquisition { store: self, attempt, row: attempt.name.hbase_row(), open: Vec::new() };
+            Acquisition { store: self, attempt, row: attempt.name.hbase_row(), open: Vec::new(), lost: None };
         let answer = acquisition.run();
         doubtful.extend(acquisition.open.iter().map(|tried| tried.record.to_proof()));
         answer
@@ -126,8 +128,11 @@ impl LockStore for HbaseStore {
 
     fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
-        let mut doubt = Doubt::none(by);
+        let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
         for _ in 0..ROUNDS {
+            if doubt.is_open() && !pauses.rest() {
+                break;
+            }
             let renewed = current.renewed(ttl);
             let swap = Swap {
                 row: &row,
@@ -159,8 +164,11 @@ impl LockStore for HbaseStore {
 
     fn release(&self, name: &LockName, proof: &Proof, by: Deadline) -> Result<Released> {
         let (row, mut current) = (name.hbase_row(), own_record(proof)?);
-        let mut doubt = Doubt::none(by);
+        let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
         for _ in 0..ROUNDS {
+            if doubt.is_open() && !pauses.rest() {
+                break;
+            }
             let ttl = current.ttl();
             let swap = Swap {
                 row: &row,
@@ -252,8 +260,11 @@ impl HbaseStore {
     /// The next number of the lock's counter, asked for until it is answered. Numbers may be skipped, never
     /// repeated.
     fn next_fence(&self, name: &LockName, row: &[u8], by: Deadline) -> Result<Fence> {
-        let mut doubt = Doubt::none(by);
+        let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
         for _ in 0..ROUNDS {
+            if doubt.is_open() && !pauses.rest() {
+                break;
+            }
             let count = counter(row);
             let number = match until_answered(by, || self.rows.count(count, by)) {
                 Ok(number) => number,
@@ -330,6 +341,8 @@ struct Acquisition<'a> {
     row: Vec<u8>,
     /// Requests that may have taken effect, or may yet.
     open: Vec<Tried>,
+    /// Why the first of them has no answer.
+    lost: Option<Error>,
 }
 
 struct Tried {
@@ -356,7 +369,12 @@ enum Round {
 impl Acquisition<'_> {
     fn run(&mut self) -> Result<Acquired> {
         let fence_row = self.store.fence_row(self.attempt.name);
+        let mut pauses = Pauses::until(self.attempt.by);
         for _ in 0..ROUNDS {
+            // Without a doubt a peer has just freed the lock, and it may be ours at once.
+            if self.lost.is_some() && !pauses.rest() {
+                break;
+            }
             let record = Record::draw(self.attempt.ttl, self.attempt.who)?;
             let tried = Tried { record, since: Moment::now(), may_reappear: false };
             let take = Take {
@@ -372,10 +390,11 @@ impl Acquisition<'_> {
                     let fence = taken.counted.and_then(seeded);
                     self.count_and_prove(tried, fence_row.as_deref(), fence, taken.found)?
                 }
-                Ok(taken) => self.look(fence_row.as_deref(), taken.found, Some(tried), None)?,
+                Ok(taken) => self.look(fence_row.as_deref(), taken.found, Some(tried))?,
                 Err(error) if error.is_in_doubt() => {
                     self.open.push(tried);
-                    self.look(fence_row.as_deref(), None, None, Some(error))?
+                    self.lost.get_or_insert(error);
+                    self.look(fence_row.as_deref(), None, None)?
                 }
                 Err(error) => return Err(self.failed(error)),
             };
@@ -402,7 +421,6 @@ impl Acquisition<'_> {
         fence_row: Option<&[u8]>,
         found: Option<Option<Cell>>,
         refused: Option<Tried>,
-        doubt: Option<Error>,
     ) -> Result<Round> {
         let refused = refused.filter(|_| self.store.rows.repeats_writes());
         let in_doubt = refused.is_some() || !self.open.is_empty();
@@ -413,7 +431,7 @@ impl Acquisition<'_> {
             Err(_) if !in_doubt => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
             Err(error) => {
                 self.open.extend(refused);
-                return Err(doubt.unwrap_or_else(|| self.failed(error)));
+                return Err(self.failed(error));
             }
         };
         let Some(cell) = cell else { return Ok(Round::Again) };
@@ -423,6 +441,9 @@ impl Acquisition<'_> {
             None => refused.filter(in_place),
         };
         if let Some(tried) = mine {
+            if self.open.is_empty() {
+                self.lost = None;
+            }
             let tried = Tried { may_reappear: self.store.rows.repeats_writes(), ..tried };
             return self.count_and_prove(tried, fence_row, None, None);
         }
@@ -487,7 +508,7 @@ impl Acquisition<'_> {
     }
 
     /// `error`, unless something of ours is still open: then the doubt is what the caller must know.
-    fn failed(&self, error: Error) -> Error {
+    fn failed(&mut self, error: Error) -> Error {
         if self.open.is_empty() && !error.is_in_doubt() {
             return error;
         }
@@ -499,9 +520,17 @@ impl Acquisition<'_> {
                 source: Some(error.into()),
             };
         }
-        match error {
-            error if error.is_in_doubt() => error,
-            error => Error::InDoubt {
+        match (self.lost.take(), error) {
+            (Some(lost), error) if error.is_in_doubt() => lost,
+            (Some(lost), error) => Error::InDoubt {
+                what: format!(
+                    "an earlier request of this acquire may yet be applied, and the next one failed ({})",
+                    error.chain()
+                ),
+                source: Some(lost.into()),
+            },
+            (None, error) if error.is_in_doubt() => error,
+            (None, error) => Error::InDoubt {
                 what: "an earlier request of this acquire may yet be applied".into(),
                 source: Some(error.into()),
             },
@@ -528,7 +557,7 @@ impl Acquisition<'_> {
                     self.open.len(),
                     self.attempt.name
                 ),
-                source: covered.err().map(Into::into),
+                source: self.lost.take().or(covered.err()).map(Into::into),
             }),
         }
     }

@@ -38,6 +38,7 @@ use super::messages::{
 use super::slots::{Slot, Slots};
 use super::{COMPARATOR, Kind, Native, TTL, Trouble, counted, counts, processed, senseless};
 use crate::error::{Error, Result};
+use crate::store::doubt::Pauses;
 use crate::store::hbase::latches::{
     ZERO, count_column, count_in, is_no_table, not_found, or_not_found, row_of,
 };
@@ -155,8 +156,11 @@ impl Latches {
             }
             (comparing(row, &count, b""), puts)
         };
-        let mut initialized = false;
+        let (mut initialized, mut pauses) = (false, Pauses::until(by));
         for _ in 0..ROUNDS {
+            if operation.astray.get() > 0 && !pauses.rest() {
+                break;
+            }
             let doubt = match self.change("making a latch", row, by, &operation.astray, &request) {
                 Ok(answer) if answer.processed == Some(true) => return Ok(true),
                 Ok(_) if operation.astray.get() == 0 => return Ok(false),
@@ -169,7 +173,10 @@ impl Latches {
                 Err(error) if operation.astray.get() == 0 => return Err(error),
                 Err(error) => Some(error),
             };
-            let cells = self.read(get(row, &[&count, &operation.column]), by).map_err(doubtful)?;
+            let cells = match self.read(get(row, &[&count, &operation.column]), by) {
+                Ok(cells) => cells,
+                Err(error) => return Err(doubtful(doubt.unwrap_or(error))),
+            };
             if cells.value(&operation.column) == Some(&operation.mark) {
                 return Ok(true);
             }
@@ -191,7 +198,11 @@ impl Latches {
             let tests = [Test::some(&count), Test::begins_not(&operation.column, &operation.mark)];
             (filtering(row, &tests), vec![add(row, &count, step.add), operation.put_mark(row)])
         };
+        let mut pauses = Pauses::until(by);
         for _ in 0..ROUNDS {
+            if operation.astray.get() > 0 && !pauses.rest() {
+                break;
+            }
             let doubt = match self.change("counting", row, by, &operation.astray, &request) {
                 Ok(answer) if answer.processed == Some(true) => {
                     return Ok(Stepped::Counted(counted(&answer).ok()));
@@ -200,10 +211,12 @@ impl Latches {
                 Err(error) if operation.astray.get() == 0 => return Err(error),
                 Err(error) => Some(error),
             };
-            match self.look_for(&operation, step.name, row, by)? {
-                Found::Applied => return Ok(Stepped::Counted(None)),
-                Found::NoLatch => return Err(not_found(step.name)),
-                Found::NotApplied => {}
+            match self.look_for(&operation, step.name, row, by) {
+                Ok(Found::Applied) => return Ok(Stepped::Counted(None)),
+                Ok(Found::NoLatch) => return Err(not_found(step.name)),
+                Ok(Found::NotApplied) => {}
+                // Why it had to be looked for says more than why that failed.
+                Err(error) => return Err(doubt.map_or(error, doubtful)),
             }
             if let Some(error) = doubt {
                 return Err(doubtful(error));
@@ -224,7 +237,11 @@ impl Latches {
         let Operation { column, mark, astray, .. } = operation;
         let given_up = [mark, GIVEN_UP].concat();
         let in_doubt = |error| if astray.get() == 0 { error } else { doubtful(error) };
-        for _ in 0..ROUNDS {
+        let mut pauses = Pauses::until(by);
+        for round in 0..ROUNDS {
+            if round > 0 && !pauses.rest() {
+                break;
+            }
             let cells = self.read(get(row, &[&count_column(name.farm()), column]), by).map_err(in_doubt)?;
             let found = cells.value(column).unwrap_or_default();
             if found == given_up {
@@ -264,11 +281,16 @@ impl Latches {
         let farm = step.name.farm();
         let (count, made, came) = (count_column(farm), made_column(farm), came_column(farm, participant));
         let (id, own_making) = (draw()?, [ZERO.as_slice(), &draw()?].concat());
-        let (astray, mut doubt) = (Cell::new(0), None);
+        let (astray, mut doubt, mut pauses) = (Cell::new(0), None, Pauses::until(by));
         for _ in 0..ROUNDS {
+            // After a doubt only one more look is left to do.
+            if astray.get() > 0 && doubt.is_none() && !pauses.rest() {
+                break;
+            }
             let cells = match self.read(get(row, &[&count, &made, &came]), by) {
                 Ok(cells) => cells,
-                Err(error) => return Err(if astray.get() == 0 { error } else { doubtful(error) }),
+                Err(error) if astray.get() == 0 => return Err(error),
+                Err(error) => return Err(doubtful(doubt.unwrap_or(error))),
             };
             let found = cells.value(&came).unwrap_or_default();
             if found.len() > ID_BYTES && found.ends_with(&id) {
