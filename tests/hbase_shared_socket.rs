@@ -9,7 +9,7 @@ mod support {
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -238,4 +238,123 @@ fn an_exception_reaches_the_call_it_is_for() {
         }
     });
     assert_eq!(shared.fake.connections("ClientService"), 1);
+}
+
+/// Largest frame that is read: what a larger one holds is skipped.
+const FRAME_MAX: u32 = 4 << 20;
+
+/// A call that waits while others are made on its socket.
+struct Waiting {
+    answer: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+/// The first lock's call is answered when told, the second's by a frame of this length, of which so much is sent.
+fn with_long_reply(shared: &Shared, length: u32, sent: u32) -> Waiting {
+    let waiting = Waiting { answer: Arc::default(), asked: Arc::default() };
+    let (slow, long) = (shared.names[0].clone(), shared.names[1].clone());
+    let (answer, asked) = (Arc::clone(&waiting.answer), Arc::clone(&waiting.asked));
+    shared.fake.act(move |request| {
+        if Shared::is_of(request, &slow) {
+            asked.fetch_add(1, Ordering::SeqCst);
+            return Answer::When(Arc::clone(&answer));
+        }
+        if Shared::is_of(request, &long) { Answer::Long(length, sent) } else { Answer::Honest }
+    });
+    waiting
+}
+
+#[track_caller]
+fn assert_too_long(answer: dlm::Result<u64>, length: u32) {
+    let error = answer.unwrap_err();
+    assert_eq!(error.code(), Code::InternalError, "{}", error.chain());
+    let told = format!("a reply of {length} bytes, over the limit of 4 MiB");
+    assert!(error.chain().contains(&told), "{}", error.chain());
+}
+
+/// Largest resident memory of this process so far.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_reply_over_the_limit_fails_its_own_call_and_no_other_on_the_socket() {
+    // The largest takes longer than any memory that is spent on it goes unnoticed.
+    for length in [FRAME_MAX + 1, 5 << 20, 200 << 20] {
+        let shared = shared(3);
+        let waiting = with_long_reply(&shared, length, length);
+        let before = memory_kib();
+        thread::scope(|scope| {
+            let work = || assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER);
+            let slow = thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
+            until("a reply is waited for", || waiting.asked.load(Ordering::SeqCst) == 1);
+            let long = shared.counter(1, LONG);
+            waiting.answer.store(true, Ordering::SeqCst);
+            assert_too_long(long, length);
+            slow.join().unwrap();
+        });
+        assert_eq!(waiting.asked.load(Ordering::SeqCst), 1, "{length}: the other had to ask again");
+        assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
+        if length < 64 << 20 {
+            assert_eq!(shared.fake.connections("ClientService"), 1, "{length}: the socket was given up");
+        }
+        let grown = memory_kib() - before;
+        assert!(grown < 32 * 1024, "{length}: {grown} KiB more than before");
+    }
+}
+
+/// The bytes that a length promises need not come, or come for hours.
+#[test]
+fn a_long_reply_of_no_end_keeps_nobody_beyond_the_own_deadline() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    for sent in [0, u32::MAX] {
+        let shared = shared(3);
+        let waiting = with_long_reply(&shared, u32::MAX - 100, sent);
+        thread::scope(|scope| {
+            let work = || {
+                let begin = Moment::now();
+                let error = shared.counter(0, TIMEOUT).unwrap_err();
+                assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+                assert!(Moment::now().since(begin) < TIMEOUT + SLACK);
+            };
+            let slow = thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
+            until("a reply is waited for", || waiting.asked.load(Ordering::SeqCst) >= 1);
+            let begin = Moment::now();
+            assert_too_long(shared.counter(1, LONG), u32::MAX - 100);
+            assert!(Moment::now().since(begin) < SLACK, "told when it had been skipped");
+            slow.join().unwrap();
+        });
+        // Whoever comes next does not wait behind it.
+        assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
+        assert_eq!(shared.fake.connections("ClientService"), 2);
+    }
+}
+
+/// A reply there was, so the write was served; whether it took effect is seen by looking.
+#[test]
+fn a_write_whose_reply_is_over_the_limit_is_in_doubt_and_is_looked_at() {
+    let fake = Fake::honest();
+    let uri = format!("hbase://{}/t?client=shared", fake.address);
+    let manager = dlm::LockManager::builder().store_uri(&uri).timeout(LONG).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let mut long = true;
+    fake.act(move |request| match request.method.as_str() {
+        "Multi" if std::mem::take(&mut long) => Answer::Long(5 << 20, 5 << 20),
+        _ => Answer::Honest,
+    });
+    let lease = lock.try_acquire().unwrap();
+    assert!(fake.count("Get") >= 1, "it was looked at");
+    assert!(lease.release().unwrap());
+    fake.assert_no_write_was_repeated_blindly();
+    fake.act(|request| match request.method.as_str() {
+        "Multi" | "Get" => Answer::Long(5 << 20, 5 << 20),
+        _ => Answer::Honest,
+    });
+    let error = lock.try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert!(error.chain().contains("over the limit of 4 MiB"), "{}", error.chain());
+    fake.assert_no_write_was_repeated_blindly();
+    fake.act(|_| Answer::Honest);
 }

@@ -55,6 +55,11 @@ pub(crate) enum Answer {
     Late(Duration),
     /// Carried out, and answered together with others, the last first.
     Batch(usize),
+    /// Carried out at once, answered when this is set.
+    When(Arc<AtomicBool>),
+    /// Carried out, and answered with a message that makes a frame of so many bytes, of which no more than
+    /// so many are sent.
+    Long(u32, u32),
     /// Not carried out, never answered.
     Silence,
     /// Not carried out: the connection is closed.
@@ -229,8 +234,16 @@ struct Connection {
     stream: TcpStream,
     shared: Arc<Shared>,
     buffer: Vec<u8>,
-    /// Replies kept back: until a moment, or until there are so many of them.
-    later: Vec<(Option<Instant>, usize, Vec<u8>)>,
+    /// Replies kept back.
+    later: Vec<(Due, Vec<u8>)>,
+}
+
+/// When a reply that was kept back is sent.
+enum Due {
+    At(Instant),
+    /// When there are so many such replies, or nothing more comes.
+    Batch(usize),
+    When(Arc<AtomicBool>),
 }
 
 /// The end of a connection, for whatever reason.
@@ -310,13 +323,22 @@ impl Connection {
             }
             Answer::Late(after) => {
                 let whole = honest(self);
-                self.later.push((Some(Instant::now() + after), 0, whole));
+                self.later.push((Due::At(Instant::now() + after), whole));
                 Ok(())
             }
             Answer::Batch(size) => {
                 let whole = honest(self);
-                self.later.push((None, size, whole));
+                self.later.push((Due::Batch(size), whole));
                 Ok(())
+            }
+            Answer::When(set) => {
+                let whole = honest(self);
+                self.later.push((Due::When(set), whole));
+                Ok(())
+            }
+            Answer::Long(length, sent) => {
+                self.carry_out(request);
+                self.long(request.id, length, sent)
             }
             Answer::Silence => Ok(()),
             Answer::Close => Err(Over),
@@ -326,6 +348,27 @@ impl Connection {
             },
             Answer::Fatal(id, class, text) => self.fatal(id, class, text),
         }
+    }
+
+    /// The beginning of a frame of this length, or all of it.
+    fn long(&mut self, id: u64, length: u32, sent: u32) -> Result<(), Over> {
+        let header = Pb::new().int(1, id).0;
+        let header = [varint(header.len() as u64), header].concat();
+        // The message and its own length, which has five bytes from 256 MiB on and four below.
+        let behind = length - header.len() as u32;
+        let delimiter = if behind < (1 << 28) { 4 } else { 5 };
+        let message = behind - delimiter;
+        let mut bytes = [length.to_be_bytes().to_vec(), header, varint(message.into())].concat();
+        assert_eq!(bytes.len() - 4 + message as usize, length as usize, "the lengths must fit");
+        let mut left = sent.min(message) as usize;
+        self.send(&bytes)?;
+        bytes = vec![0; 64 * 1024];
+        while left > 0 {
+            let piece = left.min(bytes.len());
+            self.send(&bytes[..piece])?;
+            left -= piece;
+        }
+        Ok(())
     }
 
     /// Carries out so many parts of a Multi; the rest have an exception each.
@@ -371,10 +414,14 @@ impl Connection {
 
     /// Sends what was kept back and is due; a batch is due also when nothing more comes.
     fn send_later(&mut self, idle: bool) -> Result<(), Over> {
-        let batched = self.later.iter().filter(|(at, ..)| at.is_none()).count();
+        let batched = self.later.iter().filter(|(due, _)| matches!(due, Due::Batch(_))).count();
         let mut due = Vec::new();
-        self.later.retain(|(at, size, reply)| {
-            let is_due = at.map_or(idle || batched >= *size, |at| Instant::now() >= at);
+        self.later.retain(|(when, reply)| {
+            let is_due = match when {
+                Due::At(at) => Instant::now() >= *at,
+                Due::Batch(size) => idle || batched >= *size,
+                Due::When(set) => set.load(Ordering::SeqCst),
+            };
             if is_due {
                 due.push(reply.clone());
             }

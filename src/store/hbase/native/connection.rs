@@ -9,6 +9,9 @@
 //! | on duty | its own deadline | its reply, or none in time; another waiter has the duty |
 //! | parked | the thread on duty | its reply; or goes on duty; or the connection is broken |
 //!
+//! A reply over the limit fails the call that it answers, and no other. The thread on duty skips the rest of it,
+//! until its own deadline, then the next one does. When no call waits any more the connection is closed.
+//!
 //! Locks are taken in the order `calls`, `news`; neither is held while a thread sends or receives.
 
 use std::collections::HashMap;
@@ -31,6 +34,9 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// One used within this time is not asked whether the server has closed it: that costs a system call.
 const IDLE_AT_LEAST: Duration = Duration::from_millis(1);
 
+/// A connection with more than this to skip is left to the calls under way on it: others would wait behind it.
+const SKIPPED_AT_MOST: u32 = 64 << 20;
+
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
@@ -40,6 +46,9 @@ pub(super) enum Failure {
     /// The request was sent; whether it was run is not known.
     #[error("no answer")]
     Lost(#[source] io::Error),
+    /// The server answered, with more than is read. What it did is not known.
+    #[error("a reply of {0} bytes, over the limit of 4 MiB")]
+    TooLong(u32),
     /// The server answered with an exception.
     #[error("the server refused")]
     Exception(#[source] Exception),
@@ -87,6 +96,9 @@ struct Calls {
     /// A call waited until its deadline and nothing at all came meanwhile. A firewall that forgot the
     /// connection, or a host that is gone, looks like that for many minutes.
     silent: bool,
+    /// The rest of a reply over the limit is being skipped, as far as is known: it ends at the latest where
+    /// another reply has come.
+    skipping: bool,
 }
 
 /// Where a call waits. Not under the lock of all calls, so that a thread that is woken waits for nobody.
@@ -110,13 +122,22 @@ enum News {
     Broken,
 }
 
-type Outcome = Result<Vec<u8>, Exception>;
+type Outcome = Result<Vec<u8>, Failure>;
+
+/// What came, as far as it was read.
+enum Received {
+    Reply(frame::Reply),
+    /// The first bytes of a reply over the limit: the call that it answers, and its length.
+    TooLong(u32, u32),
+}
 
 /// Bytes received and not yet taken apart.
 #[derive(Default)]
 struct Inbox {
     buffer: Vec<u8>,
     filled: usize,
+    /// Of a reply over the limit: bytes to throw away before the next one begins.
+    skip: u64,
 }
 
 impl Connection {
@@ -131,6 +152,7 @@ impl Connection {
             used: Moment::now(),
             heard: 0,
             silent: false,
+            skipping: false,
         };
         Ok(Connection {
             channel,
@@ -192,21 +214,35 @@ impl Connection {
     }
 
     /// Receives one reply, whosoever's it is.
-    fn receive(&self, by: Deadline) -> io::Result<frame::Reply> {
+    fn receive(&self, by: Deadline) -> io::Result<Received> {
         let inbox = &mut *self.inbox.lock();
+        inbox.skip(&self.channel, by)?;
         let prefix = inbox.fill(&self.channel, 4, by)?;
-        let length = frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]])?;
-        let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);
-        inbox.take(4 + length);
-        Ok(reply?)
+        match frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]])? {
+            frame::Length::Short(length) => {
+                let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);
+                inbox.take(4 + length);
+                Ok(Received::Reply(reply?))
+            }
+            frame::Length::Long(length) => loop {
+                if let Some(call_id) = frame::long_reply(length, &inbox.buffer[4..inbox.filled])? {
+                    inbox.skip = 4 + u64::from(length);
+                    return Ok(Received::TooLong(call_id, length));
+                }
+                // It needs few bytes: less than the smallest long reply has.
+                inbox.fill(&self.channel, inbox.filled + 1, by)?;
+            },
+        }
     }
 
     /// Whether a whole reply has come along with the last.
     fn has_received_more(&self) -> bool {
         let inbox = self.inbox.lock();
-        let prefix = inbox.buffer[..inbox.filled].first_chunk();
-        let length = prefix.and_then(|prefix| frame::reply_length(*prefix).ok());
-        length.is_some_and(|length| inbox.filled >= 4 + length)
+        let prefix = inbox.buffer[..inbox.filled].first_chunk().filter(|_| inbox.skip == 0);
+        match prefix.map(|prefix| frame::reply_length(*prefix)) {
+            Some(Ok(frame::Length::Short(length))) => inbox.filled >= 4 + length,
+            _ => false,
+        }
     }
 }
 
@@ -216,12 +252,21 @@ impl Calls {
     }
 
     /// Whose a reply is, and what it says; `None` when nobody waits for it any more.
-    fn address(&mut self, reply: frame::Reply) -> io::Result<Option<(Arc<Slot>, Outcome)>> {
+    fn address(&mut self, received: Received) -> io::Result<Option<(Arc<Slot>, Outcome)>> {
         self.heard += 1;
-        self.silent = false;
+        self.skipping = matches!(received, Received::TooLong(..));
+        self.silent = matches!(received, Received::TooLong(_, SKIPPED_AT_MOST..));
+        let reply = match received {
+            Received::Reply(reply) => reply,
+            Received::TooLong(id, length) => {
+                return Ok(self.waiting.remove(&id).map(|slot| (slot, Err(Failure::TooLong(length)))));
+            }
+        };
         let outcome = reply.outcome.map_err(Exception::from);
         match reply.call_id {
-            Some(id) if id < 0x8000_0000 => Ok(self.waiting.remove(&id).map(|slot| (slot, outcome))),
+            Some(id) if id < 0x8000_0000 => {
+                Ok(self.waiting.remove(&id).map(|slot| (slot, outcome.map_err(Failure::Exception))))
+            }
             // Of the whole connection: wrong version, no access, a server that wants SASL.
             _ => Err(match outcome {
                 Err(exception) => exception.of_connection(),
@@ -274,6 +319,19 @@ impl Inbox {
         Ok(&self.buffer[..count])
     }
 
+    /// Throws away what is left of a reply over the limit. A time-out keeps how much that is.
+    fn skip(&mut self, channel: &Channel, by: Deadline) -> io::Result<()> {
+        while self.skip > 0 {
+            if self.filled == 0 {
+                self.fill(channel, 1, by)?;
+            }
+            let here = usize::try_from(self.skip).unwrap_or(usize::MAX).min(self.filled);
+            self.skip -= here as u64;
+            self.take(here);
+        }
+        Ok(())
+    }
+
     fn take(&mut self, count: usize) {
         self.buffer.copy_within(count..self.filled, 0);
         self.filled -= count;
@@ -300,7 +358,7 @@ impl Ticket<'_> {
         }
         loop {
             match self.news(by) {
-                News::Reply(outcome) => return outcome.map_err(Failure::Exception),
+                News::Reply(outcome) => return outcome,
                 News::Duty => {
                     self.on_duty = true;
                     return self.receive_for_all(by);
@@ -353,7 +411,7 @@ impl Ticket<'_> {
                 }
             }
         }
-        mine.expect("the loop ends with it").map_err(Failure::Exception)
+        mine.expect("the loop ends with it")
     }
 
     fn out_of_time(&self) -> Failure {
@@ -368,6 +426,12 @@ impl Drop for Ticket<'_> {
         let mut calls = self.connection.calls.lock();
         calls.waiting.remove(&self.id);
         calls.used = Moment::now();
+        if calls.skipping && calls.waiting.is_empty() && calls.broken.is_none() {
+            // There is nobody for whose sake the rest would be skipped.
+            let why = "a reply over the limit of 4 MiB was left unread".to_owned();
+            calls.broken = Some((io::ErrorKind::ConnectionAborted, why));
+            self.connection.channel.shut();
+        }
         // The duty may have come when this call had looked at its news for the last time.
         if self.on_duty || matches!(*self.slot.news.lock(), News::Duty) {
             calls.hand_duty_on();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::cluster::{Address, Lookup, Region, share};
+use super::connection::Failure;
 use super::messages::{Action, Column, Get, RegionAction, RegionActionResult};
 use super::{Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, Trouble, check, filter, in_turn, may_be_sent_again};
 use crate::error::{Error, Result};
@@ -109,6 +110,12 @@ fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)
                     }
                 }
             }
+        }
+        // One latch with very many counts must not hide all that are read along with it.
+        Err(Trouble::Call(Failure::TooLong(_))) if batch.len() > 1 => {
+            let (first, second) = batch.split_at(batch.len() / 2);
+            ask(native, questions, first, share(by, 2));
+            ask(native, questions, second, by);
         }
         Err(trouble) => {
             batch.iter().for_each(|(_, region)| {

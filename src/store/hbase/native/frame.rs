@@ -13,9 +13,15 @@ use prost::bytes::Buf;
 
 use super::messages::{ConnectionHeader, ExceptionResponse, RequestHeader, ResponseHeader, UserInformation};
 
-/// A larger reply is refused before it is allocated. Ours have a few cells; descriptors of a table and
+/// A larger reply is skipped and never held in memory. Ours have a few cells; descriptors of a table and
 /// a stack trace are the largest.
 pub(super) const FRAME_BYTES_MAX: u32 = 4 << 20;
+
+/// Header of a reply with a message. Of an exception's, which has the stack trace, only the beginning is read.
+const HEADER_BYTES_MAX: usize = 1024;
+/// Tags of the fields of a ResponseHeader: call_id, exception.
+const CALL_ID: u8 = 0x08;
+const EXCEPTION: u8 = 0x12;
 
 /// Magic, version 0, and "no SASL".
 const PREAMBLE: [u8; 6] = *b"HBas\x00\x50";
@@ -23,8 +29,6 @@ const PREAMBLE: [u8; 6] = *b"HBas\x00\x50";
 /// Why bytes are no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    #[error("a reply of more than 4 MiB")]
-    TooLong,
     #[error("a reply that cannot be read")]
     Broken,
     #[error("the server speaks TLS: set tls=on")]
@@ -34,7 +38,7 @@ pub(super) enum Unreadable {
 impl From<Unreadable> for io::Error {
     fn from(why: Unreadable) -> io::Error {
         let kind = match why {
-            Unreadable::TooLong | Unreadable::Broken => io::ErrorKind::InvalidData,
+            Unreadable::Broken => io::ErrorKind::InvalidData,
             // It has not understood a word of ours.
             Unreadable::Tls => io::ErrorKind::PermissionDenied,
         };
@@ -48,6 +52,14 @@ pub(super) struct Reply {
     /// The call it answers; `None` from a server that speaks of the whole connection.
     pub(super) call_id: Option<u32>,
     pub(super) outcome: Result<Vec<u8>, ExceptionResponse>,
+}
+
+/// How long the reply is that four bytes announce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    Short(usize),
+    /// Over the limit, if it is a reply at all: see [`long_reply`].
+    Long(u32),
 }
 
 /// What a client says first, to be sent in one piece.
@@ -79,14 +91,62 @@ pub(super) fn request(call_id: u32, method: &str, timeout_ms: u32, parameter: &i
     bytes
 }
 
-/// The length of the reply that begins with these four bytes; `Err` when no reply has it.
-pub(super) fn reply_length(prefix: [u8; 4]) -> Result<usize, Unreadable> {
+/// The length of the reply that begins with these four bytes.
+pub(super) fn reply_length(prefix: [u8; 4]) -> Result<Length, Unreadable> {
     match u32::from_be_bytes(prefix) {
-        length @ ..=FRAME_BYTES_MAX => Ok(length as usize),
+        length @ ..=FRAME_BYTES_MAX => Ok(Length::Short(length as usize)),
         // An alert of TLS 1.0 to 1.3: the answer to a client that speaks plainly.
         0x1503_0000..=0x1503_04ff => Err(Unreadable::Tls),
-        _ => Err(Unreadable::TooLong),
+        length => Ok(Length::Long(length)),
     }
+}
+
+/// The call that a reply over the limit answers. `begun`: its first bytes, without the length. `None`: they are
+/// too few to tell.
+///
+/// # Errors
+/// What a server of another protocol sends reads as a great length as well. So the parts of the frame must
+/// fill it exactly, and the first field must be the number of the call.
+pub(super) fn long_reply(length: u32, begun: &[u8]) -> Result<Option<u32>, Unreadable> {
+    let Some((header_len, rest)) = varint(begun)? else { return Ok(None) };
+    let header_end = (begun.len() - rest.len()) as u64 + header_len;
+    if rest.first().is_some_and(|tag| *tag != CALL_ID) || header_end > u64::from(length) {
+        return Err(Unreadable::Broken);
+    }
+    let exception_only = header_end == u64::from(length);
+    if header_len > HEADER_BYTES_MAX as u64 && !exception_only {
+        return Err(Unreadable::Broken);
+    }
+    let Some((call_id, behind)) = rest.get(1..).map_or(Ok(None), varint)? else { return Ok(None) };
+    let call_id = u32::try_from(call_id).ok().filter(|id| *id < 0x8000_0000).ok_or(Unreadable::Broken)?;
+    if exception_only {
+        return match behind.first() {
+            None => Ok(None),
+            Some(&EXCEPTION) => Ok(Some(call_id)),
+            Some(_) => Err(Unreadable::Broken),
+        };
+    }
+    let header_len = header_len as usize;
+    let Some(header) = rest.get(..header_len) else { return Ok(None) };
+    let header = ResponseHeader::decode(header).map_err(|_| Unreadable::Broken)?;
+    if header.call_id != Some(call_id) || header.exception.is_some() {
+        return Err(Unreadable::Broken);
+    }
+    let Some((message_len, rest)) = varint(&rest[header_len..])? else { return Ok(None) };
+    let end = (begun.len() - rest.len()) as u64 + message_len;
+    if end == u64::from(length) { Ok(Some(call_id)) } else { Err(Unreadable::Broken) }
+}
+
+/// A number of up to 35 bits, and what follows it; `None` where its end is missing.
+fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Unreadable> {
+    let mut number = 0;
+    for (place, byte) in bytes.iter().enumerate().take(5) {
+        number |= u64::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return Ok(Some((number, &bytes[place + 1..])));
+        }
+    }
+    if bytes.len() < 5 { Ok(None) } else { Err(Unreadable::Broken) }
 }
 
 /// Reads a reply without its length.
@@ -147,10 +207,44 @@ mod tests {
 
     #[test]
     fn lengths_that_no_reply_has_are_refused_before_allocation() {
-        assert_eq!(reply_length([0, 0, 1, 0]), Ok(256));
-        assert!(reply_length([0xff; 4]).is_err());
-        assert_eq!(reply_length(*b"HTTP"), Err(Unreadable::TooLong));
+        assert_eq!(reply_length([0, 0, 1, 0]), Ok(Length::Short(256)));
+        assert_eq!(reply_length([0, 0x40, 0, 0]), Ok(Length::Short(4 << 20)));
+        assert_eq!(reply_length([0, 0x40, 0, 1]), Ok(Length::Long((4 << 20) + 1)));
+        assert_eq!(reply_length([0xff; 4]), Ok(Length::Long(u32::MAX)));
         assert_eq!(reply_length([0x15, 3, 3, 0]), Err(Unreadable::Tls));
+    }
+
+    /// Whether bytes that claim to be a long frame are one is known after the first few of them.
+    #[test]
+    fn a_long_reply_names_its_call_and_anything_else_of_great_length_is_none() {
+        let header = ResponseHeader { call_id: Some(300), exception: None };
+        let whole = framed(&header, Some(&vec![7; 5 << 20]));
+        let length = whole.len() as u32;
+        // Header and its length, length of the message.
+        let needed = 1 + 3 + 4;
+        for begun in 0..needed {
+            assert_eq!(long_reply(length, &whole[..begun]), Ok(None), "{begun} bytes");
+        }
+        assert_eq!(long_reply(length, &whole[..needed]), Ok(Some(300)));
+        assert_eq!(long_reply(length, &whole), Ok(Some(300)));
+        for other in [length - 1, length + 1, u32::MAX] {
+            assert_eq!(long_reply(other, &whole), Err(Unreadable::Broken), "the parts do not fill {other}");
+        }
+        let stack = "at a.b.C\n".repeat(600_000);
+        let exception = ExceptionResponse { class: "a.B".into(), stack, ..Default::default() };
+        let failed = framed(&ResponseHeader { call_id: Some(5), exception: Some(exception.clone()) }, None);
+        assert_eq!(long_reply(failed.len() as u32, &failed[..64]), Ok(Some(5)));
+        assert_eq!(long_reply(failed.len() as u32 + 1, &failed[..64]), Err(Unreadable::Broken));
+        let nobody = framed(&ResponseHeader { call_id: None, exception: Some(exception) }, None);
+        assert_eq!(long_reply(nobody.len() as u32, &nobody[..64]), Err(Unreadable::Broken));
+        let all =
+            framed(&ResponseHeader { call_id: Some(u32::MAX), exception: None }, Some(&vec![7; 5 << 20]));
+        assert_eq!(long_reply(all.len() as u32, &all[..64]), Err(Unreadable::Broken));
+        for garbage in [&b"HTTP/1.1 400"[..], b"SSH-2.0", &[0xff; 12], &[0x7f, 0xff, 0xff, 0xff, 1, 1, 1]] {
+            let prefix = garbage.first_chunk::<4>().unwrap();
+            let Ok(Length::Long(length)) = reply_length(*prefix) else { panic!("{garbage:?}") };
+            assert_eq!(long_reply(length, &garbage[4..]), Err(Unreadable::Broken), "{garbage:?}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::store::hbase::record;
 pub(in crate::store::hbase) fn read_all(bytes: &[u8]) {
     if let Some(prefix) = bytes.first_chunk::<4>() {
         let _ = frame::reply_length(*prefix);
+        let _ = frame::long_reply(u32::from_be_bytes(*prefix), &bytes[4..]);
     }
     if let Ok(reply) = frame::reply(bytes) {
         match reply.outcome {

@@ -472,7 +472,7 @@ impl Cells {
 /// Whether the server may have run what it was sent, or may yet.
 fn may_be_run(trouble: &Trouble) -> bool {
     match trouble {
-        Trouble::Call(Failure::Lost(_)) => true,
+        Trouble::Call(Failure::Lost(_) | Failure::TooLong(_)) => true,
         Trouble::Call(Failure::Exception(exception)) => exception.reaction() == Reaction::Unknown,
         Trouble::Call(Failure::NotSent(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
     }

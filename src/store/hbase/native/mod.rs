@@ -173,7 +173,7 @@ impl Native {
             Trouble::Call(Failure::NotSent(_) | Failure::Lost(_) | Failure::Unwelcome(_)) => {
                 self.cluster.forget(region);
             }
-            Trouble::Lookup(_) => {}
+            Trouble::Call(Failure::TooLong(_)) | Trouble::Lookup(_) => {}
         }
         false
     }
@@ -185,6 +185,9 @@ impl Native {
             Trouble::Lookup(Lookup::Call(step, Failure::Exception(exception))) if !exception.may_pass() => {
                 self.explain_exception(Kind::Read, step, exception)
             }
+            Trouble::Lookup(Lookup::Call(step, failure @ Failure::TooLong(_))) => {
+                Error::Internal { what: format!("{store}: {step}"), source: Some(failure.into()) }
+            }
             Trouble::Lookup(Lookup::Call(step, failure)) if !matches!(failure, Failure::Exception(_)) => {
                 Error::Connection { store, what: step.into(), source: Some(failure.into()) }
             }
@@ -195,6 +198,15 @@ impl Native {
             Trouble::Call(failure @ Failure::Lost(_)) if kind != Kind::Read => {
                 Error::InDoubt { what: format!("{store}: {what}: no answer"), source: Some(failure.into()) }
             }
+            // It was served: asked again it would be answered in the same way.
+            Trouble::Call(failure @ Failure::TooLong(_)) => match kind {
+                Kind::Read => {
+                    Error::Internal { what: format!("{store}: {what}"), source: Some(failure.into()) }
+                }
+                Kind::Write | Kind::Repeatable => {
+                    Error::InDoubt { what: format!("{store}: {what}"), source: Some(failure.into()) }
+                }
+            },
             Trouble::Call(failure) => {
                 Error::Connection { store, what: what.into(), source: Some(failure.into()) }
             }
@@ -392,7 +404,7 @@ fn may_be_sent_again(kind: Kind, trouble: &Trouble) -> bool {
     match failure {
         Failure::NotSent(_) => true,
         Failure::Lost(_) => kind != Kind::Write,
-        Failure::Unwelcome(_) => false,
+        Failure::Unwelcome(_) | Failure::TooLong(_) => false,
         Failure::Exception(exception) => match exception.reaction() {
             Reaction::Unknown => kind != Kind::Write && exception.may_pass(),
             _ => exception.may_pass(),

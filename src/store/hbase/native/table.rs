@@ -89,7 +89,9 @@ impl Native {
             Ok(response) => response.proc_id.unwrap_or_default(),
             Err(trouble) if is_exception(&trouble, "TableExistsException") => return Ok(()),
             // Whether the master goes on with it is seen by looking for the table.
-            Err(Trouble::Call(Failure::Lost(_))) => return self.wait_for_description(by),
+            Err(Trouble::Call(Failure::Lost(_) | Failure::TooLong(_))) => {
+                return self.wait_for_description(by);
+            }
             Err(trouble) => return Err(trouble),
         };
         loop {
@@ -211,7 +213,8 @@ fn waits_for_master(trouble: &Trouble) -> bool {
         }
         // The last that was heard of may be the one that is gone.
         Trouble::Call(Failure::NotSent(_)) | Trouble::Lookup(Lookup::NotServed) => true,
-        Trouble::Call(Failure::Lost(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
+        Trouble::Call(Failure::Lost(_) | Failure::TooLong(_) | Failure::Unwelcome(_))
+        | Trouble::Lookup(_) => false,
     }
 }
 
