@@ -358,3 +358,71 @@ fn a_write_whose_reply_is_over_the_limit_is_in_doubt_and_is_looked_at() {
     fake.assert_no_write_was_repeated_blindly();
     fake.act(|_| Answer::Honest);
 }
+
+/// Of threads that need to know where one region is, one asks.
+#[test]
+fn many_threads_that_miss_a_region_look_it_up_once() {
+    const THREADS: usize = 32;
+    let fake = Fake::honest();
+    let answer = Arc::new(AtomicBool::new(false));
+    let when = Arc::clone(&answer);
+    fake.act(move |request| match request.method.as_str() {
+        "Scan" => Answer::When(Arc::clone(&when)),
+        _ => Answer::Honest,
+    });
+    let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+    let begun = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let (store, begun) = (&store, &begun);
+            let work = move || {
+                let name = LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+                begun.fetch_add(1, Ordering::SeqCst);
+                assert!(store.holder(&name.unwrap(), Deadline::after(LONG)).unwrap().is_none());
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+        until("all have begun", || begun.load(Ordering::SeqCst) == THREADS && fake.count("Scan") > 0);
+        // Whoever is slower than this finds the answer there.
+        thread::sleep(Duration::from_millis(300));
+        answer.store(true, Ordering::SeqCst);
+    });
+    assert_eq!((fake.count("Scan"), fake.count("GetMetaRegionLocations")), (1, 1));
+    assert_eq!(fake.count("Get"), THREADS);
+}
+
+/// The thread that asks for all may have less time than those that wait for its answer, or far more.
+#[test]
+fn a_look_up_that_hangs_is_made_again_by_one_of_those_who_wait_for_it() {
+    const THREADS: usize = 16;
+    // How long the first may ask, and how long the others.
+    let times = [(Duration::from_millis(500), LONG), (Duration::from_secs(12), Duration::from_secs(8))];
+    for (first, others) in times {
+        let fake = Fake::honest();
+        let mut hang = true;
+        fake.act(move |request| match request.method.as_str() {
+            "Scan" if std::mem::take(&mut hang) => Answer::Silence,
+            _ => Answer::Honest,
+        });
+        let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+        let holder = &|id: usize, time: Duration| {
+            let name = LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+            store.holder(&name.unwrap(), Deadline::after(time))
+        };
+        thread::scope(|scope| {
+            let leader = thread::Builder::new().name("dlm-test-first".into());
+            let leader = leader.spawn_scoped(scope, || holder(0, first)).unwrap();
+            until("the first asks", || fake.count("Scan") == 1);
+            for id in 1..=THREADS {
+                let work = move || {
+                    let found = holder(id, others).unwrap_or_else(|error| panic!("{}", error.chain()));
+                    assert!(found.is_none());
+                };
+                thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+            }
+            let error = leader.join().unwrap().unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+        });
+        assert_eq!(fake.count("Scan"), 2, "{first:?}, {others:?}");
+    }
+}

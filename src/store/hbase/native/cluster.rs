@@ -1,5 +1,15 @@
 //! Where things are: the active master, hbase:meta, and the regions of one table. No ZooKeeper is asked:
 //! masters tell where meta is, meta tells where the rows are.
+//!
+//! Threads that miss the same region make one look-up. The first one asks meta, and the others wait for its
+//! answer:
+//!
+//! | the look-up | the threads that wait for it |
+//! |---|---|
+//! | found the region | use it; whose row lies elsewhere goes on, and asks or waits again |
+//! | found that nobody serves the region | are told so, if their rows lie in it |
+//! | failed, or ran out of its own time | go on: one of them asks, and the others wait for that one |
+//! | takes more than half of a thread's time | that thread asks, and those that come later wait for it |
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -9,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use prost::Message;
 
 use super::channel::{Channel, Security};
@@ -63,6 +73,32 @@ pub(super) struct Cluster {
     table: Vec<u8>,
     /// By start key; none overlaps another.
     regions: RwLock<BTreeMap<Vec<u8>, Region>>,
+    /// Look-ups under way that others may wait for. `regions` may be locked under its lock.
+    looking: Mutex<Vec<Arc<Looking>>>,
+}
+
+/// One look-up under way.
+struct Looking {
+    row: Vec<u8>,
+    end: Mutex<Option<Ended>>,
+    ended: Condvar,
+}
+
+/// How a look-up ended, as far as it concerns others.
+#[derive(Clone)]
+enum Ended {
+    /// The region is known now, or nothing more than before.
+    Look,
+    /// Nobody serves the region between these rows.
+    NotServed(Vec<u8>, Vec<u8>),
+}
+
+/// What a thread does that misses a region.
+enum Turn {
+    /// It was found meanwhile.
+    Known(Region),
+    Asks(Arc<Looking>),
+    Waits(Arc<Looking>),
 }
 
 /// What all tables of a cluster have in common.
@@ -104,7 +140,7 @@ impl Region {
     }
 
     pub(super) fn holds(&self, row: &[u8]) -> bool {
-        self.start.as_slice() <= row && (self.end.is_empty() || row < self.end.as_slice())
+        lies_between(row, &self.start, &self.end)
     }
 }
 
@@ -131,16 +167,17 @@ impl Cluster {
             servers: Mutex::default(),
             meta: Mutex::default(),
         };
-        Cluster { network: Arc::new(network), table: table.as_bytes().to_vec(), regions: RwLock::default() }
+        Cluster::of(Arc::new(network), table)
     }
 
     /// Another table of the same cluster, over the same connections.
     pub(super) fn beside(&self, table: &str) -> Cluster {
-        Cluster {
-            network: Arc::clone(&self.network),
-            table: table.as_bytes().to_vec(),
-            regions: RwLock::default(),
-        }
+        Cluster::of(Arc::clone(&self.network), table)
+    }
+
+    fn of(network: Arc<Network>, table: &str) -> Cluster {
+        let table = table.as_bytes().to_vec();
+        Cluster { network, table, regions: RwLock::default(), looking: Mutex::default() }
     }
 
     /// One call to one service of one server.
@@ -218,19 +255,76 @@ impl Cluster {
 
     /// The region that holds `row`, from memory or from meta.
     pub(super) fn region(&self, row: &[u8], by: Deadline) -> Result<Region, Lookup> {
-        let below = (Bound::Unbounded, Bound::Included(row));
-        let known = self.regions.read().range::<[u8], _>(below).next_back().map(|(_, region)| region.clone());
-        if let Some(region) = known.filter(|region| region.holds(row)) {
-            return Ok(region);
-        }
-        let region = self.look_up(row, by).inspect_err(|error| {
-            if matches!(error, Lookup::Call(..)) {
-                // Meta may have moved as well.
-                *self.network.meta.lock() = None;
+        loop {
+            if let Some(region) = self.known(row) {
+                return Ok(region);
             }
-        })?;
-        self.learn(region.clone());
-        Ok(region)
+            let looking = match self.turn(row, None) {
+                Turn::Known(region) => return Ok(region),
+                Turn::Asks(own) => return self.ask(&own, by),
+                Turn::Waits(looking) => looking,
+            };
+            match looking.wait(share(by, 2)) {
+                Some(ended) if ended.says_not_served(row) => return Err(Lookup::NotServed),
+                Some(_) => {}
+                None if by.passed() => {
+                    let error = io::ErrorKind::TimedOut.into();
+                    return Err(Lookup::Call("another thread waits for hbase:meta", Failure::NotSent(error)));
+                }
+                None => match self.turn(row, Some(&looking)) {
+                    Turn::Known(region) => return Ok(region),
+                    Turn::Asks(own) => return self.ask(&own, by),
+                    Turn::Waits(_) => {}
+                },
+            }
+        }
+    }
+
+    fn known(&self, row: &[u8]) -> Option<Region> {
+        let below = (Bound::Unbounded, Bound::Included(row));
+        let regions = self.regions.read();
+        let known = regions.range::<[u8], _>(below).next_back().map(|(_, region)| region);
+        known.filter(|region| region.holds(row)).cloned()
+    }
+
+    /// Whose turn it is to ask for the region of `row`. `overdue`: a look-up that is waited for no longer.
+    fn turn(&self, row: &[u8], overdue: Option<&Arc<Looking>>) -> Turn {
+        let mut looking = self.looking.lock();
+        // The last look-up may have ended between the miss and this.
+        if let Some(region) = self.known(row) {
+            return Turn::Known(region);
+        }
+        if let Some(overdue) = overdue {
+            looking.retain(|looking| !Arc::ptr_eq(looking, overdue));
+        }
+        if let Some(other) = looking.iter().find(|other| self.may_share_a_region(&other.row, row)) {
+            return Turn::Waits(Arc::clone(other));
+        }
+        let own = Looking { row: row.to_vec(), end: Mutex::default(), ended: Condvar::new() };
+        let own = Arc::new(own);
+        looking.push(Arc::clone(&own));
+        Turn::Asks(own)
+    }
+
+    /// Whether no region is known that lies between the two rows, of which none is in a known region.
+    fn may_share_a_region(&self, one: &[u8], other: &[u8]) -> bool {
+        let between = (Bound::Excluded(one.min(other)), Bound::Included(one.max(other)));
+        self.regions.read().range::<[u8], _>(between).next().is_none()
+    }
+
+    fn ask(&self, own: &Arc<Looking>, by: Deadline) -> Result<Region, Lookup> {
+        let mut end = End { cluster: self, looking: own, ended: Ended::Look };
+        let (found, unserved) = self.look_up(&own.row, by);
+        if let Some((from, to)) = unserved {
+            end.ended = Ended::NotServed(from, to);
+        }
+        match &found {
+            Ok(region) => self.learn(region.clone()),
+            // Meta may have moved as well.
+            Err(Lookup::Call(..)) => *self.network.meta.lock() = None,
+            Err(_) => {}
+        }
+        found
     }
 
     /// What overlaps the region is from before a split or a merge. Left there it would hide the region,
@@ -268,7 +362,25 @@ impl Cluster {
         self.learn(Region { server: to, ..region.clone() });
     }
 
-    fn look_up(&self, row: &[u8], by: Deadline) -> Result<Region, Lookup> {
+    /// The region that holds `row`; where it is served by nobody, also where it begins and ends.
+    fn look_up(&self, row: &[u8], by: Deadline) -> (Result<Region, Lookup>, Option<(Vec<u8>, Vec<u8>)>) {
+        let result = match self.scan_meta(row, by) {
+            Ok(result) => result,
+            Err(lookup) => return (Err(lookup), None),
+        };
+        match catalogued(&result, &self.table) {
+            Ok(region) if region.holds(row) => (Ok(region), None),
+            Ok(_) => (Err(Lookup::NotServed), None),
+            Err(Lookup::NotServed) => {
+                let info = described(&result, &self.table).ok();
+                (Err(Lookup::NotServed), info.map(|(_, info)| (info.start_key, info.end_key)))
+            }
+            Err(lookup) => (Err(lookup), None),
+        }
+    }
+
+    /// The row of hbase:meta of the last region that begins at `row` or before.
+    fn scan_meta(&self, row: &[u8], by: Deadline) -> Result<RowResult, Lookup> {
         let meta = self.meta(by)?;
         let start_row = [self.table.as_slice(), b",", row, b",99999999999999"].concat();
         let stop_row = [self.table.as_slice(), b",,"].concat();
@@ -292,9 +404,7 @@ impl Cluster {
         let found: ScanResponse = self
             .call(&meta.server, CLIENT_SERVICE, "Scan", &request, by)
             .map_err(|failure| Lookup::Call("hbase:meta could not be read", failure))?;
-        let result = found.results.first().ok_or(Lookup::NoTable)?;
-        let region = catalogued(result, &self.table)?;
-        if region.holds(row) { Ok(region) } else { Err(Lookup::NotServed) }
+        found.results.into_iter().next().ok_or(Lookup::NoTable)
     }
 
     fn meta(&self, by: Deadline) -> Result<Region, Lookup> {
@@ -341,6 +451,43 @@ impl Cluster {
     }
 }
 
+impl Looking {
+    /// Waits for the end of the look-up, at most until `by`.
+    fn wait(&self, by: Deadline) -> Option<Ended> {
+        let mut end = self.end.lock();
+        self.ended.wait_while_for(&mut end, |end| end.is_none(), by.remaining());
+        end.clone()
+    }
+}
+
+impl Ended {
+    fn says_not_served(&self, row: &[u8]) -> bool {
+        match self {
+            Ended::Look => false,
+            Ended::NotServed(from, to) => lies_between(row, from, to),
+        }
+    }
+}
+
+/// Tells those who wait for a look-up that it is over, also where it panicked.
+struct End<'a> {
+    cluster: &'a Cluster,
+    looking: &'a Arc<Looking>,
+    ended: Ended,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.cluster.looking.lock().retain(|looking| !Arc::ptr_eq(looking, self.looking));
+        *self.looking.end.lock() = Some(self.ended.clone());
+        self.looking.ended.notify_all();
+    }
+}
+
+fn lies_between(row: &[u8], start: &[u8], end: &[u8]) -> bool {
+    start <= row && (end.is_empty() || row < end)
+}
+
 impl TryFrom<ServerName> for Address {
     type Error = Lookup;
 
@@ -364,14 +511,16 @@ pub(super) fn share(by: Deadline, attempts: usize) -> Deadline {
     by.sooner(Deadline::after(by.remaining() / u32::try_from(attempts).unwrap_or(u32::MAX)))
 }
 
-/// Reads a row of hbase:meta.
-pub(super) fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Lookup> {
+/// A value of a row of hbase:meta, and the name of its region.
+fn value<'a>(result: &'a RowResult, qualifier: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let cell = result.cell.iter().find(|cell| cell.family == b"info" && cell.qualifier == qualifier);
+    cell.map(|cell| (cell.row.as_slice(), cell.value.as_slice()))
+}
+
+/// The region that a row of hbase:meta is about: its name, and what it is.
+fn described<'a>(result: &'a RowResult, table: &[u8]) -> Result<(&'a [u8], RegionInfo), Lookup> {
     const MAGIC: &[u8] = b"PBUF";
-    let value = |qualifier: &[u8]| {
-        let cell = result.cell.iter().find(|cell| cell.family == b"info" && cell.qualifier == qualifier);
-        cell.map(|cell| (cell.row.as_slice(), cell.value.as_slice()))
-    };
-    let (name, info) = value(b"regioninfo").ok_or(Lookup::Garbage)?;
+    let (name, info) = value(result, b"regioninfo").ok_or(Lookup::Garbage)?;
     let info =
         info.strip_prefix(MAGIC).and_then(|info| RegionInfo::decode(info).ok()).ok_or(Lookup::Garbage)?;
     // The first row before the table's own belongs to another table, whose name sorts before.
@@ -381,13 +530,16 @@ pub(super) fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Loo
     } else {
         [&of.namespace[..], b":", &of.qualifier].concat()
     };
-    if full != table {
-        return Err(Lookup::NoTable);
-    }
+    if full == table { Ok((name, info)) } else { Err(Lookup::NoTable) }
+}
+
+/// Reads a row of hbase:meta.
+pub(super) fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Lookup> {
+    let (name, info) = described(result, table)?;
     if info.offline || info.split {
         return Err(Lookup::NotServed);
     }
-    let (_, server) = value(b"server").ok_or(Lookup::NotServed)?;
+    let (_, server) = value(result, b"server").ok_or(Lookup::NotServed)?;
     let server = std::str::from_utf8(server).ok().and_then(|server| server.rsplit_once(':'));
     let (host, port) = server.ok_or(Lookup::NotServed)?;
     let port = port.parse().map_err(|_| Lookup::Garbage)?;
@@ -443,6 +595,45 @@ mod tests {
         cluster.forget(&old);
         assert_eq!(known(&cluster), spans(&[("b", "f")]));
         assert_eq!(cluster.regions.read().values().next().unwrap().server.host, "elsewhere");
+    }
+
+    /// Rows that are known to lie in different regions need not wait for each other's.
+    #[test]
+    fn of_threads_that_may_miss_the_same_region_one_asks_and_the_others_wait() {
+        let cluster = cluster();
+        let asks = |row: &str| match cluster.turn(row.as_bytes(), None) {
+            Turn::Asks(looking) => looking,
+            Turn::Waits(_) => panic!("{row} waits"),
+            Turn::Known(_) => panic!("{row} is known"),
+        };
+        let waits = |row: &str, other: &Arc<Looking>| match cluster.turn(row.as_bytes(), None) {
+            Turn::Waits(looking) => assert!(Arc::ptr_eq(&looking, other), "{row} waits for another"),
+            Turn::Asks(_) | Turn::Known(_) => panic!("{row} does not wait"),
+        };
+        let end = |looking: &Arc<Looking>, ended| drop(End { cluster: &cluster, looking, ended });
+        // Nothing is known: all may lie in one region.
+        let first = asks("k");
+        ["a", "k", "z"].into_iter().for_each(|row| waits(row, &first));
+        cluster.learn(region("f", "m"));
+        end(&first, Ended::Look);
+        assert!(matches!(first.wait(Deadline::after(Duration::ZERO)), Some(Ended::Look)));
+        assert!(matches!(cluster.turn(b"g", None), Turn::Known(_)));
+        // The known region lies between these.
+        let (below, above) = (asks("a"), asks("z"));
+        waits("e", &below);
+        waits("m", &above);
+        // One that takes too long is waited for no longer, and its end is not that of the next.
+        let Turn::Asks(next) = cluster.turn(b"b", Some(&below)) else { panic!("b waits") };
+        waits("a", &next);
+        end(&below, Ended::Look);
+        waits("a", &next);
+        assert!(next.wait(Deadline::after(Duration::ZERO)).is_none());
+        end(&next, Ended::NotServed("b".into(), "e".into()));
+        let ended = next.wait(Deadline::after(Duration::ZERO)).unwrap();
+        assert!(ended.says_not_served(b"b") && ended.says_not_served(b"d"));
+        assert!(!ended.says_not_served(b"a") && !ended.says_not_served(b"e"));
+        end(&above, Ended::Look);
+        assert!(cluster.looking.lock().is_empty());
     }
 
     /// RegionServers come and go under new names for as long as a process lives.
