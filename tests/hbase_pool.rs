@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::store::LockStore;
-use dlm::{Code, Level, LockManager};
+use dlm::{Code, Level, LockManager, LockName, Moment, NamePolicy};
 use support::fault::{Fault, Gate, Proxy};
 use support::patience::{LONG, until};
 use support::{hbase, table};
@@ -72,6 +72,55 @@ fn a_pool_that_is_too_small_is_named_in_the_error_and_serves_again() {
     });
     assert!(manager(&store, &client, LONG).lock("b", Level::Xdc).unwrap().try_acquire().is_ok());
     assert_eq!(proxy.connections_at_once(), 1);
+}
+
+/// As where a region is down: the gateway keeps its requests for minutes.
+#[test]
+fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
+    const POOL: usize = 4;
+    let Some(gateway) = table::gateway() else { return };
+    let proxy = Proxy::before(gateway);
+    let (store, client) = (store(&proxy, POOL), hbase::fresh_table("pool"));
+    let patient = manager(&store, &client, LONG);
+    let dead = patient.lock("dead", Level::Xdc).unwrap();
+    let row = dead.name().hbase_row();
+    // Rows with another first byte, or with the same.
+    let ids = |same: bool| -> Vec<String> {
+        let is_so = |id: &String| {
+            let name = LockName::new(Level::Xdc, &client, None, id, NamePolicy::Strict).unwrap();
+            (name.hbase_row()[0] == row[0]) == same
+        };
+        (0..).map(|id: u32| id.to_string()).filter(is_so).take(if same { 1 } else { 10 }).collect()
+    };
+    let gate = Arc::new(Gate::default());
+    proxy.naming(&dead.name().hbase_row(), Fault::Keep(Arc::clone(&gate)));
+    thread::scope(|scope| {
+        // More than there are connections.
+        for number in 0..2 * POOL {
+            let name = format!("dlm-test-dead-{number}");
+            thread::Builder::new().name(name).spawn_scoped(scope, || drop(dead.try_acquire())).unwrap();
+        }
+        until("its share is in use", || proxy.hits() == POOL / 2);
+        let begin = Moment::now();
+        let cycle = |id: &String| patient.lock(id, Level::Xdc)?.try_acquire()?.release();
+        let others: Vec<_> = ids(false).iter().map(cycle).collect();
+        let took = Moment::now().since(begin);
+        let hasty = manager(&store, &client, Duration::from_millis(300));
+        let refused = hasty.lock(&ids(true)[0], Level::Xdc).unwrap().try_acquire();
+        let hits = proxy.hits();
+        // Opened before anything can fail, as the other threads are waited for.
+        gate.open();
+        proxy.heal();
+        for other in others {
+            assert!(other.unwrap_or_else(|error| panic!("{}", error.chain())));
+        }
+        assert!(took < LONG / 2, "the others took {took:?}");
+        assert_eq!(hits, POOL / 2, "the row that does not answer got more than its share");
+        let error = refused.unwrap_err();
+        assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
+        assert!(error.chain().contains("`pool`") && error.chain().contains("share"), "{}", error.chain());
+    });
+    until("the row that was dead serves again", || dead.inspect().is_ok());
 }
 
 /// No I/O: nothing listens there.

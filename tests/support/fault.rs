@@ -102,6 +102,8 @@ pub(crate) struct Wire {
     stopping: AtomicBool,
     rules: Mutex<Vec<Rule>>,
     storm: Mutex<Option<Storm>>,
+    /// What happens to requests that have these bytes somewhere.
+    naming: Mutex<Option<(Vec<u8>, Fault)>>,
     hits: AtomicUsize,
     pub(super) late: AtomicUsize,
     connections: AtomicUsize,
@@ -142,8 +144,14 @@ impl Wire {
         *self.storm.lock() = Some(Box::new(storm));
     }
 
+    /// Each request that has `bytes` somewhere meets `fault` from now on. Not for HBase's own protocol.
+    pub(crate) fn naming(&self, bytes: &[u8], fault: Fault) {
+        *self.naming.lock() = Some((bytes.to_vec(), fault));
+    }
+
     /// Forgets what was to happen.
     pub(crate) fn heal(&self) {
+        *self.naming.lock() = None;
         *self.storm.lock() = None;
         self.rules.lock().clear();
     }
@@ -179,6 +187,22 @@ impl Wire {
         for stream in self.streams.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// As [`fault_for`](Wire::fault_for), of a request whose bytes count as well.
+    pub(super) fn fault_for_request(&self, method: String, request: &[u8]) -> Option<Fault> {
+        let naming = self.naming.lock().clone();
+        let Some((_, fault)) =
+            naming.filter(|(bytes, _)| request.windows(bytes.len()).any(|window| window == bytes.as_slice()))
+        else {
+            return self.fault_for(method);
+        };
+        self.requests.lock().push(method);
+        self.hits.fetch_add(1, Ordering::SeqCst);
+        if let Fault::Keep(gate) | Fault::KeepAndBreak(gate) = &fault {
+            self.gates.lock().push(Arc::clone(gate));
+        }
+        Some(fault)
     }
 
     /// Takes note of a request, and says what is to happen to it.

@@ -51,7 +51,7 @@ impl Link<'_> {
         let mut client = self.client;
         loop {
             let request = self.read(client)?;
-            match self.wire.fault_for(self.dialect.method(&request)) {
+            match self.wire.fault_for_request(self.dialect.method(&request), &request) {
                 None => client.write_all(&self.ask(&request)?)?,
                 Some(Fault::LoseReply) => return self.ask(&request).map(drop),
                 Some(Fault::LoseRequest) => return Ok(()),

@@ -14,7 +14,7 @@ pub(super) struct Column {
 }
 
 /// What a table is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Content {
     Locks,
     Latches,

@@ -142,7 +142,7 @@ impl Latches {
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         let (table, column) = (self.gateway.table(), qualified(&count_column(name.farm())));
         let began = Moment::now();
-        let put = self.gateway.call(Kind::Write, "checkAndPut", by, |client| {
+        let put = self.gateway.call(Kind::Write, "checkAndPut", Some(row), by, |client| {
             let put = Mutation::new(false, column.clone(), value.to_vec(), true);
             let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
             let expected = expected.to_vec();
@@ -164,7 +164,8 @@ impl Latches {
         let rows: Vec<_> = names.iter().map(|name| name.hbase_row()).collect();
         // Of several farms, if there are: each latch picks its own.
         let columns: BTreeSet<_> = names.iter().map(|name| qualified(&count_column(name.farm()))).collect();
-        let read = self.gateway.call(Kind::Read, "reading latches", by, |client| {
+        let row = rows.first().filter(|_| rows.len() == 1).map(Vec::as_slice);
+        let read = self.gateway.call(Kind::Read, "reading latches", row, by, |client| {
             let (table, rows, attributes) = (self.gateway.table(), rows.clone(), BTreeMap::new());
             match level {
                 Level::Dc => {

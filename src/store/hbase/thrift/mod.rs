@@ -16,7 +16,7 @@ use hbase_thrift::hbase::{
 };
 
 pub(super) use self::latches::Latches;
-use self::pool::Pool;
+use self::pool::{Pool, Share};
 use self::wire::Client;
 use super::rows::{Cell, Column, Content, Count, NO_TABLE, Rows, Swap};
 use crate::config::{Options, parse_duration};
@@ -87,16 +87,20 @@ impl Gateway {
 
     /// Makes one request. Sends it again only where that cannot do it twice: a read, or a write of
     /// which the operating system did not even take all bytes.
+    ///
+    /// `row`: the one that it concerns, where it is one.
     fn call<T>(
         &self,
         kind: Kind,
         what: &str,
+        row: Option<&[u8]>,
         by: Deadline,
         request: impl Fn(&mut Client) -> thrift::Result<T>,
     ) -> Result<T> {
+        let share = Share { table: self.content, first: row.and_then(|row| row.first().copied()) };
         let mut sends = 1;
         loop {
-            let mut lent = self.pool.lend(by)?;
+            let mut lent = self.pool.lend(share, by)?;
             let link = lent.link();
             link.begin(by);
             let error = match request(&mut link.client) {
@@ -191,7 +195,7 @@ impl Gateway {
 
     /// The families of the table; `None` when there is no such table.
     fn families(&self, by: Deadline) -> Result<Option<BTreeMap<Vec<u8>, ColumnDescriptor>>> {
-        let found = self.call(Kind::Read, "getColumnDescriptors", by, |client| {
+        let found = self.call(Kind::Read, "getColumnDescriptors", None, by, |client| {
             client.get_column_descriptors(self.table())
         });
         match found {
@@ -209,7 +213,7 @@ impl Gateway {
              better created with 256 splits, as the Java library does",
             self.table
         );
-        let created = self.call(Kind::Write, "createTable", by, |client| {
+        let created = self.call(Kind::Write, "createTable", None, by, |client| {
             // Already there is what we want; any other declared error goes on.
             match client.create_table(self.table(), vec![lock_family(family)]) {
                 Err(thrift::Error::User(declared)) if declared.is::<AlreadyExists>() => Ok(()),
@@ -263,7 +267,7 @@ impl Rows for Gateway {
     }
 
     fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>> {
-        let cells = self.call(Kind::Read, "get", by, |client| {
+        let cells = self.call(Kind::Read, "get", Some(row), by, |client| {
             client.get(self.table(), row.to_vec(), name(column), BTreeMap::new())
         })?;
         Ok(cells.into_iter().next().map(|cell| Cell {
@@ -275,7 +279,7 @@ impl Rows for Gateway {
     fn check_and_put(&self, swap: &Swap<'_>, by: Deadline) -> Result<bool> {
         let Swap { row, column, expected, value, ttl, log: _ } = *swap;
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-        self.call(Kind::Write, "checkAndPut", by, |client| {
+        self.call(Kind::Write, "checkAndPut", Some(row), by, |client| {
             let put = Mutation::new(false, name(column), value.to_vec(), true);
             let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
             client.check_and_put(self.table(), row.to_vec(), name(column), expected.to_vec(), put, attributes)
@@ -285,7 +289,7 @@ impl Rows for Gateway {
     /// The gateway's call has no room for a seed or a TTL: a new counter begins at one and lasts for
     /// ever, one that is there keeps the TTL it has. Whoever sees such a small number replaces it.
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
-        self.call(Kind::Write, "atomicIncrement", by, |client| {
+        self.call(Kind::Write, "atomicIncrement", Some(count.row), by, |client| {
             client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
         })
     }
