@@ -359,6 +359,30 @@ fn a_write_whose_reply_is_over_the_limit_is_in_doubt_and_is_looked_at() {
     fake.act(|_| Answer::Honest);
 }
 
+/// As after a firewall forgot the connections that were there: what is sent on them is never answered.
+#[test]
+fn a_renewal_over_a_dead_connection_succeeds_over_another_before_the_lease_ends() {
+    const TTL: Duration = Duration::from_secs(9);
+    let fake = Fake::honest();
+    let uri = format!("hbase://{}/t?client=shared", fake.address);
+    let manager = dlm::LockManager::builder().store_uri(&uri).timeout(LONG).ttl(TTL).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let lease = lock.try_acquire().unwrap();
+    let dead: BTreeSet<_> = fake.log().iter().map(|(request, _)| request.connection).collect();
+    let connections = fake.connections("ClientService");
+    fake.act(move |request| match dead.contains(&request.connection) {
+        true => Answer::Silence,
+        false => Answer::Honest,
+    });
+    let ends = lease.ends();
+    lease.renew().unwrap_or_else(|error| panic!("{}", error.chain()));
+    assert!(Moment::now() < ends, "the lease had ended before");
+    assert!(lease.ends() > ends);
+    assert_eq!(fake.connections("ClientService"), connections + 1);
+    fake.assert_no_write_was_repeated_blindly();
+    assert!(lease.release().unwrap());
+}
+
 /// Of threads that need to know where one region is, one asks.
 #[test]
 fn many_threads_that_miss_a_region_look_it_up_once() {

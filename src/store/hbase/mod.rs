@@ -28,7 +28,7 @@ mod thrift;
 use std::time::Duration;
 
 use self::record::{FREE, Record};
-use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take};
+use self::rows::{Cell, Column, Count, Log, Rows, Swap, Take, part};
 use self::rules::{FencePlace, Rules};
 use super::doubt::{Doubt, Pauses, until_answered};
 use super::{
@@ -58,6 +58,9 @@ const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
 /// answers each write with an error of a kind that proves nothing would get them all: there is a pause
 /// before each round that follows a doubt.
 const ROUNDS: usize = 16;
+/// One try of a renewal takes at most a third of the time that the lease has left. Where the first try meets
+/// a dead connection, there is time to read over another one what became of it, and to ask again.
+const RENEW_PARTS: u32 = 3;
 /// A record hidden by a Java client's Delete is hidden for the rest of that millisecond.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 /// Time beyond the deadline to clean up behind an acquire that fails half-way.
@@ -141,13 +144,17 @@ impl LockStore for HbaseStore {
                 value: renewed.bytes(),
                 ttl: renewed.ttl(),
                 log: Log::Synced,
+                parts: RENEW_PARTS,
             };
             match doubt.ask(|| self.rows.check_and_put(&swap, by)) {
                 Ok(true) => return Ok(Some(renewed.to_proof())),
                 Ok(false) => {}
                 Err(error) => doubt.go_on(error)?,
             }
-            let stored = doubt.ask(|| self.rows.get(&row, LOCK, by)).map_err(|error| doubt.or(error))?;
+            // The connection that the look is made over may be as dead as the one before.
+            let look_by = || if doubt.is_open() { part(by, 2) } else { by };
+            let stored = doubt.ask(|| self.rows.get(&row, LOCK, look_by()));
+            let stored = stored.map_err(|error| doubt.or(error))?;
             match own_version(stored, &current) {
                 // The lost request is seen to have been applied.
                 Some(stored) if doubt.is_open() && stored == renewed && stored != current => {
@@ -177,6 +184,7 @@ impl LockStore for HbaseStore {
                 value: FREE,
                 ttl,
                 log: if ttl <= LAZY_RELEASE_TTL { Log::Lazy } else { Log::Synced },
+                parts: 1,
             };
             match doubt.ask(|| self.rows.check_and_put(&swap, by)) {
                 Ok(true) => return Ok(Released::Freed),
@@ -250,7 +258,8 @@ impl HbaseStore {
         // No lock's row: those begin with a hash byte and go on with DC# or XDC#.
         let row = b"?doctor";
         let before_ms = wall_ms();
-        let swap = Swap { row, column: LOCK, expected: FREE, value: FREE, ttl: TTL, log: Log::Lazy };
+        let swap =
+            Swap { row, column: LOCK, expected: FREE, value: FREE, ttl: TTL, log: Log::Lazy, parts: 1 };
         self.rows.check_and_put(&swap, by)?;
         let took = Duration::from_millis(wall_ms().saturating_sub(before_ms));
         let stamp_ms = self.rows.get(row, LOCK, by)?.map_or(before_ms, |cell| cell.written_ms);
@@ -279,8 +288,15 @@ impl HbaseStore {
             }
             // Created a moment ago through a gateway, which can neither seed a counter nor give it a TTL.
             let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
-            let swap =
-                Swap { row, column: FENCE, expected: &found, value: &seed, ttl: FENCE_TTL, log: Log::Synced };
+            let swap = Swap {
+                row,
+                column: FENCE,
+                expected: &found,
+                value: &seed,
+                ttl: FENCE_TTL,
+                log: Log::Synced,
+                parts: 1,
+            };
             match until_answered(by, || self.rows.check_and_put(&swap, by)) {
                 Ok(true) => return Ok(Fence(count.seed as u64)),
                 Ok(false) => {}
@@ -547,6 +563,7 @@ impl Acquisition<'_> {
             value: FREE,
             ttl: self.attempt.ttl,
             log: Log::Synced,
+            parts: 1,
         };
         let covered = self.store.rows.check_and_put(&swap, by);
         match covered {

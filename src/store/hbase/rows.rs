@@ -72,6 +72,17 @@ pub(super) struct Swap<'a> {
     /// How long the new version lives.
     pub(super) ttl: Duration,
     pub(super) log: Log,
+    /// One try may take the first of so many equal parts of the time that is left. A try over a connection
+    /// on which nothing comes any more then leaves time for another one.
+    pub(super) parts: u32,
+}
+
+/// No try is given less, where there is as much.
+const TRY_AT_LEAST: Duration = Duration::from_millis(100);
+
+/// When one try must be over: at the end of the first of so many parts of the time until `by`.
+pub(super) fn part(by: Deadline, parts: u32) -> Deadline {
+    by.sooner(Deadline::after((by.remaining() / parts.max(1)).max(TRY_AT_LEAST)))
 }
 
 /// A record to be put where the cell is empty, and what is to be done after it.
@@ -133,8 +144,10 @@ pub(super) trait Rows: Send + Sync + fmt::Debug {
     /// can: count, then read the cell.
     fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
         let Take { row, column, value, ttl, .. } = *take;
-        let put =
-            self.check_and_put(&Swap { row, column, expected: b"", value, ttl, log: Log::Synced }, by)?;
+        let put = self.check_and_put(
+            &Swap { row, column, expected: b"", value, ttl, log: Log::Synced, parts: 1 },
+            by,
+        )?;
         Ok(Taken { put, counted: None, found: None })
     }
 

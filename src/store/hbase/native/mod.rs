@@ -32,7 +32,7 @@ use self::messages::{
     GetRequest, GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NameBytesPair, PUT,
     QualifierValue, RegionAction, RegionActionResult, RowResult,
 };
-use super::rows::{Cell, Column, Content, Count, Log, NO_TABLE, Rows, Swap, Take, Taken};
+use super::rows::{Cell, Column, Content, Count, Log, NO_TABLE, Rows, Swap, Take, Taken, part};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
@@ -346,8 +346,9 @@ impl Rows for Native {
     }
 
     fn check_and_put(&self, swap: &Swap<'_>, by: Deadline) -> Result<bool> {
-        let Swap { row, column, expected, value, ttl, log } = *swap;
+        let Swap { row, column, expected, value, ttl, log, parts } = *swap;
         self.on_region(Kind::Write, "conditional Put", row, by, |region, by| {
+            let by = part(by, parts);
             let put = logged(log, mutation(PUT, row, column, value, ttl));
             let results =
                 self.multi(region, vec![conditional(region, row, column, EQUAL, expected, vec![put])], by)?;

@@ -18,7 +18,7 @@ use hbase_thrift::hbase::{
 pub(super) use self::latches::Latches;
 use self::pool::{Pool, Share};
 use self::wire::Client;
-use super::rows::{Cell, Column, Content, Count, NO_TABLE, Rows, Swap};
+use super::rows::{Cell, Column, Content, Count, NO_TABLE, Rows, Swap, part};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
 use crate::time::{Deadline, jittered};
@@ -97,12 +97,24 @@ impl Gateway {
         by: Deadline,
         request: impl Fn(&mut Client) -> thrift::Result<T>,
     ) -> Result<T> {
+        self.call_in_parts(kind, what, row, (by, 1), request)
+    }
+
+    /// As [`call`](Gateway::call); one send takes the first of so many [parts](part) of the time.
+    fn call_in_parts<T>(
+        &self,
+        kind: Kind,
+        what: &str,
+        row: Option<&[u8]>,
+        (by, parts): (Deadline, u32),
+        request: impl Fn(&mut Client) -> thrift::Result<T>,
+    ) -> Result<T> {
         let share = Share { table: self.content, first: row.and_then(|row| row.first().copied()) };
         let mut sends = 1;
         loop {
             let mut lent = self.pool.lend(share, by)?;
             let link = lent.link();
-            link.begin(by);
+            link.begin(part(by, parts));
             let error = match request(&mut link.client) {
                 Ok(answer) => {
                     lent.keep();
@@ -277,9 +289,9 @@ impl Rows for Gateway {
     }
 
     fn check_and_put(&self, swap: &Swap<'_>, by: Deadline) -> Result<bool> {
-        let Swap { row, column, expected, value, ttl, log: _ } = *swap;
+        let Swap { row, column, expected, value, ttl, log: _, parts } = *swap;
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-        self.call(Kind::Write, "checkAndPut", Some(row), by, |client| {
+        self.call_in_parts(Kind::Write, "checkAndPut", Some(row), (by, parts), |client| {
             let put = Mutation::new(false, name(column), value.to_vec(), true);
             let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
             client.check_and_put(self.table(), row.to_vec(), name(column), expected.to_vec(), put, attributes)
