@@ -42,7 +42,10 @@ static GATEWAY: Store = Store {
 };
 
 loss_suite!(GATEWAY);
-loss_suite! { GATEWAY: initializing_over_a_server_that_is_down_is_a_connection_error_soon }
+loss_suite! { GATEWAY:
+    initializing_over_a_server_that_is_down_is_a_connection_error_soon,
+    a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends,
+}
 
 /// The second request is refused over the record of the first; a third may be under way.
 #[test]

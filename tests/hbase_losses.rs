@@ -46,7 +46,10 @@ static SERVER: Store = Store {
 };
 
 loss_suite!(SERVER);
-loss_suite! { SERVER: initializing_over_a_server_that_is_down_is_a_connection_error_soon }
+loss_suite! { SERVER:
+    initializing_over_a_server_that_is_down_is_a_connection_error_soon,
+    a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends,
+}
 
 /// Whatever breaks the connection for one call breaks it for those of all threads.
 #[test]

@@ -447,6 +447,26 @@ pub(crate) fn a_server_that_is_down_is_a_connection_error_soon(site: &Site<'_>) 
     manager.close().unwrap();
 }
 
+/// Of a short lease, with a time-out that is longer than it.
+#[allow(dead_code, reason = "not every store gives one try a part of the time")]
+pub(crate) fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(site: &Site<'_>) {
+    const TTL: Duration = Duration::from_secs(12);
+    let Some(stage) = site.stage(LONG / 2) else { return };
+    let (method, look) = (site.store.renew[0], site.store.renew[1]);
+    // Of the renewal alone, and of the first look at what became of it.
+    for silent in [&[method][..], &[method, look]] {
+        let lease = stage.ours.try_acquire_with_ttl(TTL).unwrap();
+        let (ends, hits) = (lease.ends(), stage.proxy.hits());
+        silent.iter().for_each(|method| stage.proxy.next(method, Fault::Swallow));
+        lease.renew().unwrap_or_else(|error| panic!("{silent:?}: {}", error.chain()));
+        assert!(Moment::now() < ends, "{silent:?}: the lease had ended before");
+        assert!(lease.ends() > ends, "{silent:?}");
+        assert_eq!(stage.proxy.hits(), hits + silent.len(), "{silent:?}");
+        assert_eq!(code(stage.theirs.try_acquire()), Code::LockUnavailable, "{silent:?}");
+        assert!(lease.release().unwrap(), "{silent:?}");
+    }
+}
+
 /// Not where a cluster is waited for until it has formed.
 #[allow(dead_code, reason = "not every store can say so at once")]
 pub(crate) fn initializing_over_a_server_that_is_down_is_a_connection_error_soon(site: &Site<'_>) {
