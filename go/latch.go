@@ -119,8 +119,9 @@ func (l *Latch) Pending(ctx context.Context) ([]string, error) {
 // after the wait began or the count changed, then at doubling intervals up to the setting "poll" (5 s unless
 // set). All waits of a manager for one latch share the looks. While the store does not serve, the wait goes on.
 //
-// It fails with [ErrNotFound] when the latch was never made, or is gone before it opened; with [ErrClosed],
-// [ErrInvalid], and with what ended ctx.
+// It fails with [ErrNotFound] when the latch was never made, or is gone before it opened; with
+// [ErrTableCreation] when the table is disabled or is not one for latches; with [ErrInternal] when the store
+// denies access or holds something that is no count; with [ErrClosed], [ErrInvalid], and with what ended ctx.
 func (l *Latch) Wait(ctx context.Context) error {
 	defer runtime.KeepAlive(l.manager)
 	doing := "waiting for latch " + l.name.String()

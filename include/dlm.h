@@ -468,7 +468,9 @@ enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
 /// Blocks; while the store does not serve, the wait goes on. A count-down elsewhere is seen within the
 /// option poll, 5 s unless set, and mostly much sooner.
 ///
-/// DLM_NOT_FOUND, also when the latch is gone before it opened; DLM_CANCELLED; DLM_CLOSED; when the time is
+/// DLM_NOT_FOUND, also when the latch is gone before it opened; what somebody has to mend first:
+/// DLM_TABLE_CREATION_ERROR when the table is disabled or is not one for latches, DLM_INTERNAL_ERROR when the
+/// store denies access or holds something that is no count; DLM_CANCELLED; DLM_CLOSED; when the time is
 /// over and the store did not serve the last look, what that failed with
 enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
                                      int64_t wait_ms,

@@ -13,7 +13,8 @@
 //! of a wait is noticed early in proportion to its length.
 //!
 //! A store that cannot be reached ends no watch: one read at a time goes on trying, ever more rarely, and
-//! all watches go on when it succeeds.
+//! all watches go on when it succeeds. A store that refuses for good does: no access, a table that is disabled
+//! or of another kind, a count that is none.
 //!
 //! Nobody is told what was true before they came. Who joins while a latch is being read may have made it,
 //! or counted it up, since it was read; so newcomers of that time have a watch of their own, which that
@@ -490,9 +491,24 @@ fn outcome(key: &Key, answer: Result<Option<i64>>) -> Outcome {
     }
 }
 
-/// Whether waiting does not help against it.
+/// Whether waiting does not help against it. Somebody has to change something first.
 fn ends_a_watch(code: Code) -> bool {
-    matches!(code, Code::NotFound | Code::InvalidArgument | Code::Closed | Code::Forked | Code::Panic)
+    match code {
+        Code::NotFound
+        | Code::InvalidArgument
+        | Code::TableCreationError
+        | Code::InternalError
+        | Code::Closed
+        | Code::Forked
+        | Code::Panic => true,
+        Code::ConnectionError
+        | Code::RetriesExhausted
+        | Code::InDoubt
+        | Code::LockUnavailable
+        | Code::Cancelled
+        | Code::LeaseLost
+        | Code::AlreadyExists => false,
+    }
 }
 
 fn back_off(poll: Duration, failures: u32) -> Duration {

@@ -251,8 +251,11 @@ impl Latch {
     /// wait goes on.
     ///
     /// # Errors
-    /// NOT_FOUND when the latch was never made, or is gone before it opened; INVALID_ARGUMENT where the
-    /// store refuses to be asked; CLOSED, FORKED; PANIC when the store's code panicked.
+    /// NOT_FOUND when the latch was never made (also where its table does not exist), or is gone before it
+    /// opened. What somebody has to mend first: TABLE_CREATION_ERROR when the table is disabled or is not one
+    /// for latches, INTERNAL_ERROR when the store denies access or holds something that is no count,
+    /// INVALID_ARGUMENT where the store refuses to be asked. CLOSED, FORKED; PANIC when the store's code
+    /// panicked.
     pub fn await_open(&self) -> Result<()> {
         self.await_open_with(&Await::new()).map(|_| ())
     }

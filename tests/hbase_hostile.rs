@@ -431,6 +431,26 @@ fn what_a_server_said_of_a_latch_is_not_lost_over_a_look_that_fails() {
     }
 }
 
+#[test]
+fn a_wait_for_a_latch_that_we_may_not_read_ends_with_what_the_server_said() {
+    const DENIED: &str = "org.apache.hadoop.hbase.security.AccessDeniedException";
+    let refusals = [Answer::Refuse(DENIED, "not you".into()), Answer::RefuseInside(DENIED, "not you".into())];
+    for refusal in refusals {
+        let fake = Fake::honest();
+        let latch = manager(fake.address, PLENTY).latch("a", Level::Dc, dlm::LatchKind::CountDown).unwrap();
+        fake.put(latch.name().hbase_row(), "count_dc1", 5i64.to_be_bytes().to_vec());
+        assert!(!latch.await_open_for(Duration::ZERO).unwrap());
+        fake.act(always("Multi", refusal));
+        let waiter = thread::Builder::new().name("dlm-test-waiter".into());
+        let waiter = waiter.spawn(move || latch.await_open()).unwrap();
+        until("a wait without a limit ends", || waiter.is_finished());
+        let error = waiter.join().unwrap().unwrap_err();
+        assert_eq!(error.code(), Code::InternalError, "{}", error.chain());
+        assert!(error.chain().contains("AccessDeniedException: "), "{}", error.chain());
+        assert!(error.chain().contains("not you"), "{}", error.chain());
+    }
+}
+
 /// The writes that took the lock: what they count besides tells them from renewals and releases, and the
 /// record from counting alone.
 fn acquires(fake: &Fake) -> Vec<Vec<u8>> {

@@ -25,9 +25,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, thread};
 
 use dlm::store::{LatchName, LatchStore, LockStore, NewLatch, Roster, Step, Stepped};
-use dlm::{Code, Deadline, Error, Level, Moment, NamePolicy};
+use dlm::{Code, Deadline, Error, LatchKind, Level, LockManager, Moment, NamePolicy};
 use support::fault::{Fault, Gate, Proxy};
-use support::hbase::{Hbase, hbase_or_skip};
+use support::hbase::{self, Hbase, hbase_or_skip};
 use support::patience::{LONG, until};
 use support::peer::{Peer, hex};
 use support::raw::Raw;
@@ -321,6 +321,89 @@ fn a_count_of_another_kind_is_an_error_that_names_its_column() {
         assert!(counts[0].is_err());
         assert_eq!(*counts[1].as_ref().unwrap(), Some(7));
     }
+}
+
+/// A manager that looks at latches often.
+fn watching(uri: &str, latches: &str) -> LockManager {
+    LockManager::builder()
+        .store_uri(&format!("{uri}?client=waits&farm=dc1&latches={latches}"))
+        .timeout(LONG)
+        .poll(Duration::from_millis(50))
+        .open()
+        .unwrap()
+}
+
+/// Waits without a limit, in a thread of its own: a wait that does not end fails the test and does not hang it.
+fn waiter(latch: dlm::Latch) -> thread::JoinHandle<dlm::Result<()>> {
+    thread::Builder::new().name("dlm-test-waiter".into()).spawn(move || latch.await_open()).unwrap()
+}
+
+#[track_caller]
+fn ended(waiter: thread::JoinHandle<dlm::Result<()>>) -> dlm::Result<()> {
+    until("a wait ends", || waiter.is_finished());
+    waiter.join().unwrap()
+}
+
+/// Nothing that the servers do by themselves opens a latch in a table that was disabled.
+#[test]
+fn a_table_that_is_disabled_ends_waits_and_is_named_at_once() {
+    let Some(hbase) = server() else { return };
+    let suffix = hbase::fresh_table("disabled");
+    let table = format!("D_LTCH_{suffix}");
+    let mut raw = Raw::connect(hbase.thrift, &table);
+    raw.create_table("C:");
+    let managers = [direct(hbase.master), table::uri(hbase.thrift)].map(|uri| watching(&uri, &suffix));
+    let latch = |at: usize, id: &str| managers[at].latch(id, Level::Dc, LatchKind::CountDown).unwrap();
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        latch(at, id).create(1).unwrap();
+    }
+    let waiters = [(0, "direct"), (1, "gateway"), (0, "gateway")].map(|(at, id)| waiter(latch(at, id)));
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        assert!(!latch(at, id).await_open_for(Duration::from_millis(200)).unwrap());
+    }
+    raw.disable_table();
+    for waiter in waiters {
+        let error = ended(waiter).unwrap_err();
+        assert_eq!(error.code(), Code::TableCreationError, "{}", error.chain());
+        assert!(error.chain().contains("disabled"), "{}", error.chain());
+    }
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        let begin = Moment::now();
+        for answer in
+            [latch(at, id).await_open(), latch(at, id).count_down(), latch(at, id).count().map(drop)]
+        {
+            let error = answer.unwrap_err();
+            assert_eq!(error.code(), Code::TableCreationError, "{id}: {}", error.chain());
+        }
+        assert!(Moment::now().since(begin) < LONG / 2, "{id}: waited for the deadline");
+    }
+    raw.enable_table();
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        latch(at, id).count_down().unwrap();
+        latch(at, id).await_open().unwrap();
+    }
+    raw.drop_table();
+}
+
+/// Where there is no table there is no latch; in a table of another kind there never is one.
+#[test]
+fn a_wait_in_no_table_and_in_one_without_the_family_ends() {
+    let Some(hbase) = server() else { return };
+    let [none, other] = ["none", "other"].map(hbase::fresh_table);
+    let mut raw = Raw::connect(hbase.thrift, &format!("D_LTCH_{other}"));
+    raw.create_table("X:");
+    for uri in [direct(hbase.master), table::uri(hbase.thrift)] {
+        let wait = |suffix: &str| {
+            let latch = watching(&uri, suffix).latch("a", Level::Dc, LatchKind::CountDown).unwrap();
+            ended(waiter(latch)).unwrap_err()
+        };
+        let error = wait(&none);
+        assert_eq!(error.code(), Code::NotFound, "{}", error.chain());
+        let error = wait(&other);
+        assert_eq!(error.code(), Code::TableCreationError, "{}", error.chain());
+        assert!(error.chain().contains("has no family C"), "{}", error.chain());
+    }
+    raw.drop_table();
 }
 
 /// A gateway reads whole rows for level XDC, and many with one request.

@@ -40,6 +40,10 @@ struct Faulty {
     poison: Mutex<Option<String>>,
     /// Reads of this latch fail, and no others.
     spoilt: Mutex<Option<String>>,
+    /// Every read fails in this way.
+    failing: Mutex<Option<fn() -> Error>>,
+    /// Reads of the latch named 1 fail in this way, and no others.
+    failing_one: Mutex<Option<fn() -> Error>>,
     /// Percent of steps whose reply is lost, half of them before they take effect.
     lost: AtomicUsize,
     reads: AtomicUsize,
@@ -116,13 +120,18 @@ impl LatchStore for Faulty {
         if self.down.load(Ordering::SeqCst) {
             return Err(no_connection());
         }
+        if let Some(failing) = *self.failing.lock() {
+            return Err(failing());
+        }
         if let Some(claimed) = *self.claimed.lock() {
             return Ok(asked.iter().map(|_| Ok(Some(claimed))).collect());
         }
-        let spoilt = self.spoilt.lock().clone();
+        let (spoilt, failing) = (self.spoilt.lock().clone(), *self.failing_one.lock());
         let counts = self.memory.counts(asked, by)?;
-        let told = counts.into_iter().zip(asked).map(|(count, (name, _))| {
-            if spoilt.as_deref() == Some(name.id()) { Err(no_connection()) } else { count }
+        let told = counts.into_iter().zip(asked).map(|(count, (name, _))| match failing {
+            Some(failing) if name.id() == "1" => Err(failing()),
+            _ if spoilt.as_deref() == Some(name.id()) => Err(no_connection()),
+            _ => count,
         });
         let told = told.collect();
         self.keep_back();
@@ -391,6 +400,65 @@ fn a_wait_that_ends_during_an_outage_says_so_whenever_the_latch_was_read_last() 
     }
     let told = read_before.wait(&Await::new().wait(Duration::ZERO)).unwrap_err();
     assert_eq!(told.code(), Code::ConnectionError, "{}", told.chain());
+}
+
+/// Nothing that the store could do by itself would change the answer.
+#[test]
+fn an_error_that_cannot_pass_ends_a_wait_without_a_limit() {
+    let denied = || Error::Internal { what: "planted refusal".into(), source: None };
+    let disabled =
+        || Error::TableCreation { table: "t".into(), what: "planted refusal".into(), source: None };
+    let errors: [(fn() -> Error, Code); 2] =
+        [(denied, Code::InternalError), (disabled, Code::TableCreationError)];
+    for (error, code) in errors {
+        let faulty = Arc::new(Faulty::default());
+        let manager = manager(faulty.clone(), Duration::from_millis(20));
+        let latches = latches(&manager, 3);
+        let wait = |latch: &Latch| {
+            let latch = latch.clone();
+            spawn("waiter", move || latch.await_open())
+        };
+        let waiters: Vec<_> = latches.iter().map(wait).collect();
+        until("the latches are watched", || faulty.reads.load(Ordering::SeqCst) > 4);
+        // Of one latch, and then of all.
+        *faulty.failing_one.lock() = Some(error);
+        until("the wait for that one ends", || waiters[1].is_finished());
+        assert!(!waiters[0].is_finished() && !waiters[2].is_finished(), "{code}: it ended all");
+        *faulty.failing.lock() = Some(error);
+        for waiter in waiters {
+            let error = waiter.join().unwrap().unwrap_err();
+            assert_eq!(error.code(), code, "{}", error.chain());
+            assert!(error.chain().contains("planted refusal"), "{}", error.chain());
+        }
+        // Also one that begins now; and none is remembered when the store serves again.
+        assert_eq!(latches[0].await_open().unwrap_err().code(), code);
+        (*faulty.failing.lock(), *faulty.failing_one.lock()) = (None, None);
+        faulty.memory.step(&step(&latches[0])).unwrap();
+        latches[0].await_open().unwrap();
+    }
+}
+
+#[test]
+fn an_error_that_may_pass_ends_no_wait_without_a_limit() {
+    let unserved =
+        || Error::RetriesExhausted { store: "faulty:".into(), what: "planted".into(), source: None };
+    let errors: [fn() -> Error; 2] = [no_connection, unserved];
+    for error in errors {
+        let faulty = Arc::new(Faulty::default());
+        let manager = manager(faulty.clone(), Duration::from_millis(20));
+        let latches = latches(&manager, 2);
+        let waiter = {
+            let latch = latches[0].clone();
+            spawn("waiter", move || latch.await_open())
+        };
+        *faulty.failing.lock() = Some(error);
+        let before = faulty.reads.load(Ordering::SeqCst);
+        until("several looks have failed", || faulty.reads.load(Ordering::SeqCst) >= before + 6);
+        assert!(!waiter.is_finished());
+        faulty.memory.step(&step(&latches[0])).unwrap();
+        *faulty.failing.lock() = None;
+        waiter.join().unwrap().unwrap();
+    }
 }
 
 #[test]

@@ -108,8 +108,18 @@ impl Raw {
         told.collect()
     }
 
-    pub(crate) fn drop_table(&mut self) {
+    pub(crate) fn disable_table(&mut self) {
         self.client.disable_table(self.table.clone()).unwrap();
+    }
+
+    pub(crate) fn enable_table(&mut self) {
+        self.client.enable_table(self.table.clone()).unwrap();
+    }
+
+    pub(crate) fn drop_table(&mut self) {
+        if self.client.is_table_enabled(self.table.clone()).unwrap() {
+            self.disable_table();
+        }
         self.client.delete_table(self.table.clone()).unwrap();
     }
 }

@@ -25,8 +25,9 @@ use prost::Message;
 use super::channel::{Channel, Security};
 use super::connection::{Connection, Failure};
 use super::messages::{
-    Column, Empty, GetActiveMasterResponse, GetMetaRegionLocationsResponse, REGION_NAME, RegionInfo,
-    RegionSpecifier, RowResult, Scan, ScanRequest, ScanResponse, ServerName,
+    Column, Empty, Get, GetActiveMasterResponse, GetMetaRegionLocationsResponse, GetRequest, GetResponse,
+    REGION_NAME, RegionInfo, RegionSpecifier, RowResult, Scan, ScanRequest, ScanResponse, ServerName,
+    TABLE_DISABLED, TableState,
 };
 use crate::time::{Deadline, Moment};
 
@@ -377,6 +378,21 @@ impl Cluster {
             }
             Err(lookup) => (Err(lookup), None),
         }
+    }
+
+    /// Whether the table is disabled. Its regions are then served by nobody, and their servers say no more
+    /// than that.
+    pub(super) fn is_disabled(&self, by: Deadline) -> Result<bool, Lookup> {
+        let meta = self.meta(by)?;
+        let column = Column { family: b"table".to_vec(), qualifier: vec![b"state".to_vec()] };
+        let get = Get { row: self.table.clone(), column: vec![column], filter: None };
+        let request = GetRequest { region: meta.specifier(), get: Some(get) };
+        let found: GetResponse = self
+            .call(&meta.server, CLIENT_SERVICE, "Get", &request, by)
+            .map_err(|failure| Lookup::Call("hbase:meta could not be read", failure))?;
+        let cell = found.result.and_then(|result| result.cell.into_iter().next());
+        let state = cell.and_then(|cell| TableState::decode(cell.value.as_slice()).ok());
+        Ok(state.is_some_and(|state| state.state == Some(TABLE_DISABLED)))
     }
 
     /// The row of hbase:meta of the last region that begins at `row` or before.

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use super::cluster::{Address, Lookup, Region, share};
 use super::connection::Failure;
 use super::messages::{Action, Column, Get, RegionAction, RegionActionResult};
-use super::{Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, Trouble, check, filter, in_turn, may_be_sent_again};
+use super::{
+    DISABLED, Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts, Trouble, check, filter, in_turn,
+    may_be_sent_again,
+};
 use crate::error::{Error, Result};
 use crate::store::hbase::latches::{count_column, count_columns, count_in, is_no_table, row_of};
 use crate::store::hbase::rows::Content;
@@ -23,6 +26,8 @@ struct Question<'a> {
     answer: Option<Result<Option<i64>>>,
     /// Why there is no answer yet.
     trouble: Option<Arc<Error>>,
+    /// Its region was served by nobody.
+    away: bool,
 }
 
 /// See [`counts`](crate::store::LatchStore::counts). Asks again until the deadline wherever a region was
@@ -33,7 +38,7 @@ pub(super) fn read(
     by: Deadline,
 ) -> Result<Vec<Result<Option<i64>>>> {
     let mut questions: Vec<_> = asked.iter().map(|(name, level)| Question::new(name, *level)).collect();
-    let mut pause = PAUSE_FIRST;
+    let (mut pause, mut doubts) = (PAUSE_FIRST, StateDoubts::default());
     loop {
         for (_, group) in located(native, &mut questions, by) {
             // The servers that are left after this one get their share of the time.
@@ -44,6 +49,12 @@ pub(super) fn read(
         let open = questions.iter().any(|question| question.answer.is_none());
         if !open || by.remaining() <= pause {
             break;
+        }
+        let away = |question: &Question<'_>| question.answer.is_none() && question.away;
+        if questions.iter().any(away) && doubts.arise(pause) && native.is_disabled(by) {
+            let error = Arc::new(native.of_table(DISABLED));
+            let away = questions.iter_mut().filter(|question| away(question));
+            away.for_each(|question| question.failed_as(Arc::clone(&error), false));
         }
         std::thread::sleep(jittered(pause));
         pause = (pause * 2).min(PAUSE_LONGEST);
@@ -121,7 +132,8 @@ fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)
             batch.iter().for_each(|(_, region)| {
                 native.learn(region, &trouble, true);
             });
-            let again = may_be_sent_again(Kind::Read, &trouble);
+            let (again, away) = (may_be_sent_again(Kind::Read, &trouble), trouble.is_away());
+            batch.iter().for_each(|(number, _)| questions[*number].away = away);
             let error = Arc::new(native.explain(Kind::Read, "reading latches", trouble));
             batch.iter().for_each(|(number, _)| questions[*number].failed_as(Arc::clone(&error), again));
         }
@@ -134,7 +146,7 @@ impl<'a> Question<'a> {
             Ok(row) => (row, None),
             Err(error) => (Vec::new(), Some(Err(error))),
         };
-        Question { name, level, row, answer, trouble: None }
+        Question { name, level, row, answer, trouble: None, away: false }
     }
 
     /// Counts alone, whatever else lies in the row.
@@ -158,6 +170,7 @@ impl<'a> Question<'a> {
 
     fn failed(&mut self, native: &Native, trouble: Trouble) {
         let again = may_be_sent_again(Kind::Read, &trouble);
+        self.away = trouble.is_away();
         self.failed_as(Arc::new(native.explain(Kind::Read, "reading latches", trouble)), again);
     }
 

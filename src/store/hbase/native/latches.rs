@@ -215,8 +215,9 @@ impl Latches {
                 Ok(Found::Applied) => return Ok(Stepped::Counted(None)),
                 Ok(Found::NoLatch) => return Err(not_found(step.name)),
                 Ok(Found::NotApplied) => {}
-                // Why it had to be looked for says more than why that failed.
-                Err(error) => return Err(doubt.map_or(error, doubtful)),
+                // Why it had to be looked for says more than why that got no answer.
+                Err(error) if error.is_in_doubt() => return Err(doubt.map_or(error, doubtful)),
+                Err(error) => return Err(error),
             }
             if let Some(error) = doubt {
                 return Err(doubtful(error));

@@ -330,6 +330,15 @@ pub(super) struct RegionInfo {
     pub(super) split: bool,
 }
 
+/// Of a row of hbase:meta that is about a table, in the column `table:state`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TableState {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) state: Option<i32>,
+}
+
+pub(super) const TABLE_DISABLED: i32 = 1;
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ServerName {
     #[prost(string, tag = "1")]

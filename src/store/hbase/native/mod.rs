@@ -24,7 +24,7 @@ mod table;
 
 use std::time::Duration;
 
-use self::cluster::{CLIENT_SERVICE, Cluster, Lookup, Region};
+use self::cluster::{CLIENT_SERVICE, Cluster, Lookup, Region, share};
 use self::connection::Failure;
 use self::exception::{Exception, Reaction};
 use self::messages::{
@@ -43,6 +43,8 @@ pub(super) use self::latches::Latches;
 /// Pauses between looks at a region that is moving, a server that starts, a queue that is full.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
+/// As soon as a pause is this long, a region that nobody serves may be one of a table that is disabled.
+const PAUSE_BEFORE_DOUBT: Duration = Duration::from_millis(80);
 
 const TTL: &str = "_ttl";
 const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
@@ -61,6 +63,21 @@ pub(super) struct Native {
     cluster: Cluster,
 }
 
+/// What is wrong with a table that an administrator has taken out of service.
+const DISABLED: &str = "is disabled; enable it in the HBase shell";
+
+/// Whether it is time to ask if a table is disabled: once in a call, when its region has been away for a while.
+#[derive(Default)]
+struct StateDoubts {
+    asked: bool,
+}
+
+impl StateDoubts {
+    fn arise(&mut self, pause: Duration) -> bool {
+        pause >= PAUSE_BEFORE_DOUBT && !std::mem::replace(&mut self.asked, true)
+    }
+}
+
 /// Whether a request changes anything: decides what a lost reply means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -77,6 +94,17 @@ enum Trouble {
 }
 
 impl Trouble {
+    /// Whether the region is served by nobody, or by a server that is not known.
+    fn is_away(&self) -> bool {
+        match self {
+            Trouble::Lookup(lookup) => matches!(lookup, Lookup::NotServed),
+            Trouble::Call(Failure::Exception(exception)) => {
+                matches!(exception.reaction(), Reaction::Elsewhere(_))
+            }
+            Trouble::Call(_) => false,
+        }
+    }
+
     /// Whether the time was over before the request itself had been sent.
     fn is_out_of_time_unsent(&self) -> bool {
         let error = match self {
@@ -127,6 +155,7 @@ impl Native {
         request: impl Fn(&Region, Deadline) -> Result<T, Trouble>,
     ) -> Result<T> {
         let (mut pause, mut followed, mut before) = (PAUSE_FIRST, false, None);
+        let mut doubts = StateDoubts::default();
         loop {
             let (trouble, told) = match self.cluster.region(row, by) {
                 Ok(region) => match request(&region, by) {
@@ -144,6 +173,9 @@ impl Native {
                 let telling = before.filter(|_| cut_short).unwrap_or(trouble);
                 return Err(self.explain(kind, what, telling));
             }
+            if trouble.is_away() && doubts.arise(pause) && self.is_disabled(by) {
+                return Err(self.of_table(DISABLED));
+            }
             if !cut_short {
                 before = Some(trouble);
             }
@@ -154,6 +186,11 @@ impl Native {
             std::thread::sleep(jittered(pause));
             pause = (pause * 2).min(PAUSE_LONGEST);
         }
+    }
+
+    /// Whether the table is known to be disabled. Where that cannot be learned, the next call may learn it.
+    fn is_disabled(&self, by: Deadline) -> bool {
+        self.cluster.is_disabled(share(by, 2)).unwrap_or(false)
     }
 
     /// What a failure tells about where the region is; whether it was told where to ask at once.
@@ -219,7 +256,7 @@ impl Native {
             "TableNotFoundException" => {
                 return self.of_table(NO_TABLE);
             }
-            "TableNotEnabledException" => return self.of_table("is disabled"),
+            "TableNotEnabledException" => return self.of_table(DISABLED),
             "NoSuchColumnFamilyException" => {
                 return self.of_table(&self.content.lacking());
             }
