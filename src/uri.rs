@@ -25,7 +25,7 @@ enum Place {
         allow(dead_code, reason = "parsed to say which feature is missing")
     )]
     Embedded(Option<PathBuf>),
-    #[cfg_attr(not(feature = "hbase"), allow(dead_code, reason = "parsed to say which feature is missing"))]
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "parsed to say which feature is missing"))]
     HbaseThrift {
         address: String,
         table: String,
@@ -118,7 +118,7 @@ impl StoreUri {
             Place::Embedded(_) => {
                 Err(Error::invalid("store scheme", "embedded", "this build lacks the feature `embedded`"))
             }
-            #[cfg(feature = "hbase")]
+            #[cfg(feature = "gateway")]
             Place::HbaseThrift { address, table } => {
                 Ok(Arc::new(crate::store::HbaseStore::thrift(&address, &table, self.options)?))
             }
@@ -134,8 +134,12 @@ impl StoreUri {
             Place::Aerospike { .. } => {
                 Err(Error::invalid("store scheme", "aerospike", "this build lacks the feature `aerospike`"))
             }
+            #[cfg(not(feature = "gateway"))]
+            Place::HbaseThrift { .. } => {
+                Err(Error::invalid("store scheme", "hbase+thrift", "this build lacks the feature `gateway`"))
+            }
             #[cfg(not(feature = "hbase"))]
-            Place::HbaseThrift { .. } | Place::Hbase { .. } => {
+            Place::Hbase { .. } => {
                 Err(Error::invalid("store scheme", "hbase", "this build lacks the feature `hbase`"))
             }
         }
@@ -306,7 +310,7 @@ mod tests {
         assert_eq!(offered(&managed), MANAGER_KEYS);
     }
 
-    #[cfg(feature = "hbase")]
+    #[cfg(feature = "gateway")]
     #[test]
     fn a_stores_own_options_are_offered_with_a_managers_or_alone() {
         let uri = "hbase+thrift://127.0.0.1:1/t?tll=5s";

@@ -1,5 +1,5 @@
 //! Requests and replies that are lost, late or cut between a client and a real HBase gateway.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 #[macro_use]
 mod losses;

@@ -1,5 +1,5 @@
 //! The contract, and what is special to HBase, on a real one through its Thrift1 gateway.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 #[macro_use]
 mod contract;

@@ -1,6 +1,6 @@
 //! Latches in a real HBase: counts that stay exact though messages are lost or come late, and rows that
 //! services on the Java library share.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 #[path = "support"]
 mod support {

@@ -1,6 +1,6 @@
 //! Requests and replies that are lost, late or cut between a client and a real HBase that it speaks to
 //! directly.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 #[macro_use]
 mod losses;

@@ -1,6 +1,6 @@
 //! A real HBase spoken to directly: the contract, the table that is made, and services on HBase's Java
 //! client or the gateway that share it.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 #[macro_use]
 mod contract;

@@ -1,5 +1,5 @@
 //! The options of the way to the gateway, and its bounded pool of connections.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 mod support {
     pub(crate) mod fault;

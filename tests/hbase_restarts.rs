@@ -1,5 +1,5 @@
 //! Locks and latches across crashes of HBase and restarts of its gateways, on servers of these tests' own.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]

@@ -1,6 +1,6 @@
 //! What lies in the rows of a real HBase, how it holds under load, and peers that do as the Java
 //! library does.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]

@@ -1,6 +1,6 @@
 //! A gateway that answers nonsense, by mistake or by malice: an error within the deadline, no panic, no
 //! memory to speak of, and no lock whose state is misjudged.
-#![cfg(feature = "hbase")]
+#![cfg(feature = "gateway")]
 
 mod support {
     pub(crate) mod fault;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 mod support {
     pub(crate) mod c;
-    #[cfg(feature = "hbase")]
+    #[cfg(feature = "gateway")]
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod skip;
@@ -165,7 +165,7 @@ fn the_examples_do_what_they_say() {
 }
 
 #[test]
-#[cfg(feature = "hbase")]
+#[cfg(feature = "gateway")]
 fn an_example_runs_on_hbase() {
     let Some(hbase) = support::hbase::hbase_or_skip() else { return };
     let uri = format!("hbase+thrift://{}/{}", hbase.thrift, support::hbase::fresh_table("c_examples"));

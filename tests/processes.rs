@@ -1,18 +1,18 @@
 //! Processes that exclude each other, and processes that are killed. This program runs itself again
 //! as the other processes: see [`worker`].
-#![cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
+#![cfg(any(feature = "aerospike", feature = "embedded", feature = "gateway"))]
 
-#[cfg(any(feature = "aerospike", feature = "hbase"))]
+#[cfg(any(feature = "aerospike", feature = "gateway"))]
 mod support {
     #[cfg(feature = "aerospike")]
     pub(crate) mod aerospike;
-    #[cfg(feature = "hbase")]
+    #[cfg(feature = "gateway")]
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     #[cfg(feature = "aerospike")]
     pub(crate) mod patience;
     pub(crate) mod skip;
-    #[cfg(feature = "hbase")]
+    #[cfg(feature = "gateway")]
     pub(crate) mod table;
 }
 
@@ -245,7 +245,7 @@ mod embedded {
     processes!(with_place, 500);
 }
 
-#[cfg(feature = "hbase")]
+#[cfg(feature = "gateway")]
 mod hbase {
     use super::Place;
     use super::support::table;

@@ -23,6 +23,7 @@ mod rows;
 mod rules;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "gateway")]
 mod thrift;
 
 use std::time::Duration;
@@ -86,6 +87,7 @@ pub struct HbaseStore {
 }
 
 impl HbaseStore {
+    #[cfg(feature = "gateway")]
     /// Through the Thrift1 gateway at `address`. No I/O until the first call.
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
