@@ -110,9 +110,24 @@ impl StoreUri {
             }
             #[cfg(feature = "embedded")]
             Place::Embedded(path) => {
-                self.options.finish(&[])?;
-                let path = path.map_or_else(crate::store::EmbeddedStore::default_path, Ok)?;
-                Ok(Arc::new(crate::store::EmbeddedStore::open(&path)?))
+                use crate::store::EmbeddedStore;
+                let mut options = self.options;
+                let group = match options.take("group").as_deref() {
+                    None | Some("off") => false,
+                    Some("on") => true,
+                    Some(other) => return Err(Error::invalid("group", other, "on or off")),
+                };
+                options.finish(&["group"])?;
+                Ok(Arc::new(match path {
+                    Some(path) if group => EmbeddedStore::open_group(&path)?,
+                    Some(path) => EmbeddedStore::open(&path)?,
+                    None if group => {
+                        let allowed = "the default store is one user's: name a directory, as in \
+                                       embedded:/path?group=on";
+                        return Err(Error::invalid("group", "on", allowed));
+                    }
+                    None => EmbeddedStore::open(&EmbeddedStore::default_path()?)?,
+                }))
             }
             #[cfg(not(feature = "embedded"))]
             Place::Embedded(_) => {

@@ -14,11 +14,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dlm::store::EmbeddedStore;
+use dlm::store::{EmbeddedStore, LockStore, Released};
 use dlm::{Code, Result};
-use support::embedded::{TTL, grant, name, open};
+use support::embedded::{TTL, grant, name, open, soon};
 use support::role::{self, process, process_of};
 use support::skip::skipped;
+
+const NO_ROOT: &str = "only root can become another user";
 
 /// Where a process of these tests starts.
 #[test]
@@ -56,13 +58,70 @@ fn what_is_made_is_for_the_owner_only() {
     let mut pending = vec![dir.path().join("store")];
     while let Some(path) = pending.pop() {
         let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o600 }, "{path:?}");
+        assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o1600 }, "{path:?}");
         if path.is_dir() {
             pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         }
         seen += 1;
     }
     assert!(seen >= 7, "only {seen} files looked at");
+}
+
+/// A lease may last longer than the days after which systemd-tmpfiles deletes unused files.
+#[test]
+fn every_file_has_the_sticky_bit_also_those_an_older_version_made_without_it() {
+    let (dir, store) = open();
+    let path = dir.path().join("store");
+    let held = grant(&store, &name("a"), TTL).unwrap();
+    drop(store);
+    let notes = path.join("notes");
+    fs::write(&notes, "not the store's").unwrap();
+    let files = files_in(&path);
+    assert!(files.len() >= 7, "{files:?}");
+    for file in &files {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let store = EmbeddedStore::open(&path).unwrap();
+    for file in files {
+        let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, if file == notes { 0o600 } else { 0o1600 }, "{file:?}");
+    }
+    assert_eq!(store.release(&name("a"), &held.proof, soon()).unwrap(), Released::Freed);
+}
+
+/// All files below a directory.
+fn files_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_in(&path) } else { vec![path] }).collect()
+}
+
+/// The rule of Debian's /usr/lib/tmpfiles.d/tmp.conf for /var/tmp, with a second in place of 30 days.
+#[test]
+fn systemd_tmpfiles_leaves_a_store_alone_that_nobody_used_for_long() {
+    let tool = "systemd-tmpfiles";
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", "only root may clean by these rules");
+    }
+    if Command::new(tool).arg("--version").output().is_err() {
+        return skipped(tool, "it is not there");
+    }
+    let (dir, store) = open();
+    let path = dir.path().join("store");
+    let held = grant(&store, &name("a"), TTL).unwrap();
+    // Also without the lock on the directory that an open store has.
+    drop(store);
+    fs::write(path.join("notes"), "").unwrap();
+    let files = files_in(&path);
+    let rules = dir.path().join("rules.conf");
+    fs::write(&rules, format!("q {} 0700 root root 1s\n", path.display())).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let cleaned = Command::new(tool).arg("--clean").arg(&rules).output().unwrap();
+    assert!(cleaned.status.success(), "{cleaned:?}");
+    let left = files_in(&path);
+    assert!(!left.contains(&path.join("notes")), "it cleaned nothing: {left:?}");
+    assert_eq!(left.len() + 1, files.len(), "{left:?} of {files:?}");
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert_eq!(store.release(&name("a"), &held.proof, soon()).unwrap(), Released::Freed);
 }
 
 #[test]
@@ -98,6 +157,18 @@ fn open_default() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A copy of this program that every user can run, in a directory of the test.
+fn binary_for_all() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = dir.path().join("test");
+    // Copied by a process: the children that other tests are starting would keep a file open that is
+    // written here, and then it cannot be run.
+    let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
+    assert!(copied.success());
+    (dir, binary)
+}
+
 #[test]
 fn a_file_in_place_of_the_directory_is_an_error_not_a_crash() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,15 +179,10 @@ fn a_file_in_place_of_the_directory_is_an_error_not_a_crash() {
 #[test]
 fn another_users_directory_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        return skipped("root", "only root can become another user");
+        return skipped("root", NO_ROOT);
     }
-    let (dir, store) = open();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The binary may lie where the other user cannot reach it. Copied by a process: the children that
-    // other tests are starting would keep a file open that is written here, and then it cannot be run.
-    let binary = dir.path().join("test");
-    let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
-    assert!(copied.success());
+    let (dir, binary) = binary_for_all();
+    let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
     let as_nobody = |role: &str, dir: &Path| {
         let mut command = process_of(&binary, role, dir);
         command.uid(65_534).gid(65_534).status().unwrap().success()

@@ -171,7 +171,7 @@ fn a_process_killed_at_any_system_call_leaves_a_store_that_works() {
 }
 
 /// Those that change files or locks. One at a time: strace counts each for itself.
-const CALLS: [&str; 12] = [
+const CALLS: [&str; 14] = [
     "openat",
     "pwrite64",
     "writev",
@@ -181,6 +181,8 @@ const CALLS: [&str; 12] = [
     "mkdir",
     "rename",
     "fsync",
+    "fchmod",
+    "unlink",
     "mmap",
     "munmap",
     "close",

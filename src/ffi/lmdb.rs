@@ -33,7 +33,7 @@ use crate::time::Deadline;
 use gate::Gate;
 use private::FileId;
 
-pub(crate) use private::check_private;
+pub(crate) use private::{Access, check_private};
 
 /// What an LMDB call failed with.
 pub(crate) use heed::Error as Fault;
@@ -140,29 +140,37 @@ impl Turn {
     }
 
     /// Fills the empty directory `dir` with an environment that holds `key` = `value`.
-    pub(crate) fn create(&self, store: &str, dir: &Path, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn create(
+        &self,
+        store: &str,
+        dir: &Path,
+        access: Access,
+        (key, value): KeyValue<'_>,
+    ) -> Result<()> {
         let unable = |source: Cause| Error::Connection {
             store: store.to_owned(),
             what: format!("its files cannot be created in {dir:?}: check permissions and free space"),
             source: Some(source),
         };
-        check_private(store, dir)?;
-        create_file(&dir.join(GATE_FILE), &[]).map_err(|error| unable(error.into()))?;
+        check_private(store, dir, access)?;
+        create_file(&dir.join(GATE_FILE), access, &[]).map_err(|error| unable(error.into()))?;
         // Written, not just sized: a hole in a mapped file kills the process (SIGBUS) when the disk is
         // full on first touch.
-        create_file(&dir.join(LOCK_FILE), &[0; LOCK_FILE_BYTES]).map_err(|error| unable(error.into()))?;
+        create_file(&dir.join(LOCK_FILE), access, &[0; LOCK_FILE_BYTES])
+            .map_err(|error| unable(error.into()))?;
         let fill = || {
             let opened = open_file(&dir.join(DATA_FILE))?;
             let mut txn = opened.env.write_txn()?;
             opened.records.put(&mut txn, key, value)?;
             txn.commit()
         };
-        fill().map_err(|fault| unable(fault.into()))
+        fill().map_err(|fault| unable(fault.into()))?;
+        access.settle_at(&dir.join(DATA_FILE)).map_err(|error| unable(error.into()))
     }
 
     /// The environment in `dir`, which [`create`](Turn::create) made, in this process or another.
-    pub(crate) fn open(&mut self, store: &str, dir: &Path) -> Result<Environment> {
-        let id = check_private(store, dir)?;
+    pub(crate) fn open(&mut self, store: &str, dir: &Path, access: Access) -> Result<Environment> {
+        let id = check_private(store, dir, access)?;
         let pid = std::process::id();
         if self.open.get(&id).is_some_and(|entry| entry.inner.pid != pid) {
             // The parent's. Closing it is not safe here (another thread of the parent may have been
@@ -547,6 +555,8 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     //   is ours, that no other user may write it, and that it is not on a network file system, where
     //   neither memory maps nor record locks of two machines meet. Files in it are created 0600. Root,
     //   and other programs of this user, could break it, as they could this process's memory.
+    // * With `Access::Group` the members of a group may write it. A caller asks for that by name, and
+    //   is told that a member can cut the file and so end this process: they answer for the members.
     // * Not by this process twice: one open per directory (`OPEN`, by inode) and thread (`Turn`). A
     //   forked child neither uses nor closes what it inherited; its own environment has a reader slot
     //   and record locks of its own, which fork does not inherit, as any other process.
@@ -592,9 +602,10 @@ fn close_on_exec(path: &Path) {
     }
 }
 
-fn create_file(path: &Path, content: &[u8]) -> io::Result<()> {
+fn create_file(path: &Path, access: Access, content: &[u8]) -> io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(content)
+    let mut file = File::options().write(true).create_new(true).mode(access.file_mode()).open(path)?;
+    file.write_all(content)?;
+    access.settle(&file)
 }

@@ -26,7 +26,8 @@ Exit status:
 
 Stores:
   embedded:                           the processes of this machine and user (default)
-  embedded:/path                      the same, in a directory of your choice
+  embedded:/path                      the same, in a directory of your choice; with ?group=on for the
+                                      users of its group, who must trust each other
   hbase://master:16000/table          HBase, spoken to directly; make the table with `dlm init`
   hbase+thrift://host:9090/table      HBase through its Thrift1 gateway
   aerospike://host:3000/namespace/setSuffix

@@ -9,6 +9,8 @@ mod latches;
 mod place;
 mod record;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use super::{
     OwnerToken, Proof, Released,
 };
 use crate::error::{Error, Result, quoted};
-use crate::ffi::lmdb::{Change, Environment, Fault, Reader, Turn, Writer};
+use crate::ffi::lmdb::{Access, Change, Environment, Fault, Reader, Turn, Writer};
 use crate::time::{self, Deadline, Moment};
 use place::Place;
 use record::{Ledger, Record};
@@ -26,8 +28,12 @@ use record::{Ledger, Record};
 /// gains on locks that are taken once and never released, and on latches, which nobody deletes.
 const SWEPT_AT_ONCE: usize = 2;
 
-/// A [`LockStore`] and [`LatchStore`] for the processes of one machine and one user. URI: `embedded:` or `embedded:/path`.
+/// A [`LockStore`] and [`LatchStore`] for the processes of one machine. URI: `embedded:`, `embedded:/path` or
+/// `embedded:/path?group=on`.
 ///
+/// * **Cleaning**: systemd-tmpfiles deletes files in `/tmp` and `/var/tmp` that were not used for some days,
+///   but none with the sticky bit, which every file of a store has. `tmpreaper` and `tmpwatch` do not respect
+///   that bit: exclude the directory from them.
 /// * **Speed**: microseconds per operation; nothing is synced to disk. One writer at a time, machine-wide.
 /// * **Crashes**: a process may be killed at any moment; its locks are free when their leases end. A
 ///   restart of the machine ends every lease.
@@ -39,6 +45,8 @@ const SWEPT_AT_ONCE: usize = 2;
 ///   stopped within the tenth of a microsecond in which it enters itself as reader blocks readers until
 ///   it goes on. One that is stopped while reading keeps old pages from being used again until then;
 ///   the file may grow to its limit of 1 GiB meanwhile.
+/// * **Users**: `embedded:` and `embedded:/path` serve one user. With `group=on` a directory serves the users
+///   of its group: see [`open_group`](EmbeddedStore::open_group).
 /// * **Containers** may share a directory if they share the process-id and time namespaces of one
 ///   machine. Two machines must never share one: network and FUSE file systems are refused.
 /// * **Deleting** the directory while it is in use frees its locks. Processes that have it open notice
@@ -51,6 +59,8 @@ const SWEPT_AT_ONCE: usize = 2;
 pub struct EmbeddedStore {
     environment: Environment,
     store: String,
+    dir: PathBuf,
+    access: Access,
 }
 
 impl EmbeddedStore {
@@ -62,12 +72,35 @@ impl EmbeddedStore {
     /// another user's, writable by others, on a network file system. INTERNAL_ERROR when the files are
     /// damaged, as far as that can be told.
     pub fn open(path: &Path) -> Result<EmbeddedStore> {
-        let place = Place::at(path)?;
+        EmbeddedStore::open_for(path, Access::Owner)
+    }
+
+    /// The store in the directory `path` for all users of a group, as `embedded:/path?group=on` opens it.
+    ///
+    /// **Only for users who trust each other.** A member of the group can cut the file that the other
+    /// members' processes have mapped, and the system then ends those processes with SIGBUS. It can also free
+    /// their locks.
+    ///
+    /// The directory is made if it is missing, with mode 2770 whatever the umask is; its parent must be
+    /// there. It gets the group of the process that makes it, or of the parent where that has the
+    /// set-group-ID bit. To choose the group, make it first: `install -d -m 2770 -g locks /srv/locks`. All
+    /// processes must open it with `group=on`.
+    ///
+    /// # Errors
+    /// As [`open`](EmbeddedStore::open). CONNECTION_ERROR also when the directory is one user's (its group
+    /// may not write it, or it lacks the set-group-ID bit), when all users may write it, and when this user
+    /// is not in its group.
+    pub fn open_group(path: &Path) -> Result<EmbeddedStore> {
+        EmbeddedStore::open_for(path, Access::Group)
+    }
+
+    fn open_for(path: &Path, access: Access) -> Result<EmbeddedStore> {
+        let place = Place::at(path, access)?;
         let mut turn = Turn::take(&place.store)?;
         let generation = place.generation(&turn)?;
-        let environment = turn.open(&place.store, &generation)?;
+        let environment = turn.open(&place.store, &generation, access)?;
         drop(turn);
-        let store = EmbeddedStore { environment, store: place.store };
+        let store = EmbeddedStore { environment, store: place.store, dir: place.dir, access };
         store.check()?;
         Ok(store)
     }
@@ -98,6 +131,19 @@ impl EmbeddedStore {
                 Record::decode(bytes).ok_or_else(|| self.unreadable(format!("lock {}", quoted(name.key()))))
             })
             .transpose()
+    }
+
+    /// Which processes exclude each other through this store.
+    fn reach(&self) -> Finding {
+        let id = |id: fn(&fs::Metadata) -> u32| {
+            fs::metadata(&self.dir).map_or_else(|_| "?".to_owned(), |found| id(&found).to_string())
+        };
+        let users = match self.access {
+            Access::Owner => format!("user {}", rustix::process::geteuid().as_raw()),
+            Access::Group => format!("the users in group {}", id(MetadataExt::gid)),
+        };
+        let seen = format!("the processes of {users} on this machine that use {}", self.store);
+        Finding::ok("reach", seen)
     }
 
     fn unreadable(&self, what: String) -> Error {
@@ -275,10 +321,15 @@ impl LockStore for EmbeddedStore {
 
     fn examine(&self, _by: Deadline) -> Result<Vec<Finding>> {
         self.check()?;
-        let reach = format!("the processes of this user on this machine that use {}", self.store);
         Ok(vec![
-            Finding::ok("reach", reach),
-            Finding::ok("files", "are there, ours alone, and can be read"),
+            self.reach(),
+            Finding::ok(
+                "files",
+                match self.access {
+                    Access::Owner => "are there, ours alone, and can be read",
+                    Access::Group => "are there, this group's alone, and can be read",
+                },
+            ),
             Finding::ok("durability", "locks end with the machine; nothing has to be written to the disk"),
         ])
     }

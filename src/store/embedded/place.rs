@@ -1,15 +1,19 @@
 //! Where an embedded store lies on disk, and what survives a restart of the machine.
 //!
 //! ```text
-//! <directory>/                 0700, ours
-//!   boot-<boot id>/            one generation: everything since the machine started
+//! <directory>/                 0700, ours; for a group 2770
+//!   boot-<boot id>/            one generation: everything since the machine started; modes as above
 //!     locks, locks-lock        LMDB's file and its lock table
 //!     gate                     see `lmdb`
 //!     clock                    which boot clock its leases are measured on
 //!   fence-floor                decimal: no fence given so far is above it
 //!   creating                   locked while a generation is made
-//!   new-<pid>/                 a generation in the making, or left by who was killed at it
+//!   new-<pid>/                 a generation in the making, or left by a process that was killed at it
+//!   creating-<pid>             the same of `creating`, in a group's directory
 //! ```
+//!
+//! Files have mode 1600, for a group 1660: systemd-tmpfiles deletes what was not used for some days, but
+//! no file with the sticky bit (tmpfiles.d(5), "age"). A lease may last longer than those days.
 //!
 //! A generation is made complete under another name and then renamed, so that whoever sees it can use
 //! it; whoever finds none makes it. Those of earlier boots hold only leases that have ended: they are
@@ -22,19 +26,19 @@
 //! is not, and then fences rise over a restart only if the clock did.
 
 use std::env;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::io::Errno;
 
 use super::record::Ledger;
 use crate::error::{Error, Result};
-use crate::ffi::lmdb;
+use crate::ffi::lmdb::{self, Access};
 use crate::time::{self, Deadline};
 
 /// Fences reserved per restart of the machine. At 250,000 grants a second they last two years. By the
@@ -45,15 +49,18 @@ const FENCE_FROM_CLOCK_MAX: u64 = 1 << 63;
 /// Making a generation takes two fsyncs; longer means that whoever is at it was stopped.
 const CREATE_WAIT: Duration = Duration::from_secs(10);
 
+const FENCE_FLOOR: &str = "fence-floor";
+const CREATING: &str = "creating";
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 const CLOCK_OFFSETS_FILE: &str = "/proc/self/timens_offsets";
 
 /// The directory of one embedded store.
 #[derive(Debug)]
 pub(super) struct Place {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     /// `embedded:<directory>`, for messages.
     pub(super) store: String,
+    pub(super) access: Access,
 }
 
 /// `$XDG_RUNTIME_DIR/dlm`, or `dlm-<uid>` in the directory for temporary files.
@@ -89,7 +96,7 @@ pub(super) fn default_path() -> Result<PathBuf> {
 
 impl Place {
     /// The store in `path`, a directory that is made if it is missing.
-    pub(super) fn at(path: &Path) -> Result<Place> {
+    pub(super) fn at(path: &Path, access: Access) -> Result<Place> {
         let store = describe(path);
         let unable = |error: io::Error| Error::Connection {
             store: store.clone(),
@@ -97,12 +104,17 @@ impl Place {
             source: Some(error.into()),
         };
         if !path.is_dir() {
-            DirBuilder::new().mode(0o700).recursive(true).create(path).map_err(unable)?;
+            match access {
+                Access::Owner => {
+                    DirBuilder::new().mode(0o700).recursive(true).create(path).map_err(unable)?
+                }
+                Access::Group => make_for_group(path).map_err(unable)?,
+            }
         }
         let dir = path.canonicalize().map_err(unable)?;
         let store = describe(&dir);
-        lmdb::check_private(&store, &dir)?;
-        Ok(Place { dir, store })
+        lmdb::check_private(&store, &dir, access)?;
+        Ok(Place { dir, store, access })
     }
 
     /// The directory of this boot's generation, made by whoever comes first.
@@ -117,24 +129,50 @@ impl Place {
             }
         }
         self.check_clock(&dir)?;
+        self.keep_from_ageing(&dir);
         Ok(dir)
+    }
+
+    /// An earlier version may have made the files, without the sticky bit. It knew no groups.
+    fn keep_from_ageing(&self, generation: &Path) {
+        if self.access == Access::Group {
+            return;
+        }
+        let inside = fs::read_dir(generation).into_iter().flatten().flatten().map(|entry| entry.path());
+        // The directory may have files in it that are not the store's.
+        let beside = [FENCE_FLOOR, CREATING].map(|name| self.dir.join(name));
+        for path in inside.chain(beside) {
+            // By path: a descriptor of a file, once closed, would end this process's record locks on it.
+            if let Ok(found) = fs::symlink_metadata(&path)
+                && found.is_file()
+                && found.mode() & 0o7777 == 0o600
+                && let Err(error) =
+                    fs::set_permissions(&path, Permissions::from_mode(self.access.file_mode()))
+            {
+                log::debug!("{}: {path:?} stays without the sticky bit: {error}", self.store);
+            }
+        }
     }
 
     fn create(&self, turn: &lmdb::Turn, dir: &Path) -> Result<()> {
         let staging = self.dir.join(format!("new-{}", std::process::id()));
         let io = |doing: &'static str| move |error| self.unable(doing, error);
-        DirBuilder::new().mode(0o700).create(&staging).map_err(io("creating a directory in it"))?;
-        write_file(&staging.join("clock"), &clock_offset()).map_err(io("writing a file in it"))?;
+        DirBuilder::new()
+            .mode(self.access.dir_mode())
+            .create(&staging)
+            .and_then(|()| self.access.settle_at(&staging))
+            .map_err(io("creating a directory in it"))?;
+        self.write_file(&staging.join("clock"), &clock_offset()).map_err(io("writing a file in it"))?;
         let (fence, limit) = self.reserve_fences()?;
         let ledger = Ledger { fence, limit, swept: Vec::new() };
-        turn.create(&self.store, &staging, Ledger::KEY, &ledger.encode())?;
+        turn.create(&self.store, &staging, self.access, (Ledger::KEY, &ledger.encode()))?;
         fs::rename(&staging, dir).map_err(io("renaming a directory in it"))
     }
 
     /// The fence to count from, and the one to stop at: a stretch that no earlier generation used and,
     /// once this has returned, no later one will.
     fn reserve_fences(&self) -> Result<(u64, u64)> {
-        let path = self.dir.join("fence-floor");
+        let path = self.dir.join(FENCE_FLOOR);
         let floor = match fs::read_to_string(&path) {
             Ok(text) => text.trim_end().parse().map_err(|_| Error::Internal {
                 what: format!(
@@ -161,9 +199,28 @@ impl Place {
     /// Replaces the file at `path` as one step that a power cut does not undo once it has returned.
     fn replace_synced(&self, path: &Path, content: &str) -> io::Result<()> {
         let next = path.with_extension("new");
-        write_file(&next, content)?;
+        self.write_file(&next, content)?;
         fs::rename(&next, path)?;
         File::open(&self.dir)?.sync_all()
+    }
+
+    /// Writes a file of ours anew, synced.
+    fn write_file(&self, path: &Path, content: &str) -> io::Result<()> {
+        let mut file = self.new_file(path)?;
+        file.write_all(content.as_bytes())?;
+        file.sync_all()
+    }
+
+    /// A file of ours in place of what a killed process, of another member of the group maybe, left.
+    fn new_file(&self, path: &Path) -> io::Result<File> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(self.access.file_mode()).open(path)?;
+        self.access.settle(&file)?;
+        Ok(file)
     }
 
     /// Leases are moments on the boot clock, which a time namespace may shift: processes that disagree
@@ -197,14 +254,7 @@ impl Place {
     /// One maker at a time. The lock ends with the process that holds it, and with the file returned.
     fn lock_creation(&self) -> Result<File> {
         let by = Deadline::after(CREATE_WAIT);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(self.dir.join("creating"))
-            .map_err(|error| self.unable("creating a file in it", error))?;
+        let file = self.open_creating(by).map_err(|error| self.unable("creating a file in it", error))?;
         loop {
             match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(file),
@@ -216,6 +266,37 @@ impl Place {
         }
     }
 
+    fn open_creating(&self, by: Deadline) -> io::Result<File> {
+        let path = self.dir.join(CREATING);
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        if self.access == Access::Owner {
+            return options.create(true).truncate(false).mode(self.access.file_mode()).open(path);
+        }
+        loop {
+            match options.open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !by.passed() => {}
+                opened => return opened,
+            }
+            // Complete under another name first: a process killed before the file has the group's rights
+            // would leave one that shuts the other members out. Another process may delete it at any moment,
+            // as left over.
+            let made = self.dir.join(format!("creating-{}", std::process::id()));
+            self.new_file(&made)?;
+            let linked = fs::hard_link(&made, &path);
+            let _ = fs::remove_file(&made);
+            match linked {
+                // Another process was faster, or has deleted it.
+                Err(error)
+                    if !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) =>
+                {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Deletes generations of earlier boots and half-made ones. The caller has the creation lock.
     fn remove_leftovers(&self, current: &str) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
@@ -223,17 +304,19 @@ impl Place {
             let name = entry.file_name();
             let Some(name) = name.to_str().filter(|name| *name != current) else { continue };
             let boot = name.strip_prefix("boot-").is_some_and(is_boot_id);
-            let half_made = name.strip_prefix("new-").is_some_and(|pid| pid.parse::<u32>().is_ok());
-            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_dir
-                && (boot || half_made)
-                && let Err(error) = fs::remove_dir_all(entry.path())
-            {
-                log::warn!(
-                    "{}: {:?} of an earlier boot cannot be deleted: {error}",
-                    self.store,
-                    entry.path()
-                );
+            let by_process = |prefix| name.strip_prefix(prefix).is_some_and(|pid| pid.parse::<u32>().is_ok());
+            let Ok(kind) = entry.file_type() else { continue };
+            let path = entry.path();
+            let removed = if kind.is_dir() && (boot || by_process("new-")) {
+                // An empty one may not have the group's rights yet, and then only this way is open.
+                fs::remove_dir(&path).or_else(|_| fs::remove_dir_all(&path))
+            } else if kind.is_file() && by_process("creating-") {
+                fs::remove_file(&path)
+            } else {
+                continue;
+            };
+            if let Err(error) = removed {
+                log::warn!("{}: {path:?}, which was left over, cannot be deleted: {error}", self.store);
             }
         }
     }
@@ -266,11 +349,25 @@ fn clock_offset() -> String {
     numbers.unwrap_or_else(|| "0 0".into())
 }
 
-/// Writes a file of ours anew, synced.
-fn write_file(path: &Path, content: &str) -> io::Result<()> {
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(content.as_bytes())?;
-    file.sync_all()
+/// Makes a directory that its group's members share. Its parent must be there.
+///
+/// It gets the group of the process, or of the parent where that has the set-group-ID bit.
+fn make_for_group(path: &Path) -> io::Result<()> {
+    let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    // Another member must not find it before it has the group's rights, so it is renamed when it has.
+    let mut staging = name.to_owned();
+    staging.push(format!(".new-{}", std::process::id()));
+    let staging = path.with_file_name(staging);
+    let _ = fs::remove_dir(&staging);
+    DirBuilder::new().mode(Access::Group.dir_mode()).create(&staging)?;
+    let made = Access::Group.settle_at(&staging).and_then(|()| fs::rename(&staging, path));
+    if made.is_err() {
+        let _ = fs::remove_dir(&staging);
+        if path.is_dir() {
+            return Ok(());
+        }
+    }
+    made
 }
 
 #[cfg(test)]
@@ -279,7 +376,7 @@ mod tests {
 
     fn place() -> (tempfile::TempDir, Place) {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::at(&dir.path().join("store")).unwrap();
+        let place = Place::at(&dir.path().join("store"), Access::Owner).unwrap();
         (dir, place)
     }
 
