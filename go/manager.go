@@ -90,8 +90,9 @@ func duration(key string, d time.Duration) Option {
 // "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
 // "aerospike://host:3000/namespace/setSuffix", with options as "?key=value&key=value".
 //
-// "embedded:/path?group=on" serves the users of the directory's group: a member can end the other
-// members' processes by SIGBUS, so they must trust each other.
+// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is refused
+// in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
+// member can end the other members' processes by SIGBUS, so they must trust each other.
 //
 // It creates nothing in the store: see [Manager.Initialize]. It blocks while an embedded store is opened,
 // for milliseconds; the others are first asked by the first call that needs it.

@@ -201,8 +201,9 @@ struct dlm_stats {
 /// "hbase://master1:16000,master2:16000/table" or "hbase+thrift://host:9090/table", with options as
 /// "?key=value&key=value". `options` may be NULL, and wins over the URI where both have a key.
 ///
-/// "embedded:/path?group=on" serves the users of the directory's group: a member can end the other
-/// members' processes by SIGBUS, so they must trust each other.
+/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is
+/// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
+/// member can end the other members' processes by SIGBUS, so they must trust each other.
 ///
 /// Creates nothing in the store, see dlm_manager_initialize(). Blocks while an embedded store is opened,
 /// for milliseconds; HBase is first asked by the first call that needs it. On DLM_OK the caller owns

@@ -39,7 +39,7 @@ pub struct Builder {
 impl Builder {
     /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path`, `hbase://master:16000/table`,
     /// `hbase+thrift://host:9090/table` or `aerospike://host:3000/namespace/setSuffix`, with options as
-    /// `?key=value&...`. Unless set: `embedded:`.
+    /// `?key=value&...`. Unless set: `embedded:`, a directory of this user: see `EmbeddedStore`.
     pub fn store_uri(mut self, uri: &str) -> Builder {
         self.uri = Some(uri.to_owned());
         self

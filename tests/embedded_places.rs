@@ -9,7 +9,7 @@ mod support {
 
 use std::env;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ use std::process::Command;
 use dlm::store::{EmbeddedStore, LockStore, Released};
 use dlm::{Code, Result};
 use support::embedded::{TTL, grant, name, open, soon};
-use support::role::{self, process, process_of};
+use support::role::{self, process_of};
 use support::skip::skipped;
 
 const NO_ROOT: &str = "only root can become another user";
@@ -28,9 +28,8 @@ const NO_ROOT: &str = "only root can become another user";
 fn role() {
     let Some((role, dir)) = role::asked() else { return };
     match role.as_str() {
-        "default in temp" => assert_eq!(open_default().unwrap().parent(), Some(dir.as_path())),
-        "default in run" => assert_eq!(open_default().unwrap(), dir.join("run/dlm")),
-        "default refused" => assert_eq!(open_default().unwrap_err().code(), Code::ConnectionError),
+        "default" => assert_eq!(open_default().unwrap().parent(), Some(Path::new("/var/tmp"))),
+        "default refused" => default_is_refused(),
         "be refused" => be_refused(&dir),
         "be served" => be_served(&dir),
         role => panic!("no role {role:?}"),
@@ -126,35 +125,59 @@ fn systemd_tmpfiles_leaves_a_store_alone_that_nobody_used_for_long() {
 
 #[test]
 fn the_default_place_is_the_users_own_and_never_one_that_someone_else_prepared() {
-    let dir = tempfile::tempdir().unwrap();
-    let ran = |role: &str, runtime_dir: Option<&Path>| {
-        let mut command = process(role, dir.path());
-        command.env("TMPDIR", dir.path()).env_remove("XDG_RUNTIME_DIR");
-        runtime_dir.map(|dir| command.env("XDG_RUNTIME_DIR", dir));
-        command.status().unwrap().success()
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    // A user of this process's own, so that tests that run at the same time do not meet.
+    let user = 1_100_000_000 + std::process::id();
+    let taken = Prepared(PathBuf::from(format!("/var/tmp/dlm-{user}")));
+    let (dir, binary) = binary_for_all();
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    own(&elsewhere, user);
+    let ran = |role: &str| {
+        let mut command = process_of(&binary, role, dir.path());
+        command.env("TMPDIR", &elsewhere).env("XDG_RUNTIME_DIR", &elsewhere).env("HOME", &elsewhere);
+        command.uid(user).gid(user).status().unwrap().success()
     };
-    let taken = dir.path().join(format!("dlm-{}", rustix::process::geteuid().as_raw()));
-    assert!(ran("default in temp", None));
-    assert_eq!(fs::metadata(&taken).unwrap().permissions().mode() & 0o7777, 0o700);
-    assert!(ran("default in temp", Some(Path::new("relative"))));
-    assert!(ran("default in temp", Some(&dir.path().join("missing"))));
-    let runtime_dir = dir.path().join("run");
-    fs::create_dir(&runtime_dir).unwrap();
-    assert!(ran("default in run", Some(&runtime_dir)));
-    fs::set_permissions(&taken, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(ran("default refused", None));
-    fs::remove_dir_all(&taken).unwrap();
-    std::os::unix::fs::symlink(&runtime_dir, &taken).unwrap();
-    assert!(ran("default refused", None));
-    fs::remove_file(&taken).unwrap();
-    fs::write(&taken, "").unwrap();
-    assert!(ran("default refused", None));
+    assert!(ran("default"));
+    let found = fs::metadata(&taken.0).unwrap();
+    assert_eq!((found.uid(), found.permissions().mode() & 0o7777), (user, 0o700));
+    fs::set_permissions(&taken.0, fs::Permissions::from_mode(0o770)).unwrap();
+    assert!(ran("default refused"), "its group may write it");
+    own(&taken.0, 65_534);
+    fs::set_permissions(&taken.0, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(ran("default refused"), "it is another user's");
+    taken.remove();
+    std::os::unix::fs::symlink(&elsewhere, &taken.0).unwrap();
+    assert!(ran("default refused"), "it is a link");
+    taken.remove();
+    fs::write(&taken.0, "").unwrap();
+    own(&taken.0, user);
+    assert!(ran("default refused"), "it is a file");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a second place was taken");
+    taken.remove();
+    assert!(ran("default"));
 }
 
-fn open_default() -> Result<PathBuf> {
-    let path = EmbeddedStore::default_path()?;
-    EmbeddedStore::open(&path)?;
-    Ok(path)
+/// What is at a path, gone at the end of the test.
+struct Prepared(PathBuf);
+
+impl Prepared {
+    fn remove(&self) {
+        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn own(path: &Path, user: u32) {
+    std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
 }
 
 /// A copy of this program that every user can run, in a directory of the test.
@@ -167,6 +190,18 @@ fn binary_for_all() -> (tempfile::TempDir, PathBuf) {
     let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
     assert!(copied.success());
     (dir, binary)
+}
+
+fn open_default() -> Result<PathBuf> {
+    let path = EmbeddedStore::default_path()?;
+    EmbeddedStore::open(&path)?;
+    Ok(path)
+}
+
+fn default_is_refused() {
+    let error = open_default().unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError);
+    assert!(error.to_string().contains("embedded:/path"), "{error}");
 }
 
 #[test]

@@ -125,6 +125,11 @@ pub(crate) enum Change<T> {
     Abandon(T),
 }
 
+/// Whether `dir` has all files of an environment. Opening it would make those that it lacks.
+pub(crate) fn has_files(dir: &Path) -> bool {
+    [GATE_FILE, LOCK_FILE, DATA_FILE].iter().all(|name| dir.join(name).is_file())
+}
+
 impl Turn {
     /// Waits for the threads that are opening or closing. In a forked child whose parent was forked in
     /// the middle of that, nobody finishes it: hence an end to the wait.
@@ -513,6 +518,11 @@ impl Reader<'_> {
     /// The value of `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
         self.records.get(self.txn, key)
+    }
+
+    /// The first record behind `key` in byte order.
+    pub(crate) fn after(&self, key: &[u8]) -> Result<Option<KeyValue<'_>>, Fault> {
+        self.records.get_greater_than(self.txn, key)
     }
 }
 

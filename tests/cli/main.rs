@@ -1,5 +1,6 @@
 //! The `dlm` command as a shell sees it: the built program, in processes of its own.
 
+mod default_store;
 mod demo;
 mod hbase;
 mod latch;

@@ -25,7 +25,7 @@ Exit status:
   cannot be executed, 127 if it is not found.
 
 Stores:
-  embedded:                           the processes of this machine and user (default)
+  embedded:                           the processes of this machine and user, in /var/tmp/dlm-<uid> (default)
   embedded:/path                      the same, in a directory of your choice; with ?group=on for the
                                       users of its group, who must trust each other
   hbase://master:16000/table          HBase, spoken to directly; make the table with `dlm init`

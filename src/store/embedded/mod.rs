@@ -5,6 +5,7 @@
 //! snapshots and wait for nobody. The record of a lock is deleted when it is freed, and all locks share
 //! one fence counter, so a lock that nobody holds leaves nothing behind.
 
+mod default_place;
 mod latches;
 mod place;
 mod record;
@@ -31,15 +32,22 @@ const SWEPT_AT_ONCE: usize = 2;
 /// A [`LockStore`] and [`LatchStore`] for the processes of one machine. URI: `embedded:`, `embedded:/path` or
 /// `embedded:/path?group=on`.
 ///
-/// * **Cleaning**: systemd-tmpfiles deletes files in `/tmp` and `/var/tmp` that were not used for some days,
-///   but none with the sticky bit, which every file of a store has. `tmpreaper` and `tmpwatch` do not respect
-///   that bit: exclude the directory from them.
+/// * **Place**: `embedded:` is the directory `/var/tmp/dlm-<uid>` of the effective user. No variable of the
+///   environment changes that, so a login shell, cron and units of one user exclude each other. There is no
+///   second place: where this one cannot be used, opening fails.
+/// * **Private `/var/tmp`**: processes with a `/var/tmp` of their own have a default store of their own. A
+///   unit with `PrivateTmp=` is refused. A container and `pam_namespace` are not noticed: give those an
+///   `embedded:/path` that all can see.
+/// * **Cleaning**: systemd-tmpfiles deletes files in `/var/tmp` that were not used for 30 days, but none with
+///   the sticky bit, which every file of a store has. `tmpreaper` and `tmpwatch` do not respect that bit:
+///   exclude `/var/tmp/dlm-*` from them. `RemoveIPC=` and a logout do not touch the store. It stays until
+///   somebody deletes it.
 /// * **Speed**: microseconds per operation; nothing is synced to disk. One writer at a time, machine-wide.
 /// * **Crashes**: a process may be killed at any moment; its locks are free when their leases end. A
 ///   restart of the machine ends every lease.
-/// * **Fences** come from one counter for all locks of the store, so each lock's rise. They do not go
-///   back over a restart of the machine while the directory is on a disk; where it is in memory (as
-///   `$XDG_RUNTIME_DIR` is) they go back over a restart if the wall clock does.
+/// * **Fences** come from one counter for all locks of the store, so each lock's rise. They do not go back
+///   over a restart of the machine while the directory is on a disk, as `/var/tmp` is on most machines; where
+///   it is in memory they go back over a restart if the wall clock does.
 /// * **Waiting**: calls that change something wait until other writers are done, at most until their
 ///   deadline, also when a writer was stopped in the middle. Reads wait for nobody, with one exception: a process
 ///   stopped within the tenth of a microsecond in which it enters itself as reader blocks readers until
@@ -105,13 +113,47 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// Where this user's processes meet when no path is given: `$XDG_RUNTIME_DIR/dlm` if that directory
-    /// is the user's, else `dlm-<uid>` in the directory for temporary files, which is made.
+    /// The directory of the default store of this user: `/var/tmp/dlm-<effective uid>`, which is made (mode
+    /// 0700) if it is missing. No variable of the environment decides.
     ///
     /// # Errors
-    /// CONNECTION_ERROR when that place cannot be made, or another user has made it first.
+    /// CONNECTION_ERROR when that directory cannot be made or is not this user's alone, when
+    /// `/var/tmp` is private to the unit of this process (`PrivateTmp=`), and while a process of an older
+    /// version holds a lock in one of the places where that version kept the default store:
+    /// `$XDG_RUNTIME_DIR/dlm`, `/run/user/<uid>/dlm`, `$TMPDIR/dlm-<uid>` and `/tmp/dlm-<uid>`. Its latches
+    /// are not looked at, and a lock that it takes later is not noticed, so upgrade all processes.
     pub fn default_path() -> Result<PathBuf> {
-        place::default_path()
+        default_place::path()
+    }
+
+    /// The lock whose lease ends last in the store at `place`, if one lasts, and its holder. Makes nothing,
+    /// and takes part as any reader does.
+    fn last_to_end(place: &Place) -> Result<Option<(String, Holder)>> {
+        let Some(generation) = place.present()? else { return Ok(None) };
+        let mut turn = Turn::take(&place.store)?;
+        let environment = turn.open(&place.store, &generation, place.access)?;
+        drop(turn);
+        let (store, dir) = (place.store.clone(), place.dir.clone());
+        let store = EmbeddedStore { environment, store, dir, access: place.access };
+        store.environment.read(Deadline::after(Duration::from_secs(1)), |reader| {
+            let now = Moment::now();
+            let mut last: Option<(String, Record)> = None;
+            let mut key = Ledger::KEY.to_vec();
+            while let Some((next, value)) = reader.after(&key)? {
+                key = next.to_vec();
+                if latches::is_key(next) {
+                    continue;
+                }
+                let lock = quoted(&String::from_utf8_lossy(next));
+                let Some(record) = Record::decode(value) else {
+                    return Ok(Err(store.unreadable(format!("lock {lock}"))));
+                };
+                if record.is_live(now) && last.as_ref().is_none_or(|(_, last)| last.ends < record.ends) {
+                    last = Some((lock, record));
+                }
+            }
+            Ok(Ok(last.map(|(lock, record)| (lock, record.holder()))))
+        })?
     }
 
     fn check(&self) -> Result<()> {
@@ -143,6 +185,10 @@ impl EmbeddedStore {
             Access::Group => format!("the users in group {}", id(MetadataExt::gid)),
         };
         let seen = format!("the processes of {users} on this machine that use {}", self.store);
+        if default_place::is_private_to_unit(&self.dir) {
+            let seen = format!("{seen}, within the unit of this process (PrivateTmp=)");
+            return Finding::warn("reach", seen, "use a directory outside of /tmp and /var/tmp");
+        }
         Finding::ok("reach", seen)
     }
 

@@ -25,7 +25,6 @@
 //! restart, even when the clock does, as long as `fence-floor` is kept. On a file system in memory it
 //! is not, and then fences rise over a restart only if the clock did.
 
-use std::env;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -63,37 +62,6 @@ pub(super) struct Place {
     pub(super) access: Access,
 }
 
-/// `$XDG_RUNTIME_DIR/dlm`, or `dlm-<uid>` in the directory for temporary files.
-pub(super) fn default_path() -> Result<PathBuf> {
-    let user = rustix::process::geteuid().as_raw();
-    if let Some(dir) = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-        // Under sudo it may be another user's, where we must not leave files of ours.
-        let ours = fs::metadata(&dir).is_ok_and(|found| found.is_dir() && found.uid() == user);
-        if dir.is_absolute() && ours {
-            return Ok(dir.join("dlm"));
-        }
-    }
-    let dir = env::temp_dir().join(format!("dlm-{user}"));
-    // Anyone may make files there: the name may be taken by someone who means harm.
-    let refused = |what: String, source| Error::Connection { store: describe(&dir), what, source };
-    match DirBuilder::new().mode(0o700).create(&dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(refused("the directory cannot be created".into(), Some(error.into())));
-        }
-        _ => {}
-    }
-    let found = fs::symlink_metadata(&dir)
-        .map_err(|error| refused("the directory cannot be looked at".into(), Some(error.into())))?;
-    if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        let what = format!(
-            "{dir:?} is not a directory that belongs to user {user} and only they may write: someone else \
-             made it; set XDG_RUNTIME_DIR or TMPDIR, or name a directory"
-        );
-        return Err(refused(what, None));
-    }
-    Ok(dir)
-}
-
 impl Place {
     /// The store in `path`, a directory that is made if it is missing.
     pub(super) fn at(path: &Path, access: Access) -> Result<Place> {
@@ -115,6 +83,25 @@ impl Place {
         let store = describe(&dir);
         lmdb::check_private(&store, &dir, access)?;
         Ok(Place { dir, store, access })
+    }
+
+    /// The store that may be in `dir`, of which nothing is made.
+    pub(super) fn found(dir: PathBuf) -> Place {
+        Place { store: describe(&dir), dir, access: Access::Owner }
+    }
+
+    /// The directory of this boot's generation, if there is one.
+    pub(super) fn present(&self) -> Result<Option<PathBuf>> {
+        let dir = self.dir.join(format!("boot-{}", self.boot_id()?));
+        if !dir.is_dir() {
+            return Ok(None);
+        }
+        self.check_clock(&dir)?;
+        if !lmdb::has_files(&dir) {
+            let what = format!("{dir:?} lacks some of its files");
+            return Err(Error::Connection { store: self.store.clone(), what, source: None });
+        }
+        Ok(Some(dir))
     }
 
     /// The directory of this boot's generation, made by whoever comes first.
@@ -330,7 +317,7 @@ impl Place {
     }
 }
 
-fn describe(path: &Path) -> String {
+pub(super) fn describe(path: &Path) -> String {
     format!("embedded:{}", path.to_string_lossy().escape_debug())
 }
 
