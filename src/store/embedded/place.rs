@@ -36,6 +36,7 @@ use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::io::Errno;
 
 use super::record::Ledger;
+use crate::boot;
 use crate::error::{Error, Result};
 use crate::ffi::lmdb::{self, Access};
 use crate::time::{self, Deadline};
@@ -50,8 +51,6 @@ const CREATE_WAIT: Duration = Duration::from_secs(10);
 
 const FENCE_FLOOR: &str = "fence-floor";
 const CREATING: &str = "creating";
-const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
-const CLOCK_OFFSETS_FILE: &str = "/proc/self/timens_offsets";
 
 /// The directory of one embedded store.
 #[derive(Debug)]
@@ -149,7 +148,7 @@ impl Place {
             .create(&staging)
             .and_then(|()| self.access.settle_at(&staging))
             .map_err(io("creating a directory in it"))?;
-        self.write_file(&staging.join("clock"), &clock_offset()).map_err(io("writing a file in it"))?;
+        self.write_file(&staging.join("clock"), &boot::clock_offset()).map_err(io("writing a file in it"))?;
         let (fence, limit) = self.reserve_fences()?;
         let ledger = Ledger { fence, limit, swept: Vec::new() };
         turn.create(&self.store, &staging, self.access, (Ledger::KEY, &ledger.encode()))?;
@@ -215,7 +214,7 @@ impl Place {
     fn check_clock(&self, generation: &Path) -> Result<()> {
         let theirs = fs::read_to_string(generation.join("clock"))
             .map_err(|error| self.unable("reading its clock file", error))?;
-        if theirs == clock_offset() {
+        if theirs == boot::clock_offset() {
             return Ok(());
         }
         Err(Error::Connection {
@@ -228,14 +227,12 @@ impl Place {
     }
 
     fn boot_id(&self) -> Result<String> {
-        let unable = |source| Error::Connection {
+        boot::id().map_err(|error| Error::Connection {
             store: self.store.clone(),
-            what: format!("{BOOT_ID_FILE} cannot be read, and leases must end with a restart of the machine"),
-            source,
-        };
-        let id = fs::read_to_string(BOOT_ID_FILE).map_err(|error| unable(Some(error.into())))?;
-        let id = id.trim_end();
-        if is_boot_id(id) { Ok(id.to_owned()) } else { Err(unable(None)) }
+            what: "the kernel's boot id cannot be read, and leases must end with a restart of the machine"
+                .into(),
+            source: Some(error.into()),
+        })
     }
 
     /// One maker at a time. The lock ends with the process that holds it, and with the file returned.
@@ -290,7 +287,7 @@ impl Place {
         for entry in entries.flatten() {
             let name = entry.file_name();
             let Some(name) = name.to_str().filter(|name| *name != current) else { continue };
-            let boot = name.strip_prefix("boot-").is_some_and(is_boot_id);
+            let boot = name.strip_prefix("boot-").is_some_and(boot::is_id);
             let by_process = |prefix| name.strip_prefix(prefix).is_some_and(|pid| pid.parse::<u32>().is_ok());
             let Ok(kind) = entry.file_type() else { continue };
             let path = entry.path();
@@ -319,21 +316,6 @@ impl Place {
 
 pub(super) fn describe(path: &Path) -> String {
     format!("embedded:{}", path.to_string_lossy().escape_debug())
-}
-
-/// 8-4-4-4-12 lower-case hexadecimal digits: nothing else may become part of a path.
-fn is_boot_id(id: &str) -> bool {
-    let groups: Vec<&str> = id.split('-').collect();
-    let hex = |group: &&str| group.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) && groups.iter().all(hex)
-}
-
-/// By how much this process's boot clock is shifted; kernels without time namespaces do not shift it.
-fn clock_offset() -> String {
-    let offsets = fs::read_to_string(CLOCK_OFFSETS_FILE).unwrap_or_default();
-    let line = offsets.lines().find(|line| line.starts_with("boottime"));
-    let numbers = line.map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" "));
-    numbers.unwrap_or_else(|| "0 0".into())
 }
 
 /// Makes a directory that its group's members share. Its parent must be there.
@@ -402,14 +384,5 @@ mod tests {
         assert!(!place.dir.join(old).exists() && !place.dir.join("new-4711").exists());
         assert!(kept.iter().all(|name| place.dir.join(name).join("locks").exists()));
         assert!(place.dir.join("new-4712").exists());
-    }
-
-    #[test]
-    fn only_a_boot_id_becomes_part_of_a_path() {
-        assert!(is_boot_id("01234567-89ab-cdef-0123-456789abcdef"));
-        for bad in ["", "..", "01234567-89ab-cdef-0123-456789abcde/", "01234567-89AB-cdef-0123-456789abcdef"]
-        {
-            assert!(!is_boot_id(bad), "{bad}");
-        }
     }
 }
