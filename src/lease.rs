@@ -238,8 +238,9 @@ impl Lease {
         self.renew_for(self.ttl())
     }
 
-    /// Lets the lease end `ttl` from now, which may be sooner than before. A store keeps the record
-    /// for the longest TTL that was asked for; releasing frees it at once all the same.
+    /// Lets the lease end `ttl` from now, which may be sooner than before. That is the end which
+    /// [`check`](Lease::check) knows. The store never shortens a record: after a shorter renewal the lock
+    /// stays taken for the longer time that was asked for before. A release frees it at once.
     ///
     /// # Errors
     /// As [`renew`](Lease::renew), and INVALID_ARGUMENT for a TTL that is not allowed.

@@ -73,6 +73,29 @@ fn a_fence_that_a_server_has_forgotten_is_not_given_out_again() {
     assert!(lock.try_acquire().unwrap().fence() > before);
 }
 
+/// No renewal shortens what stands, and for ever is the longest.
+#[test]
+fn a_record_that_an_operator_let_last_for_ever_is_given_no_end_by_a_renewal() {
+    let Some(place) = aerospike_or_skip() else { return };
+    let client = format!("for-ever-{}", std::process::id());
+    let manager = LockManager::builder().store_uri(&place.uri()).client(&client).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let lease = lock.try_acquire().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let policy = ::aerospike::ClientPolicy::default();
+        let raw = ::aerospike::Client::new(&policy, &place.address.to_string()).await.unwrap();
+        let name = ::aerospike::Value::from(format!("{client}#a"));
+        let key = ::aerospike::Key::new(place.namespace, "XDC#tests", name).unwrap();
+        let expiration = ::aerospike::Expiration::Never;
+        let policy = ::aerospike::WritePolicy { expiration, ..::aerospike::WritePolicy::default() };
+        raw.touch(&policy, &key).await.unwrap();
+    });
+    lease.renew().unwrap();
+    assert_eq!(lock.inspect().unwrap().holder.expect("it is held").remaining, None);
+    assert!(lease.release().unwrap());
+}
+
 /// A farm that is too long for a bin's name, and a namespace that is not there.
 #[test]
 fn what_aerospike_cannot_do_is_said_with_what_it_could() {

@@ -163,7 +163,9 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// Lets the lease end `ttl` from now, if `proof` still holds the lock. The answer is the proof to
     /// use from now on, and `None` when it does not hold the lock any more.
     ///
-    /// A store may keep a lease for longer than was asked, never shorter.
+    /// A store may keep a lease for longer than was asked, never shorter. No request shortens what stands:
+    /// where the record lasts longer than `ttl` already, it goes on lasting as long, and the answer is a
+    /// success. That holds also for a request that arrives late, behind one for a longer `ttl`.
     fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>>;
 
     /// Frees the lock if `proof` holds it; leaves whoever else holds it alone. Repeating a release that

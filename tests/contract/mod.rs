@@ -241,6 +241,7 @@ macro_rules! contract {
             a_renewed_lease_outlives_its_first_ttl_and_leaves_nothing_behind,
             a_lease_that_ran_out_cannot_be_renewed,
             a_shorter_renewal_never_frees_the_lock_too_soon_nor_brings_it_back,
+            a_shorter_renewal_never_shortens_what_stands,
             locks_of_odd_names_are_as_good_as_others,
             one_lock_does_not_touch_another,
             what_is_told_about_a_lock_is_true,

@@ -204,6 +204,22 @@ pub(crate) fn a_shorter_renewal_never_frees_the_lock_too_soon_nor_brings_it_back
     });
 }
 
+pub(crate) fn a_shorter_renewal_never_shortens_what_stands(site: &Site) {
+    patiently(|short| {
+        let (store, name) = (site.store(), site.name(&format!("long {short:?}")));
+        let grant = take(&*store, &name, 10 * LONG);
+        let proof = store.renew(&name, &grant.proof, short, soon()).unwrap().expect("ours for ten minutes");
+        // What was asked for later and for as long is over.
+        let beside = site.name(&format!("short {short:?}"));
+        take_briefly(&*store, &beside, short)?;
+        super::until("the short lease ends", || store.holder(&beside, soon()).unwrap().is_none());
+        assert!(store.holder(&name, soon()).unwrap().is_some(), "the shorter renewal shortened the lease");
+        assert!(matches!(attempt(&*site.store(), &name, LONG).unwrap(), Acquired::Held(_)));
+        assert_eq!(store.release(&name, &proof, soon()).unwrap(), Released::Freed);
+        Some(())
+    });
+}
+
 pub(crate) fn locks_of_odd_names_are_as_good_as_others(site: &Site) {
     let store = site.store();
     let longest = ["x".repeat(1024), "é".repeat(512), format!("{}y", "x".repeat(1023))];

@@ -31,6 +31,8 @@ pub(crate) const SHORT: Duration = Duration::from_millis(700);
 /// Time-out of those who shall look in vain until it is over, and of those who shall first succeed: no
 /// call that is answered takes so long.
 pub(crate) const BLIND: Duration = Duration::from_secs(2);
+/// A lease that ends while the test waits, in whole seconds: some stores know no others.
+const BRIEF: Duration = Duration::from_secs(2);
 
 /// A kind of store, and its words for what travels.
 pub(crate) struct Store {
@@ -325,6 +327,55 @@ pub(crate) fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and
     }
 }
 
+/// The holder goes on by the end that it knows. The record must not be gone before.
+pub(crate) fn a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok(site: &Site<'_>) {
+    let Some(stage) = site.stage(BLIND) else { return };
+    let [request, question] = site.store.renew;
+    let lease = stage.ours.try_acquire_with_ttl(BRIEF * 4).unwrap();
+    let ends = lease.ends();
+    stage.proxy.next(request, Fault::LoseReply);
+    stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
+    assert_eq!(code(lease.renew_for(BRIEF)), Code::InDoubt);
+    assert!(stage.proxy.hits() > 1, "{} faults", stage.proxy.hits());
+    assert_eq!(lease.ends(), ends, "a doubtful renewal leaves the lease as it was");
+    until("the record goes", || {
+        let held = stage.theirs.inspect().unwrap().holder.is_some();
+        // Asked for after the store was.
+        let certain = lease.check().is_ok();
+        assert!(held || !certain, "the record is gone, and check() is Ok for {:?} more", lease.remaining());
+        !held
+    });
+}
+
+/// The request of a renewal hangs somewhere, and arrives when another one has been answered.
+pub(crate) fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(site: &Site<'_>) {
+    let Some(stage) = site.stage(BLIND) else { return };
+    for (round, breaks) in [false, true].into_iter().enumerate() {
+        let lease = stage.ours.try_acquire().unwrap();
+        let (gate, hits) = (Arc::new(Gate::default()), stage.proxy.hits());
+        if breaks {
+            // Asked for again at once, and answered.
+            stage.proxy.next(site.store.renew[0], Fault::KeepAndBreak(Arc::clone(&gate)));
+            lease.renew_for(BRIEF).unwrap();
+        } else {
+            stage.proxy.later(site.store.renew[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
+            assert_eq!(code(lease.renew_for(BRIEF)), Code::InDoubt);
+            stage.proxy.heal();
+        }
+        lease.renew_for(TTL).unwrap();
+        assert!(stage.proxy.hits() > hits, "nothing was kept back");
+        stage.let_late_ones_in(&gate);
+        // Taken later than the late request was carried out, and for as long.
+        let beside = stage.manager.lock(&format!("beside-{round}"), Level::Xdc).unwrap();
+        let brief = beside.try_acquire_with_ttl(BRIEF);
+        until("the short lease ends", || beside.inspect().unwrap().holder.is_none());
+        drop(brief);
+        stage.assert_held(&lease);
+        assert!(lease.release().unwrap());
+        stage.assert_free();
+    }
+}
+
 /// Servers go on with requests whose client has gone.
 pub(crate) fn an_acquire_that_arrives_after_its_deadline_is_in_doubt_and_is_freed_in_the_background(
     site: &Site<'_>,
@@ -593,6 +644,8 @@ macro_rules! loss_suite {
             a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then,
             a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last,
             a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_release,
+            a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok,
+            a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one,
             an_acquire_that_arrives_after_its_deadline_is_in_doubt_and_is_freed_in_the_background,
             a_request_that_arrives_after_the_lock_was_used_and_released_is_freed_in_the_background,
             a_request_that_arrives_while_its_sender_holds_the_lock_does_no_harm,

@@ -67,7 +67,8 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
 }
 
 /// Lets the lease end `ttl_ms` from now (DLM_DEFAULT: for as long as it was last granted). Blocks for one
-/// call to the store, for no longer than the lease has left.
+/// call to the store, for no longer than the lease has left. After a shorter TTL than before the lock stays
+/// taken for the longer time, unless it is released.
 ///
 /// DLM_LEASE_LOST when it had run out or another holds the lock: it is over. After any other failure the
 /// lease ends when it would have: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED,

@@ -72,6 +72,13 @@ pub(super) enum Exists {
 /// What a record that is there must look like for the change to happen.
 pub(super) enum When<'a> {
     Is(&'a str, &'a [u8]),
+    /// As `Is`, and the record has at the most `left_s` seconds left, so that giving it as many does not
+    /// make its life shorter.
+    IsNoLonger {
+        bin: &'a str,
+        bytes: &'a [u8],
+        left_s: u32,
+    },
     Lacks(&'a str),
     /// The bin `has` is there, and the map in the bin `map` has no such `key`.
     LacksKey {
@@ -416,6 +423,13 @@ fn write_policy(write: &Write<'_>, left_ms: u32) -> WritePolicy {
 fn filter(when: &When<'_>) -> Expression {
     match when {
         When::Is(bin, bytes) => exp::eq(exp::blob_bin(*bin), exp::blob_val(bytes.to_vec())),
+        When::IsNoLonger { bin, bytes, left_s } => exp::and(vec![
+            filter(&When::Is(bin, bytes)),
+            // Whole seconds by the clock that the write will count from: equal ones give the end that
+            // stands already. Below zero is a record that never expires.
+            exp::ge(exp::ttl(), exp::int_val(0)),
+            exp::le(exp::ttl(), exp::int_val(i64::from(*left_s))),
+        ]),
         When::Lacks(bin) => exp::not(exp::bin_exists(*bin)),
         When::LacksKey { has, map, key } => {
             let key = match key {

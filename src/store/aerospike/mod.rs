@@ -3,7 +3,7 @@
 //! ```text
 //! acquire   create the lock's record, with a TTL       refused where there is one
 //!           fence = max(fence + 1, the clock)          in a record of its own
-//! renew     update if the token in it is ours          with a new TTL
+//! renew     update if the token in it is ours          with a new TTL, if that is no shorter
 //! release   delete if the token in it is ours
 //! ```
 //!
@@ -126,19 +126,24 @@ impl LockStore for AerospikeStore {
     fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, by: Deadline) -> Result<Option<Proof>> {
         let (place, token) = (LockPlace::of(name, &self.suffix)?, own_token(proof)?);
         let updated = place.updated_bin();
-        let steps = [Change::Put(&updated, Datum::Int(wall_ms() as i64))];
-        let write = Write {
-            spot: &place.lock,
-            exists: Exists::Must,
-            when: Some(When::Is(TOKEN, token.as_bytes())),
-            steps: &steps,
-            ttl_s: whole_seconds(ttl),
-        };
+        let (steps, ttl_s) = ([Change::Put(&updated, Datum::Int(wall_ms() as i64))], whole_seconds(ttl));
+        // A request that comes late must not undo a longer renewal that came before it.
+        let when = When::IsNoLonger { bin: TOKEN, bytes: token.as_bytes(), left_s: ttl_s };
+        let (spot, exists) = (&place.lock, Exists::Must);
+        let write = Write { spot, exists, when: Some(when), steps: &steps, ttl_s };
         let mut doubt = Doubt::none(by);
         for _ in 0..ROUNDS {
             match doubt.ask(|| self.client.write(&write, by)) {
                 Ok(Written::Done(_)) => return Ok(Some(proof.clone())),
-                Ok(Written::Missing | Written::Refused) => return Ok(None),
+                Ok(Written::Missing) => return Ok(None),
+                // Another's, or ours with more time left than was asked for.
+                Ok(Written::Refused) => {
+                    let found = doubt.ask(|| self.client.read(spot, &[TOKEN], by));
+                    let found = found.map_err(|error| doubt.or(error))?;
+                    let ours =
+                        found.is_some_and(|found| found.bytes(TOKEN) == Some(token.as_bytes().as_slice()));
+                    return Ok(ours.then(|| proof.clone()));
+                }
                 // Asking again for a renewal that may still be under way does no harm: both are
                 // conditional on our token, and the lease counts from before the first.
                 Err(error) => doubt.go_on(error)?,
