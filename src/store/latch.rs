@@ -137,7 +137,8 @@ pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
     /// many are not hidden.
     ///
     /// # Errors
-    /// NOT_FOUND when the farm has no count: nothing is created.
+    /// NOT_FOUND when the farm has no count: nothing is created, and this step had no effect. Where a reply was
+    /// lost and the latch is gone by then, a store that cannot tell answers IN_DOUBT.
     fn step(&self, step: &Step<'_>) -> Result<Stepped>;
 
     /// The counts of many latches, in their order, in as few requests as the store can: level DC the

@@ -51,13 +51,16 @@ pub(super) enum Datum {
     Other,
 }
 
+/// As a [`Write::ttl_s`]: the record lives for as long as it would have.
+pub(super) const TTL_KEPT: u32 = u32::MAX - 1;
+
 /// One change of a record: all of it or nothing.
 pub(super) struct Write<'a> {
     pub(super) spot: &'a Spot,
     pub(super) exists: Exists,
     pub(super) when: Option<When<'a>>,
     pub(super) steps: &'a [Change<'a>],
-    /// The record's whole life from now on.
+    /// The record's whole life from now on, or [`TTL_KEPT`].
     pub(super) ttl_s: u32,
 }
 
@@ -80,9 +83,16 @@ pub(super) enum When<'a> {
         left_s: u32,
     },
     Lacks(&'a str),
-    /// The bin `has` is there, and the map in the bin `map` has no such `key`.
+    /// The bin `has` is there, and the bin `lacks` is not.
+    HasLacks {
+        has: &'a str,
+        lacks: &'a str,
+    },
+    /// The bin `has` is there, the bin `is` holds these bytes, and the map in the bin `map` has no such
+    /// `key`.
     LacksKey {
         has: &'a str,
+        is: (&'a str, &'a [u8]),
         map: &'a str,
         key: &'a Datum,
     },
@@ -415,7 +425,10 @@ fn write_policy(write: &Write<'_>, left_ms: u32) -> WritePolicy {
             Exists::May => RecordExistsAction::Update,
         },
         commit_level: CommitLevel::CommitAll,
-        expiration: Expiration::Seconds(write.ttl_s),
+        expiration: match write.ttl_s {
+            TTL_KEPT => Expiration::DontUpdate,
+            seconds => Expiration::Seconds(seconds),
+        },
         ..WritePolicy::default()
     }
 }
@@ -431,7 +444,8 @@ fn filter(when: &When<'_>) -> Expression {
             exp::le(exp::ttl(), exp::int_val(i64::from(*left_s))),
         ]),
         When::Lacks(bin) => exp::not(exp::bin_exists(*bin)),
-        When::LacksKey { has, map, key } => {
+        When::HasLacks { has, lacks } => exp::and(vec![exp::bin_exists(*has), filter(&When::Lacks(lacks))]),
+        When::LacksKey { has, is: (marked, mark), map, key } => {
             let key = match key {
                 Datum::Text(text) => exp::string_val(text.as_str()),
                 Datum::Bytes(bytes) => exp::blob_val(bytes.clone()),
@@ -441,7 +455,7 @@ fn filter(when: &When<'_>) -> Expression {
             let found =
                 aerospike::expressions::maps::get_by_key(MapReturnType::COUNT, ExpType::Int, key, bin, &[]);
             let lacks = exp::or(vec![exp::not(exp::bin_exists(*map)), exp::eq(found, exp::int_val(0))]);
-            exp::and(vec![exp::bin_exists(*has), lacks])
+            exp::and(vec![exp::bin_exists(*has), filter(&When::Is(marked, mark)), lacks])
         }
     }
 }

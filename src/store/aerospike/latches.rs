@@ -1,15 +1,21 @@
 //! Latches: a record each, every change one conditional request.
 //!
 //! ```text
-//! create   unless the farm has a count    count, an empty list of steps, who is expected
+//! create   unless the farm has a count    count, an empty list of steps, who is expected, its making
 //! step     if the farm has a count,       count + 1 or - 1, the step is noted,
-//!          and not noted this step           earlier steps of ours are forgotten
+//!          of the making that was read,      earlier steps of ours are forgotten
+//!          and not noted this step
 //! ```
 //!
 //! * A step is noted under a number of its own, or under the participant's name, in the same change
 //!   that counts it: a request that is sent again, or comes late, finds the note and changes nothing.
 //! * A step that was answered is forgotten by the next one of this process. One whose answer was lost
 //!   is noted for as long as the latch lives: its first request may still be on its way.
+//! * The notes go with the latch. So each making of a count has random bytes of its own, which every step
+//!   names: one that comes late does not count in a latch that was made anew under the same name. A count
+//!   that has none (from Java, or an older version) is given some before its first step.
+//! * For the same reason a step of which an answer was lost, and whose latch is then not there or of another
+//!   making, is IN_DOUBT: it may have counted before the latch went.
 //! * Every change gives the record its whole TTL again. The record is one for all farms, so farms that
 //!   use one latch should give it one TTL.
 
@@ -19,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::client::{Change, Datum, Exists, Found, When, Write, Written};
+use super::client::{Change, Datum, Exists, Found, TTL_KEPT, When, Write, Written};
 use super::place::{LatchPlace, is_count, whole_seconds};
 use super::{AerospikeStore, ROUNDS};
 use crate::error::{Error, Result};
@@ -30,7 +36,8 @@ use crate::time::Deadline;
 
 /// Steps of one latch that are forgotten with one change.
 const FORGOTTEN_AT_ONCE: usize = 32;
-/// Latches whose last steps are remembered to be forgotten. Beyond, a few notes stay in the records.
+/// Latches whose last steps are remembered to be forgotten, and whose makings are known. Beyond, a few notes
+/// stay in the records, and makings are read again.
 const REMEMBERED: usize = 4096;
 
 /// The steps that this process has taken.
@@ -41,6 +48,8 @@ pub(super) struct Steps {
     next: AtomicU64,
     /// Answered, and still noted in the latch's record: by its key and the bin of the notes.
     answered: Mutex<HashMap<(String, String), Vec<Datum>>>,
+    /// The makings that were read or written last, by the same. An old one is refused by the server.
+    makings: Mutex<HashMap<(String, String), Vec<u8>>>,
 }
 
 impl Steps {
@@ -81,6 +90,18 @@ impl Steps {
         }
         answered.entry(key(place)).or_default().push(step);
     }
+
+    fn making(&self, place: &LatchPlace) -> Option<Vec<u8>> {
+        self.makings.lock().get(&key(place)).cloned()
+    }
+
+    fn made(&self, place: &LatchPlace, making: &[u8]) {
+        let mut makings = self.makings.lock();
+        if makings.len() >= REMEMBERED {
+            makings.clear();
+        }
+        makings.insert(key(place), making.to_vec());
+    }
 }
 
 fn key(place: &LatchPlace) -> (String, String) {
@@ -99,23 +120,27 @@ impl LatchStore for AerospikeStore {
         let made = self.steps.draw()?;
         let mut due: Vec<_> = new.roster.iter().cloned().map(Datum::Text).collect();
         due.sort_by(|a, b| text(a).cmp(&text(b)));
-        let steps = [
-            Change::Put(&place.count, Datum::Int(new.count)),
-            Change::Put(&place.steps, Datum::Map(vec![(made.clone(), Datum::Int(0))])),
-            Change::Put(&place.due, Datum::List(due)),
-        ];
-        let write = Write {
-            spot: &place.spot,
-            exists: Exists::May,
-            when: Some(When::Lacks(&place.count)),
-            steps: &steps,
-            ttl_s: whole_seconds(new.ttl),
-        };
         let mut doubt = Doubt::none(new.by);
         for _ in 0..ROUNDS {
+            // Of each request: one that comes late is another making.
+            let making = OwnerToken::draw()?;
+            let steps = [
+                Change::Put(&place.count, Datum::Int(new.count)),
+                Change::Put(&place.steps, Datum::Map(vec![(made.clone(), Datum::Int(0))])),
+                Change::Put(&place.due, Datum::List(due.clone())),
+                Change::Put(&place.made, Datum::Bytes(making.as_bytes().to_vec())),
+            ];
+            let write = Write {
+                spot: &place.spot,
+                exists: Exists::May,
+                when: Some(When::Lacks(&place.count)),
+                steps: &steps,
+                ttl_s: whole_seconds(new.ttl),
+            };
             match doubt.ask(|| self.client.write(&write, new.by)) {
                 Ok(Written::Done(_)) => {
                     if !doubt.is_open() {
+                        self.steps.made(&place, making.as_bytes());
                         self.steps.answered(&place, made);
                     }
                     return Ok(true);
@@ -156,11 +181,16 @@ impl LatchStore for AerospikeStore {
             steps.push(Change::MapDrop(&place.steps, forget.clone()));
         }
         steps.push(Change::Tell(&place.count));
-        let when = When::LacksKey { has: &place.count, map: &place.steps, key: &noted };
         let (exists, ttl_s) = (Exists::Must, whole_seconds(step.ttl));
-        let write = Write { spot: &place.spot, exists, when: Some(when), steps: &steps, ttl_s };
+        let mut making = match self.steps.making(&place) {
+            Some(making) => making,
+            None => self.making(step, &place)?,
+        };
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
+            let (has, is) = (place.count.as_str(), (place.made.as_str(), making.as_slice()));
+            let when = When::LacksKey { has, is, map: &place.steps, key: &noted };
+            let write = Write { spot: &place.spot, exists, when: Some(when), steps: &steps, ttl_s };
             match doubt.ask(|| self.client.write(&write, step.by)) {
                 Ok(Written::Done(count)) => {
                     self.steps.forgotten(&place, &forget);
@@ -169,19 +199,27 @@ impl LatchStore for AerospikeStore {
                     }
                     return Ok(Stepped::Counted(count));
                 }
-                Ok(Written::Missing) => return Err(not_found(step.name)),
+                Ok(Written::Missing) => return Err(gone(&mut doubt, step.name)),
                 Ok(Written::Refused) => {
-                    let bins = [place.count.as_str(), &place.steps];
+                    let bins = [place.count.as_str(), &place.steps, &place.made];
                     let found = doubt.ask(|| self.client.read(&place.spot, &bins, step.by));
                     let found = found.map_err(|error| doubt.or(error))?;
                     let Some(found) = found.filter(|found| found.int(&place.count).is_some()) else {
-                        return Err(not_found(step.name));
+                        return Err(gone(&mut doubt, step.name));
                     };
-                    match note(&found, &place, &noted) {
-                        Some(there) if *there == note_of => return Ok(Stepped::Counted(None)),
-                        Some(_) => return Ok(Stepped::Already),
-                        // Made anew between the two requests.
-                        None => {}
+                    let there = note(&found, &place, &noted);
+                    if there == Some(&note_of) {
+                        return Ok(Stepped::Counted(None));
+                    }
+                    if found.bytes(&place.made) == Some(&making) {
+                        if there.is_some() {
+                            return Ok(Stepped::Already);
+                        }
+                    } else if doubt.is_open() {
+                        // It may have counted in the making before.
+                        return Err(gone(&mut doubt, step.name));
+                    } else {
+                        making = self.making(step, &place)?;
                     }
                 }
                 // Sent again under the same number it counts once, whichever comes first.
@@ -238,6 +276,51 @@ impl LatchStore for AerospikeStore {
     }
 }
 
+impl AerospikeStore {
+    /// The making of the count that is there now: read, or given to one that has none. Nothing of the step is
+    /// under way, so that no failure here is a doubt about it.
+    fn making(&self, step: &Step<'_>, place: &LatchPlace) -> Result<Vec<u8>> {
+        let mut doubt = Doubt::none(step.by);
+        for _ in 0..ROUNDS {
+            let found = self.client.read(&place.spot, &[&place.count, &place.made], step.by)?;
+            let Some(found) = found.filter(|found| found.int(&place.count).is_some()) else {
+                return Err(not_found(step.name));
+            };
+            if let Some(making) = found.bytes(&place.made) {
+                self.steps.made(place, making);
+                return Ok(making.to_vec());
+            }
+            let drawn = OwnerToken::draw()?;
+            // In a later latch of the name this does no harm either.
+            let write = Write {
+                spot: &place.spot,
+                exists: Exists::Must,
+                when: Some(When::HasLacks { has: &place.count, lacks: &place.made }),
+                steps: &[Change::Put(&place.made, Datum::Bytes(drawn.as_bytes().to_vec()))],
+                ttl_s: TTL_KEPT,
+            };
+            if let Err(error) = self.client.write(&write, step.by)
+                && let Err(error) = doubt.go_on(error)
+            {
+                return Err(self.not_counted(step.name, error));
+            }
+        }
+        Err(self.not_counted(step.name, restless(step.name)))
+    }
+
+    /// `error`, of a step that was not sent yet.
+    fn not_counted(&self, name: &LatchName, error: Error) -> Error {
+        if !error.is_in_doubt() {
+            return error;
+        }
+        Error::RetriesExhausted {
+            store: self.client.place().to_owned(),
+            what: format!("latch {name} was not counted: what it was made with could not be read"),
+            source: Some(error.into()),
+        }
+    }
+}
+
 /// What is noted under `key` among the farm's steps.
 fn note<'a>(found: &'a Found, place: &LatchPlace, key: &Datum) -> Option<&'a Datum> {
     match found.bin(&place.steps) {
@@ -264,6 +347,17 @@ fn text(datum: &Datum) -> Option<&str> {
 
 fn not_found(name: &LatchName) -> Error {
     Error::NotFound { name: name.to_string() }
+}
+
+/// The latch that was to be counted is not there. Where an answer was lost, the step may have counted before
+/// it went.
+fn gone(doubt: &mut Doubt, name: &LatchName) -> Error {
+    if !doubt.is_open() {
+        return not_found(name);
+    }
+    let lost = doubt.or(not_found(name));
+    let what = format!("a step of latch {name} was not answered, and by now the latch is gone or made anew");
+    Error::InDoubt { what, source: Some(lost.into()) }
 }
 
 fn restless(name: &LatchName) -> Error {

@@ -80,6 +80,9 @@ pub(super) struct LatchPlace {
     pub(super) steps: String,
     /// A list of those who are expected by name.
     pub(super) due: String,
+    /// Random bytes of each making: no step for one counts in another of the same name. Missing where the
+    /// count was made by Java, or by this library before it wrote them.
+    pub(super) made: String,
 }
 
 impl LatchPlace {
@@ -95,6 +98,7 @@ impl LatchPlace {
             count: format!("count#{farm}"),
             steps: format!("steps#{farm}"),
             due: format!("due#{farm}"),
+            made: format!("made#{farm}"),
         })
     }
 }
@@ -163,7 +167,8 @@ mod tests {
         let latch = LatchPlace::of(&latch, "test").unwrap();
         assert_eq!(latch.spot, Spot { set: "D_LTCH#test".into(), key: "D_LTCH#CLIENT_ID#LATCH".into() });
         assert_eq!(latch.count, "count#FA1");
-        assert!(is_count(&latch.count) && !is_count(&latch.steps) && !is_count(&latch.due));
+        assert!(is_count(&latch.count));
+        assert!([&latch.steps, &latch.due, &latch.made].iter().all(|bin| !is_count(bin)));
     }
 
     #[test]
@@ -175,7 +180,11 @@ mod tests {
         let latch = LatchName::new("c", &farm, "l", NamePolicy::Strict).unwrap();
         let latch = LatchPlace::of(&latch, &suffix).unwrap();
         assert!(latch.spot.set.len() <= SET_BYTES_MAX);
-        assert!([&latch.count, &latch.steps, &latch.due].iter().all(|bin| bin.len() <= BIN_BYTES_MAX));
+        assert!(
+            [&latch.count, &latch.steps, &latch.due, &latch.made]
+                .iter()
+                .all(|bin| bin.len() <= BIN_BYTES_MAX)
+        );
 
         let error = LockPlace::of(&lock(Level::Dc, Some(&format!("{farm}f"))), "s").unwrap_err();
         assert!(error.to_string().contains("at most 9 bytes"), "{error}");
