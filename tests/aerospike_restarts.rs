@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Error, Fence, Level, Lock, LockManager, Moment};
-use support::aerospike::{IN_MEMORY, Server, own_cluster_or_skip, own_server_or_skip};
+use dlm::{Code, Error, Fence, Finding, Grade, Lease, Level, Lock, LockManager, Moment};
+use support::aerospike::{
+    DIRECTORY, IN_MEMORY, Server, info, own_cluster_or_skip, own_server_or_skip, wait_joined,
+};
 use support::patience::{LONG, until};
 
 /// No lease of these tests ends by itself unless it is said.
@@ -114,21 +116,18 @@ fn servers_that_restart_under_contention_never_give_out_a_fence_twice() {
     assert!(lock(&server, "contention").acquire().unwrap().release().unwrap());
 }
 
-fn on_disk(size: &str) -> String {
-    let file = std::env::temp_dir().join(format!("dlm-aerospike-{}-{size}", std::process::id()));
+/// A namespace on a disk, with so many copies of a record.
+fn on_disk(copies: usize) -> String {
     format!(
-        "replication-factor 1\nnsup-period 1\nstorage-engine device {{\nfile {}\nfilesize {size}\n}}\n",
-        file.display()
+        "replication-factor {copies}\nnsup-period 1\nstorage-engine device {{\n\
+         file {DIRECTORY}/records\nfilesize 512M\n}}\n"
     )
 }
 
 /// A deleted record may come back from the disk, until it expires; a fence must not fall back.
 #[test]
 fn a_lock_on_a_disk_outlives_its_server_and_a_released_one_is_free_after_its_ttl_at_the_latest() {
-    const SIZE: &str = "512M";
-    let namespace = on_disk(SIZE);
-    let Some(mut server) = own_server_or_skip(&namespace) else { return };
-    let file = std::env::temp_dir().join(format!("dlm-aerospike-{}-{SIZE}", std::process::id()));
+    let Some(mut server) = own_server_or_skip(&on_disk(1)) else { return };
     let ours = lock(&server, "disk");
     let held = ours.try_acquire().unwrap();
     let (other, ttl) = (lock(&server, "released"), Duration::from_secs(3));
@@ -144,8 +143,6 @@ fn a_lock_on_a_disk_outlives_its_server_and_a_released_one_is_free_after_its_ttl
     let next = other.acquire().unwrap();
     assert!(next.fence() > first);
     assert!(next.release().unwrap());
-    drop(server);
-    let _ = std::fs::remove_file(file);
 }
 
 /// Requests lie in the sockets of a stopped server, and are carried out when it goes on.
@@ -195,5 +192,161 @@ fn a_node_that_dies_takes_no_lock_with_it_and_no_call_fails_over_it() {
         assert!(lease.release().unwrap());
         let next = lock(&theirs, number).try_acquire().unwrap();
         assert!(next.fence() > lease.fence(), "{:?} after {:?}", next.fence(), lease.fence());
+    }
+}
+
+/// What `dlm doctor` says about `topic` of the store at `uri`.
+fn finding(uri: &str, topic: &str) -> Finding {
+    let found = LockManager::open(&format!("{uri}?client=doctor")).unwrap().examine().unwrap();
+    found.into_iter().find(|finding| finding.topic == topic).expect(topic)
+}
+
+/// What an operator changes while the server runs.
+fn set(server: &Server, setting: &str) {
+    let change = format!("set-config:context=namespace;namespace=test;{setting}");
+    assert_eq!(info(server.place().address, &change).unwrap(), "ok", "{setting}");
+}
+
+/// A crash of a server right after it granted a lock: what it writes to its disk is behind by up to
+/// `flush-max-ms`, a second. The grant may be forgotten, and then no two act on one fence.
+#[test]
+fn a_grant_that_a_server_had_not_written_when_it_crashed_is_forgotten_and_fences_rise_over_it() {
+    const ROUNDS: usize = 4;
+    let Some(mut server) = own_server_or_skip(&on_disk(1)) else { return };
+    let durability = finding(&server.place().uri(), "durability");
+    assert_eq!(durability.grade, Grade::Warn, "{durability}");
+    for told in ["within 1000 ms", "commit-to-device true", "replication-factor 2"] {
+        assert!(durability.to_string().contains(told), "{durability}");
+    }
+    let mut forgotten = 0;
+    for round in 0..ROUNDS {
+        let [ours, theirs] = [(); 2].map(|()| lock(&server, &format!("crash-{round}")));
+        theirs.inspect().unwrap();
+        let lease = ours.try_acquire().unwrap();
+        server.kill();
+        server.restart();
+        match theirs.try_acquire() {
+            Ok(next) => {
+                forgotten += 1;
+                assert!(next.fence() > lease.fence(), "{:?} after {:?}", next.fence(), lease.fence());
+                let late = if round % 2 == 0 { lease.renew() } else { lease.release().map(|_| ()) };
+                assert_eq!(late.unwrap_err().code(), Code::LeaseLost);
+                next.renew().expect("the first holder took the next one's record");
+                assert!(next.release().unwrap());
+            }
+            // Written just in time.
+            Err(error) => {
+                assert_eq!(error.code(), Code::LockUnavailable, "{}", error.chain());
+                lease.renew().unwrap();
+                assert!(lease.release().unwrap());
+            }
+        }
+    }
+    eprintln!("{forgotten} of {ROUNDS} grants were forgotten");
+}
+
+/// What to do about it in the Community edition.
+#[test]
+fn a_grant_with_two_copies_outlives_the_crash_of_a_node_right_after_it() {
+    const LOCKS: usize = 8;
+    let namespace = format!("{}conflict-resolution-policy last-update-time\n", on_disk(2));
+    let Some(mut both) = own_cluster_or_skip(&namespace) else { return };
+    let uri = format!("aerospike://{},{}/test/tests", both[0].place().address, both[1].place().address);
+    for topic in ["durability", "replication", "conflicts"] {
+        assert_eq!(finding(&uri, topic).grade, Grade::Ok, "{}", finding(&uri, topic));
+    }
+    let [ours, theirs] = [(); 2].map(|()| {
+        let builder = LockManager::builder().store_uri(&uri).client("crash").ttl(TTL);
+        builder.timeout(LONG / 4).open().unwrap()
+    });
+    for round in 0..4 {
+        let lock =
+            |manager: &LockManager, number| manager.lock(&format!("{round}-{number}"), Level::Xdc).unwrap();
+        let leases: Vec<_> = (0..LOCKS).map(|number| lock(&ours, number).try_acquire().unwrap()).collect();
+        let crashes = &mut both[round % 2];
+        crashes.kill();
+        crashes.restart();
+        wait_joined(&both);
+        for (number, lease) in leases.iter().enumerate() {
+            let refused = lock(&theirs, number).try_acquire().expect_err("the grant was forgotten");
+            assert_eq!(refused.code(), Code::LockUnavailable, "{}", refused.chain());
+            lease.renew().unwrap();
+            assert!(lease.release().unwrap());
+        }
+    }
+}
+
+/// Leases that were granted while a node was away, each with whether its next renewal found it lost.
+type Grants = Vec<(Lease, bool)>;
+
+/// A node is restarted while locks change hands, and comes back with what it had.
+fn grants_while_a_node_was_away(policy: &str) -> Option<([Server; 2], Grants)> {
+    const LOCKS: usize = 12;
+    let mut both = own_cluster_or_skip(&format!("{}{policy}", on_disk(2)))?;
+    let addresses = [0, 1].map(|node: usize| both[node].place().address);
+    let uri = format!("aerospike://{},{}/test/tests", addresses[0], addresses[1]);
+    let [ours, theirs] = [(); 2].map(|()| {
+        let builder = LockManager::builder().store_uri(&uri).client("away").ttl(TTL);
+        builder.timeout(LONG / 4).open().unwrap()
+    });
+    let lock = |manager: &LockManager, number: usize| manager.lock(&number.to_string(), Level::Xdc).unwrap();
+    let leases: Vec<_> = (0..LOCKS).map(|number| lock(&ours, number).try_acquire().unwrap()).collect();
+    for lease in &leases {
+        for _ in 0..10 {
+            lease.renew().unwrap();
+        }
+    }
+    both[1].shut_down();
+    let grants: Vec<_> = (0..LOCKS)
+        .map(|number| {
+            assert!(leases[number].release().unwrap());
+            lock(&theirs, number).try_acquire().unwrap()
+        })
+        .collect();
+    both[1].restart();
+    wait_joined(&both);
+    let grants = grants.into_iter().map(|grant| {
+        grant.check().unwrap();
+        let renewed = grant.renew();
+        let lost = renewed.as_ref().is_err_and(|error| error.code() == Code::LeaseLost);
+        assert!(lost || renewed.is_ok(), "{renewed:?}");
+        (grant, lost)
+    });
+    let grants = grants.collect();
+    Some((both, grants))
+}
+
+/// The servers' default: of two copies the one with the higher generation stays, which is the one that was
+/// renewed more often.
+#[test]
+fn by_generation_a_node_that_comes_back_replaces_newer_grants_and_the_doctor_fails_it() {
+    let Some((both, grants)) = grants_while_a_node_was_away("") else { return };
+    let lost = grants.iter().filter(|(_, lost)| *lost).count();
+    assert!(lost > 0, "by now this policy does no harm, and the doctor may say so");
+    // A holder is told at its next renewal, and not before.
+    let uri = format!("aerospike://{},{}/test/tests", both[0].place().address, both[1].place().address);
+    for set_on in [None, Some(0)] {
+        // One node that is set otherwise is enough.
+        if let Some(node) = set_on {
+            set(&both[node], "conflict-resolution-policy=last-update-time");
+        }
+        let conflicts = finding(&uri, "conflicts");
+        assert_eq!(conflicts.grade, Grade::Fail, "{conflicts}");
+        assert!(conflicts.advice.contains("conflict-resolution-policy last-update-time"), "{conflicts}");
+        let error = LockManager::open(&format!("{uri}?client=doctor&strict=true")).expect_err("strict");
+        assert!(error.chain().contains("conflict-resolution-policy"), "{}", error.chain());
+    }
+    set(&both[1], "conflict-resolution-policy=last-update-time");
+    assert_eq!(finding(&uri, "conflicts").grade, Grade::Ok);
+    LockManager::open(&format!("{uri}?client=doctor&strict=true")).unwrap();
+}
+
+#[test]
+fn by_last_update_time_a_node_that_comes_back_leaves_newer_grants_alone() {
+    let policy = "conflict-resolution-policy last-update-time\n";
+    let Some((_both, grants)) = grants_while_a_node_was_away(policy) else { return };
+    for (grant, lost) in grants {
+        assert!(!lost, "{} was replaced by an older holder's record", grant.name());
+        assert!(grant.release().unwrap());
     }
 }

@@ -24,6 +24,9 @@ const NAMESPACE: &str = "test";
 pub(crate) const IN_MEMORY: &str =
     "replication-factor 1\nnsup-period 1\nstorage-engine memory {\ndata-size 512M\n}\n";
 
+/// In a namespace's configuration: the directory of its server, which is there for as long as the server.
+pub(crate) const DIRECTORY: &str = "$DIRECTORY";
+
 /// Where the tests' records go.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
@@ -73,13 +76,24 @@ pub(crate) fn own_cluster_or_skip(namespace: &str) -> Option<[Server; 2]> {
     let first = own_server_or_skip(namespace)?;
     let second = Server::start_beside(Some(&first), namespace)?;
     let both = [first, second];
+    wait_joined(&both);
+    Some(both)
+}
+
+/// Returns when the two have found each other and have exchanged what they have.
+pub(crate) fn wait_joined(both: &[Server; 2]) {
     until("the nodes find each other", || {
         both.iter().all(|server| {
             info(server.address, "statistics").is_ok_and(|told| told.contains("cluster_size=2;"))
         })
     });
     both.iter().for_each(Server::wait_ready);
-    Some(both)
+    until("the nodes have exchanged their records", || {
+        both.iter().all(|server| {
+            info(server.address, "statistics")
+                .is_ok_and(|told| told.contains("migrate_partitions_remaining=0;"))
+        })
+    });
 }
 
 const NONE: &str = "no Aerospike server: there is no asd on the PATH, and DLM_TEST_AEROSPIKE=host:port/namespace is not \
@@ -183,6 +197,21 @@ impl Server {
         }
     }
 
+    /// Ends it as an operator does. What it acknowledged is on its disk then.
+    pub(crate) fn shut_down(&mut self) {
+        self.signal("TERM");
+        until("asd has ended", || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+            // Nobody has waited for it yet.
+            !stat.is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z")))
+        });
+        self.kill();
+    }
+
+    fn pid(&self) -> String {
+        fs::read_to_string(self.directory.path().join("pid")).unwrap().trim().to_owned()
+    }
+
     /// Stops it in the middle of what it does, as a machine that hangs. Returns when it has stopped.
     pub(crate) fn pause(&mut self) {
         self.signal("STOP");
@@ -202,8 +231,7 @@ impl Server {
 
     /// Whether all its threads are.
     fn is_paused(&self) -> bool {
-        let pid = fs::read_to_string(self.directory.path().join("pid")).unwrap();
-        let threads = fs::read_dir(format!("/proc/{}/task", pid.trim())).expect("it runs");
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         // A thread's name stands in parentheses, and its state behind.
         threads.flatten().all(|thread| {
             let stat = fs::read_to_string(thread.path().join("stat"));
@@ -220,6 +248,7 @@ impl Drop for Server {
 
 fn configuration(directory: &Path, ports: [u16; 4], partner: Option<&Server>, namespace: &str) -> String {
     let directory = directory.display();
+    let namespace = namespace.replace(DIRECTORY, &directory.to_string());
     let [service, fabric, heartbeat, admin] = ports;
     let node = if partner.is_none() { "a1" } else { "b1" };
     let seed = partner.map(|partner| format!("mesh-seed-address-port 127.0.0.1 {}\n", partner.heartbeat));

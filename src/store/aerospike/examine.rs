@@ -88,9 +88,10 @@ fn findings(namespace: &str, suffix: &str, nodes: &[Node], asked_ms: u64, took: 
         return found;
     }
     found.extend([ttl(nodes), writable(nodes), eviction(namespace, suffix, nodes)]);
-    found.extend([replication(nodes), consistency(first)]);
+    found.extend([replication(nodes), consistency(nodes)]);
+    found.extend(conflicts(nodes));
     found.extend(overrides(nodes));
-    found.push(durability(first));
+    found.push(durability(nodes));
     if let Ok(server_s) = first.says("current_time").unwrap_or_default().parse::<u64>() {
         let server_ms = (server_s + EPOCH_S) * 1000;
         // The servers tell whole seconds, cut off.
@@ -192,9 +193,13 @@ fn eviction(namespace: &str, suffix: &str, nodes: &[Node]) -> Finding {
     Finding::warn("eviction", seen, advice)
 }
 
+/// Of each record.
+fn copies(nodes: &[Node]) -> u64 {
+    nodes.iter().map(|node| node.number("effective_replication_factor")).min().unwrap_or_default()
+}
+
 fn replication(nodes: &[Node]) -> Finding {
-    let copies =
-        nodes.iter().map(|node| node.number("effective_replication_factor")).min().unwrap_or_default();
+    let copies = copies(nodes);
     let seen = format!("{copies} cop{} of each record", if copies == 1 { "y" } else { "ies" });
     if copies >= 2 {
         Finding::ok("replication", seen)
@@ -204,13 +209,44 @@ fn replication(nodes: &[Node]) -> Finding {
     }
 }
 
-fn consistency(node: &Node) -> Finding {
-    if node.is("strong-consistency", "true") {
+fn consistency(nodes: &[Node]) -> Finding {
+    if nodes.iter().all(|node| node.is("strong-consistency", "true")) {
         return Finding::ok("consistency", "strong");
     }
     let advice = "a network that splits the cluster lets both halves grant a lock; compare fences where that \
                   matters, or use `strong-consistency true` (Enterprise edition)";
     Finding::warn("consistency", "the namespace prefers to be available", advice)
+}
+
+/// Which copy stays where a node comes back with another than the cluster has by then. By generation, the
+/// servers' default, that is the one that was written more often: an old holder's record with many renewals
+/// replaces the new holder's, and when it expires a third is let in.
+fn conflicts(nodes: &[Node]) -> Option<Finding> {
+    const TOPIC: &str = "conflicts";
+    const POLICY: &str = "conflict-resolution-policy";
+    const ADVICE: &str = "set `conflict-resolution-policy last-update-time` on every node, in aerospike.conf and \
+                          by `asinfo -v set-config:...` while they run, and keep the nodes' clocks by NTP";
+    // A strongly consistent namespace has a rule of its own.
+    let by_generation = nodes
+        .iter()
+        .find(|node| !node.is("strong-consistency", "true") && !node.is(POLICY, "last-update-time"));
+    let shared = nodes.len() > 1 || copies(nodes) > 1;
+    let to_be_shared = nodes.iter().any(|node| node.number("replication-factor") > 1);
+    let Some(node) = by_generation else {
+        return shared.then(|| Finding::ok(TOPIC, "the newest copy of a record stays"));
+    };
+    let policy = node.says(POLICY).unwrap_or("generation");
+    if shared {
+        let seen = format!(
+            "node {} has `{POLICY} {policy}`: a node that comes back replaces newer locks by older ones",
+            node.name
+        );
+        return Some(Finding::fail(TOPIC, seen, ADVICE));
+    }
+    to_be_shared.then(|| {
+        let seen = format!("`{POLICY} {policy}`, which does no harm while there is one node");
+        Finding::warn(TOPIC, seen, ADVICE)
+    })
 }
 
 fn overrides(nodes: &[Node]) -> Option<Finding> {
@@ -223,14 +259,34 @@ fn overrides(nodes: &[Node]) -> Option<Finding> {
     ))
 }
 
-fn durability(node: &Node) -> Finding {
-    let engine = node.says("storage-engine").unwrap_or("unknown");
-    if engine == "memory" && !node.settings.keys().any(|key| key.contains("file[") || key.contains("device["))
-    {
+/// What a crash forgets is warned of and no failure, here as in memory, where it is every lock: the store keeps
+/// what it promises, that a lock lasts no longer than its server, and fences rise.
+fn durability(nodes: &[Node]) -> Finding {
+    const TOPIC: &str = "durability";
+    let engine = |node: &Node| node.says("storage-engine").unwrap_or("unknown").to_owned();
+    let in_memory = nodes.iter().find(|node| {
+        let backed = node.settings.keys().any(|key| key.contains("file[") || key.contains("device["));
+        engine(node) == "memory" && !backed
+    });
+    if in_memory.is_some() {
         let advice = "a restart of all nodes at once forgets every lock; fences rise all the same";
-        return Finding::warn("durability", "records are in memory only", advice);
+        return Finding::warn(TOPIC, "records are in memory only", advice);
     }
-    Finding::ok("durability", format!("records are kept ({engine})"))
+    // Answered from a buffer.
+    let behind = nodes.iter().find(|node| !node.is("commit-to-device", "true"));
+    match behind {
+        Some(node) if copies(nodes) < 2 => {
+            let seen = format!(
+                "one copy, which is on the disk ({}) within {} ms after its lock was granted",
+                engine(node),
+                node.number("flush-max-ms")
+            );
+            let advice = "a server that crashes in between forgets the lock: have two nodes or more and \
+                          `replication-factor 2`, or `commit-to-device true` (Enterprise edition)";
+            Finding::warn(TOPIC, seen, advice)
+        }
+        _ => Finding::ok(TOPIC, format!("records are kept ({})", engine(&nodes[0]))),
+    }
 }
 
 #[cfg(test)]
@@ -243,9 +299,16 @@ mod tests {
                         storage-engine.evict-used-pct=0;current_time=532940506";
 
     fn graded(settings: &str, sets: &str) -> Vec<Finding> {
-        let answers = ["8.1.2.0", "Enterprise", settings, sets, "ABC"].map(str::to_owned).to_vec();
+        graded_nodes(&[settings], sets)
+    }
+
+    /// A node with each of these settings.
+    fn graded_nodes(settings: &[&str], sets: &str) -> Vec<Finding> {
+        let answers = |settings: &str| ["8.1.2.0", "Enterprise", settings, sets, "ABC"].map(str::to_owned);
+        let named = settings.iter().zip(1..);
+        let nodes = named.map(|(settings, number)| node((format!("a{number}"), answers(settings).to_vec())));
         let now_ms = (532_940_506 + EPOCH_S) * 1000;
-        findings("test", "locks", &[node(("a1".into(), answers))], now_ms, Duration::ZERO)
+        findings("test", "locks", &nodes.collect::<Vec<_>>(), now_ms, Duration::ZERO)
     }
 
     fn grade(settings: &str, topic: &str) -> Grade {
@@ -277,11 +340,46 @@ mod tests {
             ("engine=device", "engine=memory", "durability", Grade::Warn),
             ("engine=device", "engine=memory;storage-engine.file[0]=/f", "durability", Grade::Ok),
             ("532940506", "532940000", "clocks", Grade::Warn),
+            ("factor=2", "factor=1", "durability", Grade::Warn),
+            ("factor=2", "factor=1;storage-engine.commit-to-device=true", "durability", Grade::Ok),
+            ("consistency=true", "consistency=false", "conflicts", Grade::Fail),
         ] {
             let settings = GOOD.replacen(from, to, 1);
             assert_ne!(settings, GOOD, "{from}");
             assert_eq!(grade(&settings, topic), expected, "{to}");
         }
+    }
+
+    #[test]
+    fn one_node_that_resolves_conflicts_by_generation_or_is_behind_its_disk_is_enough() {
+        const AVAILABLE: &str = "nsup-period=120;storage-engine=device;strong-consistency=false";
+        let policy = |policy: &str, copies: u32, configured: u32| {
+            format!(
+                "{AVAILABLE};effective_replication_factor={copies};replication-factor={configured};\
+                 conflict-resolution-policy={policy}"
+            )
+        };
+        let grade_of = |nodes: &[&str], topic: &str| {
+            let found = graded_nodes(nodes, "");
+            found.into_iter().find(|finding| finding.topic == topic).map(|finding| finding.grade)
+        };
+        let (by_time, by_generation) = (policy("last-update-time", 2, 2), policy("generation", 2, 2));
+        assert_eq!(grade_of(&[&by_time, &by_time], "conflicts"), Some(Grade::Ok));
+        for nodes in [[&by_time, &by_generation], [&by_generation, &by_time]] {
+            assert_eq!(grade_of(&nodes.map(String::as_str), "conflicts"), Some(Grade::Fail));
+        }
+        // With one copy each, a node that comes back has old records as well.
+        let one_each = policy("generation", 1, 1);
+        assert_eq!(grade_of(&[&one_each, &one_each], "conflicts"), Some(Grade::Fail));
+        assert_eq!(grade_of(&[&one_each], "conflicts"), None, "there is nobody to differ from");
+        assert_eq!(grade_of(&[&policy("generation", 1, 2)], "conflicts"), Some(Grade::Warn));
+        assert_eq!(grade_of(&[GOOD, &by_generation], "consistency"), Some(Grade::Warn));
+
+        let committed = format!("{one_each};storage-engine.commit-to-device=true");
+        assert_eq!(grade_of(&[&committed, &committed], "durability"), Some(Grade::Ok));
+        assert_eq!(grade_of(&[&committed, &one_each], "durability"), Some(Grade::Warn));
+        let in_memory = by_time.replace("engine=device", "engine=memory");
+        assert_eq!(grade_of(&[&by_time, &in_memory], "durability"), Some(Grade::Warn));
     }
 
     #[test]

@@ -60,8 +60,10 @@ const READY_POLL: Duration = Duration::from_millis(100);
 /// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
 /// do to their own locks (releasing one they lost, trusting one master's word) they can do to ours.
 ///
-/// A grant is as durable as the namespace: one in memory with a single copy forgets its locks when the
-/// server restarts. Fences go on rising all the same.
+/// A grant is as durable as the namespace. One in memory with a single copy forgets its locks when the
+/// server restarts; one on disk with a single copy, when the server crashes, those of the last second.
+/// Fences go on rising all the same. In a cluster, `conflict-resolution-policy last-update-time` must be
+/// set, or a node that comes back may put an old holder's record over the new one's.
 #[derive(Debug)]
 pub struct AerospikeStore {
     client: Client,
