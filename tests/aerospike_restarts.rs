@@ -151,7 +151,10 @@ fn an_acquire_that_a_stopped_server_carries_out_late_is_freed() {
     let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
     let builder = LockManager::builder().store_uri(&server.place().uri()).client("stopped").ttl(TTL);
     let hasty = builder.timeout(Duration::from_millis(500)).open().unwrap().lock("a", Level::Xdc).unwrap();
-    assert!(hasty.try_acquire().unwrap().release().unwrap());
+    // The first connection may take longer than that on a busy machine.
+    until("a lock is granted in time", || {
+        hasty.try_acquire().is_ok_and(|lease| lease.release().unwrap_or(false))
+    });
     server.pause();
     let error = hasty.try_acquire().expect_err("nobody answers");
     assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
