@@ -187,7 +187,8 @@ impl Lease {
     /// nanoseconds: cheap enough to ask before every step.
     ///
     /// It cannot know that a store lost the record, or that this thread will be paused right after:
-    /// that is what the fence is for.
+    /// that is what the fence is for. A virtual machine that is paused or migrated may not see the pause in any
+    /// of its clocks; this cannot see it then either.
     ///
     /// # Errors
     /// LEASE_LOST when the time is over, or when it was released or found lost. FORKED in a child of the

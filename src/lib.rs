@@ -45,7 +45,8 @@
 //!   clocks are being corrected: see [`DEFAULT_CLOCK_MARGIN_PPM`].
 //! * **Fences** rise with every grant of a lock, whatever was lost, late or paused. Where a paused
 //!   process may wake up after its lease has ended, only a receiver that compares fences is safe: no
-//!   lock service can stop a write that is already on its way.
+//!   lock service can stop a write that is already on its way. A paused or migrated virtual machine may not
+//!   see the pause in any of its clocks, so [`Lease::check`] may not see it either: only a fence helps.
 //! * **No error is mistaken for another**: a request did not happen, happened, or is in doubt
 //!   ([`Error::is_in_doubt`]); doubts are settled by reading, never by sending a write again blindly.
 //! * **Bounded calls**: each call to a store has a deadline. Waiting threads are parked, and woken by a
