@@ -21,9 +21,20 @@ pub(crate) fn skipped(tool: &str, reason: impl Display) {
 
 fn required(tool: &str) -> bool {
     let listed = env::var("DLM_TEST_REQUIRE").unwrap_or_default();
-    let installable =
-        ["hbase", "strace", "gcc", "g++", "clang", "clang++", "valgrind", "cmake", "make", "pkg-config"]
-            .contains(&tool);
+    let installable = [
+        "hbase",
+        "strace",
+        "faketime",
+        "gcc",
+        "g++",
+        "clang",
+        "clang++",
+        "valgrind",
+        "cmake",
+        "make",
+        "pkg-config",
+    ]
+    .contains(&tool);
     listed.split(',').any(|name| name.trim() == tool)
         || installable && env::var("CI").is_ok_and(|ci| ci == "true")
 }
