@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "no test program needs all of it")]
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -70,6 +71,19 @@ pub(crate) fn own_server_or_skip(namespace: &str) -> Option<Server> {
     server
 }
 
+/// The same, with more in the environment of the server.
+#[track_caller]
+pub(crate) fn own_server_in_or_skip(
+    namespace: &str,
+    environment: &[(&'static str, OsString)],
+) -> Option<Server> {
+    let server = Server::start_in(None, namespace, environment);
+    if server.is_none() {
+        skipped("asd", NONE);
+    }
+    server
+}
+
 /// Two servers of the test's own that keep a copy of each other's records, as the namespace says.
 #[track_caller]
 pub(crate) fn own_cluster_or_skip(namespace: &str) -> Option<[Server; 2]> {
@@ -119,6 +133,7 @@ pub(crate) struct Server {
     address: SocketAddr,
     heartbeat: u16,
     directory: TempDir,
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl Server {
@@ -129,6 +144,14 @@ impl Server {
 
     /// In one cluster with `partner`.
     fn start_beside(partner: Option<&Server>, namespace: &str) -> Option<Server> {
+        Server::start_in(partner, namespace, &[])
+    }
+
+    fn start_in(
+        partner: Option<&Server>,
+        namespace: &str,
+        environment: &[(&'static str, OsString)],
+    ) -> Option<Server> {
         let found = std::env::var_os("PATH")
             .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("asd").is_file()));
         if !found {
@@ -141,7 +164,8 @@ impl Server {
         let configuration = configuration(directory.path(), ports, partner, namespace);
         fs::write(directory.path().join("conf"), configuration).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports[0]));
-        let mut server = Server { keeper: None, address, heartbeat: ports[2], directory };
+        let environment = environment.to_vec();
+        let mut server = Server { keeper: None, address, heartbeat: ports[2], directory, environment };
         server.restart();
         Some(server)
     }
@@ -170,6 +194,7 @@ impl Server {
         let keeper = Command::new("sh")
             .args(["-c", script, "asd"])
             .arg(self.directory.path())
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -19,6 +19,7 @@
 #![allow(dead_code)] // no test binary uses all of it
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -111,9 +112,14 @@ impl Hbase {
     /// As [`private`](Hbase::private), of another kind. Where there is no shared server yet, this does
     /// not start one.
     pub fn private_of(name: &str, kind: Kind) -> Option<Hbase> {
+        Hbase::private_in(name, kind, &[])
+    }
+
+    /// As [`private_of`](Hbase::private_of), with more in the environment of the script that starts it.
+    pub fn private_in(name: &str, kind: Kind, environment: &[(&str, OsString)]) -> Option<Hbase> {
         let mut dir = shared_dir().into_os_string();
         dir.push(format!("-{name}"));
-        let started = start(PathBuf::from(dir), true, kind);
+        let started = start(PathBuf::from(dir), true, kind, environment);
         let hbase = available(started.as_ref()).is_some();
         hbase.then(|| started.expect("it is available"))
     }
@@ -195,7 +201,7 @@ fn shared() -> Result<&'static Hbase, &'static Unavailable> {
     static SHARED: OnceLock<Result<Hbase, Unavailable>> = OnceLock::new();
     SHARED
         .get_or_init(|| {
-            let hbase = start(shared_dir(), false, Kind::Single)?;
+            let hbase = start(shared_dir(), false, Kind::Single, &[])?;
             stay_in_use(&hbase.dir);
             Ok(hbase)
         })
@@ -207,8 +213,13 @@ fn shared_dir() -> PathBuf {
     env::var_os("DLM_TEST_DIR").map_or_else(default, PathBuf::from)
 }
 
-fn start(dir: PathBuf, private: bool, kind: Kind) -> Result<Hbase, Unavailable> {
-    let output = script(&["start"], &dir, kind)?;
+fn start(
+    dir: PathBuf,
+    private: bool,
+    kind: Kind,
+    environment: &[(&str, OsString)],
+) -> Result<Hbase, Unavailable> {
+    let output = script_in(&["start"], &dir, kind, environment)?;
     let listing = String::from_utf8_lossy(&output.stdout).into_owned();
     let value = |name: &str| {
         let value = listing.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -232,6 +243,15 @@ fn start(dir: PathBuf, private: bool, kind: Kind) -> Result<Hbase, Unavailable> 
 }
 
 fn script(command: &[&str], dir: &Path, kind: Kind) -> Result<Output, Unavailable> {
+    script_in(command, dir, kind, &[])
+}
+
+fn script_in(
+    command: &[&str],
+    dir: &Path,
+    kind: Kind,
+    environment: &[(&str, OsString)],
+) -> Result<Output, Unavailable> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase/server");
     let (servers, masters, tls) = match kind {
         Kind::Single => (0, 1, "0"),
@@ -244,6 +264,7 @@ fn script(command: &[&str], dir: &Path, kind: Kind) -> Result<Output, Unavailabl
         .env("DLM_TEST_SERVERS", servers.to_string())
         .env("DLM_TEST_MASTERS", masters.to_string())
         .env("DLM_TEST_TLS", tls)
+        .envs(environment.iter().map(|(key, value)| (key, value)))
         .output();
     let output = output.map_err(|error| Unavailable {
         reason: format!("cannot run {}: {error}", path.display()),
