@@ -12,10 +12,11 @@
 // A call into C holds a thread of the operating system for as long as it blocks, so this package waits in Go.
 // Goroutines that wait for a lock stand in a line of their process, first come first served. Only the one at
 // the front asks the store, in short calls, as often as the setting "retry" says, and no later than the holder's
-// lease ends; a release in this process hands over at once. Those who wait for a latch, or for the end of a
-// lease, are parked in the runtime's poller on a descriptor of the library. At the most 16 calls of one manager
-// that ask the store run at once, and 16 more that renew and release; so a manager holds some 50 threads at
-// the worst, whatever the number of goroutines, also with a store that hangs.
+// lease ends; a release in this process hands over at once, except that a process which keeps a lock busy
+// leaves it to others for one interval now and then. Those who wait for a latch, or for the end of a lease, are
+// parked in the runtime's poller on a descriptor of the library. At the most 16 calls of one manager that ask
+// the store run at once, and 16 more that renew and release; so a manager holds some 50 threads at the worst,
+// whatever the number of goroutines, also with a store that hangs.
 //
 // A context ends a call at once, also while the store is being asked: that call then goes on, and what it is
 // granted is released. With a context that cannot end, such as [context.Background], a call to the store is

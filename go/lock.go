@@ -81,7 +81,9 @@ func (m *Manager) TryLock(ctx context.Context, name Name, options ...LockOption)
 //
 // The goroutine parks and no thread is held, see the package's comment. When ctx ends, Lock returns at once;
 // what the store grants after that is released. Goroutines of one manager are served in the order in which
-// they came.
+// they came. A goroutine that takes a lock in a loop, without a pause and for 50 retry intervals (10 if
+// goroutines pass the lock on), waits for a little over one interval, so that other processes find it free. A
+// wait that ends sooner than that asks all the same.
 //
 // It fails with [ErrLocked] when the wait was over first, saying who holds the lock; with what ended ctx (the
 // message says the same); and with the errors of [Manager.TryLock], which end the wait at once.

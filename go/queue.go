@@ -28,13 +28,15 @@ const tenure = 10
 //	                                                          error that concerns all
 //
 // A process that hands a lock from goroutine to goroutine would keep it from every other process for ever,
-// so after its tenure the line stands back for one interval.
+// so after its tenure the line stands back for one interval. So does, after longer, a single goroutine that
+// takes a lock in a loop: see recent. A wait that would be over by then asks all the same.
 type queue struct {
 	retry time.Duration
 
 	mu     sync.Mutex
 	closed bool
 	lines  map[Name]*line
+	recent recent
 }
 
 // line is guarded by the mutex of its queue, as is all in it.
@@ -43,6 +45,8 @@ type line struct {
 	nextAsk time.Time
 	// look says that the lock was held a moment ago: read first, so that a refusal costs a read only.
 	look bool
+	// standsBack says that nextAsk is put off for the sake of other processes.
+	standsBack bool
 	// oursSince is since when this process has had the lock without anyone else getting a turn; zero if it
 	// does not have it.
 	oursSince time.Time
@@ -106,6 +110,7 @@ func (q *queue) released(name Name) {
 	defer q.mu.Unlock()
 	line := q.lines[name]
 	if line == nil {
+		q.recent.released(name, q.retry)
 		return
 	}
 	line.releases++
@@ -113,7 +118,7 @@ func (q *queue) released(name Name) {
 	now := time.Now()
 	if !line.oursSince.IsZero() && now.Sub(line.oursSince) > q.retry*tenure {
 		line.oursSince = time.Time{}
-		line.askAt(now.Add(jittered(q.retry)), true)
+		line.standBack(othersTurn(now, q.retry))
 		return
 	}
 	line.askAt(now, false)
@@ -151,14 +156,44 @@ func (q *queue) join(name Name) *ticket {
 		if q.lines == nil {
 			q.lines = make(map[Name]*line)
 		}
-		in = new(line)
+		in = newLine(q.recent.take(name))
 		q.lines[name] = in
 	}
 	place := &place{wake: make(chan struct{}, 1)}
 	return &ticket{queue: q, name: name, line: in, place: place, at: in.waiting.PushBack(place)}
 }
 
-func (l *line) askAt(when time.Time, look bool) { l.nextAsk, l.look = when, look }
+// remove ends a line. A line that failed may have been replaced by a new one already.
+func (q *queue) remove(name Name, line *line) {
+	if q.lines[name] != line {
+		return
+	}
+	delete(q.lines, name)
+	if line.ours && !line.oursSince.IsZero() {
+		q.recent.held(name, line.oursSince)
+	}
+}
+
+// newLine is a line whose first goroutine asks at once, unless the past says that it is the others' turn.
+func newLine(past past) *line {
+	line := new(line)
+	switch past.state {
+	case heldHere:
+		line.ours, line.oursSince = true, past.since
+	case tenureGoesOn:
+		line.oursSince = past.since
+	case standsBack:
+		line.standBack(past.until)
+	}
+	return line
+}
+
+func (l *line) askAt(when time.Time, look bool) { l.nextAsk, l.look, l.standsBack = when, look, false }
+
+func (l *line) standBack(until time.Time) {
+	l.askAt(until, true)
+	l.standsBack = true
+}
 
 func (l *line) wakeFront() {
 	if front := l.waiting.Front(); front != nil {
@@ -218,7 +253,9 @@ func (t *ticket) next(ctx context.Context, terms terms, began time.Time, asked b
 	limited := !terms.until.IsZero()
 	over := limited && !now.Before(terms.until)
 	front := t.line.waiting.Front() == t.at
-	if front && !now.Before(t.line.nextAsk) && !(asked && over) {
+	// A wait that is over before the others have had their turn asks once all the same.
+	brief := t.line.standsBack && !asked && endsBy(ctx, terms, t.line.nextAsk)
+	if front && (brief || !now.Before(t.line.nextAsk)) && !(asked && over) {
 		return step{ask: true, look: t.line.look, releases: t.line.releases}, nil
 	}
 	if over {
@@ -234,6 +271,12 @@ func (t *ticket) next(ctx context.Context, terms terms, began time.Time, asked b
 		park = t.line.nextAsk.Sub(now)
 	}
 	return step{park: park}, nil
+}
+
+// endsBy is whether the wait is over by then, as far as its terms and its context tell beforehand.
+func endsBy(ctx context.Context, terms terms, then time.Time) bool {
+	deadline, limited := ctx.Deadline()
+	return limited && !deadline.After(then) || !terms.until.IsZero() && !terms.until.After(then)
 }
 
 func (t *ticket) park(ctx context.Context, pause time.Duration) {
@@ -317,9 +360,7 @@ func (t *ticket) failed(err error, terms terms, releases uint64) {
 		}
 	}
 	// Those who come now begin anew.
-	if t.queue.lines[t.name] == line {
-		delete(t.queue.lines, t.name)
-	}
+	t.queue.remove(t.name, line)
 }
 
 func (t *ticket) leave() {
@@ -330,9 +371,8 @@ func (t *ticket) leave() {
 	if wasFront {
 		t.line.wakeFront()
 	}
-	// A line that failed may have been replaced by a new one already.
-	if t.line.waiting.Len() == 0 && t.queue.lines[t.name] == t.line {
-		delete(t.queue.lines, t.name)
+	if t.line.waiting.Len() == 0 {
+		t.queue.remove(t.name, t.line)
 	}
 }
 

@@ -222,8 +222,126 @@ func TestAfterItsTenureTheLineStandsBackForOneInterval(t *testing.T) {
 	ticket.line.oursSince = time.Now().Add(-q.retry*tenure - time.Second)
 	before := time.Now()
 	q.released(XDC("a"))
-	if ticket.line.nextAsk.Sub(before) < q.retry*9/10 || !ticket.line.oursSince.IsZero() {
+	// Others look once per interval, which jitter lengthens by a tenth.
+	if ticket.line.nextAsk.Sub(before) < q.retry*11/10 || !ticket.line.oursSince.IsZero() {
 		t.Fatal("others do not get their interval")
+	}
+}
+
+// take is one wait that is granted when it asks, and whether it was told to look first.
+func take(t *testing.T, q *queue, ctx context.Context, terms terms) (look bool) {
+	t.Helper()
+	look, err := wait(ctx, q, terms, func(look bool) (bool, error) { return look, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(q.lines) != 0 {
+		t.Fatal("a line is left")
+	}
+	return look
+}
+
+func TestALoopOfOneGoroutineStandsBackAfterItsTenure(t *testing.T) {
+	q := &queue{retry: 50 * time.Millisecond}
+	q.recent.held(XDC("a"), time.Now().Add(-time.Hour))
+	released := time.Now()
+	q.released(XDC("a"))
+	if look := take(t, q, t.Context(), terms{name: XDC("a")}); !look {
+		t.Fatal("it may be held by another by now")
+	}
+	if pause := time.Since(released); pause < q.retry*11/10 {
+		t.Fatalf("others got %v of an interval of %v", pause, q.retry)
+	}
+	if past := q.recent.take(XDC("a")); past.state != heldHere || past.since.Before(released) {
+		t.Fatal("it is in no new tenure: ", past)
+	}
+}
+
+func TestABriefWaitAsksAlthoughItIsTheOthersTurn(t *testing.T) {
+	inAMinute := time.Now().Add(time.Minute)
+	brief, cancel := context.WithDeadline(t.Context(), inAMinute)
+	defer cancel()
+	for what, of := range map[string]struct {
+		ctx   context.Context
+		terms terms
+	}{
+		"a wait of zero":              {t.Context(), terms{name: XDC("a"), until: time.Now()}},
+		"a wait":                      {t.Context(), terms{name: XDC("a"), until: inAMinute}},
+		"a deadline":                  {brief, terms{name: XDC("a")}},
+		"a deadline, and a long wait": {brief, terms{name: XDC("a"), until: inAMinute.Add(24 * time.Hour)}},
+	} {
+		q := &queue{retry: time.Hour}
+		q.recent.held(XDC("a"), time.Now().Add(-100*time.Hour))
+		q.released(XDC("a"))
+		began := time.Now()
+		take(t, q, of.ctx, of.terms)
+		if time.Since(began) > 30*time.Second {
+			t.Errorf("%s was not brief enough", what)
+		}
+
+		// It asks once, and then waits for the others as everybody does.
+		q.recent.take(XDC("a"))
+		q.recent.held(XDC("a"), time.Now().Add(-100*time.Hour))
+		q.released(XDC("a"))
+		asked := 0
+		soon, end := context.WithTimeout(of.ctx, 50*time.Millisecond)
+		_, err := wait(soon, q, of.terms, func(bool) (int, error) { asked++; return 0, refusal() })
+		end()
+		if err == nil || asked != 1 {
+			t.Errorf("%s: %v, asked %d times", what, err, asked)
+		}
+	}
+}
+
+func TestALongWaitLeavesTheOthersTheirTurn(t *testing.T) {
+	q := &queue{retry: 50 * time.Millisecond}
+	long, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	q.recent.held(XDC("a"), time.Now().Add(-time.Hour))
+	released := time.Now()
+	q.released(XDC("a"))
+	take(t, q, long, terms{name: XDC("a"), until: time.Now().Add(time.Minute)})
+	if pause := time.Since(released); pause < q.retry*11/10 {
+		t.Fatalf("others got %v of an interval of %v", pause, q.retry)
+	}
+}
+
+func TestALoopOfOneGoroutineAsksAtOnceForAsLongAsItsTenureLasts(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	if take(t, q, t.Context(), terms{name: XDC("a")}) {
+		t.Fatal("nobody was seen to hold it")
+	}
+	first := q.recent.take(XDC("a"))
+	if first.state != heldHere {
+		t.Fatal("it was forgotten")
+	}
+	q.recent.held(XDC("a"), first.since)
+	for range 10 {
+		q.released(XDC("a"))
+		if take(t, q, t.Context(), terms{name: XDC("a")}) {
+			t.Fatal("nobody was seen to hold it")
+		}
+	}
+	if past := q.recent.take(XDC("a")); past.state != heldHere || past.since != first.since {
+		t.Fatal("the tenure began anew: ", past)
+	}
+}
+
+// One of this process has the lock and another one joins and leaves: that is no turn of another process.
+func TestAWaitInVainDoesNotEndTheTenureOfTheHolder(t *testing.T) {
+	q := &queue{retry: time.Hour}
+	take(t, q, t.Context(), terms{name: XDC("a")})
+	since := q.recent.entries[0].past.since
+	for _, end := range []error{refusal(), newError(CodeConnection, "planted: down")} {
+		terms := terms{name: XDC("a"), until: time.Now(), speaksForAll: true}
+		if _, err := wait(t.Context(), q, terms, func(bool) (int, error) { return 0, end }); err == nil {
+			t.Fatal("it was granted")
+		}
+		past := q.recent.take(XDC("a"))
+		if past.state != heldHere || past.since != since || len(q.recent.entries) != 0 {
+			t.Fatalf("after %v: %v, and %d more", end, past, len(q.recent.entries))
+		}
+		q.recent.held(XDC("a"), past.since)
 	}
 }
 

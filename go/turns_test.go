@@ -1,0 +1,134 @@
+//go:build cgo
+
+package dlm
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+)
+
+// loopRetry and loopHold are those of the process that takes a lock again and again. It holds the lock for so
+// much longer than it lets go of it that another process finds the lock free by chance in one look of many
+// hundreds.
+const (
+	loopRetry = 50 * time.Millisecond
+	loopHold  = 200 * time.Millisecond
+)
+
+func init() {
+	// Takes one lock in a loop in one goroutine until its input ends.
+	children["loop"] = func(uri string) {
+		m, err := Open(uri, Retry(loopRetry))
+		if err != nil {
+			panic(err)
+		}
+		defer m.Close()
+		ended := make(chan struct{})
+		go func() {
+			_, _ = os.Stdin.Read(make([]byte, 1))
+			close(ended)
+		}()
+		for ready := false; ; ready = true {
+			lease, err := m.Lock(context.Background(), XDC("looped"), Wait(Forever))
+			if err != nil {
+				panic(err)
+			}
+			if !ready {
+				os.Stdout.WriteString("ready\n")
+			}
+			over := false
+			select {
+			case <-ended:
+				over = true
+			case <-time.After(loopHold):
+			}
+			if err := lease.Release(); err != nil {
+				panic(err)
+			}
+			if over {
+				return
+			}
+		}
+	}
+}
+
+// Another process looks at the lock once per interval. It would find the lock free by chance only.
+func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
+	const turns = 5
+	uri := embedded(t)
+	child(t, "loop", uri)
+	m := open(t, uri, Retry(loopRetry))
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for turn := range turns {
+		lease, err := m.Lock(ctx, XDC("looped"), Wait(Forever))
+		if err != nil {
+			t.Fatalf("%d turns of %d after %v: %v", turn, turns, time.Since(began), err)
+		}
+		t.Logf("turn %d after %v", turn+1, time.Since(began).Round(time.Millisecond))
+		release(t, lease)
+		// The next turn begins when the other process has the lock again.
+		eventually(t, "the loop going on", func() bool {
+			lease, err := m.TryLock(ctx, XDC("looped"))
+			if err == nil {
+				release(t, lease)
+				time.Sleep(loopRetry)
+			}
+			return err != nil
+		})
+	}
+}
+
+// The same as seen from within, for goroutines that pass a lock on and for one that is alone and leaves nobody
+// in line when it releases.
+func TestAProcessThatKeepsTakingALockStandsBackNowAndThen(t *testing.T) {
+	const retry = 50 * time.Millisecond
+	for _, goroutines := range []int{3, 1} {
+		m := open(t, embedded(t), Retry(retry))
+		var mu sync.Mutex
+		var released time.Time
+		pauses, rounds := 0, 0
+		end := time.Now().Add(time.Minute)
+		done := func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return pauses >= 2 || time.Now().After(end)
+		}
+		var all sync.WaitGroup
+		for range goroutines {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for !done() {
+					lease, err := m.Lock(t.Context(), XDC("a"), Wait(Forever))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					rounds++
+					if !released.IsZero() && time.Since(released) >= retry*12/10 {
+						pauses++
+					}
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					released = time.Now()
+					mu.Unlock()
+					if err := lease.Release(); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}()
+		}
+		all.Wait()
+		if pauses < 2 {
+			t.Errorf("%d goroutines stood back %d times in %d rounds", goroutines, pauses, rounds)
+		}
+	}
+}
