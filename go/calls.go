@@ -4,6 +4,7 @@ package dlm
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -12,7 +13,7 @@ import (
 // releasing.
 const callsAtOnce = 16
 
-// slots are places for calls into the library that may block, and hold a thread while they do.
+// slots are places for calls into the library that ask no store, and may hold a thread all the same.
 type slots struct {
 	places chan struct{}
 	closed <-chan struct{}
@@ -28,8 +29,10 @@ type fate int
 const (
 	// answered: it was made, and this is its answer.
 	answered fate = iota
-	// notBegun: ctx was over, or the manager closed, before there was a slot for it.
+	// notBegun: ctx was over, or the manager closed, before there was a place for it.
 	notBegun
+	// crowded: there was no place for it in time.
+	crowded
 	// goesOn: ctx was over, or the manager closed, while it was under way.
 	goesOn
 )
@@ -50,59 +53,78 @@ func (s slots) take(ctx context.Context) bool {
 	return false
 }
 
-// enter takes a slot for what must be done, also when the manager is closed; false when patience was over
-// first, where there is one.
-func (s slots) enter(patience <-chan time.Time) bool {
-	select {
-	case s.places <- struct{}{}:
-		return true
-	case <-patience:
-		return false
-	}
-}
-
 func (s slots) give() { <-s.places }
 
 // briefly runs in a slot what blocks no longer than a lock is held: on a busy machine that may be long enough
 // for the runtime to start a thread in its place, so that a crowd would get one each.
 func (s slots) briefly(run func()) {
-	s.enter(nil)
+	s.places <- struct{}{}
 	defer s.give()
 	run()
 }
 
-// call runs what may block, in a slot. A call that goes on tells late, in a goroutine of its own, what became
-// of it.
+// question is a call that asks the store.
+type question struct {
+	in *shares
+	at region
+	// patience is for how long it waits for a place at the most.
+	patience time.Duration
+	// doing is what it does, for errors.
+	doing string
+}
+
+// call runs what may block, in a place of its own. A call that goes on tells late, in a goroutine of its own,
+// what became of it.
 //
 // Without a ctx that can end, run is called right here: the way to another goroutine and back costs as much
 // as a fast store.
-func call[T any](ctx context.Context, s slots, run func() T, late func(T)) (T, fate) {
+func call[T any](ctx context.Context, q question, run func() (T, error), late func(T, error)) (T, fate, error) {
+	type outcome struct {
+		answer T
+		err    error
+	}
 	var nothing T
-	if !s.take(ctx) {
-		return nothing, notBegun
+	seat, fate := q.in.take(ctx, q.at, q.patience)
+	if seat == nil {
+		return nothing, fate, nil
+	}
+	seated := func() (got outcome) {
+		// A panic, too, must give the place back.
+		defer func() { seat.give(got.err) }()
+		got.answer, got.err = run()
+		return got
 	}
 	if ctx.Done() == nil {
-		defer s.give()
-		return run(), answered
+		got := seated()
+		return got.answer, answered, got.err
 	}
-	done := make(chan T, 1)
-	go func() {
-		defer s.give()
-		done <- run()
-	}()
+	done := make(chan outcome, 1)
+	go func() { done <- seated() }()
 	select {
-	case answer := <-done:
-		return answer, answered
+	case got := <-done:
+		return got.answer, answered, got.err
 	case <-ctx.Done():
-	case <-s.closed:
+	case <-q.in.closed:
 	}
-	go func() { late(<-done) }()
-	return nothing, goesOn
+	go func() {
+		got := <-done
+		late(got.answer, got.err)
+	}()
+	return nothing, goesOn, nil
 }
 
-// stopped is the error of a call that was not answered: the end of ctx, or that of the manager. It is in
-// doubt where the call goes on and changes something.
-func (s slots) stopped(ctx context.Context, fate fate, doing string) error {
+// stopped is the error of a call that was not answered: the end of ctx, that of the manager, or that it had no
+// place. It is in doubt where the call goes on and changes something.
+func (q question) stopped(ctx context.Context, fate fate) error {
+	if fate == crowded {
+		err := newError(CodeRetriesExhausted, fmt.Sprintf("%s: no turn in %v: %s", q.doing, q.patience, q.in.crowd(q.at)))
+		err.Retryable = true
+		return err
+	}
+	return stopped(ctx, fate, q.doing)
+}
+
+func stopped(ctx context.Context, fate fate, doing string) error {
 	switch {
 	case ctx.Err() == nil && fate == notBegun:
 		return closedError()
@@ -115,22 +137,15 @@ func (s slots) stopped(ctx context.Context, fate fate, doing string) error {
 	}
 }
 
-// inSlot is call for what cannot be undone, with its error. changes is whether there is something to be in
+// answerTo is call for what cannot be undone, with its error. changes is whether there is something to be in
 // doubt about.
-func inSlot[T any](ctx context.Context, s slots, changes bool, doing string, run func() (T, error)) (T, error) {
-	type outcome struct {
-		answer T
-		err    error
-	}
-	got, fate := call(ctx, s, func() outcome {
-		answer, err := run()
-		return outcome{answer, err}
-	}, func(outcome) {})
+func answerTo[T any](ctx context.Context, q question, changes bool, run func() (T, error)) (T, error) {
+	got, fate, err := call(ctx, q, run, func(T, error) {})
 	if fate == answered {
-		return got.answer, got.err
+		return got, err
 	}
-	if !changes {
+	if !changes && fate == goesOn {
 		fate = notBegun
 	}
-	return got.answer, s.stopped(ctx, fate, doing)
+	return got, q.stopped(ctx, fate)
 }

@@ -674,7 +674,7 @@ func TestClosingEndsCallsToAStoreThatHangs(t *testing.T) {
 			ends <- err
 		}()
 	}
-	eventually(t, "all slots taken", func() bool { return len(hung.asking.places) == callsAtOnce })
+	eventually(t, "all slots taken", func() bool { return hung.asking.underWay() == callsAtOnce })
 	if err := hung.Close(); err != nil {
 		t.Fatal(err)
 	}

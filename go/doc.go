@@ -18,6 +18,12 @@
 // the store run at once, and 16 more that renew and release; so a manager holds some 50 threads at the worst,
 // whatever the number of goroutines, also with a store that hangs.
 //
+// The other calls wait for their turn, for as long as the setting "timeout" allows. Then they fail with
+// [ErrRetriesExhausted], which says what keeps the calls busy. A part of the store that does not answer leaves
+// turns to the others: at the most 4 of the 16 calls are for locks in one region of HBase, and at the most 8 for
+// all regions together whose last call failed or has taken more than a second so far. When a server with many
+// regions dies, its regions can keep all calls busy until each of them has failed once.
+//
 // A context ends a call at once, also while the store is being asked: that call then goes on, and what it is
 // granted is released. With a context that cannot end, such as [context.Background], a call to the store is
 // waited for in any case, for as long as the setting "timeout" allows.

@@ -15,7 +15,8 @@ var (
 	ErrLocked = errors.New("dlm: the lock is held")
 	// ErrConnection means that the store was not reached. The request had no effect.
 	ErrConnection = errors.New("dlm: the store was not reached")
-	// ErrRetriesExhausted means that the store was reached and did not serve the request.
+	// ErrRetriesExhausted means that the store was reached and did not serve the request, or that the manager's
+	// other calls left no turn for it: see the package's comment.
 	ErrRetriesExhausted = errors.New("dlm: the store did not serve the request")
 	// ErrTableCreation means that the table is missing or could not be created.
 	ErrTableCreation = errors.New("dlm: there is no table")

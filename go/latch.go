@@ -67,9 +67,7 @@ func (l *Latch) Create(ctx context.Context, count int) error {
 // a name that is not 1 to 255 bytes without control characters, for one that is given twice, and where the
 // store cannot keep names.
 func (l *Latch) CreateFor(ctx context.Context, participants ...string) error {
-	return l.manager.do(ctx, l.manager.asking, "creating latch "+l.name.String(), func() error {
-		return createLatchFor(l, participants)
-	})
+	return l.manager.do(ctx, l.question(latchCreate), func() error { return createLatchFor(l, participants) })
 }
 
 // GetOrCreate makes the latch unless it exists, and says whether it did. Of many who call this at once, one
@@ -165,7 +163,7 @@ func (l *Latch) Wait(ctx context.Context) error {
 func (l *Latch) watch(ctx context.Context, doing string) (watchHandle, int, error) {
 	in := l.manager.brief
 	if !in.take(ctx) {
-		return nil, -1, in.stopped(ctx, notBegun, doing)
+		return nil, -1, stopped(ctx, notBegun, doing)
 	}
 	defer in.give()
 	return watchLatch(l)
@@ -177,13 +175,17 @@ func (l *Latch) call(ctx context.Context, which latchCall, count int64, particip
 		number int64
 		names  []string
 	}
-	doing := which.doing() + " latch " + l.name.String()
-	got, err := inSlot(ctx, l.manager.asking, which.changes(), doing, func() (answer, error) {
+	got, err := answerTo(ctx, l.question(which), which.changes(), func() (answer, error) {
 		defer runtime.KeepAlive(l.manager)
 		number, names, err := callLatch(l, which, count, participant)
 		return answer{number, names}, err
 	})
 	return got.number, got.names, err
+}
+
+func (l *Latch) question(which latchCall) question {
+	m := l.manager
+	return question{m.asking, m.identity.latchRegion(l.name), m.timeout, which.doing() + " latch " + l.name.String()}
 }
 
 func (c latchCall) changes() bool { return c != latchCount && c != latchPending }

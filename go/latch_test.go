@@ -229,7 +229,8 @@ func TestAChangeThatIsGivenUpIsInDoubtAndAReadIsNot(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		hang := make(chan struct{})
-		_, err := inSlot(ctx, m.asking, of.call.changes(), "testing", func() (int, error) {
+		question := question{m.asking, 7, time.Minute, "testing"}
+		_, err := answerTo(ctx, question, of.call.changes(), func() (int, error) {
 			<-hang
 			return 0, nil
 		})

@@ -124,11 +124,19 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 	if held.released.Load() {
 		return held.over("it was released")
 	}
-	err := held.manager.do(ctx, held.manager.holding, "renewing "+held.name.String(), func() error {
-		return renewLease(held.handle, ttl)
-	})
+	m := held.manager
+	// After the lease there is nothing to renew.
+	patience := min(m.timeout, leaseRemaining(held.handle))
+	question := question{m.holding, m.identity.lockRegion(held.name), patience, "renewing " + held.name.String()}
+	err := m.do(ctx, question, func() error { return renewLease(held.handle, ttl) })
 	if codeOf(err) == CodeClosed && held.released.Load() {
 		return held.over("it was released")
+	}
+	if codeOf(err) == CodeRetriesExhausted {
+		// The lease may have run out while the call had no place.
+		if lost := held.check(); lost != nil {
+			return lost
+		}
 	}
 	return err
 }
@@ -150,14 +158,14 @@ func (l *Lease) Release() error {
 	l.copying.Unlock()
 	patience := time.NewTimer(l.manager.timeout)
 	defer patience.Stop()
-	in := l.manager.holding
-	if !in.enter(patience.C) {
-		// Calls of others hold all slots, the store hangs.
+	seat := l.manager.holding.enter(l.manager.identity.lockRegion(l.name), patience.C)
+	if seat == nil {
+		// Calls of others hold the places, the store hangs.
 		go l.giveBack()
 		return newError(CodeInDoubt, "releasing "+l.name.String()+": the store does not answer")
 	}
-	defer in.give()
 	freed, err := releaseLease(l.handle)
+	seat.give(err)
 	switch {
 	case err != nil || freed:
 		l.manager.queue.released(l.name)

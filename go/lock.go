@@ -127,35 +127,35 @@ func (m *Manager) acquisition(options []LockOption) (acquisition, error) {
 type grant struct {
 	lease leaseHandle
 	fence uint64
-	err   error
 }
 
 // ask is one question to the store.
 func (m *Manager) ask(ctx context.Context, name Name, ttl time.Duration, look bool) (*Lease, error) {
-	run := func() grant {
+	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking for " + name.String()}
+	answer, fate, err := call(ctx, question, func() (grant, error) {
 		lease, fence, err := askStore(m.handle, name, ttl, look)
-		return grant{lease, fence, err}
-	}
-	answer, fate := call(ctx, m.asking, run, func(late grant) {
-		if late.err == nil {
+		return grant{lease, fence}, err
+	}, func(late grant, err error) {
+		if err == nil {
 			m.giveBack(name, late.lease)
 		}
 	})
 	switch {
-	case fate != answered && ctx.Err() == nil:
-		return nil, closedError()
+	case fate == goesOn:
+		// What it is granted is given back: there is nothing to be in doubt about.
+		return nil, question.stopped(ctx, notBegun)
 	case fate != answered:
-		return nil, ended(ctx, CodeCancelled, "asking for "+name.String())
-	case answer.err != nil:
-		return nil, answer.err
+		return nil, question.stopped(ctx, fate)
+	case err != nil:
+		return nil, err
 	}
 	return newLease(m, name, answer.lease, answer.fence), nil
 }
 
 // giveBack releases what nobody wants any more.
 func (m *Manager) giveBack(name Name, lease leaseHandle) {
-	m.holding.enter(nil)
-	defer m.holding.give()
-	_, _ = releaseLease(lease)
+	seat := m.holding.enter(m.identity.lockRegion(name), nil)
+	_, err := releaseLease(lease)
+	seat.give(err)
 	m.queue.released(name)
 }

@@ -20,10 +20,14 @@ type Manager struct {
 	wait    time.Duration
 	timeout time.Duration
 
+	// identity tells which region of the store a name is in.
+	identity identity
+
 	queue *queue
 	// asking is for calls of those who want something, holding for those who have it; brief is for those that
 	// ask no store.
-	asking, holding, brief slots
+	asking, holding *shares
+	brief           slots
 
 	close   func() error
 	cleanup runtime.Cleanup
@@ -110,7 +114,8 @@ func Open(uri string, options ...Option) (*Manager, error) {
 	closed := make(chan struct{})
 	m := &Manager{
 		handle: handle, logger: settings.logger, queue: new(queue),
-		asking: newSlots(closed), holding: newSlots(closed), brief: newSlots(closed),
+		identity: identityOf(uri, settings.list),
+		asking:   newShares(closed), holding: newShares(closed), brief: newSlots(closed),
 	}
 	var retry time.Duration
 	for key, to := range map[string]*time.Duration{
@@ -141,7 +146,8 @@ func Open(uri string, options ...Option) (*Manager, error) {
 // It fails with [ErrTableCreation], [ErrConnection], [ErrRetriesExhausted], [ErrClosed], and with what
 // ended ctx.
 func (m *Manager) Initialize(ctx context.Context) error {
-	return m.do(ctx, m.asking, "initializing the store", func() error { return initializeManager(m.handle) })
+	question := question{m.asking, everywhere, m.timeout, "initializing the store"}
+	return m.do(ctx, question, func() error { return initializeManager(m.handle) })
 }
 
 // Stats returns numbers about the manager, for a program's own gauges.
@@ -175,8 +181,8 @@ func (m *Manager) closed() bool {
 }
 
 // do runs a call that changes something and cannot be undone.
-func (m *Manager) do(ctx context.Context, in slots, doing string, run func() error) error {
-	_, err := inSlot(ctx, in, true, doing, func() (struct{}, error) {
+func (m *Manager) do(ctx context.Context, question question, run func() error) error {
+	_, err := answerTo(ctx, question, true, func() (struct{}, error) {
 		defer runtime.KeepAlive(m)
 		return struct{}{}, run()
 	})

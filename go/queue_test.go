@@ -5,6 +5,7 @@ package dlm
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -393,16 +394,17 @@ func TestTheNextQuestionComesNoLaterThanTheLeaseItWaitsFor(t *testing.T) {
 // A call to a store that hangs keeps neither its caller nor its slot for others, and what it brings too late is
 // given back.
 func TestACallThatIsGivenUpTellsWhatBecameOfIt(t *testing.T) {
-	slots := newSlots(make(chan struct{}))
+	shares := newShares(make(chan struct{}))
 	ctx, cancel := context.WithCancel(t.Context())
 	store := make(chan int)
 	late := make(chan int)
 	ended := make(chan fate)
 	go func() {
-		_, fate := call(ctx, slots, func() int { return <-store }, func(it int) { late <- it })
+		question := question{shares, 7, time.Minute, "testing"}
+		_, fate, _ := call(ctx, question, func() (int, error) { return <-store, nil }, func(it int, _ error) { late <- it })
 		ended <- fate
 	}()
-	eventually(t, "the call", func() bool { return len(slots.places) == 1 })
+	eventually(t, "the call", func() bool { return shares.underWay() == 1 })
 	cancel()
 	if fate := <-ended; fate != goesOn {
 		t.Fatal(fate)
@@ -411,29 +413,70 @@ func TestACallThatIsGivenUpTellsWhatBecameOfIt(t *testing.T) {
 	if it := <-late; it != 7 {
 		t.Fatal(it)
 	}
-	eventually(t, "its slot given back", func() bool { return len(slots.places) == 0 })
+	eventually(t, "its slot given back", func() bool { return shares.underWay() == 0 })
 }
 
-func TestWhoWaitsForASlotLeavesWithTheContextOrTheManager(t *testing.T) {
-	for _, of := range []struct {
-		cancelled bool
-		want      error
-	}{{true, context.Canceled}, {false, ErrClosed}} {
-		closed := make(chan struct{})
-		slots := newSlots(closed)
-		for range callsAtOnce {
-			slots.take(t.Context())
+// full has all places taken, by calls to as many regions as it takes.
+func full(t *testing.T, closed <-chan struct{}) (*shares, []*seat) {
+	t.Helper()
+	shares := newShares(closed)
+	var seats []*seat
+	for number := range callsAtOnce {
+		seat, _ := shares.take(t.Context(), region(number/regionCalls), time.Minute)
+		if seat == nil {
+			t.Fatalf("no place for call %d", number)
 		}
+		seats = append(seats, seat)
+	}
+	return shares, seats
+}
+
+func TestWhoWaitsForASlotLeavesWithTheContextOrTheManagerOrItsPatience(t *testing.T) {
+	for _, of := range []struct {
+		end      string
+		patience time.Duration
+		want     error
+	}{
+		{"cancel", time.Hour, context.Canceled},
+		{"close", time.Hour, ErrClosed},
+		{"patience", 50 * time.Millisecond, ErrRetriesExhausted},
+	} {
+		closed := make(chan struct{})
+		shares, seats := full(t, closed)
 		ctx, cancel := context.WithCancel(t.Context())
-		if of.cancelled {
+		switch of.end {
+		case "cancel":
 			cancel()
-		} else {
+		case "close":
 			close(closed)
 		}
-		_, fate := call(ctx, slots, func() int { panic("there was no slot") }, nil)
-		if err := slots.stopped(ctx, fate, "testing"); !errors.Is(err, of.want) || errors.Is(err, ErrInDoubt) {
+		began := time.Now()
+		question := question{shares, 100, of.patience, "testing"}
+		_, fate, _ := call(ctx, question, func() (int, error) { panic("there was no slot") }, nil)
+		err := question.stopped(ctx, fate)
+		if !errors.Is(err, of.want) || errors.Is(err, ErrInDoubt) {
 			t.Fatal(err)
 		}
+		if of.end == "patience" {
+			if time.Since(began) < of.patience {
+				t.Fatalf("it had patience for %v", time.Since(began))
+			}
+			if !strings.Contains(err.Error(), "testing: no turn in 50ms: all 16 calls at once of this manager are in use") {
+				t.Fatal(err)
+			}
+			if !err.(*Error).Retryable {
+				t.Fatal("it may have a place later")
+			}
+		}
 		cancel()
+		if shares.waiting.Len() != 0 || shares.underWay() != callsAtOnce {
+			t.Fatal(shares.waiting.Len(), shares.underWay())
+		}
+		for _, seat := range seats {
+			seat.give(nil)
+		}
+		if shares.underWay() != 0 {
+			t.Fatal(shares.underWay())
+		}
 	}
 }

@@ -6,11 +6,12 @@ use std::process::Command;
 mod support {
     pub(crate) mod c;
     pub(crate) mod go;
+    pub(crate) mod hbase;
     pub(crate) mod skip;
 }
 
 use support::c::{self, Link};
-use support::go;
+use support::{go, hbase};
 
 #[test]
 fn the_package_passes_its_tests_under_the_race_detector() {
@@ -20,11 +21,24 @@ fn the_package_passes_its_tests_under_the_race_detector() {
     assert_eq!(c::run(go::tool("gofmt").args(["-l", "."])).unwrap(), "", "not formatted");
     let tags = go::tags(Link::Static);
     c::run(go::tool("go").args(["vet", tags, "./..."])).unwrap();
-    let tests = ["test", tags, "-race", "-count=1", "-v", "-timeout=300s", "./..."];
-    let output = c::run(go::tool("go").args(tests)).unwrap();
+    let tests = ["test", tags, "-race", "-count=1", "-v", "-timeout=500s", "./..."];
+    let mut command = go::tool("go");
+    command.args(tests);
+    let mut expected = vec![
+        "TestTwoProcessesExcludeEachOther",
+        "TestACancelledCallReturnsAtOnce",
+        "TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn",
+        "ExampleLatch",
+    ];
+    // The others need no server.
+    if let Some(hbase) = hbase::hbase_or_skip() {
+        command.env("DLM_TEST_HBASE_THRIFT", hbase.thrift.to_string());
+        expected.push("TestADeadRegionLeavesTheOthersTheirPlaces");
+    }
+    let output = c::run(&mut command).unwrap();
     // What they have measured: see it with `--nocapture`.
     output.lines().filter(|line| line.contains("_test.go:")).for_each(|line| println!("{}", line.trim()));
-    for shown in ["TestTwoProcessesExcludeEachOther", "TestACancelledCallReturnsAtOnce", "ExampleLatch"] {
+    for shown in expected {
         assert!(output.contains(&format!("--- PASS: {shown} ")), "{shown} did not run:\n{output}");
     }
 }
