@@ -7,13 +7,12 @@ package dlm
 // texts are lent for one call, results come back by value.
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../include
 #cgo LDFLAGS: -L${SRCDIR}/../target/release
 #cgo !dlm_static LDFLAGS: -ldlm
 #cgo dlm_static LDFLAGS: -l:libdlm.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
 
 #include <stdlib.h>
-#include <dlm.h>
+#include "dlm.h"
 
 // Results by value, so that no output has to be kept where C can reach it; and several calls at once, as
 // each way from Go to C and back costs more than some of them do.
@@ -180,8 +179,13 @@ func openManager(uri string, options []setting) (managerHandle, error) {
 	if err != nil {
 		return nil, err
 	}
+	logOpened() // before, so that what opening logs is not lost
 	to := C.dlm_go_open(text, given)
-	return to.manager, failure(to.status, to.error)
+	err = failure(to.status, to.error)
+	if err != nil {
+		logClosed()
+	}
+	return to.manager, err
 }
 
 func managerSetting(manager managerHandle, key string) (time.Duration, error) {
@@ -208,6 +212,7 @@ func leasesHeld(manager managerHandle) (int, error) {
 
 func closeManager(manager managerHandle) error {
 	to := C.dlm_go_close(manager)
+	logClosed()
 	return failure(to.status, to.error)
 }
 

@@ -7,7 +7,7 @@ package dlm
 /*
 #include <stdlib.h>
 #include <string.h>
-#include <dlm.h>
+#include "dlm.h"
 
 struct dlm_go_latch {
 	const struct dlm_manager *manager;

@@ -83,7 +83,7 @@ func Timeout(d time.Duration) Option { return duration("timeout", d) }
 func Setting(key, value string) Option { return func(s *settings) { s.set(key, value) } }
 
 // Logger is told of leases and managers that were forgotten: dropped without Release or Close. It is
-// [slog.Default] unless set.
+// [slog.Default] unless set. The library's own log is that of the process: see [SetLogger].
 func Logger(logger *slog.Logger) Option { return func(s *settings) { s.logger = logger } }
 
 func duration(key string, d time.Duration) Option {

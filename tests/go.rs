@@ -103,6 +103,40 @@ fn a_module_beside_a_clone_uses_the_package_as_the_readme_says() {
     assert_eq!(ran, 2, "{section}");
 }
 
+/// What a build with vendored modules needs of this one is in its folder: no path leads out of it.
+#[test]
+fn a_module_that_vendors_the_package_builds_and_runs() {
+    if !go::has_go() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let module = dir.path().join("orders");
+    fs::create_dir(&module).unwrap();
+    fs::copy(go::root().join("examples/lock/main.go"), module.join("main.go")).unwrap();
+    let go = |arguments: &[&str]| {
+        c::run(go::tool("go").current_dir(&module).env("GOFLAGS", "-buildvcs=false").args(arguments)).unwrap()
+    };
+    go(&["mod", "init", "orders"]);
+    let replace = format!("-replace=libdlm.org/dlm={}", go::root().display());
+    go(&["mod", "edit", "-require=libdlm.org/dlm@v0.0.0", &replace]);
+    go(&["mod", "vendor"]);
+    let vendored = module.join("vendor/libdlm.org/dlm");
+    let header = fs::read(vendored.join("dlm.h")).expect("the header is vendored");
+    assert!(header == fs::read(c::root().join("include/dlm.h")).unwrap(), "another header");
+    // Whatever is outside of the vendored folder is not there, as on a machine that builds from it.
+    for file in fs::read_dir(&vendored).unwrap().map(|entry| entry.unwrap().path()) {
+        let source = fs::read_to_string(&file).unwrap();
+        let outside =
+            source.lines().find(|line| line.starts_with("#include \"../") || line.contains("-I${SRCDIR}/.."));
+        assert_eq!(outside, None, "{}", file.display());
+    }
+    let program = dir.path().join("lock");
+    go(&["build", "-mod=vendor", go::tags(Link::Static), "-o", program.to_str().unwrap(), "."]);
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    let output = c::run(Command::new(&program).arg(&store)).unwrap();
+    assert!(output.starts_with("step 0 written"), "{output}");
+}
+
 #[test]
 fn without_cgo_the_build_says_what_is_missing() {
     if !go::has_go() {

@@ -1,0 +1,76 @@
+//go:build cgo
+
+package dlm
+
+// The calls of capi.go for the library's log.
+
+/*
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+#include "dlm.h"
+
+struct dlm_go_line {
+	int32_t level;
+	uint32_t length;
+	char text[PIPE_BUF - 8];
+};
+
+static uint64_t dlm_go_dropped;
+
+// Called in any thread that logs, with a lock of the library held: it must not wait, and goes by no way into Go.
+// A line that is not longer than PIPE_BUF is written as a whole or not at all.
+static void dlm_go_log_line(void *user, int32_t level, const char *message) {
+	struct dlm_go_line line = {.level = level};
+	int before = errno;
+	size_t length = strlen(message);
+	if (length > sizeof line.text) {
+		length = sizeof line.text;
+		memcpy(line.text, message, length - 3);
+		memcpy(line.text + length - 3, "...", 3);
+	} else {
+		memcpy(line.text, message, length);
+	}
+	line.length = (uint32_t)length;
+	if (write((int)(intptr_t)user, &line, 8 + length) < 0)
+		__atomic_add_fetch(&dlm_go_dropped, 1, __ATOMIC_RELAXED);
+	errno = before;
+}
+
+struct dlm_go_done {
+	enum dlm_status status;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_done dlm_go_log_to(int32_t level, int32_t fd) {
+	struct dlm_go_done to = {0};
+	to.status = dlm_log_to(level, fd < 0 ? NULL : dlm_go_log_line, (void *)(intptr_t)fd, &to.error);
+	return to;
+}
+
+static uint64_t dlm_go_take_dropped(void) { return __atomic_exchange_n(&dlm_go_dropped, 0, __ATOMIC_RELAXED); }
+*/
+import "C"
+
+import "log/slog"
+
+// logLevels, the lowest first.
+var logLevels = [...]struct {
+	library int32
+	here    slog.Level
+}{
+	{C.DLM_LOG_DEBUG, slog.LevelDebug},
+	{C.DLM_LOG_INFO, slog.LevelInfo},
+	{C.DLM_LOG_WARN, slog.LevelWarn},
+	{C.DLM_LOG_ERROR, slog.LevelError},
+}
+
+// logTo has the library write lines of this level and worse into a pipe, or nowhere where fd is negative.
+func logTo(level int32, fd int) error {
+	to := C.dlm_go_log_to(C.int32_t(level), C.int32_t(fd))
+	return failure(to.status, to.error)
+}
+
+// linesDropped counts those that did not fit since it was asked last.
+func linesDropped() uint64 { return uint64(C.dlm_go_take_dropped()) }

@@ -1,0 +1,662 @@
+/* dlm.h: distributed locks and leases, and locks for threads by id.
+ * Made from src/ffi/capi by build.rs; do not edit.
+ *
+ * Handles (struct dlm_...) are opaque. Each is made by one function, owned by the caller, and freed by
+ * the _free of its type, exactly once, in any order; every _free accepts NULL. No call consumes or keeps
+ * a handle. A handle that was freed is told apart from a good one: calls with it fail with DLM_CLOSED,
+ * and with what never was a handle of the type with DLM_INVALID_ARGUMENT. They do not crash.
+ *
+ * Threads: every function may be called from any thread, on the same handle too. Any thread may release
+ * what another acquired. A handle may be freed while other threads are in calls with it: those go on, or
+ * fail with DLM_CLOSED.
+ *
+ * Outputs come last and end in _out. They are written whatever happens: NULL, 0, false or -1 on failure,
+ * so that all of them may be freed in any case. error_out may be NULL; it is set to an error that the
+ * caller owns on failure, and to NULL on DLM_OK. No other pointer may be NULL unless its text says so:
+ * a NULL fails with DLM_INVALID_ARGUMENT. All functions may fail with this, with DLM_FORKED and with
+ * DLM_PANIC; what else they fail with is listed.
+ *
+ * Text is UTF-8, ends with NUL and is copied. Times are milliseconds. Functions that block say so.
+ *
+ * fork(): all handles belong to the process that made them. In a child made by fork() they answer
+ * DLM_FORKED and touch nothing; freeing them there is allowed and does nothing. A child may make its own.
+ *
+ * The library starts threads only where it must, named dlm-...; it installs no signal handlers and no
+ * exit handlers, and once loaded it stays loaded. A program that exits without releasing its leases
+ * leaves them to end by themselves.
+ *
+ * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). No function here is
+ * named as one of its, and both headers can be included together. */
+#ifndef DLM_H
+#define DLM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dlm_cancel;
+struct dlm_error;
+struct dlm_id_lock;
+struct dlm_key_lock;
+struct dlm_latch;
+struct dlm_lease;
+struct dlm_lock;
+struct dlm_manager;
+struct dlm_names;
+struct dlm_options;
+struct dlm_watch;
+
+/* ---- Results ---- */
+
+/// Result of every call that can fail. Numbers never change and new ones may come: keep a `default:`.
+enum dlm_status {
+    /// Done.
+    DLM_OK = 0,
+    /// Someone else holds it: now (a wait of 0), or until the wait was over. Nothing is held.
+    DLM_LOCK_UNAVAILABLE = 1,
+    /// The store was not reached. The request had no effect.
+    DLM_CONNECTION_ERROR = 2,
+    /// The store was reached and did not serve the request, also not on the bounded retries made.
+    DLM_RETRIES_EXHAUSTED = 3,
+    /// The table is missing or could not be created.
+    DLM_TABLE_CREATION_ERROR = 4,
+    /// The store or the library did something that neither should: see the message.
+    DLM_INTERNAL_ERROR = 5,
+    /// A cancel object ended the wait. Nothing is held.
+    DLM_CANCELLED = 6,
+    /// The request may or may not have been applied. What it may have taken is freed in the background.
+    DLM_IN_DOUBT = 7,
+    /// The lease ran out, or another holds the lock by now: stop touching what it protected.
+    DLM_LEASE_LOST = 8,
+    /// The latch does not exist, or has expired.
+    DLM_NOT_FOUND = 9,
+    /// What was to be created exists.
+    DLM_ALREADY_EXISTS = 10,
+    /// An argument was refused, before any I/O: NULL, bad UTF-8, a number or text that is not allowed.
+    DLM_INVALID_ARGUMENT = 11,
+    /// The manager was closed, or the handle was freed.
+    DLM_CLOSED = 12,
+    /// The process was forked after the handle was made: make new ones in the child.
+    DLM_FORKED = 13,
+    /// A bug in the library. The handles stay usable.
+    DLM_PANIC = 14,
+};
+
+/// Why a call failed. Made where a call is given an `error_out`, and independent of everything else.
+struct dlm_error;
+
+/// Name of a status, such as "LOCK_UNAVAILABLE"; "UNKNOWN" for numbers this library does not know.
+/// Static text. Never blocks.
+const char *dlm_status_name(int32_t status);
+
+/// The status of the call that failed. DLM_INVALID_ARGUMENT for NULL. Never blocks.
+enum dlm_status dlm_error_status(const struct dlm_error *error);
+
+/// What was wrong, with which value, and what to do: one line for people. Never NULL; lives as long as
+/// `error`. It may hold names of locks, hosts and tables, never passwords. Never blocks.
+const char *dlm_error_message(const struct dlm_error *error);
+
+/// Whether the same call may succeed later without anyone changing anything: the lock may become free,
+/// the store may come back. False for NULL. Never blocks.
+bool dlm_error_is_retryable(const struct dlm_error *error);
+
+/// Frees an error. NULL is allowed.
+void dlm_error_free(struct dlm_error *error);
+
+/// Milliseconds that the lease has left which stood in the way, rounded up, unless it is renewed or released:
+/// when it is worth asking again. A hint, as it compares clocks of two machines. -1 where the store does
+/// not tell, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
+int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
+
+/* ---- Versions ---- */
+
+/// Version of this header.
+#define DLM_VERSION_MAJOR 0
+#define DLM_VERSION_MINOR 1
+#define DLM_VERSION_PATCH 0
+#define DLM_VERSION "0.1.0"
+
+/// Number of this header's binary interface. It grows with every change that programs built before do
+/// not survive, and not with additions.
+#define DLM_ABI 0
+
+/// Version of the library that is loaded, such as "0.1.0"; DLM_VERSION is that of this header. Static
+/// text. Never blocks.
+const char *dlm_version(void);
+
+/// Whether the library that is loaded serves programs built with this header: pass DLM_ABI. The name of
+/// the shared library changes with the number too; this is for programs that open it themselves. Never
+/// blocks.
+///
+/// DLM_INVALID_ARGUMENT when it does not, saying which versions met
+enum dlm_status dlm_abi_check(uint32_t abi, struct dlm_error **error_out);
+
+/// How many handles of all types were made and not freed yet: 0 at the end of a program that leaks none.
+/// Errors count too. Never blocks for long.
+uint64_t dlm_handles_open(void);
+
+/* ---- Options ---- */
+
+/// Settings for dlm_manager_open(), by key: those that a store's URI takes.
+struct dlm_options;
+
+/// Options without any. NULL only when there are millions of them.
+struct dlm_options *dlm_options_new(void);
+
+/// Sets `key` to `value`; both are copied. A later value replaces an earlier one.
+///
+/// | key | default | |
+/// |---|---|---|
+/// | client | none: required | the service that uses the locks, part of every lock's name |
+/// | farm | none | the data centre, part of the names of level DC |
+/// | ttl | 90s | how long a lease lasts |
+/// | wait | 90s | how long an acquire waits |
+/// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
+/// | timeout | 10s | how long one call to the store may take |
+/// | latch_ttl | 1d | how long a latch lives after its last change |
+/// | poll | 5s | how often an awaited latch is looked at, at the least |
+/// | watchers | 2 | threads that look at latches |
+/// | names | strict | compat: allow in client and farm ids what the Java library allows |
+/// | purpose | none | shown to those who find a lock held |
+///
+/// Times are whole numbers with a unit: ms, s, m, h or d. HBase has more keys: see docs/hbase.md.
+/// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.
+/// May be called from several threads. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT
+enum dlm_status dlm_options_set(struct dlm_options *options,
+                                const char *key,
+                                const char *value,
+                                struct dlm_error **error_out);
+
+/// Frees options. NULL is allowed. Managers opened with them do not need them.
+void dlm_options_free(struct dlm_options *options);
+
+/* ---- Managers ---- */
+
+/// Level of a lock whose name includes the farm id: each data centre has its own.
+#define DLM_LEVEL_DC 1
+
+/// Level of a lock whose name does not include the farm id: one for all data centres.
+#define DLM_LEVEL_XDC 2
+
+/// One store and the locks taken in it for one client id. Make one and share it.
+struct dlm_manager;
+
+/// Numbers about a manager, right now. Later versions append to it.
+struct dlm_stats {
+    /// Leases acquired here and not released, lost or ended by close. Those whose time is over count until
+    /// that is noticed by a call.
+    uint64_t leases_held;
+    /// Threads of this process that wait for a lock.
+    uint64_t threads_waiting;
+};
+
+/// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
+/// "hbase://master1:16000,master2:16000/table" or "hbase+thrift://host:9090/table", with options as
+/// "?key=value&key=value". `options` may be NULL, and wins over the URI where both have a key.
+///
+/// Creates nothing in the store, see dlm_manager_initialize(). Blocks while an embedded store is opened,
+/// for milliseconds; HBase is first asked by the first call that needs it. On DLM_OK the caller owns
+/// `*manager_out`.
+///
+/// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR
+enum dlm_status dlm_manager_open(const char *uri,
+                                 const struct dlm_options *options,
+                                 struct dlm_manager **manager_out,
+                                 struct dlm_error **error_out);
+
+/// Creates what is missing in the store (the table) and checks that the store answers. Safe to repeat,
+/// and to run in many processes at once. Blocks, for up to a minute where a table is made.
+///
+/// DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED
+enum dlm_status dlm_manager_initialize(const struct dlm_manager *manager, struct dlm_error **error_out);
+
+/// Makes the lock `id`. Does no I/O and takes nothing: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC or
+/// DLM_LEVEL_XDC. Never blocks. On DLM_OK the caller owns `*lock_out`.
+///
+/// DLM_INVALID_ARGUMENT when the id is empty or longer than 1024 bytes, or for level DC without a farm
+enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
+                                 const char *id,
+                                 int32_t level,
+                                 struct dlm_lock **lock_out,
+                                 struct dlm_error **error_out);
+
+/// Writes numbers about the manager to `*stats_out`. `size` is sizeof(struct dlm_stats): fields that the
+/// library does not know are set to 0. Never blocks for long.
+///
+/// DLM_INVALID_ARGUMENT
+enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
+                                  struct dlm_stats *stats_out,
+                                  size_t size,
+                                  struct dlm_error **error_out);
+
+/// Ends the manager: waiting threads return DLM_CLOSED, held leases are released, the library's threads
+/// are joined. Its locks and leases answer DLM_CLOSED or DLM_LEASE_LOST from now on; all handles must
+/// still be freed. Closing twice does nothing.
+///
+/// Blocks for up to one store time-out for the releases, another where a renewal is under way, and a few
+/// seconds for the threads. On failure: the first release that failed; that lock is free when its TTL
+/// ends, and the others were tried all the same.
+///
+/// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_error **error_out);
+
+/// Frees a manager. NULL is allowed. Its locks and leases go on working until they are freed, so close it
+/// first to end them. Blocks for a few seconds at the most, and only for the last of them.
+void dlm_manager_free(struct dlm_manager *manager);
+
+/// A setting of the manager in milliseconds, whether it was given or is the default: "ttl", "wait",
+/// "retry" or "timeout", as for dlm_options_set(). A wait without an end is DLM_FOREVER. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT for other keys
+enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
+                                       const char *key,
+                                       int64_t *ms_out,
+                                       struct dlm_error **error_out);
+
+/* ---- Locks ---- */
+
+/// In place of a TTL or a wait: the manager's setting.
+#define DLM_DEFAULT -2
+
+/// In place of a wait: without an end.
+#define DLM_FOREVER -1
+
+/// A name that can be locked, any number of times and from any number of threads. Not reentrant.
+struct dlm_lock;
+
+/// Tries once. The lease lasts `ttl_ms` unless renewed (DLM_DEFAULT: the manager's, 90 s unless set).
+/// Blocks for the store's answer only, and does not stand in line behind waiting threads. On DLM_OK the
+/// caller owns `*lease_out`.
+///
+/// DLM_LOCK_UNAVAILABLE when somebody holds the lock; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
+/// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT when it could
+/// not be learned whether the lock was granted; DLM_CLOSED; DLM_INVALID_ARGUMENT
+enum dlm_status dlm_lock_try_acquire(const struct dlm_lock *lock,
+                                     int64_t ttl_ms,
+                                     struct dlm_lease **lease_out,
+                                     struct dlm_error **error_out);
+
+/// Waits for the lock with the manager's TTL and wait, 90 s each unless set. `cancel` may be NULL.
+///
+/// Blocks until the lock is held, the wait is over or something fails; a request to the store that is
+/// under way when the wait ends is waited for. Threads of one manager are served in the order in which
+/// they came. On DLM_OK the caller owns `*lease_out`.
+///
+/// DLM_LOCK_UNAVAILABLE when the wait was over first; DLM_CANCELLED; and those of dlm_lock_try_acquire(),
+/// which end the wait at once
+enum dlm_status dlm_lock_acquire(const struct dlm_lock *lock,
+                                 const struct dlm_cancel *cancel,
+                                 struct dlm_lease **lease_out,
+                                 struct dlm_error **error_out);
+
+/// As dlm_lock_acquire(), with this TTL and for this long: `wait_ms` 0 tries once, DLM_FOREVER waits for
+/// ever. DLM_DEFAULT stands for the manager's setting in both.
+enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
+                                        int64_t ttl_ms,
+                                        int64_t wait_ms,
+                                        const struct dlm_cancel *cancel,
+                                        struct dlm_lease **lease_out,
+                                        struct dlm_error **error_out);
+
+/// Frees a lock. NULL is allowed. Leases acquired through it, and threads that wait in it, go on.
+void dlm_lock_free(struct dlm_lock *lock);
+
+/// Reads whether somebody holds the lock, and takes nothing: a read costs a store less than a try that is
+/// refused. DLM_OK: it was free. Blocks for the store's answer.
+///
+/// DLM_LOCK_UNAVAILABLE when it is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve;
+/// DLM_CLOSED
+enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **error_out);
+
+/* ---- Leases ---- */
+
+/// A held lock. It ends by itself after its TTL, counted from before it was asked for, unless renewed;
+/// then somebody else may hold the lock.
+struct dlm_lease;
+
+/// Whether the lease lasts still, by this machine's clock: ask before each step that needs the lock. No
+/// I/O, some tens of nanoseconds. It cannot know that this thread will be paused right after; that is what
+/// the fence is for.
+///
+/// DLM_LEASE_LOST when the time is over, or the lease was released or found lost
+enum dlm_status dlm_lease_check(const struct dlm_lease *lease, struct dlm_error **error_out);
+
+/// The number to send along with every write that the lock guards: it grows with every grant, so that a
+/// receiver can refuse numbers lower than it has seen. 0 where fencing is switched off, and for NULL.
+/// Never blocks.
+uint64_t dlm_lease_fence(const struct dlm_lease *lease);
+
+/// Milliseconds that the lease has left, rounded down; 0 when it is over, and for NULL. Never blocks.
+int64_t dlm_lease_remaining_ms(const struct dlm_lease *lease);
+
+/// A descriptor for poll() and the like, readable as soon as dlm_lease_check() would fail: the time is
+/// over, or the lease was released or found lost. A renewal puts it off.
+///
+/// It belongs to the lease, is the same in each call, and is closed by dlm_lease_free(): take it out of
+/// the event loop before. Poll it; do not read or close it. The first call waits for a renewal or release
+/// under way. `*fd_out` is -1 on failure.
+///
+/// DLM_INTERNAL_ERROR when the process has no descriptor left
+enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
+                                  int32_t *fd_out,
+                                  struct dlm_error **error_out);
+
+/// Lets the lease end `ttl_ms` from now (DLM_DEFAULT: for as long as it was last granted). Blocks for one
+/// call to the store, for no longer than the lease has left.
+///
+/// DLM_LEASE_LOST when it had run out or another holds the lock: it is over. After any other failure the
+/// lease ends when it would have: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED,
+/// DLM_INVALID_ARGUMENT
+enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, struct dlm_error **error_out);
+
+/// Gives the lock up. The handle must still be freed. Blocks for one call to the store, and never touches
+/// another holder's record. `freed_out` may be NULL: true when the lock was ours and is free now; false
+/// when it had been released before, and the store was not asked.
+///
+/// DLM_LEASE_LOST when it had run out or another holds the lock by now. Any other failure leaves open
+/// whether the lock is free: call again, or free the handle, which goes on trying in the background:
+/// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
+                                  bool *freed_out,
+                                  struct dlm_error **error_out);
+
+/// Frees a lease. NULL is allowed. One that is not released yet is released first: that takes two seconds
+/// at the most, and goes on in the background if it fails.
+void dlm_lease_free(struct dlm_lease *lease);
+
+/* ---- Latches ---- */
+
+/// Kind of a latch that goes down only: it opens once, when all have come.
+#define DLM_LATCH_COUNT_DOWN 1
+
+/// Kind of a latch that goes up and down: it opens whenever nobody is left.
+#define DLM_LATCH_COUNT_UP_DOWN 2
+
+/// A count in the store that all processes see, and waiting until it is down to zero. It is never
+/// deleted: it is gone its TTL after its last change, and then every call answers DLM_NOT_FOUND.
+struct dlm_latch;
+
+/// A list of names.
+struct dlm_names;
+
+/// A latch that is watched for an event loop.
+struct dlm_watch;
+
+/// The latch `id`. Does no I/O and makes nothing in the store: see dlm_latch_create(). All who use it must
+/// agree on `level` (DLM_LEVEL_DC: the count of one's own farm; DLM_LEVEL_XDC: the sum over all farms),
+/// `kind` (DLM_LATCH_COUNT_DOWN or DLM_LATCH_COUNT_UP_DOWN) and `ttl_ms`, the time that it lives after each
+/// change (DLM_DEFAULT: the option latch_ttl, one day unless set). Never blocks. On DLM_OK the caller owns
+/// `*latch_out`.
+///
+/// DLM_INVALID_ARGUMENT also where the manager has no farm; DLM_CLOSED
+enum dlm_status dlm_manager_latch(const struct dlm_manager *manager,
+                                  const char *id,
+                                  int32_t level,
+                                  int32_t kind,
+                                  int64_t ttl_ms,
+                                  struct dlm_latch **latch_out,
+                                  struct dlm_error **error_out);
+
+/// Makes the latch in the store: from now on it must be counted down `count` times, 0 to 2147483647. For
+/// level XDC this makes the count of one's own farm. Blocks for one call to the store.
+///
+/// DLM_ALREADY_EXISTS, and the count is what it was; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
+/// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT; DLM_CLOSED;
+/// DLM_INVALID_ARGUMENT
+enum dlm_status dlm_latch_create(const struct dlm_latch *latch, int64_t count, struct dlm_error **error_out);
+
+/// Makes the latch for `count` participants with names: each counts once, see dlm_latch_count_down_as().
+/// Blocks and fails as dlm_latch_create(), DLM_INVALID_ARGUMENT also for a name that is not 1 to 255 bytes
+/// or is given twice, and where the store cannot keep names.
+enum dlm_status dlm_latch_create_for(const struct dlm_latch *latch,
+                                     const char *const *participants,
+                                     size_t count,
+                                     struct dlm_error **error_out);
+
+/// Makes the latch unless it exists. `created_out` may be NULL: whether this call made it. Blocks and fails
+/// as dlm_latch_create(), without DLM_ALREADY_EXISTS.
+enum dlm_status dlm_latch_get_or_create(const struct dlm_latch *latch,
+                                        int64_t count,
+                                        bool *created_out,
+                                        struct dlm_error **error_out);
+
+/// How many count-downs are missing right now; below zero when more came than were expected. Blocks for
+/// one read of the store.
+///
+/// DLM_NOT_FOUND; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR; DLM_CLOSED
+enum dlm_status dlm_latch_count(const struct dlm_latch *latch,
+                                int64_t *count_out,
+                                struct dlm_error **error_out);
+
+/// Counts one's own farm's count down by one, exactly once, however many replies are lost on the way.
+/// Blocks for one call to the store.
+///
+/// DLM_NOT_FOUND where that count was not made or has expired; DLM_IN_DOUBT when it could not be learned
+/// whether it counted: calling again may count twice (dlm_latch_count_down_as() never does); those of
+/// dlm_latch_create()
+enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch, struct dlm_error **error_out);
+
+/// Counts up by one, for latches of kind DLM_LATCH_COUNT_UP_DOWN. Blocks and fails as
+/// dlm_latch_count_down(), DLM_INVALID_ARGUMENT for the other kind.
+enum dlm_status dlm_latch_count_up(const struct dlm_latch *latch, struct dlm_error **error_out);
+
+/// Counts down in the name of a participant, once per name, whoever calls it how often. `counted_out` may
+/// be NULL: true when it counted now, false when that name had counted before. After DLM_IN_DOUBT it is
+/// safe to call again. Blocks and fails as dlm_latch_count_down().
+enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
+                                        const char *participant,
+                                        bool *counted_out,
+                                        struct dlm_error **error_out);
+
+/// Who was expected by name in one's own farm and has not counted down. Blocks for one read of the store.
+/// On DLM_OK the caller owns `*names_out`. Fails as dlm_latch_count().
+enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
+                                  struct dlm_names **names_out,
+                                  struct dlm_error **error_out);
+
+/// Waits until the latch is open, for up to `wait_ms`: 0 looks once, DLM_FOREVER never gives up. `cancel`
+/// may be NULL. `*open_out` is false when the time was over first.
+///
+/// Blocks; while the store does not serve, the wait goes on. A count-down elsewhere is seen within the
+/// option poll, 5 s unless set, and mostly much sooner.
+///
+/// DLM_NOT_FOUND, also when the latch is gone before it opened; DLM_CANCELLED; DLM_CLOSED; when the time is
+/// over and the store did not serve the last look, what that failed with
+enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
+                                     int64_t wait_ms,
+                                     const struct dlm_cancel *cancel,
+                                     bool *open_out,
+                                     struct dlm_error **error_out);
+
+/// Has the library watch the latch without a thread of the caller's: see dlm_watch_fd(). However many
+/// latches are watched, a manager's few threads look at them, and each latch once for all who watch it.
+/// Never blocks. On DLM_OK the caller owns `*watch_out`.
+///
+/// DLM_CLOSED; DLM_INTERNAL_ERROR when the system has no thread for it
+enum dlm_status dlm_latch_watch(const struct dlm_latch *latch,
+                                struct dlm_watch **watch_out,
+                                struct dlm_error **error_out);
+
+/// Frees a latch, not what is in the store. NULL is allowed. Threads that wait for it go on.
+void dlm_latch_free(struct dlm_latch *latch);
+
+/// A descriptor for poll() and the like, readable as soon as dlm_watch_is_open() has something else to
+/// say than "not yet". It belongs to the watch, as that of dlm_lease_lost_fd() to its lease.
+///
+/// DLM_INTERNAL_ERROR when the process has no descriptor left
+enum dlm_status dlm_watch_fd(const struct dlm_watch *watch, int32_t *fd_out, struct dlm_error **error_out);
+
+/// Whether the latch was seen open. Once true it stays so, also if a latch that counts up and down has
+/// closed again. No I/O; never blocks.
+///
+/// DLM_NOT_FOUND when the latch was never made or is gone, DLM_CLOSED, and what else ends a wait for it
+enum dlm_status dlm_watch_is_open(const struct dlm_watch *watch,
+                                  bool *open_out,
+                                  struct dlm_error **error_out);
+
+/// Ends a watch and frees it. NULL is allowed. Never blocks.
+void dlm_watch_free(struct dlm_watch *watch);
+
+/// Creates what latches need in the store (a table). Making a latch does it where it is missing; this is
+/// for those who would not have the first latch wait for that. Blocks and fails as
+/// dlm_manager_initialize(), DLM_INVALID_ARGUMENT where the store keeps locks only.
+enum dlm_status dlm_manager_initialize_latches(const struct dlm_manager *manager,
+                                               struct dlm_error **error_out);
+
+/// How many names there are; 0 for NULL. Never blocks.
+size_t dlm_names_count(const struct dlm_names *names);
+
+/// The name at `index`, from 0; "" beyond the last. They are sorted. Lives as long as `names`. Never NULL.
+/// Never blocks.
+const char *dlm_names_at(const struct dlm_names *names, size_t index);
+
+/// Frees a list of names. NULL is allowed.
+void dlm_names_free(struct dlm_names *names);
+
+/* ---- Ending waits ---- */
+
+/// Ends waits from another thread. One may be given to any number of calls, and stays triggered: make a
+/// new one for the next call.
+struct dlm_cancel;
+
+/// A cancel object that is not triggered. NULL only when there are millions of them.
+struct dlm_cancel *dlm_cancel_new(void);
+
+/// Ends every wait that was given `cancel`, now or later, with DLM_CANCELLED. A request already on its way
+/// to the store is waited for, and what it was granted is released. Returns at once. Not for signal
+/// handlers.
+///
+/// DLM_INVALID_ARGUMENT
+enum dlm_status dlm_cancel_trigger(const struct dlm_cancel *cancel, struct dlm_error **error_out);
+
+/// Frees a cancel object. NULL is allowed. Calls that were given it go on, and cannot be cancelled any
+/// more.
+void dlm_cancel_free(struct dlm_cancel *cancel);
+
+/* ---- Locks by id, for the threads of one process ---- */
+
+/// Locks for the threads of this process, one for each 64-bit id: made on demand, gone when unused.
+///
+/// There is no handle of a held id: the number says what is released, and any thread may release it. An
+/// id is not reentrant. One dlm_id_lock takes 16 KiB whatever the number of ids, worth sharing.
+struct dlm_id_lock;
+
+/// Locks with no id locked. NULL only when there are millions of them.
+struct dlm_id_lock *dlm_id_lock_new(void);
+
+/// Locks `id`, waiting for up to `wait_ms`: 0 tries once, DLM_FOREVER never gives up. Blocks meanwhile. Up
+/// to thousands of threads may wait; every half millisecond the longest waiting one goes first.
+///
+/// DLM_LOCK_UNAVAILABLE when it was not free in time; DLM_CLOSED when `lock` was freed meanwhile;
+/// DLM_INVALID_ARGUMENT
+enum dlm_status dlm_id_lock_acquire(const struct dlm_id_lock *lock,
+                                    uint64_t id,
+                                    int64_t wait_ms,
+                                    struct dlm_error **error_out);
+
+/// Releases `id`, whichever thread locked it. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT when it is not locked
+enum dlm_status dlm_id_lock_release(const struct dlm_id_lock *lock,
+                                    uint64_t id,
+                                    struct dlm_error **error_out);
+
+/// Locks all of `count` ids, or none. They are taken in ascending order and each once, however often it
+/// is listed, so that callers which lock overlapping sets cannot deadlock. Waits and fails as
+/// dlm_id_lock_acquire(); `wait_ms` is for all of them together.
+enum dlm_status dlm_id_lock_acquire_many(const struct dlm_id_lock *lock,
+                                         const uint64_t *ids,
+                                         size_t count,
+                                         int64_t wait_ms,
+                                         struct dlm_error **error_out);
+
+/// Releases all of `count` ids, each once, however often it is listed. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT when one of them is not locked; the others are released all the same
+enum dlm_status dlm_id_lock_release_many(const struct dlm_id_lock *lock,
+                                         const uint64_t *ids,
+                                         size_t count,
+                                         struct dlm_error **error_out);
+
+/// How many ids are locked or waited for right now; 0 for NULL. Never blocks for long.
+uint64_t dlm_id_lock_count(const struct dlm_id_lock *lock);
+
+/// Frees the locks. NULL is allowed. Ids that are locked are released, and threads that wait return
+/// DLM_CLOSED.
+void dlm_id_lock_free(struct dlm_id_lock *lock);
+
+/* ---- Locks by key, for the threads of one process ---- */
+
+/// As dlm_id_lock, for keys of bytes: any, also none and NUL. It takes 32 KiB whatever the number of keys.
+struct dlm_key_lock;
+
+/// Locks with no key locked. NULL only when there are millions of them.
+struct dlm_key_lock *dlm_key_lock_new(void);
+
+/// Locks the `size` bytes at `key`, 64 KiB at the most, which are copied. Waits and fails as
+/// dlm_id_lock_acquire().
+enum dlm_status dlm_key_lock_acquire(const struct dlm_key_lock *lock,
+                                     const void *key,
+                                     size_t size,
+                                     int64_t wait_ms,
+                                     struct dlm_error **error_out);
+
+/// Releases a key, whichever thread locked it. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT when it is not locked
+enum dlm_status dlm_key_lock_release(const struct dlm_key_lock *lock,
+                                     const void *key,
+                                     size_t size,
+                                     struct dlm_error **error_out);
+
+/// How many keys are locked or waited for right now; 0 for NULL. Never blocks for long.
+uint64_t dlm_key_lock_count(const struct dlm_key_lock *lock);
+
+/// Frees the locks, as dlm_id_lock_free() does. NULL is allowed.
+void dlm_key_lock_free(struct dlm_key_lock *lock);
+
+/* ---- Log ---- */
+
+/// Something failed and the library could not put it right.
+#define DLM_LOG_ERROR 1
+
+/// Something failed and nothing was lost by it.
+#define DLM_LOG_WARN 2
+
+/// What an operator may want to know.
+#define DLM_LOG_INFO 3
+
+/// What the library does.
+#define DLM_LOG_DEBUG 4
+
+/// Receives one line of the library's log. `message` lives until the callback returns.
+///
+/// It is called from any thread that uses the library and from the library's own, from several at once.
+/// It must return soon, must not call the library, and must not leave by longjmp() or an exception.
+typedef void (*dlm_log_callback)(void *user, int32_t level, const char *message);
+
+/// Sends lines of `level` (DLM_LOG_ERROR to DLM_LOG_DEBUG) and worse to `callback`, for the whole process;
+/// NULL sends them nowhere, which is the default. `user` is handed to the callback.
+///
+/// When this returns, the callback that was set before is not running any more and will not be called
+/// again: its `user` may be freed. A forked child begins without a callback. Blocks while a callback runs.
+///
+/// DLM_INVALID_ARGUMENT, also from within a callback; DLM_ALREADY_EXISTS when Rust code of the program has
+/// set a logger of its own
+enum dlm_status dlm_log_to(int32_t level,
+                           dlm_log_callback callback,
+                           void *user,
+                           struct dlm_error **error_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
