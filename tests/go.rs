@@ -21,7 +21,7 @@ fn the_package_passes_its_tests_under_the_race_detector() {
     assert_eq!(c::run(go::tool("gofmt").args(["-l", "."])).unwrap(), "", "not formatted");
     let tags = go::tags(Link::Static);
     c::run(go::tool("go").args(["vet", tags, "./..."])).unwrap();
-    let tests = ["test", tags, "-race", "-count=1", "-v", "-timeout=500s", "./..."];
+    let tests = ["test", tags, "-race", "-count=1", "-v", "-timeout=900s", "./..."];
     let mut command = go::tool("go");
     command.args(tests);
     let mut expected = vec![
