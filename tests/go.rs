@@ -6,6 +6,7 @@ use std::process::Command;
 mod support {
     pub(crate) mod c;
     pub(crate) mod go;
+    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod skip;
 }
