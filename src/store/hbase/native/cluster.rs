@@ -315,10 +315,8 @@ impl Cluster {
 
     fn ask(&self, own: &Arc<Looking>, by: Deadline) -> Result<Region, Lookup> {
         let mut end = End { cluster: self, looking: own, ended: Ended::Look };
-        let (found, unserved) = self.look_up(&own.row, by);
-        if let Some((from, to)) = unserved {
-            end.ended = Ended::NotServed(from, to);
-        }
+        let (found, ended) = self.look_up(&own.row, by);
+        end.ended = ended;
         match &found {
             Ok(region) => self.learn(region.clone()),
             // Meta may have moved as well.
@@ -363,20 +361,22 @@ impl Cluster {
         self.learn(Region { server: to, ..region.clone() });
     }
 
-    /// The region that holds `row`; where it is served by nobody, also where it begins and ends.
-    fn look_up(&self, row: &[u8], by: Deadline) -> (Result<Region, Lookup>, Option<(Vec<u8>, Vec<u8>)>) {
+    /// The region that holds `row`, and what the end of the look-up means to others.
+    fn look_up(&self, row: &[u8], by: Deadline) -> (Result<Region, Lookup>, Ended) {
         let result = match self.scan_meta(row, by) {
             Ok(result) => result,
-            Err(lookup) => return (Err(lookup), None),
+            Err(lookup) => return (Err(lookup), Ended::Look),
         };
         match catalogued(&result, &self.table) {
-            Ok(region) if region.holds(row) => (Ok(region), None),
-            Ok(_) => (Err(Lookup::NotServed), None),
+            Ok(region) if region.holds(row) => (Ok(region), Ended::Look),
+            Ok(_) => (Err(Lookup::NotServed), Ended::Look),
             Err(Lookup::NotServed) => {
-                let info = described(&result, &self.table).ok();
-                (Err(Lookup::NotServed), info.map(|(_, info)| (info.start_key, info.end_key)))
+                let unserved = described(&result, &self.table);
+                let ended =
+                    unserved.map_or(Ended::Look, |(_, info)| Ended::NotServed(info.start_key, info.end_key));
+                (Err(Lookup::NotServed), ended)
             }
-            Err(lookup) => (Err(lookup), None),
+            Err(lookup) => (Err(lookup), Ended::Look),
         }
     }
 
