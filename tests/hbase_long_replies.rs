@@ -1,0 +1,185 @@
+//! Replies that are longer than the library reads, on a socket that calls of several threads share: they fail
+//! the call that they answer, cost no memory, and keep nobody waiting.
+#![cfg(feature = "hbase")]
+
+mod support {
+    pub(crate) mod fake;
+    pub(crate) mod patience;
+}
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::LockStore;
+use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
+use support::fake::{Answer, Fake, Request, holds};
+use support::patience::{LONG, until};
+
+/// How late an answer may be on a machine that is busy.
+const SLACK: Duration = Duration::from_secs(15);
+
+/// Locks whose fence counters hold numbers of their own, on one store.
+struct Shared {
+    fake: Fake,
+    store: Arc<dyn LockStore>,
+    names: Vec<LockName>,
+}
+
+const COUNTER: u64 = 1 << 41;
+
+fn shared(names: usize) -> Shared {
+    let fake = Fake::honest();
+    let name = |id: usize| LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+    let names: Vec<_> = (0..names).map(|id| name(id).unwrap()).collect();
+    for (id, name) in names.iter().enumerate() {
+        fake.put(name.hbase_fence_row(), "F", (COUNTER + id as u64).to_be_bytes().to_vec());
+    }
+    let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+    let shared = Shared { fake, store, names };
+    assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER, "connected");
+    shared
+}
+
+impl Shared {
+    /// The counter of a lock: two Gets, of which the first has an answer that is no other's.
+    fn counter(&self, id: usize, timeout: Duration) -> dlm::Result<u64> {
+        let found = self.store.inspect(&self.names[id], Deadline::after(timeout))?;
+        Ok(found.fence.expect("the counter is there").0)
+    }
+
+    fn is_of(request: &Request, name: &LockName) -> bool {
+        holds(&request.parameter, &name.hbase_fence_row())
+    }
+}
+
+/// Largest frame that is read: what a larger one holds is skipped.
+const FRAME_MAX: u32 = 4 << 20;
+
+/// A call that waits while others are made on its socket.
+struct Waiting {
+    answer: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+/// The first lock's call is answered when told, the second's by a frame of this length, of which so much is sent.
+fn with_long_reply(shared: &Shared, length: u32, sent: u32) -> Waiting {
+    let waiting = Waiting { answer: Arc::default(), asked: Arc::default() };
+    let (slow, long) = (shared.names[0].clone(), shared.names[1].clone());
+    let (answer, asked) = (Arc::clone(&waiting.answer), Arc::clone(&waiting.asked));
+    shared.fake.act(move |request| {
+        if Shared::is_of(request, &slow) {
+            asked.fetch_add(1, Ordering::SeqCst);
+            return Answer::When(Arc::clone(&answer));
+        }
+        if Shared::is_of(request, &long) { Answer::Long(length, sent) } else { Answer::Honest }
+    });
+    waiting
+}
+
+#[track_caller]
+fn assert_too_long(answer: dlm::Result<u64>, length: u32) {
+    let error = answer.unwrap_err();
+    assert_eq!(error.code(), Code::InternalError, "{}", error.chain());
+    let told = format!("a reply of {length} bytes, over the limit of 4 MiB");
+    assert!(error.chain().contains(&told), "{}", error.chain());
+}
+
+/// Largest resident memory of this process so far.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_reply_over_the_limit_fails_its_own_call_and_no_other_on_the_socket() {
+    // The largest takes longer than any memory that is spent on it goes unnoticed.
+    for length in [FRAME_MAX + 1, 5 << 20, 200 << 20] {
+        let shared = shared(3);
+        let waiting = with_long_reply(&shared, length, length);
+        let before = memory_kib();
+        thread::scope(|scope| {
+            let work = || assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER);
+            let slow = thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
+            until("a reply is waited for", || waiting.asked.load(Ordering::SeqCst) == 1);
+            let long = shared.counter(1, LONG);
+            waiting.answer.store(true, Ordering::SeqCst);
+            assert_too_long(long, length);
+            slow.join().unwrap();
+        });
+        assert_eq!(waiting.asked.load(Ordering::SeqCst), 1, "{length}: the other had to ask again");
+        assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
+        if length < 64 << 20 {
+            assert_eq!(shared.fake.connections("ClientService"), 1, "{length}: the socket was given up");
+        }
+        let grown = memory_kib() - before;
+        assert!(grown < 32 * 1024, "{length}: {grown} KiB more than before");
+    }
+}
+
+/// There is nobody for whose sake the rest would be skipped, and it may never come.
+#[test]
+fn a_socket_with_the_rest_of_a_long_reply_is_closed_when_nobody_waits() {
+    let shared = shared(3);
+    let waiting = with_long_reply(&shared, 5 << 20, 1 << 20);
+    assert_too_long(shared.counter(1, LONG), 5 << 20);
+    assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
+    assert_eq!(shared.fake.connections("ClientService"), 2);
+    assert_eq!(waiting.asked.load(Ordering::SeqCst), 0);
+}
+
+/// The bytes that a length promises need not come, or come for hours.
+#[test]
+fn a_long_reply_of_no_end_keeps_nobody_beyond_the_own_deadline() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    for sent in [0, u32::MAX] {
+        let shared = shared(3);
+        let waiting = with_long_reply(&shared, u32::MAX - 100, sent);
+        thread::scope(|scope| {
+            let work = || {
+                let begin = Moment::now();
+                let error = shared.counter(0, TIMEOUT).unwrap_err();
+                assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+                assert!(Moment::now().since(begin) < TIMEOUT + SLACK);
+            };
+            let slow = thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
+            until("a reply is waited for", || waiting.asked.load(Ordering::SeqCst) >= 1);
+            let begin = Moment::now();
+            assert_too_long(shared.counter(1, LONG), u32::MAX - 100);
+            assert!(Moment::now().since(begin) < SLACK, "told when it had been skipped");
+            slow.join().unwrap();
+        });
+        // Whoever comes next does not wait behind it.
+        assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
+        assert_eq!(shared.fake.connections("ClientService"), 2);
+    }
+}
+
+/// A reply there was, so the write was served; whether it took effect is seen by looking.
+#[test]
+fn a_write_whose_reply_is_over_the_limit_is_in_doubt_and_is_looked_at() {
+    let fake = Fake::honest();
+    let uri = format!("hbase://{}/t?client=shared", fake.address);
+    let manager = dlm::LockManager::builder().store_uri(&uri).timeout(LONG).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let mut long = true;
+    fake.act(move |request| match request.method.as_str() {
+        "Multi" if std::mem::take(&mut long) => Answer::Long(5 << 20, 5 << 20),
+        _ => Answer::Honest,
+    });
+    let lease = lock.try_acquire().unwrap();
+    assert!(fake.count("Get") >= 1, "it was looked at");
+    assert!(lease.release().unwrap());
+    fake.assert_no_write_was_repeated_blindly();
+    fake.act(|request| match request.method.as_str() {
+        "Multi" | "Get" => Answer::Long(5 << 20, 5 << 20),
+        _ => Answer::Honest,
+    });
+    let error = lock.try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert!(error.chain().contains("over the limit of 4 MiB"), "{}", error.chain());
+    fake.assert_no_write_was_repeated_blindly();
+    fake.act(|_| Answer::Honest);
+}
