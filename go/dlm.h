@@ -157,6 +157,7 @@ struct dlm_options *dlm_options_new(void);
 /// | wait | 90s | how long an acquire waits |
 /// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
 /// | timeout | 10s | how long one call to the store may take |
+/// | clock_margin | 10% | by how much sooner than in the store a lease ends here: % or ppm of its TTL |
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | how often an awaited latch is looked at, at the least |
 /// | watchers | 2 | threads that look at latches |
@@ -199,6 +200,10 @@ struct dlm_stats {
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
 /// "hbase://master1:16000,master2:16000/table" or "hbase+thrift://host:9090/table", with options as
 /// "?key=value&key=value". `options` may be NULL, and wins over the URI where both have a key.
+///
+/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is
+/// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
+/// member can end the other members' processes by SIGBUS, so they must trust each other.
 ///
 /// Creates nothing in the store, see dlm_manager_initialize(). Blocks while an embedded store is opened,
 /// for milliseconds; HBase is first asked by the first call that needs it. On DLM_OK the caller owns
@@ -349,7 +354,8 @@ enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
                                   struct dlm_error **error_out);
 
 /// Lets the lease end `ttl_ms` from now (DLM_DEFAULT: for as long as it was last granted). Blocks for one
-/// call to the store, for no longer than the lease has left.
+/// call to the store, for no longer than the lease has left. After a shorter TTL than before the lock stays
+/// taken for the longer time, unless it is released.
 ///
 /// DLM_LEASE_LOST when it had run out or another holds the lock: it is over. After any other failure the
 /// lease ends when it would have: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED,
@@ -467,7 +473,9 @@ enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
 /// Blocks; while the store does not serve, the wait goes on. A count-down elsewhere is seen within the
 /// option poll, 5 s unless set, and mostly much sooner.
 ///
-/// DLM_NOT_FOUND, also when the latch is gone before it opened; DLM_CANCELLED; DLM_CLOSED; when the time is
+/// DLM_NOT_FOUND, also when the latch is gone before it opened; what somebody has to mend first:
+/// DLM_TABLE_CREATION_ERROR when the table is disabled or is not one for latches, DLM_INTERNAL_ERROR when the
+/// store denies access or holds something that is no count; DLM_CANCELLED; DLM_CLOSED; when the time is
 /// over and the store did not serve the last look, what that failed with
 enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
                                      int64_t wait_ms,
