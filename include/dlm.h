@@ -151,18 +151,19 @@ struct dlm_options *dlm_options_new(void);
 ///
 /// | key | default | |
 /// |---|---|---|
-/// | client | none: required | the service that uses the locks, part of every lock's name |
-/// | farm | none | the data centre, part of the names of level DC |
-/// | ttl | 90s | how long a lease lasts |
+/// | client | none | required: the service that uses the locks, part of every name |
+/// | farm | none | the data centre, part of the names of level DC; latches need it |
+/// | ttl | 90s | how long a lease lasts unless it is renewed |
 /// | wait | 90s | how long an acquire waits |
 /// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
 /// | timeout | 10s | how long one call to the store may take |
 /// | clock_margin | 10% | by how much sooner than in the store a lease ends here: % or ppm of its TTL |
+/// | names | strict | compat allows # and control characters in client and farm ids |
+/// | purpose | none | shown to those who find a lock held |
+/// | strict | false | true examines the store when it is opened and refuses one that fails; see dlm doctor |
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | how often an awaited latch is looked at, at the least |
-/// | watchers | 2 | threads that look at latches |
-/// | names | strict | compat: allow in client and farm ids what the Java library allows |
-/// | purpose | none | shown to those who find a lock held |
+/// | watchers | 2 | background threads: they look at latches and free locks in doubt |
 ///
 /// Times are whole numbers with a unit: ms, s, m, h or d. HBase has more keys: see docs/hbase.md.
 /// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.

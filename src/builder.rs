@@ -221,3 +221,35 @@ impl fmt::Debug for Builder {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store_option::MANAGER;
+
+    /// An option that is explained and not heard, or has another default, would be found here.
+    #[test]
+    fn every_option_of_a_manager_is_taken_and_has_the_default_that_it_is_said_to_have() {
+        let settings = |key: &str, value: &str| {
+            let builder = Builder::default().store_uri("memory:").client("a").option(key, value);
+            builder.open().map(|manager| format!("{:?}", manager.settings()))
+        };
+        let unset = settings("client", "a").unwrap();
+        for option in MANAGER {
+            if !option.default.is_empty() {
+                assert_eq!(settings(option.key, option.default).unwrap(), unset, "{}", option.key);
+            }
+            let changed = match option.key {
+                "client" | "farm" | "purpose" => "b",
+                "names" => "compat",
+                "strict" => "true",
+                "clock_margin" => "7%",
+                "watchers" => "7",
+                _ => "7s",
+            };
+            let heard = settings(option.key, changed).unwrap() != unset;
+            // What the first client says wins, and `strict` is heard while the store is opened.
+            assert!(heard || ["client", "strict"].contains(&option.key), "{}", option.key);
+        }
+    }
+}

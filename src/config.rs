@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::store::{NamePolicy, check_part};
+use crate::store_option::{MANAGER, StoreOption};
 use crate::time::Moment;
 
 /// How long a lease lasts unless told otherwise.
@@ -40,23 +41,6 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
-
-/// The keys that every URI of a manager takes, in the order in which they are documented.
-pub(crate) const MANAGER_KEYS: [&str; 13] = [
-    "client",
-    "farm",
-    "ttl",
-    "wait",
-    "retry",
-    "timeout",
-    "clock_margin",
-    "names",
-    "purpose",
-    "strict",
-    "latch_ttl",
-    "poll",
-    "watchers",
-];
 
 /// A manager's settings, checked.
 #[derive(Debug, Clone)]
@@ -251,7 +235,7 @@ impl Options {
     /// # Errors
     /// INVALID_ARGUMENT where there is one.
     pub(crate) fn refuse_managers(&self) -> Result<()> {
-        match MANAGER_KEYS.iter().find_map(|key| Some((*key, self.given.get(*key)?))) {
+        match MANAGER.iter().find_map(|option| Some((option.key, self.given.get(option.key)?))) {
             None => Ok(()),
             Some((key, value)) => {
                 let allowed = "it is a setting of a manager, not of a store by itself: give it to \
@@ -261,11 +245,11 @@ impl Options {
         }
     }
 
-    /// Refuses what nobody took. `known`: the keys of the store at hand.
-    pub(crate) fn finish(self, known: &[&str]) -> Result<()> {
+    /// Refuses what nobody took. `known`: the options of the store at hand.
+    pub(crate) fn finish(self, known: &[StoreOption]) -> Result<()> {
         let Some(key) = self.given.keys().next() else { return Ok(()) };
-        let managers = MANAGER_KEYS.iter().filter(|_| self.through_manager);
-        let known: Vec<_> = managers.chain(known).copied().collect();
+        let managers = MANAGER.iter().filter(|_| self.through_manager);
+        let known: Vec<_> = managers.chain(known).map(|option| option.key).collect();
         let allowed = match known.as_slice() {
             [] => "this store has no options of its own".to_owned(),
             known => format!("one of {}", known.join(", ")),
@@ -337,7 +321,7 @@ mod tests {
         options.insert("tll".into(), "90s".into()).unwrap();
         assert!(options.insert("tll".into(), "90s".into()).is_err());
         options.for_manager();
-        let error = options.finish(&["pool"]).unwrap_err().to_string();
+        let error = options.finish(&crate::store_option::GATEWAY).unwrap_err().to_string();
         assert!(error.contains("\"tll\"") && error.contains("ttl") && error.contains("pool"), "{error}");
     }
 }

@@ -77,6 +77,7 @@ mod lock;
 mod manager;
 mod queue;
 pub mod store;
+mod store_option;
 mod time;
 mod uri;
 mod watcher;
@@ -107,6 +108,7 @@ pub use manager::{LockManager, Stats};
 pub use store::{
     Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
 };
+pub use store_option::{STORE_OPTIONS, StoreOption};
 pub use time::{Deadline, Moment};
 
 /// What the documentation says of threads, checked.

@@ -213,7 +213,7 @@ impl LockManager {
         self.inner.hold(Core::adopted(name, grant, ttl, ends))
     }
 
-    #[cfg(feature = "capi")]
+    #[cfg(any(feature = "capi", test))]
     pub(crate) fn settings(&self) -> &Settings {
         &self.inner.settings
     }

@@ -117,7 +117,7 @@ impl StoreUri {
                     Some("on") => true,
                     Some(other) => return Err(Error::invalid("group", other, "on or off")),
                 };
-                options.finish(&["group"])?;
+                options.finish(&crate::store_option::EMBEDDED)?;
                 Ok(Arc::new(match path {
                     Some(path) if group => EmbeddedStore::open_group(&path)?,
                     Some(path) => EmbeddedStore::open(&path)?,
@@ -228,7 +228,7 @@ pub(crate) fn without_secrets(uri: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MANAGER_KEYS;
+    use crate::store_option::MANAGER;
 
     #[test]
     fn a_bad_uri_is_refused_before_any_io_and_says_what_is_allowed() {
@@ -307,7 +307,7 @@ mod tests {
             "aerospike://127.0.0.1:1/n/s?tls=on&tls_ca=/dev/null/nowhere&",
         ];
         for store in stores {
-            for key in MANAGER_KEYS {
+            for key in MANAGER.map(|option| option.key) {
                 let error = crate::store::open(&format!("{store}{key}=7s")).unwrap_err();
                 assert_eq!(error.code(), crate::Code::InvalidArgument, "{error}");
                 let said = error.to_string();
@@ -322,7 +322,7 @@ mod tests {
         let alone = crate::store::open("memory:?tll=5s").unwrap_err().to_string();
         assert!(alone.ends_with("has no options of its own"), "{alone}");
         let managed = crate::LockManager::open("memory:?client=a&tll=5s").unwrap_err();
-        assert_eq!(offered(&managed), MANAGER_KEYS);
+        assert_eq!(offered(&managed), MANAGER.map(|option| option.key));
     }
 
     #[cfg(feature = "gateway")]
@@ -331,9 +331,12 @@ mod tests {
         let uri = "hbase+thrift://127.0.0.1:1/t?tll=5s";
         let alone = crate::store::open(uri).unwrap_err();
         assert!(offered(&alone).contains(&"pool".into()), "{alone}");
-        assert!(!offered(&alone).iter().any(|key| MANAGER_KEYS.contains(&key.as_str())), "{alone}");
+        assert!(!offered(&alone).iter().any(|key| MANAGER.iter().any(|option| option.key == key)), "{alone}");
         let managed = crate::LockManager::open(&format!("{uri}&client=a")).unwrap_err();
-        assert_eq!(offered(&managed), [&MANAGER_KEYS.map(String::from)[..], &offered(&alone)].concat());
+        assert_eq!(
+            offered(&managed),
+            [&MANAGER.map(|option| option.key.to_owned())[..], &offered(&alone)].concat()
+        );
     }
 
     /// The keys that a message about an unknown one names.

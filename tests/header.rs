@@ -36,6 +36,27 @@ fn the_header_declares_what_the_library_exports_and_nothing_else() {
 }
 
 #[test]
+fn the_header_explains_the_options_of_a_manager_as_the_code_does() {
+    let header = fs::read_to_string(c::root().join("include/dlm.h")).unwrap();
+    let told: Vec<_> = header
+        .split_once("/// | key | default | |\n/// |---|---|---|\n")
+        .unwrap()
+        .1
+        .lines()
+        .map_while(|line| line.strip_prefix("/// | ")?.strip_suffix(" |"))
+        .collect();
+    let [(_, options), ..] = dlm::STORE_OPTIONS;
+    let known: Vec<_> = options
+        .iter()
+        .map(|it| {
+            let default = if it.default.is_empty() { "none" } else { it.default };
+            format!("{} | {default} | {}", it.key, it.meaning.replace('`', ""))
+        })
+        .collect();
+    assert_eq!(told, known);
+}
+
+#[test]
 fn every_exported_name_begins_with_dlm() {
     for name in c::exported(&c::library("libdlm.so")) {
         assert!(name.starts_with("dlm_"), "{name}");

@@ -1,8 +1,9 @@
 //! The README's commands and outputs, run. (Its Rust example is a documentation test of the crate.)
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use dlm::Code;
+use dlm::{Code, STORE_OPTIONS};
 
 #[test]
 fn the_commands_print_what_the_readme_shows() {
@@ -53,6 +54,46 @@ fn the_table_of_errors_is_that_of_the_code() {
     let told: Vec<_> = rows("## Errors").iter().map(|row| (row[0], row[1].parse::<i32>().unwrap())).collect();
     let all: Vec<_> = Code::ALL.iter().map(|code| (code.name(), code.number())).collect();
     assert_eq!(told, all);
+}
+
+/// Each option stands in the code once, and is explained in the README or the page of its store.
+#[test]
+fn the_options_are_those_of_the_code() {
+    let told = rows("## Store URIs");
+    for (stores, options) in STORE_OPTIONS {
+        let of: Vec<_> = told.iter().filter(|row| row[1].trim_matches('`') == stores).collect();
+        if stores == "all" {
+            let cell = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
+            let rows = options
+                .iter()
+                .map(|it| vec![cell(it.key), "all".into(), cell(it.default), it.meaning.into()]);
+            assert!(of.into_iter().eq(&rows.collect::<Vec<_>>()), "{stores}");
+        } else {
+            let keys: Vec<_> = of.iter().flat_map(|row| keys_in(row[0])).collect();
+            assert_eq!(keys, options.iter().map(|it| it.key).collect::<Vec<_>>(), "{stores}");
+        }
+    }
+    let pages = [
+        (include_str!("../docs/hbase.md"), &["hbase://", "hbase+thrift://"][..], 2),
+        (include_str!("../docs/aerospike.md"), &["aerospike://"], 1),
+    ];
+    for (page, stores, default_at) in pages {
+        let rows = rows_of(page, "## Options");
+        let known =
+            || STORE_OPTIONS.iter().filter(|(of, _)| stores.contains(of)).flat_map(|(_, known)| *known);
+        let told: BTreeSet<_> = rows.iter().flat_map(|row| keys_in(row[0])).collect();
+        assert_eq!(told, known().map(|it| it.key).collect(), "{stores:?}");
+        for option in known().filter(|it| !it.default.is_empty()) {
+            let row = rows.iter().find(|row| keys_in(row[0]).contains(&option.key)).unwrap();
+            let told = row[default_at].replace('`', "");
+            assert!(told.starts_with(option.default), "{}: {told}", option.key);
+        }
+    }
+}
+
+/// The keys in a cell, each in backquotes.
+fn keys_in(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
 }
 
 /// The test server's gateway is set up as operators are told to.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use dlm::STORE_OPTIONS;
+
 use crate::exit::{Failure, UNAVAILABLE};
 
 const AFTER_HELP: &str = "\
@@ -32,8 +34,8 @@ Stores:
   hbase+thrift://host:9090/table      HBase through its Thrift1 gateway
   aerospike://host:3000/namespace/setSuffix
                                       Aerospike
-  Options follow as ?key=value&...: client, farm, ttl, wait, retry, timeout, clock_margin, names,
-  purpose, strict, latch_ttl, poll, watchers.
+  Options follow as ?key=value&...:
+OPTIONS
 
 Durations are a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
 
@@ -44,9 +46,28 @@ Examples:
   dlm show deploy
   dlm latch create regions-loaded 3 && dlm latch await regions-loaded";
 
+fn after_help() -> String {
+    let mut options = String::new();
+    for (stores, known) in STORE_OPTIONS {
+        let mut line = format!("    {stores}: ");
+        for option in known {
+            if line.len() + option.key.len() > 95 {
+                options.push_str(line.trim_end());
+                options.push('\n');
+                line = "      ".into();
+            }
+            line.push_str(option.key);
+            line.push_str(", ");
+        }
+        options.push_str(line.trim_end_matches(", "));
+        options.push('\n');
+    }
+    AFTER_HELP.replace("OPTIONS\n", &options)
+}
+
 /// Locks that processes of one machine, or of many, take in turn.
 #[derive(Debug, Parser)]
-#[command(name = "dlm", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+#[command(name = "dlm", version, after_help = after_help(), disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,

@@ -6,29 +6,11 @@ use super::place::checked_place;
 use crate::config::{Options, checked_timeout};
 use crate::error::{Error, Result};
 use crate::store::tls::{self, Security};
+use crate::store_option;
 
 const PORT_DEFAULT: u16 = 3000;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 const LANES_DEFAULT: usize = 16;
-
-/// Options besides those of every store.
-const KEYS: [&str; 15] = [
-    "fence",
-    "strong_consistency",
-    "lanes",
-    "connect_timeout",
-    "services_alternate",
-    "auth",
-    "user",
-    "password",
-    "password_file",
-    "plain_credentials",
-    "tls",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-    "tls_name",
-];
 
 /// A node to begin with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,7 +67,7 @@ impl Setup {
             return Err(Error::invalid("tls_name", "", "only together with tls=on"));
         }
         let login = login(&mut options, security.is_some(), certified, plain)?;
-        options.finish(&KEYS)?;
+        options.finish(&store_option::AEROSPIKE)?;
         Ok(Setup {
             seeds: hosts.split(',').map(seed).collect::<Result<_>>()?,
             namespace: namespace.to_owned(),

@@ -7,12 +7,9 @@ use super::cluster::Address;
 use crate::config::{Options, checked_timeout, parse_duration};
 use crate::error::{Error, Result};
 use crate::store::tls;
+use crate::store_option;
 
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-
-/// Options besides those of every store.
-const KEYS: [&str; 9] =
-    ["fence", "mixed_fleet", "latches", "connect_timeout", "user", "tls", "tls_ca", "tls_cert", "tls_key"];
 
 pub(super) struct Setup {
     pub(super) masters: Vec<Address>,
@@ -30,7 +27,7 @@ impl Setup {
             .and_then(checked_timeout)?;
         let user = options.take("user").unwrap_or_else(login);
         let security = tls::security(&mut options)?;
-        options.finish(&KEYS)?;
+        options.finish(&store_option::HBASE)?;
         Ok(Setup {
             place: format!("hbase://{masters}/{table}"),
             masters: masters.split(',').map(address).collect::<Result<_>>()?,

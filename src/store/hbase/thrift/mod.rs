@@ -21,11 +21,11 @@ use self::wire::Client;
 use super::rows::{Cell, Column, Content, Count, NO_TABLE, Rows, Swap, part};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
+use crate::store_option;
 use crate::time::{Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-const KEYS: [&str; 5] = ["pool", "connect_timeout", "fence", "mixed_fleet", "latches"];
 
 /// A read, or a write that the gateway surely did not receive, is sent this often at the most.
 const SENDS: usize = 3;
@@ -61,7 +61,7 @@ impl Gateway {
             .take("connect_timeout")
             .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
             .and_then(crate::config::checked_timeout)?;
-        options.finish(&KEYS)?;
+        options.finish(&store_option::GATEWAY)?;
         Ok(Gateway {
             place: format!("hbase+thrift://{address}/{table}"),
             table: table.to_owned(),

@@ -1,0 +1,97 @@
+//! The options that the URI of a store may have, each in one place. The parsers know no others, `dlm --help`
+//! prints them, and tests compare the defaults in the code, the C header, README and docs with this table.
+
+/// One option of a store's URI, given as `?key=value` or by [`Builder::option`](crate::Builder::option).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreOption {
+    /// Its key.
+    pub key: &'static str,
+    /// Its value where it is not given; empty where there is none.
+    pub default: &'static str,
+    /// What it means, in a line of Markdown.
+    pub meaning: &'static str,
+}
+
+const fn option(key: &'static str, default: &'static str, meaning: &'static str) -> StoreOption {
+    StoreOption { key, default, meaning }
+}
+
+/// All options, by the stores that take them. The first row is for managers over any store.
+pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
+    ("all", &MANAGER),
+    ("embedded:/path", &EMBEDDED),
+    ("hbase://", &HBASE),
+    ("hbase+thrift://", &GATEWAY),
+    ("aerospike://", &AEROSPIKE),
+];
+
+pub(crate) const MANAGER: [StoreOption; 13] = [
+    option("client", "", "required: the service that uses the locks, part of every name"),
+    option("farm", "", "the data centre, part of the names of level DC; latches need it"),
+    option("ttl", "90s", "how long a lease lasts unless it is renewed"),
+    option("wait", "90s", "how long an acquire waits"),
+    option("retry", "1s", "how soon a waiting process looks again, give or take a tenth"),
+    option("timeout", "10s", "how long one call to the store may take"),
+    option(
+        "clock_margin",
+        "10%",
+        "by how much sooner than in the store a lease ends here: % or ppm of its TTL",
+    ),
+    option("names", "strict", "`compat` allows `#` and control characters in client and farm ids"),
+    option("purpose", "", "shown to those who find a lock held"),
+    option(
+        "strict",
+        "false",
+        "`true` examines the store when it is opened and refuses one that fails; see `dlm doctor`",
+    ),
+    option("latch_ttl", "1d", "how long a latch lives after its last change"),
+    option("poll", "5s", "how often an awaited latch is looked at, at the least"),
+    option("watchers", "2", "background threads: they look at latches and free locks in doubt"),
+];
+
+pub(crate) const EMBEDDED: [StoreOption; 1] =
+    [option("group", "off", "`on` shares the directory with the users of its group")];
+
+const FENCE: StoreOption = option("fence", "row", "`row`, `lock_row`, `off`: where fences are counted");
+const MIXED_FLEET: StoreOption = option("mixed_fleet", "on", "whether Java's DLM uses the table as well");
+const LATCHES: StoreOption = option("latches", "", "the table for latches: that of the locks unless given");
+const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10m");
+
+pub(crate) const HBASE: [StoreOption; 9] = [
+    FENCE,
+    MIXED_FLEET,
+    LATCHES,
+    CONNECT_TIMEOUT,
+    option("user", "$USER", "the name that the servers log"),
+    option("tls", "off", "`on`, `off`"),
+    option("tls_ca", "", "PEM file: who signs the servers' certificates"),
+    option("tls_cert", "", "PEM file: our certificate"),
+    option("tls_key", "", "PEM file: its key"),
+];
+
+pub(crate) const GATEWAY: [StoreOption; 5] = [
+    FENCE,
+    MIXED_FLEET,
+    LATCHES,
+    CONNECT_TIMEOUT,
+    option("pool", "16", "connections at the most, 1 to 1024"),
+];
+
+pub(crate) const AEROSPIKE: [StoreOption; 15] = [
+    option("fence", "record", "`record`, `off`: where fences are counted"),
+    option("strong_consistency", "any", "`require` refuses a namespace without it"),
+    option("lanes", "16", "connections at the most, 1 to 256"),
+    option("connect_timeout", "1s", "10ms to 10m"),
+    option("services_alternate", "off", "`on` uses the nodes' alternate addresses"),
+    option("auth", "internal with a user", "`internal`, `external`, `pki`"),
+    option("user", "", "who logs in"),
+    option("password", "", "their password"),
+    option("password_file", "", "a file with the password in its first line"),
+    option("plain_credentials", "refuse", "`allow` sends them over plain TCP"),
+    option("tls", "off", "`on`, `off`"),
+    option("tls_ca", "", "PEM file: who signs the servers' certificates"),
+    option("tls_cert", "", "PEM file: our certificate"),
+    option("tls_key", "", "PEM file: its key"),
+    option("tls_name", "the host's", "the name in the servers' certificates"),
+];
