@@ -34,7 +34,7 @@ mod capi {
  * so that all of them may be freed in any case. error_out may be NULL; it is set to an error that the
  * caller owns on failure, and to NULL on DLM_OK. No other pointer may be NULL unless its text says so:
  * a NULL fails with DLM_INVALID_ARGUMENT. All functions may fail with this, with DLM_FORKED and with
- * DLM_PANIC; what else they fail with is listed.
+ * DLM_PANIC; what else they fail with is listed. Compilers warn where a status is ignored, see DLM_NODISCARD.
  *
  * Text is UTF-8, ends with NUL and is copied. Times are milliseconds. Functions that block say so.
  *
@@ -47,6 +47,23 @@ mod capi {
  *
  * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). No function here is
  * named as one of its, and both headers can be included together. */
+";
+
+    const NODISCARD: &str = "\
+/// Stands before every function that returns a status: compilers warn where it is ignored. A program that
+/// defines it as nothing is not warned.
+#ifndef DLM_NODISCARD
+#if defined(__cplusplus) && __cplusplus >= 201703L
+#define DLM_NODISCARD [[nodiscard]]
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L
+#define DLM_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define DLM_NODISCARD __attribute__((warn_unused_result))
+#else
+#define DLM_NODISCARD
+#endif
+#endif
+
 ";
 
     /// A part of the page: its title, and how the names begin of what belongs there. The longest
@@ -108,7 +125,11 @@ mod capi {
                 .max()
                 .unwrap_or_else(|| panic!("{name} belongs to no section of the header"))
                 .1;
-            Item { text: text.trim_end().to_owned(), section }
+            let mut item = Item { text: text.trim_end().to_owned(), section };
+            if item.code().starts_with("enum dlm_status dlm_") {
+                item.text.insert_str(item.text.len() - item.code().len(), "DLM_NODISCARD\n");
+            }
+            item
         }
 
         fn code(&self) -> &str {
@@ -165,6 +186,7 @@ mod capi {
         let mut page = OPENING.to_owned();
         page += "#ifndef DLM_H\n#define DLM_H\n\n";
         page += "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n";
+        page += NODISCARD;
         page += "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
         // For the functions that take a handle of a later section.
         for item in

@@ -14,7 +14,7 @@
  * so that all of them may be freed in any case. error_out may be NULL; it is set to an error that the
  * caller owns on failure, and to NULL on DLM_OK. No other pointer may be NULL unless its text says so:
  * a NULL fails with DLM_INVALID_ARGUMENT. All functions may fail with this, with DLM_FORKED and with
- * DLM_PANIC; what else they fail with is listed.
+ * DLM_PANIC; what else they fail with is listed. Compilers warn where a status is ignored, see DLM_NODISCARD.
  *
  * Text is UTF-8, ends with NUL and is copied. Times are milliseconds. Functions that block say so.
  *
@@ -33,6 +33,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/// Stands before every function that returns a status: compilers warn where it is ignored. A program that
+/// defines it as nothing is not warned.
+#ifndef DLM_NODISCARD
+#if defined(__cplusplus) && __cplusplus >= 201703L
+#define DLM_NODISCARD [[nodiscard]]
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L
+#define DLM_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define DLM_NODISCARD __attribute__((warn_unused_result))
+#else
+#define DLM_NODISCARD
+#endif
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -94,6 +108,7 @@ struct dlm_error;
 const char *dlm_status_name(int32_t status);
 
 /// The status of the call that failed. DLM_INVALID_ARGUMENT for NULL. Never blocks.
+DLM_NODISCARD
 enum dlm_status dlm_error_status(const struct dlm_error *error);
 
 /// What was wrong, with which value, and what to do: one line for people. Never NULL; lives as long as
@@ -133,6 +148,7 @@ const char *dlm_version(void);
 /// blocks.
 ///
 /// DLM_INVALID_ARGUMENT when it does not, saying which versions met
+DLM_NODISCARD
 enum dlm_status dlm_abi_check(uint32_t abi, struct dlm_error **error_out);
 
 /// How many handles of all types were made and not freed yet: 0 at the end of a program that leaks none.
@@ -165,11 +181,13 @@ struct dlm_options *dlm_options_new(void);
 /// | poll | 5s | how often an awaited latch is looked at, at the least |
 /// | watchers | 2 | background threads: they look at latches and free locks in doubt |
 ///
-/// Times are whole numbers with a unit: ms, s, m, h or d. HBase has more keys: see docs/hbase.md.
+/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys: see
+/// docs/hbase.md and docs/aerospike.md.
 /// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.
 /// May be called from several threads. Never blocks.
 ///
 /// DLM_INVALID_ARGUMENT
+DLM_NODISCARD
 enum dlm_status dlm_options_set(struct dlm_options *options,
                                 const char *key,
                                 const char *value,
@@ -199,18 +217,24 @@ struct dlm_stats {
 };
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
-/// "hbase://master1:16000,master2:16000/table" or "hbase+thrift://host:9090/table", with options as
-/// "?key=value&key=value". `options` may be NULL, and wins over the URI where both have a key.
+/// "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
+/// "aerospike://host1:3000,host2/namespace/setSuffix", with options as "?key=value&key=value". `options`
+/// may be NULL, and wins over the URI where both have a key.
 ///
 /// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is
 /// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
 /// member can end the other members' processes by SIGBUS, so they must trust each other.
 ///
 /// Creates nothing in the store, see dlm_manager_initialize(). Blocks while an embedded store is opened,
-/// for milliseconds; HBase is first asked by the first call that needs it. On DLM_OK the caller owns
-/// `*manager_out`.
+/// for milliseconds; HBase and Aerospike are first asked by the first call that needs them. On DLM_OK the
+/// caller owns `*manager_out`.
 ///
-/// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR
+/// The option strict=true examines the store here, and refuses one that fails. That blocks for several of
+/// the store's time-outs (the option timeout) at worst, and takes, renews and releases one lock.
+///
+/// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR;
+/// DLM_RETRIES_EXHAUSTED with strict=true when the examination fails
+DLM_NODISCARD
 enum dlm_status dlm_manager_open(const char *uri,
                                  const struct dlm_options *options,
                                  struct dlm_manager **manager_out,
@@ -220,12 +244,14 @@ enum dlm_status dlm_manager_open(const char *uri,
 /// and to run in many processes at once. Blocks, for up to a minute where a table is made.
 ///
 /// DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED
+DLM_NODISCARD
 enum dlm_status dlm_manager_initialize(const struct dlm_manager *manager, struct dlm_error **error_out);
 
 /// Makes the lock `id`. Does no I/O and takes nothing: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC or
 /// DLM_LEVEL_XDC. Never blocks. On DLM_OK the caller owns `*lock_out`.
 ///
 /// DLM_INVALID_ARGUMENT when the id is empty or longer than 1024 bytes, or for level DC without a farm
+DLM_NODISCARD
 enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
                                  const char *id,
                                  int32_t level,
@@ -233,9 +259,10 @@ enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
                                  struct dlm_error **error_out);
 
 /// Writes numbers about the manager to `*stats_out`. `size` is sizeof(struct dlm_stats): fields that the
-/// library does not know are set to 0. Never blocks for long.
+/// library does not know are set to 0. All fields are 0 on failure. Never blocks for long.
 ///
 /// DLM_INVALID_ARGUMENT
+DLM_NODISCARD
 enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
                                   struct dlm_stats *stats_out,
                                   size_t size,
@@ -250,6 +277,7 @@ enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
 /// ends, and the others were tried all the same.
 ///
 /// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+DLM_NODISCARD
 enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_error **error_out);
 
 /// Frees a manager. NULL is allowed. Its locks and leases go on working until they are freed, so close it
@@ -260,6 +288,7 @@ void dlm_manager_free(struct dlm_manager *manager);
 /// "retry" or "timeout", as for dlm_options_set(). A wait without an end is DLM_FOREVER. Never blocks.
 ///
 /// DLM_INVALID_ARGUMENT for other keys
+DLM_NODISCARD
 enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
                                        const char *key,
                                        int64_t *ms_out,
@@ -276,13 +305,15 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 /// A name that can be locked, any number of times and from any number of threads. Not reentrant.
 struct dlm_lock;
 
-/// Tries once. The lease lasts `ttl_ms` unless renewed (DLM_DEFAULT: the manager's, 90 s unless set).
+/// Tries once. The lease lasts `ttl_ms` unless renewed, 1 ms to 365 days (DLM_DEFAULT: the manager's, 90 s
+/// unless set).
 /// Blocks for the store's answer only, and does not stand in line behind waiting threads. On DLM_OK the
 /// caller owns `*lease_out`.
 ///
 /// DLM_LOCK_UNAVAILABLE when somebody holds the lock; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
 /// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT when it could
 /// not be learned whether the lock was granted; DLM_CLOSED; DLM_INVALID_ARGUMENT
+DLM_NODISCARD
 enum dlm_status dlm_lock_try_acquire(const struct dlm_lock *lock,
                                      int64_t ttl_ms,
                                      struct dlm_lease **lease_out,
@@ -296,6 +327,7 @@ enum dlm_status dlm_lock_try_acquire(const struct dlm_lock *lock,
 ///
 /// DLM_LOCK_UNAVAILABLE when the wait was over first; DLM_CANCELLED; and those of dlm_lock_try_acquire(),
 /// which end the wait at once
+DLM_NODISCARD
 enum dlm_status dlm_lock_acquire(const struct dlm_lock *lock,
                                  const struct dlm_cancel *cancel,
                                  struct dlm_lease **lease_out,
@@ -303,6 +335,7 @@ enum dlm_status dlm_lock_acquire(const struct dlm_lock *lock,
 
 /// As dlm_lock_acquire(), with this TTL and for this long: `wait_ms` 0 tries once, DLM_FOREVER waits for
 /// ever. DLM_DEFAULT stands for the manager's setting in both.
+DLM_NODISCARD
 enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
                                         int64_t ttl_ms,
                                         int64_t wait_ms,
@@ -319,6 +352,7 @@ void dlm_lock_free(struct dlm_lock *lock);
 /// DLM_LOCK_UNAVAILABLE when it is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
 /// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve;
 /// DLM_CLOSED
+DLM_NODISCARD
 enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **error_out);
 
 /* ---- Leases ---- */
@@ -332,6 +366,7 @@ struct dlm_lease;
 /// the fence is for.
 ///
 /// DLM_LEASE_LOST when the time is over, or the lease was released or found lost
+DLM_NODISCARD
 enum dlm_status dlm_lease_check(const struct dlm_lease *lease, struct dlm_error **error_out);
 
 /// The number to send along with every write that the lock guards: it grows with every grant, so that a
@@ -350,6 +385,7 @@ int64_t dlm_lease_remaining_ms(const struct dlm_lease *lease);
 /// under way. `*fd_out` is -1 on failure.
 ///
 /// DLM_INTERNAL_ERROR when the process has no descriptor left
+DLM_NODISCARD
 enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
                                   int32_t *fd_out,
                                   struct dlm_error **error_out);
@@ -361,6 +397,7 @@ enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
 /// DLM_LEASE_LOST when it had run out or another holds the lock: it is over. After any other failure the
 /// lease ends when it would have: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED,
 /// DLM_INVALID_ARGUMENT
+DLM_NODISCARD
 enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, struct dlm_error **error_out);
 
 /// Gives the lock up. The handle must still be freed. Blocks for one call to the store, and never touches
@@ -370,6 +407,7 @@ enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, s
 /// DLM_LEASE_LOST when it had run out or another holds the lock by now. Any other failure leaves open
 /// whether the lock is free: call again, or free the handle, which goes on trying in the background:
 /// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+DLM_NODISCARD
 enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
                                   bool *freed_out,
                                   struct dlm_error **error_out);
@@ -403,6 +441,7 @@ struct dlm_watch;
 /// `*latch_out`.
 ///
 /// DLM_INVALID_ARGUMENT also where the manager has no farm; DLM_CLOSED
+DLM_NODISCARD
 enum dlm_status dlm_manager_latch(const struct dlm_manager *manager,
                                   const char *id,
                                   int32_t level,
@@ -417,11 +456,13 @@ enum dlm_status dlm_manager_latch(const struct dlm_manager *manager,
 /// DLM_ALREADY_EXISTS, and the count is what it was; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
 /// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT; DLM_CLOSED;
 /// DLM_INVALID_ARGUMENT
+DLM_NODISCARD
 enum dlm_status dlm_latch_create(const struct dlm_latch *latch, int64_t count, struct dlm_error **error_out);
 
 /// Makes the latch for `count` participants with names: each counts once, see dlm_latch_count_down_as().
 /// Blocks and fails as dlm_latch_create(), DLM_INVALID_ARGUMENT also for a name that is not 1 to 255 bytes
 /// or is given twice, and where the store cannot keep names.
+DLM_NODISCARD
 enum dlm_status dlm_latch_create_for(const struct dlm_latch *latch,
                                      const char *const *participants,
                                      size_t count,
@@ -429,6 +470,7 @@ enum dlm_status dlm_latch_create_for(const struct dlm_latch *latch,
 
 /// Makes the latch unless it exists. `created_out` may be NULL: whether this call made it. Blocks and fails
 /// as dlm_latch_create(), without DLM_ALREADY_EXISTS.
+DLM_NODISCARD
 enum dlm_status dlm_latch_get_or_create(const struct dlm_latch *latch,
                                         int64_t count,
                                         bool *created_out,
@@ -438,6 +480,7 @@ enum dlm_status dlm_latch_get_or_create(const struct dlm_latch *latch,
 /// one read of the store.
 ///
 /// DLM_NOT_FOUND; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR; DLM_CLOSED
+DLM_NODISCARD
 enum dlm_status dlm_latch_count(const struct dlm_latch *latch,
                                 int64_t *count_out,
                                 struct dlm_error **error_out);
@@ -448,15 +491,18 @@ enum dlm_status dlm_latch_count(const struct dlm_latch *latch,
 /// DLM_NOT_FOUND where that count was not made or has expired; DLM_IN_DOUBT when it could not be learned
 /// whether it counted: calling again may count twice (dlm_latch_count_down_as() never does); those of
 /// dlm_latch_create()
+DLM_NODISCARD
 enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch, struct dlm_error **error_out);
 
 /// Counts up by one, for latches of kind DLM_LATCH_COUNT_UP_DOWN. Blocks and fails as
 /// dlm_latch_count_down(), DLM_INVALID_ARGUMENT for the other kind.
+DLM_NODISCARD
 enum dlm_status dlm_latch_count_up(const struct dlm_latch *latch, struct dlm_error **error_out);
 
 /// Counts down in the name of a participant, once per name, whoever calls it how often. `counted_out` may
 /// be NULL: true when it counted now, false when that name had counted before. After DLM_IN_DOUBT it is
 /// safe to call again. Blocks and fails as dlm_latch_count_down().
+DLM_NODISCARD
 enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
                                         const char *participant,
                                         bool *counted_out,
@@ -464,6 +510,7 @@ enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
 
 /// Who was expected by name in one's own farm and has not counted down. Blocks for one read of the store.
 /// On DLM_OK the caller owns `*names_out`. Fails as dlm_latch_count().
+DLM_NODISCARD
 enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
                                   struct dlm_names **names_out,
                                   struct dlm_error **error_out);
@@ -478,6 +525,7 @@ enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
 /// DLM_TABLE_CREATION_ERROR when the table is disabled or is not one for latches, DLM_INTERNAL_ERROR when the
 /// store denies access or holds something that is no count; DLM_CANCELLED; DLM_CLOSED; when the time is
 /// over and the store did not serve the last look, what that failed with
+DLM_NODISCARD
 enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
                                      int64_t wait_ms,
                                      const struct dlm_cancel *cancel,
@@ -489,6 +537,7 @@ enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
 /// Never blocks. On DLM_OK the caller owns `*watch_out`.
 ///
 /// DLM_CLOSED; DLM_INTERNAL_ERROR when the system has no thread for it
+DLM_NODISCARD
 enum dlm_status dlm_latch_watch(const struct dlm_latch *latch,
                                 struct dlm_watch **watch_out,
                                 struct dlm_error **error_out);
@@ -500,12 +549,14 @@ void dlm_latch_free(struct dlm_latch *latch);
 /// say than "not yet". It belongs to the watch, as that of dlm_lease_lost_fd() to its lease.
 ///
 /// DLM_INTERNAL_ERROR when the process has no descriptor left
+DLM_NODISCARD
 enum dlm_status dlm_watch_fd(const struct dlm_watch *watch, int32_t *fd_out, struct dlm_error **error_out);
 
 /// Whether the latch was seen open. Once true it stays so, also if a latch that counts up and down has
 /// closed again. No I/O; never blocks.
 ///
 /// DLM_NOT_FOUND when the latch was never made or is gone, DLM_CLOSED, and what else ends a wait for it
+DLM_NODISCARD
 enum dlm_status dlm_watch_is_open(const struct dlm_watch *watch,
                                   bool *open_out,
                                   struct dlm_error **error_out);
@@ -516,6 +567,7 @@ void dlm_watch_free(struct dlm_watch *watch);
 /// Creates what latches need in the store (a table). Making a latch does it where it is missing; this is
 /// for those who would not have the first latch wait for that. Blocks and fails as
 /// dlm_manager_initialize(), DLM_INVALID_ARGUMENT where the store keeps locks only.
+DLM_NODISCARD
 enum dlm_status dlm_manager_initialize_latches(const struct dlm_manager *manager,
                                                struct dlm_error **error_out);
 
@@ -543,6 +595,7 @@ struct dlm_cancel *dlm_cancel_new(void);
 /// handlers.
 ///
 /// DLM_INVALID_ARGUMENT
+DLM_NODISCARD
 enum dlm_status dlm_cancel_trigger(const struct dlm_cancel *cancel, struct dlm_error **error_out);
 
 /// Frees a cancel object. NULL is allowed. Calls that were given it go on, and cannot be cancelled any
@@ -565,6 +618,7 @@ struct dlm_id_lock *dlm_id_lock_new(void);
 ///
 /// DLM_LOCK_UNAVAILABLE when it was not free in time; DLM_CLOSED when `lock` was freed meanwhile;
 /// DLM_INVALID_ARGUMENT
+DLM_NODISCARD
 enum dlm_status dlm_id_lock_acquire(const struct dlm_id_lock *lock,
                                     uint64_t id,
                                     int64_t wait_ms,
@@ -573,6 +627,7 @@ enum dlm_status dlm_id_lock_acquire(const struct dlm_id_lock *lock,
 /// Releases `id`, whichever thread locked it. Never blocks.
 ///
 /// DLM_INVALID_ARGUMENT when it is not locked
+DLM_NODISCARD
 enum dlm_status dlm_id_lock_release(const struct dlm_id_lock *lock,
                                     uint64_t id,
                                     struct dlm_error **error_out);
@@ -580,6 +635,7 @@ enum dlm_status dlm_id_lock_release(const struct dlm_id_lock *lock,
 /// Locks all of `count` ids, or none. They are taken in ascending order and each once, however often it
 /// is listed, so that callers which lock overlapping sets cannot deadlock. Waits and fails as
 /// dlm_id_lock_acquire(); `wait_ms` is for all of them together.
+DLM_NODISCARD
 enum dlm_status dlm_id_lock_acquire_many(const struct dlm_id_lock *lock,
                                          const uint64_t *ids,
                                          size_t count,
@@ -589,6 +645,7 @@ enum dlm_status dlm_id_lock_acquire_many(const struct dlm_id_lock *lock,
 /// Releases all of `count` ids, each once, however often it is listed. Never blocks.
 ///
 /// DLM_INVALID_ARGUMENT when one of them is not locked; the others are released all the same
+DLM_NODISCARD
 enum dlm_status dlm_id_lock_release_many(const struct dlm_id_lock *lock,
                                          const uint64_t *ids,
                                          size_t count,
@@ -611,6 +668,7 @@ struct dlm_key_lock *dlm_key_lock_new(void);
 
 /// Locks the `size` bytes at `key`, 64 KiB at the most, which are copied. Waits and fails as
 /// dlm_id_lock_acquire().
+DLM_NODISCARD
 enum dlm_status dlm_key_lock_acquire(const struct dlm_key_lock *lock,
                                      const void *key,
                                      size_t size,
@@ -620,6 +678,7 @@ enum dlm_status dlm_key_lock_acquire(const struct dlm_key_lock *lock,
 /// Releases a key, whichever thread locked it. Never blocks.
 ///
 /// DLM_INVALID_ARGUMENT when it is not locked
+DLM_NODISCARD
 enum dlm_status dlm_key_lock_release(const struct dlm_key_lock *lock,
                                      const void *key,
                                      size_t size,
@@ -659,6 +718,7 @@ typedef void (*dlm_log_callback)(void *user, int32_t level, const char *message)
 ///
 /// DLM_INVALID_ARGUMENT, also from within a callback; DLM_ALREADY_EXISTS when Rust code of the program has
 /// set a logger of its own
+DLM_NODISCARD
 enum dlm_status dlm_log_to(int32_t level,
                            dlm_log_callback callback,
                            void *user,

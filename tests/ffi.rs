@@ -184,6 +184,8 @@ fn a_program_of_an_older_header_works_with_this_library() {
 fn no_declaration_of_an_older_header_has_changed() {
     let declared = |header: &str| -> Vec<String> {
         let code = header.split_once("*/").unwrap().1.lines().filter(|line| !line.trim().starts_with("//"));
+        // No part of a type: programs built without it are the same.
+        let code = code.filter(|line| *line != "DLM_NODISCARD");
         let code =
             code.filter(|line| !line.starts_with("#define DLM_VERSION")).collect::<Vec<_>>().join("\n");
         // A statement, an entry of an enum, a constant.
@@ -201,6 +203,57 @@ fn no_declaration_of_an_older_header_has_changed() {
     assert!(old.len() > 100, "{old:?}");
     for declaration in old {
         assert!(new.contains(&declaration), "{declaration}");
+    }
+}
+
+/// A lock whose acquiring failed unnoticed is not held.
+#[test]
+fn every_compiler_reports_a_status_that_is_ignored() {
+    let statuses: Vec<_> =
+        c::functions().into_iter().filter(|function| function.returns == "enum dlm_status").collect();
+    assert!(statuses.len() > 30, "{statuses:?}");
+    let program = |returns: &str, before: &str| {
+        let mut text = String::from("#include <dlm.h>\n");
+        for (at, function) in statuses.iter().enumerate() {
+            let takes: Vec<_> = function.takes.iter().map(|(kind, name)| format!("{kind} {name}")).collect();
+            let names: Vec<_> = function.takes.iter().map(|(_, name)| name.as_str()).collect();
+            let (takes, names) = (takes.join(", "), names.join(", "));
+            let _ = writeln!(text, "{returns} call_{at}({takes}) {{ {before}{}({names}); }}", function.name);
+        }
+        text
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (ignored, used) = (dir.path().join("ignored.c"), dir.path().join("used.c"));
+    fs::write(&ignored, program("void", "")).unwrap();
+    fs::write(&used, program("enum dlm_status", "return ")).unwrap();
+    for (compiler, standard) in [
+        ("gcc", "-std=c99"),
+        ("gcc", "-std=c2x"),
+        ("clang", "-std=c99"),
+        ("clang", "-std=c2x"),
+        ("g++", "-std=c++11"),
+        ("g++", "-std=c++17"),
+        ("clang++", "-std=c++11"),
+        ("clang++", "-std=c++17"),
+    ] {
+        if !has(compiler) {
+            continue;
+        }
+        let compile = |program: &Path| {
+            let mut command = Command::new(compiler);
+            command.args([standard, "-pedantic", "-Wall", "-Wextra", "-Werror", "-c", "-o", "/dev/null"]);
+            command.args(if compiler.ends_with("++") { ["-x", "c++"] } else { ["-x", "c"] });
+            // Not every compiler goes on after twenty errors by itself.
+            command.arg(if compiler.starts_with('g') { "-fmax-errors=0" } else { "-ferror-limit=0" });
+            c::run(command.arg("-I").arg(c::root().join("include")).arg(program))
+        };
+        compile(&used).unwrap();
+        let reported = compile(&ignored).expect_err(compiler);
+        let count = reported.matches("error:").count();
+        assert_eq!(count, statuses.len(), "{compiler} {standard}: {reported}");
+        for function in &statuses {
+            assert!(reported.contains(&function.name), "{compiler} {standard}: {}", function.name);
+        }
     }
 }
 
@@ -293,7 +346,14 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
         !NULL_ALLOWED.contains(&argument.as_str())
             && !NULL_ALLOWED.contains(&format!("{name} {argument}").as_str())
     });
+    let outputs: Vec<_> = (0..function.takes.len())
+        .filter(|at| !nulls.contains(at))
+        .filter_map(|at| function.takes[at].1.strip_suffix("_out"))
+        .collect();
     let mut text = String::from("    begin();\n");
+    for output in &outputs {
+        let _ = writeln!(text, "    memset(&out_{output}, 0xa5, sizeof out_{output});");
+    }
     let _ = match (function.returns.as_str(), refused) {
         ("enum dlm_status", _) if name == "dlm_error_status" => {
             writeln!(text, "    CHECK({call} == DLM_INVALID_ARGUMENT);")
@@ -305,5 +365,16 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
         (kind, _) if kind.contains("struct") => writeln!(text, "    made({call}, \"{kind}\");"),
         _ => writeln!(text, "    (void){call};"),
     };
+    // As the header says: NULL, 0, false or -1 on failure.
+    for output in outputs.iter().filter(|_| refused) {
+        let _ = match *output {
+            "error" => writeln!(text, "    CHECK(out_error != NULL);"),
+            "fd" => writeln!(text, "    CHECK(out_fd == -1);"),
+            "stats" => {
+                writeln!(text, "    CHECK(out_stats.leases_held == 0 && out_stats.threads_waiting == 0);")
+            }
+            other => writeln!(text, "    CHECK(!out_{other});"),
+        };
+    }
     text + "    end();\n"
 }

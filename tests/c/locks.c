@@ -54,6 +54,10 @@ static void refuses_what_is_wrong(const char *uri)
         size_t i;
         for (i = 0; i < sizeof ttls / sizeof *ttls; i++)
             EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_try_acquire(lock, ttls[i], &lease, &error));
+        CHECK(dlm_lock_try_acquire(lock, -3, &lease, &error) == DLM_INVALID_ARGUMENT);
+        CHECK(strstr(dlm_error_message(error), "ttl_ms -3 is not allowed: 1 ms to 365 days") != NULL);
+        dlm_error_free(error);
+        error = NULL;
         EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_acquire_within(lock, 1000, -3, NULL, &lease, &error));
         CHECK(lease == NULL);
     }
@@ -223,15 +227,29 @@ static void ends_waits(const char *uri)
 static void writes_as_many_numbers_as_asked(const char *uri)
 {
     struct dlm_manager *manager = opened(uri, "numbers");
-    uint64_t numbers[8];
+    uint64_t numbers[8], wanted[8];
     memset(numbers, 0xee, sizeof numbers);
+    memset(wanted, 0xee, sizeof wanted);
     /* A program older than the library, one newer, and nonsense. */
     OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 8, &error));
     CHECK(numbers[0] == 0 && numbers[1] != 0);
     OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 56, &error));
     CHECK(numbers[6] == 0 && numbers[7] != 0);
+    /* No number of fields, but the caller's memory: it is written, and not beyond. */
+    memset(numbers, 0xee, sizeof numbers);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 12, &error));
+    memset(wanted, 0, 12);
+    CHECK(memcmp(numbers, wanted, sizeof wanted) == 0);
+    /* No memory at all: what every version has is written. */
+    memset(numbers, 0xee, sizeof numbers);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, SIZE_MAX, &error));
+    CHECK(numbers[0] == 0 && numbers[1] == 0 && numbers[2] != 0);
+    memset(numbers, 0xee, sizeof numbers);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 0, &error));
+    CHECK(numbers[0] != 0);
     dlm_manager_free(manager);
+    EXPECT(DLM_CLOSED, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 24, &error));
+    CHECK(numbers[0] == 0 && numbers[1] == 0 && numbers[2] == 0 && numbers[3] != 0);
 }
 
 static void writes_outputs_wherever_they_are(const char *uri)

@@ -50,6 +50,13 @@ impl Link {
     }
 }
 
+/// The number of the binary interface, as a header says it: the shared library is `libdlm.so.NUMBER`.
+pub(crate) fn abi(header: &Path) -> String {
+    let text = fs::read_to_string(header).unwrap();
+    let number = text.lines().find_map(|line| line.strip_prefix("#define DLM_ABI "));
+    number.expect("the header says it").to_owned()
+}
+
 /// What follows `libdlm.a` in the README's line for static linking.
 pub(crate) fn system_libraries() -> Vec<&'static str> {
     let line = include_str!("../../README.md").lines().find(|line| line.contains("libdlm.a -l"));
@@ -62,7 +69,8 @@ pub(crate) fn with_library(program: &mut Command) -> &mut Command {
     static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let directory = DIRECTORY.get_or_init(|| {
         let directory = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(library("libdlm.so"), directory.path().join("libdlm.so.0")).unwrap();
+        let name = format!("libdlm.so.{}", abi(&root().join("include/dlm.h")));
+        std::os::unix::fs::symlink(library("libdlm.so"), directory.path().join(name)).unwrap();
         directory
     });
     program.env("LD_LIBRARY_PATH", directory.path())
@@ -120,7 +128,8 @@ pub(crate) struct Function {
 pub(crate) fn functions() -> Vec<Function> {
     let header = fs::read_to_string(root().join("include/dlm.h")).unwrap();
     let code: Vec<_> = header.split_once("*/").unwrap().1.lines().collect();
-    let code: Vec<_> = code.into_iter().filter(|line| !line.starts_with(['#', '/'])).collect();
+    let code: Vec<_> =
+        code.into_iter().filter(|line| !line.starts_with(['#', '/']) && *line != "DLM_NODISCARD").collect();
     let code = code.join(" ").replace("extern \"C\" {", "");
     let mut functions = Vec::new();
     for declaration in code.split(';').filter(|it| !it.contains("typedef") && it.trim().ends_with(')')) {

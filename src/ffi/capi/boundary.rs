@@ -164,7 +164,9 @@ pub(super) fn ttl(ms: i64) -> Outcome<Option<Duration>> {
     match u64::try_from(ms) {
         Ok(ms) => Ok(Some(Duration::from_millis(ms))),
         Err(_) if ms == DLM_DEFAULT => Ok(None),
-        Err(_) => Err(Failure::invalid(format!("ttl_ms {ms} is not allowed: 1 to 365 days, or DLM_DEFAULT"))),
+        Err(_) => {
+            Err(Failure::invalid(format!("ttl_ms {ms} is not allowed: 1 ms to 365 days, or DLM_DEFAULT")))
+        }
     }
 }
 

@@ -33,7 +33,10 @@ impl Key {
         let (process, spot) = locate(lock, KIND, NAME)?;
         let (locks, place) = process.key_locks.get(spot).map_err(|missing| missing.failure(NAME))?;
         if key.len() > KEY_BYTES_MAX {
-            return Err(Failure::invalid(format!("the key is longer than {KEY_BYTES_MAX} bytes")));
+            let size = key.len();
+            return Err(Failure::invalid(format!(
+                "a key of {size} bytes is not allowed: up to {KEY_BYTES_MAX}"
+            )));
         }
         let mut bytes = Vec::with_capacity(8 + key.len());
         bytes.extend_from_slice(&(lock.addr() as u64).to_ne_bytes());

@@ -19,7 +19,8 @@ impl Handle for dlm_lock {
     }
 }
 
-/// Tries once. The lease lasts `ttl_ms` unless renewed (DLM_DEFAULT: the manager's, 90 s unless set).
+/// Tries once. The lease lasts `ttl_ms` unless renewed, 1 ms to 365 days (DLM_DEFAULT: the manager's, 90 s
+/// unless set).
 /// Blocks for the store's answer only, and does not stand in line behind waiting threads. On DLM_OK the
 /// caller owns `*lease_out`.
 ///

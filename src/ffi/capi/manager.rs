@@ -32,19 +32,28 @@ pub struct dlm_stats {
     pub threads_waiting: u64,
 }
 
+// Of a `dlm_stats`: in the version that had the fewest fields, and in any to come.
+const STATS_SIZE_FIRST: usize = 16;
+const STATS_SIZE_MAX: usize = 4096;
+
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
-/// "hbase://master1:16000,master2:16000/table" or "hbase+thrift://host:9090/table", with options as
-/// "?key=value&key=value". `options` may be NULL, and wins over the URI where both have a key.
+/// "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
+/// "aerospike://host1:3000,host2/namespace/setSuffix", with options as "?key=value&key=value". `options`
+/// may be NULL, and wins over the URI where both have a key.
 ///
 /// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is
 /// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
 /// member can end the other members' processes by SIGBUS, so they must trust each other.
 ///
 /// Creates nothing in the store, see dlm_manager_initialize(). Blocks while an embedded store is opened,
-/// for milliseconds; HBase is first asked by the first call that needs it. On DLM_OK the caller owns
-/// `*manager_out`.
+/// for milliseconds; HBase and Aerospike are first asked by the first call that needs them. On DLM_OK the
+/// caller owns `*manager_out`.
 ///
-/// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR
+/// The option strict=true examines the store here, and refuses one that fails. That blocks for several of
+/// the store's time-outs (the option timeout) at worst, and takes, renews and releases one lock.
+///
+/// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR;
+/// DLM_RETRIES_EXHAUSTED with strict=true when the examination fails
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_open(
     uri: *const c_char,
@@ -99,7 +108,7 @@ pub unsafe extern "C" fn dlm_manager_lock(
 }
 
 /// Writes numbers about the manager to `*stats_out`. `size` is sizeof(struct dlm_stats): fields that the
-/// library does not know are set to 0. Never blocks for long.
+/// library does not know are set to 0. All fields are 0 on failure. Never blocks for long.
 ///
 /// DLM_INVALID_ARGUMENT
 #[unsafe(no_mangle)]
@@ -111,14 +120,22 @@ pub unsafe extern "C" fn dlm_manager_stats(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
+        // Before anything can fail. A size that no version of the struct has is not trusted.
+        if !stats_out.is_null() {
+            let size = if size <= STATS_SIZE_MAX { size } else { STATS_SIZE_FIRST };
+            stats_out.cast::<u8>().write_bytes(0, size);
+        }
         status(error_out, || {
             if stats_out.is_null() {
                 return Err(Failure::invalid("the output is NULL"));
             }
             let stats = find(manager)?.stats();
             let numbers = [stats.leases_held, stats.threads_waiting];
-            if !size.is_multiple_of(8) || !(8..=4096).contains(&size) {
-                return Err(Failure::invalid("the size is not that of a struct dlm_stats"));
+            if !size.is_multiple_of(8) || !(8..=STATS_SIZE_MAX).contains(&size) {
+                return Err(Failure::invalid(format!(
+                    "a size of {size} bytes is not allowed: that of a struct dlm_stats, {}",
+                    size_of::<dlm_stats>()
+                )));
             }
             for at in 0..size / 8 {
                 // As many as the caller's version has, whichever is the older.

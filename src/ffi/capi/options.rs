@@ -44,7 +44,8 @@ pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
 /// | poll | 5s | how often an awaited latch is looked at, at the least |
 /// | watchers | 2 | background threads: they look at latches and free locks in doubt |
 ///
-/// Times are whole numbers with a unit: ms, s, m, h or d. HBase has more keys: see docs/hbase.md.
+/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys: see
+/// docs/hbase.md and docs/aerospike.md.
 /// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.
 /// May be called from several threads. Never blocks.
 ///
