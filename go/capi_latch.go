@@ -115,8 +115,9 @@ static struct dlm_go_watch dlm_go_watch_latch(const struct dlm_manager *manager,
 		to.status = dlm_latch_watch(latch, &to.watch, &to.error);
 		dlm_latch_free(latch);
 	}
-	if (to.status == DLM_OK)
-		dlm_watch_fd(to.watch, &to.fd, NULL);
+	// Without a descriptor the watch is asked again and again.
+	if (to.status == DLM_OK && dlm_watch_fd(to.watch, &to.fd, NULL) != DLM_OK)
+		to.fd = -1;
 	return to;
 }
 
