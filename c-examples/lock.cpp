@@ -14,13 +14,15 @@ try {
     manager.initialize();
     const dlm::Lock lock = manager.lock("order-42");
 
-    if (const auto lease = lock.acquire_for(30s, 5s)) {
-        lease->check(); // before each step that needs the lock
-        std::cout << "writing with fence " << lease->fence() << '\n';
-        lease->renew();
-        lease->release(); // or let it go out of scope; errors are then ignored
+    // Held for 30 s unless renewed; waits for it for 5 s.
+    if (const auto acquired = lock.acquire_for(dlm::Ttl(30s), dlm::Wait(5s))) {
+        const dlm::Lease &lease = acquired.lease();
+        lease.check(); // before each step that needs the lock
+        std::cout << "writing with fence " << lease.fence() << '\n';
+        lease.renew();
+        lease.release(); // or let it go out of scope; errors are then ignored
     } else {
-        std::cout << "somebody else holds it\n";
+        std::cout << acquired.holder() << '\n'; // says who holds it
     }
 
     dlm::IdLock accounts; // for the threads of this process

@@ -4,29 +4,43 @@
 // and what dlm.h says of threads, blocking and fork() holds for it. get() lends the handle for calls of
 // dlm.h. An object that was moved from may only be destroyed or assigned to.
 //
-// Failures are thrown as dlm::Error, whose status() is that of dlm.h. "Not in time" is no failure: the
-// calls that wait or try answer an empty std::optional then. Destructors throw nothing: they ignore what
-// release() would have reported.
+// Failures are thrown as dlm::Error, whose status() is that of dlm.h. "Not in time" is no failure: a Lock
+// then returns an Acquired without a lease, which says who holds the lock, and an IdLock or a KeyLock
+// returns an empty std::optional. Destructors throw nothing: they ignore what release() would have reported.
+//
+// Times are a Ttl or a Wait, so that the two cannot be swapped: lock.acquire_for(Ttl(30s), Wait(5s)).
 #ifndef DLM_HPP
 #define DLM_HPP
 
 #include <dlm.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace dlm {
 
-// A time for which the manager has a setting, and a wait without an end.
-inline constexpr std::chrono::milliseconds use_default{DLM_DEFAULT};
-inline constexpr std::chrono::milliseconds forever{DLM_FOREVER};
+// In place of a Ttl, and of the wait of Lock::acquire_for(): the manager's setting. It is a type, so that
+// no time that was computed can be equal to it.
+struct use_default_t {
+    explicit use_default_t() = default;
+};
+inline constexpr use_default_t use_default{};
+
+// In place of a Wait: without an end. A type as well.
+struct forever_t {
+    explicit forever_t() = default;
+};
+inline constexpr forever_t forever{};
 
 enum class Level : std::int32_t { dc = DLM_LEVEL_DC, xdc = DLM_LEVEL_XDC };
 
@@ -59,6 +73,7 @@ template <typename T, auto Free> using Owner = std::unique_ptr<T, Deleter<Free>>
 class ErrorOut {
   public:
     operator dlm_error **() noexcept { return &error_; }
+    const dlm_error *get() const noexcept { return error_; }
     ErrorOut() = default;
     ErrorOut(const ErrorOut &) = delete;
     ErrorOut &operator=(const ErrorOut &) = delete;
@@ -86,11 +101,111 @@ inline const char *text(const std::string &text) {
     return text.c_str();
 }
 
-inline std::int64_t ms(std::chrono::milliseconds time) noexcept {
-    return static_cast<std::int64_t>(time.count());
+// Longer times are taken for a hundred years: the sum with a clock's time does not overflow.
+inline constexpr std::chrono::milliseconds longest{std::int64_t{100} * 365 * 24 * 3600 * 1000};
+
+template <typename Rep, typename Period> double about_ms(std::chrono::duration<Rep, Period> time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+}
+
+inline Error refused(const char *what, double ms, const char *allowed) {
+    char text[160];
+    std::snprintf(text, sizeof text, "%s of %.15g ms is not allowed: %s", what, ms, allowed);
+    return Error(DLM_INVALID_ARGUMENT, text, false);
+}
+
+// In units of `To`, rounded up: a time above zero never becomes none. `time` is a number.
+template <typename To, typename Rep, typename Period> To rounded_up(std::chrono::duration<Rep, Period> time) {
+    const double about = about_ms(time);
+    if (about >= about_ms(longest))
+        return longest;
+    if (about <= -about_ms(longest))
+        return -longest;
+    return std::chrono::ceil<To>(time);
+}
+
+// Asks without an error object first: that something is locked is no news worth making one. What else
+// fails is asked again for its message. False: it is locked.
+template <typename Call> bool locked(const Call &call) {
+    dlm_status status = call(nullptr);
+    if (status != DLM_OK && status != DLM_LOCK_UNAVAILABLE) {
+        ErrorOut error;
+        status = call(error);
+        if (status != DLM_LOCK_UNAVAILABLE)
+            error.check(status);
+    }
+    return status == DLM_OK;
 }
 
 } // namespace detail
+
+// How long a lease lasts, or a latch after its last change: any std::chrono duration from above zero to 365
+// days, rounded up to milliseconds.
+class Ttl {
+  public:
+    // What the manager is set to; in Lease::renew(), what the lease was last granted for.
+    Ttl(use_default_t) noexcept : ms_(DLM_DEFAULT) {}
+    // Throws with DLM_INVALID_ARGUMENT for zero and less. The call that is given it refuses what is too long.
+    template <typename Rep, typename Period> explicit Ttl(std::chrono::duration<Rep, Period> time) {
+        const double about = detail::about_ms(time);
+        if (!(about > 0 && about < detail::about_ms(detail::longest)))
+            throw detail::refused("a TTL", about, "above zero and up to 365 days, or dlm::use_default");
+        ms_ = detail::rounded_up<std::chrono::milliseconds>(time).count();
+    }
+    // As the functions of dlm.h take it.
+    std::int64_t ms() const noexcept { return ms_; }
+
+  private:
+    std::int64_t ms_;
+};
+
+// How long a call may wait: any std::chrono duration, rounded up to milliseconds, or until a point in time.
+// Zero, less than zero, and a point that has passed: the call tries once.
+class Wait {
+  public:
+    Wait(forever_t) noexcept : ms_(DLM_FOREVER) {}
+    // Each call that is given it waits for so long.
+    template <typename Rep, typename Period> explicit Wait(std::chrono::duration<Rep, Period> time) {
+        const double about = detail::about_ms(time);
+        if (std::isnan(about))
+            throw detail::refused("a wait", about, "a number, or dlm::forever");
+        if (about > 0)
+            ms_ = detail::rounded_up<std::chrono::milliseconds>(time).count();
+    }
+    // All calls that are given it end at `deadline`. Clocks that are set are looked at here, and not again.
+    template <typename Clock, typename Duration>
+    static Wait until(std::chrono::time_point<Clock, Duration> deadline) {
+        const auto now = Clock::now();
+        // A difference of two far points would overflow.
+        const double about =
+            detail::about_ms(deadline.time_since_epoch()) - detail::about_ms(now.time_since_epoch());
+        if (std::isnan(about))
+            throw detail::refused("a wait", about, "a number, or dlm::forever");
+        Wait wait{Steady::duration::zero()};
+        if (about >= detail::about_ms(detail::longest))
+            wait.deadline_ = Steady::now() + detail::longest;
+        else if (about <= -1)
+            return wait;
+        else if constexpr (std::is_same_v<Clock, Steady>)
+            wait.deadline_ = std::chrono::ceil<Steady::duration>(deadline);
+        else
+            wait.deadline_ = Steady::now() + detail::rounded_up<Steady::duration>(deadline - now);
+        return wait;
+    }
+    // As the functions of dlm.h take it, from now on.
+    std::int64_t ms() const noexcept {
+        if (!deadline_)
+            return ms_;
+        const auto left = detail::rounded_up<std::chrono::milliseconds>(*deadline_ - Steady::now());
+        return left.count() > 0 ? left.count() : 0;
+    }
+
+  private:
+    using Steady = std::chrono::steady_clock;
+
+    std::int64_t ms_ = 0;
+    std::optional<Steady::time_point> deadline_;
+};
 
 // Version of the library that is loaded; DLM_VERSION is that of the header.
 inline std::string version() { return dlm_version(); }
@@ -134,9 +249,9 @@ class Lease {
         return fd;
     }
     // Lets the lease end this long from now. Throws with DLM_LEASE_LOST when it is over.
-    void renew(std::chrono::milliseconds ttl = use_default) const {
+    void renew(Ttl ttl = use_default) const {
         detail::ErrorOut error;
-        error.check(dlm_lease_renew(get(), detail::ms(ttl), error));
+        error.check(dlm_lease_renew(get(), ttl.ms(), error));
     }
     // True: it was ours and is free now. False: it had been released before. Throws with DLM_LEASE_LOST
     // when it had run out or another holds the lock by now.
@@ -154,38 +269,87 @@ class Lease {
     detail::Owner<dlm_lease, dlm_lease_free> handle_;
 };
 
+// What acquiring came to: a lease, or, when that was not in time, who holds the lock.
+//
+//   if (auto acquired = lock.try_acquire()) acquired->check(); else log(acquired.holder());
+class [[nodiscard]] Acquired {
+  public:
+    // Whether there is a lease.
+    explicit operator bool() const noexcept { return lease_.has_value(); }
+    // The lease. Throws with DLM_LOCK_UNAVAILABLE, and holder() as what(), when there is none.
+    const Lease &lease() const & {
+        check();
+        return *lease_;
+    }
+    Lease &lease() & {
+        check();
+        return *lease_;
+    }
+    Lease lease() && {
+        check();
+        return *std::move(lease_);
+    }
+    const Lease *operator->() const { return &lease(); }
+    Lease *operator->() { return &lease(); }
+    // Which lock is held, by whom and since when: one line for people. Empty when there is a lease.
+    const std::string &holder() const noexcept { return holder_; }
+    // How much time the holder's lease had left when the store was last asked, unless it is renewed or
+    // released: when to try again. A hint. Empty where the store does not tell, and when there is a lease.
+    std::optional<std::chrono::milliseconds> holder_left() const noexcept { return holder_left_; }
+
+  private:
+    friend class Lock;
+    Acquired(dlm_status status, dlm_lease *lease, const detail::ErrorOut &error) {
+        if (status != DLM_LOCK_UNAVAILABLE) {
+            error.check(status);
+            lease_.emplace(lease);
+            return;
+        }
+        holder_ = dlm_error_message(error.get());
+        const std::int64_t left = dlm_error_holder_left_ms(error.get());
+        if (left >= 0)
+            holder_left_.emplace(left);
+    }
+    void check() const {
+        if (!lease_)
+            throw Error(DLM_LOCK_UNAVAILABLE, holder_, true);
+    }
+
+    std::optional<Lease> lease_;
+    std::string holder_;
+    std::optional<std::chrono::milliseconds> holder_left_;
+};
+
 // A name that can be locked.
 class Lock {
   public:
     explicit Lock(dlm_lock *handle) noexcept : handle_(handle) {}
 
-    // Tries once. Empty when somebody holds the lock.
-    [[nodiscard]] std::optional<Lease> try_acquire(std::chrono::milliseconds ttl = use_default) const {
+    // Tries once.
+    Acquired try_acquire(Ttl ttl = use_default) const {
         detail::ErrorOut error;
         dlm_lease *lease = nullptr;
-        const dlm_status status = dlm_lock_try_acquire(get(), detail::ms(ttl), &lease, error);
-        return in_time(status, lease, error);
+        const dlm_status status = dlm_lock_try_acquire(get(), ttl.ms(), &lease, error);
+        return Acquired(status, lease, error);
     }
-    // Waits with the manager's TTL and wait. Empty when the wait was over first.
-    [[nodiscard]] std::optional<Lease> acquire() const { return acquire_for(use_default, use_default); }
+    // Waits with the manager's TTL and wait.
+    Acquired acquire() const { return acquire_for(use_default, use_default); }
     // Waits for this long; `forever` never gives up. Throws with DLM_CANCELLED when cancelled.
-    [[nodiscard]] std::optional<Lease> acquire_for(std::chrono::milliseconds ttl, std::chrono::milliseconds wait,
-                                                   const Cancel *cancel = nullptr) const {
-        detail::ErrorOut error;
-        dlm_lease *lease = nullptr;
-        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
-        const dlm_status status =
-            dlm_lock_acquire_within(get(), detail::ms(ttl), detail::ms(wait), token, &lease, error);
-        return in_time(status, lease, error);
+    Acquired acquire_for(Ttl ttl, Wait wait, const Cancel *cancel = nullptr) const {
+        return within(ttl, wait.ms(), cancel);
+    }
+    Acquired acquire_for(Ttl ttl, use_default_t, const Cancel *cancel = nullptr) const {
+        return within(ttl, DLM_DEFAULT, cancel);
     }
     dlm_lock *get() const noexcept { return handle_.get(); }
 
   private:
-    static std::optional<Lease> in_time(dlm_status status, dlm_lease *lease, const detail::ErrorOut &error) {
-        if (status == DLM_LOCK_UNAVAILABLE)
-            return std::nullopt;
-        error.check(status);
-        return Lease(lease);
+    Acquired within(Ttl ttl, std::int64_t wait_ms, const Cancel *cancel) const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        const dlm_status status = dlm_lock_acquire_within(get(), ttl.ms(), wait_ms, token, &lease, error);
+        return Acquired(status, lease, error);
     }
 
     detail::Owner<dlm_lock, dlm_lock_free> handle_;
@@ -279,11 +443,11 @@ class Latch {
         return names;
     }
     // Waits until it is open; false when `wait` was over first. Throws with DLM_CANCELLED when cancelled.
-    bool await_open_for(std::chrono::milliseconds wait, const Cancel *cancel = nullptr) const {
+    bool await_open_for(Wait wait, const Cancel *cancel = nullptr) const {
         detail::ErrorOut error;
         bool open = false;
         const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
-        error.check(dlm_latch_await_open(get(), detail::ms(wait), token, &open, error));
+        error.check(dlm_latch_await_open(get(), wait.ms(), token, &open, error));
         return open;
     }
     void await_open(const Cancel *cancel = nullptr) const { (void)await_open_for(forever, cancel); }
@@ -325,11 +489,11 @@ class Manager {
         error.check(dlm_manager_initialize_latches(get(), error));
     }
     [[nodiscard]] Latch latch(const std::string &id, Level level = Level::dc, LatchKind kind = LatchKind::count_down,
-                              std::chrono::milliseconds ttl = use_default) const {
+                              Ttl ttl = use_default) const {
         detail::ErrorOut error;
         dlm_latch *latch = nullptr;
         error.check(dlm_manager_latch(get(), detail::text(id), static_cast<std::int32_t>(level),
-                                      static_cast<std::int32_t>(kind), detail::ms(ttl), &latch, error));
+                                      static_cast<std::int32_t>(kind), ttl.ms(), &latch, error));
         return Latch(latch);
     }
     dlm_stats stats() const {
@@ -431,28 +595,24 @@ class IdLock {
         return Guard(get(), id);
     }
     [[nodiscard]] std::optional<Guard> try_lock(std::uint64_t id) const {
-        return try_lock_for(id, std::chrono::milliseconds::zero());
+        return try_lock_for(id, Wait(std::chrono::milliseconds::zero()));
     }
-    [[nodiscard]] std::optional<Guard> try_lock_for(std::uint64_t id, std::chrono::milliseconds wait) const {
-        // Without an error object: that an id is locked is no news worth making one.
-        const dlm_status status = dlm_id_lock_acquire(get(), id, detail::ms(wait), nullptr);
-        if (status == DLM_OK)
-            return Guard(get(), id);
-        if (status != DLM_LOCK_UNAVAILABLE)
-            throw Error(status, dlm_status_name(status), false);
-        return std::nullopt;
+    [[nodiscard]] std::optional<Guard> try_lock_for(std::uint64_t id, Wait wait) const {
+        const auto call = [&](dlm_error **error) { return dlm_id_lock_acquire(get(), id, wait.ms(), error); };
+        if (!detail::locked(call))
+            return std::nullopt;
+        return Guard(get(), id);
     }
     // All of them or none, in ascending order: callers that lock overlapping sets cannot deadlock.
-    [[nodiscard]] std::optional<Guards> try_lock_many_for(std::vector<std::uint64_t> ids,
-                                                          std::chrono::milliseconds wait) const {
+    [[nodiscard]] std::optional<Guards> try_lock_many_for(std::vector<std::uint64_t> ids, Wait wait) const {
         if (ids.empty())
             return Guards(nullptr, {});
-        const dlm_status status = dlm_id_lock_acquire_many(get(), ids.data(), ids.size(), detail::ms(wait), nullptr);
-        if (status == DLM_OK)
-            return Guards(get(), std::move(ids));
-        if (status != DLM_LOCK_UNAVAILABLE)
-            throw Error(status, dlm_status_name(status), false);
-        return std::nullopt;
+        const auto call = [&](dlm_error **error) {
+            return dlm_id_lock_acquire_many(get(), ids.data(), ids.size(), wait.ms(), error);
+        };
+        if (!detail::locked(call))
+            return std::nullopt;
+        return Guards(get(), std::move(ids));
     }
     // How many ids are locked or waited for right now.
     std::uint64_t count() const noexcept { return dlm_id_lock_count(get()); }
@@ -499,15 +659,15 @@ class KeyLock {
         return Guard(get(), std::move(key));
     }
     [[nodiscard]] std::optional<Guard> try_lock(std::string key) const {
-        return try_lock_for(std::move(key), std::chrono::milliseconds::zero());
+        return try_lock_for(std::move(key), Wait(std::chrono::milliseconds::zero()));
     }
-    [[nodiscard]] std::optional<Guard> try_lock_for(std::string key, std::chrono::milliseconds wait) const {
-        const dlm_status status = dlm_key_lock_acquire(get(), key.data(), key.size(), detail::ms(wait), nullptr);
-        if (status == DLM_OK)
-            return Guard(get(), std::move(key));
-        if (status != DLM_LOCK_UNAVAILABLE)
-            throw Error(status, dlm_status_name(status), false);
-        return std::nullopt;
+    [[nodiscard]] std::optional<Guard> try_lock_for(std::string key, Wait wait) const {
+        const auto call = [&](dlm_error **error) {
+            return dlm_key_lock_acquire(get(), key.data(), key.size(), wait.ms(), error);
+        };
+        if (!detail::locked(call))
+            return std::nullopt;
+        return Guard(get(), std::move(key));
     }
     std::uint64_t count() const noexcept { return dlm_key_lock_count(get()); }
     dlm_key_lock *get() const noexcept { return handle_.get(); }

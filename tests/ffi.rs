@@ -104,6 +104,117 @@ fn cpp_programs_run_with_both_libraries() {
     }
 }
 
+/// What must compile in C++, and what nearly says the same and must not.
+const TYPES: [(&str, &[&str]); 11] = [
+    (
+        "(void)lock.acquire_for(dlm::Ttl(30s), dlm::Wait(5s));",
+        &[
+            "(void)lock.acquire_for(dlm::Wait(5s), dlm::Ttl(30s));",
+            "(void)lock.acquire_for(30s, 5s);",
+            "(void)lock.acquire_for({30s}, {5s});",
+            "(void)lock.acquire_for(dlm::Ttl(30s), 5s);",
+            "(void)lock.acquire_for(30s, dlm::Wait(5s));",
+            "(void)lock.acquire_for(dlm::Ttl(30s), {});",
+            "(void)lock.acquire_for({}, dlm::Wait(5s));",
+        ],
+    ),
+    (
+        "(void)lock.acquire_for(dlm::use_default, dlm::forever);",
+        &[
+            "(void)lock.acquire_for(dlm::forever, dlm::use_default);",
+            "(void)lock.acquire_for(DLM_DEFAULT, DLM_FOREVER);",
+        ],
+    ),
+    (
+        "(void)lock.acquire_for(dlm::use_default, dlm::use_default, &cancel);",
+        &["(void)lock.acquire_for(dlm::forever, dlm::forever, &cancel);"],
+    ),
+    (
+        "(void)lock.try_acquire(dlm::Ttl(1s));",
+        &["(void)lock.try_acquire(dlm::Wait(1s));", "(void)lock.try_acquire(1s);", "lock.try_acquire();"],
+    ),
+    (
+        "if (lock.acquire()) std::abort();",
+        &["lock.acquire();", "bool held = lock.acquire(); (void)held;", "dlm::Lease lease = lock.acquire();"],
+    ),
+    (
+        "dlm::Lease lease = lock.acquire().lease(); lease.renew(dlm::Ttl(1s));",
+        &[
+            "dlm::Lease lease = lock.acquire().lease(); lease.renew(dlm::Wait(1s));",
+            "dlm::Lease lease = lock.acquire().lease(); lease.renew(dlm::forever);",
+            "dlm::Lease lease = lock.acquire().lease(); lease.renew(1s);",
+        ],
+    ),
+    (
+        "(void)manager.latch(\"a\", dlm::Level::dc, dlm::LatchKind::count_down, dlm::Ttl(1h));",
+        &[
+            "(void)manager.latch(\"a\", dlm::Level::dc, dlm::LatchKind::count_down, dlm::Wait(1h));",
+            "(void)manager.latch(\"a\", dlm::Level::dc, dlm::LatchKind::count_down, 1h);",
+        ],
+    ),
+    (
+        "(void)latch.await_open_for(dlm::Wait(1s));",
+        &[
+            "(void)latch.await_open_for(dlm::Ttl(1s));",
+            "(void)latch.await_open_for(dlm::use_default);",
+            "(void)latch.await_open_for(1s);",
+        ],
+    ),
+    (
+        "(void)ids.try_lock_for(1, dlm::Wait(1s)); (void)ids.try_lock_many_for({1}, dlm::forever);",
+        &[
+            "(void)ids.try_lock_for(1, dlm::Ttl(1s));",
+            "(void)ids.try_lock_for(1, dlm::use_default);",
+            "(void)ids.try_lock_many_for({1}, 1s);",
+        ],
+    ),
+    (
+        "(void)keys.try_lock_for(\"a\", dlm::Wait(1s));",
+        &["(void)keys.try_lock_for(\"a\", dlm::Ttl(1s));", "(void)keys.try_lock_for(\"a\", 1s);"],
+    ),
+    (
+        "(void)dlm::Wait::until(std::chrono::steady_clock::now());",
+        &[
+            "(void)dlm::Wait::until(1s);",
+            "(void)dlm::Wait(std::chrono::steady_clock::now());",
+            "(void)dlm::Wait(dlm::Ttl(1s));",
+            "(void)dlm::Ttl(dlm::Wait(1s));",
+            "(void)dlm::Ttl(30);",
+            "(void)dlm::Wait(30);",
+            "(void)dlm::Ttl(dlm::forever);",
+            "(void)dlm::Wait(dlm::use_default);",
+        ],
+    ),
+];
+
+#[test]
+fn a_ttl_and_a_wait_that_are_swapped_do_not_compile() {
+    let dir = tempfile::tempdir().unwrap();
+    for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
+        // All that is right at once, each that is wrong alone.
+        let compile = |statements: &str| {
+            let program = dir.path().join("types.cpp");
+            let text = format!(
+                "#include <dlm.hpp>\n#include <cstdlib>\nusing namespace std::chrono_literals;\n\
+                 void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
+                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel);\n\
+                 void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
+                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel) {{\n\
+                 (void)manager, (void)lock, (void)latch, (void)ids, (void)keys, (void)cancel;\n{statements}\n}}\n"
+            );
+            fs::write(&program, text).unwrap();
+            let mut command = Command::new(compiler);
+            command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+            c::run(command.arg(c::root().join("include")).arg(&program))
+        };
+        let right: Vec<_> = TYPES.iter().map(|(right, _)| format!("{{ {right} }}")).collect();
+        compile(&right.join("\n")).unwrap();
+        for wrong in TYPES.iter().flat_map(|(_, wrong)| *wrong) {
+            assert!(compile(wrong).is_err(), "{compiler} compiles {wrong}");
+        }
+    }
+}
+
 /// The library itself is not instrumented here: what it hands to C is seen, and what it leaks.
 #[test]
 fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {

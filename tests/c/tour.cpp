@@ -2,9 +2,12 @@
 #include <dlm.hpp>
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
@@ -40,23 +43,110 @@ template <typename Call> dlm_status status_of(Call call) {
     return DLM_OK;
 }
 
+// Whether it is refused with a message that has all of this in it.
+template <typename Call> bool refuses(Call call, std::initializer_list<const char *> says) {
+    try {
+        call();
+    } catch (const dlm::Error &error) {
+        const std::string message = error.what();
+        for (const char *text : says) {
+            if (message.find(text) == std::string::npos) {
+                std::fprintf(stderr, "not \"%s\": %s\n", text, error.what());
+                return false;
+            }
+        }
+        return error.status() == DLM_INVALID_ARGUMENT;
+    }
+    return false;
+}
+
+template <typename Duration> bool is_refused_as_ttl(Duration time, const char *value) {
+    return refuses([&] { dlm::Ttl ttl(time); }, {"TTL", value, "not allowed", "365 days"});
+}
+
+static void times() {
+    using std::chrono::duration;
+    using std::chrono::hours;
+    using std::chrono::steady_clock;
+    using std::chrono::system_clock;
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double no_number = std::numeric_limits<double>::quiet_NaN();
+
+    // Numbers that mean something else in dlm.h among them.
+    CHECK(is_refused_as_ttl(-1ms, "-1 ms") && is_refused_as_ttl(-2ms, "-2 ms") && is_refused_as_ttl(-90s, "-90000 ms"));
+    CHECK(is_refused_as_ttl(0s, "0 ms") && is_refused_as_ttl(-1ns, "-1e-06 ms"));
+    CHECK(is_refused_as_ttl(hours::max(), "ms") && is_refused_as_ttl(hours::min(), "ms"));
+    CHECK(is_refused_as_ttl(duration<double>(infinity), "inf") && is_refused_as_ttl(duration<double>(no_number), "nan"));
+    CHECK(dlm::Ttl(1ns).ms() == 1 && dlm::Ttl(1us).ms() == 1 && dlm::Ttl(1ms).ms() == 1);
+    CHECK(dlm::Ttl(1001us).ms() == 2 && dlm::Ttl(2s).ms() == 2000 && dlm::Ttl(duration<double>(0.0015)).ms() == 2);
+    CHECK(dlm::Ttl(dlm::use_default).ms() == DLM_DEFAULT);
+
+    CHECK(dlm::Wait(-1ms).ms() == 0 && dlm::Wait(-2ms).ms() == 0 && dlm::Wait(-3s).ms() == 0 && dlm::Wait(0s).ms() == 0);
+    CHECK(dlm::Wait(hours::min()).ms() == 0 && dlm::Wait(duration<double>(-infinity)).ms() == 0);
+    CHECK(dlm::Wait(1ns).ms() == 1 && dlm::Wait(1001us).ms() == 2 && dlm::Wait(5s).ms() == 5000);
+    CHECK(dlm::Wait(dlm::forever).ms() == DLM_FOREVER);
+    // Long, and never one of dlm.h's own numbers.
+    const std::int64_t century = dlm::Wait(hours::max()).ms();
+    CHECK(century > 0 && dlm::Wait(duration<double>(infinity)).ms() == century);
+    CHECK(dlm::Wait(std::chrono::nanoseconds::max()).ms() == century);
+    CHECK(refuses([&] { dlm::Wait wait{duration<double>(no_number)}; }, {"wait", "nan", "not allowed"}));
+
+    CHECK(dlm::Wait::until(steady_clock::now() - 1ns).ms() == 0 && dlm::Wait::until(steady_clock::now() - 1h).ms() == 0);
+    CHECK(dlm::Wait::until(system_clock::now() - 1s).ms() == 0 && dlm::Wait::until(system_clock::time_point()).ms() == 0);
+    CHECK(dlm::Wait::until(steady_clock::time_point::min()).ms() == 0);
+    CHECK(dlm::Wait::until(system_clock::time_point::min()).ms() == 0);
+    const std::int64_t hour = dlm::Wait::until(system_clock::now() + 1h).ms();
+    CHECK(hour > 0 && hour <= 3600000);
+    for (const std::int64_t far : {dlm::Wait::until(steady_clock::time_point::max()).ms(),
+                                   dlm::Wait::until(system_clock::time_point::max()).ms(),
+                                   dlm::Wait::until(std::chrono::time_point<system_clock, hours>::max()).ms()})
+        CHECK(far > century / 2 && far <= century);
+    // A deadline, however often it is used.
+    const auto soon = steady_clock::now() + 20ms;
+    const dlm::Wait until = dlm::Wait::until(soon);
+    std::this_thread::sleep_until(soon + 1ms);
+    CHECK(until.ms() == 0);
+}
+
 static void leases(const char *uri) {
     dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"farm", "dc1"}, {"retry", "20ms"}});
     manager.initialize();
     const dlm::Lock lock = manager.lock("order-42");
-    std::optional<dlm::Lease> lease = lock.acquire_for(30s, 5s);
-    CHECK(lease && lease->is_held() && lease->remaining() > 1s);
-    const std::uint64_t fence = fence_elsewhere(*lease);
-    CHECK(!lock.try_acquire() && !lock.acquire_for(dlm::use_default, 30ms));
+    dlm::Acquired acquired = lock.acquire_for(dlm::Ttl(30s), dlm::Wait(5s));
+    CHECK(acquired && acquired->is_held() && acquired->remaining() > 1s);
+    CHECK(acquired.holder().empty() && !acquired.holder_left());
+    const std::uint64_t fence = fence_elsewhere(acquired.lease());
+    CHECK(!lock.try_acquire() && !lock.acquire_for(dlm::use_default, dlm::Wait(30ms)));
     CHECK(manager.stats().leases_held == 1);
 
-    lease->renew();
-    lease->renew(60s);
-    CHECK(lease->remaining() > 30s);
-    pollfd polled{lease->lost_fd(), POLLIN, 0};
+    // Who holds it, and for how long.
+    const dlm::Acquired refused = lock.try_acquire();
+    CHECK(!refused && refused.holder().find("order-42") != std::string::npos);
+    CHECK(refused.holder().find("pid " + std::to_string(getpid())) != std::string::npos);
+    CHECK(refused.holder_left() && *refused.holder_left() > 0ms && *refused.holder_left() <= 30s);
+    try {
+        (void)refused.lease();
+        CHECK(false);
+    } catch (const dlm::Error &error) {
+        CHECK(error.status() == DLM_LOCK_UNAVAILABLE && error.retryable() && error.what() == refused.holder());
+    }
+    CHECK(status_of([&] { (void)lock.try_acquire()->fence(); }) == DLM_LOCK_UNAVAILABLE);
+
+    // Times that have passed try once; those that were computed are never taken for "for ever".
+    for (const auto late : {0ms, -1ms, -2ms, -3ms})
+        CHECK(!lock.acquire_for(dlm::use_default, dlm::Wait(late)));
+    CHECK(!lock.acquire_for(dlm::use_default, dlm::Wait::until(std::chrono::system_clock::now() - 1s)));
+    CHECK(status_of([&] { (void)lock.try_acquire(dlm::Ttl(std::chrono::hours(24 * 366))); }) == DLM_INVALID_ARGUMENT);
+    const auto deadline = std::chrono::steady_clock::now() + 50ms;
+    CHECK(!lock.acquire_for(dlm::use_default, dlm::Wait::until(deadline)));
+    CHECK(std::chrono::steady_clock::now() >= deadline);
+
+    acquired->renew();
+    acquired->renew(dlm::Ttl(60s));
+    CHECK(acquired->remaining() > 30s);
+    pollfd polled{acquired->lost_fd(), POLLIN, 0};
     CHECK(poll(&polled, 1, 0) == 0);
-    dlm::Lease moved = std::move(*lease);
-    lease.reset();
+    dlm::Lease moved = std::move(acquired).lease();
     CHECK(moved.is_held());
     CHECK(moved.release() && !moved.release() && !moved.is_held());
     CHECK(poll(&polled, 1, 0) == 1);
@@ -70,7 +160,7 @@ static void leases(const char *uri) {
     } catch (const std::runtime_error &) {
     }
     {
-        auto held = lock.try_acquire(10s);
+        auto held = lock.acquire_for(dlm::Ttl(10s), dlm::Wait::until(std::chrono::steady_clock::time_point::min()));
         CHECK(held && held->fence() > fence);
         // Assigned over: the old one is released.
         const dlm::Lock other = manager.lock("order-43", dlm::Level::xdc);
@@ -100,7 +190,8 @@ static void latches(const char *uri) {
     CHECK(status_of([&] { (void)latch.count(); }) == DLM_NOT_FOUND);
     latch.create_for({"worker-1", "worker-2"});
     CHECK(status_of([&] { latch.create(2); }) == DLM_ALREADY_EXISTS && !latch.get_or_create(7));
-    CHECK(latch.count() == 2 && !latch.await_open_for(10ms));
+    CHECK(latch.count() == 2 && !latch.await_open_for(dlm::Wait(10ms)));
+    CHECK(!latch.await_open_for(dlm::Wait(-1ms)) && !latch.await_open_for(dlm::Wait(0ms)));
     const dlm::Watch watch = latch.watch();
     pollfd polled{watch.fd(), POLLIN, 0};
     CHECK(!watch.is_open() && poll(&polled, 1, 0) == 0);
@@ -111,7 +202,7 @@ static void latches(const char *uri) {
     waiter.join();
     CHECK(poll(&polled, 1, 30000) == 1 && watch.is_open());
     CHECK(status_of([&] { latch.count_up(); }) == DLM_INVALID_ARGUMENT);
-    const dlm::Latch crew = manager.latch("crew", dlm::Level::xdc, dlm::LatchKind::count_up_down, 1h);
+    const dlm::Latch crew = manager.latch("crew", dlm::Level::xdc, dlm::LatchKind::count_up_down, dlm::Ttl(1h));
     CHECK(crew.get_or_create(0));
     crew.count_up();
     CHECK(crew.count() == 1);
@@ -129,8 +220,8 @@ static void refusals(const char *uri) {
     dlm::Manager manager(uri, {{"client", "tour-cpp"}});
     CHECK(status_of([&] { (void)manager.lock("a"); }) == DLM_INVALID_ARGUMENT);
     const dlm::Lock lock = manager.lock("a", dlm::Level::xdc);
-    CHECK(status_of([&] { (void)lock.try_acquire(0ms); }) == DLM_INVALID_ARGUMENT);
-    CHECK(status_of([&] { (void)lock.acquire_for(1s, -5ms); }) == DLM_INVALID_ARGUMENT);
+    CHECK(status_of([&] { (void)lock.try_acquire(dlm::Ttl(0ms)); }) == DLM_INVALID_ARGUMENT);
+    CHECK(lock.acquire_for(dlm::Ttl(1s), dlm::Wait(-5ms)));
 }
 
 static void locks_by_id() {
@@ -138,13 +229,13 @@ static void locks_by_id() {
     {
         auto guard = ids.lock(1);
         CHECK(guard.id() == 1 && ids.count() == 1);
-        CHECK(!ids.try_lock(1) && !ids.try_lock_for(1, 5ms));
+        CHECK(!ids.try_lock(1) && !ids.try_lock_for(1, dlm::Wait(5ms)) && !ids.try_lock_for(1, dlm::Wait(-1ms)));
         guard = ids.lock(2);
         CHECK(ids.count() == 1 && ids.try_lock(1));
         CHECK(ids.count() == 1);
-        auto many = ids.try_lock_many_for({9, 7, 9}, 0ms);
-        CHECK(many && ids.count() == 3 && !ids.try_lock_many_for({1, 7}, 0ms) && ids.count() == 3);
-        CHECK(ids.try_lock_many_for({}, 0ms));
+        auto many = ids.try_lock_many_for({9, 7, 9}, dlm::Wait(0ms));
+        CHECK(many && ids.count() == 3 && !ids.try_lock_many_for({1, 7}, dlm::Wait(0ms)) && ids.count() == 3);
+        CHECK(ids.try_lock_many_for({}, dlm::Wait(0ms)) && !ids.try_lock_many_for({7, 1}, dlm::Wait(-1ms)));
     }
     CHECK(ids.count() == 0);
     dlm::KeyLock keys;
@@ -154,12 +245,22 @@ static void locks_by_id() {
         CHECK(!keys.try_lock(std::string("a\0b", 3)) && keys.try_lock("a"));
     }
     CHECK(keys.count() == 0);
-    CHECK(status_of([&] { (void)ids.try_lock_for(1, -7ms); }) == DLM_INVALID_ARGUMENT);
+    // What is refused, and the value.
+    const std::string long_key(70000, 'k');
+    CHECK(refuses([&] { (void)keys.lock(long_key); }, {"key", "70000", "65536"}));
+    CHECK(refuses([&] { (void)keys.try_lock(long_key); }, {"key", "70000", "65536"}));
+    CHECK(refuses([&] { (void)keys.try_lock_for(long_key, dlm::Wait(1ms)); }, {"key", "70000", "65536"}));
+    const dlm::IdLock elsewhere = std::move(ids);
+    CHECK(refuses([&] { (void)ids.try_lock(1); }, {"dlm_id_lock", "NULL"}));
+    CHECK(refuses([&] { (void)ids.try_lock_many_for({1, 2}, dlm::Wait(1ms)); }, {"dlm_id_lock", "NULL"}));
+    const dlm::KeyLock keys_elsewhere = std::move(keys);
+    CHECK(refuses([&] { (void)keys.try_lock("a"); }, {"dlm_key_lock", "NULL"}));
 }
 
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     CHECK(dlm::version() == DLM_VERSION);
+    times();
     leases(argv[1]);
     latches(argv[1]);
     refusals(argv[1]);
