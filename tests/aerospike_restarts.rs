@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Error, Fence, Finding, Grade, Lease, Level, Lock, LockManager, Moment};
+use dlm::{Code, Error, Fence, Finding, Grade, LatchKind, Lease, Level, Lock, LockManager, Moment};
 use support::aerospike::{
     DIRECTORY, IN_MEMORY, Server, info, own_cluster_or_skip, own_server_or_skip, wait_joined,
 };
@@ -212,8 +212,47 @@ fn set(server: &Server, setting: &str) {
 
 /// A crash of a server right after it granted a lock: what it writes to its disk is behind by up to
 /// `flush-max-ms`, a second. The grant may be forgotten, and then no two act on one fence.
+/// The rows of a batch that the dead node was asked for fail one by one.
 #[test]
-fn a_grant_that_a_server_had_not_written_when_it_crashed_is_forgotten_and_fences_rise_over_it() {
+fn waits_for_latches_go_on_while_a_node_dies() {
+    const LATCHES: usize = 24;
+    let namespace = IN_MEMORY.replace("replication-factor 1", "replication-factor 2");
+    let Some([stays, mut dies]) = own_cluster_or_skip(&namespace) else { return };
+    let uri = format!("aerospike://{},{}/test/tests", stays.place().address, dies.place().address);
+    let manager = |client: &str| {
+        let builder = LockManager::builder().store_uri(&uri).client(client).farm("dc1");
+        builder.poll(Duration::from_millis(50)).timeout(LONG / 4).open().unwrap()
+    };
+    let (waiting, counting) = (manager("latches"), manager("latches"));
+    let latches = |manager: &LockManager| -> Vec<_> {
+        let latch = |number: usize| manager.latch(&number.to_string(), Level::Dc, LatchKind::CountDown);
+        (0..LATCHES).map(|number| latch(number).unwrap()).collect()
+    };
+    let counted = latches(&counting);
+    counted.iter().for_each(|latch| latch.create(1).unwrap());
+    thread::scope(|scope| {
+        let waits: Vec<_> = latches(&waiting)
+            .into_iter()
+            .map(|latch| {
+                let thread = thread::Builder::new().name("dlm-test-waits".into());
+                thread.spawn_scoped(scope, move || latch.await_open_for(2 * LONG)).unwrap()
+            })
+            .collect();
+        dies.kill();
+        // Through the time in which the cluster has not noticed, and after.
+        thread::sleep(Duration::from_secs(5));
+        for (latch, wait) in counted.iter().zip(&waits) {
+            assert!(!wait.is_finished(), "a wait ended though the latch is closed");
+            latch.count_down().unwrap();
+        }
+        for wait in waits {
+            assert!(wait.join().unwrap().unwrap_or_else(|error| panic!("{}", error.chain())));
+        }
+    });
+}
+
+#[test]
+fn a_grant_that_a_server_had_not_written_when_it_crashed_may_be_forgotten_and_fences_rise_over_it() {
     const ROUNDS: usize = 4;
     let Some(mut server) = own_server_or_skip(&on_disk(1)) else { return };
     let durability = finding(&server.place().uri(), "durability");

@@ -263,7 +263,8 @@ impl Client {
     /// Reads many records, in their order: each with the bins wanted of it.
     ///
     /// # Errors
-    /// The outer one when none could be read.
+    /// The outer one when none could be read. A failure that may pass is RETRIES_EXHAUSTED or
+    /// CONNECTION_ERROR: callers that wait go on then.
     pub(super) fn read_many(
         &self,
         asked: &[(Spot, Vec<&str>)],
@@ -282,12 +283,15 @@ impl Client {
                     .map(|(key, (_, bins))| BatchOperation::read(&each, key.clone(), wanted(bins)))
                     .collect();
                 client.batch(&policy, &mut rows).await.map(|()| rows)
-            })?;
-            let rows = answer.map_err(|code| self.odd("batch read", code))?;
+            });
+            let rows = answer
+                .map_err(|error| self.not_yet_there(error))?
+                .map_err(|code| self.odd("batch read", code))?;
             all.extend(rows.iter().map(|row| match (row.record(), row.result_code()) {
                 (Some(record), _) => Ok(Some(found(record))),
                 (None, Some(ResultCode::KeyNotFoundError)) => Ok(None),
-                (None, code) => Err(self.odd("batch read", code.unwrap_or(ResultCode::ServerError))),
+                // The crate leaves failures of single rows to them, also that a node has gone.
+                (None, code) => Err(self.row_failed("batch read", code.unwrap_or(ResultCode::ServerError))),
             }));
         }
         Ok(all)

@@ -116,7 +116,8 @@ impl<C> Lane<C> {
             .thread_keep_alive(RESOLVER_IDLE)
             .max_blocking_threads(2)
             .build()
-            .map_err(|error| Error::Internal {
+            .map_err(|error| Error::Connection {
+                store: "aerospike:".into(),
                 what: "the system gave no event queue for a connection; is the limit of open files reached?"
                     .into(),
                 source: Some(error.into()),

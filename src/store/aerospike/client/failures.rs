@@ -42,7 +42,7 @@ impl Client {
                 Some(failed) => failed,
                 // A code that we do not know to leave the record alone.
                 None if kind == Kind::Write => Failed::For(self.in_doubt(what, error)),
-                None => Failed::For(self.odd(what, *rc)),
+                None => Failed::For(self.row_failed(what, *rc)),
             };
         }
         // Its connections may all be dead, or its picture of the cluster old.
@@ -114,6 +114,25 @@ impl Client {
             | ResultCode::UnsupportedFeature => Failed::For(self.odd(what, code)),
             _ => return None,
         })
+    }
+
+    /// The error of one row that could not be read.
+    pub(super) fn row_failed(&self, what: &str, code: ResultCode) -> Error {
+        match self.refusal(what, code) {
+            Some(Failed::Again { error, .. } | Failed::For(error)) => error,
+            None => self.not_served(what, code, "the server failed; try again"),
+        }
+    }
+
+    /// A cluster that starts serves no namespace for a moment: that may pass.
+    pub(super) fn not_yet_there(&self, error: Error) -> Error {
+        match error {
+            Error::TableCreation { what, .. } => {
+                let what = format!("namespace {:?} {what}", self.namespace);
+                Error::RetriesExhausted { store: self.place.clone(), what, source: None }
+            }
+            error => error,
+        }
     }
 
     fn in_doubt(&self, what: &str, error: aerospike::Error) -> Error {
