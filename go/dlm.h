@@ -173,7 +173,7 @@ struct dlm_options *dlm_options_new(void);
 /// | wait | 90s | how long an acquire waits |
 /// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
 /// | timeout | 10s | how long one call to the store may take |
-/// | clock_margin | 10% | by how much sooner than in the store a lease ends here: % or ppm of its TTL |
+/// | clock_margin | 100000ppm | how much earlier than in the store a lease ends in this process: a tenth of its TTL |
 /// | names | strict | compat allows # and control characters in client and farm ids |
 /// | purpose | none | shown to those who find a lock held |
 /// | strict | false | true examines the store when it is opened and refuses one that fails; see dlm doctor |

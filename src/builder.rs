@@ -243,7 +243,7 @@ mod tests {
                 "client" | "farm" | "purpose" => "b",
                 "names" => "compat",
                 "strict" => "true",
-                "clock_margin" => "7%",
+                "clock_margin" => "7ppm",
                 "watchers" => "7",
                 _ => "7s",
             };

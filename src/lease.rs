@@ -39,7 +39,7 @@ const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
 ///
 /// A lease may be used from several threads and released by another one than acquired it. Its renewal
 /// and release exclude each other. Drop is best effort: it takes two seconds at the most and hands a
-/// failed release to the library's watcher thread; call [`release`](Lease::release) to hear of errors.
+/// failed release to a background thread; call [`release`](Lease::release) to get its errors.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
     core: Arc<Core>,
@@ -95,7 +95,9 @@ impl Core {
 
     /// A lease that another process handed on.
     pub(crate) fn adopted(name: LockName, grant: Grant, ttl: Duration, told: TokenEnd) -> Core {
-        let mut core = Core::new(name, grant, ttl, told.here().unwrap_or(UNKNOWN));
+        // No lease lasts longer than its TTL, whatever its token says.
+        let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
+        let mut core = Core::new(name, grant, ttl, ends.unwrap_or(UNKNOWN));
         core.held.get_mut().told = Some(told);
         core
     }
@@ -200,7 +202,7 @@ impl Lease {
             ends if Moment::now() < ends => Ok(()),
             Moment::OVER => Err(self.core.lost("it was released, or found lost before")),
             UNKNOWN => {
-                Err(self.core.lost("it comes from another machine, so its end is not known here; renew it"))
+                Err(self.core.lost("its end is not known here (another machine, an earlier start of this one, or an older version); renew it"))
             }
             _ => Err(self.core.lost("its time is over")),
         }

@@ -64,8 +64,8 @@ impl LeaseToken {
         self.fence
     }
 
-    /// When the lease ends unless renewed, in milliseconds since 1970 by the clock of the machine that
-    /// acquired it.
+    /// When the lease ends unless renewed, in milliseconds since 1970 by the wall clock of the machine that
+    /// made this token.
     pub fn ends_ms(&self) -> u64 {
         self.ends.wall_ms
     }

@@ -199,7 +199,8 @@ impl LockManager {
     /// Between processes of one machine the lease ends here when it would have ended there. From another
     /// machine, from before a restart of this one, from a time namespace with a clock of its own, or as a
     /// text of version 1 (`dlm1.`), its end is not known: wall clocks of two machines are not compared.
-    /// [`check`](Lease::check) then answers LEASE_LOST until the first [`renew`](Lease::renew).
+    /// [`check`](Lease::check) then answers LEASE_LOST until the first [`renew`](Lease::renew), and so does a
+    /// [`release`](Lease::release) that freed the lock although its reply was lost.
     ///
     /// The lease is the caller's now: dropping it releases the lock.
     /// [`into_token`](Lease::into_token) lets go of it again.
@@ -453,7 +454,8 @@ mod tests {
         let builder = || LockManager::builder().store_uri("memory:").client("tests");
         let managers = [
             (builder().open().unwrap(), 900),
-            (builder().option("clock_margin", "16%").open().unwrap(), 840),
+            (builder().option("clock_margin", "160000ppm").open().unwrap(), 840),
+            (LockManager::open("memory:?client=tests&clock_margin=50000ppm").unwrap(), 950),
             (builder().clock_margin_ppm(0).open().unwrap(), 1000),
         ];
         for (manager, useful_s) in managers {

@@ -35,8 +35,8 @@ pub(crate) const MANAGER: [StoreOption; 13] = [
     option("timeout", "10s", "how long one call to the store may take"),
     option(
         "clock_margin",
-        "10%",
-        "by how much sooner than in the store a lease ends here: % or ppm of its TTL",
+        "100000ppm",
+        "how much earlier than in the store a lease ends in this process: a tenth of its TTL",
     ),
     option("names", "strict", "`compat` allows `#` and control characters in client and farm ids"),
     option("purpose", "", "shown to those who find a lock held"),

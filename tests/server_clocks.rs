@@ -75,7 +75,7 @@ impl Test<'_> {
         next
     }
 
-    /// Has `set` set the clock while one waits for the lock `id`, which stays held: the wait is as long as it
+    /// Sets the clock with `set` while a thread waits for the lock `id`, which stays held: the wait is as long as it
     /// should be.
     fn while_one_waits<T>(&self, id: &str, set: impl FnOnce() -> T) -> T {
         thread::scope(|scope| {

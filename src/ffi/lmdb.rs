@@ -563,7 +563,7 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     // SAFETY: the map is sound while nothing but LMDB, under LMDB's locks, changes the file.
     // * Not by others: both callers in this file have checked with `check_private` that the directory
     //   is ours, that no other user may write it, and that it is not on a network file system, where
-    //   neither memory maps nor record locks of two machines meet. Files in it are created 0600. Root,
+    //   neither memory maps nor record locks of two machines meet. Files in it are created 1600. Root,
     //   and other programs of this user, could break it, as they could this process's memory.
     // * With `Access::Group` the members of a group may write it. A caller asks for that by name, and
     //   is told that a member can cut the file and so end this process: they answer for the members.

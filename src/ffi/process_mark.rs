@@ -9,7 +9,9 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::munmap;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 /// The kernel rounds it up to its page size.
 const PAGE_BYTES: usize = 4096;
@@ -61,6 +63,12 @@ fn current_slow(mut mark: *const AtomicU64) -> u64 {
     }
 }
 
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn new_page() -> *mut AtomicU64 {
+    (&raw const NO_PAGE).cast_mut()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
 fn new_page() -> *mut AtomicU64 {
     let none = (&raw const NO_PAGE).cast_mut();
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.

@@ -75,17 +75,19 @@ impl Finding {
     /// for that.
     pub(crate) fn slew(ppm: f64, margin_ppm: u32) -> Finding {
         let margin = f64::from(margin_ppm);
-        let percent = margin / 1e4;
         let seen = format!(
-            "this machine's clock is being corrected by {ppm:+.0} ppm; leases end {percent}% early for that \
-             (clock_margin)"
+            "this machine's clock is being corrected by {ppm:+.0} ppm; leases end early by {margin_ppm} ppm of \
+             their TTL (clock_margin)"
         );
         let advice = "limit how fast the time daemon corrects the clock (chrony: maxslewrate 500), or set \
                       clock_margin higher";
+        /// What a measurement on a busy machine may be off by.
+        const NOISE_PPM: f64 = 200.0;
+        let surely = ppm.abs() - NOISE_PPM;
         // The other half is for the store's clock.
-        if ppm.abs() > margin {
+        if surely > margin {
             Finding::fail("clock", seen, advice)
-        } else if ppm.abs() > margin / 2.0 {
+        } else if surely > margin / 2.0 {
             Finding::warn("clock", seen, advice)
         } else {
             Finding::ok("clock", seen)
@@ -121,14 +123,14 @@ mod tests {
     fn a_clock_corrected_faster_than_leases_allow_for_is_a_failure() {
         for (ppm, margin_ppm, grade) in [
             (40.0, 100_000, Grade::Ok),
-            (-50_001.0, 100_000, Grade::Warn),
+            (40.0, 0, Grade::Ok),
+            (-50_201.0, 100_000, Grade::Warn),
             (83_333.0, 1000, Grade::Fail),
             (-83_333.0, 1000, Grade::Fail),
         ] {
             let finding = Finding::slew(ppm, margin_ppm);
             assert_eq!(finding.grade, grade, "{finding}");
         }
-        assert!(Finding::slew(40.0, 100_000).to_string().contains(" 10% "), "a number that people read");
     }
 
     #[test]

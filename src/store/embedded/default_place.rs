@@ -1,7 +1,7 @@
 //! The directory of the default store. It depends on the user's id alone.
 //!
 //! All processes of a user must come to one place: login shells, cron, units and `sudo` differ in every
-//! variable of the environment, so none is asked. The other places that all of them can write do not do:
+//! variable of the environment, so none is asked. Other writable places are unsuitable:
 //!
 //! * `/run/user/<uid>` is deleted at the user's last logout.
 //! * `/dev/shm`: logind (`RemoveIPC=`) and units (`RemoveIPC=`) delete what a user has there.

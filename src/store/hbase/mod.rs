@@ -87,8 +87,8 @@ pub struct HbaseStore {
 }
 
 impl HbaseStore {
-    #[cfg(feature = "gateway")]
     /// Through the Thrift1 gateway at `address`. No I/O until the first call.
+    #[cfg(feature = "gateway")]
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
         let latch_table = latches::table_name(options.take("latches").as_deref(), table)?;

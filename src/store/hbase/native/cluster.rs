@@ -6,8 +6,8 @@
 //!
 //! | the look-up | the threads that wait for it |
 //! |---|---|
-//! | found the region | use it; whose row lies elsewhere goes on, and asks or waits again |
-//! | found that nobody serves the region | are told so, if their rows lie in it |
+//! | found the region | use it if their row lies in it; the others ask or wait again |
+//! | found that nobody serves the region | get the same error if their row lies in it |
 //! | failed, or ran out of its own time | go on: one of them asks, and the others wait for that one |
 //! | takes more than half of a thread's time | that thread asks, and those that come later wait for it |
 
@@ -270,7 +270,10 @@ impl Cluster {
                 Some(_) => {}
                 None if by.passed() => {
                     let error = io::ErrorKind::TimedOut.into();
-                    return Err(Lookup::Call("another thread waits for hbase:meta", Failure::NotSent(error)));
+                    return Err(Lookup::Call(
+                        "hbase:meta did not answer another thread's look-up in time",
+                        Failure::NotSent(error),
+                    ));
                 }
                 None => match self.turn(row, Some(&looking)) {
                     Turn::Known(region) => return Ok(region),

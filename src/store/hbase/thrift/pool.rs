@@ -2,8 +2,8 @@
 //!
 //! A gateway answers a request for a region that is down after minutes, and until then the request occupies a
 //! connection. So no region's requests may have all of them: a region is lent one more only while more are
-//! free than its requests occupy already. One region that is down ends up with half of the pool, `n` such
-//! regions with one part in `n + 1` each, and as much is left to the others.
+//! free than its requests occupy already. The first region that is down gets half of the pool, each further one
+//! half of what is left, and at least one connection while there is one: five can use up a pool of 16.
 //!
 //! A gateway does not tell where regions begin. The tables are split by the first byte of a row, so rows with
 //! one first byte count as one region.
