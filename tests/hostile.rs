@@ -13,9 +13,13 @@ mod support {
 
 use std::alloc::System;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Level, LockManager, Moment};
+use dlm::store::{LatchName, LockStore};
+use dlm::{Code, Deadline, Error, Level, LockManager, Moment, NamePolicy};
+use parking_lot::Mutex;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::fault::{Fault, Proxy};
 use support::table;
@@ -26,12 +30,18 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// How late an answer may be on a machine that is busy.
 const SLACK: Duration = Duration::from_secs(10);
+/// For replies of a mebibyte, which take this program some time to read.
+const TIMEOUT_LARGE: Duration = Duration::from_secs(20);
 const HEADER: [u8; 4] = [0x80, 0x01, 0x00, 0x02];
 
 const STRING: u8 = 11;
 const STRUCT: u8 = 12;
 const MAP: u8 = 13;
+const SET: u8 = 14;
 const LIST: u8 = 15;
+
+/// The allocator counts for the whole program, so the tests that read it run one after another.
+static MEASURING: Mutex<()> = Mutex::new(());
 
 /// With an address at which nonsense is answered.
 fn manager(address: SocketAddr, client: &str) -> LockManager {
@@ -102,6 +112,7 @@ const ALLOCATED_MAX: usize = 16 << 20;
 #[test]
 fn nonsense_is_an_error_within_the_deadline_and_costs_no_memory() {
     let Some(gateway) = table::gateway() else { return };
+    let _alone = MEASURING.lock();
     for (number, (what, bytes)) in nonsense("checkAndPut").into_iter().enumerate() {
         let memory = Region::new(ALLOCATOR);
         let proxy = Proxy::before(gateway);
@@ -144,6 +155,229 @@ fn nonsense_is_an_error_within_the_deadline_and_costs_no_memory() {
 fn assert_modest(memory: &Region<'_, System>, what: &str) {
     let allocated = memory.change().bytes_allocated;
     assert!(allocated < ALLOCATED_MAX, "{what}: {} MiB were asked for", allocated >> 20);
+}
+
+/// What each announced element of a container takes in memory is more than it needs in a reply, and
+/// generated code reserves that memory before it reads one.
+const SIZES: [u32; 8] =
+    [0xffff_ffff, 0x8000_0000, 0x7fff_ffff, 0x4000_0000, 0x2aaa_aaab, 0x1000_0000, 0x0010_0000, 0x0001_0000];
+
+fn list(kind: u8, size: u32, elements: &[u8]) -> Vec<u8> {
+    [&[kind], &size.to_be_bytes()[..], elements].concat()
+}
+
+fn map(key: u8, value: u8, size: u32, entries: &[u8]) -> Vec<u8> {
+    [&[key], &list(value, size, entries)[..]].concat()
+}
+
+/// The request that a hostile reply answers.
+#[derive(Clone, Copy)]
+enum Call {
+    CheckAndPut,
+    Get,
+    GetRows,
+}
+
+impl Call {
+    fn method(self) -> &'static str {
+        match self {
+            Call::CheckAndPut => "checkAndPut",
+            Call::Get => "get",
+            Call::GetRows => "getRowsWithColumns",
+        }
+    }
+
+    fn whole(self, result: &[u8]) -> Vec<u8> {
+        reply(self.method(), 2, 1, result)
+    }
+
+    /// Makes the call.
+    fn make(
+        self,
+        (manager, store): (&LockManager, &dyn LockStore),
+        id: &str,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        match self {
+            Call::CheckAndPut => manager.lock(id, Level::Xdc)?.try_acquire()?.release().map(drop),
+            Call::Get => manager.lock(id, Level::Xdc)?.inspect().map(drop),
+            Call::GetRows => {
+                let name = LatchName::new("hostile", "dc1", id, NamePolicy::Strict)?;
+                let latches = store.latches().expect("a gateway has latches");
+                let mut counts = latches.counts(&[(&name, Level::Dc)], Deadline::after(timeout))?;
+                counts.pop().expect("one was asked for").map(drop)
+            }
+        }
+    }
+}
+
+/// Answers one call with `bytes`. The call fails by its deadline and takes little memory; another lock of
+/// the same manager is renewed all the while over a connection of its own; the next call goes well.
+fn assert_only_this_call_fails(
+    gateway: SocketAddr,
+    call: Call,
+    what: &str,
+    bytes: Vec<u8>,
+    timeout: Duration,
+) {
+    let what = format!("{}: {what}", call.method());
+    let proxy = Proxy::before(gateway);
+    let uri = table::uri(proxy.address());
+    let manager = LockManager::builder().store_uri(&uri).client("hostile").timeout(timeout).open().unwrap();
+    let store = dlm::store::open(&uri).unwrap();
+    let id = format!("attacked-{:?}", Moment::now());
+    let calm = LockManager::builder().store_uri(&uri).client("calm").timeout(SLACK).open().unwrap();
+    let lease = calm.lock(&format!("calm-{id}"), Level::Xdc).unwrap().try_acquire().unwrap();
+    // Names of locks and latches are in the requests as they are.
+    proxy.naming(
+        format!("hostile{}", if matches!(call, Call::GetRows) { "_" } else { "#" }).as_bytes(),
+        Fault::Answer(bytes),
+    );
+    let memory = Region::new(ALLOCATOR);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let renewing = scope.spawn(|| {
+            let mut renewed = 0;
+            while !over.load(Ordering::SeqCst) || renewed == 0 {
+                lease.renew().unwrap_or_else(|error| panic!("{what}: {}", error.chain()));
+                renewed += 1;
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let began = Moment::now();
+        let outcome = call.make((&manager, &*store), &id, timeout);
+        let took = Moment::now().since(began);
+        over.store(true, Ordering::SeqCst);
+        renewing.join().unwrap();
+        let error = outcome.expect_err(&what);
+        let doubtful = error.code() == Code::InDoubt;
+        assert_eq!(doubtful, matches!(call, Call::CheckAndPut), "{what}: {}", error.chain());
+        assert!(doubtful || error.is_retryable(), "{what}: {}", error.chain());
+        assert!(took < timeout + SLACK, "{what}: {took:?}");
+        assert!(error.chain().len() < 2000, "{what}: a message of {} bytes", error.chain().len());
+    });
+    assert!(proxy.hits() > 0, "{what}");
+    assert_modest(&memory, &what);
+    proxy.heal();
+    call.make((&manager, &*store), &id, SLACK).unwrap_or_else(|error| panic!("{what}: {}", error.chain()));
+    assert!(lease.release().unwrap(), "{what}");
+}
+
+/// The field of a result that a call reads: its value, with `elements` of a list where it is one.
+fn announced(call: Call, size: u32) -> Vec<(&'static str, Vec<u8>)> {
+    let cell_value = [&list(STRUCT, 1, &[])[..], &field(STRING, 1, &size.to_be_bytes())].concat();
+    let row = |inner: &[u8]| field(LIST, 0, &[&list(STRUCT, 1, &[])[..], inner].concat());
+    let message = field(STRING, 1, &size.to_be_bytes());
+    let mut all = vec![
+        ("the message of a declared exception", field(STRUCT, 1, &message)),
+        ("a list to be skipped", field(LIST, 9, &list(2, size, &[]))),
+        ("a set to be skipped", field(SET, 9, &list(STRUCT, size, &[]))),
+        ("a map to be skipped", field(MAP, 9, &map(STRING, STRUCT, size, &[]))),
+        ("a string to be skipped", field(STRING, 9, &size.to_be_bytes())),
+    ];
+    match call {
+        Call::CheckAndPut => {}
+        Call::Get => {
+            all.push(("the list of cells", field(LIST, 0, &list(STRUCT, size, &[]))));
+            all.push(("the value of a cell", field(LIST, 0, &cell_value)));
+        }
+        Call::GetRows => {
+            all.push(("the list of rows", field(LIST, 0, &list(STRUCT, size, &[]))));
+            all.push(("the columns of a row", row(&field(MAP, 2, &map(STRING, STRUCT, size, &[])))));
+            all.push(("the sorted columns of a row", row(&field(LIST, 3, &list(STRUCT, size, &[])))));
+            all.push(("the key of a row", row(&field(STRING, 1, &size.to_be_bytes()))));
+        }
+    }
+    all
+}
+
+/// CVE-2026-43868: a few bytes announce a size, and the crate's own readers reserve that much memory;
+/// without a limit of the depth, as much of the stack.
+#[test]
+fn cve_2026_43868_an_announced_size_reserves_no_memory() {
+    const DEEP: usize = 20_000;
+    let Some(gateway) = table::gateway() else { return };
+    let _alone = MEASURING.lock();
+    for call in [Call::CheckAndPut, Call::Get, Call::GetRows] {
+        for size in SIZES {
+            for (what, result) in announced(call, size) {
+                let what = format!("{size:#x} as the size of {what}");
+                assert_only_this_call_fails(gateway, call, &what, call.whole(&result), TIMEOUT);
+            }
+        }
+        let nested = [
+            ("structures", field(STRUCT, 9, &[STRUCT, 0, 9].repeat(DEEP))),
+            ("lists", field(LIST, 9, &list(LIST, 1, &[]).repeat(DEEP))),
+            ("sets", field(SET, 9, &list(SET, 1, &[]).repeat(DEEP))),
+            ("maps", field(MAP, 9, &map(2, MAP, 1, &[1]).repeat(DEEP))),
+        ];
+        for (what, result) in nested {
+            let what = format!("{what} in {what}");
+            assert_only_this_call_fails(gateway, call, &what, call.whole(&result), TIMEOUT);
+        }
+    }
+}
+
+/// CVE-2026-58389: in the older encoding a message begins with the length of its name, which the crate's
+/// reader does not check. Ours takes no message of that encoding, not even a valid one.
+#[test]
+fn cve_2026_58389_a_message_of_the_older_encoding_is_refused() {
+    let Some(gateway) = table::gateway() else { return };
+    let _alone = MEASURING.lock();
+    for call in [Call::CheckAndPut, Call::Get, Call::GetRows] {
+        for size in SIZES {
+            let name = size.to_be_bytes();
+            let what = format!("{size:#x} as the length of the name");
+            assert_only_this_call_fails(gateway, call, &what, name.to_vec(), TIMEOUT);
+            let strict = [&HEADER[..], &name].concat();
+            assert_only_this_call_fails(gateway, call, &format!("{what}, strict"), strict, TIMEOUT);
+        }
+        let result = match call {
+            Call::CheckAndPut => field(2, 0, &[1]),
+            Call::Get | Call::GetRows => field(LIST, 0, &list(STRUCT, 0, &[])),
+        };
+        let message = [&text(call.method().as_bytes())[..], &[2, 0, 0, 0, 1], &result, &[0]].concat();
+        assert_only_this_call_fails(gateway, call, "a valid message", message, TIMEOUT);
+    }
+}
+
+/// CVE-2026-82458: sizes that are allowed one by one, of containers that have fewer bytes or hardly any.
+/// A structure without fields is one byte in a reply and up to 80 in memory.
+#[test]
+fn cve_2026_82458_elements_of_hardly_any_bytes_take_no_memory_to_speak_of() {
+    const SIZE: u32 = 1 << 14;
+    const TIMES: usize = 60;
+    let Some(gateway) = table::gateway() else { return };
+    let _alone = MEASURING.lock();
+    let empty = list(STRUCT, SIZE, &vec![0; SIZE as usize]);
+    for (call, what, result) in [
+        (Call::Get, "cells, again and again", field(LIST, 0, &empty).repeat(TIMES)),
+        (Call::GetRows, "rows, again and again", field(LIST, 0, &empty).repeat(TIMES)),
+        (Call::GetRows, "rows, each with as many columns", {
+            let row = [&field(LIST, 3, &empty)[..], &[0]].concat();
+            field(LIST, 0, &list(STRUCT, SIZE, &row.repeat(TIMES)))
+        }),
+        (Call::GetRows, "columns of one row, again and again", {
+            field(LIST, 0, &list(STRUCT, 1, &field(LIST, 3, &empty).repeat(TIMES)))
+        }),
+        (Call::GetRows, "columns of one row by name", {
+            let entries: Vec<_> = (0..u32::from(u16::MAX) * 2)
+                .flat_map(|number| [&text(&number.to_be_bytes()[1..])[..], &[0]].concat())
+                .collect();
+            field(LIST, 0, &list(STRUCT, 1, &field(MAP, 2, &map(STRING, STRUCT, 0x1_0000, &entries))))
+        }),
+    ] {
+        let bytes = call.whole(&result);
+        assert!(bytes.len() < 2 << 20);
+        assert_only_this_call_fails(gateway, call, what, bytes, TIMEOUT_LARGE);
+    }
+    for call in [Call::Get, Call::GetRows] {
+        // The gateway says no more, and the call waits for it until its deadline.
+        for (what, result) in announced(call, SIZE) {
+            let what = format!("nothing of {SIZE} in {what}");
+            assert_only_this_call_fails(gateway, call, &what, call.whole(&result), TIMEOUT);
+        }
+    }
 }
 
 /// A stray reply must not be taken for that of the next request.

@@ -21,6 +21,10 @@ use crate::time::Deadline;
 
 /// Bytes of one reply. Ours have a cell or two; the largest is the list of a table's families.
 const REPLY_BYTES_MAX: usize = 1 << 20;
+/// Elements of all containers of one reply together. Generated code reserves memory for each as soon as it
+/// is announced, up to 80 bytes, while an empty structure is a single byte of the reply. One of ours that
+/// has a value takes more bytes than this allows for each.
+const REPLY_ELEMENTS_MAX: usize = REPLY_BYTES_MAX / 32;
 const READ_AHEAD: usize = 4096;
 /// First half of the header word of a message in strict binary encoding.
 const VERSION_1: [u8; 2] = [0x80, 0x01];
@@ -45,6 +49,7 @@ struct Call {
     sent: bool,
     /// What the reply may still take.
     reply_left: usize,
+    elements_left: usize,
     inbox: Inbox,
 }
 
@@ -60,7 +65,8 @@ impl Link {
         let stream = TcpStream::connect_timeout(address, left(by)?)?;
         stream.set_nodelay(true)?;
         let inbox = Inbox { buffer: vec![0; READ_AHEAD], from: 0, to: 0 };
-        let call = Call { by, sent: false, reply_left: REPLY_BYTES_MAX, inbox };
+        let call =
+            Call { by, sent: false, reply_left: REPLY_BYTES_MAX, elements_left: REPLY_ELEMENTS_MAX, inbox };
         let shared = Arc::new(Shared { stream, call: Mutex::new(call) });
         let reader = Reader { shared: Arc::clone(&shared) };
         let writer = Writer { shared: Arc::clone(&shared), buffer: Vec::new() };
@@ -70,7 +76,8 @@ impl Link {
     /// Readies the connection for a call that must have come back by then.
     pub(super) fn begin(&mut self, by: Deadline) {
         let mut call = self.shared.call.lock();
-        (call.by, call.sent, call.reply_left) = (by, false, REPLY_BYTES_MAX);
+        (call.by, call.sent) = (by, false);
+        (call.reply_left, call.elements_left) = (REPLY_BYTES_MAX, REPLY_ELEMENTS_MAX);
     }
 
     /// Whether the gateway may have received the call under way. An incomplete message is not acted on.
@@ -200,15 +207,16 @@ impl Reader {
         })
     }
 
-    /// The size of a container. Each element takes a byte at least, so it is bounded like the bytes:
-    /// generated code allocates for as many elements as it is told.
+    /// The size of a container, whose elements count towards those of the reply. Each takes a byte at
+    /// least.
     fn size(&mut self) -> thrift::Result<i32> {
         let size = self.read_i32()?;
-        let left = self.shared.call.lock().reply_left;
-        match usize::try_from(size) {
-            Ok(count) if count <= left.min(REPLY_BYTES_MAX / 64) => Ok(size),
-            _ => Err(garbage("a container of an impossible size, or a reply of more than 1 MiB")),
-        }
+        let call = &mut *self.shared.call.lock();
+        let count = usize::try_from(size).ok().filter(|&count| count <= call.reply_left);
+        let left = count.and_then(|count| call.elements_left.checked_sub(count));
+        call.elements_left =
+            left.ok_or_else(|| garbage("containers of an impossible size, or a reply of more than 1 MiB"))?;
+        Ok(size)
     }
 }
 
