@@ -33,7 +33,7 @@ fn the_set_up_commands_start_what_they_say() {
     }
 }
 
-/// A crate that is taken on is named with its reason, and one that is gone is not.
+/// A crate that is taken on is named with its reason, and one that is gone is not. So are features.
 #[test]
 fn every_dependency_has_its_reason() {
     let manifest = include_str!("../Cargo.toml");
@@ -43,10 +43,19 @@ fn every_dependency_has_its_reason() {
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| Some(line.split_once(" = ")?.0.trim()))
         .collect();
-    let mut named: Vec<_> = rows("## Dependencies").iter().flat_map(|row| row[0].split(", ")).collect();
+    let reasons = rows_of(include_str!("../docs/dependencies.md"), "## Crates");
+    let mut named: Vec<_> = reasons.iter().flat_map(|row| row[0].split(", ")).collect();
     used.sort_unstable();
     named.sort_unstable();
     assert_eq!(named, used);
+    let features = manifest.split("[features]").nth(1).unwrap().split("\n[").next().unwrap();
+    let features = features.lines().filter_map(|line| line.split_once(" = [")).map(|(name, _)| name);
+    let mut features: Vec<_> = features.filter(|name| *name != "default").collect();
+    let mut shown: Vec<_> = rows("## Dependencies").iter().map(|row| row[0].trim_matches('`')).collect();
+    features.push("none");
+    features.sort_unstable();
+    shown.sort_unstable();
+    assert_eq!(shown, features);
 }
 
 #[test]
