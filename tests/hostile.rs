@@ -6,7 +6,6 @@ mod support {
     pub(crate) mod fault;
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
-    pub(crate) mod patience;
     pub(crate) mod proxy;
     pub(crate) mod skip;
     pub(crate) mod table;
@@ -23,7 +22,6 @@ use dlm::{Code, Deadline, Error, Level, LockManager, Moment, NamePolicy};
 use parking_lot::Mutex;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::fault::{Fault, Proxy};
-use support::patience::LONG;
 use support::table;
 
 #[global_allocator]
@@ -32,6 +30,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// How late an answer may be on a machine that is busy.
 const SLACK: Duration = Duration::from_secs(10);
+/// Until a good answer is there on a machine that is very busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// For replies of a mebibyte, which take this program some time to read.
 const TIMEOUT_LARGE: Duration = Duration::from_secs(20);
 const HEADER: [u8; 4] = [0x80, 0x01, 0x00, 0x02];
@@ -272,7 +272,7 @@ fn assert_only_this_call_fails(
     assert_modest(&memory, &what);
     proxy.heal();
     // On a busy machine the short time-out may be over before a good answer is there, and only then.
-    let patience = Deadline::after(LONG);
+    let patience = Deadline::after(PATIENCE);
     for attempt in 0.. {
         match call.make((&manager, &*store), &format!("{id}-{attempt}"), SLACK) {
             Ok(()) => break,
