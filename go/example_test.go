@@ -117,6 +117,7 @@ func ExampleLease_Context() {
 
 	<-ctx.Done() // nobody renews it
 	fmt.Println(errors.Is(context.Cause(ctx), dlm.ErrLost), errors.Is(lease.Check(), dlm.ErrLost))
+	time.Sleep(100 * time.Millisecond) // in the store it ends a tenth of the TTL later
 	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost))
 	// Output:
 	// true true

@@ -125,8 +125,8 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 		return held.over("it was released")
 	}
 	m := held.manager
-	// After the lease there is nothing to renew.
-	patience := min(m.timeout, leaseRemaining(held.handle))
+	// After the lease there is nothing to renew. What it has left is rounded down.
+	patience := min(m.timeout, leaseRemaining(held.handle)+time.Millisecond)
 	question := question{m.holding, m.identity.lockRegion(held.name), patience, "renewing " + held.name.String()}
 	err := m.do(ctx, question, func() error { return renewLease(held.handle, ttl) })
 	if codeOf(err) == CodeClosed && held.released.Load() {

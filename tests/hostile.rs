@@ -132,8 +132,8 @@ fn nonsense_is_an_error_within_the_deadline_and_costs_no_memory() {
         assert!(error.chain().len() < 2000, "{what}: a message of {} bytes", error.chain().len());
         assert!(proxy.hits() > 0);
         proxy.heal();
-        let lease = lock.try_acquire().unwrap_or_else(|error| panic!("{what}: {}", error.chain()));
-        assert!(lease.release().unwrap(), "{what}");
+        let lease = served(|| lock.try_acquire()).unwrap_or_else(|error| panic!("{what}: {}", error.chain()));
+        assert!(served(|| lease.release()).unwrap(), "{what}");
         assert_modest(&memory, what);
     }
     for (what, bytes) in nonsense("get") {
@@ -148,8 +148,23 @@ fn nonsense_is_an_error_within_the_deadline_and_costs_no_memory() {
         assert!(error.is_retryable() && !error.is_in_doubt(), "{what}: {}", error.chain());
         assert!(took < TIMEOUT + SLACK, "{what}: {took:?}");
         proxy.heal();
-        assert!(lock.inspect().is_ok(), "{what}");
+        assert!(served(|| lock.inspect()).is_ok(), "{what}");
         assert_modest(&memory, what);
+    }
+}
+
+/// On a busy machine the short time-out may be over before a good answer is there. What an attempt that
+/// timed out took is freed in the background.
+fn served<T>(call: impl Fn() -> dlm::Result<T>) -> dlm::Result<T> {
+    let patience = Deadline::after(PATIENCE);
+    loop {
+        match call() {
+            Err(error) if !patience.passed() && error.chain().contains("timed out") => {}
+            Err(error) if !patience.passed() && error.code() == Code::LockUnavailable => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            answer => return answer,
+        }
     }
 }
 
