@@ -296,6 +296,29 @@ fn many_threads_that_miss_a_region_look_it_up_once() {
     assert_eq!(fake.count("Get"), THREADS);
 }
 
+/// The server is slow with one row and answers others: it would say so if it had the region no more.
+#[test]
+fn a_call_that_times_out_makes_nobody_look_its_region_up_again() {
+    let shared = shared(2);
+    let (slow, over) = (shared.names[0].clone(), AtomicBool::new(false));
+    shared
+        .fake
+        .act(move |request| if Shared::is_of(request, &slow) { Answer::Silence } else { Answer::Honest });
+    thread::scope(|scope| {
+        let work = || {
+            while !over.load(Ordering::SeqCst) {
+                assert_eq!(shared.counter(1, LONG).unwrap(), COUNTER + 1);
+            }
+        };
+        thread::Builder::new().name("dlm-test-good".into()).spawn_scoped(scope, work).unwrap();
+        let answer = shared.counter(0, Duration::from_secs(1));
+        over.store(true, Ordering::SeqCst);
+        assert_eq!(answer.unwrap_err().code(), Code::ConnectionError);
+    });
+    assert_eq!(shared.counter(1, LONG).unwrap(), COUNTER + 1);
+    assert_eq!((shared.fake.count("Scan"), shared.fake.connections("ClientService")), (1, 1));
+}
+
 /// The thread that asks for all may have less time than those that wait for its answer, or far more.
 #[test]
 fn a_look_up_that_hangs_is_made_again_by_one_of_those_who_wait_for_it() {

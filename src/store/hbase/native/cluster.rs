@@ -225,6 +225,15 @@ impl Cluster {
         }
     }
 
+    /// Whether the server of a region has lately answered over the connection that new calls would use.
+    pub(super) fn answers(&self, server: &Address) -> bool {
+        // Its lock is held for longer only while it is being connected to.
+        const LOCKED: Duration = Duration::from_millis(5);
+        let known = self.network.servers.lock().get(&(server.clone(), CLIENT_SERVICE)).cloned();
+        let answers = |state: MutexGuard<'_, State>| state.connection.as_ref().is_some_and(|c| c.is_usable());
+        known.is_some_and(|known| known.state.try_lock_for(LOCKED).is_some_and(answers))
+    }
+
     fn server(&self, server: &Address, service: &'static str) -> Arc<Server> {
         let key = (server.clone(), service);
         let mut servers = self.network.servers.lock();

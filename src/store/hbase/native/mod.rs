@@ -207,6 +207,10 @@ impl Native {
                 Reaction::Elsewhere(_) | Reaction::Leave => self.cluster.forget(region),
                 Reaction::Busy | Reaction::Refused | Reaction::Unknown => {}
             },
+            // Slow, and there: it would say so if it had the region no more. All threads would have to look it
+            // up again for one call's sake, and wait for that.
+            Trouble::Call(Failure::NotSent(error) | Failure::Lost(error))
+                if error.kind() == std::io::ErrorKind::TimedOut && self.cluster.answers(&region.server) => {}
             Trouble::Call(Failure::NotSent(_) | Failure::Lost(_) | Failure::Unwelcome(_)) => {
                 self.cluster.forget(region);
             }
