@@ -58,7 +58,7 @@
 //!
 //! All types are `Send + Sync` unless they say otherwise. There is no async runtime to be seen
 //! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
-//! one is needed.
+//! one is needed. The library's threads block signals, and no call raises SIGPIPE.
 
 mod alarm;
 mod board;

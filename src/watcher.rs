@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::ffi::process_mark;
+use crate::ffi::{process_mark, signals};
 use crate::time::{Deadline, Moment};
 
 /// Jobs still open when the watcher is stopped are run once more, as far as this time allows.
@@ -205,7 +205,8 @@ impl Watcher {
         if state.threads.len() < wanted.min(self.shared.threads_max) {
             let shared = Arc::clone(&self.shared);
             let name = format!("dlm-watcher-{}", state.threads.len() + 1);
-            match std::thread::Builder::new().name(name).spawn(move || work(&shared)) {
+            let spawn = || std::thread::Builder::new().name(name).spawn(move || work(&shared));
+            match signals::blocked_in_new_threads(spawn) {
                 Ok(thread) => state.threads.push(thread),
                 Err(error) if state.threads.is_empty() => {
                     state.share(kind).jobs.remove(&ticket);

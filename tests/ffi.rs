@@ -8,6 +8,10 @@ use std::process::Command;
 
 mod support {
     pub(crate) mod c;
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
+    pub(crate) mod closer;
+    #[cfg(feature = "hbase")]
+    pub(crate) mod fake;
     pub(crate) mod skip;
 }
 
@@ -15,7 +19,7 @@ use support::c::{self, Link};
 use support::skip::skipped;
 
 /// Programs in `tests/c`, and the arguments with which they run beside the store.
-const C: [(&str, &[&str]); 9] = [
+const C: [(&str, &[&str]); 10] = [
     ("locks", &[]),
     ("latches", &[]),
     ("ids", &[]),
@@ -23,6 +27,7 @@ const C: [(&str, &[&str]); 9] = [
     ("waiting", &[]),
     ("forks", &[]),
     ("log", &[]),
+    ("masks", &[]),
     ("signals", &[]),
     ("random", &["2000", "42"]),
 ];
@@ -212,6 +217,96 @@ fn a_ttl_and_a_wait_that_are_swapped_do_not_compile() {
         for wrong in TYPES.iter().flat_map(|(_, wrong)| *wrong) {
             assert!(compile(wrong).is_err(), "{compiler} compiles {wrong}");
         }
+    }
+}
+
+/// Runs `tests/c/pipes.c` beside a store whose peer closes.
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+fn survives(link: Link, uri: &str) {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.c("gcc", "pipes", link, &[]);
+    let told = c::run(c::with_library(&mut Command::new(program)).arg(uri)).unwrap();
+    println!("{uri}: {told}");
+}
+
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+fn survives_a_closer(uri: impl Fn(u16) -> String) {
+    let closer = support::closer::Closer::start(None);
+    survives(Link::Shared, &uri(closer.address.port()));
+    // Four times three calls.
+    assert!(closer.connections() >= 12, "{}", closer.connections());
+}
+
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+fn survives_a_closer_with_tls(uri: impl Fn(u16) -> String) {
+    let certificate = match support::closer::Certificate::new() {
+        Ok(certificate) => certificate,
+        Err(failure) => return skipped("openssl", failure),
+    };
+    for link in [Link::Shared, Link::Static] {
+        let closer = support::closer::Closer::start(Some(&certificate));
+        let options = format!("tls=on&tls_ca={}", certificate.authority().display());
+        survives(link, &format!("{}&{options}", uri(closer.address.port())));
+        assert!(closer.handshakes() >= 12, "{} of {}", closer.handshakes(), closer.connections());
+    }
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn a_c_program_survives_an_hbase_that_closes() {
+    survives_a_closer(|port| format!("hbase://127.0.0.1:{port}/locks?client=c&timeout=1s"));
+    let always = support::fake::always("Multi", support::fake::Answer::Close);
+    let fake = support::fake::Fake::start(always);
+    survives(Link::Static, &format!("hbase://{}/locks?client=c&timeout=1s", fake.address));
+    assert!(fake.count("Multi") >= 12, "{}", fake.count("Multi"));
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn a_c_program_survives_an_hbase_that_closes_with_tls() {
+    survives_a_closer_with_tls(|port| format!("hbase://localhost:{port}/locks?client=c&timeout=1s"));
+}
+
+#[cfg(feature = "gateway")]
+#[test]
+fn a_c_program_survives_a_gateway_that_closes() {
+    survives_a_closer(|port| format!("hbase+thrift://127.0.0.1:{port}/locks?client=c&timeout=1s"));
+}
+
+#[cfg(feature = "aerospike")]
+#[test]
+fn a_c_program_survives_an_aerospike_that_closes() {
+    survives_a_closer(|port| format!("aerospike://127.0.0.1:{port}/test/locks?client=c&timeout=1s"));
+}
+
+/// The client library of Aerospike writes TLS by `writev`, which raises SIGPIPE.
+#[cfg(feature = "aerospike")]
+#[test]
+fn a_c_program_survives_an_aerospike_that_closes_with_tls() {
+    survives_a_closer_with_tls(|port| format!("aerospike://localhost:{port}/test/locks?client=c&timeout=1s"));
+}
+
+/// A lock in doubt is freed by a thread of the library's, which leaves signals to the program.
+#[cfg(feature = "hbase")]
+#[test]
+fn threads_that_free_locks_in_doubt_leave_signals_to_the_c_program() {
+    if !has("gcc") {
+        return;
+    }
+    for link in [Link::Shared, Link::Static] {
+        let place = Place::new();
+        let fake = support::fake::Fake::start(|request| match request.method.as_str() {
+            "Multi" => support::fake::Answer::ApplyAndClose,
+            "Get" => support::fake::Answer::Silence,
+            _ => support::fake::Answer::Honest,
+        });
+        place.run(
+            &place.c("gcc", "masks", link, &["-pthread"]),
+            &[&format!("hbase://{}/locks?client=c&timeout=1s", fake.address)],
+        );
     }
 }
 

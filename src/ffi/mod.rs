@@ -9,3 +9,4 @@ mod fork;
 #[cfg(feature = "embedded")]
 pub(crate) mod lmdb;
 pub(crate) mod process_mark;
+pub(crate) mod signals;

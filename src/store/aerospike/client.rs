@@ -203,7 +203,7 @@ impl Client {
             strong_consistency: setup.strong_consistency,
             seeds: setup.seeds.iter().map(host).collect(),
             policy,
-            lanes: Lanes::new(setup.lanes),
+            lanes: Lanes::new(setup.lanes, setup.security.is_some()),
         }
     }
 

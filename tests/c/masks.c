@@ -1,0 +1,138 @@
+/* The library's threads leave signals to the program: they have them blocked, also where the thread that
+ * called did not. With a second store, where writes are in doubt, locks are freed in the background, too. */
+#define _XOPEN_SOURCE 700
+#include "check.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#define KILLS 200
+
+static struct dlm_error *error;
+
+/* Signals that a thread raises itself, by what it does. */
+static const int own[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS};
+
+static bool may_be_open(int number)
+{
+    size_t at;
+    for (at = 0; at < sizeof own / sizeof own[0]; at++)
+        if (own[at] == number)
+            return true;
+    /* The last are the C library's. */
+    return number == SIGKILL || number == SIGSTOP || (number >= 32 && number < SIGRTMIN);
+}
+
+/* The library's threads, each of which is looked at. */
+static int threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    struct dirent *task;
+    char path[512], line[256], name[64];
+    unsigned long long blocked;
+    int count = 0, number;
+    size_t at;
+
+    CHECK(tasks != NULL);
+    while ((task = readdir(tasks)) != NULL) {
+        FILE *file;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        if (task->d_name[0] == '.' || (file = fopen(path, "r")) == NULL)
+            continue;
+        blocked = 0;
+        name[0] = 0;
+        while (fgets(line, sizeof line, file) != NULL) {
+            sscanf(line, "Name: %63s", name);
+            sscanf(line, "SigBlk: %llx", &blocked);
+        }
+        fclose(file);
+        if (strncmp(name, "dlm-", 4) != 0)
+            continue;
+        count++;
+        for (number = 1; number <= SIGRTMAX; number++)
+            if (!may_be_open(number) && !(blocked >> (number - 1) & 1)) {
+                fprintf(stderr, "%s does not block signal %d: %llx\n", name, number, blocked);
+                abort();
+            }
+        for (at = 0; at < sizeof own / sizeof own[0]; at++)
+            CHECK(!(blocked >> (own[at] - 1) & 1));
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* A thread names itself, some time after it was started. */
+static void until_threads(int wanted)
+{
+    int look;
+    for (look = 0; threads() < wanted; look++) {
+        CHECK(look < 60000);
+        sleep_us(1000);
+    }
+}
+
+static void *await(void *latch)
+{
+    struct dlm_error *failure;
+    bool open;
+    CHECK(dlm_latch_await_open(latch, DLM_FOREVER, NULL, &open, &failure) == DLM_OK && open);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    struct dlm_manager *manager, *doubtful = NULL;
+    struct dlm_lock *lock = NULL;
+    struct dlm_lease *lease;
+    struct dlm_latch *latch;
+    struct dlm_watch *watch;
+    pthread_t waiting;
+    sigset_t before, set, now;
+    char uri[4096];
+    int round, number;
+
+    CHECK(argc == 2 || argc == 3);
+    sigemptyset(&before);
+    CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+
+    snprintf(uri, sizeof uri, "%s?client=masks&farm=dc1&poll=50ms", argv[1]);
+    OK(dlm_manager_open(uri, NULL, &manager, &error));
+    OK(dlm_manager_initialize_latches(manager, &error));
+    OK(dlm_manager_latch(manager, "l", DLM_LEVEL_XDC, DLM_LATCH_COUNT_DOWN, 3600000, &latch, &error));
+    OK(dlm_latch_create(latch, 1, &error));
+    OK(dlm_latch_watch(latch, &watch, &error));
+    if (argc == 3) {
+        OK(dlm_manager_open(argv[2], NULL, &doubtful, &error));
+        OK(dlm_manager_lock(doubtful, "a", DLM_LEVEL_XDC, &lock, &error));
+        EXPECT(DLM_IN_DOUBT, dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
+    }
+    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &now) == 0);
+    for (number = 1; number <= SIGRTMAX; number++)
+        CHECK(sigismember(&now, number) != 1);
+    /* One reads latches; one of the other manager frees the lock. */
+    until_threads(argc == 3 ? 2 : 1);
+
+    /* Not before the library has its threads: they would have it from this one. */
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+    CHECK(pthread_create(&waiting, NULL, await, latch) == 0);
+    for (round = 0; round < KILLS; round++) {
+        CHECK(kill(getpid(), SIGTERM) == 0);
+        sleep_us(1000);
+        CHECK(sigwait(&set, &number) == 0 && number == SIGTERM);
+    }
+    until_threads(argc == 3 ? 2 : 1);
+
+    OK(dlm_latch_count_down(latch, &error));
+    CHECK(pthread_join(waiting, NULL) == 0);
+    dlm_watch_free(watch);
+    dlm_latch_free(latch);
+    dlm_lock_free(lock);
+    dlm_manager_free(doubtful);
+    dlm_manager_free(manager);
+    CHECK(dlm_handles_open() == 0);
+    return 0;
+}
