@@ -25,6 +25,10 @@
  * exit handlers, and once loaded it stays loaded. A program that exits without releasing its leases
  * leaves them to end by themselves.
  *
+ * Signals: no call raises SIGPIPE. The library's threads block all signals but those that a thread raises
+ * itself (SIGSEGV and its like), so that the program's own threads, its sigwait() or signalfd(), receive
+ * them. A call leaves the signal mask as it was.
+ *
  * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). No function here is
  * named as one of its, and both headers can be included together. */
 #ifndef DLM_H
