@@ -19,7 +19,7 @@ use support::c::{self, Link};
 use support::skip::skipped;
 
 /// Programs in `tests/c`, and the arguments with which they run beside the store.
-const C: [(&str, &[&str]); 10] = [
+const C: [(&str, &[&str]); 11] = [
     ("locks", &[]),
     ("latches", &[]),
     ("ids", &[]),
@@ -29,6 +29,7 @@ const C: [(&str, &[&str]); 10] = [
     ("log", &[]),
     ("masks", &[]),
     ("signals", &[]),
+    ("exits", &[]),
     ("random", &["2000", "42"]),
 ];
 
@@ -97,6 +98,21 @@ fn run_all(compiler: &str, link: Link) {
     for (name, args) in C.iter().filter(|_| has(compiler)) {
         place.run(&place.c(compiler, name, link, &[]), args);
     }
+}
+
+/// A plug-in may bring the library into a program and be taken out again.
+#[test]
+fn a_program_may_load_the_library_and_let_go_of_it() {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    let out = place.dir.path().join("unloads");
+    let mut compile = Command::new("gcc");
+    compile.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g", "-I"]);
+    compile.arg(c::root().join("include")).arg(source("unloads.c")).arg("-o").arg(&out).arg("-ldl");
+    c::run(&mut compile).unwrap();
+    place.run(&out, &[c::library("libdlm.so").to_str().unwrap()]);
 }
 
 #[test]

@@ -6,7 +6,9 @@
 
 #[cfg(feature = "aerospike")]
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
+#[cfg(feature = "aerospike")]
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -23,6 +25,7 @@ const SIG_SETMASK: c_int = 2;
 struct Set([u8; 128]);
 
 /// The C library's `struct timespec`, all zero, which it is in every size that it may have.
+#[cfg(feature = "aerospike")]
 #[repr(C, align(8))]
 struct NoTime([u8; 16]);
 
@@ -30,10 +33,14 @@ unsafe extern "C" {
     fn pthread_sigmask(how: c_int, set: *const Set, old: *mut Set) -> c_int;
     fn sigemptyset(set: *mut Set) -> c_int;
     fn sigfillset(set: *mut Set) -> c_int;
+    #[cfg(feature = "aerospike")]
     fn sigaddset(set: *mut Set, signal: c_int) -> c_int;
     fn sigdelset(set: *mut Set, signal: c_int) -> c_int;
+    #[cfg(any(feature = "aerospike", test))]
     fn sigismember(set: *const Set, signal: c_int) -> c_int;
+    #[cfg(feature = "aerospike")]
     fn sigpending(set: *mut Set) -> c_int;
+    #[cfg(feature = "aerospike")]
     fn sigtimedwait(set: *const Set, info: *mut c_void, timeout: *const NoTime) -> c_int;
 }
 
@@ -51,6 +58,7 @@ impl Set {
         set
     }
 
+    #[cfg(feature = "aerospike")]
     fn of(signal: Signal) -> Set {
         let mut set = Set::empty();
         // SAFETY: the set was made by `sigemptyset`.
@@ -70,12 +78,14 @@ impl Set {
         set
     }
 
+    #[cfg(any(feature = "aerospike", test))]
     fn has(&self, signal: Signal) -> bool {
         // SAFETY: every `Set` was made by the C library.
         unsafe { sigismember(self, signal.as_raw()) == 1 }
     }
 
     /// Signals that wait for this thread or for the process.
+    #[cfg(feature = "aerospike")]
     fn pending() -> Set {
         let mut set = Set::empty();
         // SAFETY: it writes a `sigset_t`, for which there is room.
