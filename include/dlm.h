@@ -512,7 +512,7 @@ enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
                                         bool *counted_out,
                                         struct dlm_error **error_out);
 
-/// Who was expected by name in one's own farm and has not counted down. Blocks for one read of the store.
+/// The names that are expected in this farm and have not counted down. Blocks for one read of the store.
 /// On DLM_OK the caller owns `*names_out`. Fails as dlm_latch_count().
 DLM_NODISCARD
 enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
@@ -536,7 +536,7 @@ enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
                                      bool *open_out,
                                      struct dlm_error **error_out);
 
-/// Has the library watch the latch without a thread of the caller's: see dlm_watch_fd(). However many
+/// Watches the latch without a thread of the caller: see dlm_watch_fd(). However many
 /// latches are watched, a manager's few threads look at them, and each latch once for all who watch it.
 /// Never blocks. On DLM_OK the caller owns `*watch_out`.
 ///

@@ -226,7 +226,7 @@ impl Latch {
         self.step(-1, Some(participant)).map(|stepped| stepped != Stepped::Already)
     }
 
-    /// Who was expected by name in one's own farm and has not counted down, sorted. Empty for a latch that
+    /// The names that are expected in this farm and have not counted down, sorted. Empty for a latch that
     /// was made with a number.
     ///
     /// # Errors

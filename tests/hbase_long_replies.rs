@@ -151,7 +151,7 @@ fn a_long_reply_of_no_end_keeps_nobody_beyond_the_own_deadline() {
             assert!(Moment::now().since(begin) < SLACK, "told when it had been skipped");
             slow.join().unwrap();
         });
-        // Whoever comes next does not wait behind it.
+        // The next call does not wait behind it.
         assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
         assert_eq!(shared.fake.connections("ClientService"), 2);
     }

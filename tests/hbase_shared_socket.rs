@@ -288,7 +288,7 @@ fn many_threads_that_miss_a_region_look_it_up_once() {
             thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
         }
         until("all have begun", || begun.load(Ordering::SeqCst) == THREADS && fake.count("Scan") > 0);
-        // Whoever is slower than this finds the answer there.
+        // A thread that is slower than this finds the answer there.
         thread::sleep(Duration::from_millis(300));
         answer.store(true, Ordering::SeqCst);
     });

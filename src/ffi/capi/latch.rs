@@ -203,7 +203,7 @@ pub unsafe extern "C" fn dlm_latch_count_down_as(
     }
 }
 
-/// Who was expected by name in one's own farm and has not counted down. Blocks for one read of the store.
+/// The names that are expected in this farm and have not counted down. Blocks for one read of the store.
 /// On DLM_OK the caller owns `*names_out`. Fails as dlm_latch_count().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_pending(
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn dlm_latch_await_open(
     }
 }
 
-/// Has the library watch the latch without a thread of the caller's: see dlm_watch_fd(). However many
+/// Watches the latch without a thread of the caller: see dlm_watch_fd(). However many
 /// latches are watched, a manager's few threads look at them, and each latch once for all who watch it.
 /// Never blocks. On DLM_OK the caller owns `*watch_out`.
 ///
