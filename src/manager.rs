@@ -419,6 +419,22 @@ mod tests {
         assert!(lease.check().is_err() && lease.remaining().is_zero(), "{lease:?}");
     }
 
+    /// A virtual machine that went back to a snapshot has the same boot id and an earlier boot clock.
+    #[test]
+    fn an_adopted_lease_lasts_no_longer_than_its_ttl_whatever_its_token_says() {
+        let manager = manager();
+        let ttl = Duration::from_secs(90);
+        let token = LeaseToken {
+            name: manager.lock("a", Level::Xdc).unwrap().name().clone(),
+            fence: None,
+            ends: TokenEnd::at(Moment::now().after(1000 * ttl)),
+            ttl,
+            proof: Proof::from_bytes([1; 16]),
+        };
+        let lease = manager.adopt(token).unwrap();
+        assert!(lease.check().is_ok() && lease.remaining() <= ttl, "{lease:?}");
+    }
+
     /// Its wall clock may be a day ahead of ours, and the lease long over.
     #[test]
     fn the_end_of_a_lease_from_another_machine_is_not_known_until_it_is_renewed() {
