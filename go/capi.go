@@ -269,6 +269,10 @@ func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
 	defer C.dlm_error_free(from)
 	err := newError(Code(status), C.GoString(C.dlm_error_message(from)))
 	err.Retryable = bool(C.dlm_error_is_retryable(from))
+	var fence, stored C.uint64_t
+	if bool(C.dlm_error_fences(from, &fence, &stored)) {
+		err.Fence, err.StoredFence = uint64(fence), uint64(stored)
+	}
 	if left := C.dlm_error_holder_left_ms(from); left >= 0 {
 		err.holderLeft = time.Duration(left) * time.Millisecond
 	}

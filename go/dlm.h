@@ -102,6 +102,9 @@ enum dlm_status {
     DLM_FORKED = 13,
     /// A bug in the library. The handles stay usable.
     DLM_PANIC = 14,
+    /// The receiver of a guarded write has seen a higher fence of the same lock: the caller's lease is over.
+    /// The write was refused and had no effect. See dlm_error_fences().
+    DLM_STALE_FENCE = 15,
 };
 
 /// Why a call failed. Made where a call is given an `error_out`, and independent of everything else.
@@ -122,6 +125,11 @@ const char *dlm_error_message(const struct dlm_error *error);
 /// Whether the same call may succeed later without anyone changing anything: the lock may become free,
 /// the store may come back. False for NULL. Never blocks.
 bool dlm_error_is_retryable(const struct dlm_error *error);
+
+/// The two numbers of a DLM_STALE_FENCE: that of the refused write, and the higher one that the receiver had
+/// seen. Either pointer may be NULL. False, with nothing written, for NULL and for every other error. Never
+/// blocks.
+bool dlm_error_fences(const struct dlm_error *error, uint64_t *fence_out, uint64_t *stored_out);
 
 /// Frees an error. NULL is allowed.
 void dlm_error_free(struct dlm_error *error);

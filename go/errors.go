@@ -40,6 +40,9 @@ var (
 	ErrForked = errors.New("dlm: the process was forked")
 	// ErrPanic means a bug in the library. The program may go on using it.
 	ErrPanic = errors.New("dlm: the library panicked")
+	// ErrStaleFence means that the receiver of a guarded write has seen a higher fence of the same lock: the
+	// lease is over, and the write was refused without effect. See [Error.Fence] and [Error.StoredFence].
+	ErrStaleFence = errors.New("dlm: the fence is stale")
 )
 
 // Code is the number of an error, the same in all languages and in all versions.
@@ -61,6 +64,7 @@ const (
 	CodeClosed           Code = 12 // ErrClosed
 	CodeForked           Code = 13 // ErrForked
 	CodePanic            Code = 14 // ErrPanic
+	CodeStaleFence       Code = 15 // ErrStaleFence
 )
 
 var sentinels = map[Code]error{
@@ -77,6 +81,7 @@ var sentinels = map[Code]error{
 	CodeClosed:           ErrClosed,
 	CodeForked:           ErrForked,
 	CodePanic:            ErrPanic,
+	CodeStaleFence:       ErrStaleFence,
 }
 
 // Error is what a call failed with.
@@ -87,6 +92,9 @@ type Error struct {
 	Message string
 	// Retryable says whether the same call may succeed later without anyone changing anything.
 	Retryable bool
+	// Fence and StoredFence are set for CodeStaleFence: the fence of the refused write, and the higher one that
+	// the receiver had seen.
+	Fence, StoredFence uint64
 
 	// holderLeft is how long the lease has left that stood in the way; negative when that is not known.
 	holderLeft time.Duration

@@ -500,7 +500,8 @@ fn ends_a_watch(code: Code) -> bool {
         | Code::InternalError
         | Code::Closed
         | Code::Forked
-        | Code::Panic => true,
+        | Code::Panic
+        | Code::StaleFence => true,
         Code::ConnectionError
         | Code::RetriesExhausted
         | Code::InDoubt

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::Holder;
+use crate::store::{Fence, Holder};
 
 /// Result of every call of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -43,6 +43,9 @@ pub enum Code {
     Forked = 13,
     /// A bug in this library.
     Panic = 14,
+    /// The receiver of a guarded write has seen a higher fence of the same lock: the lease of the caller is
+    /// over. The write was refused and had no effect.
+    StaleFence = 15,
 }
 
 impl Code {
@@ -62,6 +65,7 @@ impl Code {
         Code::Closed,
         Code::Forked,
         Code::Panic,
+        Code::StaleFence,
     ];
 
     /// The number.
@@ -86,6 +90,7 @@ impl Code {
             Code::Closed => "CLOSED",
             Code::Forked => "FORKED",
             Code::Panic => "PANIC",
+            Code::StaleFence => "STALE_FENCE",
         }
     }
 }
@@ -216,6 +221,16 @@ pub enum Error {
         /// What was being done, and the message of the panic.
         what: String,
     },
+    /// See [`Code::StaleFence`].
+    #[error("{place} refused the write: fence {fence} is stale, fence {stored} has been there")]
+    StaleFence {
+        /// What the write was for, without credentials, names escaped.
+        place: String,
+        /// The fence that came with the write.
+        fence: Fence,
+        /// The higher one that the receiver had seen.
+        stored: Fence,
+    },
     /// A failure inside a larger undertaking. Its code is the inner one: an outer step never hides it.
     #[error("{doing}")]
     While {
@@ -245,6 +260,7 @@ impl Error {
             Error::Closed => Code::Closed,
             Error::Forked => Code::Forked,
             Error::Panic { .. } => Code::Panic,
+            Error::StaleFence { .. } => Code::StaleFence,
             Error::While { source, .. } => source.code(),
         }
     }
@@ -262,6 +278,16 @@ impl Error {
     /// Whether the request may have taken effect although it failed.
     pub fn is_in_doubt(&self) -> bool {
         self.code() == Code::InDoubt
+    }
+
+    /// The two numbers of a STALE_FENCE: that of the refused write, and the higher one that the receiver had
+    /// seen. `None` for every other error.
+    pub fn stale_fence(&self) -> Option<(Fence, Fence)> {
+        match self {
+            Error::StaleFence { fence, stored, .. } => Some((*fence, *stored)),
+            Error::While { source, .. } => source.stale_fence(),
+            _ => None,
+        }
     }
 
     /// The whole chain in one line, outermost first: what the `dlm` command prints.
@@ -326,6 +352,7 @@ mod tests {
             (12, "CLOSED"),
             (13, "FORKED"),
             (14, "PANIC"),
+            (15, "STALE_FENCE"),
         ];
         let all: Vec<_> = Code::ALL.iter().map(|code| (code.number(), code.name())).collect();
         assert_eq!(all, pinned);

@@ -63,7 +63,7 @@ impl Failure {
             Code::ConnectionError => "; check that the store is up and that --store names it",
             Code::RetriesExhausted => "; try again, and see the store's own log if it goes on",
             Code::InDoubt => "; try again: if the lock was taken it is free when its TTL ends",
-            Code::LeaseLost => "; stop what it protects, then acquire the lock anew",
+            Code::LeaseLost | Code::StaleFence => "; stop what it protects, then acquire the lock anew",
             Code::InternalError | Code::Panic => "; this should not happen: please report it",
             // Their messages say what to do.
             _ => "",
@@ -100,7 +100,7 @@ fn status_of(code: Code, unavailable: u8) -> u8 {
         Code::InDoubt => IN_DOUBT,
         Code::NotFound => NO_INPUT,
         Code::AlreadyExists => CANNOT_CREATE,
-        Code::LeaseLost => LOST,
+        Code::LeaseLost | Code::StaleFence => LOST,
         _ => INTERNAL,
     }
 }
@@ -161,6 +161,7 @@ mod tests {
             (Code::AlreadyExists, 73),
             (Code::InDoubt, 74),
             (Code::LeaseLost, 77),
+            (Code::StaleFence, 77),
         ] {
             assert_eq!(status_of(code, 9), status, "{code:?}");
         }

@@ -1,7 +1,7 @@
 use std::ffi::{CString, c_char};
 use std::time::Duration;
 
-use super::boundary::value;
+use super::boundary::{value, write};
 use super::process::{Handle, Process, find, free};
 use super::status::dlm_status;
 use crate::Error;
@@ -27,6 +27,8 @@ pub(super) struct Failure {
     retryable: bool,
     /// What the lease had left that stood in the way, where that is known.
     pub(super) holder_left: Option<Duration>,
+    /// Of a STALE_FENCE: that of the refused write, and the one that the receiver had seen.
+    fences: Option<(u64, u64)>,
 }
 
 impl Failure {
@@ -68,7 +70,7 @@ impl Failure {
     fn new(status: dlm_status, message: String) -> Failure {
         // Texts of callers are escaped where they enter a message; a store's might hold anything.
         let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-        Failure { status, message, retryable: false, holder_left: None }
+        Failure { status, message, retryable: false, holder_left: None, fences: None }
     }
 }
 
@@ -79,7 +81,8 @@ impl From<Error> for Failure {
             Error::LockUnavailable { holder: Some(holder), .. } => holder.remaining,
             _ => None,
         };
-        Failure { retryable, holder_left, ..Failure::new(error.code().into(), error.chain()) }
+        let fences = error.stale_fence().map(|(fence, stored)| (fence.0, stored.0));
+        Failure { retryable, holder_left, fences, ..Failure::new(error.code().into(), error.chain()) }
     }
 }
 
@@ -102,6 +105,26 @@ pub unsafe extern "C" fn dlm_error_message(error: *const dlm_error) -> *const c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_is_retryable(error: *const dlm_error) -> bool {
     value(false, || Ok(find(error)?.retryable))
+}
+
+/// The two numbers of a DLM_STALE_FENCE: that of the refused write, and the higher one that the receiver had
+/// seen. Either pointer may be NULL. False, with nothing written, for NULL and for every other error. Never
+/// blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_error_fences(
+    error: *const dlm_error,
+    fence_out: *mut u64,
+    stored_out: *mut u64,
+) -> bool {
+    value(false, || {
+        let Some((fence, stored)) = find(error)?.fences else { return Ok(false) };
+        // SAFETY: passed on.
+        unsafe {
+            write(fence_out, fence);
+            write(stored_out, stored);
+        }
+        Ok(true)
+    })
 }
 
 /// Frees an error. NULL is allowed.

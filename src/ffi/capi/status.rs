@@ -36,6 +36,9 @@ pub enum dlm_status {
     DLM_FORKED = 13,
     /// A bug in the library. The handles stay usable.
     DLM_PANIC = 14,
+    /// The receiver of a guarded write has seen a higher fence of the same lock: the caller's lease is over.
+    /// The write was refused and had no effect. See dlm_error_fences().
+    DLM_STALE_FENCE = 15,
 }
 
 use dlm_status::*;
@@ -57,6 +60,7 @@ impl From<Code> for dlm_status {
             Code::Closed => DLM_CLOSED,
             Code::Forked => DLM_FORKED,
             Code::Panic => DLM_PANIC,
+            Code::StaleFence => DLM_STALE_FENCE,
         }
     }
 }
@@ -81,6 +85,7 @@ pub extern "C" fn dlm_status_name(status: i32) -> *const c_char {
         12 => c"CLOSED",
         13 => c"FORKED",
         14 => c"PANIC",
+        15 => c"STALE_FENCE",
         _ => c"UNKNOWN",
     };
     name.as_ptr()
