@@ -397,7 +397,7 @@ impl Cluster {
     pub(super) fn is_disabled(&self, by: Deadline) -> Result<bool, Lookup> {
         let meta = self.meta(by)?;
         let column = Column { family: b"table".to_vec(), qualifier: vec![b"state".to_vec()] };
-        let get = Get { row: self.table.clone(), column: vec![column], filter: None };
+        let get = Get { row: self.table.clone(), column: vec![column], ..Get::default() };
         let request = GetRequest { region: meta.specifier(), get: Some(get) };
         let found: GetResponse = self
             .call(&meta.server, CLIENT_SERVICE, "Get", &request, by)

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::cluster::{Address, Lookup, Region, share};
 use super::connection::Failure;
-use super::messages::{Action, Column, Get, RegionAction, RegionActionResult};
+use super::messages::{self, Get, RegionAction};
+use super::request::{self, cells, in_turn, reading};
 use super::{
-    DISABLED, Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts, Trouble, check, filter, in_turn,
-    may_be_sent_again,
+    DISABLED, Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts, Trouble, filter, may_be_sent_again,
 };
 use crate::error::{Error, Result};
 use crate::store::hbase::latches::{count_column, count_columns, count_in, is_no_table, row_of};
@@ -113,8 +113,8 @@ fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)
         Ok(results) => {
             for ((number, region), result) in batch.iter().zip(results) {
                 let question = &mut questions[*number];
-                match check(&result) {
-                    Ok(()) => question.answered(&result),
+                match cells(&result) {
+                    Ok(cells) => question.answered(cells),
                     Err(trouble) => {
                         native.learn(region, &trouble, true);
                         question.failed(native, trouble);
@@ -151,19 +151,19 @@ impl<'a> Question<'a> {
 
     /// Counts alone, whatever else lies in the row.
     fn action(&self, region: &Region) -> RegionAction {
-        let (qualifier, filter) = match self.level {
-            Level::Dc => (vec![count_column(self.name.farm())], None),
-            Level::Xdc => (Vec::new(), Some(filter::columns_beginning(vec![count_columns()]))),
+        let family = Content::Latches.family().as_bytes();
+        let get = match self.level {
+            Level::Dc => request::get(&self.row, family, &[&count_column(self.name.farm())]),
+            Level::Xdc => Get {
+                filter: Some(filter::columns_beginning(vec![count_columns()])),
+                ..request::get(&self.row, family, &[])
+            },
         };
-        let column = vec![Column { family: Content::Latches.family().into(), qualifier }];
-        let get = Get { row: self.row.clone(), column, filter };
-        in_turn(region, vec![Action { index: None, mutation: None, get: Some(get) }])
+        in_turn(region, vec![reading(get)])
     }
 
-    fn answered(&mut self, result: &RegionActionResult) {
-        let cells = result.result_or_exception.iter().filter_map(|part| part.result.as_ref());
-        let cells =
-            cells.flat_map(|row| &row.cell).map(|cell| (cell.qualifier.as_slice(), cell.value.as_slice()));
+    fn answered<'c>(&mut self, cells: impl Iterator<Item = &'c messages::Cell>) {
+        let cells = cells.map(|cell| (cell.qualifier.as_slice(), cell.value.as_slice()));
         self.answer = Some(count_in(cells, self.name, self.level));
         self.trouble = None;
     }

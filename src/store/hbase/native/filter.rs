@@ -5,8 +5,8 @@
 
 use prost::Message;
 
-use super::COMPARATOR;
 use super::messages::{BinaryComparator, Comparable, Comparator, EQUAL, Filter, NOT_EQUAL};
+use super::request::COMPARATOR;
 
 const PREFIX_COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryPrefixComparator";
 const MUST_PASS_ALL: i32 = 1;
@@ -44,6 +44,7 @@ struct MultipleColumnPrefixFilter {
 /// What one column must be like.
 #[derive(Clone)]
 pub(super) struct Test {
+    family: Vec<u8>,
     qualifier: Vec<u8>,
     compare: i32,
     comparator: &'static str,
@@ -54,34 +55,47 @@ pub(super) struct Test {
 
 impl Test {
     /// There, and not empty.
-    pub(super) fn some(qualifier: &[u8]) -> Test {
-        Test::new(qualifier, NOT_EQUAL, COMPARATOR, b"", false)
+    pub(super) fn some(family: &[u8], qualifier: &[u8]) -> Test {
+        Test::new((family, qualifier), NOT_EQUAL, COMPARATOR, b"", false)
     }
 
     /// Not there, or empty.
-    pub(super) fn none(qualifier: &[u8]) -> Test {
-        Test::new(qualifier, EQUAL, COMPARATOR, b"", true)
+    pub(super) fn none(family: &[u8], qualifier: &[u8]) -> Test {
+        Test::new((family, qualifier), EQUAL, COMPARATOR, b"", true)
     }
 
-    pub(super) fn is(qualifier: &[u8], value: &[u8]) -> Test {
-        Test::new(qualifier, EQUAL, COMPARATOR, value, false)
+    pub(super) fn is(family: &[u8], qualifier: &[u8], value: &[u8]) -> Test {
+        Test::new((family, qualifier), EQUAL, COMPARATOR, value, false)
     }
 
     /// Not there, or a value that begins otherwise.
-    pub(super) fn begins_not(qualifier: &[u8], with: &[u8]) -> Test {
-        Test::new(qualifier, NOT_EQUAL, PREFIX_COMPARATOR, with, true)
+    pub(super) fn begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> Test {
+        Test::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, true)
     }
 
-    fn new(qualifier: &[u8], compare: i32, comparator: &'static str, with: &[u8], missing: bool) -> Test {
-        Test { qualifier: qualifier.to_vec(), compare, comparator, with: with.to_vec(), missing }
+    fn new(
+        (family, qualifier): (&[u8], &[u8]),
+        compare: i32,
+        comparator: &'static str,
+        with: &[u8],
+        missing: bool,
+    ) -> Test {
+        Test {
+            family: family.to_vec(),
+            qualifier: qualifier.to_vec(),
+            compare,
+            comparator,
+            with: with.to_vec(),
+            missing,
+        }
     }
 
-    fn filter(&self, family: &str) -> Filter {
+    fn filter(&self) -> Filter {
         let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(self.with.clone()) }) };
         named(
             "SingleColumnValueFilter",
             &SingleColumnValueFilter {
-                family: family.into(),
+                family: self.family.clone(),
                 qualifier: self.qualifier.clone(),
                 compare: self.compare,
                 comparator: Some(Comparator {
@@ -96,10 +110,10 @@ impl Test {
 }
 
 /// All tests hold. The server reads no more of the row than it takes to know.
-pub(super) fn all(family: &str, tests: &[Test]) -> Filter {
+pub(super) fn all(tests: &[Test]) -> Filter {
     let columns = tests.iter().map(|test| test.qualifier.clone()).collect();
     let mut filters = vec![columns_beginning(columns)];
-    filters.extend(tests.iter().map(|test| test.filter(family)));
+    filters.extend(tests.iter().map(Test::filter));
     named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
 }
 

@@ -199,8 +199,7 @@ mod tests {
         let empty = request(7, "GetClusterId", 100, &super::super::messages::Empty {});
         assert_eq!(empty[..4], u32::to_be_bytes(empty.len() as u32 - 4));
         assert_eq!(empty.last(), Some(&0));
-        let get =
-            GetRequest { region: None, get: Some(Get { row: b"r".to_vec(), column: vec![], filter: None }) };
+        let get = GetRequest { region: None, get: Some(Get { row: b"r".to_vec(), ..Get::default() }) };
         let bytes = request(7, "Get", 100, &get);
         assert!(bytes.ends_with(b"\x05\x12\x03\x0a\x01r"), "{bytes:?}");
     }

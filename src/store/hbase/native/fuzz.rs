@@ -10,7 +10,8 @@ use super::messages::{
     GetMetaRegionLocationsResponse, GetProcedureResultResponse, GetResponse, GetTableDescriptorsResponse,
     MultiResponse, ScanResponse,
 };
-use super::{counted, first_cell, found, frame, processed};
+use super::request::{cells, counted, processed};
+use super::{cell, found, frame};
 use crate::store::hbase::record;
 
 /// Reads `bytes` as a reply without its length, as each message, and as a record in a cell.
@@ -36,15 +37,16 @@ fn read_messages(bytes: &[u8]) {
             if let Some(exception) = result.exception.clone() {
                 read_exception(exception.into());
             }
-            if let Ok(Some(cell)) = found(result) {
+            let _ = cells(&result).map(Iterator::count);
+            if let Ok(Some(cell)) = found(&result) {
                 read_record(&cell.value);
             }
         }
     }
     if let Ok(answer) = GetResponse::decode(bytes)
-        && let Some(cell) = answer.result.and_then(first_cell)
+        && let Some(first) = answer.result.unwrap_or_default().cell.first()
     {
-        read_record(&cell.value);
+        read_record(&cell(first).value);
     }
     if let Ok(answer) = ScanResponse::decode(bytes) {
         for row in &answer.results {

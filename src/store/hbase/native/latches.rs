@@ -31,12 +31,11 @@ use super::exception::Reaction;
 use super::filter::{self, Test};
 use super::frame::FRAME_BYTES_MAX;
 use super::messages::{
-    self, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get, GetRequest,
-    GetResponse, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
-    RegionActionResult,
+    self, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionActionResult,
 };
+use super::request::{self, conditional, counted, filtering, processed};
 use super::slots::{Slot, Slots};
-use super::{COMPARATOR, Kind, Native, TTL, Trouble, counted, counts, processed, senseless};
+use super::{Kind, Native, Trouble, counts, protocol_violation};
 use crate::error::{Error, Result};
 use crate::store::doubt::Pauses;
 use crate::store::hbase::latches::{
@@ -48,7 +47,7 @@ use crate::store::{
 };
 use crate::time::Deadline;
 
-const FAMILY: &str = "C";
+const FAMILY: &[u8] = b"C";
 
 /// Rounds of one change; each needs someone who makes or changes the latch in between.
 const ROUNDS: usize = 16;
@@ -83,7 +82,7 @@ impl Latches {
 
 impl LatchStore for Latches {
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
-        self.native.ensure_table(FAMILY, by)
+        self.native.ensure_table(Content::Latches.family(), by)
     }
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
@@ -112,8 +111,7 @@ impl LatchStore for Latches {
         let (row, farm) = (row_of(name)?, name.farm());
         let (made, due, came) = (made_column(farm), due_column(farm, ""), came_column(farm, ""));
         let prefixes = vec![count_column(farm), made.clone(), due.clone(), came.clone()];
-        let whole = messages::Column { family: FAMILY.into(), qualifier: Vec::new() };
-        let get = Get { row, column: vec![whole], filter: Some(filter::columns_beginning(prefixes)) };
+        let get = Get { filter: Some(filter::columns_beginning(prefixes)), ..get(&row, &[]) };
         let cells = self.read(get, by).map_err(|error| or_not_found(error, name))?;
         if cells.count(name)?.is_none() {
             return Err(not_found(name));
@@ -154,7 +152,7 @@ impl Latches {
                 let cells = due.chain([made.clone()]).map(|column| (column, making.clone())).collect();
                 puts.push(put(row, cells, names_ttl(new.ttl)));
             }
-            (comparing(row, &count, b""), puts)
+            (holding(row, &count, b""), puts)
         };
         let (mut initialized, mut pauses) = (false, Pauses::until(by));
         for _ in 0..ROUNDS {
@@ -195,7 +193,8 @@ impl Latches {
         let count = count_column(step.name.farm());
         let operation = Operation::begin(&self.slots, step.name.farm(), step.ttl, by)?;
         let request = || {
-            let tests = [Test::some(&count), Test::begins_not(&operation.column, &operation.mark)];
+            let tests =
+                [Test::some(FAMILY, &count), Test::begins_not(FAMILY, &operation.column, &operation.mark)];
             (filtering(row, &tests), vec![add(row, &count, step.add), operation.put_mark(row)])
         };
         let mut pauses = Pauses::until(by);
@@ -264,7 +263,7 @@ impl Latches {
             };
             let request = || {
                 (
-                    comparing(row, column, expected),
+                    holding(row, column, expected),
                     vec![put(row, vec![(column.clone(), value.clone())], ASTRAY_TTL)],
                 )
             };
@@ -308,10 +307,13 @@ impl Latches {
             if making.as_ref().is_some_and(|making| found.starts_with(making)) {
                 return Ok(Stepped::Already);
             }
-            let as_read = making.as_ref().map_or_else(|| Test::none(&made), |making| Test::is(&made, making));
+            let as_read = making
+                .as_ref()
+                .map_or_else(|| Test::none(FAMILY, &made), |making| Test::is(FAMILY, &made, making));
             let making = making.as_ref().unwrap_or(&own_making);
             let request = || {
-                let tests = [Test::some(&count), as_read.clone(), Test::begins_not(&came, making)];
+                let tests =
+                    [Test::some(FAMILY, &count), as_read.clone(), Test::begins_not(FAMILY, &came, making)];
                 let cells =
                     vec![(made.clone(), making.clone()), (came.clone(), [making.as_slice(), &id].concat())];
                 (
@@ -344,14 +346,9 @@ impl Latches {
     ) -> Result<RegionActionResult> {
         self.native.on_region(Kind::Repeatable, what, row, by, |region, by| {
             let (condition, mutations) = request();
-            let action = RegionAction {
-                region: region.specifier(),
-                atomic: true,
-                action: super::numbered(mutations),
-                condition: Some(condition),
-            };
+            let action = conditional(region, condition, mutations);
             let answer = self.native.multi(region, vec![action], by).and_then(|results| {
-                let result = results.into_iter().next().ok_or_else(senseless)?;
+                let result = results.into_iter().next().ok_or_else(protocol_violation)?;
                 processed(&result).map(|_| result)
             });
             if answer.as_ref().is_err_and(may_be_run) {
@@ -529,53 +526,20 @@ fn restless(name: &LatchName) -> Error {
 }
 
 fn get(row: &[u8], columns: &[&Vec<u8>]) -> Get {
-    let qualifier = columns.iter().map(|column| column.to_vec()).collect();
-    Get {
-        row: row.to_vec(),
-        column: vec![messages::Column { family: FAMILY.into(), qualifier }],
-        filter: None,
-    }
+    let qualifiers: Vec<_> = columns.iter().map(|column| column.as_slice()).collect();
+    request::get(row, FAMILY, &qualifiers)
 }
 
-/// Cells with a TTL, and the server's timestamp: no older than the first cell that the condition saw.
 fn put(row: &[u8], cells: Vec<(Vec<u8>, Vec<u8>)>, ttl: Duration) -> MutationProto {
-    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-    let attribute = vec![NameBytesPair { name: TTL.into(), value: ttl_ms.to_be_bytes().to_vec() }];
-    MutationProto { attribute, ..mutation(PUT, row, cells) }
+    request::put(row, FAMILY, cells, Some(ttl))
 }
 
 /// Without a TTL: the cell's own begins anew.
 fn add(row: &[u8], column: &[u8], amount: i64) -> MutationProto {
-    mutation(INCREMENT, row, vec![(column.to_vec(), amount.to_be_bytes().to_vec())])
-}
-
-fn mutation(kind: i32, row: &[u8], cells: Vec<(Vec<u8>, Vec<u8>)>) -> MutationProto {
-    let cells = cells.into_iter().map(|(qualifier, value)| QualifierValue { qualifier, value: Some(value) });
-    MutationProto {
-        row: row.to_vec(),
-        kind: Some(kind),
-        column_value: vec![ColumnValue { family: FAMILY.into(), qualifier_value: cells.collect() }],
-        attribute: Vec::new(),
-        durability: None,
-    }
+    request::increment(row, FAMILY, column, amount, None)
 }
 
 /// The column holds `value`. An empty one stands for no cell as well.
-fn comparing(row: &[u8], column: &[u8], value: &[u8]) -> Condition {
-    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(value.to_vec()) }) };
-    Condition {
-        row: row.to_vec(),
-        family: FAMILY.into(),
-        qualifier: column.to_vec(),
-        compare: Some(EQUAL),
-        comparator: Some(Comparator {
-            name: COMPARATOR.into(),
-            serialized: prost::Message::encode_to_vec(&comparator),
-        }),
-        filter: None,
-    }
-}
-
-fn filtering(row: &[u8], tests: &[Test]) -> Condition {
-    Condition { row: row.to_vec(), filter: Some(filter::all(FAMILY, tests)), ..Condition::default() }
+fn holding(row: &[u8], column: &[u8], value: &[u8]) -> Condition {
+    request::comparing(row, FAMILY, column, EQUAL, value)
 }

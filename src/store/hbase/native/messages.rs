@@ -90,6 +90,9 @@ pub(super) struct Get {
     pub(super) column: Vec<Column>,
     #[prost(message, optional, tag = "4")]
     pub(super) filter: Option<Filter>,
+    /// How many of each column; one where it is not given.
+    #[prost(uint32, optional, tag = "6")]
+    pub(super) max_versions: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -160,8 +163,12 @@ pub(super) struct QualifierValue {
     /// Present also when empty: an empty cell is a value.
     #[prost(bytes = "vec", optional, tag = "2")]
     pub(super) value: Option<Vec<u8>>,
+    /// Of a Delete: which versions.
+    #[prost(int32, optional, tag = "4")]
+    pub(super) delete_type: Option<i32>,
 }
 
+/// `CompareType`.
 pub(super) const EQUAL: i32 = 2;
 pub(super) const NOT_EQUAL: i32 = 3;
 

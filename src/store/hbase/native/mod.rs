@@ -19,6 +19,7 @@ mod fuzz;
 mod latches;
 mod messages;
 mod options;
+mod request;
 mod slots;
 mod table;
 
@@ -28,10 +29,10 @@ use self::cluster::{CLIENT_SERVICE, Cluster, Lookup, Region, share};
 use self::connection::Failure;
 use self::exception::{Exception, Reaction};
 use self::messages::{
-    ASYNC_WAL, Action, BinaryComparator, ColumnValue, Comparable, Comparator, Condition, EQUAL, Get,
-    GetRequest, GetResponse, INCREMENT, MultiRequest, MultiResponse, MutationProto, NameBytesPair, PUT,
-    QualifierValue, RegionAction, RegionActionResult, RowResult,
+    Action, Condition, EQUAL, Get, GetRequest, GetResponse, MultiRequest, MultiResponse, MutationProto,
+    RegionAction, RegionActionResult,
 };
+use self::request::{changing, check, conditional, counted, in_turn, logged, processed, reading};
 use super::rows::{Cell, Column, Content, Count, Log, NO_TABLE, Rows, Swap, Take, Taken, part};
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -45,9 +46,6 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// As soon as a pause is this long, a region that nobody serves may be one of a table that is disabled.
 const PAUSE_BEFORE_DOUBT: Duration = Duration::from_millis(80);
-
-const TTL: &str = "_ttl";
-const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
 
 /// See `tests/fuzz`.
 #[cfg(fuzzing)]
@@ -296,7 +294,7 @@ impl Native {
         if answer.region_action_result.len() == expected {
             Ok(answer.region_action_result)
         } else {
-            Err(senseless())
+            Err(protocol_violation())
         }
     }
 }
@@ -311,14 +309,14 @@ impl Native {
         prove: bool,
         by: Deadline,
     ) -> Result<Taken, Trouble> {
-        let put = mutation(PUT, take.row, take.column, take.value, take.ttl);
-        let mut actions = vec![conditional(region, take.row, take.column, EQUAL, b"", vec![put])];
+        let put = one_put(take.row, take.column, take.value, take.ttl);
+        let mut actions = vec![conditional(region, holding(take.row, take.column, b""), vec![put])];
         if prove {
             actions.push(in_turn(region, vec![read(take)]));
         }
         let mut results = self.multi(region, actions, by)?.into_iter();
-        let put = processed(&results.next().ok_or_else(senseless)?)?;
-        Ok(Taken { put, counted: None, found: results.next().and_then(|result| found(result).ok()) })
+        let put = processed(&results.next().ok_or_else(protocol_violation)?)?;
+        Ok(Taken { put, counted: None, found: results.next().and_then(|result| found(&result).ok()) })
     }
 
     /// The Put need not be synced: the count is written to the same log behind it, and is.
@@ -329,19 +327,20 @@ impl Native {
         count: Count<'_>,
         by: Deadline,
     ) -> Result<Taken, Trouble> {
-        let put = logged(Log::Lazy, mutation(PUT, take.row, take.column, take.value, take.ttl));
-        let mut behind = vec![add_one(count)];
+        let put = logged(Log::Lazy, one_put(take.row, take.column, take.value, take.ttl));
+        let mut behind = vec![changing(add_one(count))];
         behind.extend(take.prove.then(|| read(take)));
         let actions = vec![
-            conditional(region, take.row, take.column, EQUAL, b"", vec![put]),
+            conditional(region, holding(take.row, take.column, b""), vec![put]),
             begin_counting(region, count),
             in_turn(region, behind),
         ];
-        let results: [_; 3] = self.multi(region, actions, by)?.try_into().map_err(|_| senseless())?;
+        let results: [_; 3] =
+            self.multi(region, actions, by)?.try_into().map_err(|_| protocol_violation())?;
         let [first, _, behind] = results;
         let put = processed(&first)?;
         let sum = counted(&behind).ok();
-        Ok(Taken { put, counted: sum, found: if take.prove { found(behind).ok() } else { None } })
+        Ok(Taken { put, counted: sum, found: if take.prove { found(&behind).ok() } else { None } })
     }
 
     fn take_with_count_within(
@@ -351,18 +350,20 @@ impl Native {
         count: Count<'_>,
         by: Deadline,
     ) -> Result<Taken, Trouble> {
-        let put = mutation(PUT, take.row, take.column, take.value, take.ttl);
-        let both = vec![put, increment(count)];
-        let mut actions =
-            vec![begin_counting(region, count), conditional(region, take.row, take.column, EQUAL, b"", both)];
+        let put = one_put(take.row, take.column, take.value, take.ttl);
+        let both = vec![put, add_one(count)];
+        let mut actions = vec![
+            begin_counting(region, count),
+            conditional(region, holding(take.row, take.column, b""), both),
+        ];
         if take.prove {
             actions.push(in_turn(region, vec![read(take)]));
         }
         let mut results = self.multi(region, actions, by)?.into_iter().skip(1);
-        let first = results.next().ok_or_else(senseless)?;
+        let first = results.next().ok_or_else(protocol_violation)?;
         let put = processed(&first)?;
         let sum = if put { counted(&first).ok() } else { None };
-        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| found(result).ok()) })
+        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| found(&result).ok()) })
     }
 }
 
@@ -377,12 +378,12 @@ impl Rows for Native {
 
     fn get(&self, row: &[u8], column: Column, by: Deadline) -> Result<Option<Cell>> {
         self.on_region(Kind::Read, "Get", row, by, |region, by| {
-            let request = GetRequest { region: region.specifier(), get: Some(get(row, column)) };
+            let request = GetRequest { region: region.specifier(), get: Some(one_get(row, column)) };
             let answer: GetResponse = self
                 .cluster
                 .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
                 .map_err(Trouble::Call)?;
-            Ok(answer.result.and_then(first_cell))
+            Ok(answer.result.and_then(|result| result.cell.first().map(cell)))
         })
     }
 
@@ -390,19 +391,20 @@ impl Rows for Native {
         let Swap { row, column, expected, value, ttl, log, parts } = *swap;
         self.on_region(Kind::Write, "conditional Put", row, by, |region, by| {
             let by = part(by, parts);
-            let put = logged(log, mutation(PUT, row, column, value, ttl));
+            let put = logged(log, one_put(row, column, value, ttl));
             let results =
-                self.multi(region, vec![conditional(region, row, column, EQUAL, expected, vec![put])], by)?;
-            let result = results.into_iter().next().ok_or_else(senseless)?;
+                self.multi(region, vec![conditional(region, holding(row, column, expected), vec![put])], by)?;
+            let result = results.into_iter().next().ok_or_else(protocol_violation)?;
             processed(&result)
         })
     }
 
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
         self.on_region(Kind::Write, "counting", count.row, by, |region, by| {
-            let actions = vec![begin_counting(region, count), in_turn(region, vec![add_one(count)])];
+            let actions =
+                vec![begin_counting(region, count), in_turn(region, vec![changing(add_one(count))])];
             let results = self.multi(region, actions, by)?;
-            counted(results.get(1).ok_or_else(senseless)?)
+            counted(results.get(1).ok_or_else(protocol_violation)?)
         })
     }
 
@@ -455,129 +457,49 @@ fn may_be_sent_again(kind: Kind, trouble: &Trouble) -> bool {
 }
 
 /// The server did what it should not: nobody knows what it did besides.
-fn senseless() -> Trouble {
+fn protocol_violation() -> Trouble {
     let error =
         std::io::Error::new(std::io::ErrorKind::InvalidData, "an answer that does not fit the request");
     Trouble::Call(Failure::Lost(error))
 }
 
-fn get(row: &[u8], column: Column) -> Get {
-    let qualifier = vec![column.qualifier.as_bytes().to_vec()];
-    Get {
-        row: row.to_vec(),
-        column: vec![messages::Column { family: column.family.as_bytes().to_vec(), qualifier }],
-        filter: None,
-    }
+fn one_get(row: &[u8], column: Column) -> Get {
+    request::get(row, column.family.as_bytes(), &[column.qualifier.as_bytes()])
 }
 
-/// No timestamp: the server's clock alone counts.
-fn mutation(kind: i32, row: &[u8], column: Column, value: &[u8], ttl: Duration) -> MutationProto {
-    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-    let cell =
-        QualifierValue { qualifier: column.qualifier.as_bytes().to_vec(), value: Some(value.to_vec()) };
-    MutationProto {
-        row: row.to_vec(),
-        kind: Some(kind),
-        column_value: vec![ColumnValue {
-            family: column.family.as_bytes().to_vec(),
-            qualifier_value: vec![cell],
-        }],
-        attribute: vec![NameBytesPair { name: TTL.into(), value: ttl_ms.to_be_bytes().to_vec() }],
-        durability: None,
-    }
+fn one_put(row: &[u8], column: Column, value: &[u8], ttl: Duration) -> MutationProto {
+    let cell = (column.qualifier.as_bytes().to_vec(), value.to_vec());
+    request::put(row, column.family.as_bytes(), [cell], Some(ttl))
 }
 
-/// `None` leaves it to the table's settings.
-fn logged(log: Log, mutation: MutationProto) -> MutationProto {
-    let durability = (log == Log::Lazy).then_some(ASYNC_WAL);
-    MutationProto { durability, ..mutation }
-}
-
-fn conditional(
-    region: &Region,
-    row: &[u8],
-    column: Column,
-    compare: i32,
-    with: &[u8],
-    mutations: Vec<MutationProto>,
-) -> RegionAction {
-    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(with.to_vec()) }) };
-    RegionAction {
-        region: region.specifier(),
-        atomic: true,
-        action: numbered(mutations),
-        condition: Some(Condition {
-            row: row.to_vec(),
-            family: column.family.as_bytes().to_vec(),
-            qualifier: column.qualifier.as_bytes().to_vec(),
-            compare: Some(compare),
-            comparator: Some(Comparator {
-                name: COMPARATOR.into(),
-                serialized: prost::Message::encode_to_vec(&comparator),
-            }),
-            filter: None,
-        }),
-    }
-}
-
-fn numbered(mutations: Vec<MutationProto>) -> Vec<Action> {
-    let action = |(index, mutation)| Action { index: Some(index), mutation: Some(mutation), get: None };
-    (0..).zip(mutations).map(action).collect()
+/// The column holds `value`. An empty one stands for no cell as well.
+fn holding(row: &[u8], column: Column, value: &[u8]) -> Condition {
+    request::comparing(row, column.family.as_bytes(), column.qualifier.as_bytes(), EQUAL, value)
 }
 
 /// Makes the counter where there is none, one below its seed: whoever makes it counts right behind, and
 /// that is synced.
 fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
     let below = count.seed.wrapping_sub(1).to_be_bytes();
-    let put = logged(Log::Lazy, mutation(PUT, count.row, count.column, &below, count.ttl));
-    conditional(region, count.row, count.column, EQUAL, b"", vec![put])
+    let put = logged(Log::Lazy, one_put(count.row, count.column, &below, count.ttl));
+    conditional(region, holding(count.row, count.column, b""), vec![put])
 }
 
-fn increment(count: Count<'_>) -> MutationProto {
-    mutation(INCREMENT, count.row, count.column, &1i64.to_be_bytes(), count.ttl)
-}
-
-fn add_one(count: Count<'_>) -> Action {
-    Action { index: None, mutation: Some(increment(count)), get: None }
+fn add_one(count: Count<'_>) -> MutationProto {
+    let Column { family, qualifier } = count.column;
+    request::increment(count.row, family.as_bytes(), qualifier.as_bytes(), 1, Some(count.ttl))
 }
 
 fn read(take: &Take<'_>) -> Action {
-    Action { index: None, mutation: None, get: Some(get(take.row, take.column)) }
+    reading(one_get(take.row, take.column))
 }
 
-/// Actions that the server runs one after another, without a condition.
-fn in_turn(region: &Region, actions: Vec<Action>) -> RegionAction {
-    let action = (0..).zip(actions).map(|(index, action)| Action { index: Some(index), ..action }).collect();
-    RegionAction { region: region.specifier(), atomic: false, action, condition: None }
-}
-
-fn check(result: &RegionActionResult) -> Result<(), Trouble> {
-    let inner = result.result_or_exception.iter().find_map(|part| part.exception.clone());
-    match result.exception.clone().or(inner) {
-        Some(exception) => Err(Exception::from(exception).into()),
-        None => Ok(()),
-    }
-}
-
-fn processed(result: &RegionActionResult) -> Result<bool, Trouble> {
+fn found(result: &RegionActionResult) -> Result<Option<Cell>, Trouble> {
     check(result)?;
-    result.processed.ok_or_else(senseless)
+    let last = result.result_or_exception.last().and_then(|part| part.result.as_ref());
+    Ok(last.and_then(|result| result.cell.first()).map(cell))
 }
 
-fn found(mut result: RegionActionResult) -> Result<Option<Cell>, Trouble> {
-    check(&result)?;
-    Ok(result.result_or_exception.pop().and_then(|part| part.result).and_then(first_cell))
-}
-
-/// An increment's sum. Its cells sit in the first part, whatever the action's index.
-fn counted(result: &RegionActionResult) -> Result<i64, Trouble> {
-    check(result)?;
-    let cell = result.result_or_exception.first().and_then(|part| part.result.as_ref()?.cell.first());
-    let bytes = cell.and_then(|cell| cell.value.as_slice().try_into().ok());
-    bytes.map(i64::from_be_bytes).ok_or_else(senseless)
-}
-
-fn first_cell(result: RowResult) -> Option<Cell> {
-    let cell = result.cell.into_iter().next()?;
-    Some(Cell { value: cell.value, written_ms: cell.timestamp })
+fn cell(cell: &messages::Cell) -> Cell {
+    Cell { value: cell.value.clone(), written_ms: cell.timestamp }
 }

@@ -1,0 +1,164 @@
+//! What is asked of a region, and what it answers: the one place where conditions, mutations and reads become
+//! messages. Locks, latches and rows are made of these.
+//!
+//! A `MultiRequest` has region actions, which the server runs one after another in the order of the request
+//! (`RSRpcServices.multi`). Each is conditional, and then atomic, or a list of actions without a condition.
+
+use std::time::Duration;
+
+use super::cluster::Region;
+use super::exception::Exception;
+use super::filter::{self, Test};
+use super::messages::{
+    ASYNC_WAL, Action, BinaryComparator, Cell, Column, ColumnValue, Comparable, Comparator, Condition, Get,
+    INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction, RegionActionResult,
+};
+use super::{Trouble, protocol_violation};
+use crate::store::hbase::rows::Log;
+
+/// Operation attribute: the TTL of the cells of a mutation, in milliseconds, 8 bytes big-endian.
+const TTL: &str = "_ttl";
+pub(super) const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
+
+/// The newest versions of some columns of one family; of all its columns where none is named.
+pub(super) fn get(row: &[u8], family: &[u8], qualifiers: &[&[u8]]) -> Get {
+    let qualifier = qualifiers.iter().map(|qualifier| qualifier.to_vec()).collect();
+    Get { row: row.to_vec(), column: vec![Column { family: family.to_vec(), qualifier }], ..Get::default() }
+}
+
+/// Cells of one family, with the server's timestamp: its clock alone counts. Without a TTL they live as long
+/// as their family lets them.
+pub(super) fn put(
+    row: &[u8],
+    family: &[u8],
+    cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+    ttl: Option<Duration>,
+) -> MutationProto {
+    mutation(PUT, row, family, cells, ttl)
+}
+
+/// Adds to an 8-byte counter. Without a TTL a cell keeps the one that it has, counted from now.
+pub(super) fn increment(
+    row: &[u8],
+    family: &[u8],
+    qualifier: &[u8],
+    by: i64,
+    ttl: Option<Duration>,
+) -> MutationProto {
+    mutation(INCREMENT, row, family, [(qualifier.to_vec(), by.to_be_bytes().to_vec())], ttl)
+}
+
+fn mutation(
+    kind: i32,
+    row: &[u8],
+    family: &[u8],
+    cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+    ttl: Option<Duration>,
+) -> MutationProto {
+    let cells = cells.into_iter().map(|(qualifier, value)| QualifierValue {
+        qualifier,
+        value: Some(value),
+        ..QualifierValue::default()
+    });
+    MutationProto {
+        row: row.to_vec(),
+        kind: Some(kind),
+        column_value: vec![ColumnValue { family: family.to_vec(), qualifier_value: cells.collect() }],
+        attribute: ttl.map(lives).into_iter().collect(),
+        durability: None,
+    }
+}
+
+/// The attribute that gives the cells of a mutation a TTL.
+pub(super) fn lives(ttl: Duration) -> NameBytesPair {
+    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+    NameBytesPair { name: TTL.into(), value: ttl_ms.to_be_bytes().to_vec() }
+}
+
+/// `Log::Synced` leaves it to the table's settings.
+pub(super) fn logged(log: Log, mutation: MutationProto) -> MutationProto {
+    let durability = (log == Log::Lazy).then_some(ASYNC_WAL);
+    MutationProto { durability, ..mutation }
+}
+
+/// A condition on one column. What holds is "`with` `compare` the cell", in this order (`HRegion.matches`). An
+/// empty `with` stands for no cell and for an empty one alike. A Put under it is stamped no older than the
+/// cell that it saw (HBASE-14054).
+pub(super) fn comparing(row: &[u8], family: &[u8], qualifier: &[u8], compare: i32, with: &[u8]) -> Condition {
+    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(with.to_vec()) }) };
+    Condition {
+        row: row.to_vec(),
+        family: family.to_vec(),
+        qualifier: qualifier.to_vec(),
+        compare: Some(compare),
+        comparator: Some(Comparator {
+            name: COMPARATOR.into(),
+            serialized: prost::Message::encode_to_vec(&comparator),
+        }),
+        filter: None,
+    }
+}
+
+/// A condition on several columns. It never holds for a row without cells. A Put under it is stamped no older
+/// than the first cell, by family and qualifier, that the tests look at.
+pub(super) fn filtering(row: &[u8], tests: &[Test]) -> Condition {
+    Condition { row: row.to_vec(), filter: Some(filter::all(tests)), ..Condition::default() }
+}
+
+/// Mutations of the condition's row, all of them or none, in one step with it.
+pub(super) fn conditional(
+    region: &Region,
+    condition: Condition,
+    mutations: Vec<MutationProto>,
+) -> RegionAction {
+    RegionAction { condition: Some(condition), ..together(region, mutations) }
+}
+
+/// Mutations of one row, all of them or none.
+pub(super) fn together(region: &Region, mutations: Vec<MutationProto>) -> RegionAction {
+    RegionAction { atomic: true, ..in_turn(region, mutations.into_iter().map(changing).collect()) }
+}
+
+/// Actions that the server runs one after another.
+pub(super) fn in_turn(region: &Region, actions: Vec<Action>) -> RegionAction {
+    let action = (0..).zip(actions).map(|(index, action)| Action { index: Some(index), ..action }).collect();
+    RegionAction { region: region.specifier(), atomic: false, action, condition: None }
+}
+
+pub(super) fn changing(mutation: MutationProto) -> Action {
+    Action { index: None, mutation: Some(mutation), get: None }
+}
+
+pub(super) fn reading(get: Get) -> Action {
+    Action { index: None, mutation: None, get: Some(get) }
+}
+
+/// Whether the server ran the actions.
+pub(super) fn check(result: &RegionActionResult) -> Result<(), Trouble> {
+    let inner = result.result_or_exception.iter().find_map(|part| part.exception.clone());
+    match result.exception.clone().or(inner) {
+        Some(exception) => Err(Exception::from(exception).into()),
+        None => Ok(()),
+    }
+}
+
+/// Whether the condition held.
+pub(super) fn processed(result: &RegionActionResult) -> Result<bool, Trouble> {
+    check(result)?;
+    result.processed.ok_or_else(protocol_violation)
+}
+
+/// What was read, or what an increment made of its cells. Those of an increment sit in the first part of the
+/// answer, whatever the action's index.
+pub(super) fn cells(result: &RegionActionResult) -> Result<impl Iterator<Item = &Cell>, Trouble> {
+    check(result)?;
+    let rows = result.result_or_exception.iter().filter_map(|part| part.result.as_ref());
+    Ok(rows.flat_map(|row| &row.cell))
+}
+
+/// The sum that the first increment of an action came to.
+pub(super) fn counted(result: &RegionActionResult) -> Result<i64, Trouble> {
+    let cell = cells(result)?.next();
+    let bytes = cell.and_then(|cell| cell.value.as_slice().try_into().ok());
+    bytes.map(i64::from_be_bytes).ok_or_else(protocol_violation)
+}
