@@ -169,6 +169,24 @@ impl Lease {
         if self.manager.not_forked().is_ok() { self.core.fence } else { None }
     }
 
+    /// A row whose every change carries this lease's fence: once a later holder of the lock has changed the row, or
+    /// raised its fence, the servers refuse ours with STALE_FENCE. The table may be in another cluster than the
+    /// lock. Its option `family` says where fences are kept. [`check`](Lease::check) is not asked: a change is the
+    /// servers' to refuse. No I/O.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a key that is not allowed, a table without `family`, and a lease without a fence;
+    /// FORKED.
+    #[cfg(feature = "hbase")]
+    pub fn row(&self, table: &crate::hbase::Table, key: impl AsRef<[u8]>) -> Result<crate::hbase::Row> {
+        self.manager.not_forked()?;
+        let Some(fence) = self.core.fence else {
+            let allowed = "a lease with a fence: the store's option fence is off";
+            return Err(Error::invalid("lease", self.name().to_string(), allowed));
+        };
+        crate::hbase::Row::fenced(table, key.as_ref(), fence, self.name().key())
+    }
+
     /// When the lease is over, on the lease clock; the beginning of time once it is released or lost, and
     /// in a forked child.
     pub fn ends(&self) -> Moment {

@@ -69,6 +69,8 @@ mod config;
 mod error;
 mod ffi;
 mod freeing;
+#[cfg(feature = "hbase")]
+pub mod hbase;
 mod id_lock;
 mod latch;
 mod lease;
@@ -108,6 +110,8 @@ pub use manager::{LockManager, Stats};
 pub use store::{
     Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
 };
+#[cfg(feature = "hbase")]
+pub use store_option::TABLE_OPTIONS;
 pub use store_option::{STORE_OPTIONS, StoreOption};
 pub use time::{Deadline, Moment};
 

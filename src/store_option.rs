@@ -70,6 +70,32 @@ pub(crate) const HBASE: [StoreOption; 9] = [
     option("tls_key", "", "PEM file: its key"),
 ];
 
+/// Options of an application's table, see [`hbase::Table::open`](crate::hbase::Table::open).
+#[cfg(feature = "hbase")]
+pub const TABLE_OPTIONS: &[StoreOption] = &TABLE;
+
+#[cfg(feature = "hbase")]
+pub(crate) const TABLE: [StoreOption; 14] = [
+    option("family", "", "the family in which fenced rows keep their fences"),
+    option(
+        "anchor",
+        "",
+        "the column that every row has, as `family:qualifier`: it says whether a row exists",
+    ),
+    option("timeout", "10s", "how long one call may take"),
+    option("max_value", "4194304", "bytes in one value at the most, 1 to 10485760"),
+    option("attempts", "100", "tries of one `modify` at the most, 1 to 10000"),
+    option("fence_ttl", "30d", "how long a fence stays after it was raised"),
+    option("fence_column", "_fence", "the qualifier of the fence"),
+    option("fence_of_column", "_fence_of", "the qualifier of the name of the fence's lock"),
+    CONNECT_TIMEOUT,
+    option("user", "$USER", "the name that the servers log"),
+    option("tls", "off", "`on`, `off`"),
+    option("tls_ca", "", "PEM file: who signs the servers' certificates"),
+    option("tls_cert", "", "PEM file: our certificate"),
+    option("tls_key", "", "PEM file: its key"),
+];
+
 pub(crate) const GATEWAY: [StoreOption; 5] = [
     FENCE,
     MIXED_FLEET,

@@ -101,6 +101,20 @@ impl StoreUri {
         Ok(StoreUri { place, options })
     }
 
+    /// Where an application's table in HBase is, and the options.
+    #[cfg(feature = "hbase")]
+    pub(crate) fn rows(self) -> Result<(crate::store::hbase::RowsPlace, Options)> {
+        match self.place {
+            Place::Hbase { masters, table } => {
+                Ok((crate::store::hbase::RowsPlace::Native { masters, table }, self.options))
+            }
+            _ => {
+                let allowed = "hbase://master:16000,master2:16000/table";
+                Err(Error::invalid("table", "of another store", allowed))
+            }
+        }
+    }
+
     /// Opens the store with the options meant for it; refuses those that are left over.
     pub(crate) fn open(self) -> Result<Arc<dyn LockStore>> {
         match self.place {

@@ -10,12 +10,12 @@
 #[cfg(feature = "aerospike")]
 mod aerospike;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
-mod doubt;
+pub(crate) mod doubt;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod finding;
 #[cfg(feature = "hbase")]
-mod hbase;
+pub(crate) mod hbase;
 mod holder;
 mod key;
 mod latch;

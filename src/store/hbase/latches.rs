@@ -20,9 +20,6 @@ use crate::error::{Error, Result, quoted};
 use crate::store::{LatchName, Level, NamePolicy};
 use crate::uri::checked_table;
 
-/// How a value begins that Java reads as the number 0.
-pub(super) const ZERO: [u8; 8] = [0; 8];
-
 const COUNTS: &[u8] = b"count_";
 
 /// The table for latches: named by the option `latches`, or else after the table for locks.

@@ -17,10 +17,12 @@
 //! * Every attempt draws a new token, so that a request that comes late is recognised as ours.
 
 mod latches;
+pub(crate) mod marks;
 mod native;
 mod record;
-mod rows;
+pub(crate) mod rows;
 mod rules;
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "gateway")]
@@ -66,6 +68,24 @@ const RENEW_PARTS: u32 = 3;
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 /// Time beyond the deadline to clean up behind an acquire that fails half-way.
 const CLEAN_UP: Duration = Duration::from_secs(2);
+
+/// Opens an application's table. Replies up to `reply_max` bytes are read.
+pub(crate) fn open_rows(
+    place: &RowsPlace,
+    options: Options,
+    reply_max: u32,
+) -> Result<Box<dyn steps::RowStore>> {
+    match place {
+        RowsPlace::Native { masters, table } => {
+            Ok(Box::new(native::ApplicationRows::new(masters, table, options, reply_max)?))
+        }
+    }
+}
+
+/// Where an application's table is reached.
+pub(crate) enum RowsPlace {
+    Native { masters: String, table: String },
+}
 
 /// For `tests/fuzz` alone: everything that reads what a server sent.
 #[cfg(fuzzing)]

@@ -52,7 +52,7 @@ pub(super) struct Cell {
 
 /// When a server answers a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Log {
+pub(crate) enum Log {
     /// When its log is as safe as the table's settings want it.
     Synced,
     /// When it is in the log's queue: a crash of the server may lose it, nothing else does. Whatever is

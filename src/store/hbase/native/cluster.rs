@@ -110,6 +110,8 @@ struct Network {
     user: String,
     security: Security,
     connect_timeout: Duration,
+    /// See [`Connection::open`].
+    reply_max: u32,
     servers: Mutex<HashMap<(Address, &'static str), Arc<Server>>>,
     meta: Mutex<Option<Region>>,
 }
@@ -158,6 +160,7 @@ impl Cluster {
         user: String,
         security: Security,
         connect_timeout: Duration,
+        reply_max: u32,
     ) -> Cluster {
         let network = Network {
             masters,
@@ -165,6 +168,7 @@ impl Cluster {
             user,
             security,
             connect_timeout,
+            reply_max,
             servers: Mutex::default(),
             meta: Mutex::default(),
         };
@@ -251,9 +255,9 @@ impl Cluster {
         let addresses: Vec<_> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
         for (tried, address) in addresses.iter().enumerate() {
             let by = share(by, addresses.len() - tried);
-            match Channel::connect(address, &server.host, &self.network.security, by)
-                .and_then(|channel| Connection::open(channel, service, &self.network.user, by))
-            {
+            match Channel::connect(address, &server.host, &self.network.security, by).and_then(|channel| {
+                Connection::open(channel, service, &self.network.user, self.network.reply_max, by)
+            }) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => {
                     last = io::Error::new(error.kind(), format!("{}:{}: {error}", server.host, server.port))
@@ -580,7 +584,7 @@ mod tests {
     use super::*;
 
     fn cluster() -> Cluster {
-        Cluster::new(Vec::new(), "t", "me".into(), None, Duration::from_secs(1))
+        Cluster::new(Vec::new(), "t", "me".into(), None, Duration::from_secs(1), 4 << 20)
     }
 
     fn region(start: &str, end: &str) -> Region {

@@ -47,8 +47,8 @@ pub(super) enum Failure {
     #[error("no answer")]
     Lost(#[source] io::Error),
     /// The server answered, with more than is read. What it did is not known.
-    #[error("a reply of {0} bytes, over the limit of 4 MiB")]
-    TooLong(u32),
+    #[error("a reply of {0} bytes, over the limit of {max} MiB", max = .1 >> 20)]
+    TooLong(u32, u32),
     /// The server answered with an exception.
     #[error("the server refused")]
     Exception(#[source] Exception),
@@ -76,6 +76,8 @@ impl Failure {
 
 pub(super) struct Connection {
     channel: Channel,
+    /// See [`frame::FRAME_BYTES_MAX`].
+    reply_max: u32,
     /// Held while a request is written, so that frames do not mix.
     sending: Mutex<()>,
     /// Touched by the receiving thread only.
@@ -142,7 +144,14 @@ struct Inbox {
 
 impl Connection {
     /// Says hello. The server answers nothing to it.
-    pub(super) fn open(channel: Channel, service: &str, user: &str, by: Deadline) -> io::Result<Connection> {
+    /// Replies over `reply_max` bytes are skipped.
+    pub(super) fn open(
+        channel: Channel,
+        service: &str,
+        user: &str,
+        reply_max: u32,
+        by: Deadline,
+    ) -> io::Result<Connection> {
         channel.send(&frame::hello(service, user), by)?;
         let calls = Calls {
             next_id: 0,
@@ -156,6 +165,7 @@ impl Connection {
         };
         Ok(Connection {
             channel,
+            reply_max,
             sending: Mutex::new(()),
             inbox: Mutex::new(Inbox::default()),
             calls: Mutex::new(calls),
@@ -218,7 +228,7 @@ impl Connection {
         let inbox = &mut *self.inbox.lock();
         inbox.skip(&self.channel, by)?;
         let prefix = inbox.fill(&self.channel, 4, by)?;
-        match frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]])? {
+        match frame::reply_length([prefix[0], prefix[1], prefix[2], prefix[3]], self.reply_max)? {
             frame::Length::Short(length) => {
                 let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);
                 inbox.take(4 + length);
@@ -239,7 +249,7 @@ impl Connection {
     fn has_received_more(&self) -> bool {
         let inbox = self.inbox.lock();
         let prefix = inbox.buffer[..inbox.filled].first_chunk().filter(|_| inbox.skip == 0);
-        match prefix.map(|prefix| frame::reply_length(*prefix)) {
+        match prefix.map(|prefix| frame::reply_length(*prefix, self.reply_max)) {
             Some(Ok(frame::Length::Short(length))) => inbox.filled >= 4 + length,
             _ => false,
         }
@@ -252,14 +262,17 @@ impl Calls {
     }
 
     /// Whose a reply is, and what it says; `None` when nobody waits for it any more.
-    fn address(&mut self, received: Received) -> io::Result<Option<(Arc<Slot>, Outcome)>> {
+    fn address(&mut self, received: Received, reply_max: u32) -> io::Result<Option<(Arc<Slot>, Outcome)>> {
         self.heard += 1;
         self.skipping = matches!(received, Received::TooLong(..));
         self.silent = matches!(received, Received::TooLong(_, SKIPPED_AT_MOST..));
         let reply = match received {
             Received::Reply(reply) => reply,
             Received::TooLong(id, length) => {
-                return Ok(self.waiting.remove(&id).map(|slot| (slot, Err(Failure::TooLong(length)))));
+                return Ok(self
+                    .waiting
+                    .remove(&id)
+                    .map(|slot| (slot, Err(Failure::TooLong(length, reply_max)))));
             }
         };
         let outcome = reply.outcome.map_err(Exception::from);
@@ -397,7 +410,7 @@ impl Ticket<'_> {
             let addressed = match self.connection.receive(by) {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(self.out_of_time()),
                 Err(error) => Err(self.connection.calls.lock().explain(error)),
-                Ok(reply) => self.connection.calls.lock().address(reply),
+                Ok(reply) => self.connection.calls.lock().address(reply, self.connection.reply_max),
             };
             match addressed {
                 Ok(Some((slot, outcome))) if Arc::ptr_eq(&slot, &self.slot) => mine = Some(outcome),
@@ -428,7 +441,7 @@ impl Drop for Ticket<'_> {
         calls.used = Moment::now();
         if calls.skipping && calls.waiting.is_empty() && calls.broken.is_none() {
             // There is nobody for whose sake the rest would be skipped.
-            let why = "a reply over the limit of 4 MiB was left unread".to_owned();
+            let why = "a reply over the limit was left unread".to_owned();
             calls.broken = Some((io::ErrorKind::ConnectionAborted, why));
             self.connection.channel.shut();
         }

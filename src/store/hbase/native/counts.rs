@@ -123,7 +123,7 @@ fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)
             }
         }
         // One latch with very many counts must not hide all that are read along with it.
-        Err(Trouble::Call(Failure::TooLong(_))) if batch.len() > 1 => {
+        Err(Trouble::Call(Failure::TooLong(..))) if batch.len() > 1 => {
             let (first, second) = batch.split_at(batch.len() / 2);
             ask(native, questions, first, share(by, 2));
             ask(native, questions, second, by);

@@ -62,6 +62,14 @@ impl Exception {
         }
     }
 
+    /// What the server says of a write that it can never make: it looks at these things before it writes.
+    /// (`HRegion.getLongValue`, `HRegion.checkForRow` and `RSRpcServices.checkCellSizeLimit`.)
+    pub(super) fn refused_input(&self) -> Option<&str> {
+        const NEVER: [&str; 2] = ["Field is not a long", "exceeds limit of"];
+        let told = NEVER.iter().any(|words| self.message.contains(words));
+        (self.class == "DoNotRetryIOException" && told).then_some(self.message.as_str())
+    }
+
     /// Only classes that are known to be thrown before a request is run count as "not applied".
     pub(super) fn reaction(&self) -> Reaction {
         match self.class.as_str() {
@@ -87,6 +95,7 @@ impl Exception {
             | "AccessDeniedException"
             | "UnknownProtocolException"
             | "NamespaceNotFoundException" => Reaction::Refused,
+            _ if self.refused_input().is_some() => Reaction::Refused,
             _ => Reaction::Unknown,
         }
     }

@@ -5,7 +5,7 @@
 
 use prost::Message;
 
-use super::messages::{BinaryComparator, Comparable, Comparator, EQUAL, Filter, NOT_EQUAL};
+use super::messages::{BinaryComparator, Comparable, Comparator, EQUAL, Filter, LESS, NOT_EQUAL};
 use super::request::COMPARATOR;
 
 const PREFIX_COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryPrefixComparator";
@@ -17,8 +17,9 @@ struct SingleColumnValueFilter {
     family: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     qualifier: Vec<u8>,
-    #[prost(int32, tag = "3")]
-    compare: i32,
+    /// Required, and LESS is 0.
+    #[prost(int32, optional, tag = "3")]
+    compare: Option<i32>,
     #[prost(message, optional, tag = "4")]
     comparator: Option<Comparator>,
     #[prost(bool, tag = "5")]
@@ -68,6 +69,21 @@ impl Test {
         Test::new((family, qualifier), EQUAL, COMPARATOR, value, false)
     }
 
+    /// Not there: no value begins otherwise than with nothing, so no cell passes.
+    pub(super) fn missing(family: &[u8], qualifier: &[u8]) -> Test {
+        Test::begins_not(family, qualifier, b"")
+    }
+
+    /// There, and sorts before `with`.
+    pub(super) fn below(family: &[u8], qualifier: &[u8], with: &[u8]) -> Test {
+        Test::new((family, qualifier), LESS, COMPARATOR, with, false)
+    }
+
+    /// There, and a value that begins otherwise.
+    pub(super) fn there_and_begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> Test {
+        Test::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, false)
+    }
+
     /// Not there, or a value that begins otherwise.
     pub(super) fn begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> Test {
         Test::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, true)
@@ -97,7 +113,7 @@ impl Test {
             &SingleColumnValueFilter {
                 family: self.family.clone(),
                 qualifier: self.qualifier.clone(),
-                compare: self.compare,
+                compare: Some(self.compare),
                 comparator: Some(Comparator {
                     name: self.comparator.into(),
                     serialized: comparator.encode_to_vec(),

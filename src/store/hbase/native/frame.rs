@@ -13,8 +13,8 @@ use prost::bytes::Buf;
 
 use super::messages::{ConnectionHeader, ExceptionResponse, RequestHeader, ResponseHeader, UserInformation};
 
-/// A larger reply is skipped and never held in memory. Ours have a few cells; descriptors of a table and
-/// a stack trace are the largest.
+/// A larger reply is skipped and never held in memory, unless an application's table asks for a higher limit.
+/// Replies about locks and latches have a few cells; descriptors of a table and a stack trace are the largest.
 pub(super) const FRAME_BYTES_MAX: u32 = 4 << 20;
 
 /// Header of a reply with a message. Of an exception's, which has the stack trace, only the beginning is read.
@@ -91,10 +91,10 @@ pub(super) fn request(call_id: u32, method: &str, timeout_ms: u32, parameter: &i
     bytes
 }
 
-/// The length of the reply that begins with these four bytes.
-pub(super) fn reply_length(prefix: [u8; 4]) -> Result<Length, Unreadable> {
+/// The length of the reply that begins with these four bytes. `max`: see [`FRAME_BYTES_MAX`].
+pub(super) fn reply_length(prefix: [u8; 4], max: u32) -> Result<Length, Unreadable> {
     match u32::from_be_bytes(prefix) {
-        length @ ..=FRAME_BYTES_MAX => Ok(Length::Short(length as usize)),
+        length if length <= max => Ok(Length::Short(length as usize)),
         // An alert of TLS 1.0 to 1.3: the answer to a client that speaks plainly.
         0x1503_0000..=0x1503_04ff => Err(Unreadable::Tls),
         length => Ok(Length::Long(length)),
@@ -206,11 +206,11 @@ mod tests {
 
     #[test]
     fn lengths_that_no_reply_has_are_refused_before_allocation() {
-        assert_eq!(reply_length([0, 0, 1, 0]), Ok(Length::Short(256)));
-        assert_eq!(reply_length([0, 0x40, 0, 0]), Ok(Length::Short(4 << 20)));
-        assert_eq!(reply_length([0, 0x40, 0, 1]), Ok(Length::Long((4 << 20) + 1)));
-        assert_eq!(reply_length([0xff; 4]), Ok(Length::Long(u32::MAX)));
-        assert_eq!(reply_length([0x15, 3, 3, 0]), Err(Unreadable::Tls));
+        assert_eq!(reply_length([0, 0, 1, 0], FRAME_BYTES_MAX), Ok(Length::Short(256)));
+        assert_eq!(reply_length([0, 0x40, 0, 0], FRAME_BYTES_MAX), Ok(Length::Short(4 << 20)));
+        assert_eq!(reply_length([0, 0x40, 0, 1], FRAME_BYTES_MAX), Ok(Length::Long((4 << 20) + 1)));
+        assert_eq!(reply_length([0xff; 4], FRAME_BYTES_MAX), Ok(Length::Long(u32::MAX)));
+        assert_eq!(reply_length([0x15, 3, 3, 0], FRAME_BYTES_MAX), Err(Unreadable::Tls));
     }
 
     /// Whether bytes that claim to be a long frame are one is known after the first few of them.
@@ -241,7 +241,9 @@ mod tests {
         assert_eq!(long_reply(all.len() as u32, &all[..64]), Err(Unreadable::Broken));
         for garbage in [&b"HTTP/1.1 400"[..], b"SSH-2.0", &[0xff; 12], &[0x7f, 0xff, 0xff, 0xff, 1, 1, 1]] {
             let prefix = garbage.first_chunk::<4>().unwrap();
-            let Ok(Length::Long(length)) = reply_length(*prefix) else { panic!("{garbage:?}") };
+            let Ok(Length::Long(length)) = reply_length(*prefix, FRAME_BYTES_MAX) else {
+                panic!("{garbage:?}")
+            };
             assert_eq!(long_reply(length, &garbage[4..]), Err(Unreadable::Broken), "{garbage:?}");
         }
     }

@@ -17,7 +17,7 @@ use crate::store::hbase::record;
 /// Reads `bytes` as a reply without its length, as each message, and as a record in a cell.
 pub(in crate::store::hbase) fn read_all(bytes: &[u8]) {
     if let Some(prefix) = bytes.first_chunk::<4>() {
-        let _ = frame::reply_length(*prefix);
+        let _ = frame::reply_length(*prefix, frame::FRAME_BYTES_MAX);
         let _ = frame::long_reply(u32::from_be_bytes(*prefix), &bytes[4..]);
     }
     if let Ok(reply) = frame::reply(bytes) {

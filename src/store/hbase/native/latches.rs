@@ -11,7 +11,7 @@
 //!   was lost is sent until it is answered. "No" is resolved by reading: our mark is there (applied), no
 //!   count is there (no latch), or neither (made in between: once more).
 //! * While only one request was sent, its mark lives as long as the latch, and long enough for us to ask
-//!   again. As soon as one is astray, marks are written to outlive any that comes late (`ASTRAY_TTL`).
+//!   again. As soon as one is astray, marks are written to outlive any that comes late (`IN_FLIGHT_TTL`).
 //! * "There is no such latch" must stay true although a request is astray and the latch may be made
 //!   again: the mark is then written by itself, which forbids the change for good.
 //! * The count is changed by an Increment without a TTL: it keeps the TTL that the latch was made with,
@@ -26,21 +26,17 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::connection::Failure;
-use super::exception::Reaction;
 use super::filter::{self, Test};
 use super::frame::FRAME_BYTES_MAX;
 use super::messages::{
     self, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionActionResult,
 };
 use super::request::{self, conditional, counted, filtering, processed};
-use super::slots::{Slot, Slots};
-use super::{Kind, Native, Trouble, counts, protocol_violation};
+use super::{Kind, Native, Trouble, counts, may_be_run, protocol_violation};
 use crate::error::{Error, Result};
 use crate::store::doubt::Pauses;
-use crate::store::hbase::latches::{
-    ZERO, count_column, count_in, is_no_table, not_found, or_not_found, row_of,
-};
+use crate::store::hbase::latches::{count_column, count_in, is_no_table, not_found, or_not_found, row_of};
+use crate::store::hbase::marks::{IN_FLIGHT_TTL, Operation, SENDING_MAX, Slot, Slots, ZERO};
 use crate::store::hbase::rows::{Content, Rows};
 use crate::store::{
     LatchName, LatchStore, Level, NewLatch, OwnerToken, Roster, Step, Stepped, check_participant,
@@ -51,19 +47,9 @@ const FAMILY: &[u8] = b"C";
 
 /// Rounds of one change; each needs someone who makes or changes the latch in between.
 const ROUNDS: usize = 16;
-/// No request is sent again later than this after the first.
-const SENDING_MAX: Duration = Duration::from_secs(3600);
-/// How long the mark of an operation lasts of which a request is astray: it may be sent again for the
-/// first half, and what is under way then arrives in the second or never. A socket gives up what it
-/// could not deliver within minutes; a server that was stopped for longer is no server any more.
-const ASTRAY_TTL: Duration = Duration::from_secs(2 * 3600);
-/// For clocks that run at different speeds.
-const SLACK: Duration = Duration::from_secs(30);
 /// Shortest time for which names are remembered, and that in TTLs of the latch.
 const NAMES_TTL_MIN: Duration = Duration::from_secs(24 * 3600);
 const NAMES_TTL: u32 = 10;
-/// Behind a mark: the operation was given up.
-const GIVEN_UP: &[u8] = b"x";
 const ID_BYTES: usize = OwnerToken::LEN;
 
 /// The latches beside the locks of a [`Native`].
@@ -130,7 +116,7 @@ impl Latches {
         let by = new.by.sooner(Deadline::after(SENDING_MAX));
         let farm = new.name.farm();
         let (count, made) = (count_column(farm), made_column(farm));
-        let operation = Operation::begin(&self.slots, farm, new.ttl, by)?;
+        let operation = begin(&self.slots, farm, new.ttl, by)?;
         // Names of an earlier making must not count for this one.
         let named = !new.roster.is_empty()
             || match self.read(get(row, &[&made]), by) {
@@ -145,7 +131,7 @@ impl Latches {
         let request = || {
             let mut puts = vec![
                 put(row, vec![(count.clone(), new.count.to_be_bytes().to_vec())], new.ttl),
-                operation.put_mark(row),
+                put_mark(&operation, row),
             ];
             if named {
                 let due = new.roster.iter().map(|name| due_column(farm, name));
@@ -156,19 +142,19 @@ impl Latches {
         };
         let (mut initialized, mut pauses) = (false, Pauses::until(by));
         for _ in 0..ROUNDS {
-            if operation.astray.get() > 0 && !pauses.rest() {
+            if operation.in_flight.get() > 0 && !pauses.rest() {
                 break;
             }
-            let doubt = match self.change("making a latch", row, by, &operation.astray, &request) {
+            let doubt = match self.change("making a latch", row, by, &operation.in_flight, &request) {
                 Ok(answer) if answer.processed == Some(true) => return Ok(true),
-                Ok(_) if operation.astray.get() == 0 => return Ok(false),
+                Ok(_) if operation.in_flight.get() == 0 => return Ok(false),
                 Ok(_) => None,
                 Err(error) if is_no_table(&error) && !initialized => {
                     self.initialize_latches(by)?;
                     initialized = true;
                     continue;
                 }
-                Err(error) if operation.astray.get() == 0 => return Err(error),
+                Err(error) if operation.in_flight.get() == 0 => return Err(error),
                 Err(error) => Some(error),
             };
             let cells = match self.read(get(row, &[&count, &operation.column]), by) {
@@ -191,23 +177,23 @@ impl Latches {
     fn count(&self, step: &Step<'_>, row: &[u8]) -> Result<Stepped> {
         let by = step.by.sooner(Deadline::after(SENDING_MAX));
         let count = count_column(step.name.farm());
-        let operation = Operation::begin(&self.slots, step.name.farm(), step.ttl, by)?;
+        let operation = begin(&self.slots, step.name.farm(), step.ttl, by)?;
         let request = || {
             let tests =
                 [Test::some(FAMILY, &count), Test::begins_not(FAMILY, &operation.column, &operation.mark)];
-            (filtering(row, &tests), vec![add(row, &count, step.add), operation.put_mark(row)])
+            (filtering(row, &tests), vec![add(row, &count, step.add), put_mark(&operation, row)])
         };
         let mut pauses = Pauses::until(by);
         for _ in 0..ROUNDS {
-            if operation.astray.get() > 0 && !pauses.rest() {
+            if operation.in_flight.get() > 0 && !pauses.rest() {
                 break;
             }
-            let doubt = match self.change("counting", row, by, &operation.astray, &request) {
+            let doubt = match self.change("counting", row, by, &operation.in_flight, &request) {
                 Ok(answer) if answer.processed == Some(true) => {
                     return Ok(Stepped::Counted(counted(&answer).ok()));
                 }
                 Ok(_) => None,
-                Err(error) if operation.astray.get() == 0 => return Err(error),
+                Err(error) if operation.in_flight.get() == 0 => return Err(error),
                 Err(error) => Some(error),
             };
             match self.look_for(&operation, step.name, row, by) {
@@ -234,8 +220,8 @@ impl Latches {
         row: &[u8],
         by: Deadline,
     ) -> Result<Found> {
-        let Operation { column, mark, astray, .. } = operation;
-        let given_up = [mark, GIVEN_UP].concat();
+        let Operation { column, mark, in_flight: astray, .. } = operation;
+        let given_up = operation.given_up();
         let in_doubt = |error| if astray.get() == 0 { error } else { doubtful(error) };
         let mut pauses = Pauses::until(by);
         for round in 0..ROUNDS {
@@ -264,7 +250,7 @@ impl Latches {
             let request = || {
                 (
                     holding(row, column, expected),
-                    vec![put(row, vec![(column.clone(), value.clone())], ASTRAY_TTL)],
+                    vec![put(row, vec![(column.clone(), value.clone())], IN_FLIGHT_TTL)],
                 )
             };
             // Of these none does harm when it comes late: the slot is not used again.
@@ -380,55 +366,6 @@ enum Found {
     NoLatch,
 }
 
-/// An operation, and the slot with its mark.
-struct Operation<'a> {
-    slots: &'a Slots,
-    slot: Option<Slot>,
-    column: Vec<u8>,
-    mark: Vec<u8>,
-    latch_ttl: Duration,
-    by: Deadline,
-    /// Its requests that may have been run, or may yet be, and were not answered.
-    astray: Cell<u32>,
-}
-
-impl Operation<'_> {
-    fn begin<'a>(slots: &'a Slots, farm: &str, latch_ttl: Duration, by: Deadline) -> Result<Operation<'a>> {
-        let mark = [ZERO.as_slice(), &draw()?].concat();
-        let slot = slots.take()?;
-        Ok(Operation {
-            slots,
-            column: slot.column(farm),
-            slot: Some(slot),
-            mark,
-            latch_ttl,
-            by,
-            astray: Cell::new(0),
-        })
-    }
-
-    fn put_mark(&self, row: &[u8]) -> MutationProto {
-        let ttl = if self.astray.get() == 0 {
-            // Not longer than the latch if that will do: a row with nothing left in it but zeros is an
-            // open latch to the Java library, one with nothing in it is an error.
-            self.latch_ttl.max(self.by.remaining() + SLACK)
-        } else {
-            ASTRAY_TTL
-        };
-        put(row, vec![(self.column.clone(), self.mark.clone())], ttl)
-    }
-}
-
-impl Drop for Operation<'_> {
-    fn drop(&mut self) {
-        if self.astray.get() == 0
-            && let Some(slot) = self.slot.take()
-        {
-            self.slots.give_back(slot);
-        }
-    }
-}
-
 /// Cells of one row.
 struct Cells(Vec<messages::Cell>);
 
@@ -467,15 +404,6 @@ impl Cells {
     }
 }
 
-/// Whether the server may have run what it was sent, or may yet.
-fn may_be_run(trouble: &Trouble) -> bool {
-    match trouble {
-        Trouble::Call(Failure::Lost(_) | Failure::TooLong(_)) => true,
-        Trouble::Call(Failure::Exception(exception)) => exception.reaction() == Reaction::Unknown,
-        Trouble::Call(Failure::NotSent(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
-    }
-}
-
 /// A larger roster could be made and never be read. Each name has a cell, and two when it has counted, which
 /// tell row, column and value.
 fn check_size(new: &NewLatch<'_>, row: &[u8]) -> Result<()> {
@@ -487,6 +415,20 @@ fn check_size(new: &NewLatch<'_>, row: &[u8]) -> Result<()> {
     }
     let allowed = "fewer or shorter ones: all of them must fit into one answer of 4 MiB when they have come";
     Err(Error::invalid("participants", new.roster.len().to_string(), allowed))
+}
+
+/// The slot's column is not shared with other farms: the marks in one column are ordered by the count that
+/// changes with each of them (see `change`), also after a server's clock was set back.
+///
+/// The mark lasts no longer than the latch if that will do: a row with nothing left in it but zeros is an open
+/// latch to the Java library, one with nothing in it is an error.
+fn begin<'a>(slots: &'a Slots, farm: &str, latch_ttl: Duration, by: Deadline) -> Result<Operation<'a>> {
+    let column = |slot: &Slot| format!("op_{}_{farm}", slot.name()).into_bytes();
+    Operation::begin(slots, column, latch_ttl, by)
+}
+
+fn put_mark(operation: &Operation<'_>, row: &[u8]) -> MutationProto {
+    put(row, vec![(operation.column.clone(), operation.mark.clone())], operation.mark_ttl())
 }
 
 fn made_column(farm: &str) -> Vec<u8> {

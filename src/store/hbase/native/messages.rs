@@ -133,6 +133,9 @@ pub(super) const INCREMENT: i32 = 1;
 /// `MutationProto.durability`: into the log's queue, not waiting for its sync.
 pub(super) const ASYNC_WAL: i32 = 2;
 pub(super) const PUT: i32 = 2;
+pub(super) const DELETE: i32 = 3;
+/// `QualifierValue.delete_type`: all versions of a column up to a timestamp.
+pub(super) const DELETE_COLUMN: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct MutationProto {
@@ -163,12 +166,16 @@ pub(super) struct QualifierValue {
     /// Present also when empty: an empty cell is a value.
     #[prost(bytes = "vec", optional, tag = "2")]
     pub(super) value: Option<Vec<u8>>,
+    /// Of a Delete: the newest version that it deletes.
+    #[prost(uint64, optional, tag = "3")]
+    pub(super) timestamp: Option<u64>,
     /// Of a Delete: which versions.
     #[prost(int32, optional, tag = "4")]
     pub(super) delete_type: Option<i32>,
 }
 
 /// `CompareType`.
+pub(super) const LESS: i32 = 0;
 pub(super) const EQUAL: i32 = 2;
 pub(super) const NOT_EQUAL: i32 = 3;
 

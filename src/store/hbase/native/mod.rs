@@ -20,7 +20,7 @@ mod latches;
 mod messages;
 mod options;
 mod request;
-mod slots;
+mod rows;
 mod table;
 
 use std::time::Duration;
@@ -28,6 +28,7 @@ use std::time::Duration;
 use self::cluster::{CLIENT_SERVICE, Cluster, Lookup, Region, share};
 use self::connection::Failure;
 use self::exception::{Exception, Reaction};
+use self::frame::FRAME_BYTES_MAX;
 use self::messages::{
     Action, Condition, EQUAL, Get, GetRequest, GetResponse, MultiRequest, MultiResponse, MutationProto,
     RegionAction, RegionActionResult,
@@ -36,10 +37,12 @@ use self::request::{changing, check, conditional, counted, in_turn, logged, proc
 use super::rows::{Cell, Column, Content, Count, Log, NO_TABLE, Rows, Swap, Take, Taken, part};
 use crate::config::Options;
 use crate::error::{Error, Result};
+use crate::store_option;
 use crate::time::{Deadline, jittered};
 use options::Setup;
 
 pub(super) use self::latches::Latches;
+pub(super) use self::rows::Rows as ApplicationRows;
 
 /// Pauses between looks at a region that is moving, a server that starts, a queue that is full.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
@@ -57,7 +60,8 @@ pub(super) fn fuzz(bytes: &[u8]) {
 pub(super) struct Native {
     place: String,
     table: String,
-    content: Content,
+    /// What the table is for; `None` where an application knows that.
+    content: Option<Content>,
     cluster: Cluster,
 }
 
@@ -126,9 +130,18 @@ impl Native {
     /// # Errors
     /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
     pub(super) fn new(masters: &str, table: &str, options: Options) -> Result<Native> {
-        let Setup { masters, place, user, security, connect_timeout } = Setup::read(masters, table, options)?;
-        let cluster = Cluster::new(masters, table, user, security, connect_timeout);
-        Ok(Native { place, table: table.to_owned(), content: Content::Locks, cluster })
+        let Setup { masters, place, user, security, connect_timeout } =
+            Setup::read(masters, table, options, &store_option::HBASE)?;
+        let cluster = Cluster::new(masters, table, user, security, connect_timeout, FRAME_BYTES_MAX);
+        Ok(Native { place, table: table.to_owned(), content: Some(Content::Locks), cluster })
+    }
+
+    /// A table of an application. See [`Native::new`].
+    fn for_rows(masters: &str, table: &str, options: Options, reply_max: u32) -> Result<Native> {
+        let Setup { masters, place, user, security, connect_timeout } =
+            Setup::read(masters, table, options, &store_option::TABLE)?;
+        let cluster = Cluster::new(masters, table, user, security, connect_timeout, reply_max);
+        Ok(Native { place, table: table.to_owned(), content: None, cluster })
     }
 
     /// Another table of the same cluster, over the same connections.
@@ -137,7 +150,7 @@ impl Native {
         Native {
             place: format!("{masters}{table}"),
             table: table.to_owned(),
-            content,
+            content: Some(content),
             cluster: self.cluster.beside(table),
         }
     }
@@ -212,7 +225,7 @@ impl Native {
             Trouble::Call(Failure::NotSent(_) | Failure::Lost(_) | Failure::Unwelcome(_)) => {
                 self.cluster.forget(region);
             }
-            Trouble::Call(Failure::TooLong(_)) | Trouble::Lookup(_) => {}
+            Trouble::Call(Failure::TooLong(..)) | Trouble::Lookup(_) => {}
         }
         false
     }
@@ -224,7 +237,7 @@ impl Native {
             Trouble::Lookup(Lookup::Call(step, Failure::Exception(exception))) if !exception.may_pass() => {
                 self.explain_exception(Kind::Read, step, exception)
             }
-            Trouble::Lookup(Lookup::Call(step, failure @ Failure::TooLong(_))) => {
+            Trouble::Lookup(Lookup::Call(step, failure @ Failure::TooLong(..))) => {
                 Error::Internal { what: format!("{store}: {step}"), source: Some(failure.into()) }
             }
             Trouble::Lookup(Lookup::Call(step, failure)) if !matches!(failure, Failure::Exception(_)) => {
@@ -238,7 +251,7 @@ impl Native {
                 Error::InDoubt { what: format!("{store}: {what}: no answer"), source: Some(failure.into()) }
             }
             // It was served: asked again it would be answered in the same way.
-            Trouble::Call(failure @ Failure::TooLong(_)) => match kind {
+            Trouble::Call(failure @ Failure::TooLong(..)) => match kind {
                 Kind::Read => {
                     Error::Internal { what: format!("{store}: {what}"), source: Some(failure.into()) }
                 }
@@ -260,9 +273,13 @@ impl Native {
             }
             "TableNotEnabledException" => return self.of_table(DISABLED),
             "NoSuchColumnFamilyException" => {
-                return self.of_table(&self.content.lacking());
+                let lacking = self.content.map_or_else(|| exception.message.clone(), Content::lacking);
+                return self.of_table(&lacking);
             }
             _ => {}
+        }
+        if let Some(told) = exception.refused_input() {
+            return Error::invalid("row", told, "counters of 8 bytes, and cells within the server's limit");
         }
         match exception.reaction() {
             Reaction::Unknown if kind != Kind::Read => {
@@ -448,11 +465,20 @@ fn may_be_sent_again(kind: Kind, trouble: &Trouble) -> bool {
     match failure {
         Failure::NotSent(_) => true,
         Failure::Lost(_) => kind != Kind::Write,
-        Failure::Unwelcome(_) | Failure::TooLong(_) => false,
+        Failure::Unwelcome(_) | Failure::TooLong(..) => false,
         Failure::Exception(exception) => match exception.reaction() {
             Reaction::Unknown => kind != Kind::Write && exception.may_pass(),
             _ => exception.may_pass(),
         },
+    }
+}
+
+/// Whether the server may have run what it was sent, or may yet.
+fn may_be_run(trouble: &Trouble) -> bool {
+    match trouble {
+        Trouble::Call(Failure::Lost(_) | Failure::TooLong(..)) => true,
+        Trouble::Call(Failure::Exception(exception)) => exception.reaction() == Reaction::Unknown,
+        Trouble::Call(Failure::NotSent(_) | Failure::Unwelcome(_)) | Trouble::Lookup(_) => false,
     }
 }
 

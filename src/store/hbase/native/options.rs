@@ -7,7 +7,7 @@ use super::cluster::Address;
 use crate::config::{Options, checked_timeout, parse_duration};
 use crate::error::{Error, Result};
 use crate::store::tls;
-use crate::store_option;
+use crate::store_option::StoreOption;
 
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
@@ -20,14 +20,20 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    pub(super) fn read(masters: &str, table: &str, mut options: Options) -> Result<Setup> {
+    /// `known`: the options that the caller's store has, for a message about one that is left over.
+    pub(super) fn read(
+        masters: &str,
+        table: &str,
+        mut options: Options,
+        known: &[StoreOption],
+    ) -> Result<Setup> {
         let connect_timeout = options
             .take("connect_timeout")
             .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
             .and_then(checked_timeout)?;
         let user = options.take("user").unwrap_or_else(login);
         let security = tls::security(&mut options)?;
-        options.finish(&store_option::HBASE)?;
+        options.finish(known)?;
         Ok(Setup {
             place: format!("hbase://{masters}/{table}"),
             masters: masters.split(',').map(address).collect::<Result<_>>()?,

@@ -10,8 +10,9 @@ use super::cluster::Region;
 use super::exception::Exception;
 use super::filter::{self, Test};
 use super::messages::{
-    ASYNC_WAL, Action, BinaryComparator, Cell, Column, ColumnValue, Comparable, Comparator, Condition, Get,
-    INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction, RegionActionResult,
+    ASYNC_WAL, Action, BinaryComparator, Cell, Column, ColumnValue, Comparable, Comparator, Condition,
+    DELETE, DELETE_COLUMN, Get, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
+    RegionActionResult,
 };
 use super::{Trouble, protocol_violation};
 use crate::store::hbase::rows::Log;
@@ -37,6 +38,38 @@ pub(super) fn put(
     mutation(PUT, row, family, cells, ttl)
 }
 
+/// The same for several families.
+pub(super) fn puts(
+    row: &[u8],
+    families: impl IntoIterator<Item = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>)>,
+    ttl: Option<Duration>,
+) -> MutationProto {
+    let mut put = mutation(PUT, row, b"", [], ttl);
+    put.column_value = families.into_iter().map(|(family, cells)| column_value(&family, cells)).collect();
+    put
+}
+
+/// Deletes the versions of these columns that are no younger than a timestamp. It must be that of a cell that was
+/// read: a Delete hides all that is put with its timestamp or an older one, also what is put later.
+pub(super) fn delete(
+    row: &[u8],
+    families: impl IntoIterator<Item = (Vec<u8>, Vec<(Vec<u8>, u64)>)>,
+) -> MutationProto {
+    let column = |(qualifier, written_ms)| QualifierValue {
+        qualifier,
+        value: None,
+        timestamp: Some(written_ms),
+        delete_type: Some(DELETE_COLUMN),
+    };
+    let mut delete = mutation(DELETE, row, b"", [], None);
+    let families = families.into_iter().map(|(family, qualifiers)| ColumnValue {
+        family,
+        qualifier_value: qualifiers.into_iter().map(column).collect(),
+    });
+    delete.column_value = families.collect();
+    delete
+}
+
 /// Adds to an 8-byte counter. Without a TTL a cell keeps the one that it has, counted from now.
 pub(super) fn increment(
     row: &[u8],
@@ -55,24 +88,21 @@ fn mutation(
     cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
     ttl: Option<Duration>,
 ) -> MutationProto {
-    let cells = cells.into_iter().map(|(qualifier, value)| QualifierValue {
-        qualifier,
-        value: Some(value),
-        ..QualifierValue::default()
-    });
+    let ttl_ms = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX));
+    let lives = |ms: i64| NameBytesPair { name: TTL.into(), value: ms.to_be_bytes().to_vec() };
     MutationProto {
         row: row.to_vec(),
         kind: Some(kind),
-        column_value: vec![ColumnValue { family: family.to_vec(), qualifier_value: cells.collect() }],
-        attribute: ttl.map(lives).into_iter().collect(),
+        column_value: vec![column_value(family, cells)],
+        attribute: ttl_ms.map(lives).into_iter().collect(),
         durability: None,
     }
 }
 
-/// The attribute that gives the cells of a mutation a TTL.
-pub(super) fn lives(ttl: Duration) -> NameBytesPair {
-    let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-    NameBytesPair { name: TTL.into(), value: ttl_ms.to_be_bytes().to_vec() }
+fn column_value(family: &[u8], cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> ColumnValue {
+    let cell =
+        |(qualifier, value)| QualifierValue { qualifier, value: Some(value), ..QualifierValue::default() };
+    ColumnValue { family: family.to_vec(), qualifier_value: cells.into_iter().map(cell).collect() }
 }
 
 /// `Log::Synced` leaves it to the table's settings.

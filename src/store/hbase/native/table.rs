@@ -3,18 +3,18 @@
 
 use std::time::Duration;
 
-use super::cluster::{Address, Lookup, MASTER_SERVICE};
+use super::cluster::{Address, CLIENT_SERVICE, Lookup, MASTER_SERVICE};
 use super::connection::Failure;
 use super::exception::{Exception, Reaction};
 use super::messages::{
     BytesBytesPair, ColumnFamilySchema, CreateTableRequest, CreateTableResponse, ForeignException,
     GetClusterStatusRequest, GetClusterStatusResponse, GetProcedureResultRequest, GetProcedureResultResponse,
-    GetTableDescriptorsRequest, GetTableDescriptorsResponse, HBASE_VERSION, PROCEDURE_NOT_FOUND,
-    PROCEDURE_RUNNING, TableName, TableSchema,
+    GetRequest, GetResponse, GetTableDescriptorsRequest, GetTableDescriptorsResponse, HBASE_VERSION,
+    PROCEDURE_NOT_FOUND, PROCEDURE_RUNNING, TableName, TableSchema,
 };
-use super::{Native, Rows, Trouble};
+use super::{Native, Trouble, request};
 use crate::error::{Error, Result};
-use crate::store::hbase::rows::Column;
+use crate::store::hbase::rows::Content;
 use crate::time::{Deadline, jittered};
 
 const POLL: Duration = Duration::from_millis(100);
@@ -25,8 +25,60 @@ const ATTRIBUTES: [(&str, &str); 2] = [("VERSIONS", "1"), ("COMPRESSION", "GZ")]
 /// The TTL of a family that has none. A cell lives for the shorter of its own and its family's.
 const FOREVER_S: &[u8] = b"2147483647";
 
+/// A table to be made.
+struct Wanted {
+    families: Vec<ColumnFamilySchema>,
+    split_keys: Vec<Vec<u8>>,
+}
+
 impl Native {
+    /// The table for locks or latches, made as the Java library makes it.
     pub(super) fn create_table(&self, family: &'static str, by: Deadline) -> Result<()> {
+        let wanted = || Wanted {
+            families: vec![described_family(family, &ATTRIBUTES)],
+            // One key for each first byte, 00 included, as the Java library has them: 257 regions, the first
+            // of them always empty.
+            split_keys: (0..=255u8).map(|byte| vec![byte]).collect(),
+        };
+        let check = |schema: &TableSchema| self.check_schema(family, schema);
+        let rows = [&b"\x00"[..], b"\x80", b"\xff\xff"];
+        self.make_table(wanted, check, &rows, family.as_bytes(), by)
+    }
+
+    /// A table of an application.
+    pub(super) fn create_rows_table(
+        &self,
+        families: &[(String, u32)],
+        splits: &[Vec<u8>],
+        by: Deadline,
+    ) -> Result<()> {
+        let wanted = || Wanted {
+            families: families
+                .iter()
+                .map(|(name, versions)| described_family(name, &[("VERSIONS", &versions.to_string())]))
+                .collect(),
+            split_keys: splits.to_vec(),
+        };
+        let check = |schema: &TableSchema| {
+            let has = |name: &str| schema.column_families.iter().any(|found| found.name == name.as_bytes());
+            match families.iter().find(|(name, _)| !has(name)) {
+                Some((name, _)) => Err(self.of_table(&format!("exists and has no family {name}"))),
+                None => Ok(()),
+            }
+        };
+        let Some((family, _)) = families.first() else { return Ok(()) };
+        let rows: Vec<_> = [&b"\x00"[..]].into_iter().chain(splits.iter().map(Vec::as_slice)).collect();
+        self.make_table(wanted, check, &rows, family.as_bytes(), by)
+    }
+
+    fn make_table(
+        &self,
+        wanted: impl Fn() -> Wanted,
+        check: impl Fn(&TableSchema) -> Result<()>,
+        rows: &[&[u8]],
+        family: &[u8],
+        by: Deadline,
+    ) -> Result<()> {
         let failed = |trouble: Trouble| match self.explain(super::Kind::Read, "creating the table", trouble) {
             error @ (Error::Connection { .. } | Error::TableCreation { .. }) => error,
             error => Error::TableCreation {
@@ -36,24 +88,28 @@ impl Native {
             },
         };
         match self.described(by).map_err(failed)? {
-            Some(schema) => self.check_schema(family, &schema)?,
+            Some(schema) => check(&schema)?,
             None => {
-                self.ask_for_table(family, by).map_err(failed)?;
+                self.ask_for_table(wanted(), by).map_err(failed)?;
                 if let Some(schema) = self.described(by).map_err(failed)? {
-                    self.check_schema(family, &schema)?;
+                    check(&schema)?;
                 }
             }
         }
         // The procedure of another creator may be under way: rows that can be read decide.
-        for row in [&b"\x00"[..], b"\x80", b"\xff\xff"] {
-            self.wait_for_row(row, family, by)?;
-        }
-        Ok(())
+        rows.iter().try_for_each(|row| self.wait_for_row(row, family, by))
     }
 
-    fn wait_for_row(&self, row: &[u8], family: &'static str, by: Deadline) -> Result<()> {
+    fn wait_for_row(&self, row: &[u8], family: &[u8], by: Deadline) -> Result<()> {
         loop {
-            match self.get(row, Column { family, qualifier: "L" }, by) {
+            let probe = self.on_region(super::Kind::Read, "Get", row, by, |region, by| {
+                let request =
+                    GetRequest { region: region.specifier(), get: Some(request::get(row, family, &[b"L"])) };
+                let answer: Result<GetResponse, _> =
+                    self.cluster.call(&region.server, CLIENT_SERVICE, "Get", &request, by);
+                answer.map_err(Trouble::Call)
+            });
+            match probe {
                 Ok(_) => return Ok(()),
                 Err(Error::TableCreation { .. }) if by.remaining() > POLL => {
                     std::thread::sleep(jittered(POLL))
@@ -70,26 +126,16 @@ impl Native {
     }
 
     /// Asks the master, and waits for its procedure. Another creator who was faster is as good.
-    fn ask_for_table(&self, family: &str, by: Deadline) -> Result<(), Trouble> {
-        let attribute =
-            |(key, value): (&str, &str)| BytesBytesPair { first: key.into(), second: value.into() };
-        let schema = TableSchema {
-            table_name: Some(self.table_name()),
-            column_families: vec![ColumnFamilySchema {
-                name: family.into(),
-                attributes: ATTRIBUTES.into_iter().map(attribute).collect(),
-            }],
-        };
-        // One key for each first byte, 00 included, as the Java library has them: 257 regions, the first
-        // of them always empty.
-        let split_keys = (0..=255u8).map(|byte| vec![byte]).collect();
+    fn ask_for_table(&self, wanted: Wanted, by: Deadline) -> Result<(), Trouble> {
+        let Wanted { families, split_keys } = wanted;
+        let schema = TableSchema { table_name: Some(self.table_name()), column_families: families };
         let request = CreateTableRequest { table_schema: Some(schema), split_keys };
         let created: Result<CreateTableResponse, Trouble> = self.on_master("CreateTable", by, &request);
         let proc_id = match created {
             Ok(response) => response.proc_id.unwrap_or_default(),
             Err(trouble) if is_exception(&trouble, "TableExistsException") => return Ok(()),
             // Whether the master goes on with it is seen by looking for the table.
-            Err(Trouble::Call(Failure::Lost(_) | Failure::TooLong(_))) => {
+            Err(Trouble::Call(Failure::Lost(_) | Failure::TooLong(..))) => {
                 return self.wait_for_description(by);
             }
             Err(trouble) => return Err(trouble),
@@ -184,7 +230,10 @@ impl Native {
     fn oddities(&self, family: &str, schema: &TableSchema) -> Result<Vec<String>> {
         let mut odd = Vec::new();
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
-            return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
+            return Err(self.of_table(&format!(
+                "exists and {}",
+                self.content.map_or_else(String::new, Content::lacking)
+            )));
         };
         for (key, expected) in ATTRIBUTES {
             let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());
@@ -205,6 +254,13 @@ impl Native {
     }
 }
 
+/// A family with these attributes. HBase's defaults do for the rest.
+fn described_family(name: &str, attributes: &[(&str, &str)]) -> ColumnFamilySchema {
+    let attribute =
+        |(key, value): &(&str, &str)| BytesBytesPair { first: (*key).into(), second: (*value).into() };
+    ColumnFamilySchema { name: name.into(), attributes: attributes.iter().map(attribute).collect() }
+}
+
 /// A master that starts, or was replaced a moment ago.
 fn waits_for_master(trouble: &Trouble) -> bool {
     match trouble {
@@ -213,7 +269,7 @@ fn waits_for_master(trouble: &Trouble) -> bool {
         }
         // The last that was heard of may be the one that is gone.
         Trouble::Call(Failure::NotSent(_)) | Trouble::Lookup(Lookup::NotServed) => true,
-        Trouble::Call(Failure::Lost(_) | Failure::TooLong(_) | Failure::Unwelcome(_))
+        Trouble::Call(Failure::Lost(_) | Failure::TooLong(..) | Failure::Unwelcome(_))
         | Trouble::Lookup(_) => false,
     }
 }

@@ -1,0 +1,95 @@
+//! Many rows in few requests: of each request's rows at most 64 lie in one region.
+
+use super::cells::{Cells, RowCells, Select, check_key};
+use super::row::Creation;
+use super::table::Table;
+use crate::error::{Error, Result};
+use crate::store::hbase::steps::{Answer, Guard, Repeat, Rule, Step};
+
+/// Each answers in the order of its rows, with an outcome for each row: one that fails stops no other. Rows are
+/// independent: a batch is not one atomic step. For marks and fences, use [`Row`](super::Row).
+///
+/// # Errors
+/// The outer error is that of input that is not allowed (INVALID_ARGUMENT, before any I/O) and FORKED. The inner
+/// ones are those of [`Row`](super::Row).
+impl Table {
+    /// Reads these rows; `None` where there is nothing of a row.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        select: &Select,
+    ) -> Result<Vec<Result<Option<RowCells>>>> {
+        self.inner.usable()?;
+        select.check()?;
+        let mut rows = Vec::with_capacity(keys.len());
+        for key in keys {
+            check_key(key.as_ref())?;
+            rows.push((key.as_ref(), Step::Read(select.which())));
+        }
+        let answers = self.run_many("reading", Repeat::Read, &rows);
+        let theirs = |answer: Answer| {
+            let cells = answer.cells.into_iter().filter(|cell| !self.inner.is_own(&cell.place));
+            let cells = RowCells::new(cells.collect());
+            if cells.is_empty() { None } else { Some(cells) }
+        };
+        Ok(answers.into_iter().map(|answer| answer.map(theirs)).collect())
+    }
+
+    /// Writes these rows, whether they are there or not.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn put_many<K: AsRef<[u8]>>(&self, rows: &[(K, Cells)]) -> Result<Vec<Result<()>>> {
+        self.check_many(rows)?;
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(key, cells)| (key.as_ref(), Step::Change(Guard::Always, cells.writes())))
+            .collect();
+        Ok(self
+            .run_many("writing", Repeat::Never, &rows)
+            .into_iter()
+            .map(|answer| answer.map(drop))
+            .collect())
+    }
+
+    /// Makes those of these rows that are not there. See [`Row::create`](super::Row::create); what is put in the
+    /// millisecond of a Delete is not read back here.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn create_many<K: AsRef<[u8]>>(&self, rows: &[(K, Cells)]) -> Result<Vec<Result<Creation>>> {
+        self.check_many(rows)?;
+        let anchors = rows.iter().map(|(_, cells)| self.inner.anchor_among(cells));
+        let anchors = anchors.collect::<Result<Vec<_>>>()?;
+        let steps = rows.iter().zip(&anchors).map(|((key, cells), anchor)| {
+            let guard = Guard::One((&anchor.0, Rule::MissingOrEmpty));
+            (key.as_ref(), Step::Change(guard, cells.writes()))
+        });
+        let steps: Vec<_> = steps.collect();
+        let told = |answer: Answer| if answer.made { Creation::Created } else { Creation::AlreadyExists };
+        let answers = self.run_many("creating", Repeat::Never, &steps);
+        Ok(answers.into_iter().map(|answer| answer.map(told)).collect())
+    }
+
+    fn run_many(&self, what: &str, repeat: Repeat<'_>, rows: &[(&[u8], Step<'_>)]) -> Vec<Result<Answer>> {
+        self.inner.store.run_many(what, repeat, rows, self.inner.deadline())
+    }
+
+    fn check_many<K: AsRef<[u8]>>(&self, rows: &[(K, Cells)]) -> Result<()> {
+        self.inner.usable()?;
+        let mut seen = std::collections::HashSet::new();
+        for (key, cells) in rows {
+            check_key(key.as_ref())?;
+            cells.check(self.inner.max_value)?;
+            self.inner.check_not_own(cells.columns())?;
+            if !seen.insert(key.as_ref()) {
+                let key = key.as_ref().escape_ascii().to_string();
+                return Err(Error::invalid("row key", key, "each row once: rows of a batch have no order"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! The fence that a row's changes carry: written into the row before them, and refused there once it is stale.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::row::Row;
+use super::table::FenceColumns;
+use crate::error::{Error, Result, quoted};
+use crate::store::Fence;
+use crate::store::doubt::Pauses;
+use crate::store::hbase::rows::Log;
+use crate::store::hbase::steps::{Answer, Guard, Place, Repeat, Request, Rule, Step, Test, Which, Write};
+use crate::time::Deadline;
+
+/// Rounds of one raising; each needs another holder in between.
+const ROUNDS: usize = 16;
+
+/// The fence of a lease, as rows have it.
+pub(super) struct RowFence {
+    number: Fence,
+    /// Big-endian: the server compares byte by byte.
+    bytes: [u8; 8],
+    /// The lock's name as stored: numbers of different locks must not be compared.
+    lock: String,
+    /// Whether the row was seen to have it.
+    pub(super) raised: AtomicBool,
+}
+
+/// How the fence in a row stands to ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It is ours.
+    Raised,
+    /// It is lower, or there is none.
+    Lower,
+}
+
+impl RowFence {
+    pub(super) fn new(number: Fence, lock: &str) -> RowFence {
+        let (bytes, lock) = (number.0.to_be_bytes(), lock.to_owned());
+        RowFence { number, bytes, lock, raised: AtomicBool::new(false) }
+    }
+
+    /// Puts our fence where there is none, or a lower one of the same lock.
+    pub(super) fn raising<'a>(&'a self, columns: &'a FenceColumns, ttl: Duration) -> [Step<'a>; 2] {
+        let FenceColumns { fence, lock } = columns;
+        let put = || {
+            let cells = vec![(fence, self.bytes.as_slice()), (lock, self.lock.as_bytes())];
+            vec![Write::Put { cells, ttl: Some(ttl), log: Log::Synced }]
+        };
+        let below = vec![(fence, Rule::Below(&self.bytes)), (lock, Rule::Is(self.lock.as_bytes()))];
+        [
+            Step::Change(Guard::One((fence, Rule::MissingOrEmpty)), put()),
+            Step::Change(Guard::All(below), put()),
+        ]
+    }
+
+    /// The fence in the row is ours.
+    pub(super) fn stands<'a>(&'a self, columns: &'a FenceColumns) -> [Test<'a>; 2] {
+        let FenceColumns { fence, lock } = columns;
+        [(fence, Rule::Is(&self.bytes)), (lock, Rule::Is(self.lock.as_bytes()))]
+    }
+
+    /// # Errors
+    /// STALE_FENCE; INVALID_ARGUMENT where the row's fence is another lock's.
+    pub(super) fn standing(&self, columns: &FenceColumns, look: &Answer, row: &Row) -> Result<Standing> {
+        let Some((stored, lock)) = stored(columns, look, row)? else { return Ok(Standing::Lower) };
+        if lock != self.lock.as_bytes() {
+            let lock = quoted(&String::from_utf8_lossy(&lock));
+            let allowed = format!("row \"{}\" is fenced by lock {lock}: see fence_column", row.shown());
+            return Err(Error::invalid("lock", &self.lock, allowed));
+        }
+        match stored.cmp(&self.number) {
+            std::cmp::Ordering::Less => Ok(Standing::Lower),
+            std::cmp::Ordering::Equal => Ok(Standing::Raised),
+            std::cmp::Ordering::Greater => {
+                Err(Error::StaleFence { place: row.described(), fence: self.number, stored })
+            }
+        }
+    }
+
+    pub(super) fn raise(&self, columns: &FenceColumns, row: &Row, by: Deadline) -> Result<()> {
+        let table = &*row.table.inner;
+        let mut pauses = Pauses::until(by);
+        for _ in 0..ROUNDS {
+            let steps = || {
+                let look = Step::Read(which(columns));
+                self.raising(columns, table.fence_ttl).into_iter().chain([look]).collect()
+            };
+            // Raised twice it is as high as raised once.
+            let unanswered = std::cell::Cell::new(0);
+            let request = Request {
+                what: "raising a fence",
+                row: &row.key,
+                repeat: Repeat::Until(&unanswered),
+                steps: &steps,
+            };
+            let look = table.store.run(&request, by)?.pop().unwrap_or_default();
+            if self.standing(columns, &look, row)? == Standing::Raised {
+                self.raised.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+            if !pauses.rest() {
+                break;
+            }
+        }
+        Err(Error::RetriesExhausted {
+            store: table.store.describe().to_owned(),
+            what: "the fence changed at each try".into(),
+            source: None,
+        })
+    }
+}
+
+fn which(columns: &FenceColumns) -> Which<'_> {
+    Which { columns: vec![&columns.fence, &columns.lock], families: Vec::new(), versions: 1 }
+}
+
+/// The fence that a row has, and its lock.
+pub(super) fn stored(columns: &FenceColumns, look: &Answer, row: &Row) -> Result<Option<(Fence, Vec<u8>)>> {
+    let number = |place: &Place| look.value(place).filter(|value| !value.is_empty());
+    let Some(value) = number(&columns.fence) else { return Ok(None) };
+    let Ok(bytes) = value.try_into() else {
+        let what = format!("column {} of row \"{}\" holds no fence", columns.fence, row.shown());
+        return Err(Error::Internal { what, source: None });
+    };
+    let lock = look.value(&columns.lock).unwrap_or_default().to_vec();
+    Ok(Some((Fence(u64::from_be_bytes(bytes)), lock)))
+}
+
+/// What [`Row::fence`] reads.
+pub(super) fn read(row: &Row, columns: &FenceColumns, by: Deadline) -> Result<Option<(Fence, Vec<u8>)>> {
+    let steps = || vec![Step::Read(which(columns))];
+    let request = Request { what: "reading a fence", row: &row.key, repeat: Repeat::Read, steps: &steps };
+    let look = row.table.inner.store.run(&request, by)?.pop().unwrap_or_default();
+    stored(columns, &look, row)
+}

@@ -1,0 +1,318 @@
+//! One row: made, read, changed, deleted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::cells::{Cells, Column, RowCells, Select, check_key};
+use super::change::{Change, HIDDEN_PAUSE, Outcome};
+use super::fence::{self, RowFence};
+use super::table::Table;
+use crate::error::{Error, Result};
+use crate::store::Fence;
+use crate::store::hbase::steps::{Place, Repeat, Request, Rule, Step, Test, Which, Write};
+
+/// A row of a table: a key and how its changes are made. Making one does no I/O. May be used from many threads at
+/// once.
+///
+/// # Errors of every call
+/// * INVALID_ARGUMENT, before any I/O: a key, column, value or TTL that is not allowed.
+/// * TABLE_CREATION_ERROR: no such table, it is disabled, or it lacks the family.
+/// * CONNECTION_ERROR, RETRIES_EXHAUSTED, INTERNAL_ERROR, FORKED: it did not happen and will not.
+/// * IN_DOUBT: it may have happened, or may yet happen. Rows from [`exactly_once`](Row::exactly_once) answer so
+///   only when the whole `timeout` was not enough to find out.
+/// * STALE_FENCE, of rows from [`Lease::row`](crate::Lease::row): a later holder of the lock was here.
+#[derive(Clone)]
+pub struct Row {
+    pub(super) table: Table,
+    pub(super) key: Vec<u8>,
+    pub(super) once: bool,
+    pub(super) fence: Option<Arc<RowFence>>,
+}
+
+/// Answer of [`Row::create`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Creation {
+    /// The row was not there, and this call made it.
+    Created,
+    /// The row is there. Nothing was written.
+    AlreadyExists,
+}
+
+/// Answer of [`Row::update`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// The row was there, and has the cells now.
+    Updated,
+    /// There is no such row. Nothing was written.
+    NotFound,
+}
+
+impl Row {
+    pub(super) fn new(table: Table, key: Vec<u8>) -> Row {
+        Row { table, key, once: false, fence: None }
+    }
+
+    /// A row whose every change carries the fence of a lease.
+    pub(crate) fn fenced(table: &Table, key: &[u8], fence: Fence, lock: &str) -> Result<Row> {
+        if table.inner.fences.is_none() {
+            let allowed = "a column family for the fences of rows, such as ?family=d in the table's URI";
+            return Err(Error::invalid("family", "", allowed));
+        }
+        check_key(key)?;
+        let fence = Some(Arc::new(RowFence::new(fence, lock)));
+        Ok(Row { fence, ..Row::new(table.clone(), key.to_vec()) })
+    }
+
+    /// The same row, whose changes are made exactly once: each writes a mark in the same atomic step, and a change
+    /// whose reply was lost is sent again until it is answered, for the table's `timeout`.
+    ///
+    /// A mark is a cell of some 100 bytes in the row, in a column that begins with `\0dlm_op_`. It goes after a
+    /// minute (two hours where a request is lost for good). A row has as many as this process had threads at work
+    /// on rows at once.
+    pub fn exactly_once(&self) -> Row {
+        Row { once: true, ..self.clone() }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Makes the row unless it is there: of all who try at once, one is told that it was created.
+    ///
+    /// A row is there when its anchor has a value that is not empty. The anchor is the column that the table's
+    /// option `anchor` names, or else the first of `cells`. It must be among them, and its value not empty.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`].
+    pub fn create(&self, cells: &Cells) -> Result<Creation> {
+        self.check(cells)?;
+        let anchor = self.table.inner.anchor_among(cells)?;
+        let tests = vec![(&anchor.0, Rule::MissingOrEmpty)];
+        match self.change("creating the row", tests, cells.writes())? {
+            Outcome::Made(_) => Ok(Creation::Created),
+            Outcome::Refused(_) => Ok(Creation::AlreadyExists),
+        }
+    }
+
+    /// Writes the cells if the row is there. See [`create`](Row::create) for what that means; without the option
+    /// `anchor`, the first of `cells` must be a column that the row has.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`].
+    pub fn update(&self, cells: &Cells) -> Result<Update> {
+        self.check(cells)?;
+        let anchor = self.table.inner.anchor.clone().or_else(|| cells.columns().next().cloned());
+        let anchor = anchor.ok_or_else(|| Error::invalid("cells", "", "one cell at least"))?;
+        match self.change("updating the row", vec![(&anchor.0, Rule::NotEmpty)], cells.writes())? {
+            Outcome::Made(_) => Ok(Update::Updated),
+            Outcome::Refused(_) => Ok(Update::NotFound),
+        }
+    }
+
+    /// Writes the cells, whether the row is there or not.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`].
+    pub fn put(&self, cells: &Cells) -> Result<()> {
+        self.check(cells)?;
+        self.change("writing the row", Vec::new(), cells.writes()).map(drop)
+    }
+
+    /// Reads the whole row, but for the library's own columns; `None` where there is nothing else.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`]; never IN_DOUBT.
+    pub fn get(&self) -> Result<Option<RowCells>> {
+        self.get_only(&Select::all())
+    }
+
+    /// Reads some of the row; `None` where there is nothing of it.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`]; never IN_DOUBT. INTERNAL_ERROR where the answer is longer than sixteen of
+    /// the largest values allowed.
+    pub fn get_only(&self, select: &Select) -> Result<Option<RowCells>> {
+        self.check_key()?;
+        select.check()?;
+        let cells = self.read(&select.which())?;
+        Ok(if cells.is_empty() { None } else { Some(cells) })
+    }
+
+    /// Writes `new` into a column if it holds `expected`; whether it did. `None` is the absence of the cell, which
+    /// is not the same as an empty value: with `new` as `None`, the cell is deleted, see [`delete_if`](Row::delete_if).
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`].
+    pub fn compare_and_set(
+        &self,
+        column: impl Into<Column>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<bool> {
+        let column = column.into();
+        self.check_key()?;
+        column.check()?;
+        let Some(new) = new else { return self.delete_cell_if(&column, expected) };
+        let cells = Cells::new().put(&column, new);
+        self.check(&cells)?;
+        let (test, writes) = ((&column.0, expected.map_or(Rule::Missing, Rule::Is)), cells.writes());
+        Ok(matches!(self.change("comparing and setting a column", vec![test], writes)?, Outcome::Made(_)))
+    }
+
+    /// Adds to an 8-byte counter, which begins at 0, and answers the sum. It wraps around at the ends of `i64`. A
+    /// cell with a TTL keeps it, counted from now.
+    ///
+    /// `None` only from rows of [`exactly_once`](Row::exactly_once): it was added once, and the reply with the sum
+    /// was lost.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`]. INVALID_ARGUMENT where the cell is not 8 bytes long.
+    pub fn increment(&self, column: impl Into<Column>, by: i64) -> Result<Option<i64>> {
+        let column = column.into();
+        self.check_key()?;
+        column.check()?;
+        match self.change("adding to a counter", Vec::new(), vec![Write::Add(&column.0, by)])? {
+            Outcome::Made(answer) => Ok(answer.and_then(|answer| answer.number(&column.0))),
+            Outcome::Refused(_) => {
+                Err(Error::Internal { what: "an addition was refused".into(), source: None })
+            }
+        }
+    }
+
+    /// Deletes all cells of the row that it finds, if `column` holds `expected`; whether it did. Cells that others
+    /// write meanwhile stay, and so do the library's own. Takes two milliseconds more than its two requests, so that
+    /// nothing that is put later can carry a timestamp that the Delete hides.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`].
+    pub fn delete_if(&self, column: impl Into<Column>, expected: &[u8]) -> Result<bool> {
+        let column = column.into();
+        self.check_key()?;
+        column.check()?;
+        let found = self.read(&Which::default())?;
+        if found.value(&column) != Some(expected) {
+            return Ok(false);
+        }
+        self.delete(&column, expected, found.stamps())
+    }
+
+    fn delete_cell_if(&self, column: &Column, expected: Option<&[u8]>) -> Result<bool> {
+        let found = self.read(&Which { columns: vec![&column.0], families: Vec::new(), versions: 1 })?;
+        match expected {
+            None => Ok(found.is_empty()),
+            Some(expected) if found.value(column) == Some(expected) => {
+                self.delete(column, expected, found.stamps())
+            }
+            Some(_) => Ok(false),
+        }
+    }
+
+    /// Deletes cells that were read if `column` holds `expected` still.
+    fn delete(&self, column: &Column, expected: &[u8], cells: Vec<(&Place, u64)>) -> Result<bool> {
+        std::thread::sleep(HIDDEN_PAUSE);
+        let test = (&column.0, Rule::Is(expected));
+        let outcome = self.change("deleting", vec![test], vec![Write::Delete(cells)])?;
+        Ok(matches!(outcome, Outcome::Made(_)))
+    }
+
+    /// Writes the lease's fence into the row without changing anything else. From then on earlier holders are
+    /// refused. Every change of a fenced row does that as well; call this where the first change comes late.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`]; never IN_DOUBT with effect: a fence that is raised twice is as high.
+    /// INVALID_ARGUMENT for a row that is not from [`Lease::row`](crate::Lease::row).
+    pub fn raise_fence(&self) -> Result<()> {
+        self.check_key()?;
+        let (Some(fence), Some(columns)) = (&self.fence, &self.table.inner.fences) else {
+            return Err(Error::invalid("row", self.shown(), "a row from Lease::row, which has a fence"));
+        };
+        fence.raise(columns, self, self.table.inner.deadline()).map_err(|error| self.about(error))
+    }
+
+    /// The highest fence that was in the row, and the stored name of its lock; `None` where there is none. The
+    /// table needs its option `family`.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`]; never IN_DOUBT.
+    pub fn fence(&self) -> Result<Option<(Fence, String)>> {
+        self.check_key()?;
+        let Some(columns) = &self.table.inner.fences else {
+            return Err(Error::invalid(
+                "family",
+                "",
+                "the family of the fences, such as ?family=d in the table's URI",
+            ));
+        };
+        let found =
+            fence::read(self, columns, self.table.inner.deadline()).map_err(|error| self.about(error))?;
+        Ok(found.map(|(fence, lock)| (fence, String::from_utf8_lossy(&lock).into_owned())))
+    }
+
+    pub(super) fn change<'a>(
+        &'a self,
+        what: &'static str,
+        tests: Vec<Test<'a>>,
+        writes: Vec<Write<'a>>,
+    ) -> Result<Outcome> {
+        let by = self.table.inner.deadline();
+        Change { row: self, what, tests, writes, by }.run().map_err(|error| self.about(error))
+    }
+
+    /// Cells of applications; none where there is no row.
+    pub(super) fn read(&self, which: &Which<'_>) -> Result<RowCells> {
+        let steps = || vec![Step::Read(which.clone())];
+        let request =
+            Request { what: "reading the row", row: &self.key, repeat: Repeat::Read, steps: &steps };
+        let answers = self.table.inner.store.run(&request, self.table.inner.deadline());
+        let answer = answers.map_err(|error| self.about(error))?.pop().unwrap_or_default();
+        let theirs = |place: &Place| !self.table.inner.is_own(place);
+        Ok(RowCells::new(answer.cells.into_iter().filter(|cell| theirs(&cell.place)).collect()))
+    }
+
+    pub(super) fn check_key(&self) -> Result<()> {
+        self.table.inner.usable()?;
+        check_key(&self.key)
+    }
+
+    fn check(&self, cells: &Cells) -> Result<()> {
+        self.check_key()?;
+        cells.check(self.table.inner.max_value)?;
+        self.table.inner.check_not_own(cells.columns())
+    }
+
+    /// The key for people.
+    pub(super) fn shown(&self) -> String {
+        const SHOWN_BYTES: usize = 80;
+        let shown = self.key[..self.key.len().min(SHOWN_BYTES)].escape_ascii();
+        if self.key.len() > SHOWN_BYTES { format!("{shown}...") } else { shown.to_string() }
+    }
+
+    pub(super) fn described(&self) -> String {
+        format!("{}, row \"{}\",", self.table.inner.store.describe(), self.shown())
+    }
+
+    fn about(&self, error: Error) -> Error {
+        match error {
+            // They name the row themselves, or the caller's input.
+            Error::StaleFence { .. } | Error::InvalidArgument { .. } => error,
+            error => error.while_(format!("row \"{}\"", self.shown())),
+        }
+    }
+}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Row")
+            .field("table", &self.table)
+            .field("key", &self.shown())
+            .field("exactly_once", &self.once)
+            .field("fenced", &self.fence.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,246 @@
+//! A table of an application: opened, made where missing, asked for its rows.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cells::{Cells, Column, check_family};
+use super::row::Row;
+use crate::config::{DEFAULT_TIMEOUT, checked_timeout, parse_duration};
+use crate::error::{Error, Result};
+use crate::ffi::process_mark;
+use crate::store::hbase::marks::Slots;
+use crate::store::hbase::open_rows;
+use crate::store::hbase::steps::{Place, RowStore};
+use crate::time::Deadline;
+use crate::uri::StoreUri;
+
+/// The most that HBase takes unless told otherwise (`hbase.client.keyvalue.maxsize`).
+const VALUE_BYTES_MOST: usize = 10 << 20;
+const VALUE_BYTES_MAX: usize = 4 << 20;
+const ATTEMPTS: usize = 100;
+const ATTEMPTS_MOST: usize = 10_000;
+/// As long as the counters of fences live.
+const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// What one read may bring: so many of the largest values.
+const REPLY_VALUES: usize = 16;
+/// A table is made in this time.
+const MAKING: Duration = Duration::from_secs(60);
+
+/// A table in HBase. Cheap to clone; clones share their connections, which are closed with the last of them and
+/// of the rows. May be used from many threads at once. It starts no threads.
+///
+/// ```no_run
+/// let orders = dlm::hbase::Table::open("hbase://master1:16000/orders?anchor=d:id&family=d")?;
+/// # Ok::<(), dlm::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Table {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) store: Box<dyn RowStore>,
+    pub(super) slots: Slots,
+    pub(super) anchor: Option<Column>,
+    pub(super) fences: Option<FenceColumns>,
+    pub(super) fence_ttl: Duration,
+    pub(super) max_value: usize,
+    pub(super) attempts: u32,
+    timeout: Duration,
+    /// The process that opened it, see [`process_mark`].
+    process: u64,
+}
+
+/// Where fenced rows of a table keep their fence, and the name of its lock.
+#[derive(Debug)]
+pub(super) struct FenceColumns {
+    pub(super) fence: Place,
+    pub(super) lock: Place,
+}
+
+/// A column family of a table to be made.
+#[derive(Debug, Clone)]
+#[must_use = "hand it to create_if_missing"]
+pub struct Family {
+    name: String,
+    versions: u32,
+}
+
+impl Family {
+    /// With one version of each cell.
+    pub fn new(name: &str) -> Family {
+        Family { name: name.to_owned(), versions: 1 }
+    }
+
+    /// Keeps so many versions of each cell.
+    pub fn versions(mut self, versions: u32) -> Family {
+        self.versions = versions;
+        self
+    }
+}
+
+impl Table {
+    /// Opens a table: `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` for the calls
+    /// that a Thrift1 gateway can make (see `docs/rows.md`). Options follow as `?key=value&...`: see
+    /// [`TABLE_OPTIONS`](crate::TABLE_OPTIONS). No I/O until the first call.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT.
+    pub fn open(uri: &str) -> Result<Table> {
+        let (place, mut options) = StoreUri::parse(uri)?.rows()?;
+        let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
+        let max_value = number(options.take_number("max_value", 1, VALUE_BYTES_MOST)?, VALUE_BYTES_MAX);
+        let attempts = number(options.take_number("attempts", 1, ATTEMPTS_MOST)?, ATTEMPTS);
+        let timeout = options.take_duration("timeout")?.map_or(Ok(DEFAULT_TIMEOUT), checked_timeout)?;
+        let anchor = options.take("anchor").map(|column| Column::from(column.as_str()));
+        anchor.as_ref().map_or(Ok(()), Column::check)?;
+        let fence_ttl = match options.take("fence_ttl") {
+            Some(text) => checked_fence_ttl(&text)?,
+            None => FENCE_TTL,
+        };
+        let fences = FenceColumns::take(
+            options.take("family"),
+            options.take("fence_column"),
+            options.take("fence_of_column"),
+        )?;
+        let reply_max =
+            u32::try_from(max_value.saturating_mul(REPLY_VALUES)).unwrap_or(u32::MAX).max(4 << 20);
+        let inner = Inner {
+            store: open_rows(&place, options, reply_max)?,
+            slots: Slots::default(),
+            anchor,
+            fences,
+            fence_ttl,
+            max_value,
+            attempts: attempts as u32,
+            timeout,
+            process: process_mark::current(),
+        };
+        Ok(Table { inner: Arc::new(inner) })
+    }
+
+    /// Creates the table with these families, split at these keys, unless it exists, and waits until it serves.
+    /// Blocks for up to a minute. Safe to repeat, and to run in many processes at once.
+    ///
+    /// # Errors
+    /// TABLE_CREATION_ERROR with the cause, also where it exists and lacks one of the families;
+    /// CONNECTION_ERROR; INVALID_ARGUMENT; FORKED.
+    pub fn create_if_missing(&self, families: &[Family], splits: &[&[u8]]) -> Result<()> {
+        self.inner.usable()?;
+        if families.is_empty() {
+            return Err(Error::invalid("families", "", "one at least"));
+        }
+        for Family { name, versions } in families {
+            check_family(name.as_bytes(), name)?;
+            if *versions == 0 || i32::try_from(*versions).is_err() {
+                return Err(Error::invalid("versions", versions.to_string(), "1 to 2147483647"));
+            }
+        }
+        if let Some(empty) = splits.iter().position(|key| key.is_empty()) {
+            return Err(Error::invalid("split key", format!("number {empty}"), "one byte at least"));
+        }
+        let families: Vec<_> = families.iter().map(|family| (family.name.clone(), family.versions)).collect();
+        let splits: Vec<_> = splits.iter().map(|key| key.to_vec()).collect();
+        self.inner.store.ensure(&families, &splits, Deadline::after(MAKING))
+    }
+
+    /// The row with this key, 1 to 32,767 bytes. No I/O; a key that is not allowed is refused by the row's calls.
+    pub fn row(&self, key: impl AsRef<[u8]>) -> Row {
+        Row::new(self.clone(), key.as_ref().to_vec())
+    }
+
+    /// The longest value that may be written, in bytes.
+    pub fn max_value(&self) -> usize {
+        self.inner.max_value
+    }
+}
+
+impl Inner {
+    pub(super) fn usable(&self) -> Result<()> {
+        if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline::after(self.timeout)
+    }
+
+    /// Fences are written by the library alone.
+    pub(super) fn check_not_own<'a>(&self, mut columns: impl Iterator<Item = &'a Column>) -> Result<()> {
+        match columns.find(|column| self.is_own(&column.0)) {
+            Some(own) => Err(Error::invalid("column", own.to_string(), "another one: fences are kept there")),
+            None => Ok(()),
+        }
+    }
+
+    /// The column that says whether a row exists that has these cells.
+    pub(super) fn anchor_among(&self, cells: &Cells) -> Result<Column> {
+        let first = || cells.columns().next().cloned();
+        let anchor = self.anchor.clone().or_else(first).unwrap_or_else(|| Column::new("", ""));
+        match cells.value(&anchor) {
+            Some([_, ..]) => Ok(anchor),
+            Some([]) => {
+                let allowed = "a value that is not empty: to HBase an empty cell is the same as none";
+                Err(Error::invalid("anchor", anchor.to_string(), allowed))
+            }
+            None => {
+                Err(Error::invalid("cells", format!("{cells:?}"), format!("the anchor {anchor} among them")))
+            }
+        }
+    }
+
+    /// Whether it is one of those that the library writes for itself.
+    pub(super) fn is_own(&self, place: &Place) -> bool {
+        let is_fence = |columns: &FenceColumns| *place == columns.fence || *place == columns.lock;
+        place.qualifier.starts_with(super::cells::OWN_PREFIX) || self.fences.as_ref().is_some_and(is_fence)
+    }
+}
+
+impl FenceColumns {
+    fn take(
+        family: Option<String>,
+        fence: Option<String>,
+        lock: Option<String>,
+    ) -> Result<Option<FenceColumns>> {
+        let Some(family) = family else {
+            return match fence.or(lock) {
+                None => Ok(None),
+                Some(name) => Err(Error::invalid(
+                    "fence column",
+                    name,
+                    "together with the option family, which says where",
+                )),
+            };
+        };
+        check_family(family.as_bytes(), &family)?;
+        let column = |name: Option<String>, otherwise: &str| {
+            let column = Column::new(&family, name.as_deref().unwrap_or(otherwise));
+            column.check().map(|()| column.0)
+        };
+        let (fence, lock) = (column(fence, "_fence")?, column(lock, "_fence_of")?);
+        if fence == lock {
+            return Err(Error::invalid(
+                "fence column",
+                fence.to_string(),
+                "another one than that of the lock's name",
+            ));
+        }
+        Ok(Some(FenceColumns { fence, lock }))
+    }
+}
+
+fn checked_fence_ttl(text: &str) -> Result<Duration> {
+    let ttl = parse_duration("fence_ttl", text)?;
+    // Holders that are paused for longer are not refused.
+    let least = Duration::from_secs(60);
+    if ttl < least || i64::try_from(ttl.as_millis()).is_err() {
+        return Err(Error::invalid("fence_ttl", text, "1m or more"));
+    }
+    Ok(ttl)
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Table").field(&self.inner.store.describe()).finish()
+    }
+}
