@@ -70,22 +70,30 @@ pub(crate) const HBASE: [StoreOption; 9] = [
     option("tls_key", "", "PEM file: its key"),
 ];
 
-/// Options of an application's table, see [`hbase::Table::open`](crate::hbase::Table::open).
+/// Options of an application's table, by the URIs that take them. See
+/// [`hbase::Table::open`](crate::hbase::Table::open).
 #[cfg(feature = "hbase")]
-pub const TABLE_OPTIONS: &[StoreOption] = &TABLE;
+pub const TABLE_OPTIONS: [(&str, &[StoreOption]); 2] =
+    [("hbase://", &TABLE), ("hbase+thrift://", &GATEWAY_TABLE)];
+
+#[cfg(feature = "hbase")]
+const FAMILY: StoreOption = option("family", "", "the family in which fenced rows keep their fences");
+#[cfg(feature = "hbase")]
+const ANCHOR: StoreOption =
+    option("anchor", "", "the column that says whether a row exists, as `family:qualifier`");
+#[cfg(feature = "hbase")]
+const TIMEOUT: StoreOption = option("timeout", "10s", "how long one call may take");
+#[cfg(feature = "hbase")]
+const ATTEMPTS: StoreOption = option("attempts", "100", "tries of one `modify` at the most, 1 to 10000");
 
 #[cfg(feature = "hbase")]
 pub(crate) const TABLE: [StoreOption; 14] = [
-    option("family", "", "the family in which fenced rows keep their fences"),
-    option(
-        "anchor",
-        "",
-        "the column that every row has, as `family:qualifier`: it says whether a row exists",
-    ),
-    option("timeout", "10s", "how long one call may take"),
+    FAMILY,
+    ANCHOR,
+    TIMEOUT,
     option("max_value", "4194304", "bytes in one value at the most, 1 to 10485760"),
-    option("attempts", "100", "tries of one `modify` at the most, 1 to 10000"),
-    option("fence_ttl", "30d", "how long a fence stays after it was raised"),
+    ATTEMPTS,
+    option("fence_ttl", "30d", "how long a fence stays after it was raised, 1m or more"),
     option("fence_column", "_fence", "the qualifier of the fence"),
     option("fence_of_column", "_fence_of", "the qualifier of the name of the fence's lock"),
     CONNECT_TIMEOUT,
@@ -94,6 +102,15 @@ pub(crate) const TABLE: [StoreOption; 14] = [
     option("tls_ca", "", "PEM file: who signs the servers' certificates"),
     option("tls_cert", "", "PEM file: our certificate"),
     option("tls_key", "", "PEM file: its key"),
+];
+
+#[cfg(feature = "hbase")]
+pub(crate) const GATEWAY_TABLE: [StoreOption; 5] = [
+    ANCHOR,
+    TIMEOUT,
+    option("max_value", "524288", "bytes in one value at the most, 1 to 524288"),
+    CONNECT_TIMEOUT,
+    option("pool", "16", "connections at the most, 1 to 1024"),
 ];
 
 pub(crate) const GATEWAY: [StoreOption; 5] = [

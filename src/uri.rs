@@ -108,8 +108,12 @@ impl StoreUri {
             Place::Hbase { masters, table } => {
                 Ok((crate::store::hbase::RowsPlace::Native { masters, table }, self.options))
             }
+            #[cfg(feature = "gateway")]
+            Place::HbaseThrift { address, table } => {
+                Ok((crate::store::hbase::RowsPlace::Gateway { address, table }, self.options))
+            }
             _ => {
-                let allowed = "hbase://master:16000,master2:16000/table";
+                let allowed = "hbase://master:16000,master2:16000/table or hbase+thrift://host:9090/table";
                 Err(Error::invalid("table", "of another store", allowed))
             }
         }

@@ -16,6 +16,7 @@
 //!   cell that they delete, from two milliseconds before. Those of others carry the server's time: what is put in
 //!   the same millisecond, or while a clock is set back, is hidden. So a change that rests on an absence is read
 //!   back, and made again where it cannot be seen.
+//! * A Put can be hidden as well by the cell that it replaces, see `outshone`.
 //! * Fences are raised by conditions on the fence's column alone: only those make sure that the new fence is
 //!   stamped no older than the one before it, whatever the server's clock does.
 
@@ -87,6 +88,15 @@ impl Change<'_> {
             if change.made {
                 if let Some(fence) = &self.row.fence {
                     fence.raised.store(true, Ordering::Relaxed);
+                }
+                if let Some(place) = self.outshone(&look) {
+                    return Err(Error::InDoubt {
+                        what: format!(
+                            "column {place} was written and cannot be seen: what it replaces has a later timestamp \
+                             than the server's clock"
+                        ),
+                        source: None,
+                    });
                 }
                 if self.can_be_seen(&look) {
                     return Ok(Outcome::Made(Some(change)));
@@ -262,6 +272,22 @@ impl Change<'_> {
             Some(found) => !anchored(place) || found == value,
         };
         !self.rests_on_absence() || self.put().all(seen)
+    }
+
+    /// A column that was written, and that still shows what it held before. Where several columns are tested, the
+    /// server stamps what is put no older than the first of them, and the others may be younger: it was added to more
+    /// than once in this millisecond, or the clock was set back.
+    fn outshone(&self, look: &Answer) -> Option<&Place> {
+        let before = |place: &Place| {
+            self.tests.iter().find_map(|(tested, rule)| match rule {
+                Rule::Is(before) if *tested == place => Some(*before),
+                _ => None,
+            })
+        };
+        let hidden = |(place, value): &(&Place, &[u8])| {
+            before(place).is_some_and(|before| before != *value && look.value(place) == Some(before))
+        };
+        self.put().find(hidden).map(|(place, _)| place)
     }
 
     fn put(&self) -> impl Iterator<Item = (&Place, &[u8])> {

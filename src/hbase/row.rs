@@ -117,6 +117,11 @@ impl Row {
 
     /// Writes the cells, whether the row is there or not.
     ///
+    /// HBase stamps them with the server's clock, and shows the cell with the latest stamp. Each addition to a
+    /// counter is stamped a millisecond later than the one before it at the least, so a counter that is added to all
+    /// the time is ahead of the clock, and what is put over it is not seen. Set counters by
+    /// [`compare_and_set`](Row::compare_and_set), whose cell is stamped no older than the one that it replaces.
+    ///
     /// # Errors
     /// Those of every call, see [`Row`].
     pub fn put(&self, cells: &Cells) -> Result<()> {

@@ -15,9 +15,6 @@ use crate::store::hbase::steps::{Place, RowStore};
 use crate::time::Deadline;
 use crate::uri::StoreUri;
 
-/// The most that HBase takes unless told otherwise (`hbase.client.keyvalue.maxsize`).
-const VALUE_BYTES_MOST: usize = 10 << 20;
-const VALUE_BYTES_MAX: usize = 4 << 20;
 const ATTEMPTS: usize = 100;
 const ATTEMPTS_MOST: usize = 10_000;
 /// As long as the counters of fences live.
@@ -90,20 +87,22 @@ impl Table {
     pub fn open(uri: &str) -> Result<Table> {
         let (place, mut options) = StoreUri::parse(uri)?.rows()?;
         let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
-        let max_value = number(options.take_number("max_value", 1, VALUE_BYTES_MOST)?, VALUE_BYTES_MAX);
-        let attempts = number(options.take_number("attempts", 1, ATTEMPTS_MOST)?, ATTEMPTS);
+        let (most, otherwise) = place.value_bytes();
+        let max_value = number(options.take_number("max_value", 1, most)?, otherwise);
         let timeout = options.take_duration("timeout")?.map_or(Ok(DEFAULT_TIMEOUT), checked_timeout)?;
         let anchor = options.take("anchor").map(|column| Column::from(column.as_str()));
         anchor.as_ref().map_or(Ok(()), Column::check)?;
-        let fence_ttl = match options.take("fence_ttl") {
-            Some(text) => checked_fence_ttl(&text)?,
-            None => FENCE_TTL,
-        };
-        let fences = FenceColumns::take(
-            options.take("family"),
-            options.take("fence_column"),
-            options.take("fence_of_column"),
-        )?;
+        // A gateway can neither modify nor fence: there these options are unknown.
+        let (mut attempts, mut fence_ttl, mut fences) = (ATTEMPTS, FENCE_TTL, None);
+        if place.is_native() {
+            attempts = number(options.take_number("attempts", 1, ATTEMPTS_MOST)?, ATTEMPTS);
+            fence_ttl = options.take("fence_ttl").map_or(Ok(FENCE_TTL), |text| checked_fence_ttl(&text))?;
+            fences = FenceColumns::take(
+                options.take("family"),
+                options.take("fence_column"),
+                options.take("fence_of_column"),
+            )?;
+        }
         let reply_max =
             u32::try_from(max_value.saturating_mul(REPLY_VALUES)).unwrap_or(u32::MAX).max(4 << 20);
         let inner = Inner {

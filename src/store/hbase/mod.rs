@@ -79,12 +79,36 @@ pub(crate) fn open_rows(
         RowsPlace::Native { masters, table } => {
             Ok(Box::new(native::ApplicationRows::new(masters, table, options, reply_max)?))
         }
+        #[cfg(feature = "gateway")]
+        RowsPlace::Gateway { address, table } => {
+            Ok(Box::new(thrift::ApplicationRows::new(address, table, options)?))
+        }
+    }
+}
+
+impl RowsPlace {
+    pub(crate) fn is_native(&self) -> bool {
+        matches!(self, RowsPlace::Native { .. })
+    }
+
+    /// The highest limit for the bytes of a value, and the limit unless it is set. HBase takes 10 MiB unless told
+    /// otherwise (`hbase.client.keyvalue.maxsize`); of a gateway's replies one MiB is read.
+    pub(crate) fn value_bytes(&self) -> (usize, usize) {
+        if self.is_native() { (10 << 20, 4 << 20) } else { (512 << 10, 512 << 10) }
     }
 }
 
 /// Where an application's table is reached.
 pub(crate) enum RowsPlace {
-    Native { masters: String, table: String },
+    Native {
+        masters: String,
+        table: String,
+    },
+    #[cfg(feature = "gateway")]
+    Gateway {
+        address: String,
+        table: String,
+    },
 }
 
 /// For `tests/fuzz` alone: everything that reads what a server sent.

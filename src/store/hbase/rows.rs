@@ -18,14 +18,17 @@ pub(super) struct Column {
 pub(super) enum Content {
     Locks,
     Latches,
+    /// What an application makes of it.
+    Rows,
 }
 
 impl Content {
-    /// The one family of such a table.
+    /// The one family of such a table; empty for an application's, which has its own.
     pub(super) fn family(self) -> &'static str {
         match self {
             Content::Locks => "D",
             Content::Latches => "C",
+            Content::Rows => "",
         }
     }
 
@@ -34,6 +37,7 @@ impl Content {
         let things = match self {
             Content::Locks => "locks",
             Content::Latches => "latches",
+            Content::Rows => return "lacks a column family that was asked for".into(),
         };
         format!("has no family {}: it is not a table for {things}", self.family())
     }

@@ -60,8 +60,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 pub(super) struct Native {
     place: String,
     table: String,
-    /// What the table is for; `None` where an application knows that.
-    content: Option<Content>,
+    content: Content,
     cluster: Cluster,
 }
 
@@ -133,7 +132,7 @@ impl Native {
         let Setup { masters, place, user, security, connect_timeout } =
             Setup::read(masters, table, options, &store_option::HBASE)?;
         let cluster = Cluster::new(masters, table, user, security, connect_timeout, FRAME_BYTES_MAX);
-        Ok(Native { place, table: table.to_owned(), content: Some(Content::Locks), cluster })
+        Ok(Native { place, table: table.to_owned(), content: Content::Locks, cluster })
     }
 
     /// A table of an application. See [`Native::new`].
@@ -141,7 +140,7 @@ impl Native {
         let Setup { masters, place, user, security, connect_timeout } =
             Setup::read(masters, table, options, &store_option::TABLE)?;
         let cluster = Cluster::new(masters, table, user, security, connect_timeout, reply_max);
-        Ok(Native { place, table: table.to_owned(), content: None, cluster })
+        Ok(Native { place, table: table.to_owned(), content: Content::Rows, cluster })
     }
 
     /// Another table of the same cluster, over the same connections.
@@ -150,7 +149,7 @@ impl Native {
         Native {
             place: format!("{masters}{table}"),
             table: table.to_owned(),
-            content: Some(content),
+            content,
             cluster: self.cluster.beside(table),
         }
     }
@@ -273,8 +272,7 @@ impl Native {
             }
             "TableNotEnabledException" => return self.of_table(DISABLED),
             "NoSuchColumnFamilyException" => {
-                let lacking = self.content.map_or_else(|| exception.message.clone(), Content::lacking);
-                return self.of_table(&lacking);
+                return self.of_table(&self.content.lacking());
             }
             _ => {}
         }

@@ -14,7 +14,6 @@ use super::messages::{
 };
 use super::{Native, Trouble, request};
 use crate::error::{Error, Result};
-use crate::store::hbase::rows::Content;
 use crate::time::{Deadline, jittered};
 
 const POLL: Duration = Duration::from_millis(100);
@@ -230,10 +229,7 @@ impl Native {
     fn oddities(&self, family: &str, schema: &TableSchema) -> Result<Vec<String>> {
         let mut odd = Vec::new();
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
-            return Err(self.of_table(&format!(
-                "exists and {}",
-                self.content.map_or_else(String::new, Content::lacking)
-            )));
+            return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
         };
         for (key, expected) in ATTRIBUTES {
             let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());

@@ -5,6 +5,7 @@
 
 mod latches;
 mod pool;
+mod rows;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -17,11 +18,12 @@ use hbase_thrift::hbase::{
 
 pub(super) use self::latches::Latches;
 use self::pool::{Pool, Share};
+pub(super) use self::rows::Rows as ApplicationRows;
 use self::wire::Client;
 use super::rows::{Cell, Column, Content, Count, NO_TABLE, Rows, Swap, part};
 use crate::config::{Options, parse_duration};
 use crate::error::{Error, Result};
-use crate::store_option;
+use crate::store_option::{self, StoreOption};
 use crate::time::{Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
@@ -55,17 +57,32 @@ enum Kind {
 impl Gateway {
     /// # Errors
     /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
-    pub(super) fn new(address: &str, table: &str, mut options: Options) -> Result<Gateway> {
+    pub(super) fn new(address: &str, table: &str, options: Options) -> Result<Gateway> {
+        Gateway::over(address, table, Content::Locks, options, &store_option::GATEWAY)
+    }
+
+    /// A table of an application. See [`Gateway::new`].
+    fn for_rows(address: &str, table: &str, options: Options) -> Result<Gateway> {
+        Gateway::over(address, table, Content::Rows, options, &store_option::GATEWAY_TABLE)
+    }
+
+    fn over(
+        address: &str,
+        table: &str,
+        content: Content,
+        mut options: Options,
+        known: &[StoreOption],
+    ) -> Result<Gateway> {
         let size = options.take_number("pool", 1, 1024)?.unwrap_or(POOL_DEFAULT);
         let connect_timeout = options
             .take("connect_timeout")
             .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
             .and_then(crate::config::checked_timeout)?;
-        options.finish(&store_option::GATEWAY)?;
+        options.finish(known)?;
         Ok(Gateway {
             place: format!("hbase+thrift://{address}/{table}"),
             table: table.to_owned(),
-            content: Content::Locks,
+            content,
             pool: Arc::new(Pool::new(address, size, connect_timeout)),
         })
     }
@@ -187,6 +204,9 @@ impl Gateway {
             return of_table(self.content.lacking());
         }
         let said = format!("{what}: {}", shown(&text));
+        if text.contains("Field is not a long") {
+            return Error::invalid("row", shown(&text), "counters of 8 bytes");
+        }
         if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
             return Error::Internal { what: format!("{}: {said}", self.place), source: None };
         }

@@ -1,0 +1,187 @@
+//! Applications' rows through the gateway: the calls that Thrift1 has. A gateway compares one column and then puts
+//! one cell; all that takes more is left to `hbase://`.
+
+use std::collections::BTreeMap;
+
+use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
+
+use super::latches::REPEATED_AFTER;
+use super::{Content, Gateway, Kind, TTL};
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::store::hbase::steps::{
+    Answer, Found, Guard, Place, Repeat, Request, RowStore, Rule, Step, Which, Write,
+};
+use crate::time::{Deadline, Moment};
+
+#[derive(Debug)]
+pub(in crate::store::hbase) struct Rows(Gateway);
+
+impl Rows {
+    /// No I/O until the first call.
+    pub(in crate::store::hbase) fn new(address: &str, table: &str, options: Options) -> Result<Rows> {
+        Gateway::for_rows(address, table, options).map(Rows)
+    }
+
+    fn change(
+        &self,
+        what: &str,
+        row: &[u8],
+        guard: &Guard<'_>,
+        write: &Write<'_>,
+        by: Deadline,
+    ) -> Result<Answer> {
+        let made = |made| Answer { made, cells: Vec::new() };
+        match (guard, write) {
+            (Guard::Always, Write::Add(place, amount)) => {
+                let sum = self.0.call(Kind::Write, what, Some(row), by, |client| {
+                    client.atomic_increment(self.0.table(), row.to_vec(), name(place), *amount)
+                })?;
+                let value = sum.to_be_bytes().to_vec();
+                let cells = vec![Found { place: (*place).clone(), value, written_ms: 0 }];
+                Ok(Answer { made: true, cells })
+            }
+            (Guard::Always, Write::Put { cells, ttl, .. }) => {
+                self.0.call(Kind::Write, what, Some(row), by, |client| {
+                    let puts = cells.iter().map(|(place, value)| put(place, value)).collect();
+                    client.mutate_row(self.0.table(), row.to_vec(), puts, attributes(*ttl))
+                })?;
+                Ok(made(true))
+            }
+            (Guard::One((tested, rule)), Write::Put { cells, ttl, .. }) if cells.len() == 1 => {
+                let expected: &[u8] = match rule {
+                    Rule::Is(value) => value,
+                    Rule::MissingOrEmpty => b"",
+                    _ => return Err(unsupported(what)),
+                };
+                let [(place, value)] = cells.as_slice() else { return Err(unsupported(what)) };
+                let began = Moment::now();
+                let done = self.0.call(Kind::Write, what, Some(row), by, |client| {
+                    let (table, column, put) = (self.0.table(), name(tested), put(place, value));
+                    client.check_and_put(
+                        table,
+                        row.to_vec(),
+                        column,
+                        expected.to_vec(),
+                        put,
+                        attributes(*ttl),
+                    )
+                })?;
+                let took = Moment::now().since(began);
+                if !done && took >= REPEATED_AFTER {
+                    let what = format!(
+                        "{}: {what}: the gateway took {took:?} to refuse it: it may have repeated a change that was made",
+                        self.0.place
+                    );
+                    return Err(Error::InDoubt { what, source: None });
+                }
+                Ok(made(done))
+            }
+            _ => Err(unsupported(what)),
+        }
+    }
+
+    fn read(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<Answer> {
+        let columns: Vec<_> = (which.columns.iter().map(|place| name(place)))
+            // With a colon it would be the column without a qualifier.
+            .chain(which.families.iter().map(|family| family.to_vec()))
+            .collect();
+        if which.versions > 1 {
+            let ([place], []) = (which.columns.as_slice(), which.families.as_slice()) else {
+                return Err(unsupported("reading versions of several columns"));
+            };
+            let versions = i32::try_from(which.versions).unwrap_or(i32::MAX);
+            let cells = self.0.call(Kind::Read, what, Some(row), by, |client| {
+                client.get_ver(self.0.table(), row.to_vec(), name(place), versions, BTreeMap::new())
+            })?;
+            let cells = cells.into_iter().map(|cell| found((*place).clone(), cell)).collect();
+            return Ok(Answer { made: false, cells });
+        }
+        let rows = self.0.call(Kind::Read, what, Some(row), by, |client| {
+            let (table, row) = (self.0.table(), row.to_vec());
+            if columns.is_empty() {
+                client.get_row(table, row, BTreeMap::new())
+            } else {
+                client.get_row_with_columns(table, row, columns.clone(), BTreeMap::new())
+            }
+        })?;
+        Ok(Answer { made: false, cells: rows.into_iter().flat_map(cells).collect() })
+    }
+
+    fn step(&self, request: &Request<'_>, step: &Step<'_>, by: Deadline) -> Result<Answer> {
+        match step {
+            Step::Read(which) => self.read(request.what, request.row, which, by),
+            Step::Change(guard, writes) => match writes.as_slice() {
+                [write] => self.change(request.what, request.row, guard, write, by),
+                _ => Err(unsupported(request.what)),
+            },
+        }
+    }
+}
+
+impl RowStore for Rows {
+    fn describe(&self) -> &str {
+        &self.0.place
+    }
+
+    fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<Answer>> {
+        let steps = (request.steps)();
+        // Nothing may be changed before the step is known that the gateway cannot do.
+        match (steps.as_slice(), request.repeat) {
+            ([Step::Read(_)], Repeat::Read) => {}
+            ([Step::Change(..)] | [Step::Change(..), Step::Read(_)], Repeat::Never) => {}
+            _ => return Err(unsupported(request.what)),
+        }
+        steps.iter().map(|step| self.step(request, step, by)).collect()
+    }
+
+    /// One after another.
+    fn run_many(
+        &self,
+        what: &str,
+        repeat: Repeat<'_>,
+        rows: &[(&[u8], Step<'_>)],
+        by: Deadline,
+    ) -> Vec<Result<Answer>> {
+        let one = |(row, step): &(&[u8], Step<'_>)| {
+            let steps = || vec![step.clone()];
+            let answers = self.run(&Request { what, row, repeat, steps: &steps }, by)?;
+            Ok(answers.into_iter().next().unwrap_or_default())
+        };
+        rows.iter().map(one).collect()
+    }
+
+    fn ensure(&self, _families: &[(String, u32)], _splits: &[Vec<u8>], _by: Deadline) -> Result<()> {
+        Err(unsupported("creating a table"))
+    }
+}
+
+fn unsupported(what: &str) -> Error {
+    Error::invalid("hbase+thrift:// for", what, "hbase://: a Thrift1 gateway cannot do it in one atomic step")
+}
+
+fn name(place: &Place) -> Vec<u8> {
+    [&place.family[..], b":", &place.qualifier].concat()
+}
+
+fn put(place: &Place, value: &[u8]) -> Mutation {
+    Mutation::new(false, name(place), value.to_vec(), true)
+}
+
+fn attributes(ttl: Option<std::time::Duration>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let ttl_ms = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX));
+    ttl_ms.map(|ms| (TTL.to_vec(), ms.to_be_bytes().to_vec())).into_iter().collect()
+}
+
+fn cells(row: TRowResult) -> impl Iterator<Item = Found> {
+    row.columns.unwrap_or_default().into_iter().filter_map(|(name, cell)| {
+        let colon = name.iter().position(|byte| *byte == b':')?;
+        let place = Place { family: name[..colon].to_vec(), qualifier: name[colon + 1..].to_vec() };
+        Some(found(place, cell))
+    })
+}
+
+fn found(place: Place, cell: TCell) -> Found {
+    let written_ms = cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
+    Found { place, value: cell.value.unwrap_or_default(), written_ms }
+}
