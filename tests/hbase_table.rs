@@ -493,3 +493,20 @@ fn a_gateway_does_what_it_can_and_refuses_the_rest_before_any_change() {
     assert_eq!(refused, [Code::InvalidArgument; 12]);
     assert!(table.row("r").get().unwrap() == before);
 }
+
+#[test]
+fn a_rows_lock_is_named_after_table_and_row() {
+    let place = tempfile::tempdir().unwrap();
+    let uri = format!("embedded:{}?client=svc&farm=dc1", place.path().display());
+    let manager = LockManager::open(&uri).unwrap();
+    let table = Table::open("hbase://127.0.0.1:1,127.0.0.2:1/shop:orders").unwrap();
+    let name = |key: &[u8]| table.row(key).lock(&manager, Level::Dc).map(|lock| lock.name().key().to_owned());
+    assert_eq!(name(b"o-42").unwrap(), "DC#dc1#svc#row/shop:orders/o-42");
+    assert_eq!(name(&[0, b'/', 255, b'\\']).unwrap(), r"DC#dc1#svc#row/shop:orders/\x00/\xff\\");
+    assert_eq!(code(name(b"")), Code::InvalidArgument);
+    assert_eq!(code(name(&[b'x'; 1024])), Code::InvalidArgument);
+    let lease = table.row("a").lock(&manager, Level::Dc).unwrap().acquire().unwrap();
+    assert_eq!(code(table.row("a").lock(&manager, Level::Dc).unwrap().try_acquire()), Code::LockUnavailable);
+    assert!(table.row("b").lock(&manager, Level::Dc).unwrap().try_acquire().is_ok());
+    lease.release().unwrap();
+}

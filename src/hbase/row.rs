@@ -8,8 +8,10 @@ use super::change::{Change, HIDDEN_PAUSE, Outcome};
 use super::fence::{self, RowFence};
 use super::table::Table;
 use crate::error::{Error, Result};
-use crate::store::Fence;
+use crate::lock::Lock;
+use crate::manager::LockManager;
 use crate::store::hbase::steps::{Place, Repeat, Request, Rule, Step, Test, Which, Write};
+use crate::store::{Fence, Level};
 
 /// A row of a table: a key and how its changes are made. Making one does no I/O. May be used from many threads at
 /// once.
@@ -257,6 +259,21 @@ impl Row {
         let found =
             fence::read(self, columns, self.table.inner.deadline()).map_err(|error| self.about(error))?;
         Ok(found.map(|(fence, lock)| (fence, String::from_utf8_lossy(&lock).into_owned())))
+    }
+
+    /// A lock for those who must hold the row across several calls, in the manager's store: an ordinary lock named
+    /// after table and row, `row/<table>/<key>`, with bytes of the key that are no printable ASCII escaped. It holds
+    /// nothing in HBase's servers, and binds only those who take it. Its lease ends by itself; write through
+    /// [`Lease::row`](crate::Lease::row), so that a holder whose lease has ended is refused. No I/O.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT as of [`LockManager::lock`](crate::LockManager::lock), for a name over 1,024 bytes among
+    /// others.
+    pub fn lock(&self, manager: &LockManager, level: Level) -> Result<Lock> {
+        self.check_key()?;
+        let place = self.table.inner.store.describe();
+        let table = place.rsplit('/').next().unwrap_or(place);
+        manager.lock(&format!("row/{table}/{}", self.key.escape_ascii()), level)
     }
 
     pub(super) fn change<'a>(

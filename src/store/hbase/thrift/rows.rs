@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
 
 use super::latches::REPEATED_AFTER;
-use super::{Content, Gateway, Kind, TTL};
+use super::{Gateway, Kind, TTL};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::store::hbase::steps::{
