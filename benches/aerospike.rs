@@ -53,7 +53,7 @@ fn main() {
     println!("acquire + release of fresh locks; medians of {rounds} rounds of {time:?}");
     let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
     for threads in THREADS.into_iter().filter(|threads| only.is_empty() || only.contains(threads)) {
-        let figures = peers::take_turns(&mut peers, threads, rounds, time);
+        let figures = peers::take_turns(peers.len(), rounds, |turn| peers[turn].cycles(threads, time));
         let (bare, java) = (&figures[2], figures.get(5));
         peers::print(threads, &peers, &figures, 1, "pairs/s vs Java, vs the same calls", |seen| {
             let to_java = java.map_or("-".into(), |java| format!("{:.2}", ratio(seen, java)));
@@ -64,7 +64,7 @@ fn main() {
 
 /// Taken within each round: the machine is not equally busy in all of them.
 fn ratio(seen: &[Figures], to: &[Figures]) -> f64 {
-    median(seen.iter().zip(to).map(|(seen, to)| seen.pairs_per_s / to.pairs_per_s))
+    median(seen.iter().zip(to).map(|(seen, to)| seen.per_s / to.per_s))
 }
 
 /// The crate alone: a put that creates and a delete, each thread with a runtime and client of its own,

@@ -11,12 +11,10 @@ mod support {
     pub(crate) mod java;
 }
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use peers::hbase::Server;
 use peers::{Figures, JavaClient, Local, Peer, THREADS};
-use support::java::{Java, class_path};
 
 fn main() {
     let quick = std::env::args().any(|arg| arg == "--test");
@@ -48,14 +46,14 @@ fn main() {
     }
     println!("acquire + release of fresh locks; medians of {rounds} rounds of {time:?}");
     for threads in THREADS {
-        let figures = peers::take_turns(&mut peers, threads, rounds, time);
+        let figures = peers::take_turns(peers.len(), rounds, |turn| peers[turn].cycles(threads, time));
         let java = Figures::medians(&figures[peers.len() - 1]);
         peers::print(threads, &peers, &figures, 0, "pairs/s, p50, CPU vs Java", |rounds| {
             let seen = Figures::medians(rounds);
             format!(
                 "{:.2} {:.2} {:.2}",
-                seen.pairs_per_s / java.pairs_per_s,
-                seen.acquire_p50_us / java.acquire_p50_us,
+                seen.per_s / java.per_s,
+                seen.p50_us / java.p50_us,
                 seen.client_cpu_us / java.client_cpu_us,
             )
         });
@@ -64,51 +62,7 @@ fn main() {
 
 /// HBase's Java client on a new table.
 fn java_client(server: &Server, table: &'static str) -> JavaClient {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase");
-    let class_path = class_path(&root.join("pom.xml"), "hbase-peer").expect("Maven and a registry");
-    let mut command = Command::new("java");
-    command.args(["-cp", &class_path]).arg(root.join("Peer.java"));
-    command.arg(server.zookeeper.rsplit(':').next().unwrap());
-    let mut java = Java::start(&mut command).expect("the server runs on a JDK, so there is one");
+    let mut java = server.java();
     assert_eq!(java.ask(&format!("create {table}")), "ok");
     JavaClient { java, place: table }
-}
-
-/// A server for this run alone, its code compiled as in production.
-struct Server {
-    master: String,
-    thrift: String,
-    zookeeper: String,
-}
-
-impl Server {
-    fn start() -> Server {
-        let output = Server::command("start").stderr(Stdio::inherit()).output().expect("bash runs");
-        assert!(output.status.success(), "no HBase: see above");
-        let lines = String::from_utf8(output.stdout).unwrap();
-        let value = |key: &str| {
-            let line = lines.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-            line.unwrap_or_else(|| panic!("{key} in {lines}")).to_owned()
-        };
-        Server {
-            master: value("DLM_TEST_HBASE_MASTER"),
-            thrift: value("DLM_TEST_HBASE_THRIFT"),
-            zookeeper: value("DLM_TEST_HBASE_ZOOKEEPER"),
-        }
-    }
-
-    fn command(what: &str) -> Command {
-        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase/server"));
-        command
-            .arg(what)
-            .env("DLM_TEST_DIR", PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("hbase-bench"))
-            .env("DLM_TEST_JAVA", "");
-        command
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = Server::command("stop").status();
-    }
 }

@@ -1,5 +1,9 @@
-//! Acquire and release of fresh locks by several clients of one store, one after the other in the same run:
-//! taking turns, and what they did as a table.
+//! The same calls by several clients of one store, one after the other in the same run: taking turns, and
+//! what they did as a table. The calls are acquire and release of fresh locks, unless a benchmark has others.
+
+#![allow(dead_code, reason = "no benchmark uses all of it")]
+
+pub(crate) mod hbase;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -18,12 +22,13 @@ pub(crate) trait Peer {
     fn cycles(&mut self, threads: usize, time: Duration) -> Figures;
 }
 
-/// What one peer did in one round.
+/// What one peer did in one round: how many pairs of acquire and release or other operations, and how long an
+/// acquire or operation took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figures {
-    pub(crate) pairs_per_s: f64,
-    pub(crate) acquire_p50_us: f64,
-    pub(crate) acquire_p99_us: f64,
+    pub(crate) per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
     pub(crate) client_cpu_us: f64,
 }
 
@@ -32,9 +37,9 @@ impl Figures {
     pub(crate) fn medians(rounds: &[Figures]) -> Figures {
         let of = |pick: fn(&Figures) -> f64| median(rounds.iter().map(pick));
         Figures {
-            pairs_per_s: of(|round| round.pairs_per_s),
-            acquire_p50_us: of(|round| round.acquire_p50_us),
-            acquire_p99_us: of(|round| round.acquire_p99_us),
+            per_s: of(|round| round.per_s),
+            p50_us: of(|round| round.p50_us),
+            p99_us: of(|round| round.p99_us),
             client_cpu_us: of(|round| round.client_cpu_us),
         }
     }
@@ -46,24 +51,23 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Lets the peers take turns within each round, as the machine is not equally busy in all of them, and in
-/// another order in each, as what one leaves a server to tidy up is paid for by the next. What each did,
-/// round by round.
+/// Lets so many peers take turns within each round, as the machine is not equally busy in all of them, and in
+/// another order in each, as what one leaves a server to tidy up is paid for by the next. `turn` measures one
+/// peer, by its number. What each did, round by round.
 pub(crate) fn take_turns(
-    peers: &mut [Box<dyn Peer>],
-    threads: usize,
+    peers: usize,
     rounds: usize,
-    time: Duration,
+    mut turn: impl FnMut(usize) -> Figures,
 ) -> Vec<Vec<Figures>> {
-    let mut figures: Vec<Vec<Figures>> = peers.iter().map(|_| Vec::new()).collect();
-    let mut turns: Vec<usize> = (0..peers.len()).collect();
+    let mut figures = vec![Vec::new(); peers];
+    let mut turns: Vec<usize> = (0..peers).collect();
     for round in 0..=rounds {
         fastrand::shuffle(&mut turns);
-        for &turn in &turns {
-            let seen = peers[turn].cycles(threads, time);
+        for &peer in &turns {
+            let seen = turn(peer);
             // The first round warms up connections, caches and compilers.
             if round > 0 {
-                figures[turn].push(seen);
+                figures[peer].push(seen);
             }
         }
     }
@@ -89,9 +93,9 @@ pub(crate) fn print(
         println!(
             "| {} | {:.0} | {:.decimals$} | {:.0} | {:.decimals$} | {} |",
             peer.name(),
-            seen.pairs_per_s,
-            seen.acquire_p50_us,
-            seen.acquire_p99_us,
+            seen.per_s,
+            seen.p50_us,
+            seen.p99_us,
             seen.client_cpu_us,
             compared(rounds),
         );
@@ -127,9 +131,9 @@ pub(crate) fn measure<S>(
     let (seconds, used) = (begin.elapsed().as_secs_f64(), cpu_s() - cpu);
     waits.sort_by(f64::total_cmp);
     Figures {
-        pairs_per_s: waits.len() as f64 / seconds,
-        acquire_p50_us: waits[waits.len() / 2],
-        acquire_p99_us: waits[waits.len() * 99 / 100],
+        per_s: waits.len() as f64 / seconds,
+        p50_us: waits[waits.len() / 2],
+        p99_us: waits[waits.len() * 99 / 100],
         client_cpu_us: used * 1e6 / waits.len() as f64,
     }
 }
@@ -190,13 +194,13 @@ impl Peer for JavaClient {
     }
 
     fn cycles(&mut self, threads: usize, time: Duration) -> Figures {
-        let answer = self.java.ask(&format!("lock {} {threads} {}", self.place, time.as_millis()));
-        let figures: Vec<f64> = answer.split(' ').map(|word| word.parse().expect(&answer)).collect();
-        Figures {
-            pairs_per_s: figures[0],
-            acquire_p50_us: figures[1],
-            acquire_p99_us: figures[2],
-            client_cpu_us: figures[3],
-        }
+        ask_figures(&mut self.java, &format!("lock {} {threads} {}", self.place, time.as_millis()))
     }
+}
+
+/// What a Java program answers to a request to measure something.
+pub(crate) fn ask_figures(java: &mut Java, request: &str) -> Figures {
+    let answer = java.ask(request);
+    let figures: Vec<f64> = answer.split(' ').map(|word| word.parse().expect(&answer)).collect();
+    Figures { per_s: figures[0], p50_us: figures[1], p99_us: figures[2], client_cpu_us: figures[3] }
 }

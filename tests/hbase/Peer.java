@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.hbase.CompareOperator;
 import org.apache.hadoop.hbase.HBaseConfiguration;
 import org.apache.hadoop.hbase.HRegionLocation;
 import org.apache.hadoop.hbase.ServerName;
@@ -25,8 +26,12 @@ import org.apache.hadoop.hbase.client.Get;
 import org.apache.hadoop.hbase.client.Increment;
 import org.apache.hadoop.hbase.client.Put;
 import org.apache.hadoop.hbase.client.RegionLocator;
+import org.apache.hadoop.hbase.client.Result;
 import org.apache.hadoop.hbase.client.Table;
 import org.apache.hadoop.hbase.client.TableDescriptorBuilder;
+import org.apache.hadoop.hbase.filter.Filter;
+import org.apache.hadoop.hbase.filter.FilterList;
+import org.apache.hadoop.hbase.filter.SingleColumnValueFilter;
 import org.apache.hadoop.hbase.io.compress.Compression;
 import org.apache.hadoop.hbase.util.Bytes;
 
@@ -41,6 +46,10 @@ public class Peer {
     private static final byte[] LATCHES = {'C'};
     private static final byte[] QUALIFIER = {'L'};
     private static final byte[] HELD = {'M'};
+    private static final byte[] ROWS = {'f'};
+    private static final byte[] SMALL = {'a'};
+    private static final byte[] LARGE = {'b'};
+    private static final byte[] COUNTER = {'n'};
     private static final HexFormat HEX = HexFormat.of();
 
     private final Connection connection;
@@ -80,6 +89,8 @@ public class Peer {
                 case "latch-dc" -> latchDc(words[1], HEX.parseHex(words[2]), words[3]);
                 case "latch-xdc" -> latchXdc(words[1], HEX.parseHex(words[2]));
                 case "lock" -> lock(words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]));
+                case "create-rows" -> createRows(TableName.valueOf(words[1]));
+                case "rows" -> rows(words[1], words[2], Integer.parseInt(words[3]), Long.parseLong(words[4]));
                 default -> "error unknown command " + words[0];
             };
         } catch (Exception e) {
@@ -195,20 +206,178 @@ public class Peer {
         }
     }
 
-    /** Acquires and releases fresh locks: "pairs/s p50_us p99_us cpu_us_per_pair". */
+    /** Acquires and releases fresh locks, and measures how long the acquires take: see measure. */
     private String lock(String table, int threads, long millis) throws Exception {
+        return measure(threads, millis, number -> () -> {
+            byte[] key = ("XDC#bench#java-" + ids.incrementAndGet()).getBytes(StandardCharsets.UTF_8);
+            byte[] row = salted(key);
+            long before = System.nanoTime();
+            acquire(table, row, Duration.ofSeconds(90).toMillis());
+            long wait = System.nanoTime() - before;
+            release(table, row);
+            return wait;
+        });
+    }
+
+    /** A table for rows: one family, one version, 16 regions by the first hexadecimal digit of the key. */
+    private String createRows(TableName table) throws Exception {
+        ColumnFamilyDescriptor family = ColumnFamilyDescriptorBuilder.newBuilder(ROWS).setMaxVersions(1).build();
+        byte[][] splits = new byte[15][];
+        for (int digit = 1; digit < 16; digit++) {
+            splits[digit - 1] = Bytes.toBytes(Integer.toHexString(digit));
+        }
+        try (Admin admin = connection.getAdmin()) {
+            admin.createTable(TableDescriptorBuilder.newBuilder(table).setColumnFamily(family).build(), splits);
+        }
+        return "ok";
+    }
+
+    /**
+     * Repeats one operation on rows, and measures it: see measure. All but "create" have a row for each
+     * thread, which is made before the first measured operation.
+     */
+    private String rows(String table, String operation, int threads, long millis) throws Exception {
+        return measure(threads, millis, number -> {
+            // Closed with the connection: it holds nothing of its own.
+            Table rows = connection.getTable(TableName.valueOf(table));
+            if (operation.equals("create")) {
+                return timed(() -> createRow(rows));
+            }
+            byte[] row = Bytes.toBytes(Integer.toHexString(number % 16) + "-" + operation + "-" + number);
+            Pair last = new Pair();
+            rows.put(last.put(row));
+            return timed(switch (operation) {
+                case "get" -> () -> getRow(rows, row, last);
+                case "compare-and-set" -> () -> compareAndSet(rows, row, last);
+                case "increment" -> () -> increment(rows, row);
+                case "modify" -> () -> modify(rows, row);
+                default -> throw new IllegalArgumentException(operation);
+            });
+        });
+    }
+
+    private void createRow(Table rows) throws Exception {
+        long id = ids.incrementAndGet();
+        byte[] row = Bytes.toBytes(String.format("%x-create-%d", id % 16, id));
+        CheckAndMutate create = CheckAndMutate.newBuilder(row).ifNotExists(ROWS, SMALL).build(new Pair().put(row));
+        check(rows.checkAndMutate(create).isSuccess());
+    }
+
+    private static void getRow(Table rows, byte[] row, Pair last) throws Exception {
+        Result found = rows.get(pairOf(row));
+        check(Arrays.equals(found.getValue(ROWS, SMALL), last.small));
+        check(Arrays.equals(found.getValue(ROWS, LARGE), last.large));
+    }
+
+    private static void compareAndSet(Table rows, byte[] row, Pair last) throws Exception {
+        byte[] before = last.small;
+        byte[] after = before.clone();
+        Bytes.putLong(after, 0, Bytes.toLong(before) + 1);
+        CheckAndMutate set = CheckAndMutate.newBuilder(row)
+            .ifEquals(ROWS, SMALL, before)
+            .build(new Put(row).addColumn(ROWS, SMALL, after));
+        check(rows.checkAndMutate(set).isSuccess());
+        last.small = after;
+    }
+
+    private static void increment(Table rows, byte[] row) throws Exception {
+        Result counted = rows.increment(new Increment(row).addColumn(ROWS, COUNTER, 1));
+        check(Bytes.toLong(counted.getValue(ROWS, COUNTER)) > 0);
+    }
+
+    /** Reads two cells, and replaces both if they still are what was read. */
+    private static void modify(Table rows, byte[] row) throws Exception {
+        boolean done = false;
+        while (!done) {
+            Result found = rows.get(pairOf(row));
+            Pair pair = new Pair();
+            pair.small = found.getValue(ROWS, SMALL);
+            pair.large = found.getValue(ROWS, LARGE);
+            Filter unchanged = new FilterList(is(SMALL, pair.small), is(LARGE, pair.large));
+            pair.small = pair.small.clone();
+            pair.large = pair.large.clone();
+            Bytes.putLong(pair.small, 0, Bytes.toLong(pair.small) + 1);
+            Bytes.putLong(pair.large, 0, Bytes.toLong(pair.large) + 1);
+            CheckAndMutate replace = CheckAndMutate.newBuilder(row).ifMatches(unchanged).build(pair.put(row));
+            done = rows.checkAndMutate(replace).isSuccess();
+        }
+    }
+
+    private static Get pairOf(byte[] row) {
+        return new Get(row).addColumn(ROWS, SMALL).addColumn(ROWS, LARGE);
+    }
+
+    private static Filter is(byte[] column, byte[] value) {
+        SingleColumnValueFilter is = new SingleColumnValueFilter(ROWS, column, CompareOperator.EQUAL, value);
+        is.setFilterIfMissing(true);
+        return is;
+    }
+
+    private static void check(boolean holds) {
+        if (!holds) {
+            throw new IllegalStateException("an operation on rows has another result than it must have");
+        }
+    }
+
+    /** The two cells of a row. */
+    private static class Pair {
+        byte[] small = new byte[16];
+        byte[] large = new byte[100];
+
+        Put put(byte[] row) {
+            return new Put(row).addColumn(ROWS, SMALL, small).addColumn(ROWS, LARGE, large);
+        }
+    }
+
+    /** Something that is repeated. It returns how many nanoseconds the measured part of it took. */
+    private interface Cycle {
+        long run() throws Exception;
+    }
+
+    /** Makes what one of several threads repeats. */
+    private interface Start {
+        Cycle of(int number) throws Exception;
+    }
+
+    private interface Operation {
+        void run() throws Exception;
+    }
+
+    /** A cycle of which everything is measured. */
+    private static Cycle timed(Operation operation) {
+        return () -> {
+            long before = System.nanoTime();
+            operation.run();
+            return System.nanoTime() - before;
+        };
+    }
+
+    /** Repeats cycles in so many threads: "cycles/s p50_us p99_us cpu_us_per_cycle". */
+    private String measure(int threads, long millis, Start start) throws Exception {
         long[][] waits = new long[threads][];
+        Exception[] failures = new Exception[threads];
         long cpu = cpuNanos();
         long begin = System.nanoTime();
         List<Thread> workers = new ArrayList<>();
         for (int number = 0; number < threads; number++) {
             int self = number;
-            Thread worker = new Thread(() -> waits[self] = cycles(table, begin + millis * 1_000_000));
+            Thread worker = new Thread(() -> {
+                try {
+                    waits[self] = cycles(start.of(self), begin + millis * 1_000_000);
+                } catch (Exception e) {
+                    failures[self] = e;
+                }
+            });
             workers.add(worker);
             worker.start();
         }
         for (Thread worker : workers) {
             worker.join();
+        }
+        for (Exception failure : failures) {
+            if (failure != null) {
+                throw failure;
+            }
         }
         double seconds = (System.nanoTime() - begin) / 1e9;
         double used = (cpuNanos() - cpu) / 1e3;
@@ -217,19 +386,10 @@ public class Peer {
             all[all.length * 99 / 100] / 1e3, used / all.length);
     }
 
-    private long[] cycles(String table, long end) {
+    private static long[] cycles(Cycle cycle, long end) throws Exception {
         List<Long> waits = new ArrayList<>();
-        try {
-            while (System.nanoTime() < end) {
-                byte[] key = ("XDC#bench#java-" + ids.incrementAndGet()).getBytes(StandardCharsets.UTF_8);
-                byte[] row = salted(key);
-                long before = System.nanoTime();
-                acquire(table, row, Duration.ofSeconds(90).toMillis());
-                waits.add(System.nanoTime() - before);
-                release(table, row);
-            }
-        } catch (Exception e) {
-            throw new IllegalStateException(e);
+        while (System.nanoTime() < end) {
+            waits.add(cycle.run());
         }
         return waits.stream().mapToLong(Long::longValue).toArray();
     }

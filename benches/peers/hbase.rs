@@ -1,0 +1,55 @@
+//! An HBase for a benchmark, and HBase's Java client beside it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::java::{Java, class_path};
+
+/// A server for this run alone, its code compiled as in production.
+pub(crate) struct Server {
+    pub(crate) master: String,
+    pub(crate) thrift: String,
+    zookeeper: String,
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        let output = Server::command("start").stderr(Stdio::inherit()).output().expect("bash runs");
+        assert!(output.status.success(), "no HBase: see above");
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let value = |key: &str| {
+            let line = lines.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+            line.unwrap_or_else(|| panic!("{key} in {lines}")).to_owned()
+        };
+        Server {
+            master: value("DLM_TEST_HBASE_MASTER"),
+            thrift: value("DLM_TEST_HBASE_THRIFT"),
+            zookeeper: value("DLM_TEST_HBASE_ZOOKEEPER"),
+        }
+    }
+
+    /// HBase's Java client, in a process of its own: `tests/hbase/Peer.java`.
+    pub(crate) fn java(&self) -> Java {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase");
+        let class_path = class_path(&root.join("pom.xml"), "hbase-peer").expect("Maven and a registry");
+        let mut command = Command::new("java");
+        command.args(["-cp", &class_path]).arg(root.join("Peer.java"));
+        command.arg(self.zookeeper.rsplit(':').next().unwrap());
+        Java::start(&mut command).expect("the server runs on a JDK, so there is one")
+    }
+
+    fn command(what: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase/server"));
+        command
+            .arg(what)
+            .env("DLM_TEST_DIR", PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("hbase-bench"))
+            .env("DLM_TEST_JAVA", "");
+        command
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = Server::command("stop").status();
+    }
+}
