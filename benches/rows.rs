@@ -11,7 +11,7 @@ mod peers;
 mod support {
     pub(crate) mod java;
 }
-#[path = "rows/stand_in.rs"]
+#[path = "rows/ours.rs"]
 mod ours;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
