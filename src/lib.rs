@@ -133,3 +133,8 @@ const _: () = {
 #[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Compiles the example of the page on rows.
+#[cfg(all(doctest, feature = "hbase"))]
+#[doc = include_str!("../docs/rows.md")]
+struct Rows;

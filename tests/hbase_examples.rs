@@ -17,7 +17,7 @@ fn run(example: &str) -> Option<String> {
     let hbase = hbase_or_skip()?;
     let uri = format!("hbase://{}/{}", hbase.master, fresh_table(example));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--features", "hbase,embedded", "--example", example, "--", &uri]);
+    cargo.args(["run", "--quiet", "--all-features", "--example", example, "--", &uri]);
     let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example}: {said}");

@@ -100,6 +100,23 @@ fn the_options_are_those_of_the_code() {
     }
 }
 
+#[cfg(feature = "hbase")]
+#[test]
+fn the_options_of_rows_are_those_of_the_code() {
+    let told = rows_of(include_str!("../docs/rows.md"), "## Options");
+    let cell = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
+    for (stores, options) in dlm::TABLE_OPTIONS {
+        let way = if stores == "hbase://" { "direct" } else { "gateway" };
+        for it in options {
+            let row =
+                told.iter().find(|row| row[0] == cell(it.key) && [way, "both"].contains(&row[1])).unwrap();
+            assert_eq!(row[2..], [cell(it.default), it.meaning.to_owned()], "{stores} {}", it.key);
+        }
+        let known = told.iter().filter(|row| [way, "both"].contains(&row[1])).count();
+        assert_eq!(known, options.len(), "{stores}");
+    }
+}
+
 /// The keys in a cell, each in backquotes.
 fn keys_in(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()

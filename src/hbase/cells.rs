@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::store::hbase::rows::Log;
 use crate::store::hbase::steps::{Found, Place, Which, Write};
 
-/// `HConstants.MAX_ROW_LENGTH`: the longest key of a row, in bytes.
-const KEY_BYTES_MAX: usize = i16::MAX as usize;
+/// HBase takes 32,767, and the keys by which regions are looked up have the table's name and more before it.
+const KEY_BYTES_MAX: usize = 32_000;
 /// What the longest key leaves of a cell's key, which has 16 bits for its length.
 const QUALIFIER_BYTES_MAX: usize = 16 * 1024;
 const FAMILY_BYTES_MAX: usize = 127;

@@ -144,7 +144,7 @@ impl Table {
         self.inner.store.ensure(&families, &splits, Deadline::after(MAKING))
     }
 
-    /// The row with this key, 1 to 32,767 bytes. No I/O; a key that is not allowed is refused by the row's calls.
+    /// The row with this key, 1 to 32,000 bytes. No I/O; a key that is not allowed is refused by the row's calls.
     pub fn row(&self, key: impl AsRef<[u8]>) -> Row {
         Row::new(self.clone(), key.as_ref().to_vec())
     }
