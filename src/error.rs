@@ -213,7 +213,7 @@ pub enum Error {
     #[error("the lock manager is closed; open a new one")]
     Closed,
     /// See [`Code::Forked`].
-    #[error("this process was forked after the lock manager was opened; open a new one in the child")]
+    #[error("this process was forked after what it uses was opened; open a new one in the child")]
     Forked,
     /// See [`Code::Panic`].
     #[error("{what}")]

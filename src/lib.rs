@@ -54,7 +54,8 @@
 //! * **A latch** counts each step once, is never added to by being made again, and answers NOT_FOUND when it
 //!   is not there; who waits for it is woken by its opening or its end, however often the store fails.
 //!
-//! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused.
+//! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused. A
+//! [`FenceGate`] compares the fences of those who write to one file or socket of a machine.
 //!
 //! All types are `Send + Sync` unless they say otherwise. There is no async runtime to be seen
 //! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
@@ -67,6 +68,7 @@ mod builder;
 mod cancel;
 mod config;
 mod error;
+mod fence_gate;
 mod ffi;
 mod freeing;
 #[cfg(feature = "hbase")]
@@ -101,6 +103,7 @@ pub use config::{
     DEFAULT_WAIT, DEFAULT_WATCHERS, parse_duration,
 };
 pub use error::{Cause, Code, Error, Result};
+pub use fence_gate::{FenceGate, Pass};
 pub use id_lock::{IdGuard, IdGuards, IdLock};
 pub use latch::{Await, Latch, LatchKind, LatchWatch};
 pub use lease::Lease;
@@ -126,6 +129,7 @@ const _: () = {
     shared::<LeaseToken>();
     shared::<CancelToken>();
     shared::<Builder>();
+    shared::<FenceGate>();
     shared::<Error>();
 };
 
@@ -138,3 +142,7 @@ struct Readme;
 #[cfg(all(doctest, feature = "hbase"))]
 #[doc = include_str!("../docs/rows.md")]
 struct Rows;
+/// Runs the Rust examples of the page on fencing.
+#[cfg(all(doctest, feature = "embedded"))]
+#[doc = include_str!("../docs/fencing.md")]
+struct Fencing;

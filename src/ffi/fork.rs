@@ -16,8 +16,8 @@ use crate::error::{Code, Result};
 use crate::freeing::Doubt;
 use crate::patience::{LONG, until};
 use crate::spy::{Call, Spy};
-use crate::store::{LockStore, MemoryStore};
-use crate::{DEFAULT_TTL, Deadline, Lease, Level, LockManager};
+use crate::store::{Fence, LockStore, MemoryStore};
+use crate::{DEFAULT_TTL, Deadline, FenceGate, Lease, Level, LockManager};
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -209,4 +209,31 @@ fn a_lease_says_in_a_forked_child_that_it_is_not_the_childs() {
     assert!(in_child_by_system_call(refused), "clone");
     lease.check().expect("the children did no harm");
     assert!(lease.fence().is_some() && lease.release().unwrap());
+}
+
+#[test]
+fn a_child_has_no_part_in_its_parents_pass_of_a_fence_gate_and_can_have_its_own() {
+    if !alone() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("gate");
+    let gate = FenceGate::open(&path).unwrap();
+    let mut pass = Some(gate.pass(Fence(7)).unwrap());
+    let held = || {
+        let own = FenceGate::open(&path).unwrap();
+        is(own.pass_within(Fence(8), Duration::ZERO), Code::LockUnavailable)
+    };
+    let mut in_child = || {
+        let refused = is(gate.pass(Fence(7)), Code::Forked) && is(gate.highest(), Code::Forked);
+        drop(pass.take());
+        refused && held()
+    };
+    assert!(in_forked_child(&mut in_child), "fork");
+    assert!(in_child_by_system_call(&mut in_child), "clone");
+    assert!(held(), "a child has ended the pass of its parent");
+    drop(pass);
+    let own = || FenceGate::open(&path).unwrap().pass_within(Fence(9), Duration::ZERO).is_ok();
+    assert!(in_forked_child(own), "the child's own gate");
+    assert!(is(gate.pass(Fence(8)), Code::StaleFence));
 }

@@ -1,0 +1,688 @@
+//! A gate in front of a file or a socket of one machine, which refuses stale holders of a lock.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result, quoted};
+use crate::ffi::process_mark;
+use crate::store::Fence;
+use crate::time::{Deadline, Moment};
+
+/// How long [`FenceGate::pass`] waits for others.
+const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+const FILE_MODE: u32 = 0o600;
+/// What fits a signed 64-bit integer, as databases have them: a receiver may have to store the same number.
+const FENCE_MAX: u64 = i64::MAX as u64;
+
+/// A guarded write often takes some microseconds, so the first attempts come right after each other.
+const EAGER_ATTEMPTS: u32 = 20;
+const SLEEP_FIRST: Duration = Duration::from_micros(20);
+const SLEEP_MAX: Duration = Duration::from_millis(2);
+
+/// Lets only those write who have the highest fence that was ever here, or a higher one.
+///
+/// A holder of a lock may be paused until its lease is over and another holds the lock. When it goes on, it may
+/// write before it looks at its lease. The gate refuses that write, because the next holder has passed with a
+/// higher fence. It serves the processes of one machine that write to one file, socket or device, and a server
+/// that checks the fences which its clients send.
+///
+/// ```
+/// use dlm::{FenceGate, Level, LockManager};
+/// use std::{fs::File, io::Write};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let directory = directory.path();
+/// # let manager = LockManager::open("memory:?client=reports")?;
+/// let gate = FenceGate::open(directory.join("report.gate"))?;
+/// let lease = manager.lock("report", Level::Xdc)?.acquire()?;
+/// let fence = lease.fence().expect("this store fences");
+///
+/// let mut report = File::options().create(true).append(true).open(directory.join("report")).unwrap();
+/// let pass = gate.pass(fence)?; // STALE_FENCE if a later holder was here
+/// report.write_all(b"total 7\n").unwrap();
+/// drop(pass); // now others may write
+///
+/// gate.write(fence, || report.write_all(b"total 8\n"))?.unwrap(); // the same in one line
+/// # Ok::<(), dlm::Error>(())
+/// ```
+///
+/// # The file of the gate
+///
+/// * Use one gate file per guarded thing and lock. Fences of different locks cannot be compared.
+/// * [`open`](FenceGate::open) makes the file, readable and writable by its owner only. Its number is 0 then, so
+///   whoever passes first sets it. It should be opened, and the first pass taken, before there can be a stale
+///   holder; a holder passes once right after it has acquired, before it reads what it will change.
+/// * Never delete it while the guarded thing is in use, nor restore an old copy: the number would be forgotten.
+///   A gate that is open notices that its file was deleted or replaced and answers INTERNAL_ERROR. A gate that
+///   is opened afterwards cannot know.
+/// * If the fences of the lock begin again at a lower number, because the store lost its data, every pass is
+///   refused. Delete the gate file then, after you have made sure that no old holder is left.
+/// * Whoever may write the file may change the number. Whoever may read it may keep others waiting.
+/// * The lock between processes is `flock`. It works on local file systems. On NFS it depends on the server and
+///   the mount options (with `local_lock=flock` it does not reach other machines), on SMB and FUSE on the file
+///   system. Keep the file on a local disk, and let all who write pass on that machine.
+///
+/// # What it survives
+///
+/// * A process that is killed, at any moment: the kernel frees the lock, and the number is whole. A child that
+///   was forked during a pass, and neither executes a program nor ends, keeps the lock of a parent that is killed;
+///   the others wait for that child.
+/// * A crash of the machine: once a pass was given, its number is on the disk and no later crash lowers it. The
+///   file has two copies of the number, 4096 bytes apart, each with a checksum. A higher number goes to the
+///   first copy, then to the second, and each write comes after an `fdatasync` of the one before. So a crash
+///   can damage one copy at most. Either the other one has the number, or it has the number from before and
+///   nobody had passed with the new one. A copy that a bad block damages later is replaced from the other.
+///   This needs a disk that keeps what it has confirmed. [`with_sync`](FenceGate::with_sync) switches the syncs off.
+/// * Two damaged copies, or a file of another size: every call answers INTERNAL_ERROR. The gate never begins
+///   again at 0.
+/// * A fork: the child's calls answer FORKED, and it opens a gate of its own.
+///
+/// # What it does not do
+///
+/// * It does not stop a write that goes around it.
+/// * It does not interrupt a holder. A process that is stopped while it holds a [`Pass`] keeps all others
+///   waiting, because its write may be half done; their calls answer LOCK_UNAVAILABLE.
+/// * It does not order what is still on its way after the pass was dropped. Bytes given to a socket arrive
+///   later: keep the pass until the peer has answered, or write to one connection only.
+#[derive(Debug)]
+pub struct FenceGate {
+    /// Absolute: the program may change its working directory.
+    path: PathBuf,
+    /// For messages.
+    place: String,
+    /// Drawn when the file was made, and written in it.
+    id: u64,
+    sync: bool,
+    /// Threads wait here, and not in the loop for processes.
+    turn: Mutex<()>,
+    /// The process that opened it, see [`process_mark`].
+    process: u64,
+}
+
+/// While it lives, nobody else passes the gate: write now, then drop it.
+///
+/// It cannot be sent to another thread. In a forked child it is nothing: the child must not write.
+#[derive(Debug)]
+#[must_use = "the gate is only kept for as long as the pass lives"]
+pub struct Pass<'a> {
+    gate: &'a FenceGate,
+    fence: Fence,
+    /// Its lock is the pass.
+    file: File,
+    _thread: MutexGuard<'a, ()>,
+}
+
+impl FenceGate {
+    /// The gate whose number is kept in the file at `path`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a path without a file name, or of something that is not a regular file.
+    /// CONNECTION_ERROR when the file cannot be opened or made, for one because its directory does not exist.
+    /// INTERNAL_ERROR for a file that is not a gate's or is damaged.
+    pub fn open(path: impl AsRef<Path>) -> Result<FenceGate> {
+        let given = path.as_ref();
+        let (directory, name) = split(given)?;
+        let place = |path: &Path| format!("fence gate {}", quoted(&path.to_string_lossy()));
+        let unable = |what: &str, error: io::Error| Error::Connection {
+            store: place(given),
+            what: what.to_owned(),
+            source: Some(error.into()),
+        };
+        let directory = fs::canonicalize(directory)
+            .map_err(|error| unable("its directory is not there; create it first", error))?;
+        let path = directory.join(name);
+        match fs::symlink_metadata(&path) {
+            Ok(there) if !there.is_file() => {
+                let allowed =
+                    "the path of a regular file, or of none yet; no directory, symbolic link or device";
+                return Err(Error::invalid("fence gate path", given.to_string_lossy(), allowed));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make(&directory, &path).map_err(|error| unable("its file cannot be made", error))?;
+            }
+            Err(error) => return Err(unable("its file cannot be looked at", error)),
+        }
+        let file = open_file(&path).map_err(|error| unable("its file cannot be opened", error))?;
+        // Also where another process made the file: that one may not have come to its sync.
+        File::open(&directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|error| unable("its directory cannot be synced", error))?;
+        let mut gate = FenceGate {
+            place: place(&path),
+            path,
+            id: 0,
+            sync: true,
+            turn: Mutex::new(()),
+            process: process_mark::current(),
+        };
+        gate.id = gate.read(&file)?.id;
+        Ok(gate)
+    }
+
+    /// Whether a higher number is synced to the disk before [`pass`](FenceGate::pass) returns: yes unless
+    /// switched off here. An equal number costs no sync either way.
+    ///
+    /// Without it a crash of the machine may lower the number, or damage the file. It may be switched off where
+    /// everybody who passes runs on this machine and ends with it.
+    pub fn with_sync(self, sync: bool) -> FenceGate {
+        FenceGate { sync, ..self }
+    }
+
+    /// Waits until nobody else has a pass, for up to 10 s, and remembers `fence`.
+    ///
+    /// A thread that has a pass of this gate's file and calls this waits for itself.
+    ///
+    /// # Errors
+    /// STALE_FENCE when a higher fence has passed: stop writing, the lease is over. LOCK_UNAVAILABLE when others
+    /// had the pass for all that time. INVALID_ARGUMENT for fence 0 and for those above 2^63 - 1, which no
+    /// store grants. RETRIES_EXHAUSTED when the file cannot be read or written, INTERNAL_ERROR when it is damaged,
+    /// deleted or replaced, FORKED in a child of the process that opened the gate. After each of these, nothing
+    /// may be written; the call may be repeated.
+    pub fn pass(&self, fence: Fence) -> Result<Pass<'_>> {
+        self.pass_within(fence, DEFAULT_WAIT)
+    }
+
+    /// As [`pass`](FenceGate::pass), and waits for others for up to `wait`; zero tries once. What the disk takes
+    /// comes on top.
+    ///
+    /// # Errors
+    /// As [`pass`](FenceGate::pass).
+    pub fn pass_within(&self, fence: Fence, wait: Duration) -> Result<Pass<'_>> {
+        if !(1..=FENCE_MAX).contains(&fence.0) {
+            let allowed = format!("1 to {FENCE_MAX}, as a lease of the guarding lock says");
+            return Err(Error::invalid("fence", fence.to_string(), allowed));
+        }
+        self.check_process()?;
+        let pass = self.enter(fence, wait)?;
+        self.check_path(&pass.file)?;
+        let disk = Disk { file: &pass.file, sync: self.sync };
+        raise(&disk, Number { id: self.id, fence: fence.0 }).map_err(|failed| match failed {
+            Failed::Stale(stored) => {
+                Error::StaleFence { place: self.place.clone(), fence, stored: Fence(stored) }
+            }
+            failed => self.failed(failed),
+        })?;
+        Ok(pass)
+    }
+
+    /// Calls `write` with a pass for `fence`, and returns its answer.
+    ///
+    /// # Errors
+    /// As [`pass`](FenceGate::pass); `write` is not called then. What `write` answers is the `Ok`, also where that
+    /// is an error of its own.
+    pub fn write<T>(&self, fence: Fence, write: impl FnOnce() -> T) -> Result<T> {
+        let _pass = self.pass(fence)?;
+        Ok(write())
+    }
+
+    /// The highest fence that has passed; `None` if none has. Does not wait for others, and may be out of date
+    /// when it returns: it is for people and for tests.
+    ///
+    /// # Errors
+    /// As [`pass`](FenceGate::pass), without STALE_FENCE and LOCK_UNAVAILABLE.
+    pub fn highest(&self) -> Result<Option<Fence>> {
+        self.check_process()?;
+        let file = self.reopen()?;
+        self.check_path(&file)?;
+        let stored = self.read(&file)?;
+        if stored.id != self.id {
+            return Err(self.failed(Failed::Replaced));
+        }
+        Ok((stored.fence > 0).then_some(Fence(stored.fence)))
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// Takes the locks: the one of threads, and the one of processes.
+    fn enter(&self, fence: Fence, wait: Duration) -> Result<Pass<'_>> {
+        let (began, by) = (Moment::now(), Deadline::after(wait));
+        let unavailable = || Error::LockUnavailable {
+            name: format!("of {}", self.place),
+            waited: if wait.is_zero() { wait } else { Moment::now().since(began) },
+            holder: None,
+        };
+        let thread = self.turn.try_lock_for(by.remaining()).ok_or_else(unavailable)?;
+        // Opened for each pass: a child that is forked between two passes inherits nothing that could keep the
+        // lock. Two gates of one process on the same file exclude each other for the same reason.
+        let file = self.reopen()?;
+        let (mut attempts, mut sleep) = (0, SLEEP_FIRST);
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Pass { gate: self, fence, file, _thread: thread }),
+                Err(Errno::AGAIN) if by.passed() => return Err(unavailable()),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(self.unserved("its file cannot be locked", error.into())),
+            }
+            attempts += 1;
+            if attempts < EAGER_ATTEMPTS {
+                thread::yield_now();
+            } else {
+                thread::sleep(sleep.min(by.remaining()));
+                sleep = (2 * sleep).min(SLEEP_MAX);
+            }
+        }
+    }
+
+    fn reopen(&self) -> Result<File> {
+        open_file(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.deleted(),
+            _ => self.unserved("its file cannot be opened", error),
+        })
+    }
+
+    /// That others who open the path get `file`, which is locked. With its lock held this stays so, unless
+    /// somebody deletes it just now.
+    fn check_path(&self, file: &File) -> Result<()> {
+        let unable = |error| self.unserved("its file cannot be looked at", error);
+        let ours = file.metadata().map_err(unable)?;
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
+            Ok(_) => Err(self.failed(Failed::Replaced)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.deleted()),
+            Err(error) => Err(unable(error)),
+        }
+    }
+
+    /// The number, without the lock.
+    fn read(&self, file: &File) -> Result<Number> {
+        // A writer changes one copy at a time. A reader that is slow enough may meet it at both.
+        const READINGS: u32 = 5;
+        let disk = Disk { file, sync: self.sync };
+        for _ in 1..READINGS {
+            match stored(&disk) {
+                Err(Failed::Damaged) => thread::sleep(Duration::from_millis(1)),
+                answer => return answer.map(|(number, _)| number).map_err(|failed| self.failed(failed)),
+            }
+        }
+        stored(&disk).map(|(number, _)| number).map_err(|failed| self.failed(failed))
+    }
+
+    fn failed(&self, failed: Failed) -> Error {
+        match failed {
+            Failed::Io(doing, error) => self.unserved(doing, error),
+            Failed::Size(bytes) => {
+                let why = format!(
+                    "its file has {bytes} bytes and must have {FILE_BYTES}: it is not a gate's, or was cut"
+                );
+                self.unsound(&why)
+            }
+            Failed::Damaged => self.unsound("both copies of its number are damaged"),
+            Failed::Replaced => self.unsound("its file was replaced since the gate was opened"),
+            Failed::Stale(stored) => self.unsound(&format!("fence {stored} has been there")),
+        }
+    }
+
+    fn deleted(&self) -> Error {
+        self.unsound("its file was deleted since the gate was opened")
+    }
+
+    /// The number is not known any more, and only a person can say what is safe.
+    fn unsound(&self, why: &str) -> Error {
+        let what = format!(
+            "{}: {why}. The highest fence is not known, so nothing passes; make sure that no old holder of the \
+             lock is left, then delete the file and open the gate again",
+            self.place
+        );
+        Error::Internal { what, source: None }
+    }
+
+    fn unserved(&self, doing: &str, error: io::Error) -> Error {
+        Error::RetriesExhausted {
+            store: self.place.clone(),
+            what: doing.to_owned(),
+            source: Some(error.into()),
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// The fence that passed.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has a descriptor of the same lock. Its drop must not end the pass of
+        // its parent, so it only closes; and closing would not end ours while the child has its own.
+        if process_mark::current() == self.gate.process {
+            // Fails only for a descriptor that is not open.
+            let _ = flock(&self.file, FlockOperation::NonBlockingUnlock);
+        }
+    }
+}
+
+/// The directory and the file name of `path`.
+fn split(path: &Path) -> Result<(&Path, &std::ffi::OsStr)> {
+    use std::os::unix::ffi::OsStrExt;
+    let refused = |allowed: &str| Err(Error::invalid("fence gate path", path.to_string_lossy(), allowed));
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.contains(&0) {
+        return refused("a path without NUL bytes");
+    }
+    match path.components().next_back() {
+        // Components ignore what stands behind the last name.
+        Some(Component::Normal(name)) if bytes.ends_with(name.as_bytes()) => {
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            Ok((directory.unwrap_or(Path::new(".")), name))
+        }
+        _ => refused("a path that ends with the name of a file"),
+    }
+}
+
+/// Without following a link, and without waiting for the other end of a pipe.
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    File::options().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+}
+
+/// Makes the file, complete under another name first: a process that is killed here leaves no file that cannot
+/// be read, and of two processes one makes it. A name that is left over is in nobody's way.
+fn make(directory: &Path, path: &Path) -> io::Result<()> {
+    let id = getrandom::u64().map_err(io::Error::from)?;
+    let new = directory.join(format!(".dlm-gate-{id:016x}"));
+    let file = File::options().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
+    let filled = || {
+        // Whatever the umask is.
+        file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
+        let mut bytes = vec![0; FILE_BYTES];
+        for at in COPIES_AT {
+            bytes[at..at + COPY_BYTES].copy_from_slice(&encode(Number { id, fence: 0 }));
+        }
+        file.write_all_at(&bytes, 0)?;
+        file.sync_all()?;
+        match fs::hard_link(&new, path) {
+            // Another process was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        }
+    };
+    let made = filled();
+    // If this fails, the name is left over.
+    let _ = fs::remove_file(&new);
+    made
+}
+
+// ---- The number on the disk -------------------------------------------------------------------
+
+/// Page size of most file systems and disks: what is written in one piece is lost in one piece.
+const PAGE_BYTES: usize = 4096;
+const COPIES_AT: [usize; 2] = [0, PAGE_BYTES];
+const FILE_BYTES: usize = 2 * PAGE_BYTES;
+const MAGIC: &[u8; 8] = b"dlmgate1";
+/// Magic, the file's id, the fence and a checksum.
+const COPY_BYTES: usize = 32;
+const SUM_AT: usize = 24;
+
+type Bytes = [u8; COPY_BYTES];
+
+/// What a copy says. Of two, the one with the higher fence holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Number {
+    fence: u64,
+    /// Tells the file from one that takes its place, which may even get its inode.
+    id: u64,
+}
+
+/// Why a number was not stored.
+#[derive(Debug)]
+enum Failed {
+    Io(&'static str, io::Error),
+    Size(u64),
+    Damaged,
+    /// Another file is there.
+    Replaced,
+    Stale(u64),
+}
+
+/// Where the two copies are. A trait because the tests have one that crashes.
+trait Copies {
+    fn read(&self) -> Result<[Bytes; 2], Failed>;
+    fn write(&self, at: usize, copy: &Bytes) -> Result<(), Failed>;
+    /// All that was written is on the disk.
+    fn sync(&self) -> Result<(), Failed>;
+}
+
+struct Disk<'a> {
+    file: &'a File,
+    sync: bool,
+}
+
+impl Copies for Disk<'_> {
+    fn read(&self) -> Result<[Bytes; 2], Failed> {
+        let failed = |error| Failed::Io("its number cannot be read", error);
+        let bytes = self.file.metadata().map_err(failed)?.len();
+        if bytes != FILE_BYTES as u64 {
+            return Err(Failed::Size(bytes));
+        }
+        let mut copies = [[0; COPY_BYTES]; 2];
+        for (copy, at) in copies.iter_mut().zip(COPIES_AT) {
+            self.file.read_exact_at(copy, at as u64).map_err(failed)?;
+        }
+        Ok(copies)
+    }
+
+    fn write(&self, at: usize, copy: &Bytes) -> Result<(), Failed> {
+        let failed = |error| Failed::Io("its number cannot be written", error);
+        self.file.write_all_at(copy, COPIES_AT[at] as u64).map_err(failed)
+    }
+
+    fn sync(&self) -> Result<(), Failed> {
+        let failed = |error| Failed::Io("its number cannot be synced to the disk", error);
+        if self.sync { self.file.sync_data().map_err(failed) } else { Ok(()) }
+    }
+}
+
+fn encode(number: Number) -> Bytes {
+    let mut copy = [0; COPY_BYTES];
+    copy[..8].copy_from_slice(MAGIC);
+    copy[8..16].copy_from_slice(&number.id.to_be_bytes());
+    copy[16..SUM_AT].copy_from_slice(&number.fence.to_be_bytes());
+    let sum = checksum(&copy[..SUM_AT]);
+    copy[SUM_AT..].copy_from_slice(&sum.to_be_bytes());
+    copy
+}
+
+/// `None` for a damaged copy.
+fn decode(copy: &Bytes) -> Option<Number> {
+    let (said, sum) = copy.split_at(SUM_AT);
+    if !said.starts_with(MAGIC) || sum != checksum(said).to_be_bytes() {
+        return None;
+    }
+    let at = |at: usize| u64::from_be_bytes(said[at..at + 8].try_into().expect("8 bytes"));
+    Some(Number { id: at(8), fence: at(16) })
+}
+
+/// FNV-1a: any single byte that differs is noticed, and other damage but for one case in 2^64.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// The number, and which copy does not have it.
+fn stored(copies: &impl Copies) -> Result<(Number, Option<usize>), Failed> {
+    let [first, second] = copies.read()?.map(|copy| decode(&copy));
+    // A damaged copy counts as lower than every number.
+    let number = first.max(second).ok_or(Failed::Damaged)?;
+    let behind = [first, second].iter().position(|copy| *copy != Some(number));
+    Ok((number, behind))
+}
+
+/// Stores a fence that is higher than the number, and fails with [`Failed::Stale`] for one that is lower.
+///
+/// A sync stands before each write, so a crash never meets both copies unsynced. It also stands behind the
+/// first copy of a new number, so that one is on the disk when this returns. The second is synced by whoever
+/// stores the next number, if the kernel has not written it by then.
+fn raise(copies: &impl Copies, to: Number) -> Result<(), Failed> {
+    let (number, behind) = stored(copies)?;
+    if number.id != to.id {
+        return Err(Failed::Replaced);
+    }
+    if to.fence < number.fence {
+        return Err(Failed::Stale(number.fence));
+    }
+    let write = |at, number| {
+        copies.sync()?;
+        copies.write(at, &encode(number))
+    };
+    if let Some(behind) = behind {
+        // Somebody was killed between the copies, or one was damaged.
+        write(behind, number)?;
+        // A sync that failed once may say the next time that all is well. So there is one for this copy too.
+        copies.sync()?;
+    }
+    if to.fence > number.fence {
+        write(0, to)?;
+        write(1, to)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// Two copies behind a cache. It crashes before a given step.
+    #[derive(Clone)]
+    struct Crashing {
+        durable: RefCell<[Bytes; 2]>,
+        cached: RefCell<[Bytes; 2]>,
+        steps_left: Cell<usize>,
+    }
+
+    impl Crashing {
+        fn step(&self) -> Result<(), Failed> {
+            let left = self.steps_left.get().checked_sub(1);
+            self.steps_left.set(left.ok_or(Failed::Io("crashed", io::Error::other("crashed")))?);
+            Ok(())
+        }
+
+        /// What may be there afterwards: with the machine up all that was written, else of each copy the old
+        /// one, the new one, or a part of both.
+        fn afterwards(&self) -> Vec<Crashing> {
+            let (durable, cached) = (*self.durable.borrow(), *self.cached.borrow());
+            let of_one = |at: usize| {
+                let torn = [23, 28].map(|cut| {
+                    let mut torn = durable[at];
+                    torn[..cut].copy_from_slice(&cached[at][..cut]);
+                    torn
+                });
+                // Such a block cannot be read, or is read as zeros.
+                let lost = (durable[at] != cached[at]).then_some([0; COPY_BYTES]);
+                [durable[at], cached[at]].into_iter().chain(torn).chain(lost)
+            };
+            let both = of_one(0).flat_map(|first| of_one(1).map(move |second| [first, second]));
+            let crashed = both.map(|copies| Crashing {
+                durable: copies.into(),
+                cached: copies.into(),
+                steps_left: usize::MAX.into(),
+            });
+            let killed = Crashing { steps_left: usize::MAX.into(), ..self.clone() };
+            crashed.chain([killed]).collect()
+        }
+    }
+
+    impl Copies for Crashing {
+        fn read(&self) -> Result<[Bytes; 2], Failed> {
+            Ok(*self.cached.borrow())
+        }
+
+        fn write(&self, at: usize, copy: &Bytes) -> Result<(), Failed> {
+            self.step()?;
+            self.cached.borrow_mut()[at] = *copy;
+            Ok(())
+        }
+
+        fn sync(&self) -> Result<(), Failed> {
+            self.step()?;
+            *self.durable.borrow_mut() = *self.cached.borrow();
+            Ok(())
+        }
+    }
+
+    fn number_of(fence: u64) -> Number {
+        Number { id: 77, fence }
+    }
+
+    /// Tries all crashes of `depth` in a row, each at any step of storing the next number.
+    fn crash(from: &Crashing, fence: u64, passed: u64, depth: u32, tried: &mut usize) {
+        *tried += 1;
+        let number = stored(from).expect("both copies are damaged").0.fence;
+        assert!(number >= passed, "fence {passed} had passed, and {number} is stored");
+        if depth == 0 {
+            return;
+        }
+        for steps in 0.. {
+            let disk = from.clone();
+            disk.steps_left.set(steps);
+            // A number that nobody passed with may be there: it is passed with again, or a higher one is.
+            let done = raise(&disk, number_of(fence)).is_ok();
+            let passed = if done { fence } else { passed };
+            for after in disk.afterwards() {
+                crash(&after, fence + 1, passed, depth - 1, tried);
+            }
+            if done {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn no_crash_lowers_the_number_that_has_passed() {
+        let copies = [encode(number_of(0x0101)), encode(number_of(0x0101))];
+        let fresh = Crashing { durable: copies.into(), cached: copies.into(), steps_left: usize::MAX.into() };
+        let mut tried = 0;
+        // The bytes of 0x01ff and 0x0200 all differ, so a torn number would be a third one.
+        crash(&fresh, 0x01ff, 0x0101, 3, &mut tried);
+        assert!(tried > 10_000, "{tried}");
+    }
+
+    #[test]
+    fn a_bad_block_does_not_lower_the_number_either() {
+        for at in 0..2 {
+            let copies = [encode(number_of(5)), encode(number_of(5))];
+            let disk =
+                Crashing { durable: copies.into(), cached: copies.into(), steps_left: usize::MAX.into() };
+            raise(&disk, number_of(9)).unwrap();
+            disk.sync().unwrap();
+            disk.durable.borrow_mut()[at] = [0xff; COPY_BYTES];
+            disk.cached.borrow_mut()[at] = [0xff; COPY_BYTES];
+            assert!(matches!(raise(&disk, number_of(8)), Err(Failed::Stale(9))));
+            raise(&disk, number_of(9)).unwrap();
+            assert_eq!(
+                *disk.cached.borrow(),
+                [encode(number_of(9)), encode(number_of(9))],
+                "the copy was not replaced"
+            );
+        }
+    }
+
+    #[test]
+    fn any_byte_that_differs_is_damage() {
+        let sound = encode(number_of(0x1234_5678_9abc));
+        for at in 0..COPY_BYTES {
+            for flip in 1..=255 {
+                let mut copy = sound;
+                copy[at] ^= flip;
+                assert_eq!(decode(&copy), None, "byte {at} with {flip:#x}");
+            }
+        }
+        assert_eq!(decode(&sound), Some(number_of(0x1234_5678_9abc)));
+        assert_eq!(decode(&[0; COPY_BYTES]), None);
+    }
+}
