@@ -33,6 +33,7 @@ fn required(tool: &str) -> bool {
         "cmake",
         "make",
         "pkg-config",
+        "postgres",
     ]
     .contains(&tool);
     listed.split(',').any(|name| name.trim() == tool)
