@@ -136,8 +136,9 @@ impl FenceGate {
             what: what.to_owned(),
             source: Some(error.into()),
         };
-        let directory = fs::canonicalize(directory)
-            .map_err(|error| unable("its directory is not there; create it first", error))?;
+        let directory = fs::canonicalize(directory).map_err(|error| {
+            unable("its directory cannot be opened; if it is not there, create it first", error)
+        })?;
         let path = directory.join(name);
         match fs::symlink_metadata(&path) {
             Ok(there) if !there.is_file() => {
@@ -652,23 +653,20 @@ mod tests {
         assert!(tried > 10_000, "{tried}");
     }
 
+    /// Nor does a write that the disk has confirmed and lost.
     #[test]
     fn a_bad_block_does_not_lower_the_number_either() {
-        for at in 0..2 {
-            let copies = [encode(number_of(5)), encode(number_of(5))];
+        for (at, lost) in (0..2).flat_map(|at| [(at, [0xff; COPY_BYTES]), (at, encode(number_of(5)))]) {
+            let copies = [encode(number_of(5)); 2];
             let disk =
                 Crashing { durable: copies.into(), cached: copies.into(), steps_left: usize::MAX.into() };
             raise(&disk, number_of(9)).unwrap();
             disk.sync().unwrap();
-            disk.durable.borrow_mut()[at] = [0xff; COPY_BYTES];
-            disk.cached.borrow_mut()[at] = [0xff; COPY_BYTES];
+            disk.durable.borrow_mut()[at] = lost;
+            disk.cached.borrow_mut()[at] = lost;
             assert!(matches!(raise(&disk, number_of(8)), Err(Failed::Stale(9))));
             raise(&disk, number_of(9)).unwrap();
-            assert_eq!(
-                *disk.cached.borrow(),
-                [encode(number_of(9)), encode(number_of(9))],
-                "the copy was not replaced"
-            );
+            assert_eq!(*disk.cached.borrow(), [encode(number_of(9)); 2], "the copy was not replaced");
         }
     }
 
