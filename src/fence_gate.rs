@@ -392,7 +392,7 @@ fn open_file(path: &Path) -> io::Result<File> {
 /// Makes the file, complete under another name first: a process that is killed here leaves no file that cannot
 /// be read, and of two processes one makes it. A name that is left over is in nobody's way.
 fn make(directory: &Path, path: &Path) -> io::Result<()> {
-    let id = getrandom::u64().map_err(io::Error::from)?;
+    let id = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     let new = directory.join(format!(".dlm-gate-{id:016x}"));
     let file = File::options().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
     let filled = || {

@@ -4,6 +4,7 @@
 mod support {
     #[cfg(feature = "embedded")]
     pub(crate) mod dialogue;
+    #[cfg_attr(not(feature = "embedded"), allow(dead_code, reason = "then nobody waits for a process"))]
     pub(crate) mod patience;
     pub(crate) mod role;
     pub(crate) mod skip;

@@ -183,7 +183,7 @@ fn many_writers_at_once_end_with_the_highest_fence_and_never_go_back() {
         .run("CREATE TRIGGER note AFTER INSERT OR UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION note();");
     let mut fences: Vec<_> = (1..=(WRITERS * WRITES) as u64).collect();
     // Rising over all, with late ones in between.
-    fences.chunks_mut(8 * WRITERS).for_each(|stretch| fastrand::shuffle(stretch));
+    fences.chunks_mut(8 * WRITERS).for_each(fastrand::shuffle);
     let written: usize = thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
