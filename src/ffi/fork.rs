@@ -237,3 +237,30 @@ fn a_child_has_no_part_in_its_parents_pass_of_a_fence_gate_and_can_have_its_own(
     assert!(in_forked_child(own), "the child's own gate");
     assert!(is(gate.pass(Fence(8)), Code::StaleFence));
 }
+
+/// The child has a descriptor of the file whose lock is the pass.
+#[test]
+fn a_pass_of_a_fence_gate_ends_with_its_parent_also_while_a_child_lives_that_was_forked_meanwhile() {
+    if !alone() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (path, forked) = (directory.path().join("gate"), directory.path().join("forked"));
+    let gate = FenceGate::open(&path).unwrap();
+    let (passed, passing) = bounded(1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _pass = gate.pass(Fence(7)).unwrap();
+            passed.send(()).unwrap();
+            until("the child is there", || forked.exists());
+        });
+        passing.recv_timeout(LONG).unwrap();
+        assert!(in_forked_child(|| {
+            let own = FenceGate::open(&path).unwrap();
+            let held = is(own.pass_within(Fence(8), Duration::ZERO), Code::LockUnavailable);
+            std::fs::write(&forked, "").unwrap();
+            held && own.pass_within(Fence(8), LONG / 4).is_ok()
+        }));
+    });
+    assert!(is(gate.pass(Fence(7)), Code::StaleFence));
+}
