@@ -102,8 +102,8 @@ pub(crate) fn print(
     }
 }
 
-/// Runs `pair` in so many threads until the time is over, each with a state of its own made by `start`. It
-/// calls the function it is given when it has acquired.
+/// Runs `pair` in so many threads until the time is over, in each of them once at least, each with a state of
+/// its own made by `start`. It calls the function it is given when it has acquired.
 pub(crate) fn measure<S>(
     threads: usize,
     time: Duration,
@@ -118,9 +118,12 @@ pub(crate) fn measure<S>(
                 scope.spawn(|| {
                     let mut state = start();
                     let mut waits = Vec::new();
-                    while begin.elapsed() < time {
+                    loop {
                         let before = Instant::now();
                         pair(&mut state, &mut || waits.push(before.elapsed().as_secs_f64() * 1e6));
+                        if begin.elapsed() >= time {
+                            break;
+                        }
                     }
                     waits
                 })

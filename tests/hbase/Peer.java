@@ -352,7 +352,7 @@ public class Peer {
         };
     }
 
-    /** Repeats cycles in so many threads: "cycles/s p50_us p99_us cpu_us_per_cycle". */
+    /** Repeats cycles in so many threads, in each of them one at least: "cycles/s p50_us p99_us cpu_us_per_cycle". */
     private String measure(int threads, long millis, Start start) throws Exception {
         long[][] waits = new long[threads][];
         Exception[] failures = new Exception[threads];
@@ -388,9 +388,9 @@ public class Peer {
 
     private static long[] cycles(Cycle cycle, long end) throws Exception {
         List<Long> waits = new ArrayList<>();
-        while (System.nanoTime() < end) {
+        do {
             waits.add(cycle.run());
-        }
+        } while (System.nanoTime() < end);
         return waits.stream().mapToLong(Long::longValue).toArray();
     }
 
