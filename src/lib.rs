@@ -142,6 +142,7 @@ struct Readme;
 #[cfg(all(doctest, feature = "hbase"))]
 #[doc = include_str!("../docs/rows.md")]
 struct Rows;
+
 /// Runs the Rust examples of the page on fencing.
 #[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../docs/fencing.md")]

@@ -91,7 +91,7 @@ pub(crate) const TABLE: [StoreOption; 14] = [
     FAMILY,
     ANCHOR,
     TIMEOUT,
-    option("max_value", "4194304", "bytes in one value at the most, 1 to 10485760"),
+    option("max_value", "4194304", "bytes in one value at the most, 1 to 10000000"),
     ATTEMPTS,
     option("fence_ttl", "30d", "how long a fence stays after it was raised, 1m or more"),
     option("fence_column", "_fence", "the qualifier of the fence"),

@@ -321,7 +321,7 @@ fn what_is_not_allowed_is_refused_with_the_value_and_what_is() {
         "hbase://127.0.0.1:1/t?client=a",
         "hbase://127.0.0.1:1/t?fence=row",
         "hbase://127.0.0.1:1/t?max_value=0",
-        "hbase://127.0.0.1:1/t?max_value=10485761",
+        "hbase://127.0.0.1:1/t?max_value=10000001",
         "hbase://127.0.0.1:1/t?anchor=id",
         "hbase://127.0.0.1:1/t?family=d:x",
         "hbase://127.0.0.1:1/t?fence_ttl=1s&family=d",

@@ -102,7 +102,7 @@ impl Row {
         }
     }
 
-    /// Writes the cells if the row is there. See [`create`](Row::create) for what that means; without the option
+    /// Writes the cells if the row is there. As with [`put`](Row::put), counters should not be among them. See [`create`](Row::create) for what that means; without the option
     /// `anchor`, the first of `cells` must be a column that the row has.
     ///
     /// # Errors

@@ -91,10 +91,10 @@ impl RowsPlace {
         matches!(self, RowsPlace::Native { .. })
     }
 
-    /// The highest limit for the bytes of a value, and the limit unless it is set. HBase takes 10 MiB unless told
-    /// otherwise (`hbase.client.keyvalue.maxsize`); of a gateway's replies one MiB is read.
+    /// The highest limit for the bytes of a value, and the limit unless it is set. HBase takes 10 MiB with the
+    /// cell's key unless told otherwise (`hbase.server.keyvalue.maxsize`); of a gateway's replies one MiB is read.
     pub(crate) fn value_bytes(&self) -> (usize, usize) {
-        if self.is_native() { (10 << 20, 4 << 20) } else { (512 << 10, 512 << 10) }
+        if self.is_native() { (10_000_000, 4 << 20) } else { (512 << 10, 512 << 10) }
     }
 }
 
