@@ -179,12 +179,18 @@ impl Lease {
     /// FORKED.
     #[cfg(feature = "hbase")]
     pub fn row(&self, table: &crate::hbase::Table, key: impl AsRef<[u8]>) -> Result<crate::hbase::Row> {
+        crate::hbase::Row::fenced(table, key.as_ref(), self.fence_for_writes()?, self.name().key())
+    }
+
+    /// The fence for a write that a receiver compares. No question whether the lease lasts: the receiver decides.
+    ///
+    /// # Errors
+    /// FORKED; INVALID_ARGUMENT where fencing is switched off.
+    #[cfg(any(feature = "aerospike", feature = "hbase"))]
+    pub(crate) fn fence_for_writes(&self) -> Result<Fence> {
         self.manager.not_forked()?;
-        let Some(fence) = self.core.fence else {
-            let allowed = "a lease with a fence: the store's option fence is off";
-            return Err(Error::invalid("lease", self.name().to_string(), allowed));
-        };
-        crate::hbase::Row::fenced(table, key.as_ref(), fence, self.name().key())
+        let allowed = "a lease with a fence: fencing is switched off in the options of its store (fence=off)";
+        self.core.fence.ok_or_else(|| Error::invalid("lease of lock", self.core.name.key(), allowed))
     }
 
     /// When the lease is over, on the lease clock; the beginning of time once it is released or lost, and

@@ -61,6 +61,8 @@
 //! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
 //! one is needed. The library's threads block signals, and no call raises SIGPIPE.
 
+#[cfg(feature = "aerospike")]
+pub mod aerospike;
 mod alarm;
 mod board;
 mod boot;
@@ -131,6 +133,10 @@ const _: () = {
     shared::<Builder>();
     shared::<FenceGate>();
     shared::<Error>();
+    #[cfg(feature = "aerospike")]
+    shared::<aerospike::Records>();
+    #[cfg(feature = "aerospike")]
+    shared::<aerospike::Record>();
 };
 
 /// Runs the README's Rust example.

@@ -138,3 +138,10 @@ pub(crate) const AEROSPIKE: [StoreOption; 15] = [
     option("tls_key", "", "PEM file: its key"),
     option("tls_name", "the host's", "the name in the servers' certificates"),
 ];
+
+/// What [`Records::open`](crate::aerospike::Records::open) takes: all that concerns the connections.
+#[cfg(feature = "aerospike")]
+pub(crate) fn aerospike_records() -> Vec<StoreOption> {
+    let timeout = MANAGER.iter().filter(|option| option.key == "timeout");
+    timeout.chain(AEROSPIKE.iter().filter(|option| option.key != "fence")).copied().collect()
+}

@@ -119,6 +119,18 @@ impl StoreUri {
         }
     }
 
+    /// Hosts, namespace, set and options, of an `aerospike://` URI.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for that of another store.
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn into_aerospike(self) -> Result<(String, String, String, Options)> {
+        match self.place {
+            Place::Aerospike { hosts, namespace, suffix } => Ok((hosts, namespace, suffix, self.options)),
+            _ => Err(Error::invalid("store", "of another kind", "aerospike://host:3000,host2/namespace/set")),
+        }
+    }
+
     /// Opens the store with the options meant for it; refuses those that are left over.
     pub(crate) fn open(self) -> Result<Arc<dyn LockStore>> {
         match self.place {

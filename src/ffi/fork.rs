@@ -264,3 +264,37 @@ fn a_pass_of_a_fence_gate_ends_with_its_parent_also_while_a_child_lives_that_was
     });
     assert!(is(gate.pass(Fence(7)), Code::StaleFence));
 }
+
+/// The connections of its parent are not a child's, and what it would send on them would spoil the parent's.
+#[cfg(feature = "aerospike")]
+#[test]
+fn a_forked_child_has_no_records_of_its_parent() {
+    use crate::aerospike::{Bins, Records};
+    if !alone() {
+        return;
+    }
+    let manager = manager(Arc::new(MemoryStore::new()));
+    let lease = manager.lock("a", Level::Xdc).unwrap().acquire().unwrap();
+    // Nobody answers there: a child that tried would be told of that.
+    let records = Records::open("aerospike://127.0.0.1:1/test/records?timeout=100ms").unwrap();
+    let record = lease.record(&records, "a").unwrap();
+    let mut owned = Some((records.clone(), lease.record(&records, "b").unwrap()));
+    let refused = || {
+        let bins = Bins::new().with("a", 1);
+        is(lease.record(&records, "a"), Code::Forked)
+            && is(record.put(&bins), Code::Forked)
+            && is(record.add("a", 1), Code::Forked)
+            && is(record.clear(), Code::Forked)
+            && is(record.raise_fence(), Code::Forked)
+            && is(record.get(), Code::Forked)
+    };
+    assert!(in_forked_child(refused), "fork");
+    assert!(in_child_by_system_call(refused), "clone");
+    assert!(in_forked_child(|| {
+        drop(owned.take());
+        let own = Records::open("aerospike://127.0.0.1:1/test/records?timeout=100ms").unwrap();
+        // The lease is not the child's either.
+        is(lease.record(&own, "a"), Code::Forked)
+    }));
+    assert!(is(record.get(), Code::ConnectionError), "the children did no harm");
+}

@@ -8,7 +8,7 @@
 //! tests. It follows the library's needs: expect additions in minor versions.
 
 #[cfg(feature = "aerospike")]
-mod aerospike;
+pub(crate) mod aerospike;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 pub(crate) mod doubt;
 #[cfg(feature = "embedded")]

@@ -53,6 +53,8 @@ pub(super) enum Datum {
 
 /// As a [`Write::ttl_s`]: the record lives for as long as it would have.
 pub(super) const TTL_KEPT: u32 = u32::MAX - 1;
+/// As a [`Write::ttl_s`]: the record does not expire.
+pub(super) const TTL_NEVER: u32 = u32::MAX;
 
 /// One change of a record: all of it or nothing.
 pub(super) struct Write<'a> {
@@ -60,7 +62,7 @@ pub(super) struct Write<'a> {
     pub(super) exists: Exists,
     pub(super) when: Option<When<'a>>,
     pub(super) steps: &'a [Change<'a>],
-    /// The record's whole life from now on, or [`TTL_KEPT`].
+    /// The record's whole life from now on, [`TTL_KEPT`] or [`TTL_NEVER`].
     pub(super) ttl_s: u32,
 }
 
@@ -96,6 +98,18 @@ pub(super) enum When<'a> {
         map: &'a str,
         key: &'a Datum,
     },
+    /// None of these bins is there.
+    LacksAll([&'a str; 3]),
+    /// The bin `of` holds this text, the bin `fence` this number or a lower one, and the bin `marks` these
+    /// bytes.
+    Guarded {
+        of: (&'a str, &'a str),
+        fence: (&'a str, i64),
+        marks: (&'a str, &'a [u8]),
+    },
+    /// The bin is not there, or holds an integer to which so much can be added.
+    CanAdd(&'a str, i64),
+    Both(Box<[When<'a>; 2]>),
 }
 
 pub(super) enum Change<'a> {
@@ -107,6 +121,8 @@ pub(super) enum Change<'a> {
     MapDrop(&'a str, Vec<Datum>),
     /// Answer the number in this bin, as it is after the changes before.
     Tell(&'a str),
+    /// The bin goes.
+    Drop(&'a str),
     /// The record goes.
     Delete,
 }
@@ -431,6 +447,7 @@ fn write_policy(write: &Write<'_>, left_ms: u32) -> WritePolicy {
         commit_level: CommitLevel::CommitAll,
         expiration: match write.ttl_s {
             TTL_KEPT => Expiration::DontUpdate,
+            TTL_NEVER => Expiration::Never,
             seconds => Expiration::Seconds(seconds),
         },
         ..WritePolicy::default()
@@ -461,12 +478,28 @@ fn filter(when: &When<'_>) -> Expression {
             let lacks = exp::or(vec![exp::not(exp::bin_exists(*map)), exp::eq(found, exp::int_val(0))]);
             exp::and(vec![exp::bin_exists(*has), filter(&When::Is(marked, mark)), lacks])
         }
+        When::LacksAll(bins) => exp::and(bins.iter().map(|bin| filter(&When::Lacks(bin))).collect()),
+        When::Guarded { of: (of, name), fence: (fence, number), marks: (marks, bytes) } => exp::and(vec![
+            exp::eq(exp::string_bin(*of), exp::string_val(*name)),
+            exp::le(exp::int_bin(*fence), exp::int_val(*number)),
+            filter(&When::Is(marks, bytes)),
+        ]),
+        When::CanAdd(bin, by) => {
+            // The servers wrap around. In a bin of another type neither comparison holds.
+            let bounded = match i64::MAX.checked_sub(*by) {
+                Some(most) if *by >= 0 => exp::le(exp::int_bin(*bin), exp::int_val(most)),
+                _ => exp::ge(exp::int_bin(*bin), exp::int_val(i64::MIN - *by)),
+            };
+            exp::or(vec![filter(&When::Lacks(bin)), bounded])
+        }
+        When::Both(both) => exp::and(both.iter().map(filter).collect()),
     }
 }
 
 fn plain_put(step: &Change<'_>) -> Option<Bin> {
     match step {
         Change::Put(bin, datum) => Some(Bin::new(*bin, value(datum))),
+        Change::Drop(bin) => Some(Bin::new(*bin, Value::Nil)),
         _ => None,
     }
 }
@@ -488,6 +521,7 @@ fn operation(step: &Change<'_>) -> Operation {
             maps::remove_by_key_list(*bin, keys.iter().map(value).collect(), MapReturnType::NONE)
         }
         Change::Tell(bin) => scalar::get_bin(*bin),
+        Change::Drop(bin) => scalar::put(&Bin::new(*bin, Value::Nil)),
         Change::Delete => scalar::delete(),
     }
 }

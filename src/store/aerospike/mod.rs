@@ -20,6 +20,7 @@ mod lanes;
 mod latches;
 mod options;
 mod place;
+pub(crate) mod records;
 
 use std::time::{Duration, UNIX_EPOCH};
 

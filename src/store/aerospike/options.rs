@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::place::checked_place;
-use crate::config::{Options, checked_timeout};
+use super::place::{checked_place, checked_records_place};
+use crate::config::{DEFAULT_TIMEOUT, Options, checked_timeout};
 use crate::error::{Error, Result};
 use crate::store::tls::{self, Security};
-use crate::store_option;
+use crate::store_option::{self, StoreOption};
 
 const PORT_DEFAULT: u16 = 3000;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
@@ -53,8 +53,35 @@ impl Setup {
     /// INVALID_ARGUMENT, before any I/O but that on the files named.
     pub(super) fn read(hosts: &str, namespace: &str, suffix: &str, mut options: Options) -> Result<Setup> {
         checked_place(namespace, suffix)?;
-        let place = format!("aerospike://{hosts}/{namespace}/{suffix}");
         let fenced = one_of(&mut options, "fence", &[("record", true), ("off", false)])?;
+        Setup::of(hosts, namespace, suffix, fenced, options, &store_option::AEROSPIKE)
+    }
+
+    /// For an application's own records in `set`, and how long one call may take.
+    ///
+    /// # Errors
+    /// As for [`read`](Setup::read).
+    pub(super) fn read_for_records(
+        hosts: &str,
+        namespace: &str,
+        set: &str,
+        mut options: Options,
+    ) -> Result<(Setup, Duration)> {
+        checked_records_place(namespace, set)?;
+        let timeout = checked_timeout(options.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT))?;
+        let known = store_option::aerospike_records();
+        Ok((Setup::of(hosts, namespace, set, true, options, &known)?, timeout))
+    }
+
+    fn of(
+        hosts: &str,
+        namespace: &str,
+        suffix: &str,
+        fenced: bool,
+        mut options: Options,
+        known: &[StoreOption],
+    ) -> Result<Setup> {
+        let place = format!("aerospike://{hosts}/{namespace}/{suffix}");
         let strong = one_of(&mut options, "strong_consistency", &[("any", false), ("require", true)])?;
         let alternate = one_of(&mut options, "services_alternate", &[("off", false), ("on", true)])?;
         let plain = one_of(&mut options, "plain_credentials", &[("refuse", false), ("allow", true)])?;
@@ -67,7 +94,7 @@ impl Setup {
             return Err(Error::invalid("tls_name", "", "only together with tls=on"));
         }
         let login = login(&mut options, security.is_some(), certified, plain)?;
-        options.finish(&store_option::AEROSPIKE)?;
+        options.finish(known)?;
         Ok(Setup {
             seeds: hosts.split(',').map(seed).collect::<Result<_>>()?,
             namespace: namespace.to_owned(),

@@ -120,12 +120,8 @@ fn checked_farm(farm: &str) -> Result<&str> {
 
 /// `namespace/setSuffix` of a store's URI.
 pub(super) fn checked_place(namespace: &str, suffix: &str) -> Result<()> {
-    let clean = |text: &str| !text.is_empty() && !text.contains(['/', ':', ';']) && no_controls(text);
-    if !clean(namespace) || namespace.len() > NAMESPACE_BYTES_MAX {
-        let allowed = format!("1 to {NAMESPACE_BYTES_MAX} bytes without '/', ':' and ';'");
-        return Err(Error::invalid("namespace", namespace, allowed));
-    }
-    if !clean(suffix) || suffix.len() > SUFFIX_BYTES_MAX {
+    checked_namespace(namespace)?;
+    if !is_clean(suffix) || suffix.len() > SUFFIX_BYTES_MAX {
         let allowed = format!(
             "1 to {SUFFIX_BYTES_MAX} bytes without '/', ':' and ';', as the set DC#<farm>#<suffix> may \
              have {SET_BYTES_MAX}"
@@ -133,6 +129,43 @@ pub(super) fn checked_place(namespace: &str, suffix: &str) -> Result<()> {
         return Err(Error::invalid("set suffix", suffix, allowed));
     }
     Ok(())
+}
+
+/// `namespace/set` of an application's own records.
+pub(super) fn checked_records_place(namespace: &str, set: &str) -> Result<()> {
+    checked_namespace(namespace)?;
+    if !is_clean(set) || set.len() > SET_BYTES_MAX {
+        let allowed = format!("1 to {SET_BYTES_MAX} bytes without '/', ':' and ';'");
+        return Err(Error::invalid("set", set, allowed));
+    }
+    if ["DC#", "XDC#", "D_FNC#", "D_LTCH#"].iter().any(|ours| set.starts_with(ours)) {
+        return Err(Error::invalid(
+            "set",
+            set,
+            "a set of the application's own: this one is for locks and latches",
+        ));
+    }
+    Ok(())
+}
+
+/// A bin of an application's record.
+pub(super) fn checked_bin(name: &str) -> Result<&str> {
+    if (1..=BIN_BYTES_MAX).contains(&name.len()) && no_controls(name) {
+        return Ok(name);
+    }
+    Err(Error::invalid("bin", name, format!("1 to {BIN_BYTES_MAX} bytes without control characters")))
+}
+
+fn checked_namespace(namespace: &str) -> Result<()> {
+    if is_clean(namespace) && namespace.len() <= NAMESPACE_BYTES_MAX {
+        return Ok(());
+    }
+    let allowed = format!("1 to {NAMESPACE_BYTES_MAX} bytes without '/', ':' and ';'");
+    Err(Error::invalid("namespace", namespace, allowed))
+}
+
+fn is_clean(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['/', ':', ';']) && no_controls(text)
 }
 
 fn no_controls(text: &str) -> bool {

@@ -95,7 +95,7 @@ impl Client {
             ResultCode::RecordTooBig => Failed::For(Error::invalid(
                 "record",
                 "(not shown)",
-                "as many bytes as `max-record-size` of the namespace: a latch with fewer or shorter names",
+                "as many bytes as `max-record-size` of the namespace: smaller values; a latch with fewer or shorter names",
             )),
             ResultCode::NotAuthenticated
             | ResultCode::RoleViolation
