@@ -137,6 +137,10 @@ const _: () = {
     shared::<aerospike::Records>();
     #[cfg(feature = "aerospike")]
     shared::<aerospike::Record>();
+    #[cfg(feature = "hbase")]
+    shared::<hbase::Table>();
+    #[cfg(feature = "hbase")]
+    shared::<hbase::Row>();
 };
 
 /// Runs the README's Rust example.
@@ -153,3 +157,8 @@ struct Rows;
 #[cfg(all(doctest, feature = "embedded"))]
 #[doc = include_str!("../docs/fencing.md")]
 struct Fencing;
+
+/// Compiles the example of fenced records.
+#[cfg(all(doctest, feature = "aerospike"))]
+#[doc = include_str!("../docs/aerospike.md")]
+struct FencedRecords;
