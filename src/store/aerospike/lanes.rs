@@ -315,7 +315,9 @@ mod tests {
                 } else {
                     look_up().await.unwrap()
                 };
-                // The wait for the look-up is over, and so is the blocking.
+                // A look-up that is over before it is waited for has not interrupted this poll.
+                tokio::task::yield_now().await;
+                // The poll that began it is over, and so is the blocking.
                 (there, signals::are_blocked())
             });
             assert_eq!(answer, Some((true, false)), "beside: {beside}");
