@@ -73,6 +73,7 @@ impl Change<'_> {
         let mut marked = self.mark(table)?;
         let begun = self.begun();
         let mut pauses = Pauses::until(self.by);
+        let mut hidden = false;
         for _ in 0..ROUNDS {
             let raise = self.row.fence.as_ref().is_some_and(|fence| !fence.raised.load(Ordering::Relaxed));
             let steps = || self.steps(marked.as_ref(), &begun, raise);
@@ -81,7 +82,7 @@ impl Change<'_> {
             let request = Request { what: self.what, row: &self.row.key, repeat, steps: &steps };
             let mut answers = match table.store.run(&request, self.by.sooner(Deadline::after(SENDING_MAX))) {
                 Ok(answers) => answers,
-                Err(error) => return Err(in_doubt(error, marked.as_ref())),
+                Err(error) => return Err(in_doubt(error, marked.as_ref(), hidden)),
             };
             let look = if self.is_plain() { Answer::default() } else { answers.pop().unwrap_or_default() };
             let change = answers.pop().unwrap_or_default();
@@ -101,12 +102,14 @@ impl Change<'_> {
                 if self.can_be_seen(&look) {
                     return Ok(Outcome::Made(Some(change)));
                 }
+                hidden = true;
+                if !self.may_be_made_again() {
+                    break;
+                }
                 std::thread::sleep(HIDDEN_PAUSE);
                 marked = self.mark(table)?;
-            } else {
-                if let Some(outcome) = self.refused(marked.as_ref(), look)? {
-                    return Ok(outcome);
-                }
+            } else if let Some(outcome) = self.refused(marked.as_ref(), look)? {
+                return Ok(outcome);
             }
             if !pauses.rest() {
                 break;
@@ -117,7 +120,7 @@ impl Change<'_> {
             what: "the row changed, or what was put was hidden by a Delete, at each try".into(),
             source: None,
         };
-        Err(in_doubt(error, marked.as_ref()))
+        Err(in_doubt(error, marked.as_ref(), hidden))
     }
 
     /// Why a change was not made; `None` where nothing stands in its way any more.
@@ -176,7 +179,10 @@ impl Change<'_> {
             steps: &steps,
         };
         let answers = self.row.table.inner.store.run(&request, self.by);
-        Ok(answers.map_err(|error| in_doubt(error, Some(marked)))?.first().is_some_and(|answer| answer.made))
+        Ok(answers
+            .map_err(|error| in_doubt(error, Some(marked), false))?
+            .first()
+            .is_some_and(|answer| answer.made))
     }
 
     fn mark<'t>(&self, table: &'t Inner) -> Result<Option<Marked<'t>>> {
@@ -261,17 +267,29 @@ impl Change<'_> {
         self.tests.iter().any(|(_, rule)| matches!(rule, Rule::Missing | Rule::MissingOrEmpty))
     }
 
-    /// Whether what was put is there. For an anchor, which decides who made the row, it must be what we put: where
-    /// ours is hidden, another may have been faster by now.
+    /// Whether what was put is there. What was absent and is there now decides, if there is any such: the other
+    /// columns may have been deleted since. For an anchor, which decides who made the row, it must be what we put:
+    /// where ours is hidden, another may have been faster by now.
     fn can_be_seen(&self, look: &Answer) -> bool {
-        let anchored = |place: &Place| {
-            self.tests.iter().any(|(tested, rule)| *tested == place && matches!(rule, Rule::MissingOrEmpty))
+        if !self.rests_on_absence() {
+            return true;
+        }
+        let rule =
+            |place: &Place| self.tests.iter().find(|(tested, _)| *tested == place).map(|(_, rule)| rule);
+        let seen = |(place, value): (&Place, &[u8])| match (rule(place), look.value(place)) {
+            (Some(Rule::MissingOrEmpty), found) => found == Some(value),
+            (_, found) => found.is_some(),
         };
-        let seen = |(place, value): (&Place, &[u8])| match look.value(place) {
-            None => false,
-            Some(found) => !anchored(place) || found == value,
-        };
-        !self.rests_on_absence() || self.put().all(seen)
+        let was_absent = |place: &Place| matches!(rule(place), Some(Rule::Missing | Rule::MissingOrEmpty));
+        if self.put().any(|(place, _)| was_absent(place)) {
+            return self.put().filter(|(place, _)| was_absent(place)).any(seen);
+        }
+        self.put().next().is_none() || self.put().any(seen)
+    }
+
+    /// Whether it has no more effect when it is made again behind itself.
+    fn may_be_made_again(&self) -> bool {
+        self.writes.iter().all(|write| matches!(write, Write::Put { .. }))
     }
 
     /// A column that was written, and that still shows what it held before. Where several columns are tested, the
@@ -334,13 +352,16 @@ fn holds((place, rule): &Test<'_>, look: &Answer) -> bool {
     }
 }
 
-/// `error`, as the outcome of a change of which a request may yet be run.
-fn in_doubt(error: Error, marked: Option<&Marked<'_>>) -> Error {
-    if error.is_in_doubt() || marked.is_none_or(|marked| marked.operation.in_flight.get() == 0) {
+/// `error`, as the outcome of a change of which a request may yet be run, or was made and could not be seen.
+fn in_doubt(error: Error, marked: Option<&Marked<'_>>, hidden: bool) -> Error {
+    let unanswered = marked.is_some_and(|marked| marked.operation.in_flight.get() > 0);
+    if error.is_in_doubt() || !(unanswered || hidden) {
         return error;
     }
-    Error::InDoubt {
-        what: "an earlier request of this change was not answered".into(),
-        source: Some(error.into()),
-    }
+    let what = if hidden {
+        "it was written, and cannot be seen behind cells or Deletes with later timestamps"
+    } else {
+        "an earlier request of this change was not answered"
+    };
+    Error::InDoubt { what: what.into(), source: Some(error.into()) }
 }

@@ -80,7 +80,8 @@ impl Row {
                 Outcome::Made(_) => return Ok(Modified { changed: true, attempts }),
                 // It has read what the next try begins with.
                 Outcome::Refused(look) => {
-                    cells = RowCells::new(look.cells);
+                    let asked = look.cells.into_iter().filter(|cell| which.columns.contains(&&cell.place));
+                    cells = RowCells::new(asked.collect());
                 }
             }
             if attempts >= table.attempts || by.remaining() <= pause {

@@ -70,19 +70,30 @@ impl RowStore for Rows {
         {
             return self.get(what, row, which, by).map(|answer| vec![answer]);
         }
-        self.0.on_region(kind(repeat), what, row, by, |region, by| {
+        let answers = self.0.on_region(kind(repeat), what, row, by, |region, by| {
             let steps = steps();
             let actions = steps.iter().map(|step| action(region, row, step)).collect();
-            let answers = self.0.multi(region, actions, by).and_then(|results| {
-                steps.iter().zip(&results).map(|(step, result)| answer(step, result)).collect()
-            });
+            let answers = self.0.multi(region, actions, by).and_then(|results| answers(&steps, &results));
             if let (Repeat::Until(unanswered), Err(trouble)) = (repeat, &answers)
                 && may_be_run(trouble)
             {
                 unanswered.set(unanswered.get() + 1);
             }
             answers
-        })
+        })?;
+        let made = answers.iter().flatten().any(|answer| answer.made);
+        let complete = |(answer, step): (Option<Answer>, Step<'_>)| match (answer, step) {
+            (Some(answer), _) => Ok(answer),
+            (None, Step::Read(which)) => self.get(what, row, &which, by).map_err(|error| {
+                if !made {
+                    return error;
+                }
+                let what = format!("{}: {what}: written, and not read back", self.0.place);
+                Error::InDoubt { what, source: Some(error.into()) }
+            }),
+            (None, Step::Change(..)) => Ok(Answer::default()),
+        };
+        answers.into_iter().zip(steps()).map(complete).collect()
     }
 
     fn run_many(
@@ -341,12 +352,41 @@ fn get(row: &[u8], which: &Which<'_>) -> Get {
     }
 }
 
+/// The answers of a request that was run. Its last change decides: the server runs the steps one by one, and a
+/// region may close, be busy or come back between two of them. What the last change was answered stands, whatever
+/// became of the steps around it. `None`: a read behind it that failed, to be made by itself.
+fn answers(steps: &[Step<'_>], results: &[RegionActionResult]) -> Result<Vec<Option<Answer>>, Trouble> {
+    let last = steps.iter().rposition(|step| matches!(step, Step::Change(..)));
+    let mut answers: Vec<_> = steps.iter().zip(results).map(|(step, result)| answer(step, result)).collect();
+    if let Some(last) = last {
+        // Not made, and perhaps for want of what a step before it should have put.
+        let failed = match &answers[last] {
+            Ok(Answer { made: true, .. }) => None,
+            Ok(_) => answers[..last].iter().position(Result::is_err),
+            Err(_) => Some(last),
+        };
+        if let Some(failed) = failed {
+            return Err(match answers.swap_remove(failed) {
+                Err(trouble) => trouble,
+                Ok(_) => protocol_violation(),
+            });
+        }
+        return Ok(answers.into_iter().map(Result::ok).collect());
+    }
+    answers.into_iter().map(|answer| answer.map(Some)).collect()
+}
+
 fn answer(step: &Step<'_>, result: &RegionActionResult) -> Result<Answer, Trouble> {
     let made = match step {
         Step::Change(Guard::Always, _) => check(result).map(|()| true)?,
         Step::Change(..) => processed(result)?,
-        Step::Read(_) if result.result_or_exception.is_empty() => return Err(protocol_violation()),
-        Step::Read(_) => false,
+        Step::Read(_) => {
+            check(result)?;
+            if result.result_or_exception.is_empty() {
+                return Err(protocol_violation());
+            }
+            false
+        }
     };
     Ok(Answer { made, cells: cells(result)?.cloned().map(found).collect() })
 }
