@@ -157,6 +157,36 @@ fn a_row_is_modified_on_what_was_read() {
     });
 }
 
+/// Timestamps of a counter run ahead of the server's clock.
+#[test]
+fn what_is_written_over_a_counter_is_seen_though_it_was_added_to_in_the_same_millisecond() {
+    each_way("stamps", |row| {
+        let (plain, mut sum) = (row.table().row(row.key()), 0i64);
+        let counted = |sum: i64| row.get().unwrap().unwrap().counter("d:n") == Some(sum);
+        for round in 0..24i64 {
+            for _ in 0..3 {
+                plain.increment("d:n", 1).unwrap();
+            }
+            sum += 3;
+            let add = |found: &dlm::hbase::RowCells| {
+                let sum = found.counter("d:n").unwrap() + 10;
+                Some(Changes::new().put("d:n", sum.to_be_bytes()).put("d:other", round.to_string()))
+            };
+            // The first column by name is not the one whose timestamp counts.
+            let columns: &[&str] = if round % 2 == 0 { &["d:n"] } else { &["d:a", "d:n"] };
+            plain.put(&cells(&[("d:a", "")])).unwrap();
+            assert!(row.modify(columns, add).unwrap().changed);
+            sum += 10;
+            assert!(counted(sum), "{round}: what was written is hidden");
+            plain.increment("d:n", 1).unwrap();
+            let (before, after) = ((sum + 1).to_be_bytes(), (sum + 2).to_be_bytes());
+            assert!(row.compare_and_set("d:n", Some(&before), Some(&after)).unwrap());
+            sum += 2;
+            assert!(counted(sum), "{round}: what was set is hidden");
+        }
+    });
+}
+
 #[test]
 fn a_modification_that_never_wins_says_how_often_it_tried() {
     let Some(table) = rows::table("attempts", "&attempts=3") else { return };

@@ -374,6 +374,11 @@ impl RowCells {
         self.0.is_empty()
     }
 
+    /// The timestamp of the newest version of a column.
+    pub(super) fn written_ms(&self, place: &Place) -> Option<u64> {
+        self.0.iter().find(|cell| cell.place == *place).map(|cell| cell.written_ms)
+    }
+
     /// The newest version of a column, as a Delete needs it.
     fn stamp<'a>(&'a self, column: &'a Column) -> Option<(&'a Place, u64)> {
         let newest = self.0.iter().find(|cell| cell.place == column.0)?;

@@ -6,6 +6,7 @@
 //! fence missing -> our fence      (fenced rows)    a filter never holds for a row without cells
 //! fence below ours -> our fence   (fenced rows)    raised once by each holder, before its first change
 //! mark missing -> "begun"         (exactly once)   the row has a cell now, so that absences can be tested
+//! newest as read -> "begun"       (exactly once)   the mark's column is as new as what is to be overwritten
 //! tests, our fence stands, mark not there -> the change, mark
 //! read what was tested                             why it was refused, and whether what was put can be seen
 //! ```
@@ -16,21 +17,25 @@
 //!   cell that they delete, from two milliseconds before. Those of others carry the server's time: what is put in
 //!   the same millisecond, or while a clock is set back, is hidden. So a change that rests on an absence is read
 //!   back, and made again where it cannot be seen.
-//! * A Put can be hidden as well by the cell that it replaces, see `outshone`.
-//! * Fences are raised by conditions on the fence's column alone: only those make sure that the new fence is
-//!   stamped no older than the one before it, whatever the server's clock does.
+//! * A cell hides what is put later with an older timestamp. Timestamps run ahead of the clock where a counter is
+//!   added to more than once in a millisecond (`HRegion.reckonDelta`), and where a clock was set back. A server
+//!   stamps what is put no older than one cell of the condition, and we say which: the newest of those that were
+//!   read. A mark must not be hidden by an older one in its column either. So that one is first overwritten with a
+//!   timestamp no older than that of the newest cell, and then the change is stamped no older than what is there.
+//! * Fences are raised by conditions that leave the fence's cell, so that the new fence is stamped no older
+//!   than the one before it, whatever the server's clock does.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::cells::OWN_PREFIX;
+use super::cells::{OWN_PREFIX, RowCells};
 use super::fence::{RowFence, Standing};
 use super::row::Row;
 use super::table::{FenceColumns, Inner};
 use crate::error::{Error, Result};
 use crate::store::doubt::Pauses;
-use crate::store::hbase::marks::{IN_FLIGHT_TTL, Operation, SENDING_MAX};
+use crate::store::hbase::marks::{IN_FLIGHT_TTL, Operation, SENDING_MAX, Slot};
 use crate::store::hbase::rows::Log;
 use crate::store::hbase::steps::{Answer, Guard, Place, Repeat, Request, Rule, Step, Test, Which, Write};
 use crate::time::Deadline;
@@ -45,6 +50,8 @@ const BEGUN: &[u8] = b".";
 /// A Delete hides what is put with its timestamp, which is in milliseconds.
 pub(super) const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 
+const HIDDEN: &str = "it was written, and cannot be seen behind cells or Deletes with later timestamps";
+
 /// What became of a change.
 pub(super) enum Outcome {
     /// It was made. `None`: by a request that was not answered, so what additions came to is not known.
@@ -58,6 +65,8 @@ pub(super) struct Change<'a> {
     pub(super) what: &'static str,
     pub(super) tests: Vec<Test<'a>>,
     pub(super) writes: Vec<Write<'a>>,
+    /// What the tests were taken from, where they were.
+    pub(super) read: Option<&'a RowCells>,
     pub(super) by: Deadline,
 }
 
@@ -86,30 +95,25 @@ impl Change<'_> {
             };
             let look = if self.is_plain() { Answer::default() } else { answers.pop().unwrap_or_default() };
             let change = answers.pop().unwrap_or_default();
-            if change.made {
+            let outcome = if change.made {
                 if let Some(fence) = &self.row.fence {
                     fence.raised.store(true, Ordering::Relaxed);
                 }
-                if let Some(place) = self.outshone(&look) {
-                    return Err(Error::InDoubt {
-                        what: format!(
-                            "column {place} was written and cannot be seen: what it replaces has a later timestamp \
-                             than the server's clock"
-                        ),
-                        source: None,
-                    });
+                Some(Outcome::Made(Some(change)))
+            } else {
+                self.refused(marked.as_ref(), &look)?
+            };
+            match outcome {
+                Some(Outcome::Made(answer)) if !self.can_be_seen(&look, answer.is_some()) => {
+                    hidden = true;
+                    if !self.may_be_made_again() {
+                        break;
+                    }
+                    std::thread::sleep(HIDDEN_PAUSE);
+                    marked = self.mark(table)?;
                 }
-                if self.can_be_seen(&look) {
-                    return Ok(Outcome::Made(Some(change)));
-                }
-                hidden = true;
-                if !self.may_be_made_again() {
-                    break;
-                }
-                std::thread::sleep(HIDDEN_PAUSE);
-                marked = self.mark(table)?;
-            } else if let Some(outcome) = self.refused(marked.as_ref(), look)? {
-                return Ok(outcome);
+                Some(outcome) => return Ok(outcome),
+                None => {}
             }
             if !pauses.rest() {
                 break;
@@ -124,7 +128,7 @@ impl Change<'_> {
     }
 
     /// Why a change was not made; `None` where nothing stands in its way any more.
-    fn refused(&self, marked: Option<&Marked<'_>>, look: Answer) -> Result<Option<Outcome>> {
+    fn refused(&self, marked: Option<&Marked<'_>>, look: &Answer) -> Result<Option<Outcome>> {
         if let Some(marked) = marked
             && look.value(&marked.place) == Some(&marked.operation.mark)
         {
@@ -138,7 +142,7 @@ impl Change<'_> {
             return Ok(Some(Outcome::Made(None)));
         }
         if let (Some(fence), Some(columns)) = (&self.row.fence, &self.row.table.inner.fences) {
-            match fence.standing(columns, &look, self.row)? {
+            match fence.standing(columns, look, self.row)? {
                 Standing::Raised => {}
                 // It has expired, or somebody deleted it.
                 Standing::Lower => {
@@ -147,7 +151,7 @@ impl Change<'_> {
                 }
             }
         }
-        if self.tests.iter().all(|test| holds(test, &look)) {
+        if self.tests.iter().all(|test| holds(test, look)) {
             return Ok(None);
         }
         if let Some(marked) = marked.filter(|marked| marked.operation.in_flight.get() > 0) {
@@ -156,7 +160,7 @@ impl Change<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(Outcome::Refused(look)))
+        Ok(Some(Outcome::Refused(look.clone())))
     }
 
     /// Writes `value` in place of the mark that was found; whether that was still there.
@@ -189,11 +193,8 @@ impl Change<'_> {
         if !self.row.once {
             return Ok(None);
         }
-        // The first cell that the condition looks at: a Put under it is stamped no older than that one, so that a
-        // new mark is never hidden by an old one.
         let family = self.families().min().unwrap_or_default().to_vec();
-        let column =
-            |slot: &crate::store::hbase::marks::Slot| [OWN_PREFIX, b"op_", slot.name().as_bytes()].concat();
+        let column = |slot: &Slot| [OWN_PREFIX, b"op_", slot.name().as_bytes()].concat();
         let operation = Operation::begin(&table.slots, column, Duration::ZERO, self.by)?;
         let place = Place { family, qualifier: operation.column.clone() };
         Ok(Some(Marked { operation, place }))
@@ -218,23 +219,34 @@ impl Change<'_> {
             }
             tests.extend(fence.stands(columns));
         }
+        let newest = self.newest();
         if let Some(Marked { operation, place }) = marked {
             let put =
                 |value, log| Write::Put { cells: vec![(place, value)], ttl: Some(operation.mark_ttl()), log };
             let missing = Guard::One((place, Rule::MissingOrEmpty));
             steps.push(Step::Change(missing, vec![put(BEGUN, Log::Lazy)]));
-            tests.push((place, Rule::BeginsNot(&operation.mark)));
+            let not_made = (place, Rule::BeginsNot(&operation.mark));
+            if let Some(newest) = newest {
+                let newest = Guard::All(vec![self.tests[newest], not_made]);
+                steps.push(Step::Change(newest, vec![put(BEGUN, Log::Lazy)]));
+            }
+            tests.insert(0, not_made);
             writes.push(put(&operation.mark, Log::Synced));
+        } else if let Some(newest) = newest {
+            tests.swap(0, newest);
         }
         let guard = match tests.as_slice() {
             [] => Guard::Always,
             [test] if may_be_alone(test) => Guard::One(*test),
             _ => {
-                if !tests.iter().any(|(_, rule)| asks_presence(rule)) {
-                    let put =
-                        Write::Put { cells: vec![(begun, BEGUN)], ttl: Some(BEGUN_TTL), log: Log::Lazy };
-                    steps.push(Step::Change(Guard::Always, vec![put]));
-                    tests.push((begun, Rule::NotEmpty));
+                match tests.iter().position(|(_, rule)| asks_presence(rule)) {
+                    Some(there) => tests.swap(0, there),
+                    None => {
+                        let put =
+                            Write::Put { cells: vec![(begun, BEGUN)], ttl: Some(BEGUN_TTL), log: Log::Lazy };
+                        steps.push(Step::Change(Guard::Always, vec![put]));
+                        tests.insert(0, (begun, Rule::NotEmpty));
+                    }
                 }
                 Guard::All(tests)
             }
@@ -244,6 +256,13 @@ impl Change<'_> {
             steps.push(Step::Read(self.look(marked)));
         }
         steps
+    }
+
+    /// The number of the test of the newest cell that was read, if there is one.
+    fn newest(&self) -> Option<usize> {
+        let read_ms = |place: &Place| self.read.and_then(|read| read.written_ms(place)).unwrap_or_default();
+        let there = self.tests.iter().enumerate().filter(|(_, (_, rule))| asks_presence(rule));
+        there.max_by_key(|(_, (place, _))| read_ms(place)).map(|(number, _)| number)
     }
 
     /// What tells why a change was not made, and whether what it put can be seen.
@@ -270,8 +289,11 @@ impl Change<'_> {
     /// Whether what was put is there. What was absent and is there now decides, if there is any such: the other
     /// columns may have been deleted since. For an anchor, which decides who made the row, it must be what we put:
     /// where ours is hidden, another may have been faster by now.
-    fn can_be_seen(&self, look: &Answer) -> bool {
-        if !self.rests_on_absence() {
+    ///
+    /// Of what was made by a request that was not answered (`at_once` is false), an absence says nothing: another
+    /// may have deleted it since.
+    fn can_be_seen(&self, look: &Answer, at_once: bool) -> bool {
+        if !self.rests_on_absence() || !at_once {
             return true;
         }
         let rule =
@@ -290,22 +312,6 @@ impl Change<'_> {
     /// Whether it has no more effect when it is made again behind itself.
     fn may_be_made_again(&self) -> bool {
         self.writes.iter().all(|write| matches!(write, Write::Put { .. }))
-    }
-
-    /// A column that was written, and that still shows what it held before. Where several columns are tested, the
-    /// server stamps what is put no older than the first of them, and the others may be younger: it was added to more
-    /// than once in this millisecond, or the clock was set back.
-    fn outshone(&self, look: &Answer) -> Option<&Place> {
-        let before = |place: &Place| {
-            self.tests.iter().find_map(|(tested, rule)| match rule {
-                Rule::Is(before) if *tested == place => Some(*before),
-                _ => None,
-            })
-        };
-        let hidden = |(place, value): &(&Place, &[u8])| {
-            before(place).is_some_and(|before| before != *value && look.value(place) == Some(before))
-        };
-        self.put().find(hidden).map(|(place, _)| place)
     }
 
     fn put(&self) -> impl Iterator<Item = (&Place, &[u8])> {
@@ -358,10 +364,6 @@ fn in_doubt(error: Error, marked: Option<&Marked<'_>>, hidden: bool) -> Error {
     if error.is_in_doubt() || !(unanswered || hidden) {
         return error;
     }
-    let what = if hidden {
-        "it was written, and cannot be seen behind cells or Deletes with later timestamps"
-    } else {
-        "an earlier request of this change was not answered"
-    };
+    let what = if hidden { HIDDEN } else { "an earlier request of this change was not answered" };
     Error::InDoubt { what: what.into(), source: Some(error.into()) }
 }

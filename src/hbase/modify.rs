@@ -27,6 +27,10 @@ impl Row {
     /// changed meanwhile; otherwise once more, up to the table's `attempts` (100 unless set) and `timeout`. What
     /// `change` writes may be in these columns or in others. `None` leaves the row as it is.
     ///
+    /// What it writes into a column that it has read can be seen at once, also where that one is a counter that others
+    /// add to, and where the clock of a server was set back. Columns that it writes and has not read are written as
+    /// by [`put`](Row::put).
+    ///
     /// `change` must have no effects of its own: it is called for each try. A column that was changed and changed
     /// back counts as unchanged.
     ///
@@ -76,7 +80,7 @@ impl Row {
             if writes.iter().any(|write| matches!(write, Write::Delete(_))) {
                 std::thread::sleep(HIDDEN_PAUSE);
             }
-            match self.change("modifying the row", tests, writes)? {
+            match self.change("modifying the row", tests, writes, Some(&cells))? {
                 Outcome::Made(_) => return Ok(Modified { changed: true, attempts }),
                 // It has read what the next try begins with.
                 Outcome::Refused(look) => {

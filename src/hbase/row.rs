@@ -96,7 +96,7 @@ impl Row {
         self.check(cells)?;
         let anchor = self.table.inner.anchor_among(cells)?;
         let tests = vec![(&anchor.0, Rule::MissingOrEmpty)];
-        match self.change("creating the row", tests, cells.writes())? {
+        match self.change("creating the row", tests, cells.writes(), None)? {
             Outcome::Made(_) => Ok(Creation::Created),
             Outcome::Refused(_) => Ok(Creation::AlreadyExists),
         }
@@ -111,7 +111,7 @@ impl Row {
         self.check(cells)?;
         let anchor = self.table.inner.anchor.clone().or_else(|| cells.columns().next().cloned());
         let anchor = anchor.ok_or_else(|| Error::invalid("cells", "", "one cell at least"))?;
-        match self.change("updating the row", vec![(&anchor.0, Rule::NotEmpty)], cells.writes())? {
+        match self.change("updating the row", vec![(&anchor.0, Rule::NotEmpty)], cells.writes(), None)? {
             Outcome::Made(_) => Ok(Update::Updated),
             Outcome::Refused(_) => Ok(Update::NotFound),
         }
@@ -119,16 +119,15 @@ impl Row {
 
     /// Writes the cells, whether the row is there or not.
     ///
-    /// HBase stamps them with the server's clock, and shows the cell with the latest stamp. Each addition to a
-    /// counter is stamped a millisecond later than the one before it at the least, so a counter that is added to all
-    /// the time is ahead of the clock, and what is put over it is not seen. Set counters by
-    /// [`compare_and_set`](Row::compare_and_set), whose cell is stamped no older than the one that it replaces.
+    /// Nothing is compared, so the server stamps the cells with its time, or a fenced row's with that of the fence. A
+    /// cell with a later timestamp hides what is written: one of a counter that was added to more than once in a
+    /// millisecond, or one from before a clock was set back. Where that matters, use [`modify`](Row::modify).
     ///
     /// # Errors
     /// Those of every call, see [`Row`].
     pub fn put(&self, cells: &Cells) -> Result<()> {
         self.check(cells)?;
-        self.change("writing the row", Vec::new(), cells.writes()).map(drop)
+        self.change("writing the row", Vec::new(), cells.writes(), None).map(drop)
     }
 
     /// Reads the whole row, but for the library's own columns; `None` where there is nothing else.
@@ -169,7 +168,8 @@ impl Row {
         let cells = Cells::new().put(&column, new);
         self.check(&cells)?;
         let (test, writes) = ((&column.0, expected.map_or(Rule::Missing, Rule::Is)), cells.writes());
-        Ok(matches!(self.change("comparing and setting a column", vec![test], writes)?, Outcome::Made(_)))
+        let outcome = self.change("comparing and setting a column", vec![test], writes, None)?;
+        Ok(matches!(outcome, Outcome::Made(_)))
     }
 
     /// Adds to an 8-byte counter, which begins at 0, and answers the sum. It wraps around at the ends of `i64`. A
@@ -184,7 +184,7 @@ impl Row {
         let column = column.into();
         self.check_key()?;
         column.check()?;
-        match self.change("adding to a counter", Vec::new(), vec![Write::Add(&column.0, by)])? {
+        match self.change("adding to a counter", Vec::new(), vec![Write::Add(&column.0, by)], None)? {
             Outcome::Made(answer) => Ok(answer.and_then(|answer| answer.number(&column.0))),
             Outcome::Refused(_) => {
                 Err(Error::Internal { what: "an addition was refused".into(), source: None })
@@ -206,25 +206,24 @@ impl Row {
         if found.value(&column) != Some(expected) {
             return Ok(false);
         }
-        self.delete(&column, expected, found.stamps())
+        self.delete(&column, expected, &found)
     }
 
     fn delete_cell_if(&self, column: &Column, expected: Option<&[u8]>) -> Result<bool> {
         let found = self.read(&Which { columns: vec![&column.0], families: Vec::new(), versions: 1 })?;
         match expected {
             None => Ok(found.is_empty()),
-            Some(expected) if found.value(column) == Some(expected) => {
-                self.delete(column, expected, found.stamps())
-            }
+            Some(expected) if found.value(column) == Some(expected) => self.delete(column, expected, &found),
             Some(_) => Ok(false),
         }
     }
 
     /// Deletes cells that were read if `column` holds `expected` still.
-    fn delete(&self, column: &Column, expected: &[u8], cells: Vec<(&Place, u64)>) -> Result<bool> {
+    fn delete(&self, column: &Column, expected: &[u8], found: &RowCells) -> Result<bool> {
         std::thread::sleep(HIDDEN_PAUSE);
         let test = (&column.0, Rule::Is(expected));
-        let outcome = self.change("deleting", vec![test], vec![Write::Delete(cells)])?;
+        let outcome =
+            self.change("deleting", vec![test], vec![Write::Delete(found.stamps())], Some(found))?;
         Ok(matches!(outcome, Outcome::Made(_)))
     }
 
@@ -281,9 +280,10 @@ impl Row {
         what: &'static str,
         tests: Vec<Test<'a>>,
         writes: Vec<Write<'a>>,
+        read: Option<&'a RowCells>,
     ) -> Result<Outcome> {
         let by = self.table.inner.deadline();
-        Change { row: self, what, tests, writes, by }.run().map_err(|error| self.about(error))
+        Change { row: self, what, tests, writes, read, by }.run().map_err(|error| self.about(error))
     }
 
     /// Cells of applications; none where there is no row.

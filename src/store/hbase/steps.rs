@@ -58,9 +58,8 @@ pub(crate) enum Guard<'a> {
     /// One rule, of these: `Is` with a value that is not empty, `MissingOrEmpty`, `NotEmpty`. It may hold for
     /// a row without cells. What is put is stamped no older than the cell that was compared.
     One(Test<'a>),
-    /// All of them. One of them at least must ask for a cell that is there: the server answers "no" for a row
-    /// of which it has read no cell. What is put is stamped no older than the first of the cells that the
-    /// rules look at, by family and qualifier.
+    /// All of them. The first of them must ask for a cell that is there: the server answers "no" for a row
+    /// of which it has read no cell. What is put is stamped no older than that cell.
     All(Vec<Test<'a>>),
 }
 

@@ -10,6 +10,8 @@ use super::request::COMPARATOR;
 
 const PREFIX_COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryPrefixComparator";
 const MUST_PASS_ALL: i32 = 1;
+/// `CompareType.NO_OP`.
+const NO_OP: i32 = 6;
 
 #[derive(Clone, PartialEq, Message)]
 struct SingleColumnValueFilter {
@@ -40,6 +42,22 @@ struct FilterList {
 struct MultipleColumnPrefixFilter {
     #[prost(bytes = "vec", repeated, tag = "1")]
     sorted_prefixes: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CompareFilter {
+    #[prost(int32, tag = "1")]
+    compare: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DependentColumnFilter {
+    #[prost(message, optional, tag = "1")]
+    compare: Option<CompareFilter>,
+    #[prost(bytes = "vec", tag = "2")]
+    family: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    qualifier: Vec<u8>,
 }
 
 /// What one column must be like.
@@ -127,10 +145,30 @@ impl Test {
 
 /// All tests hold. The server reads no more of the row than it takes to know.
 pub(super) fn all(tests: &[Test]) -> Filter {
+    named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters: filters(tests) })
+}
+
+/// The same. Of what was read it leaves the cells with the timestamp of the first test's, which must be there: a Put
+/// under the condition is stamped no older than the first cell that is left.
+pub(super) fn all_stamped_as_the_first(tests: &[Test]) -> Filter {
+    let mut filters = filters(tests);
+    filters.extend(tests.first().map(|first| stamped_as(&first.family, &first.qualifier)));
+    named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
+}
+
+fn filters(tests: &[Test]) -> Vec<Filter> {
     let columns = tests.iter().map(|test| test.qualifier.clone()).collect();
     let mut filters = vec![columns_beginning(columns)];
     filters.extend(tests.iter().map(Test::filter));
-    named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
+    filters
+}
+
+/// The cells with the timestamp of that one, whatever its value. The others are dropped when all have been seen, so
+/// that it hides no cell from other filters (`DependentColumnFilter.filterRowCells`).
+fn stamped_as(family: &[u8], qualifier: &[u8]) -> Filter {
+    let compare = Some(CompareFilter { compare: NO_OP });
+    let (family, qualifier) = (family.to_vec(), qualifier.to_vec());
+    named("DependentColumnFilter", &DependentColumnFilter { compare, family, qualifier })
 }
 
 /// The columns that begin with one of these.

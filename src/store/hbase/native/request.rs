@@ -135,6 +135,13 @@ pub(super) fn filtering(row: &[u8], tests: &[Test]) -> Condition {
     Condition { row: row.to_vec(), filter: Some(filter::all(tests)), ..Condition::default() }
 }
 
+/// The same. A Put under it is stamped no older than the cell of the first test, which must ask for one that is
+/// there.
+pub(super) fn stamped_by_the_first(row: &[u8], tests: &[Test]) -> Condition {
+    let filter = Some(filter::all_stamped_as_the_first(tests));
+    Condition { row: row.to_vec(), filter, ..Condition::default() }
+}
+
 /// Mutations of the condition's row, all of them or none, in one step with it.
 pub(super) fn conditional(
     region: &Region,

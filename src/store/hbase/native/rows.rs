@@ -11,8 +11,8 @@ use super::messages::{
     RegionActionResult,
 };
 use super::request::{
-    cells, changing, check, comparing, conditional, delete, filtering, in_turn, increment, processed, puts,
-    reading, together,
+    cells, changing, check, comparing, conditional, delete, in_turn, increment, processed, puts, reading,
+    stamped_by_the_first, together,
 };
 use super::{
     Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, Trouble, may_be_run, may_be_sent_again, protocol_violation,
@@ -279,7 +279,7 @@ fn action(region: &Region, row: &[u8], step: &Step<'_>) -> RegionAction {
                 Guard::One(test) => conditional(region, one(row, test), mutations),
                 Guard::All(tests) => {
                     let tests: Vec<_> = tests.iter().map(test).collect();
-                    conditional(region, filtering(row, &tests), mutations)
+                    conditional(region, stamped_by_the_first(row, &tests), mutations)
                 }
             }
         }
