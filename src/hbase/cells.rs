@@ -27,6 +27,14 @@ impl Column {
         Column(Place { family: family.into(), qualifier: qualifier.as_ref().to_vec() })
     }
 
+    /// `family:qualifier` of any bytes.
+    pub(crate) fn parse(text: &[u8]) -> Column {
+        // Without a colon there is no family, which `check` refuses.
+        let colon = text.iter().position(|byte| *byte == b':');
+        let (family, qualifier) = colon.map_or((&[][..], text), |at| (&text[..at], &text[at + 1..]));
+        Column(Place { family: family.to_vec(), qualifier: qualifier.to_vec() })
+    }
+
     /// The family's name.
     pub fn family(&self) -> &[u8] {
         &self.0.family
@@ -69,9 +77,7 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
 
 impl From<&str> for Column {
     fn from(text: &str) -> Column {
-        // Without a colon there is no family, which `check` refuses.
-        let (family, qualifier) = text.split_once(':').unwrap_or(("", text));
-        Column::new(family, qualifier)
+        Column::parse(text.as_bytes())
     }
 }
 

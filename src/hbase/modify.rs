@@ -22,6 +22,15 @@ pub struct Modified {
     pub attempts: u32,
 }
 
+/// What became of the changes of one [`commit`](Row::commit).
+pub(crate) enum Commit {
+    Made,
+    /// They delete what is not there: the store was not asked.
+    Needless,
+    /// Nothing was written: a column was changed. This is what they all hold now.
+    Refused(RowCells),
+}
+
 impl Row {
     /// Reads these columns, lets `change` compute what is to be done with the row, and does it if none of them was
     /// changed meanwhile; otherwise once more, up to the table's `attempts` (100 unless set) and `timeout`. What
@@ -42,51 +51,18 @@ impl Row {
         columns: &[C],
         mut change: impl FnMut(&RowCells) -> Option<Changes>,
     ) -> Result<Modified> {
-        self.check_key()?;
         let columns: Vec<Column> = columns.iter().map(|column| column.clone().into()).collect();
-        if columns.is_empty() {
-            return Err(Error::invalid("columns", "", "one at least, which the changes depend on"));
-        }
-        columns.iter().try_for_each(Column::check)?;
         let table = &*self.table.inner;
-        table.check_not_own(columns.iter())?;
-        let which = Which {
-            columns: columns.iter().map(|column| &column.0).collect(),
-            families: Vec::new(),
-            versions: 1,
-        };
         let by = table.deadline();
         let (mut pause, mut attempts) = (PAUSE_FIRST, 0);
-        let mut cells = self.read(&which)?;
+        let mut cells = self.read_columns(&columns)?;
         loop {
             attempts += 1;
             let Some(changes) = change(&cells) else { return Ok(Modified { changed: false, attempts }) };
-            changes.check(table.max_value)?;
-            table.check_not_own(changes.columns())?;
-            if let Some(beside) = changes.deletes_beside(&columns) {
-                return Err(Error::invalid(
-                    "column",
-                    beside.to_string(),
-                    "one of those that were read, to be deleted",
-                ));
-            }
-            let as_read = |column: &'_ Column| cells.value(column).map_or(Rule::Missing, Rule::Is);
-            let tests: Vec<Test<'_>> = columns.iter().map(|column| (&column.0, as_read(column))).collect();
-            let writes = changes.writes(&cells);
-            if writes.is_empty() {
-                // It deletes what is not there.
-                return Ok(Modified { changed: false, attempts });
-            }
-            if writes.iter().any(|write| matches!(write, Write::Delete(_))) {
-                std::thread::sleep(HIDDEN_PAUSE);
-            }
-            match self.change("modifying the row", tests, writes, Some(&cells))? {
-                Outcome::Made(_) => return Ok(Modified { changed: true, attempts }),
-                // It has read what the next try begins with.
-                Outcome::Refused(look) => {
-                    let asked = look.cells.into_iter().filter(|cell| which.columns.contains(&&cell.place));
-                    cells = RowCells::new(asked.collect());
-                }
+            match self.commit(&columns, &cells, &changes)? {
+                Commit::Made => return Ok(Modified { changed: true, attempts }),
+                Commit::Needless => return Ok(Modified { changed: false, attempts }),
+                Commit::Refused(now) => cells = now,
             }
             if attempts >= table.attempts || by.remaining() <= pause {
                 return Err(Error::RetriesExhausted {
@@ -97,6 +73,55 @@ impl Row {
             }
             std::thread::sleep(pause.mul_f64(fastrand::f64()));
             pause = (pause * 2).min(PAUSE_LONGEST);
+        }
+    }
+
+    /// Reads the columns that a [`commit`](Row::commit) is to depend on. There may be nothing of them.
+    ///
+    /// # Errors
+    /// Those of every call, see [`Row`]; never IN_DOUBT. INVALID_ARGUMENT for no columns.
+    pub(crate) fn read_columns(&self, columns: &[Column]) -> Result<RowCells> {
+        self.check_key()?;
+        if columns.is_empty() {
+            return Err(Error::invalid("columns", "", "one at least, which the changes depend on"));
+        }
+        columns.iter().try_for_each(Column::check)?;
+        self.table.inner.check_not_own(columns.iter())?;
+        let columns = columns.iter().map(|column| &column.0).collect();
+        self.read(&Which { columns, families: Vec::new(), versions: 1 })
+    }
+
+    /// Makes the changes if these columns are as [`read_columns`](Row::read_columns) has read them, also those
+    /// that were not there.
+    ///
+    /// # Errors
+    /// Those of [`modify`](Row::modify).
+    pub(crate) fn commit(&self, columns: &[Column], as_read: &RowCells, changes: &Changes) -> Result<Commit> {
+        self.check_key()?;
+        let table = &*self.table.inner;
+        changes.check(table.max_value)?;
+        table.check_not_own(changes.columns())?;
+        if let Some(beside) = changes.deletes_beside(columns) {
+            let allowed = "one of those that were read, to be deleted";
+            return Err(Error::invalid("column", beside.to_string(), allowed));
+        }
+        let rule = |column: &Column| as_read.value(column).map_or(Rule::Missing, Rule::Is);
+        let tests: Vec<Test<'_>> = columns.iter().map(|column| (&column.0, rule(column))).collect();
+        let writes = changes.writes(as_read);
+        if writes.is_empty() {
+            // It deletes what is not there.
+            return Ok(Commit::Needless);
+        }
+        if writes.iter().any(|write| matches!(write, Write::Delete(_))) {
+            std::thread::sleep(HIDDEN_PAUSE);
+        }
+        match self.change("modifying the row", tests, writes, Some(as_read))? {
+            Outcome::Made(_) => Ok(Commit::Made),
+            // It has read what the next try begins with, and the library's own columns besides.
+            Outcome::Refused(look) => {
+                let read = look.cells.into_iter().filter(|cell| columns.iter().any(|of| of.0 == cell.place));
+                Ok(Commit::Refused(RowCells::new(read.collect())))
+            }
         }
     }
 }
