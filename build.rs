@@ -70,9 +70,15 @@ mod capi {
 
 ";
 
+    const TEXT: &str = "\
+/// A literal text for two arguments or fields: its bytes and how many they are, without the NUL.
+#define DLM_TEXT(literal) \"\" literal, sizeof(literal) - 1
+
+";
+
     /// A part of the page: its title, and how the names begin of what belongs there. The longest
     /// beginning wins.
-    const SECTIONS: [(&str, &[&str]); 11] = [
+    const SECTIONS: [(&str, &[&str]); 12] = [
         ("Results", &["dlm_status", "dlm_error"]),
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
         ("Options", &["dlm_options"]),
@@ -88,6 +94,19 @@ mod capi {
                 "DLM_LATCH",
                 "dlm_manager_latch",
                 "dlm_manager_initialize_latches",
+            ],
+        ),
+        (
+            "Rows of applications' tables in HBase",
+            &[
+                "dlm_table",
+                "dlm_family",
+                "dlm_bytes",
+                "dlm_row",
+                "dlm_lease_row",
+                "dlm_cell",
+                "dlm_change",
+                "DLM_CHANGE",
             ],
         ),
         ("Ending waits", &["dlm_cancel"]),
@@ -170,8 +189,24 @@ mod capi {
         let mut builder = Builder::new().with_config(config);
         // In this order within a section.
         for file in [
-            "version", "status", "error", "boundary", "options", "manager", "lock", "lease", "latch",
-            "names", "cancel", "id_lock", "key_lock", "log", "waiting",
+            "version",
+            "status",
+            "error",
+            "boundary",
+            "options",
+            "manager",
+            "lock",
+            "lease",
+            "latch",
+            "names",
+            "table",
+            "row",
+            "row_cells",
+            "cancel",
+            "id_lock",
+            "key_lock",
+            "log",
+            "waiting",
         ] {
             builder = builder.with_src(files.join(file).with_extension("rs"));
         }
@@ -191,6 +226,7 @@ mod capi {
         page += "#ifndef DLM_H\n#define DLM_H\n\n";
         page += "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n";
         page += NODISCARD;
+        page += TEXT;
         page += "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
         // For the functions that take a handle of a later section.
         for item in

@@ -52,6 +52,9 @@
 #endif
 #endif
 
+/// A literal text for two arguments or fields: its bytes and how many they are, without the NUL.
+#define DLM_TEXT(literal) "" literal, sizeof(literal) - 1
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -66,6 +69,9 @@ struct dlm_lock;
 struct dlm_manager;
 struct dlm_names;
 struct dlm_options;
+struct dlm_row;
+struct dlm_row_cells;
+struct dlm_table;
 struct dlm_watch;
 
 /* ---- Results ---- */
@@ -127,8 +133,7 @@ const char *dlm_error_message(const struct dlm_error *error);
 bool dlm_error_is_retryable(const struct dlm_error *error);
 
 /// The two numbers of a DLM_STALE_FENCE: that of the refused write, and the higher one that the receiver had
-/// seen. Either pointer may be NULL. False, with nothing written, for NULL and for every other error. Never
-/// blocks.
+/// seen. Either pointer may be NULL. False, and both are 0, for NULL and for every other error. Never blocks.
 bool dlm_error_fences(const struct dlm_error *error, uint64_t *fence_out, uint64_t *stored_out);
 
 /// Frees an error. NULL is allowed.
@@ -592,6 +597,336 @@ const char *dlm_names_at(const struct dlm_names *names, size_t index);
 
 /// Frees a list of names. NULL is allowed.
 void dlm_names_free(struct dlm_names *names);
+
+/* ---- Rows of applications' tables in HBase ---- */
+
+/// A change that writes a cell, as dlm_cell has it.
+#define DLM_CHANGE_PUT 1
+
+/// A change that adds to an 8-byte counter, as dlm_row_increment() does.
+#define DLM_CHANGE_ADD 2
+
+/// A change that deletes a column with all its versions. It must be one of those that were read. Where it was not
+/// there, it is left alone.
+#define DLM_CHANGE_DELETE 3
+
+/// One row: a key and how its changes are made. A row from dlm_lease_row() carries the fence of the lease with
+/// each change, and HBase refuses the change once a later holder of the lock was here. One from
+/// dlm_row_exactly_once() can send a change again whose reply was lost.
+///
+/// Calls that ask HBase block, for the table's option timeout at the most. They fail with
+/// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL that is not allowed;
+/// * DLM_TABLE_CREATION_ERROR: no such table, it is disabled, or it lacks the family;
+/// * DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR, DLM_CLOSED: it did not happen;
+/// * DLM_IN_DOUBT, where they change something: it may have happened, or may yet happen. Rows from
+///   dlm_row_exactly_once() answer so only when all of the timeout was not enough to find out;
+/// * DLM_STALE_FENCE, where they change a row from dlm_lease_row(): a later holder was here. It did not happen.
+struct dlm_row;
+
+/// Cells of a row as they were read, all at one moment. They never change.
+struct dlm_row_cells;
+
+/// A table of an application's own in HBase, for rows that are made and changed safely without row locks. Open
+/// one and share it.
+struct dlm_table;
+
+/// A column family of a table to be made.
+struct dlm_family {
+    /// Its name.
+    const char *name;
+    /// So many versions of each cell are kept: 1 unless old ones are to be read.
+    uint32_t versions;
+};
+
+/// Some bytes of the caller's: a key, or a column. The call copies them.
+struct dlm_bytes {
+    /// Not NULL, also where there are none.
+    const void *bytes;
+    /// How many there are. A text's NUL is none of them: see DLM_TEXT.
+    size_t size;
+};
+
+/// A cell to be written. The call copies what it points to. A column is the family, a colon and the qualifier, which
+/// may be any bytes. With DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}.
+struct dlm_cell {
+    /// The column, as family:qualifier.
+    const void *column;
+    /// Bytes of the column.
+    size_t column_size;
+    /// Not NULL, also for an empty value.
+    const void *value;
+    /// Bytes of the value: up to the table's option max_value.
+    size_t value_size;
+    /// DLM_FOREVER, or after how many milliseconds the server drops the cell, 1 or more. It must not be shorter
+    /// than what an older version of the cell still has: HBase would then show that one again.
+    int64_t ttl_ms;
+};
+
+/// One of the changes that dlm_row_commit_if_unchanged() makes. What its kind does not use is NULL and 0.
+struct dlm_change {
+    /// DLM_CHANGE_PUT, DLM_CHANGE_ADD or DLM_CHANGE_DELETE.
+    int32_t kind;
+    /// The column, as family:qualifier. No column may come twice.
+    const void *column;
+    /// Bytes of the column.
+    size_t column_size;
+    /// PUT: as in dlm_cell.
+    const void *value;
+    /// PUT: bytes of the value.
+    size_t value_size;
+    /// PUT: as in dlm_cell.
+    int64_t ttl_ms;
+    /// ADD: what is added.
+    int64_t by;
+};
+
+/// A cell that was read. What it points to lives as long as the dlm_row_cells, and does not end with NUL.
+struct dlm_row_cell {
+    /// The column, as family:qualifier.
+    const void *column;
+    /// Bytes of the column.
+    size_t column_size;
+    /// NULL only where there is no cell. A cell may be empty.
+    const void *value;
+    /// Bytes of the value.
+    size_t value_size;
+    /// When the server stamped the cell, in milliseconds since 1970 by its clock.
+    uint64_t written_ms;
+};
+
+/// Opens the table at `uri`: "hbase://master1:16000,master2:16000/table", with options as "?key=value&key=value":
+///
+/// | key | default | |
+/// |---|---|---|
+/// | family | none | the family in which fenced rows keep their fences |
+/// | anchor | none | the column that every row has, as family:qualifier: it says whether a row exists |
+/// | timeout | 10s | how long one call may take |
+/// | max_value | 4194304 | bytes in one value at the most, 1 to 10485760 |
+/// | attempts | 100 | tries of one modify at the most, 1 to 10000 |
+/// | fence_ttl | 30d | how long a fence stays after it was raised |
+/// | fence_column | _fence | the qualifier of the fence |
+/// | fence_of_column | _fence_of | the qualifier of the name of the fence's lock |
+/// | connect_timeout | 3s | 10ms to 10m |
+/// | user | $USER | the name that the servers log |
+/// | tls | off | on, off |
+/// | tls_ca | none | PEM file: who signs the servers' certificates |
+/// | tls_cert | none | PEM file: our certificate |
+/// | tls_key | none | PEM file: its key |
+///
+/// Never blocks: HBase is first asked by the first call that needs it. On DLM_OK the caller owns `*table_out`.
+///
+/// DLM_INVALID_ARGUMENT, for unknown keys too, and always where the library was built without HBase
+DLM_NODISCARD
+enum dlm_status dlm_table_open(const char *uri,
+                               struct dlm_table **table_out,
+                               struct dlm_error **error_out);
+
+/// Creates the table with these families, split at these keys, unless it exists, and waits until it serves. Safe
+/// to repeat, and to run in many processes at once. `splits` may be NULL when `split_count` is 0. Blocks for up
+/// to a minute.
+///
+/// DLM_TABLE_CREATION_ERROR with the cause, also where it exists and lacks one of the families;
+/// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED; DLM_CLOSED
+DLM_NODISCARD
+enum dlm_status dlm_table_create_if_missing(const struct dlm_table *table,
+                                            const struct dlm_family *families,
+                                            size_t family_count,
+                                            const struct dlm_bytes *splits,
+                                            size_t split_count,
+                                            struct dlm_error **error_out);
+
+/// A row of the table, whose key is the `key_size` bytes at `key`, 1 to 32767. Does no I/O and makes nothing in
+/// HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive `table`.
+///
+/// DLM_CLOSED
+DLM_NODISCARD
+enum dlm_status dlm_table_row(const struct dlm_table *table,
+                              const void *key,
+                              size_t key_size,
+                              struct dlm_row **row_out,
+                              struct dlm_error **error_out);
+
+/// A setting of the table, whether it was given or is the default: "timeout" in milliseconds, "max_value" in
+/// bytes, or "attempts". Never blocks.
+///
+/// DLM_INVALID_ARGUMENT for other keys; DLM_CLOSED
+DLM_NODISCARD
+enum dlm_status dlm_table_setting(const struct dlm_table *table,
+                                  const char *key,
+                                  int64_t *number_out,
+                                  struct dlm_error **error_out);
+
+/// Frees a table. NULL is allowed. Its rows go on working; the last of them closes the connections.
+void dlm_table_free(struct dlm_table *table);
+
+/// A row whose every change carries the fence of `lease`. The table needs its option family. The row may outlive
+/// the lease: a change after the lease is over goes through until a later holder of the lock was here, and never
+/// after that. Does no I/O; never blocks. On DLM_OK the caller owns `*row_out`.
+///
+/// DLM_INVALID_ARGUMENT for a key that is not allowed, a table without the option family, and a lease of a store
+/// whose option fence is off; DLM_CLOSED
+DLM_NODISCARD
+enum dlm_status dlm_lease_row(const struct dlm_lease *lease,
+                              const struct dlm_table *table,
+                              const void *key,
+                              size_t key_size,
+                              struct dlm_row **row_out,
+                              struct dlm_error **error_out);
+
+/// The same row, whose changes are made exactly once: each writes a mark in the same atomic step, and a change
+/// whose reply was lost is sent again until it is answered, for the table's option timeout. A mark is a cell of
+/// some 100 bytes in the row, which goes after a minute (two hours where a request is lost for good). Never
+/// blocks. On DLM_OK the caller owns `*row_out`, and `row` still.
+///
+/// DLM_CLOSED
+DLM_NODISCARD
+enum dlm_status dlm_row_exactly_once(const struct dlm_row *row,
+                                     struct dlm_row **row_out,
+                                     struct dlm_error **error_out);
+
+/// Reads the whole row, but for the library's own columns. There are no cells where there is no such row. On DLM_OK
+/// the caller owns `*cells_out`. Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_get(const struct dlm_row *row,
+                            struct dlm_row_cells **cells_out,
+                            struct dlm_error **error_out);
+
+/// Reads these columns, one or more, each given as family:qualifier. On DLM_OK the caller owns `*cells_out`, which
+/// can be given to dlm_row_commit_if_unchanged(). Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_get_columns(const struct dlm_row *row,
+                                    const struct dlm_bytes *columns,
+                                    size_t count,
+                                    struct dlm_row_cells **cells_out,
+                                    struct dlm_error **error_out);
+
+/// Makes the row unless it is there: of all who try at once, one has `*created_out` true. A row is there when its
+/// anchor has a value that is not empty. The anchor is the column that the table's option anchor names, or else the
+/// first of `cells`. It must be among them, and its value not empty. Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_create(const struct dlm_row *row,
+                               const struct dlm_cell *cells,
+                               size_t count,
+                               bool *created_out,
+                               struct dlm_error **error_out);
+
+/// Writes the cells if the row is there; `*updated_out` is false where it is not, and nothing was written. See
+/// dlm_row_create() for what that means; without the option anchor, the first of `cells` must be a column that the
+/// row has. Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_update(const struct dlm_row *row,
+                               const struct dlm_cell *cells,
+                               size_t count,
+                               bool *updated_out,
+                               struct dlm_error **error_out);
+
+/// Writes the cells in one atomic step, whether the row is there or not. Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_put(const struct dlm_row *row,
+                            const struct dlm_cell *cells,
+                            size_t count,
+                            struct dlm_error **error_out);
+
+/// Writes `new_value` into a column if it holds `expected`; `*set_out` tells whether it did. Either may be NULL with
+/// size 0, which is the absence of the cell and not an empty value: with NULL for `new_value` the cell is deleted.
+/// Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_compare_and_set(const struct dlm_row *row,
+                                        const void *column,
+                                        size_t column_size,
+                                        const void *expected,
+                                        size_t expected_size,
+                                        const void *new_value,
+                                        size_t new_size,
+                                        bool *set_out,
+                                        struct dlm_error **error_out);
+
+/// Adds `by` to an 8-byte big-endian counter, which begins at 0, and writes the sum to `*sum_out`. It wraps around
+/// at the ends of int64_t. `*known_out` is false only on DLM_OK for rows from dlm_row_exactly_once(): it was added
+/// once, and the reply with the sum was lost; `*sum_out` is then 0. Blocks and fails as all calls of dlm_row,
+/// DLM_INVALID_ARGUMENT also where the cell is not 8 bytes long.
+DLM_NODISCARD
+enum dlm_status dlm_row_increment(const struct dlm_row *row,
+                                  const void *column,
+                                  size_t column_size,
+                                  int64_t by,
+                                  int64_t *sum_out,
+                                  bool *known_out,
+                                  struct dlm_error **error_out);
+
+/// Deletes the cells of the row if `column` holds `expected`; `*deleted_out` tells whether it did. Cells that others
+/// write meanwhile stay, and so do the library's own. Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_delete_if(const struct dlm_row *row,
+                                  const void *column,
+                                  size_t column_size,
+                                  const void *expected,
+                                  size_t expected_size,
+                                  bool *deleted_out,
+                                  struct dlm_error **error_out);
+
+/// Makes the changes in one atomic step if all the columns that were asked for in the dlm_row_get_columns() which
+/// answered `as_read` are what it has read, also those that were not there. `*committed_out` is false where one was
+/// changed: nothing was written, read again and compute again, for a bounded number of times and with a random pause
+/// in between. It is true, too, where there is nothing to do: the changes delete what is not there. What is changed
+/// may be in these columns or in others. A column that was changed and changed back counts as unchanged.
+///
+/// Blocks and fails as all calls of dlm_row, DLM_INVALID_ARGUMENT also for cells from dlm_row_get(), which do not
+/// tell what the changes depend on, and for those of another row.
+DLM_NODISCARD
+enum dlm_status dlm_row_commit_if_unchanged(const struct dlm_row *row,
+                                            const struct dlm_row_cells *as_read,
+                                            const struct dlm_change *changes,
+                                            size_t count,
+                                            bool *committed_out,
+                                            struct dlm_error **error_out);
+
+/// Writes the lease's fence into a row from dlm_lease_row() without changing anything else: from then on earlier
+/// holders are refused. Every change of such a row does that as well; call this where the first change comes late.
+/// Blocks and fails as all calls of dlm_row, DLM_INVALID_ARGUMENT also for other rows. After DLM_IN_DOUBT it is safe
+/// to call again.
+DLM_NODISCARD
+enum dlm_status dlm_row_raise_fence(const struct dlm_row *row,
+                                    struct dlm_error **error_out);
+
+/// Reads the highest fence that was in the row; `*fence_out` is 0 where there is none. `names_out` may be NULL; on
+/// DLM_OK the caller owns `*names_out`, which has the stored name of the fence's lock, or no name where there is no
+/// fence. The table needs its option family. Blocks and fails as all calls of dlm_row.
+DLM_NODISCARD
+enum dlm_status dlm_row_fence(const struct dlm_row *row,
+                              uint64_t *fence_out,
+                              struct dlm_names **names_out,
+                              struct dlm_error **error_out);
+
+/// Frees a row, not what is in HBase. NULL is allowed. Calls that are under way go on.
+void dlm_row_free(struct dlm_row *row);
+
+/// How many cells were read: 0 where there is no such row, or none of the columns that were asked for; and 0 for
+/// NULL. Never blocks.
+size_t dlm_row_cells_count(const struct dlm_row_cells *cells);
+
+/// Writes the cell at `index`, from 0, to `*cell_out`. They are in the order of their columns. False beyond the
+/// last, and for NULL: then all is NULL and 0. Never blocks.
+bool dlm_row_cells_at(const struct dlm_row_cells *cells,
+                      size_t index,
+                      struct dlm_row_cell *cell_out);
+
+/// Writes the cell of a column, given as family:qualifier, to `*cell_out`, which may be NULL. False where there is
+/// no such cell, or it was not asked for, and for NULL: then all is NULL and 0. Never blocks.
+bool dlm_row_cells_find(const struct dlm_row_cells *cells,
+                        const void *column,
+                        size_t column_size,
+                        struct dlm_row_cell *cell_out);
+
+/// Writes the number in a counter's cell to `*number_out`. False where there is no such cell, or it is not 8 bytes
+/// long, and for NULL: then it is 0. Never blocks.
+bool dlm_row_cells_counter(const struct dlm_row_cells *cells,
+                           const void *column,
+                           size_t column_size,
+                           int64_t *number_out);
+
+/// Frees what was read. NULL is allowed.
+void dlm_row_cells_free(struct dlm_row_cells *cells);
 
 /* ---- Ending waits ---- */
 

@@ -385,6 +385,12 @@ impl RowCells {
         self.0.iter().find(|cell| cell.place == *place).map(|cell| cell.written_ms)
     }
 
+    /// All versions of all columns.
+    #[cfg(feature = "capi")]
+    pub(crate) fn found(&self) -> &[Found] {
+        &self.0
+    }
+
     /// The newest version of a column, as a Delete needs it.
     fn stamp<'a>(&'a self, column: &'a Column) -> Option<(&'a Place, u64)> {
         let newest = self.0.iter().find(|cell| cell.place == column.0)?;

@@ -42,6 +42,8 @@ mod row;
 mod table;
 
 pub use cells::{CellVersion, Cells, Changes, Column, RowCells, Select};
+#[cfg(feature = "capi")]
+pub(crate) use modify::Commit;
 pub use modify::Modified;
 pub use row::{Creation, Row, Update};
 pub use table::{Family, Table};

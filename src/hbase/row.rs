@@ -138,6 +138,25 @@ impl Row {
         self.get_only(&Select::all())
     }
 
+    /// As [`get`](Row::get), without cells where there is nothing.
+    #[cfg(feature = "capi")]
+    pub(crate) fn read_whole(&self) -> Result<RowCells> {
+        self.check_key()?;
+        self.read(&Which::default())
+    }
+
+    /// The row, unless its key is not allowed.
+    #[cfg(feature = "capi")]
+    pub(crate) fn checked(self) -> Result<Row> {
+        self.check_key().map(|()| self)
+    }
+
+    /// Whether it is the same row of the same table, however it is changed.
+    #[cfg(feature = "capi")]
+    pub(crate) fn is_same(&self, other: &Row) -> bool {
+        Arc::ptr_eq(&self.table.inner, &other.table.inner) && self.key == other.key
+    }
+
     /// Reads some of the row; `None` where there is nothing of it.
     ///
     /// # Errors

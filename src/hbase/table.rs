@@ -149,6 +149,18 @@ impl Table {
         Row::new(self.clone(), key.as_ref().to_vec())
     }
 
+    /// How long one call may take.
+    #[cfg(feature = "capi")]
+    pub(crate) fn timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
+    /// Tries of one modify at the most.
+    #[cfg(feature = "capi")]
+    pub(crate) fn attempts(&self) -> u32 {
+        self.inner.attempts
+    }
+
     /// The longest value that may be written, in bytes.
     pub fn max_value(&self) -> usize {
         self.inner.max_value

@@ -33,6 +33,10 @@ impl Output for i64 {
     const NOTHING: Self = 0;
 }
 
+impl Output for u64 {
+    const NOTHING: Self = 0;
+}
+
 impl Output for bool {
     const NOTHING: Self = false;
 }

@@ -108,23 +108,21 @@ pub unsafe extern "C" fn dlm_error_is_retryable(error: *const dlm_error) -> bool
 }
 
 /// The two numbers of a DLM_STALE_FENCE: that of the refused write, and the higher one that the receiver had
-/// seen. Either pointer may be NULL. False, with nothing written, for NULL and for every other error. Never
-/// blocks.
+/// seen. Either pointer may be NULL. False, and both are 0, for NULL and for every other error. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_fences(
     error: *const dlm_error,
     fence_out: *mut u64,
     stored_out: *mut u64,
 ) -> bool {
-    value(false, || {
-        let Some((fence, stored)) = find(error)?.fences else { return Ok(false) };
-        // SAFETY: passed on.
-        unsafe {
-            write(fence_out, fence);
-            write(stored_out, stored);
-        }
-        Ok(true)
-    })
+    let fences = value(None, || Ok(find(error)?.fences));
+    let (fence, stored) = fences.unwrap_or_default();
+    // SAFETY: passed on.
+    unsafe {
+        write(fence_out, fence);
+        write(stored_out, stored);
+    }
+    fences.is_some()
 }
 
 /// Frees an error. NULL is allowed.

@@ -35,8 +35,14 @@ mod manager;
 mod names;
 mod options;
 mod process;
+mod row;
+#[cfg_attr(not(feature = "hbase"), allow(unreachable_code, unused_variables, reason = "there is no row"))]
+mod row_cells;
 mod status;
+mod table;
 #[cfg(test)]
 mod tests;
 mod version;
 mod waiting;
+#[cfg(not(feature = "hbase"))]
+mod without_hbase;

@@ -18,6 +18,9 @@ use super::log::Sink;
 use super::manager::dlm_manager;
 use super::names::dlm_names;
 use super::options::dlm_options;
+use super::row::dlm_row;
+use super::row_cells::dlm_row_cells;
+use super::table::dlm_table;
 use crate::IdLock;
 
 pub(super) type Outcome<T = ()> = Result<T, Failure>;
@@ -33,6 +36,9 @@ pub(super) struct Process {
     pub(super) latches: Table<<dlm_latch as Handle>::Object>,
     pub(super) watches: Table<<dlm_watch as Handle>::Object>,
     pub(super) names: Table<<dlm_names as Handle>::Object>,
+    pub(super) tables: Table<<dlm_table as Handle>::Object>,
+    pub(super) rows: Table<<dlm_row as Handle>::Object>,
+    pub(super) row_cells: Table<<dlm_row_cells as Handle>::Object>,
     pub(super) id_locks: LastingTable<IdLock>,
     pub(super) key_locks: LastingTable<IdLock<Arc<[u8]>>>,
     pub(super) log: Sink,
@@ -75,6 +81,9 @@ impl Process {
             self.latches.len(),
             self.watches.len(),
             self.names.len(),
+            self.tables.len(),
+            self.rows.len(),
+            self.row_cells.len(),
             self.id_locks.len(),
             self.key_locks.len(),
         ];
