@@ -14,6 +14,7 @@
 
 #include <dlm.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -21,8 +22,11 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -61,6 +65,23 @@ class Error : public std::runtime_error {
     bool retryable_;
 };
 
+// A write with a fence was refused without effect: the receiver has seen a higher one of the same lock. The lease
+// is over.
+class StaleFence : public Error {
+  public:
+    StaleFence(const std::string &message, std::uint64_t fence, std::uint64_t stored)
+        : Error(DLM_STALE_FENCE, message, false), fence_(fence), stored_(stored) {}
+
+    // That of the refused write.
+    std::uint64_t fence() const noexcept { return fence_; }
+    // The higher one.
+    std::uint64_t stored() const noexcept { return stored_; }
+
+  private:
+    std::uint64_t fence_;
+    std::uint64_t stored_;
+};
+
 namespace detail {
 
 template <auto Free> struct Deleter {
@@ -80,8 +101,12 @@ class ErrorOut {
     ~ErrorOut() { dlm_error_free(error_); }
 
     void check(dlm_status status) const {
-        if (status != DLM_OK)
-            throw Error(status, dlm_error_message(error_), dlm_error_is_retryable(error_));
+        if (status == DLM_OK)
+            return;
+        std::uint64_t fence = 0, stored = 0;
+        if (dlm_error_fences(error_, &fence, &stored))
+            throw StaleFence(dlm_error_message(error_), fence, stored);
+        throw Error(status, dlm_error_message(error_), dlm_error_is_retryable(error_));
     }
 
   private:
@@ -122,6 +147,13 @@ template <typename To, typename Rep, typename Period> To rounded_up(std::chrono:
     if (about <= -about_ms(longest))
         return -longest;
     return std::chrono::ceil<To>(time);
+}
+
+// A view of nothing may have no address, which C takes for no value at all.
+inline const char *bytes(std::string_view view) noexcept { return view.data() == nullptr ? "" : view.data(); }
+
+inline std::string_view view(const void *bytes, std::size_t size) {
+    return {static_cast<const char *>(bytes), size};
 }
 
 // Asks without an error object first: that something is locked is no news worth making one. What else
@@ -224,6 +256,9 @@ class Cancel {
     detail::Owner<dlm_cancel, dlm_cancel_free> handle_;
 };
 
+class Row;
+class Table;
+
 // A held lock. The destructor releases it and ignores errors; release() reports them.
 class Lease {
   public:
@@ -261,6 +296,8 @@ class Lease {
         error.check(dlm_lease_release(get(), &freed, error));
         return freed;
     }
+    // A row whose every change carries the fence of this lease; it may outlive the lease. See dlm_lease_row().
+    [[nodiscard]] Row row(const Table &table, std::string_view key) const;
     dlm_lease *get() const noexcept { return handle_.get(); }
     // Gives the handle away; the caller frees it.
     [[nodiscard]] dlm_lease *release_handle() noexcept { return handle_.release(); }
@@ -675,6 +712,363 @@ class KeyLock {
   private:
     detail::Owner<dlm_key_lock, dlm_key_lock_free> handle_;
 };
+
+// Cells to be written in one atomic step. A column is family:qualifier; values are any bytes. Both are copied.
+//
+//   row.create(dlm::Cells().put("d:id", "42").put("d:state", "new"))
+class Cells {
+  public:
+    // An empty value is a value: the cell is there.
+    Cells &put(std::string_view column, std::string_view value) & {
+        cells_.push_back({std::string(column), std::string(value), DLM_FOREVER});
+        return *this;
+    }
+    Cells &&put(std::string_view column, std::string_view value) && { return std::move(put(column, value)); }
+    // A cell that the server drops after this time, which must not be shorter than what an older version has.
+    Cells &put_for(std::string_view column, std::string_view value, Ttl ttl) & {
+        cells_.push_back({std::string(column), std::string(value), ttl.ms()});
+        return *this;
+    }
+    Cells &&put_for(std::string_view column, std::string_view value, Ttl ttl) && {
+        return std::move(put_for(column, value, ttl));
+    }
+
+  private:
+    friend class Row;
+    struct New {
+        std::string column, value;
+        std::int64_t ttl_ms;
+    };
+    std::vector<dlm_cell> lent() const {
+        std::vector<dlm_cell> cells;
+        for (const New &cell : cells_)
+            cells.push_back({cell.column.data(), cell.column.size(), cell.value.data(), cell.value.size(), cell.ttl_ms});
+        return cells;
+    }
+
+    std::vector<New> cells_;
+};
+
+// What Row::modify() is to do with a row, in one atomic step. No column twice.
+class Changes {
+  public:
+    // As those of Cells.
+    Changes &put(std::string_view column, std::string_view value) & {
+        return add(DLM_CHANGE_PUT, column, value, DLM_FOREVER, 0);
+    }
+    Changes &&put(std::string_view column, std::string_view value) && { return std::move(put(column, value)); }
+    Changes &put_for(std::string_view column, std::string_view value, Ttl ttl) & {
+        return add(DLM_CHANGE_PUT, column, value, ttl.ms(), 0);
+    }
+    Changes &&put_for(std::string_view column, std::string_view value, Ttl ttl) && {
+        return std::move(put_for(column, value, ttl));
+    }
+    // Adds to an 8-byte counter.
+    Changes &add(std::string_view column, std::int64_t by) & { return add(DLM_CHANGE_ADD, column, {}, 0, by); }
+    Changes &&add(std::string_view column, std::int64_t by) && { return std::move(add(column, by)); }
+    // Deletes a column, one of those that were read. One that was not there is left alone.
+    Changes &erase(std::string_view column) & { return add(DLM_CHANGE_DELETE, column, {}, 0, 0); }
+    Changes &&erase(std::string_view column) && { return std::move(erase(column)); }
+
+  private:
+    friend class Row;
+    struct New {
+        std::int32_t kind;
+        std::string column, value;
+        std::int64_t ttl_ms, by;
+    };
+    Changes &add(std::int32_t kind, std::string_view column, std::string_view value, std::int64_t ttl_ms,
+                 std::int64_t by) {
+        changes_.push_back({kind, std::string(column), std::string(value), ttl_ms, by});
+        return *this;
+    }
+    std::vector<dlm_change> lent() const {
+        std::vector<dlm_change> changes;
+        for (const New &of : changes_) {
+            const char *value = of.kind == DLM_CHANGE_PUT ? of.value.data() : nullptr;
+            changes.push_back(
+                {of.kind, of.column.data(), of.column.size(), value, of.value.size(), of.ttl_ms, of.by});
+        }
+        return changes;
+    }
+
+    std::vector<New> changes_;
+};
+
+// A cell that was read. The views are as those of RowCells.
+struct RowCell {
+    std::string_view column, value;
+    // By the server's clock.
+    std::chrono::system_clock::time_point written;
+};
+
+// Cells of a row as they were read, all at one moment. What it hands out lives as long as it.
+class RowCells {
+  public:
+    explicit RowCells(dlm_row_cells *handle) noexcept : handle_(handle) {}
+
+    // How many cells were read. None: there is no such row, or nothing of what was asked for.
+    std::size_t size() const noexcept { return dlm_row_cells_count(get()); }
+    bool empty() const noexcept { return size() == 0; }
+    // Empty where there is no such cell. An empty value is one.
+    std::optional<std::string_view> value(std::string_view column) const & {
+        dlm_row_cell cell;
+        if (!dlm_row_cells_find(get(), detail::bytes(column), column.size(), &cell))
+            return std::nullopt;
+        return detail::view(cell.value, cell.value_size);
+    }
+    std::optional<std::string_view> value(std::string_view column) const && = delete;
+    // The value of a counter. Empty where there is no such cell, or it is not 8 bytes long.
+    std::optional<std::int64_t> counter(std::string_view column) const {
+        std::int64_t number = 0;
+        if (!dlm_row_cells_counter(get(), detail::bytes(column), column.size(), &number))
+            return std::nullopt;
+        return number;
+    }
+    // From 0, in the order of the columns. Beyond the last all is empty.
+    RowCell at(std::size_t index) const & {
+        dlm_row_cell cell;
+        (void)dlm_row_cells_at(get(), index, &cell);
+        const std::chrono::milliseconds written(static_cast<std::int64_t>(cell.written_ms));
+        return {detail::view(cell.column, cell.column_size), detail::view(cell.value, cell.value_size),
+                std::chrono::system_clock::time_point(written)};
+    }
+    RowCell at(std::size_t index) const && = delete;
+    dlm_row_cells *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_row_cells, dlm_row_cells_free> handle_;
+};
+
+// Answers of Row::create() and Row::update().
+enum class [[nodiscard]] Creation { created, already_exists };
+enum class [[nodiscard]] Update { updated, not_found };
+
+// Answer of Row::modify().
+struct [[nodiscard]] Modified {
+    // Whether the row is as the changes have it; false where the function left it as it was.
+    bool changed;
+    // How often the row was read and the function called.
+    std::int64_t attempts;
+};
+
+// The fence in a row, and the stored name of its lock.
+struct StoredFence {
+    std::uint64_t fence;
+    std::string lock;
+};
+
+// One row: a key and how its changes are made. What dlm.h says of dlm_row holds for it. StaleFence is thrown where
+// a later holder of the lock was here.
+class Row {
+  public:
+    // The same row, whose changes are made exactly once, also where a reply is lost. See dlm_row_exactly_once().
+    [[nodiscard]] Row exactly_once() const {
+        detail::ErrorOut error;
+        dlm_row *row = nullptr;
+        error.check(dlm_row_exactly_once(get(), &row, error));
+        return Row(row, attempts_, timeout_);
+    }
+    // The whole row.
+    RowCells read() const {
+        detail::ErrorOut error;
+        dlm_row_cells *cells = nullptr;
+        error.check(dlm_row_get(get(), &cells, error));
+        return RowCells(cells);
+    }
+    // These columns, one or more.
+    RowCells read(const std::vector<std::string_view> &columns) const {
+        detail::ErrorOut error;
+        std::vector<dlm_bytes> lent;
+        for (const std::string_view column : columns)
+            lent.push_back({detail::bytes(column), column.size()});
+        lent.push_back({}); // an empty vector may have no array
+        dlm_row_cells *cells = nullptr;
+        error.check(dlm_row_get_columns(get(), lent.data(), columns.size(), &cells, error));
+        return RowCells(cells);
+    }
+    // Makes the row unless it is there: of all who try at once, one is told that it was created.
+    Creation create(const Cells &cells) const {
+        return written(dlm_row_create, cells) ? Creation::created : Creation::already_exists;
+    }
+    // Writes the cells if the row is there.
+    Update update(const Cells &cells) const {
+        return written(dlm_row_update, cells) ? Update::updated : Update::not_found;
+    }
+    // Writes the cells, whether the row is there or not.
+    void put(const Cells &cells) const {
+        detail::ErrorOut error;
+        const auto lent = cells.lent();
+        error.check(dlm_row_put(get(), lent.data(), lent.size(), error));
+    }
+    // Writes `value` into a column if it holds `expected`; whether it did. std::nullopt is the absence of the cell,
+    // which is not the same as an empty value.
+    [[nodiscard]] bool compare_and_set(std::string_view column, std::optional<std::string_view> expected,
+                                       std::optional<std::string_view> value) const {
+        detail::ErrorOut error;
+        bool set = false;
+        error.check(dlm_row_compare_and_set(get(), detail::bytes(column), column.size(),
+                                            expected ? detail::bytes(*expected) : nullptr, expected ? expected->size() : 0,
+                                            value ? detail::bytes(*value) : nullptr, value ? value->size() : 0, &set,
+                                            error));
+        return set;
+    }
+    // Adds to an 8-byte counter, which begins at 0; the sum. Empty only from rows of exactly_once(): it was added
+    // once, and the reply with the sum was lost.
+    std::optional<std::int64_t> increment(std::string_view column, std::int64_t by) const {
+        detail::ErrorOut error;
+        std::int64_t sum = 0;
+        bool known = false;
+        error.check(dlm_row_increment(get(), detail::bytes(column), column.size(), by, &sum, &known, error));
+        return known ? std::optional(sum) : std::nullopt;
+    }
+    // Deletes the row if `column` holds `expected`; whether it did.
+    [[nodiscard]] bool delete_if(std::string_view column, std::string_view expected) const {
+        detail::ErrorOut error;
+        bool deleted = false;
+        error.check(dlm_row_delete_if(get(), detail::bytes(column), column.size(), detail::bytes(expected),
+                                      expected.size(), &deleted, error));
+        return deleted;
+    }
+    // Makes the changes if the columns of which `as_read` was read are unchanged; whether it did.
+    [[nodiscard]] bool commit_if_unchanged(const RowCells &as_read, const Changes &changes) const {
+        detail::ErrorOut error;
+        bool committed = false;
+        const auto lent = changes.lent();
+        error.check(
+            dlm_row_commit_if_unchanged(get(), as_read.get(), lent.data(), lent.size(), &committed, error));
+        return committed;
+    }
+    // Reads these columns, lets `change` compute what is to be done with the row, and does it if none of them was
+    // changed meanwhile; otherwise once more, up to the table's options attempts and timeout, with random pauses.
+    // `change` takes a const RowCells & and returns a std::optional<Changes>: without them the row stays as it is. It
+    // must have no effects of its own: it is called for each try. Throws with DLM_RETRIES_EXHAUSTED where others
+    // changed the columns each time.
+    template <typename Change>
+    Modified modify(const std::vector<std::string_view> &columns, Change &&change) const {
+        using Clock = std::chrono::steady_clock;
+        const Clock::time_point end = Clock::now() + timeout_;
+        std::chrono::microseconds pause(1000);
+        for (std::int64_t attempt = 1;; attempt++) {
+            const RowCells cells = read(columns);
+            const std::optional<Changes> changes = change(cells);
+            if (!changes)
+                return {false, attempt};
+            if (commit_if_unchanged(cells, *changes))
+                return {true, attempt};
+            if (attempt >= attempts_ || Clock::now() + pause >= end)
+                throw Error(DLM_RETRIES_EXHAUSTED,
+                            "others changed the row at each of " + std::to_string(attempt) + " tries", true);
+            thread_local std::minstd_rand random{std::random_device{}()};
+            std::this_thread::sleep_for(
+                std::chrono::microseconds(std::uniform_int_distribution<std::int64_t>(0, pause.count())(random)));
+            pause = std::min(pause * 2, std::chrono::microseconds(64000));
+        }
+    }
+    // Writes the lease's fence without changing anything else. Throws with DLM_INVALID_ARGUMENT for rows that are
+    // not from Lease::row().
+    void raise_fence() const {
+        detail::ErrorOut error;
+        error.check(dlm_row_raise_fence(get(), error));
+    }
+    // The highest fence that was in the row. Empty where there is none.
+    std::optional<StoredFence> fence() const {
+        detail::ErrorOut error;
+        std::uint64_t fence = 0;
+        dlm_names *names = nullptr;
+        error.check(dlm_row_fence(get(), &fence, &names, error));
+        const detail::Owner<dlm_names, dlm_names_free> owner(names);
+        if (dlm_names_count(names) == 0)
+            return std::nullopt;
+        return StoredFence{fence, dlm_names_at(names, 0)};
+    }
+    dlm_row *get() const noexcept { return handle_.get(); }
+
+  private:
+    friend class Table;
+    friend class Lease;
+    Row(dlm_row *handle, std::int64_t attempts, std::chrono::milliseconds timeout) noexcept
+        : handle_(handle), attempts_(attempts), timeout_(timeout) {}
+
+    template <typename Call> bool written(Call call, const Cells &cells) const {
+        detail::ErrorOut error;
+        bool done = false;
+        const auto lent = cells.lent();
+        error.check(call(get(), lent.data(), lent.size(), &done, error));
+        return done;
+    }
+
+    detail::Owner<dlm_row, dlm_row_free> handle_;
+    std::int64_t attempts_;
+    std::chrono::milliseconds timeout_;
+};
+
+// A column family of a table to be made.
+struct Family {
+    std::string name;
+    // So many versions of each cell are kept.
+    std::uint32_t versions = 1;
+};
+
+// A table of an application's own in HBase. Rows outlive it.
+class Table {
+  public:
+    // See dlm_table_open() for the options.
+    explicit Table(const std::string &uri) : handle_(opened(uri)) {}
+
+    // Creates the table, split at these keys, unless it exists.
+    void create_if_missing(const std::vector<Family> &families, const std::vector<std::string_view> &splits = {}) const {
+        detail::ErrorOut error;
+        std::vector<dlm_family> lent;
+        for (const Family &family : families)
+            lent.push_back({detail::text(family.name), family.versions});
+        lent.push_back({});
+        std::vector<dlm_bytes> keys;
+        for (const std::string_view key : splits)
+            keys.push_back({detail::bytes(key), key.size()});
+        error.check(
+            dlm_table_create_if_missing(get(), lent.data(), families.size(), keys.data(), keys.size(), error));
+    }
+    // The row with this key. No I/O.
+    [[nodiscard]] Row row(std::string_view key) const {
+        detail::ErrorOut error;
+        dlm_row *row = nullptr;
+        error.check(dlm_table_row(get(), detail::bytes(key), key.size(), &row, error));
+        return with_settings(row);
+    }
+    dlm_table *get() const noexcept { return handle_.get(); }
+
+  private:
+    friend class Lease;
+    static dlm_table *opened(const std::string &uri) {
+        detail::ErrorOut error;
+        error.check(dlm_abi_check(DLM_ABI, error));
+        detail::ErrorOut failed;
+        dlm_table *table = nullptr;
+        failed.check(dlm_table_open(detail::text(uri), &table, failed));
+        return table;
+    }
+    Row with_settings(dlm_row *handle) const {
+        detail::Owner<dlm_row, dlm_row_free> row(handle);
+        const std::int64_t attempts = setting("attempts"), timeout = setting("timeout");
+        return Row(row.release(), attempts, std::chrono::milliseconds(timeout));
+    }
+    std::int64_t setting(const char *key) const {
+        detail::ErrorOut error;
+        std::int64_t number = 0;
+        error.check(dlm_table_setting(get(), key, &number, error));
+        return number;
+    }
+
+    detail::Owner<dlm_table, dlm_table_free> handle_;
+};
+
+inline Row Lease::row(const Table &table, std::string_view key) const {
+    detail::ErrorOut error;
+    dlm_row *row = nullptr;
+    error.check(dlm_lease_row(get(), table.get(), detail::bytes(key), key.size(), &row, error));
+    return table.with_settings(row);
+}
 
 } // namespace dlm
 

@@ -64,10 +64,14 @@ impl Place {
     }
 
     fn cpp(&self, compiler: &str, link: Link, flags: &[&str]) -> PathBuf {
-        let out = self.dir.path().join(format!("tour-{compiler}"));
+        self.cpp_of(compiler, "tour", link, flags)
+    }
+
+    fn cpp_of(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
+        let out = self.dir.path().join(format!("{name}-{compiler}"));
         let mut command = Command::new(compiler);
         command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"]).args(flags);
-        command.args([source("tour.cpp"), source("more.cpp")]).arg("-o").arg(&out);
+        command.args([source(name).with_extension("cpp"), source("more.cpp")]).arg("-o").arg(&out);
         c::run(link.add_to(&mut command)).unwrap();
         out
     }
@@ -129,7 +133,7 @@ fn cpp_programs_run_with_both_libraries() {
 }
 
 /// What must compile in C++, and what nearly says the same and must not.
-const TYPES: [(&str, &[&str]); 11] = [
+const TYPES: [(&str, &[&str]); 12] = [
     (
         "(void)lock.acquire_for(dlm::Ttl(30s), dlm::Wait(5s));",
         &[
@@ -209,10 +213,26 @@ const TYPES: [(&str, &[&str]); 11] = [
             "(void)dlm::Wait(dlm::use_default);",
         ],
     ),
+    (
+        "if (row.create(dlm::Cells()) == dlm::Creation::created) std::abort();\
+         const dlm::RowCells cells = row.read(); (void)cells.value(\"d:a\"); (void)row.delete_if(\"d:a\", \"\");",
+        &[
+            "row.create(dlm::Cells());",
+            "row.update(dlm::Cells());",
+            "row.delete_if(\"d:a\", \"\");",
+            "row.compare_and_set(\"d:a\", \"\", \"\");",
+            "row.commit_if_unchanged(row.read(), dlm::Changes());",
+            "row.modify({\"d:a\"}, [](const dlm::RowCells &) { return std::optional<dlm::Changes>(); });",
+            "if (row.create(dlm::Cells())) std::abort();",
+            // The cells would be gone before the value is used.
+            "(void)row.read().value(\"d:a\");",
+            "(void)row.read().at(0);",
+        ],
+    ),
 ];
 
 #[test]
-fn a_ttl_and_a_wait_that_are_swapped_do_not_compile() {
+fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile() {
     let dir = tempfile::tempdir().unwrap();
     for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
         // All that is right at once, each that is wrong alone.
@@ -221,10 +241,10 @@ fn a_ttl_and_a_wait_that_are_swapped_do_not_compile() {
             let text = format!(
                 "#include <dlm.hpp>\n#include <cstdlib>\nusing namespace std::chrono_literals;\n\
                  void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
-                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel);\n\
+                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel, const dlm::Row &row);\n\
                  void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
-                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel) {{\n\
-                 (void)manager, (void)lock, (void)latch, (void)ids, (void)keys, (void)cancel;\n{statements}\n}}\n"
+                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel, const dlm::Row &row) {{\n\
+                 (void)manager, (void)lock, (void)latch, (void)ids, (void)keys, (void)cancel, (void)row;\n{statements}\n}}\n"
             );
             fs::write(&program, text).unwrap();
             let mut command = Command::new(compiler);
@@ -351,6 +371,24 @@ fn rows_are_made_and_changed_in_c() {
         let place = Place::new();
         let args: Vec<_> = [uri.as_str()].into_iter().chain(more.iter().copied()).collect();
         place.run(&place.c("gcc", "rows", link, &[flags, &["-pthread"]].concat()), &args);
+    }
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn rows_are_made_and_changed_in_cpp() {
+    let sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-pthread"];
+    for (compiler, link, flags) in [
+        ("g++", Link::Shared, &["-pthread"][..]),
+        ("g++", Link::Static, &sanitized),
+        ("clang++", Link::Static, &["-pthread"]),
+    ] {
+        if !has(compiler) {
+            continue;
+        }
+        let Some(uri) = rows_uri() else { return };
+        let place = Place::new();
+        place.run(&place.cpp_of(compiler, "rows", link, flags), &[&uri]);
     }
 }
 
