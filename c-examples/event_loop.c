@@ -10,12 +10,13 @@
 
 enum { TTL_MS = 3000, ROUNDS = 3 };
 
-static void check(enum dlm_status status, struct dlm_error *error)
+/* By pointer: of a call's arguments C may evaluate any first. */
+static void check(enum dlm_status status, struct dlm_error **error)
 {
     if (status == DLM_OK)
         return;
-    fprintf(stderr, "%s: %s\n", dlm_status_name(status), dlm_error_message(error));
-    dlm_error_free(error);
+    fprintf(stderr, "%s: %s\n", dlm_status_name(status), dlm_error_message(*error));
+    dlm_error_free(*error);
     exit(EXIT_FAILURE);
 }
 
@@ -30,11 +31,11 @@ int main(int argc, char **argv)
     int round = 0;
 
     snprintf(uri, sizeof uri, "%s?client=scheduler&farm=dc1", argc > 1 ? argv[1] : "embedded:");
-    check(dlm_manager_open(uri, NULL, &manager, &error), error);
-    check(dlm_manager_initialize(manager, &error), error);
-    check(dlm_manager_lock(manager, "leader", DLM_LEVEL_DC, &lock, &error), error);
-    check(dlm_lock_acquire_within(lock, TTL_MS, 30000, NULL, &lease, &error), error);
-    check(dlm_lease_lost_fd(lease, &fds[0].fd, &error), error);
+    check(dlm_manager_open(uri, NULL, &manager, &error), &error);
+    check(dlm_manager_initialize(manager, &error), &error);
+    check(dlm_manager_lock(manager, "leader", DLM_LEVEL_DC, &lock, &error), &error);
+    check(dlm_lock_acquire_within(lock, TTL_MS, 30000, NULL, &lease, &error), &error);
+    check(dlm_lease_lost_fd(lease, &fds[0].fd, &error), &error);
     fds[0].events = POLLIN;
 
     for (;;) {
@@ -48,7 +49,7 @@ int main(int argc, char **argv)
                 break;
         } else if (ready == 0) {
             /* Blocks for one call to the store, no longer than the lease lasts. */
-            check(dlm_lease_renew(lease, DLM_DEFAULT, &error), error);
+            check(dlm_lease_renew(lease, DLM_DEFAULT, &error), &error);
             printf("renewed\n");
             round++;
         }
@@ -56,7 +57,7 @@ int main(int argc, char **argv)
 
     dlm_lease_free(lease); /* closes the descriptor */
     dlm_lock_free(lock);
-    check(dlm_manager_close(manager, &error), error);
+    check(dlm_manager_close(manager, &error), &error);
     dlm_manager_free(manager);
     return EXIT_SUCCESS;
 }

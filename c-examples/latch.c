@@ -11,12 +11,13 @@ static const char *const workers[] = {"worker-1", "worker-2", "worker-3"};
 
 static struct dlm_latch *latch;
 
-static void check(enum dlm_status status, struct dlm_error *error)
+/* By pointer: of a call's arguments C may evaluate any first. */
+static void check(enum dlm_status status, struct dlm_error **error)
 {
     if (status == DLM_OK)
         return;
-    fprintf(stderr, "%s: %s\n", dlm_status_name(status), dlm_error_message(error));
-    dlm_error_free(error);
+    fprintf(stderr, "%s: %s\n", dlm_status_name(status), dlm_error_message(*error));
+    dlm_error_free(*error);
     exit(EXIT_FAILURE);
 }
 
@@ -24,7 +25,7 @@ static void *work(void *name)
 {
     struct dlm_error *error;
     /* By name: whoever calls it how often, it counts once. */
-    check(dlm_latch_count_down_as(latch, name, NULL, &error), error);
+    check(dlm_latch_count_down_as(latch, name, NULL, &error), &error);
     return NULL;
 }
 
@@ -39,10 +40,10 @@ int main(int argc, char **argv)
     size_t i;
 
     snprintf(uri, sizeof uri, "%s?client=loader&farm=dc1", argc > 1 ? argv[1] : "embedded:");
-    check(dlm_manager_open(uri, NULL, &manager, &error), error);
-    check(dlm_manager_initialize_latches(manager, &error), error);
+    check(dlm_manager_open(uri, NULL, &manager, &error), &error);
+    check(dlm_manager_initialize_latches(manager, &error), &error);
     /* Gone a minute after its last change. */
-    check(dlm_manager_latch(manager, "loaded", DLM_LEVEL_DC, DLM_LATCH_COUNT_DOWN, 60000, &latch, &error), error);
+    check(dlm_manager_latch(manager, "loaded", DLM_LEVEL_DC, DLM_LATCH_COUNT_DOWN, 60000, &latch, &error), &error);
     if (dlm_latch_create_for(latch, workers, 3, &error) == DLM_ALREADY_EXISTS) {
         printf("%s\n", dlm_error_message(error)); /* another loader is at it */
         dlm_error_free(error);
@@ -51,11 +52,11 @@ int main(int argc, char **argv)
 
     for (i = 0; i < 3; i++)
         pthread_create(&threads[i], NULL, work, (void *)workers[i]);
-    check(dlm_latch_await_open(latch, 30000, NULL, &open, &error), error);
+    check(dlm_latch_await_open(latch, 30000, NULL, &open, &error), &error);
     if (open) {
         printf("all have come\n");
     } else {
-        check(dlm_latch_pending(latch, &missing, &error), error);
+        check(dlm_latch_pending(latch, &missing, &error), &error);
         for (i = 0; i < dlm_names_count(missing); i++)
             printf("%s has not come\n", dlm_names_at(missing, i));
         dlm_names_free(missing);
@@ -64,7 +65,7 @@ int main(int argc, char **argv)
         pthread_join(threads[i], NULL);
 
     dlm_latch_free(latch);
-    check(dlm_manager_close(manager, &error), error);
+    check(dlm_manager_close(manager, &error), &error);
     dlm_manager_free(manager);
     return EXIT_SUCCESS;
 }
