@@ -7,7 +7,7 @@ use std::process::Command;
 
 mod support {
     pub(crate) mod c;
-    #[cfg(feature = "gateway")]
+    #[cfg(feature = "hbase")]
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod skip;
@@ -292,6 +292,26 @@ fn the_examples_do_what_they_say() {
         let said = c::run(Command::new(dir.path().join(name)).arg(&store)).unwrap();
         assert!(said.starts_with(says), "{name}: {said}");
     }
+}
+
+#[test]
+#[cfg(feature = "hbase")]
+fn the_examples_with_rows_do_what_they_say() {
+    if !has("make") {
+        return;
+    }
+    let Some(hbase) = support::hbase::hbase_or_skip() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    built_examples(dir.path());
+    let table = |options: &str| {
+        format!("hbase://{}/{}{options}", hbase.master, support::hbase::fresh_table("c_examples"))
+    };
+    let said = c::run(Command::new(dir.path().join("create_or_update")).arg(table(""))).unwrap();
+    assert_eq!(said, "4 processes were told 25 times that they made one of 25 rows\n");
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    let said =
+        c::run(Command::new(dir.path().join("fenced_writer")).args([store, table("?family=d")])).unwrap();
+    assert_eq!(said, "refused: a lower fence than the row has\nthe report is by the second\n");
 }
 
 #[test]
