@@ -699,11 +699,11 @@ struct dlm_row_cell {
 /// | key | default | |
 /// |---|---|---|
 /// | family | none | the family in which fenced rows keep their fences |
-/// | anchor | none | the column that every row has, as family:qualifier: it says whether a row exists |
+/// | anchor | none | the column that says whether a row exists, as family:qualifier |
 /// | timeout | 10s | how long one call may take |
-/// | max_value | 4194304 | bytes in one value at the most, 1 to 10485760 |
+/// | max_value | 4194304 | bytes in one value at the most, 1 to 10000000 |
 /// | attempts | 100 | tries of one modify at the most, 1 to 10000 |
-/// | fence_ttl | 30d | how long a fence stays after it was raised |
+/// | fence_ttl | 30d | how long a fence stays after it was raised, 1m or more |
 /// | fence_column | _fence | the qualifier of the fence |
 /// | fence_of_column | _fence_of | the qualifier of the name of the fence's lock |
 /// | connect_timeout | 3s | 10ms to 10m |
@@ -735,7 +735,7 @@ enum dlm_status dlm_table_create_if_missing(const struct dlm_table *table,
                                             size_t split_count,
                                             struct dlm_error **error_out);
 
-/// A row of the table, whose key is the `key_size` bytes at `key`, 1 to 32767. Does no I/O and makes nothing in
+/// A row of the table, whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and makes nothing in
 /// HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive `table`.
 ///
 /// DLM_CLOSED
