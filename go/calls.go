@@ -121,15 +121,15 @@ func (q question) stopped(ctx context.Context, fate fate) error {
 		err.Retryable = true
 		return err
 	}
-	return stopped(ctx, fate, q.doing)
+	return stopped(ctx, fate, q.in.of, q.doing)
 }
 
-func stopped(ctx context.Context, fate fate, doing string) error {
+func stopped(ctx context.Context, fate fate, of, doing string) error {
 	switch {
 	case ctx.Err() == nil && fate == notBegun:
-		return closedError()
+		return closedError(of)
 	case ctx.Err() == nil:
-		return newError(CodeInDoubt, doing+": the manager was closed meanwhile").also(ErrClosed)
+		return newError(CodeInDoubt, doing+": the "+of+" was closed meanwhile").also(ErrClosed)
 	case fate == notBegun:
 		return ended(ctx, CodeCancelled, doing)
 	default:

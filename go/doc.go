@@ -28,6 +28,13 @@
 // granted is released. With a context that cannot end, such as [context.Background], a call to the store is
 // waited for in any case, for as long as the setting "timeout" allows.
 //
+// # Rows
+//
+// A [Table] is one of an application's own in HBase. Its rows are made, changed and deleted safely without a lock:
+// [Row.Create] tells a row that was made from one that was there, [Row.CompareAndSet] and [Row.Modify] write if what
+// was read is unchanged, and [Lease.Row] gives a row whose writes HBase refuses once a later holder of the lock was
+// there.
+//
 // # Building
 //
 // The package is built with cgo and linked with libdlm, dynamically unless the build tag dlm_static is given.

@@ -34,8 +34,8 @@ var (
 	ErrExists = errors.New("dlm: it exists already")
 	// ErrInvalid means that an argument was refused, before any I/O.
 	ErrInvalid = errors.New("dlm: an argument is not allowed")
-	// ErrClosed means that the manager was closed.
-	ErrClosed = errors.New("dlm: the manager is closed")
+	// ErrClosed means that the manager, or the table, was closed.
+	ErrClosed = errors.New("dlm: the manager or table is closed")
 	// ErrForked cannot happen to programs that leave starting processes to package os/exec.
 	ErrForked = errors.New("dlm: the process was forked")
 	// ErrPanic means a bug in the library. The program may go on using it.
@@ -122,7 +122,8 @@ func (e *Error) also(other error) *Error {
 
 func invalid(message string) error { return newError(CodeInvalidArgument, message) }
 
-func closedError() error { return newError(CodeClosed, "the manager was closed") }
+// closedError is for "manager" or "table".
+func closedError(of string) error { return newError(CodeClosed, "the "+of+" was closed") }
 
 // ended is the error of a call that ctx has ended while it was doing something.
 func ended(ctx context.Context, code Code, doing string) error {

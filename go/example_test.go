@@ -148,3 +148,55 @@ func ExampleLatch() {
 	// [worker-1] <nil>
 	// <nil>
 }
+
+// Of all who try at once, one makes the row. The others find it there.
+func ExampleRow_Create() {
+	ctx := context.Background()
+	table, err := dlm.OpenTable("hbase://master1:16000,master2:16000/orders?anchor=d:id")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer table.Close()
+
+	order := table.Row("order-42").ExactlyOnce()
+	created, err := order.Create(ctx, new(dlm.Cells).Put("d:id", []byte("42")).Put("d:state", []byte("new")))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(created)
+	paid, err := order.CompareAndSet(ctx, "d:state", []byte("new"), []byte("paid"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(paid)
+}
+
+// A holder of a lock that was paused for too long is told so by the row.
+func ExampleLease_Row() {
+	ctx := context.Background()
+	manager, err := dlm.Open("hbase://master1:16000/locks", dlm.Client("reports"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close()
+	table, err := dlm.OpenTable("hbase://master1:16000/reports?family=d")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer table.Close()
+	lease, err := manager.Lock(ctx, dlm.XDC("nightly"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release()
+
+	report, err := lease.Row(table, "report")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = report.Put(ctx, new(dlm.Cells).Put("d:text", []byte("all is well")))
+	var stale *dlm.Error
+	if errors.Is(err, dlm.ErrStaleFence) && errors.As(err, &stale) {
+		fmt.Println("fence", stale.Fence, "is lower than", stale.StoredFence)
+	}
+}

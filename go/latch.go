@@ -163,7 +163,7 @@ func (l *Latch) Wait(ctx context.Context) error {
 func (l *Latch) watch(ctx context.Context, doing string) (watchHandle, int, error) {
 	in := l.manager.brief
 	if !in.take(ctx) {
-		return nil, -1, stopped(ctx, notBegun, doing)
+		return nil, -1, stopped(ctx, notBegun, "manager", doing)
 	}
 	defer in.give()
 	return watchLatch(l)

@@ -171,14 +171,7 @@ func (m *Manager) Close() error {
 	return m.close()
 }
 
-func (m *Manager) closed() bool {
-	select {
-	case <-m.asking.closed:
-		return true
-	default:
-		return false
-	}
-}
+func (m *Manager) closed() bool { return m.asking.over() }
 
 // do runs a call that changes something and cannot be undone.
 func (m *Manager) do(ctx context.Context, question question, run func() error) error {

@@ -246,7 +246,7 @@ func (t *ticket) next(ctx context.Context, terms terms, began time.Time, asked b
 	case t.place.failure != nil:
 		return step{}, t.place.failure
 	case t.queue.closed:
-		return step{}, closedError()
+		return step{}, closedError("manager")
 	case ctx.Err() != nil:
 		return step{}, ended(ctx, CodeCancelled, t.waited(now.Sub(began)))
 	}

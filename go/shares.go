@@ -92,6 +92,8 @@ func (i identity) latchRegion(name Name) region { return regionOf(i.client + "_"
 // all places, but not again once their calls have ended.
 type shares struct {
 	closed <-chan struct{}
+	// of and things are whose calls they are and what they are about, for errors.
+	of, things string
 
 	mu      sync.Mutex
 	calls   []*seat       // under way
@@ -110,7 +112,18 @@ type seat struct {
 	ready chan struct{}
 }
 
-func newShares(closed <-chan struct{}) *shares { return &shares{closed: closed} }
+func newShares(closed <-chan struct{}) *shares {
+	return &shares{closed: closed, of: "manager", things: "locks"}
+}
+
+func (s *shares) over() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
+}
 
 // underWay is how many calls have a place.
 func (s *shares) underWay() int {
@@ -274,13 +287,13 @@ func (s *shares) crowd(at region) string {
 			stuck++
 		}
 	}
-	which := fmt.Sprintf("%d calls at once of this manager", callsAtOnce)
+	which := fmt.Sprintf("%d calls at once of this %s", callsAtOnce, s.of)
 	switch {
 	case view.all >= callsAtOnce:
 	case view.in[at] >= regionCalls:
-		which = fmt.Sprintf("%d calls at once for locks in the same region of the store", regionCalls)
+		which = fmt.Sprintf("%d calls at once for %s in the same region of the store", regionCalls, s.things)
 	case view.fails[at] && view.failing >= failingCalls:
-		which = fmt.Sprintf("%d calls at once for locks that the store does not serve", failingCalls)
+		which = fmt.Sprintf("%d calls at once for %s that the store does not serve", failingCalls, s.things)
 	}
 	return fmt.Sprintf("all %s are in use; of the %d under way the store has left %d without an answer for more "+
 		"than %v", which, view.all, stuck, stuckAfter)

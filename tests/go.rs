@@ -35,6 +35,11 @@ fn the_package_passes_its_tests_under_the_race_detector() {
     if let Some(hbase) = hbase::hbase_or_skip() {
         command.env("DLM_TEST_HBASE_THRIFT", hbase.thrift.to_string());
         expected.push("TestADeadRegionLeavesTheOthersTheirPlaces");
+        if cfg!(feature = "hbase") {
+            command.env("DLM_TEST_HBASE_MASTER", hbase.master.to_string());
+            expected.push("TestManyGoroutinesModifyARow");
+            expected.push("TestALaterHolderShutsAnEarlierOneOut");
+        }
     }
     let output = c::run(&mut command).unwrap();
     // What they have measured: see it with `--nocapture`.
@@ -69,6 +74,31 @@ fn the_example_takes_a_lock_and_gives_it_back() {
         let steps: Vec<_> = output.lines().map(|line| line.split(" with fence ").next().unwrap()).collect();
         assert_eq!(steps, ["step 0 written", "step 1 written", "step 2 written"], "{output}");
     }
+}
+
+#[test]
+#[cfg(feature = "hbase")]
+fn the_example_moves_money_between_two_accounts_from_two_processes() {
+    if !go::has_go() {
+        return;
+    }
+    let Some(hbase) = hbase::hbase_or_skip() else { return };
+    // A busy machine has time.
+    let table = format!("hbase://{}/{}?timeout=1m", hbase.master, hbase::fresh_table("go_transfer"));
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("transfer");
+    let mut build = go::tool("go");
+    build.args(["build", "-buildvcs=false", go::tags(Link::Static), "-o"]).arg(&program);
+    c::run(build.arg("./examples/transfer")).unwrap();
+    let said = std::thread::scope(|scope| {
+        let running = [(); 2].map(|()| scope.spawn(|| c::run(Command::new(&program).arg(&table)).unwrap()));
+        running.map(|process| process.join().unwrap())
+    });
+    for output in &said {
+        assert!(output.ends_with("the balances add up to 200\n"), "{output}");
+    }
+    let opened = said.iter().filter(|output| output.starts_with("opened the accounts: true\n")).count();
+    assert_eq!(opened, 1, "{said:?}");
 }
 
 /// Everything in the README's section, done in a module of a user's.
