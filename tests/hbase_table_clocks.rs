@@ -63,6 +63,7 @@ fn a_clock_that_is_set_back_lets_no_stale_holder_in_and_no_change_be_made_twice(
     stale_holders_are_refused(&stage);
     marks_are_seen(&stage);
     what_was_read_is_overwritten(&stage);
+    deletes_hide_nothing_that_is_put_later(&stage);
     what_cannot_be_seen_is_in_doubt(&stage);
     counters_are_exact(&stage);
 }
@@ -168,6 +169,27 @@ fn what_was_read_is_overwritten(stage: &Stage<'_>) {
         stage.ahead(|| row.put(&Cells::new().put("e:one", "1")).unwrap());
         assert!(row.delete_if("e:one", b"1").unwrap(), "{key}");
         assert!(row.get().unwrap().is_none(), "{key}");
+    }
+}
+
+/// Each carries the timestamp of what it deletes, whatever the time is by then.
+fn deletes_hide_nothing_that_is_put_later(stage: &Stage<'_>) {
+    let whole = Cells::new().put("d:id", "1").put("e:n", 5i64.to_be_bytes());
+    for (way, once) in (0..3).flat_map(|way| [(way, false), (way, true)]) {
+        let plain = stage.theirs.row(format!("deleted{way}{once}"));
+        let row = if once { plain.exactly_once() } else { plain.clone() };
+        row.put(&whole).unwrap();
+        stage.ahead(|| match way {
+            0 => assert!(row.delete_if("d:id", b"1").unwrap()),
+            1 => assert!(row.compare_and_set("d:id", Some(b"1"), None).unwrap()),
+            _ => {
+                let delete = |_: &RowCells| Some(Changes::new().delete("d:id").delete("e:n"));
+                assert!(row.modify(&["d:id", "e:n"], delete).unwrap().changed);
+            }
+        });
+        plain.put(&whole).unwrap();
+        let found = plain.get().unwrap().unwrap();
+        assert!(found.value("d:id").is_some() && found.value("e:n").is_some(), "{way} {once}: {found:?}");
     }
 }
 

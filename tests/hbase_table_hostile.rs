@@ -5,6 +5,8 @@ mod support {
     pub(crate) mod fake;
 }
 
+use std::time::{Duration, Instant};
+
 use dlm::hbase::{Cells, Changes, Creation, Row, Table};
 use dlm::{Code, Lease, Level, LockManager};
 use support::fake::{Answer, Fake, Pb};
@@ -168,4 +170,27 @@ fn each_try_of_modify_sees_the_columns_that_were_asked_for_and_no_others() {
         None
     });
     assert!(!modified.unwrap().changed && tries == 2);
+}
+
+/// Nothing that is put later may carry the timestamp that the Delete hides.
+#[test]
+fn a_delete_waits_until_the_millisecond_of_what_it_deletes_is_over() {
+    let fake = answering(&[&[Made, Read(&[])]]);
+    let row = table(&fake).row("r");
+    let took = (0..20).map(|_| {
+        fake.put(b"r".into(), "id", b"7".into());
+        let began = Instant::now();
+        assert!(row.compare_and_set("D:id", Some(b"7"), None).unwrap());
+        began.elapsed()
+    });
+    let took = took.min().unwrap();
+    assert!(took >= Duration::from_millis(2), "{took:?}");
+    let took = (0..20).map(|_| {
+        fake.put(b"r".into(), "id", b"7".into());
+        let began = Instant::now();
+        assert!(row.modify(&["D:id"], |_| Some(Changes::new().delete("D:id"))).unwrap().changed);
+        began.elapsed()
+    });
+    let took = took.min().unwrap();
+    assert!(took >= Duration::from_millis(2), "{took:?}");
 }
