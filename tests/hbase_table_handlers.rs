@@ -1,6 +1,6 @@
 //! The deadlock of HBase's own row locks is not there: they were held in a RegionServer, and those who waited for
 //! them kept its handlers busy until the holder could not write nor unlock any more.
-#![cfg(all(feature = "gateway", feature = "embedded"))]
+#![cfg(feature = "gateway")]
 
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]

@@ -277,7 +277,10 @@ impl Wire {
 
     pub(super) fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         let thread = thread::Builder::new().name("dlm-test-proxy".into()).spawn(work).unwrap();
-        self.threads.lock().push(thread);
+        let mut threads = self.threads.lock();
+        // One that has ended keeps its stack until it is joined or let go.
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
     }
 }
 
