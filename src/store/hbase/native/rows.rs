@@ -19,7 +19,7 @@ use super::{
 };
 use crate::config::Options;
 use crate::error::{Error, Result};
-use crate::store::hbase::rows::Log;
+use crate::store::hbase::rows::{Log, part};
 use crate::store::hbase::steps::{
     Answer, Found, Guard, Place, Repeat, Request, RowStore, Rule, Step, Test, Which, Write,
 };
@@ -28,6 +28,10 @@ use crate::time::{Deadline, jittered};
 /// Rows in one request of one region, and bytes in one request.
 const BATCH_ROWS: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
+
+/// One try of a change that may be sent again takes at most the first of so many parts of the time that is left: a
+/// server that has gone silent must leave time for another try.
+const TRIES: u32 = 3;
 
 /// A table of an application.
 #[derive(Debug)]
@@ -73,6 +77,7 @@ impl RowStore for Rows {
         let answers = self.0.on_region(kind(repeat), what, row, by, |region, by| {
             let steps = steps();
             let actions = steps.iter().map(|step| action(region, row, step)).collect();
+            let by = if let Repeat::Until(_) = repeat { part(by, TRIES) } else { by };
             let answers = self.0.multi(region, actions, by).and_then(|results| answers(&steps, &results));
             if let (Repeat::Until(unanswered), Err(trouble)) = (repeat, &answers)
                 && may_be_run(trouble)
