@@ -54,6 +54,10 @@
 //! * **A latch** counts each step once, is never added to by being made again, and answers NOT_FOUND when it
 //!   is not there; who waits for it is woken by its opening or its end, however often the store fails.
 //!
+//! The fence is compared where the write arrives: `lease.row(&table, key)` gives a row of HBase (module `hbase`), and
+//! `lease.record(&records, key)` a record of Aerospike (module `aerospike`), whose servers refuse a stale holder with
+//! STALE_FENCE. Rows need no lock to be created once, compared and set, or modified.
+//!
 //! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused. A
 //! [`FenceGate`] compares the fences of those who write to one file or socket of a machine.
 //!
