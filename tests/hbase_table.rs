@@ -4,6 +4,8 @@
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    #[cfg(feature = "gateway")]
+    pub(crate) mod raw;
     pub(crate) mod rows;
     pub(crate) mod skip;
 }
@@ -384,6 +386,20 @@ fn a_table_that_is_missing_or_lacks_the_family_is_told_apart_from_one_that_fails
     assert_eq!(code(nowhere.row("r").increment("d:n", 1)), Code::TableCreationError);
     let many = nowhere.get_many(&["a", "b"], &Select::all()).unwrap();
     assert!(many.into_iter().all(|row| code(row) == Code::TableCreationError));
+}
+
+#[cfg(feature = "gateway")]
+#[test]
+fn a_table_that_is_disabled_is_told_of_long_before_the_time_is_over() {
+    let Some(table) = rows::table("disabled", "&timeout=1m") else { return };
+    let name = format!("{table:?}").rsplit('/').next().unwrap().trim_matches(['"', ')']).to_owned();
+    table.row("a").put(&cells(&[("d:a", "1")])).unwrap();
+    support::raw::Raw::connect(support::hbase::hbase().thrift, &name).disable_table();
+    let began = std::time::Instant::now();
+    assert_eq!(code(table.row("a").put(&cells(&[("d:a", "2")]))), Code::TableCreationError);
+    let many = table.get_many(&["a", "9"], &Select::all()).unwrap();
+    assert!(many.into_iter().all(|row| code(row) == Code::TableCreationError));
+    assert!(began.elapsed() < Duration::from_secs(55));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Applications' rows over HBase's own RPC: steps become region actions of one request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::cluster::{Address, CLIENT_SERVICE, Region};
@@ -15,7 +15,8 @@ use super::request::{
     stamped_by_the_first, together,
 };
 use super::{
-    Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, Trouble, may_be_run, may_be_sent_again, protocol_violation,
+    DISABLED, Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts, Trouble, may_be_run, may_be_sent_again,
+    protocol_violation,
 };
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -115,6 +116,7 @@ impl RowStore for Rows {
             rows,
             answers: HashMap::new(),
             why: HashMap::new(),
+            away: HashSet::new(),
         }
         .run(by)
     }
@@ -133,17 +135,27 @@ struct Batch<'a> {
     answers: HashMap<usize, Result<Answer>>,
     /// Why a row has no answer yet.
     why: HashMap<usize, Arc<Error>>,
+    /// Rows whose region was served by nobody.
+    away: HashSet<usize>,
 }
 
 impl Batch<'_> {
     fn run(mut self, by: Deadline) -> Vec<Result<Answer>> {
-        let mut pause = PAUSE_FIRST;
+        let (mut pause, mut doubts) = (PAUSE_FIRST, StateDoubts::default());
         loop {
+            self.away.clear();
             for request in self.requests(by) {
                 self.send(&request, by);
             }
             if self.answers.len() == self.rows.len() || by.remaining() <= pause {
                 break;
+            }
+            if !self.away.is_empty() && doubts.arise(pause) && self.native.is_disabled(by) {
+                let disabled = Arc::new(self.native.of_table(DISABLED));
+                for number in std::mem::take(&mut self.away) {
+                    let error = self.about(number, Arc::clone(&disabled));
+                    self.answers.insert(number, Err(error));
+                }
             }
             std::thread::sleep(jittered(pause));
             pause = (pause * 2).min(PAUSE_LONGEST);
@@ -237,11 +249,14 @@ impl Batch<'_> {
     }
 
     fn failed(&mut self, numbers: &[usize], trouble: Trouble) {
-        let again = may_be_sent_again(self.kind, &trouble);
+        let (again, away) = (may_be_sent_again(self.kind, &trouble), trouble.is_away());
         let error = Arc::new(self.native.explain(self.kind, self.what, trouble));
         for number in numbers {
             if again {
                 self.why.insert(*number, Arc::clone(&error));
+                if away {
+                    self.away.insert(*number);
+                }
             } else {
                 let error = self.about(*number, Arc::clone(&error));
                 self.answers.insert(*number, Err(error));
