@@ -6,6 +6,7 @@ mod support {
     pub(crate) mod aerospike;
     pub(crate) mod dialogue;
     pub(crate) mod fault;
+    pub(crate) mod long;
     pub(crate) mod patience;
     pub(crate) mod proxy;
     pub(crate) mod role;
@@ -26,6 +27,7 @@ use support::aerospike::{
 };
 use support::dialogue::{Dialogue, next_order, say};
 use support::fault::{Fault, Gate, Proxy};
+use support::long::left_to_the_long_run;
 use support::patience::{LONG, until};
 use support::role;
 
@@ -1101,6 +1103,9 @@ fn a_node_that_comes_back_brings_no_lower_fence_whichever_way_conflicts_are_reso
 /// A generation has 16 bits. After the highest comes the lowest again, which loses against an old copy.
 #[test]
 fn by_generation_a_node_that_comes_back_brings_a_lower_fence_to_a_record_of_65_535_writes() {
+    if left_to_the_long_run() {
+        return;
+    }
     const TOUCHES: u32 = 65_529;
     let Some(answers) = late_writes_after_a_node_was_away(LAST_UPDATE_TIME, 1, TOUCHES) else { return };
     assert!(answers.into_iter().all(|answer| code(answer) == Code::StaleFence));

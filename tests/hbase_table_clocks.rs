@@ -10,6 +10,7 @@ mod support {
     pub(crate) mod fault;
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod long;
     pub(crate) mod rows;
     pub(crate) mod rpc_proxy;
     pub(crate) mod skip;
@@ -23,6 +24,7 @@ use dlm::hbase::{Cells, Changes, Creation, Row, RowCells, Table};
 use support::clock::Clock;
 use support::fault::{Fault, Proxy};
 use support::hbase::{Hbase, Kind, fresh_table};
+use support::long::left_to_the_long_run;
 use support::rows;
 
 /// How far the clock is ahead before it is set back. Less than the time after which a server drops calls as too old.
@@ -49,6 +51,9 @@ impl Stage<'_> {
 /// One server for all: it costs ten seconds.
 #[test]
 fn a_clock_that_is_set_back_lets_no_stale_holder_in_and_no_change_be_made_twice() {
+    if left_to_the_long_run() {
+        return;
+    }
     let Some(clock) = Clock::new_or_skip() else { return };
     let environment = [("DLM_TEST_PRELOAD", clock.library().into()), clock.environment()];
     let Some(hbase) = Hbase::private_in("row-clock", Kind::Single, &environment) else { return };

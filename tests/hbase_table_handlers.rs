@@ -5,6 +5,7 @@
 mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod long;
     pub(crate) mod rows;
     pub(crate) mod skip;
 }
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use dlm::hbase::{Cells, Table};
 use dlm::{Acquire, CancelToken, Code, Deadline, Level, LockManager};
 use support::hbase::{Hbase, Kind, fresh_table};
+use support::long::left_to_the_long_run;
 use support::rows;
 
 /// Calls that the RegionServer works on at a time.
@@ -29,6 +31,9 @@ const ROUNDS: usize = 20;
 
 #[test]
 fn waiters_for_a_row_hold_up_neither_the_holders_writes_nor_its_release() {
+    if left_to_the_long_run() {
+        return;
+    }
     let environment = [("DLM_TEST_HANDLERS", HANDLERS.to_string().into())];
     let Some(hbase) = Hbase::private_in("handlers", Kind::Single, &environment) else { return };
     let (locks, name) = (fresh_table("handlers"), fresh_table("handled"));

@@ -11,6 +11,7 @@ mod support {
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
     pub(crate) mod java;
+    pub(crate) mod long;
     pub(crate) mod patience;
     pub(crate) mod peer;
     pub(crate) mod role;
@@ -29,6 +30,7 @@ use dlm::hbase::{Cells, Changes, Creation, RowCells, Select, Table};
 use support::dialogue::{Dialogue, next_order, say};
 use support::fault::{Fault, Proxy};
 use support::hbase::{Hbase, Kind, fresh_table, hbase, hbase_or_skip};
+use support::long::{is_long, left_to_the_long_run};
 use support::peer::{Peer, hex};
 use support::{role, rows};
 
@@ -43,9 +45,8 @@ const SIZE: &str = "DLM_TEST_SIZE";
 const TIMEOUT: &str = "timeout=300s&attempts=10000";
 
 fn size(variable: &str, short: usize, full: usize) -> usize {
-    let long = env::var("DLM_TEST_LONG").is_ok_and(|long| long == "1");
     let set = env::var(variable).ok().map(|size| size.parse().expect("a number"));
-    set.unwrap_or(if long { full } else { short })
+    set.unwrap_or(if is_long() { full } else { short })
 }
 
 fn rows_size(short: usize) -> usize {
@@ -251,6 +252,9 @@ fn rows_that_many_processes_create_have_one_maker_each_though_replies_are_lost()
 
 #[test]
 fn rows_and_counters_live_through_splits_moves_and_the_death_of_a_region_server() {
+    if left_to_the_long_run() {
+        return;
+    }
     let Some(hbase) = Hbase::private_of("table-races", Kind::Cluster { servers: 2, masters: 1 }) else {
         return;
     };

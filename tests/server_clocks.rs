@@ -9,6 +9,7 @@ mod support {
     #[cfg(feature = "hbase")]
     #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
     pub(crate) mod hbase;
+    pub(crate) mod long;
     pub(crate) mod patience;
     pub(crate) mod skip;
 }
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 use support::clock::Clock;
+use support::long::left_to_the_long_run;
 use support::patience::{LONG, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -220,6 +222,9 @@ fn contend(lock: Lock, stop: &AtomicBool, grants: &Mutex<Vec<Granted>>) {
 #[cfg(feature = "hbase")]
 #[test]
 fn a_clock_of_hbase_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
+    if left_to_the_long_run() {
+        return;
+    }
     use support::hbase::{Hbase, Kind};
 
     let Some(clock) = Clock::new_or_skip() else { return };
@@ -238,6 +243,9 @@ fn a_clock_of_hbase_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
 #[cfg(feature = "aerospike")]
 #[test]
 fn a_clock_of_aerospike_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
+    if left_to_the_long_run() {
+        return;
+    }
     use support::aerospike::{IN_MEMORY, own_server_in_or_skip};
 
     let Some(clock) = Clock::new_or_skip() else { return };
