@@ -88,7 +88,7 @@ func (t *Table) CreateIfMissing(ctx context.Context, families []Family, splits .
 	return err
 }
 
-// Row is the row with this key, of 1 to 32,767 bytes. It does no I/O; a key that is not allowed is refused by the
+// Row is the row with this key, of 1 to 32,000 bytes. It does no I/O; a key that is not allowed is refused by the
 // row's calls.
 func (t *Table) Row(key string) *Row { return &Row{table: t, key: key} }
 

@@ -619,7 +619,8 @@ void dlm_names_free(struct dlm_names *names);
 /// * DLM_TABLE_CREATION_ERROR: no such table, it is disabled, or it lacks the family;
 /// * DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR, DLM_CLOSED: it did not happen;
 /// * DLM_IN_DOUBT, where they change something: it may have happened, or may yet happen. Rows from
-///   dlm_row_exactly_once() answer so only when all of the timeout was not enough to find out;
+///   dlm_row_exactly_once() answer so only when all of the timeout was not enough to find out, or a
+///   server answered with an error that says neither;
 /// * DLM_STALE_FENCE, where they change a row from dlm_lease_row(): a later holder was here. It did not happen.
 struct dlm_row;
 

@@ -143,6 +143,50 @@ fn what_was_put_and_is_never_seen_is_in_doubt() {
     assert!(fake.count("Multi") > 1);
 }
 
+/// Ours may be hidden, or another may have replaced it: to make it again could bring back what was deleted, and
+/// "exists" would leave a row of which nobody was told that they made it.
+#[test]
+fn a_row_that_was_created_and_shows_another_anchor_is_in_doubt() {
+    let fake = answering(&[&[Made, Read(&[("id", "8")])], &[NotMade, Read(&[("id", "8")])]]);
+    let error = table(&fake).row("r").create(&id("7")).unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert_eq!(fake.count("Multi"), 1);
+}
+
+/// Others had the time to delete the row again.
+#[test]
+fn a_row_that_was_created_and_is_gone_when_it_is_read_later_is_not_created_again() {
+    let fake = answering(&[&[Made, Failed]]);
+    fake.act(|request| match request.method.as_str() {
+        "Multi" => multi(&[Made, Failed]),
+        "Get" => Answer::Reply(Vec::new()),
+        _ => Answer::Honest,
+    });
+    let error = table(&fake).row("r").create(&id("7")).unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert_eq!(fake.count("Multi"), 1);
+}
+
+/// What rests on no absence needs no look; what was refused did not happen.
+#[test]
+fn a_read_back_that_fails_takes_nothing_from_an_answer_that_needs_none() {
+    let cut = |parts: &'static [Part]| {
+        let fake = answering(&[&[Made, Failed]]);
+        let mut multi = Some(multi(parts));
+        fake.act(move |request| match request.method.as_str() {
+            "Multi" => multi.take().unwrap(),
+            "Get" => Answer::Refuse(NOT_SERVING, "closed".into()),
+            _ => Answer::Honest,
+        });
+        fake
+    };
+    let made = cut(&[Made, Failed]);
+    assert!(table(&made).row("r").compare_and_set("D:id", Some(b"1"), Some(b"2")).unwrap());
+    let refused = cut(&[Made, NotMade, Failed]);
+    let error = table(&refused).row("r").compare_and_set("D:id", None, Some(b"2")).unwrap_err();
+    assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
+}
+
 /// Two counters would be added to twice.
 #[test]
 fn a_change_of_which_only_a_part_was_hidden_is_not_made_again() {

@@ -37,7 +37,9 @@ use crate::error::{Error, Result};
 use crate::store::doubt::Pauses;
 use crate::store::hbase::marks::{IN_FLIGHT_TTL, Operation, SENDING_MAX, Slot};
 use crate::store::hbase::rows::Log;
-use crate::store::hbase::steps::{Answer, Guard, Place, Repeat, Request, Rule, Step, Test, Which, Write};
+use crate::store::hbase::steps::{
+    Answer, Guard, Place, ReadBack, Repeat, Request, Rule, Step, Test, Which, Write,
+};
 use crate::time::Deadline;
 
 /// Rounds of one change; each needs another client that changes the row between two steps, or a Delete that hides
@@ -50,7 +52,11 @@ const BEGUN: &[u8] = b".";
 /// A Delete hides what is put with its timestamp, which is in milliseconds.
 pub(super) const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 
-const HIDDEN: &str = "it was written, and cannot be seen behind cells or Deletes with later timestamps";
+/// HBase's master refuses a server whose clock differs from its own by 30 s (`hbase.master.maxclockskew`).
+const CLOCKS_DIFFER: Duration = Duration::from_secs(120);
+
+const HIDDEN: &str = "it was written, and what was written cannot be seen: it is hidden behind cells or Deletes with \
+                      later timestamps, or another has replaced it already";
 
 /// What became of a change.
 pub(super) enum Outcome {
@@ -106,7 +112,9 @@ impl Change<'_> {
             match outcome {
                 Some(Outcome::Made(answer)) if !self.can_be_seen(&look, answer.is_some()) => {
                     hidden = true;
-                    if !self.may_be_made_again() {
+                    // Where others may have deleted or replaced it since, it must not be made again.
+                    if look.read != ReadBack::AtOnce || self.shows_another(&look) || !self.may_be_made_again()
+                    {
                         break;
                     }
                     std::thread::sleep(HIDDEN_PAUSE);
@@ -195,7 +203,9 @@ impl Change<'_> {
         }
         let family = self.families().min().unwrap_or_default().to_vec();
         let column = |slot: &Slot| [OWN_PREFIX, b"op_", slot.name().as_bytes()].concat();
-        let operation = Operation::begin(&table.slots, column, Duration::ZERO, self.by)?;
+        // Servers whose clocks differ by less than this count a mark alike, also when the region moves.
+        let lasts = self.by.remaining() + CLOCKS_DIFFER;
+        let operation = Operation::begin(&table.slots, column, lasts, self.by)?;
         let place = Place { family, qualifier: operation.column.clone() };
         Ok(Some(Marked { operation, place }))
     }
@@ -296,6 +306,9 @@ impl Change<'_> {
         if !self.rests_on_absence() || !at_once {
             return true;
         }
+        if look.read == ReadBack::Failed {
+            return false;
+        }
         let rule =
             |place: &Place| self.tests.iter().find(|(tested, _)| *tested == place).map(|(_, rule)| rule);
         let seen = |(place, value): (&Place, &[u8])| match (rule(place), look.value(place)) {
@@ -307,6 +320,12 @@ impl Change<'_> {
             return self.put().filter(|(place, _)| was_absent(place)).any(seen);
         }
         self.put().next().is_none() || self.put().any(seen)
+    }
+
+    /// Whether there is an anchor, and not ours. Ours may be hidden, or may have been replaced already.
+    fn shows_another(&self, look: &Answer) -> bool {
+        let anchors = self.tests.iter().filter(|(_, rule)| matches!(rule, Rule::MissingOrEmpty));
+        anchors.into_iter().any(|(place, _)| look.value(place).is_some_and(|found| !found.is_empty()))
     }
 
     /// Whether it has no more effect when it is made again behind itself.

@@ -21,7 +21,7 @@ use crate::store::{Fence, Level};
 /// * TABLE_CREATION_ERROR: no such table, it is disabled, or it lacks the family.
 /// * CONNECTION_ERROR, RETRIES_EXHAUSTED, INTERNAL_ERROR, FORKED: it did not happen and will not.
 /// * IN_DOUBT: it may have happened, or may yet happen. Rows from [`exactly_once`](Row::exactly_once) answer so
-///   only when the whole `timeout` was not enough to find out.
+///   only when the whole `timeout` was not enough to find out, or a server answered with an error that says neither.
 /// * STALE_FENCE, of rows from [`Lease::row`](crate::Lease::row): a later holder of the lock was here.
 #[derive(Clone)]
 pub struct Row {
@@ -68,8 +68,8 @@ impl Row {
     /// The same row, whose changes are made exactly once: each writes a mark in the same atomic step, and a change
     /// whose reply was lost is sent again until it is answered, for the table's `timeout`.
     ///
-    /// A mark is a cell of some 100 bytes in the row, in a column that begins with `\0dlm_op_`. It goes after a
-    /// minute (two hours where a request is lost for good). A row has as many as this process had threads at work
+    /// A mark is a cell of some 100 bytes in the row, in a column that begins with `\0dlm_op_`. It goes after
+    /// some minutes (two hours where a request is lost for good). A row has as many as this process had threads at work
     /// on rows at once.
     pub fn exactly_once(&self) -> Row {
         Row { once: true, ..self.clone() }
@@ -102,8 +102,9 @@ impl Row {
         }
     }
 
-    /// Writes the cells if the row is there. As with [`put`](Row::put), counters should not be among them. See [`create`](Row::create) for what that means; without the option
-    /// `anchor`, the first of `cells` must be a column that the row has.
+    /// Writes the cells if the row is there. See [`create`](Row::create) for what that means; without the option
+    /// `anchor`, the first of `cells` must be a column that the row has. As with [`put`](Row::put), counters that
+    /// others add to should not be among the cells.
     ///
     /// # Errors
     /// Those of every call, see [`Row`].
@@ -212,8 +213,9 @@ impl Row {
     }
 
     /// Deletes all cells of the row that it finds, if `column` holds `expected`; whether it did. Cells that others
-    /// write meanwhile stay, and so do the library's own. Takes two milliseconds more than its two requests, so that
-    /// nothing that is put later can carry a timestamp that the Delete hides.
+    /// write meanwhile stay, unless they write in the millisecond of the cell that was read. The library's own cells
+    /// stay as well. It takes two milliseconds more than its two requests, so that nothing that is put later can carry
+    /// a timestamp that the Delete hides.
     ///
     /// # Errors
     /// Those of every call, see [`Row`].

@@ -110,6 +110,19 @@ pub(crate) struct Answer {
     pub(crate) made: bool,
     /// What was read, or what additions came to.
     pub(crate) cells: Vec<Found>,
+    pub(crate) read: ReadBack,
+}
+
+/// When a read behind a change was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ReadBack {
+    /// In the same request.
+    #[default]
+    AtOnce,
+    /// In a request of its own: others had time to change the row.
+    Later,
+    /// Not at all; the change was made.
+    Failed,
 }
 
 impl Answer {
@@ -152,7 +165,8 @@ pub(crate) trait RowStore: Send + Sync + fmt::Debug {
     /// The table, as a URI without credentials.
     fn describe(&self) -> &str;
 
-    /// An answer for each step.
+    /// An answer for each step. What the last change was answered stands, also where the read behind it fails:
+    /// see [`ReadBack`].
     fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<Answer>>;
 
     /// Of each row one step, by itself. An answer for each, in order.

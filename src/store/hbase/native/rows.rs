@@ -22,7 +22,7 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::store::hbase::rows::{Log, part};
 use crate::store::hbase::steps::{
-    Answer, Found, Guard, Place, Repeat, Request, RowStore, Rule, Step, Test, Which, Write,
+    Answer, Found, Guard, Place, ReadBack, Repeat, Request, RowStore, Rule, Step, Test, Which, Write,
 };
 use crate::time::{Deadline, jittered};
 
@@ -58,7 +58,7 @@ impl Rows {
                 .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
                 .map_err(Trouble::Call)?;
             let cells = answer.result.unwrap_or_default().cell.into_iter().map(found).collect();
-            Ok(Answer { made: false, cells })
+            Ok(Answer { cells, ..Answer::default() })
         })
     }
 }
@@ -87,16 +87,18 @@ impl RowStore for Rows {
             }
             answers
         })?;
-        let made = answers.iter().flatten().any(|answer| answer.made);
+        let last = |(answer, step): &(&Option<Answer>, Step<'_>)| match (answer, step) {
+            (Some(answer), Step::Change(..)) => Some(answer.made),
+            _ => None,
+        };
+        let made = answers.iter().zip(steps()).rev().find_map(|it| last(&it)).unwrap_or_default();
         let complete = |(answer, step): (Option<Answer>, Step<'_>)| match (answer, step) {
             (Some(answer), _) => Ok(answer),
-            (None, Step::Read(which)) => self.get(what, row, &which, by).map_err(|error| {
-                if !made {
-                    return error;
-                }
-                let what = format!("{}: {what}: written, and not read back", self.0.place);
-                Error::InDoubt { what, source: Some(error.into()) }
-            }),
+            (None, Step::Read(which)) => match self.get(what, row, &which, by) {
+                Ok(answer) => Ok(Answer { read: ReadBack::Later, ..answer }),
+                Err(_) if made => Ok(Answer { read: ReadBack::Failed, ..Answer::default() }),
+                Err(error) => Err(error),
+            },
             (None, Step::Change(..)) => Ok(Answer::default()),
         };
         answers.into_iter().zip(steps()).map(complete).collect()
@@ -408,7 +410,8 @@ fn answer(step: &Step<'_>, result: &RegionActionResult) -> Result<Answer, Troubl
             false
         }
     };
-    Ok(Answer { made, cells: cells(result)?.cloned().map(found).collect() })
+    let cells = cells(result)?.cloned().map(found).collect();
+    Ok(Answer { made, cells, ..Answer::default() })
 }
 
 fn found(cell: messages::Cell) -> Found {

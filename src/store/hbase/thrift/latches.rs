@@ -24,7 +24,7 @@ const PAUSE_LONGEST: Duration = Duration::from_millis(20);
 /// A gateway repeats by itself a request that its server did not answer. It then says "no" to what the
 /// first request did. It takes at least its pause for that, `hbase.client.pause`, and in practice the time
 /// that a region needs to come back: a "no" that took as long as this proves nothing.
-pub(super) const REPEATED_AFTER: Duration = Duration::from_millis(500);
+const REPEATED_AFTER: Duration = Duration::from_millis(500);
 /// Latches in one read: the reply must fit into a mebibyte, whatever else lies in their rows.
 const BATCH: usize = 100;
 

@@ -2,17 +2,22 @@
 //! one cell; all that takes more is left to `hbase://`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
 
-use super::latches::REPEATED_AFTER;
 use super::{Gateway, Kind, TTL};
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::store::hbase::steps::{
-    Answer, Found, Guard, Place, Repeat, Request, RowStore, Rule, Step, Which, Write,
+    Answer, Found, Guard, Place, ReadBack, Repeat, Request, RowStore, Rule, Step, Which, Write,
 };
 use crate::time::{Deadline, Moment};
+
+/// A gateway repeats by itself a request that its server did not answer, after a pause of 100 ms at the least unless
+/// told otherwise (`hbase.client.pause`). It then says "no" to what the first request did: a "no" that took as long
+/// proves nothing.
+const REPEATED_AFTER: Duration = Duration::from_millis(90);
 
 #[derive(Debug)]
 pub(in crate::store::hbase) struct Rows(Gateway);
@@ -31,7 +36,7 @@ impl Rows {
         write: &Write<'_>,
         by: Deadline,
     ) -> Result<Answer> {
-        let made = |made| Answer { made, cells: Vec::new() };
+        let made = |made| Answer { made, ..Answer::default() };
         match (guard, write) {
             (Guard::Always, Write::Add(place, amount)) => {
                 let sum = self.0.call(Kind::Write, what, Some(row), by, |client| {
@@ -39,7 +44,7 @@ impl Rows {
                 })?;
                 let value = sum.to_be_bytes().to_vec();
                 let cells = vec![Found { place: (*place).clone(), value, written_ms: 0 }];
-                Ok(Answer { made: true, cells })
+                Ok(Answer { made: true, cells, ..Answer::default() })
             }
             (Guard::Always, Write::Put { cells, ttl, .. }) => {
                 self.0.call(Kind::Write, what, Some(row), by, |client| {
@@ -95,7 +100,7 @@ impl Rows {
                 client.get_ver(self.0.table(), row.to_vec(), name(place), versions, BTreeMap::new())
             })?;
             let cells = cells.into_iter().map(|cell| found((*place).clone(), cell)).collect();
-            return Ok(Answer { made: false, cells });
+            return Ok(Answer { cells, ..Answer::default() });
         }
         let rows = self.0.call(Kind::Read, what, Some(row), by, |client| {
             let (table, row) = (self.0.table(), row.to_vec());
@@ -105,7 +110,7 @@ impl Rows {
                 client.get_row_with_columns(table, row, columns.clone(), BTreeMap::new())
             }
         })?;
-        Ok(Answer { made: false, cells: rows.into_iter().flat_map(cells).collect() })
+        Ok(Answer { cells: rows.into_iter().flat_map(cells).collect(), ..Answer::default() })
     }
 
     fn step(&self, request: &Request<'_>, step: &Step<'_>, by: Deadline) -> Result<Answer> {
@@ -132,7 +137,17 @@ impl RowStore for Rows {
             ([Step::Change(..)] | [Step::Change(..), Step::Read(_)], Repeat::Never) => {}
             _ => return Err(unsupported(request.what)),
         }
-        steps.iter().map(|step| self.step(request, step, by)).collect()
+        let mut answers: Vec<Answer> = Vec::new();
+        for step in &steps {
+            let made = answers.last().map(|change| change.made);
+            answers.push(match (self.step(request, step, by), made) {
+                (Ok(answer), None) => answer,
+                (Ok(answer), Some(_)) => Answer { read: ReadBack::Later, ..answer },
+                (Err(_), Some(true)) => Answer { read: ReadBack::Failed, ..Answer::default() },
+                (Err(error), _) => return Err(error),
+            });
+        }
+        Ok(answers)
     }
 
     /// One after another.
@@ -168,7 +183,7 @@ fn put(place: &Place, value: &[u8]) -> Mutation {
     Mutation::new(false, name(place), value.to_vec(), true)
 }
 
-fn attributes(ttl: Option<std::time::Duration>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn attributes(ttl: Option<Duration>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let ttl_ms = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX));
     ttl_ms.map(|ms| (TTL.to_vec(), ms.to_be_bytes().to_vec())).into_iter().collect()
 }
