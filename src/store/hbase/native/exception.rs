@@ -95,7 +95,6 @@ impl Exception {
             | "AccessDeniedException"
             | "UnknownProtocolException"
             | "NamespaceNotFoundException" => Reaction::Refused,
-            _ if self.refused_input().is_some() => Reaction::Refused,
             _ => Reaction::Unknown,
         }
     }

@@ -276,7 +276,10 @@ impl Native {
             }
             _ => {}
         }
-        if let Some(told) = exception.refused_input() {
+        // A latch looks at its cell instead, and names it.
+        if self.content == Content::Rows
+            && let Some(told) = exception.refused_input()
+        {
             return Error::invalid("row", told, "counters of 8 bytes, and cells within the server's limit");
         }
         match exception.reaction() {

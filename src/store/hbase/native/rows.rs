@@ -82,6 +82,7 @@ impl RowStore for Rows {
             let answers = self.0.multi(region, actions, by).and_then(|results| answers(&steps, &results));
             if let (Repeat::Until(unanswered), Err(trouble)) = (repeat, &answers)
                 && may_be_run(trouble)
+                && !is_refused_input(trouble)
             {
                 unanswered.set(unanswered.get() + 1);
             }
@@ -126,6 +127,12 @@ impl RowStore for Rows {
     fn ensure(&self, families: &[(String, u32)], splits: &[Vec<u8>], by: Deadline) -> Result<()> {
         self.0.create_rows_table(families, splits, by)
     }
+}
+
+/// Whether the server said that it cannot make the change, which it looks at before it writes.
+fn is_refused_input(trouble: &Trouble) -> bool {
+    let Trouble::Call(Failure::Exception(exception)) = trouble else { return false };
+    exception.refused_input().is_some()
 }
 
 /// Many rows, in as few requests as their servers and [`BATCH_ROWS`] allow.

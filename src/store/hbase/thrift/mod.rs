@@ -204,7 +204,7 @@ impl Gateway {
             return of_table(self.content.lacking());
         }
         let said = format!("{what}: {}", shown(&text));
-        if text.contains("Field is not a long") {
+        if self.content == Content::Rows && text.contains("Field is not a long") {
             return Error::invalid("row", shown(&text), "counters of 8 bytes");
         }
         if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
