@@ -10,7 +10,7 @@ use super::table::Table;
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::manager::LockManager;
-use crate::store::hbase::steps::{Place, Repeat, Request, Rule, Step, Test, Which, Write};
+use crate::store::hbase::steps::{Place, Repeat, Request, Rule, Step, Test, Which, Write, shown};
 use crate::store::{Fence, Level};
 
 /// A row of a table: a key and how its changes are made. Making one does no I/O. May be used from many threads at
@@ -252,7 +252,8 @@ impl Row {
     /// refused. Every change of a fenced row does that as well; call this where the first change comes late.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]; never IN_DOUBT with effect: a fence that is raised twice is as high.
+    /// Those of every call, see [`Row`]. After any error but STALE_FENCE and INVALID_ARGUMENT the fence may have been
+    /// raised; to raise it again does no harm.
     /// INVALID_ARGUMENT for a row that is not from [`Lease::row`](crate::Lease::row).
     pub fn raise_fence(&self) -> Result<()> {
         self.check_key()?;
@@ -331,9 +332,7 @@ impl Row {
 
     /// The key for people.
     pub(super) fn shown(&self) -> String {
-        const SHOWN_BYTES: usize = 80;
-        let shown = self.key[..self.key.len().min(SHOWN_BYTES)].escape_ascii();
-        if self.key.len() > SHOWN_BYTES { format!("{shown}...") } else { shown.to_string() }
+        shown(&self.key)
     }
 
     pub(super) fn described(&self) -> String {

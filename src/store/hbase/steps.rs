@@ -31,6 +31,13 @@ impl fmt::Debug for Place {
     }
 }
 
+/// A row's key for people: bytes that cannot be printed are escaped, and a long key is cut.
+pub(crate) fn shown(key: &[u8]) -> String {
+    const SHOWN_BYTES: usize = 80;
+    let shown = key[..key.len().min(SHOWN_BYTES)].escape_ascii();
+    if key.len() > SHOWN_BYTES { format!("{shown}...") } else { shown.to_string() }
+}
+
 /// What one column must be like.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule<'a> {

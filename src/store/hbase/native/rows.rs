@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::cluster::{Address, CLIENT_SERVICE, Region};
+use super::cluster::{Address, CLIENT_SERVICE, Region, share};
 use super::connection::Failure;
 use super::filter;
 use super::messages::{
@@ -22,7 +22,7 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::store::hbase::rows::{Log, part};
 use crate::store::hbase::steps::{
-    Answer, Found, Guard, Place, ReadBack, Repeat, Request, RowStore, Rule, Step, Test, Which, Write,
+    Answer, Found, Guard, Place, ReadBack, Repeat, Request, RowStore, Rule, Step, Test, Which, Write, shown,
 };
 use crate::time::{Deadline, jittered};
 
@@ -153,8 +153,10 @@ impl Batch<'_> {
         let (mut pause, mut doubts) = (PAUSE_FIRST, StateDoubts::default());
         loop {
             self.away.clear();
-            for request in self.requests(by) {
-                self.send(&request, by);
+            let requests = self.requests(by);
+            for (sent, request) in requests.iter().enumerate() {
+                // A server that hangs must leave time for those behind it.
+                self.send(request, share(by, requests.len() - sent));
             }
             if self.answers.len() == self.rows.len() || by.remaining() <= pause {
                 break;
@@ -279,13 +281,6 @@ impl Batch<'_> {
     }
 }
 
-/// A row's key for people.
-fn shown(row: &[u8]) -> String {
-    const SHOWN: usize = 80;
-    let text = row[..row.len().min(SHOWN)].escape_ascii().to_string();
-    if row.len() > SHOWN { text + "..." } else { text }
-}
-
 fn kind(repeat: Repeat<'_>) -> Kind {
     match repeat {
         Repeat::Read => Kind::Read,
@@ -300,7 +295,7 @@ fn action(region: &Region, row: &[u8], step: &Step<'_>) -> RegionAction {
         Step::Change(guard, writes) => {
             let mut mutations: Vec<_> = writes.iter().map(|write| mutation(row, write)).collect();
             match guard {
-                // Older servers accept an Increment among other mutations, and alone not as one of them.
+                // One mutation is atomic by itself.
                 Guard::Always if mutations.len() == 1 => {
                     in_turn(region, mutations.drain(..).map(changing).collect())
                 }
