@@ -1,6 +1,6 @@
-//! With the feature `capi`: the C header, made from `src/ffi/capi`, and the name of the shared library.
+//! With the feature `capi`: the C header, made from `src/capi`, and the name of the shared library.
 //!
-//! The header goes to cargo's output directory. `include/dlm.h` is a copy: `tests/header.rs` compares the
+//! The header goes to cargo's output directory. `include/dlm.h` is a copy: `tests/capi/capi_header.rs` compares the
 //! two, and replaces the copy when told to.
 
 fn main() {
@@ -19,7 +19,7 @@ mod capi {
 
     const OPENING: &str = "\
 /* dlm.h: distributed locks and leases, and locks for threads by id.
- * Made from src/ffi/capi by build.rs; do not edit.
+ * Made from src/capi by build.rs; do not edit.
  *
  * Handles (struct dlm_...) are opaque. Each is made by one function, owned by the caller, and freed by
  * the _free of its type, exactly once, in any order; every _free accepts NULL. No call consumes or keeps
@@ -116,14 +116,17 @@ mod capi {
     ];
 
     pub(super) fn main() {
-        println!("cargo::rerun-if-changed=src/ffi/capi");
+        println!("cargo::rerun-if-changed=src/capi");
         let items = items();
         let abi = items.iter().find_map(|item| item.code().strip_prefix("#define DLM_ABI "));
         let abi = abi.expect("the header has a number").trim();
         // Without a name of its own, a program that was linked with it would also run with whatever
         // libdlm.so it finds. Never unloaded: its threads would run on in memory that is gone.
-        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libdlm.so.{abi}");
-        println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+        let argument = format!("-Wl,-soname,libdlm.so.{abi},-z,nodelete");
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+        // The same for a crate that builds a libdlm.so with stores of its own, where it is called
+        // DEP_DLM_CDYLIB_LINK_ARG.
+        println!("cargo::metadata=CDYLIB_LINK_ARG={argument}");
         std::fs::write(path("OUT_DIR").join("dlm.h"), page(&items))
             .expect("cargo's directory can be written");
     }
@@ -185,14 +188,14 @@ mod capi {
             ..Config::default()
         };
         config.function.sort_by = Some(SortKey::None);
-        let files = path("CARGO_MANIFEST_DIR").join("src/ffi/capi");
+        let files = path("CARGO_MANIFEST_DIR").join("src/capi");
         let mut builder = Builder::new().with_config(config);
         // In this order within a section.
         for file in [
             "version",
             "status",
             "error",
-            "boundary",
+            "arguments",
             "options",
             "manager",
             "lock",
@@ -200,6 +203,8 @@ mod capi {
             "latch",
             "names",
             "table",
+            "bytes",
+            "lease_row",
             "row",
             "row_cells",
             "cancel",
@@ -211,7 +216,7 @@ mod capi {
             builder = builder.with_src(files.join(file).with_extension("rs"));
         }
         let mut text = Vec::new();
-        builder.generate().expect("src/ffi/capi can be read as C").write(&mut text);
+        builder.generate().expect("src/capi can be read as C").write(&mut text);
         String::from_utf8(text)
             .expect("text")
             .split("\n\n")

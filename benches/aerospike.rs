@@ -2,21 +2,12 @@
 //! Java client making the calls of the Java library, the crate below us making two bare calls, and bare
 //! sockets as the limit.
 //!
-//! `cargo bench --bench aerospike` starts an `asd` of its own (with a JDK and Maven for the Java peer)
-//! and takes about four minutes, or a third of that with `-- 1`, `-- 4` or `-- 16`, the number of threads;
+//! `cargo bench --bench aerospike --features aerospike` starts an `asd` of its own (with a JDK and Maven for
+//! the Java peer) and takes about four minutes, or a third of that with `-- 1`, `-- 4` or `-- 16`, the number of threads;
 //! with `-- --test` a few seconds, which proves that it runs and nothing else. The peers take turns within
 //! each round, and the figures are medians over the rounds.
 
 mod peers;
-#[path = "../tests/support"]
-mod support {
-    pub(crate) mod aerospike;
-    pub(crate) mod aerospike_java;
-    pub(crate) mod java;
-    pub(crate) mod patience;
-    pub(crate) mod skip;
-}
-
 use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -28,9 +19,9 @@ use ::aerospike::operations::scalar;
 use ::aerospike::{
     Bin, Client, ClientPolicy, CommitLevel, Expiration, Key, RecordExistsAction, Value, WritePolicy,
 };
+use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
+use dlm_fixtures::aerospike_java;
 use peers::{Figures, JavaClient, Local, Peer, THREADS, measure, median};
-use support::aerospike::{Place, aerospike_or_skip};
-use support::aerospike_java;
 
 const TTL_S: u32 = 90;
 

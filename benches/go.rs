@@ -12,16 +12,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dlm::{Level, LockManager};
-
-#[path = "../tests/support"]
-mod support {
-    pub(crate) mod c;
-    pub(crate) mod go;
-    pub(crate) mod skip;
-}
-
-use support::c::{self, Link};
-use support::go;
+use dlm_fixtures::c::{self, Link};
+use dlm_fixtures::go;
 
 const WAYS: [&str; 3] = ["Rust", "Go, a context without an end", "Go, one that can be cancelled"];
 

@@ -1,16 +1,11 @@
 //! Acquire and release of fresh locks on a real HBase: directly and through the gateway, and beside
 //! them, in the same run, HBase's Java client making the calls of the Java library.
 //!
-//! `cargo bench --bench hbase` starts a server of its own (a JDK and Maven are needed) and takes about
+//! `cargo bench --bench hbase --features gateway` starts a server of its own (a JDK and Maven are needed) and takes about
 //! five minutes; with `-- --test` a few seconds a peer, which proves that it runs and nothing else.
 //! The peers take turns within each round, and the figures are medians over the rounds.
 
 mod peers;
-#[path = "../tests/support"]
-mod support {
-    pub(crate) mod java;
-}
-
 use std::time::Duration;
 
 use peers::hbase::Server;

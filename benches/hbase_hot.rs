@@ -1,8 +1,8 @@
 //! Whether one lock that is taken and released again and again grows slower, on a real HBase:
 //!
 //! ```sh
-//! cargo bench --bench hbase_hot            # 20,000 cycles
-//! cargo bench --bench hbase_hot -- 50000
+//! cargo bench --bench hbase_hot --features gateway            # 20,000 cycles
+//! cargo bench --bench hbase_hot --features gateway -- 50000
 //! ```
 //!
 //! Prints the median and the 99th percentile of an acquire for each thousand cycles, and how the last
@@ -11,14 +11,6 @@
 
 use dlm::{Level, LockManager, Moment};
 
-#[path = "../tests/support"]
-mod support {
-    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
-    pub(crate) mod hbase;
-    pub(crate) mod skip;
-    pub(crate) mod table;
-}
-
 const RATIO_MAX: f64 = 1.2;
 
 fn main() {
@@ -26,8 +18,8 @@ fn main() {
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let cycles = std::env::args().find_map(|argument| argument.parse().ok());
     let cycles: usize = if measuring { cycles.unwrap_or(20_000) } else { 100 };
-    let Some(gateway) = support::table::gateway() else { return };
-    let ratio = measure(&support::table::uri(gateway), &support::hbase::fresh_table("hot"), cycles);
+    let Some(gateway) = dlm_fixtures::table::gateway() else { return };
+    let ratio = measure(&dlm_fixtures::table::uri(gateway), &dlm_fixtures::hbase::fresh_table("hot"), cycles);
     println!("p50 of the last thousand is {ratio:.2} times that of the first");
     if measuring && ratio > RATIO_MAX {
         std::process::exit(1);

@@ -13,11 +13,6 @@
 //! | threads | of the library, in the waiting process |
 //! | KB | resident memory for each latch that is waited for, with the thread that waits |
 
-#[path = "../tests/support"]
-mod support {
-    pub(crate) mod spy;
-}
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
@@ -25,7 +20,7 @@ use std::{env, fs, thread};
 
 use dlm::store::open;
 use dlm::{Latch, LatchKind, Level, LockManager, Moment};
-use support::spy::Spy;
+use dlm_testkit::Spy;
 
 const POLLS: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(50)];
 const WATCHED: [usize; 3] = [1, 100, 1000];
@@ -84,7 +79,7 @@ fn row(store: &str, poll: Duration, watched: usize) -> String {
     let before_counting = spy.reads().len();
     thread::sleep(COUNTING);
     let reads = spy.reads().split_off(before_counting);
-    let (threads, kb) = (watcher_threads(), resident_kb().saturating_sub(before) / watched);
+    let (threads, kb) = (background_thread_count(), resident_kb().saturating_sub(before) / watched);
     let opened = Counter::start(store).open_all(&run, watched);
     let mut late: Vec<Duration> = waiters
         .into_iter()
@@ -106,10 +101,10 @@ fn latch(manager: &LockManager, id: &str) -> Latch {
     latch.with_ttl(Duration::from_secs(3600)).unwrap()
 }
 
-fn watcher_threads() -> usize {
+fn background_thread_count() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("dlm-watcher")).count()
+    names.filter(|name| name.starts_with("dlm-bg")).count()
 }
 
 /// Of this process.

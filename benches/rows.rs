@@ -1,26 +1,22 @@
 //! Operations on the rows of a real HBase table by this library, and beside it, in the same run, by HBase's
 //! Java client.
 //!
-//! `cargo bench --bench rows` starts a server of its own (a JDK and Maven are needed) and takes about seven
+//! `cargo bench --bench rows --features hbase` starts a server of its own (a JDK and Maven are needed) and takes about seven
 //! minutes, or less for some operations only (`-- get modify`) or some numbers of threads (`-- 1 16`); with
 //! `-- --test` a few seconds an operation, which proves that it runs and nothing else. The two take turns
 //! within each round, and the figures are medians over the rounds.
 
-mod peers;
-#[path = "../tests/support"]
-mod support {
-    pub(crate) mod java;
-}
 #[path = "rows/ours.rs"]
 mod ours;
+mod peers;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use dlm_fixtures::java::Java;
 use ours::Rows;
 use peers::hbase::Server;
 use peers::{Figures, THREADS, measure, median};
-use support::java::Java;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,6 +1,6 @@
 //! Create or update: many processes make the same rows, and of each row exactly one is told that it made it.
 //!
-//!     cargo run --example create_or_update -- hbase://master:16000/orders
+//!     cargo run --example create_or_update --features hbase -- hbase://master:16000/orders
 //!
 //! The table is made where it is missing.
 

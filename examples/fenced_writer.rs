@@ -1,7 +1,7 @@
 //! A fenced writer: a holder is stopped for longer than its lease lasts, another takes over, and what the first one
 //! writes when it goes on is refused by HBase itself.
 //!
-//!     cargo run --example fenced_writer -- hbase://master:16000/orders
+//!     cargo run --example fenced_writer --features hbase -- hbase://master:16000/orders
 //!
 //! The lock is in this machine's embedded store, the row in HBase; both might be in HBase. The table is made where
 //! it is missing.

@@ -1,6 +1,6 @@
 //! Transfer: two counters in one row under contention. Each transfer reads both, and is made if neither has changed.
 //!
-//!     cargo run --example transfer -- hbase://master:16000/accounts
+//!     cargo run --example transfer --features hbase -- hbase://master:16000/accounts
 //!
 //! The table is made where it is missing.
 

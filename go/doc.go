@@ -39,8 +39,8 @@
 //
 // The package is built with cgo and linked with libdlm, dynamically unless the build tag dlm_static is given.
 // The module has the header; "go mod vendor" copies it, too. The library is looked for in the repository that
-// this package is a part of (target/release, where "cargo build --release --lib --features capi" puts it), then
-// where the linker looks. CGO_LDFLAGS, such as "pkg-config --libs dlm" prints, adds places before these; a
+// this package is a part of (target/release, where "cargo build --release --lib --features capi,all-stores" puts
+// it), then where the linker looks. CGO_LDFLAGS, such as "pkg-config --libs dlm" prints, adds places before these; a
 // vendored package needs it, unless the library is installed. [Open] refuses a library that was built from a
 // header with another number. Debian's libdlm-dev is the library of the kernel's DLM, which has the same name:
 // where it is installed, name the directory of ours.

@@ -96,7 +96,7 @@ func (l *Latch) CountUp(ctx context.Context) error {
 	return err
 }
 
-// CountDownAs counts down in the name of a participant, once per name, whoever calls it how often. It says
+// CountDownAs counts down in the name of a participant, at most once per name. It says
 // whether it counted now; false: that name had counted before. Any name may count, also one that was not
 // expected. After [ErrInDoubt] it is safe to call again.
 func (l *Latch) CountDownAs(ctx context.Context, participant string) (counted bool, err error) {

@@ -86,6 +86,8 @@ func TestWhatTheLibraryLogsReachesTheLogger(t *testing.T) {
 func TestTheLastCloseHandsTheLastLineOver(t *testing.T) {
 	complain := complaint(t)
 	patient(t)
+	// Threads that managers of earlier tests have left may log as well.
+	complaints := func(log *buffer) int { return strings.Count(log.String(), "nothing was freed") }
 	for range 20 {
 		var log buffer
 		loggingTo(t, slog.LevelWarn, &log)
@@ -100,11 +102,11 @@ func TestTheLastCloseHandsTheLastLineOver(t *testing.T) {
 		if err := second.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if said := strings.Count(log.String(), "\n"); said != lines {
+		if said := complaints(&log); said != lines {
 			t.Fatalf("%d lines of %d", said, lines)
 		}
 		complain()
-		if said := strings.Count(log.String(), "\n"); said != lines {
+		if said := complaints(&log); said != lines {
 			t.Fatal("no manager is open, and lines are passed on")
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// tenure is how many retry intervals a lock may be passed on within this process before other processes,
+// quantum is how many retry intervals a lock may be passed on within this process before other processes,
 // which ask once per interval, are given one interval in which they find it free.
-const tenure = 10
+const quantum = 10
 
 // queue is the waiting of one manager: a line per lock, first come first served.
 //
@@ -28,7 +28,7 @@ const tenure = 10
 //	                                                          error that concerns all
 //
 // A process that hands a lock from goroutine to goroutine would keep it from every other process for ever,
-// so after its tenure the line stands back for one interval. So does, after longer, a single goroutine that
+// so after its quantum the line yields for one interval. So does, after longer, a single goroutine that
 // takes a lock in a loop: see recent. A wait that would be over by then asks all the same.
 type queue struct {
 	retry time.Duration
@@ -45,8 +45,8 @@ type line struct {
 	nextAsk time.Time
 	// look says that the lock was held a moment ago: read first, so that a refusal costs a read only.
 	look bool
-	// standsBack says that nextAsk is put off for the sake of other processes.
-	standsBack bool
+	// yielding says that nextAsk is put off for the sake of other processes.
+	yielding bool
 	// oursSince is since when this process has had the lock without anyone else getting a turn; zero if it
 	// does not have it.
 	oursSince time.Time
@@ -116,9 +116,9 @@ func (q *queue) released(name Name) {
 	line.releases++
 	line.ours = false
 	now := time.Now()
-	if !line.oursSince.IsZero() && now.Sub(line.oursSince) > q.retry*tenure {
+	if !line.oursSince.IsZero() && now.Sub(line.oursSince) > q.retry*quantum {
 		line.oursSince = time.Time{}
-		line.standBack(othersTurn(now, q.retry))
+		line.yieldUntil(othersTurn(now, q.retry))
 		return
 	}
 	line.askAt(now, false)
@@ -180,19 +180,19 @@ func newLine(past past) *line {
 	switch past.state {
 	case heldHere:
 		line.ours, line.oursSince = true, past.since
-	case tenureGoesOn:
+	case quantumGoesOn:
 		line.oursSince = past.since
-	case standsBack:
-		line.standBack(past.until)
+	case yielding:
+		line.yieldUntil(past.until)
 	}
 	return line
 }
 
-func (l *line) askAt(when time.Time, look bool) { l.nextAsk, l.look, l.standsBack = when, look, false }
+func (l *line) askAt(when time.Time, look bool) { l.nextAsk, l.look, l.yielding = when, look, false }
 
-func (l *line) standBack(until time.Time) {
+func (l *line) yieldUntil(until time.Time) {
 	l.askAt(until, true)
-	l.standsBack = true
+	l.yielding = true
 }
 
 func (l *line) wakeFront() {
@@ -254,7 +254,7 @@ func (t *ticket) next(ctx context.Context, terms terms, began time.Time, asked b
 	over := limited && !now.Before(terms.until)
 	front := t.line.waiting.Front() == t.at
 	// A wait that is over before the others have had their turn asks once all the same.
-	brief := t.line.standsBack && !asked && endsBy(ctx, terms, t.line.nextAsk)
+	brief := t.line.yielding && !asked && endsBy(ctx, terms, t.line.nextAsk)
 	if front && (brief || !now.Before(t.line.nextAsk)) && !(asked && over) {
 		return step{ask: true, look: t.line.look, releases: t.line.releases}, nil
 	}

@@ -220,7 +220,7 @@ func TestAfterItsTenureTheLineStandsBackForOneInterval(t *testing.T) {
 	if time.Now().Before(ticket.line.nextAsk) || ticket.line.look {
 		t.Fatal("a hand-over is immediate")
 	}
-	ticket.line.oursSince = time.Now().Add(-q.retry*tenure - time.Second)
+	ticket.line.oursSince = time.Now().Add(-q.retry*quantum - time.Second)
 	before := time.Now()
 	q.released(XDC("a"))
 	// Others look once per interval, which jitter lengthens by a tenth.
@@ -254,7 +254,7 @@ func TestALoopOfOneGoroutineStandsBackAfterItsTenure(t *testing.T) {
 		t.Fatalf("others got %v of an interval of %v", pause, q.retry)
 	}
 	if past := q.recent.take(XDC("a")); past.state != heldHere || past.since.Before(released) {
-		t.Fatal("it is in no new tenure: ", past)
+		t.Fatal("it is in no new quantum: ", past)
 	}
 }
 
@@ -324,7 +324,7 @@ func TestALoopOfOneGoroutineAsksAtOnceForAsLongAsItsTenureLasts(t *testing.T) {
 		}
 	}
 	if past := q.recent.take(XDC("a")); past.state != heldHere || past.since != first.since {
-		t.Fatal("the tenure began anew: ", past)
+		t.Fatal("the quantum began anew: ", past)
 	}
 }
 

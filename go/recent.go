@@ -7,18 +7,18 @@ import "time"
 // Locks that a goroutine of this process took a short time ago while nobody stood in line behind it. Such a
 // goroutine leaves no line. In a loop it would keep the lock from other processes all the same.
 //
-// The rule is that of src/queue/recent.rs, so that services in Go and in Rust leave locks to each other.
+// The rule is that of src/wait/fairness.rs, so that services in Go and in Rust leave locks to each other.
 
-// loopTenure is how many retry intervals one goroutine may take and release a lock in a loop. After them it
-// stands back for one interval. Nobody can see whether anybody else wants the lock, so a loop that is alone
+// loopQuantum is how many retry intervals one goroutine may take and release a lock in a loop. After them it
+// yields for one interval. Nobody can see whether anybody else wants the lock, so a loop that is alone
 // pays for it as well: a fiftieth of its time. Others get the lock before their wait is over, which is 90
 // intervals by default.
-const loopTenure = 50
+const loopQuantum = 50
 
-// tenureGap is a part of an interval. Others find a lock free now and then when it is free for a gap.
-const tenureGap = 10
+// quantumGap is a part of an interval. Others find a lock free now and then when it is free for a gap.
+const quantumGap = 10
 
-// recentMax is how many names are kept. Loops over more of them at one time do not stand back.
+// recentMax is how many names are kept. Loops over more of them at one time do not yield.
 const recentMax = 32
 
 // recent has the names without a line, the oldest first. The mutex of the queue guards it.
@@ -46,17 +46,17 @@ const (
 	nothing pastState = iota
 	// heldHere: a goroutine of this process has the lock.
 	heldHere
-	// tenureGoesOn: whoever takes the lock again before until goes on with the tenure.
-	tenureGoesOn
-	// standsBack: this process leaves the lock to others before until.
-	standsBack
+	// quantumGoesOn: whoever takes the lock again before until goes on with the quantum.
+	quantumGoesOn
+	// yielding: this process leaves the lock to others before until.
+	yielding
 )
 
 // othersTurn is when others have had their turn. Each of them looks once per interval, which jitter lengthens
 // by a tenth, and needs some time to ask.
 func othersTurn(now time.Time, retry time.Duration) time.Time { return now.Add(retry + retry/5) }
 
-// held notes that a goroutine has the lock, in a tenure that began at since, and that nobody stands in line.
+// held notes that a goroutine has the lock, in a quantum that began at since, and that nobody stands in line.
 func (r *recent) held(name Name, since time.Time) {
 	if len(r.entries) == recentMax {
 		r.entries = r.entries[:copy(r.entries, r.entries[1:])]
@@ -70,10 +70,10 @@ func (r *recent) released(name Name, retry time.Duration) {
 		return
 	}
 	now, of := time.Now(), &r.entries[at].past
-	if now.Sub(of.since) > retry*loopTenure {
-		of.state, of.until = standsBack, othersTurn(now, retry)
+	if now.Sub(of.since) > retry*loopQuantum {
+		of.state, of.until = yielding, othersTurn(now, retry)
 	} else {
-		of.state, of.until = tenureGoesOn, now.Add(retry/tenureGap)
+		of.state, of.until = quantumGoesOn, now.Add(retry/quantumGap)
 	}
 }
 

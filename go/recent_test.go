@@ -17,22 +17,22 @@ func TestALoopGoesOnUntilItsTenureIsOverAndStandsBackThen(t *testing.T) {
 	}
 	recent.held(name, now)
 	recent.released(name, time.Hour)
-	if past := recent.take(name); past.state != tenureGoesOn || past.since != now {
+	if past := recent.take(name); past.state != quantumGoesOn || past.since != now {
 		t.Fatal(past)
 	}
 	if past := recent.take(name); past.state != nothing {
 		t.Fatal("it is not forgotten: ", past)
 	}
 
-	// The last moment of the tenure, give or take a minute, and the first after it.
-	recent.held(name, now.Add(-loopTenure*time.Hour+time.Minute))
+	// The last moment of the quantum, give or take a minute, and the first after it.
+	recent.held(name, now.Add(-loopQuantum*time.Hour+time.Minute))
 	recent.released(name, time.Hour)
-	if past := recent.take(name); past.state != tenureGoesOn {
+	if past := recent.take(name); past.state != quantumGoesOn {
 		t.Fatal(past)
 	}
-	recent.held(name, now.Add(-loopTenure*time.Hour-time.Nanosecond))
+	recent.held(name, now.Add(-loopQuantum*time.Hour-time.Nanosecond))
 	recent.released(name, time.Hour)
-	if past := recent.take(name); past.state != standsBack || past.until.Before(now.Add(time.Hour*11/10)) {
+	if past := recent.take(name); past.state != yielding || past.until.Before(now.Add(time.Hour*11/10)) {
 		t.Fatal("others may not have looked: ", past)
 	}
 }

@@ -32,7 +32,7 @@ const (
 )
 
 // regionOf is the first byte of the row that HBase has for a key: Java's hash of signed bytes from 1, then the
-// low byte of the absolute value. It is one_byte_hash of src/store/key.rs. A value that differed from that one
+// low byte of the absolute value. It is one_byte_hash of src/name.rs. A value that differed from that one
 // would do no harm but share the places out less well.
 func regionOf(key string) region {
 	hash := int32(1)

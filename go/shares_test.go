@@ -170,7 +170,7 @@ func TestPlacesAreNotLostWhenWaitsEnd(t *testing.T) {
 	}
 }
 
-// The bytes are those that src/store/key.rs tests, computed by the Java library.
+// The bytes are those that src/name.rs tests, computed by the Java library.
 func TestARegionIsTheFirstByteOfTheRow(t *testing.T) {
 	for key, want := range map[string]region{
 		"": 0x01, "a": 0x80, "XDC#CLIENT_ID#LOCK_ID": 0xd2, "DC#FA1#CLIENT_ID#LOCK_ID": 0xcb, "client_latch": 0xaf,

@@ -1,5 +1,5 @@
 /* dlm.h: distributed locks and leases, and locks for threads by id.
- * Made from src/ffi/capi by build.rs; do not edit.
+ * Made from src/capi by build.rs; do not edit.
  *
  * Handles (struct dlm_...) are opaque. Each is made by one function, owned by the caller, and freed by
  * the _free of its type, exactly once, in any order; every _free accepts NULL. No call consumes or keeps
@@ -139,9 +139,9 @@ bool dlm_error_fences(const struct dlm_error *error, uint64_t *fence_out, uint64
 /// Frees an error. NULL is allowed.
 void dlm_error_free(struct dlm_error *error);
 
-/// Milliseconds that the lease has left which stood in the way, rounded up, unless it is renewed or released:
-/// when it is worth asking again. A hint, as it compares clocks of two machines. -1 where the store does
-/// not tell, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
+/// Remaining lease time of the current holder, in milliseconds, rounded up: when it is worth asking again. The
+/// holder may renew or release it. A hint, as it compares clocks of two machines. -1 where the store does not
+/// say, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
 int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
 
 /* ---- Versions ---- */
@@ -193,10 +193,10 @@ struct dlm_options *dlm_options_new(void);
 /// | clock_margin | 100000ppm | how much earlier than in the store a lease ends in this process: a tenth of its TTL |
 /// | names | strict | compat allows # and control characters in client and farm ids |
 /// | purpose | none | shown to those who find a lock held |
-/// | strict | false | true examines the store when it is opened and refuses one that fails; see dlm doctor |
+/// | strict | false | true diagnoses the store when it is opened and refuses one that fails; see dlm doctor |
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | how often an awaited latch is looked at, at the least |
-/// | watchers | 2 | background threads: they look at latches and free locks in doubt |
+/// | background_threads | 2 | background threads: they look at latches and free locks in doubt |
 ///
 /// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys: see
 /// docs/hbase.md and docs/aerospike.md.
@@ -246,11 +246,11 @@ struct dlm_stats {
 /// for milliseconds; HBase and Aerospike are first asked by the first call that needs them. On DLM_OK the
 /// caller owns `*manager_out`.
 ///
-/// The option strict=true examines the store here, and refuses one that fails. That blocks for several of
+/// The option strict=true diagnoses the store here, and refuses one that fails. That blocks for several of
 /// the store's time-outs (the option timeout) at worst, and takes, renews and releases one lock.
 ///
 /// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR;
-/// DLM_RETRIES_EXHAUSTED with strict=true when the examination fails
+/// DLM_RETRIES_EXHAUSTED with strict=true when the store is not safe for locks
 DLM_NODISCARD
 enum dlm_status dlm_manager_open(const char *uri,
                                  const struct dlm_options *options,
@@ -516,7 +516,7 @@ enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch, struct dlm_e
 DLM_NODISCARD
 enum dlm_status dlm_latch_count_up(const struct dlm_latch *latch, struct dlm_error **error_out);
 
-/// Counts down in the name of a participant, once per name, whoever calls it how often. `counted_out` may
+/// Counts down in the name of a participant, at most once per name. `counted_out` may
 /// be NULL: true when it counted now, false when that name had counted before. After DLM_IN_DOUBT it is
 /// safe to call again. Blocks and fails as dlm_latch_count_down().
 DLM_NODISCARD

@@ -5,14 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
-    DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL,
-    DEFAULT_WAIT, DEFAULT_WATCHERS, Settings, checked_clock_margin, checked_poll, checked_retry,
-    checked_timeout, checked_ttl, checked_watchers, parse_clock_margin,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY,
+    DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings, checked_background_threads, checked_clock_margin,
+    checked_poll, checked_retry, checked_timeout, checked_ttl, parse_clock_margin,
 };
 use crate::error::{Error, Result};
+use crate::holder::Identity;
 use crate::manager::LockManager;
-use crate::store::{LockStore, NamePolicy, Who};
-use crate::uri::{StoreUri, without_secrets};
+use crate::name::NamePolicy;
+use crate::session::Session;
+use crate::store::LockStore;
+use crate::store::store_uri::without_secrets;
+use crate::store::uri::Opener;
 
 /// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
 #[derive(Default)]
@@ -32,7 +36,7 @@ pub struct Builder {
     options: Vec<(String, String)>,
     latch_ttl: Option<Duration>,
     poll: Option<Duration>,
-    watchers: Option<usize>,
+    background_threads: Option<usize>,
     strict: Option<bool>,
 }
 
@@ -113,8 +117,8 @@ impl Builder {
     /// requests in doubt may have taken. Default 2; 1 to 64. They are started when they are needed. Freeing
     /// uses all but one, so that a server that hangs does not delay looks at latches; a single thread serves
     /// both, and a lock that is being freed may delay looks by 2 s.
-    pub fn watchers(mut self, threads: usize) -> Builder {
-        self.watchers = Some(threads);
+    pub fn background_threads(mut self, threads: usize) -> Builder {
+        self.background_threads = Some(threads);
         self
     }
 
@@ -138,8 +142,8 @@ impl Builder {
         self
     }
 
-    /// Whether to refuse a store of which [`examine`](LockManager::examine) finds that it does not do for
-    /// locks. Default: no, nothing is examined.
+    /// Whether to refuse a store of which [`diagnose`](LockManager::diagnose) finds that it does not do for
+    /// locks. Default: no, nothing is diagnosed.
     pub fn strict(mut self, strict: bool) -> Builder {
         self.strict = Some(strict);
         self
@@ -160,8 +164,8 @@ impl Builder {
                     "a URI or a store of the caller's, not both",
                 ));
             }
-            (Some(_), None) => StoreUri::parse("memory:")?,
-            (None, uri) => StoreUri::parse(uri.as_deref().unwrap_or("embedded:"))?,
+            (Some(_), None) => Opener::parse("memory:")?,
+            (None, uri) => Opener::parse(uri.as_deref().unwrap_or("embedded:"))?,
         };
         let options = uri.options.for_manager();
         for (key, value) in self.options {
@@ -173,7 +177,7 @@ impl Builder {
         let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll"];
         let [ttl, wait, retry, timeout, latch_ttl, poll] = durations.map(|key| options.take_duration(key));
         let strict = options.take_flag("strict")?.unwrap_or(false);
-        let watchers = options.take_number("watchers", 0, usize::MAX)?;
+        let background_threads = options.take_number("background_threads", 0, usize::MAX)?;
         let clock_margin = options.take("clock_margin").map(|text| parse_clock_margin(&text)).transpose()?;
         let clock_margin_ppm = self.clock_margin_ppm.or(clock_margin).unwrap_or(DEFAULT_CLOCK_MARGIN_PPM);
         let names = options.take_names()?;
@@ -189,10 +193,12 @@ impl Builder {
             purpose: self.purpose.or(purpose).unwrap_or_default(),
             latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl?).unwrap_or(DEFAULT_LATCH_TTL))?,
             poll: checked_poll(self.poll.or(poll?).unwrap_or(DEFAULT_POLL))?,
-            watchers: checked_watchers(self.watchers.or(watchers).unwrap_or(DEFAULT_WATCHERS))?,
+            background_threads: checked_background_threads(
+                self.background_threads.or(background_threads).unwrap_or(DEFAULT_BACKGROUND_THREADS),
+            )?,
         };
         settings.check_names()?;
-        let who = Who::this_process(&settings.purpose)?;
+        let identity = Identity::this_process(&settings.purpose)?;
         let store = match self.store {
             Some(store) => {
                 uri.options.finish(&[])?;
@@ -200,11 +206,27 @@ impl Builder {
             }
             None => uri.open()?,
         };
-        let manager = LockManager::over(store, settings, who);
+        let manager = LockManager::new(Session::new(store, settings, identity));
         if self.strict.unwrap_or(strict) {
             manager.refuse_failures()?
         }
         Ok(manager)
+    }
+}
+
+impl LockManager {
+    /// The way to a manager: `LockManager::builder().store_uri("embedded:").client("orders").open()`.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Opens a manager with all settings in the URI, such as
+    /// `hbase+thrift://gateway:9090/locks?client=orders&farm=dc1&ttl=30s`.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(uri: &str) -> Result<LockManager> {
+        LockManager::builder().store_uri(uri).open()
     }
 }
 
@@ -244,7 +266,7 @@ mod tests {
                 "names" => "compat",
                 "strict" => "true",
                 "clock_margin" => "7ppm",
-                "watchers" => "7",
+                "background_threads" => "7",
                 _ => "7s",
             };
             let heard = settings(option.key, changed).unwrap() != unset;

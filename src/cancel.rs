@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 /// released before the call returns.
 #[derive(Clone, Default)]
 pub struct CancelToken {
-    shared: Arc<Shared>,
+    shared: Arc<TokenState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TokenState {
     cancelled: AtomicBool,
     wakers: Mutex<Wakers>,
 }
@@ -69,7 +69,7 @@ impl fmt::Debug for CancelToken {
 
 /// A waker's place in a token; dropping it takes the waker out.
 pub(crate) struct Registration {
-    shared: Arc<Shared>,
+    shared: Arc<TokenState>,
     number: u64,
 }
 

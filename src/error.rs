@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::{Fence, Holder};
+use crate::fence::Fence;
+use crate::holder::Holder;
+use crate::text::quoted;
 
 /// Result of every call of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -233,7 +235,7 @@ pub enum Error {
     },
     /// A failure inside a larger undertaking. Its code is the inner one: an outer step never hides it.
     #[error("{doing}")]
-    While {
+    Context {
         /// What was being done.
         doing: String,
         /// What went wrong. Shared where several callers depended on one request.
@@ -261,7 +263,7 @@ impl Error {
             Error::Forked => Code::Forked,
             Error::Panic { .. } => Code::Panic,
             Error::StaleFence { .. } => Code::StaleFence,
-            Error::While { source, .. } => source.code(),
+            Error::Context { source, .. } => source.code(),
         }
     }
 
@@ -285,7 +287,7 @@ impl Error {
     pub fn stale_fence(&self) -> Option<(Fence, Fence)> {
         match self {
             Error::StaleFence { fence, stored, .. } => Some((*fence, *stored)),
-            Error::While { source, .. } => source.stale_fence(),
+            Error::Context { source, .. } => source.stale_fence(),
             _ => None,
         }
     }
@@ -302,25 +304,15 @@ impl Error {
         line
     }
 
-    pub(crate) fn invalid(what: &'static str, value: impl AsRef<str>, allowed: impl Into<String>) -> Error {
+    /// For stores: an INVALID_ARGUMENT. `value` is what was given, shown escaped and cut to a readable length, so
+    /// it must not be a secret; `allowed` is what is allowed instead.
+    pub fn invalid(what: &'static str, value: impl AsRef<str>, allowed: impl Into<String>) -> Error {
         Error::InvalidArgument { what, value: quoted(value.as_ref()), allowed: allowed.into() }
     }
 
-    pub(crate) fn while_(self, doing: impl Into<String>) -> Error {
-        Error::While { doing: doing.into(), source: Arc::new(self) }
+    pub(crate) fn context(self, doing: impl Into<String>) -> Error {
+        Error::Context { doing: doing.into(), source: Arc::new(self) }
     }
-}
-
-/// A caller's text as it may appear in a message: escaped, so that it cannot forge log lines or
-/// colour a terminal, and cut, so that it cannot flood them.
-pub(crate) fn quoted(text: &str) -> String {
-    const SHOWN_CHARS: usize = 80;
-    let total = text.chars().count();
-    if total <= SHOWN_CHARS {
-        return format!("{text:?}");
-    }
-    let head: String = text.chars().take(SHOWN_CHARS).collect();
-    format!("{head:?}... ({} bytes)", text.len())
 }
 
 fn by(holder: &Option<Box<Holder>>) -> String {
@@ -361,7 +353,7 @@ mod tests {
     #[test]
     fn an_outer_error_never_hides_the_inner_code() {
         let inner = Error::InDoubt { what: "the reply was lost".into(), source: None };
-        let outer = inner.while_("releasing lock \"a\"").while_("closing");
+        let outer = inner.context("releasing lock \"a\"").context("closing");
         assert_eq!(outer.code(), Code::InDoubt);
         assert!(outer.is_in_doubt() && outer.is_retryable());
         assert_eq!(outer.chain(), "closing: releasing lock \"a\": in doubt: the reply was lost");

@@ -11,10 +11,12 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result, quoted};
-use crate::ffi::process_mark;
-use crate::store::Fence;
-use crate::time::{Deadline, Moment};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::process::process_mark;
+use crate::random;
+use crate::text::quoted;
+use crate::time::{self, Deadline, Moment};
 
 /// How long [`FenceGate::pass`] waits for others.
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
@@ -207,7 +209,7 @@ impl FenceGate {
         self.check_path(&pass.file)?;
         let disk = Disk { file: &pass.file, sync: self.sync };
         raise(&disk, Number { id: self.id, fence: fence.0 }).map_err(|failed| match failed {
-            Failed::Stale(stored) => {
+            GateFailed::Stale(stored) => {
                 Error::StaleFence { place: self.place.clone(), fence, stored: Fence(stored) }
             }
             failed => self.failed(failed),
@@ -236,7 +238,7 @@ impl FenceGate {
         self.check_path(&file)?;
         let stored = self.read(&file)?;
         if stored.id != self.id {
-            return Err(self.failed(Failed::Replaced));
+            return Err(self.failed(GateFailed::Replaced));
         }
         Ok((stored.fence > 0).then_some(Fence(stored.fence)))
     }
@@ -269,7 +271,7 @@ impl FenceGate {
             if attempts < EAGER_ATTEMPTS {
                 thread::yield_now();
             } else {
-                thread::sleep(sleep.min(by.remaining()));
+                time::sleep(sleep.min(by.remaining()));
                 sleep = (2 * sleep).min(SLEEP_MAX);
             }
         }
@@ -289,7 +291,7 @@ impl FenceGate {
         let ours = file.metadata().map_err(unable)?;
         match fs::symlink_metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
-            Ok(_) => Err(self.failed(Failed::Replaced)),
+            Ok(_) => Err(self.failed(GateFailed::Replaced)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.deleted()),
             Err(error) => Err(unable(error)),
         }
@@ -302,25 +304,25 @@ impl FenceGate {
         let disk = Disk { file, sync: self.sync };
         for _ in 1..READINGS {
             match stored(&disk) {
-                Err(Failed::Damaged) => thread::sleep(Duration::from_millis(1)),
+                Err(GateFailed::Damaged) => time::sleep(Duration::from_millis(1)),
                 answer => return answer.map(|(number, _)| number).map_err(|failed| self.failed(failed)),
             }
         }
         stored(&disk).map(|(number, _)| number).map_err(|failed| self.failed(failed))
     }
 
-    fn failed(&self, failed: Failed) -> Error {
+    fn failed(&self, failed: GateFailed) -> Error {
         match failed {
-            Failed::Io(doing, error) => self.unserved(doing, error),
-            Failed::Size(bytes) => {
+            GateFailed::Io(doing, error) => self.unserved(doing, error),
+            GateFailed::Size(bytes) => {
                 let why = format!(
                     "its file has {bytes} bytes and must have {FILE_BYTES}: it is not a gate's, or was cut"
                 );
                 self.unsound(&why)
             }
-            Failed::Damaged => self.unsound("both copies of its number are damaged"),
-            Failed::Replaced => self.unsound("its file was replaced since the gate was opened"),
-            Failed::Stale(stored) => self.unsound(&format!("fence {stored} has been there")),
+            GateFailed::Damaged => self.unsound("both copies of its number are damaged"),
+            GateFailed::Replaced => self.unsound("its file was replaced since the gate was opened"),
+            GateFailed::Stale(stored) => self.unsound(&format!("fence {stored} has been there")),
         }
     }
 
@@ -392,7 +394,9 @@ fn open_file(path: &Path) -> io::Result<File> {
 /// Makes the file, complete under another name first: a process that is killed here leaves no file that cannot
 /// be read, and of two processes one makes it. A name that is left over is in nobody's way.
 fn make(directory: &Path, path: &Path) -> io::Result<()> {
-    let id = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+    let mut id = [0; 8];
+    random::secret(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
+    let id = u64::from_ne_bytes(id);
     let new = directory.join(format!(".dlm-gate-{id:016x}"));
     let file = File::options().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
     let filled = || {
@@ -439,7 +443,7 @@ struct Number {
 
 /// Why a number was not stored.
 #[derive(Debug)]
-enum Failed {
+enum GateFailed {
     Io(&'static str, io::Error),
     Size(u64),
     Damaged,
@@ -450,10 +454,10 @@ enum Failed {
 
 /// Where the two copies are. A trait because the tests have one that crashes.
 trait Copies {
-    fn read(&self) -> Result<[Bytes; 2], Failed>;
-    fn write(&self, at: usize, copy: &Bytes) -> Result<(), Failed>;
+    fn read(&self) -> Result<[Bytes; 2], GateFailed>;
+    fn write(&self, at: usize, copy: &Bytes) -> Result<(), GateFailed>;
     /// All that was written is on the disk.
-    fn sync(&self) -> Result<(), Failed>;
+    fn sync(&self) -> Result<(), GateFailed>;
 }
 
 struct Disk<'a> {
@@ -462,11 +466,11 @@ struct Disk<'a> {
 }
 
 impl Copies for Disk<'_> {
-    fn read(&self) -> Result<[Bytes; 2], Failed> {
-        let failed = |error| Failed::Io("its number cannot be read", error);
+    fn read(&self) -> Result<[Bytes; 2], GateFailed> {
+        let failed = |error| GateFailed::Io("its number cannot be read", error);
         let bytes = self.file.metadata().map_err(failed)?.len();
         if bytes != FILE_BYTES as u64 {
-            return Err(Failed::Size(bytes));
+            return Err(GateFailed::Size(bytes));
         }
         let mut copies = [[0; COPY_BYTES]; 2];
         for (copy, at) in copies.iter_mut().zip(COPIES_AT) {
@@ -475,13 +479,13 @@ impl Copies for Disk<'_> {
         Ok(copies)
     }
 
-    fn write(&self, at: usize, copy: &Bytes) -> Result<(), Failed> {
-        let failed = |error| Failed::Io("its number cannot be written", error);
+    fn write(&self, at: usize, copy: &Bytes) -> Result<(), GateFailed> {
+        let failed = |error| GateFailed::Io("its number cannot be written", error);
         self.file.write_all_at(copy, COPIES_AT[at] as u64).map_err(failed)
     }
 
-    fn sync(&self) -> Result<(), Failed> {
-        let failed = |error| Failed::Io("its number cannot be synced to the disk", error);
+    fn sync(&self) -> Result<(), GateFailed> {
+        let failed = |error| GateFailed::Io("its number cannot be synced to the disk", error);
         if self.sync { self.file.sync_data().map_err(failed) } else { Ok(()) }
     }
 }
@@ -514,26 +518,26 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 /// The number, and which copy does not have it.
-fn stored(copies: &impl Copies) -> Result<(Number, Option<usize>), Failed> {
+fn stored(copies: &impl Copies) -> Result<(Number, Option<usize>), GateFailed> {
     let [first, second] = copies.read()?.map(|copy| decode(&copy));
     // A damaged copy counts as lower than every number.
-    let number = first.max(second).ok_or(Failed::Damaged)?;
+    let number = first.max(second).ok_or(GateFailed::Damaged)?;
     let behind = [first, second].iter().position(|copy| *copy != Some(number));
     Ok((number, behind))
 }
 
-/// Stores a fence that is higher than the number, and fails with [`Failed::Stale`] for one that is lower.
+/// Stores a fence that is higher than the number, and fails with [`GateFailed::Stale`] for one that is lower.
 ///
 /// A sync stands before each write, so a crash never meets both copies unsynced. It also stands behind the
 /// first copy of a new number, so that one is on the disk when this returns. The second is synced by whoever
 /// stores the next number, if the kernel has not written it by then.
-fn raise(copies: &impl Copies, to: Number) -> Result<(), Failed> {
+fn raise(copies: &impl Copies, to: Number) -> Result<(), GateFailed> {
     let (number, behind) = stored(copies)?;
     if number.id != to.id {
-        return Err(Failed::Replaced);
+        return Err(GateFailed::Replaced);
     }
     if to.fence < number.fence {
-        return Err(Failed::Stale(number.fence));
+        return Err(GateFailed::Stale(number.fence));
     }
     let write = |at, number| {
         copies.sync()?;
@@ -567,9 +571,9 @@ mod tests {
     }
 
     impl Crashing {
-        fn step(&self) -> Result<(), Failed> {
+        fn step(&self) -> Result<(), GateFailed> {
             let left = self.steps_left.get().checked_sub(1);
-            self.steps_left.set(left.ok_or(Failed::Io("crashed", io::Error::other("crashed")))?);
+            self.steps_left.set(left.ok_or(GateFailed::Io("crashed", io::Error::other("crashed")))?);
             Ok(())
         }
 
@@ -599,17 +603,17 @@ mod tests {
     }
 
     impl Copies for Crashing {
-        fn read(&self) -> Result<[Bytes; 2], Failed> {
+        fn read(&self) -> Result<[Bytes; 2], GateFailed> {
             Ok(*self.cached.borrow())
         }
 
-        fn write(&self, at: usize, copy: &Bytes) -> Result<(), Failed> {
+        fn write(&self, at: usize, copy: &Bytes) -> Result<(), GateFailed> {
             self.step()?;
             self.cached.borrow_mut()[at] = *copy;
             Ok(())
         }
 
-        fn sync(&self) -> Result<(), Failed> {
+        fn sync(&self) -> Result<(), GateFailed> {
             self.step()?;
             *self.durable.borrow_mut() = *self.cached.borrow();
             Ok(())
@@ -664,7 +668,7 @@ mod tests {
             disk.sync().unwrap();
             disk.durable.borrow_mut()[at] = lost;
             disk.cached.borrow_mut()[at] = lost;
-            assert!(matches!(raise(&disk, number_of(8)), Err(Failed::Stale(9))));
+            assert!(matches!(raise(&disk, number_of(8)), Err(GateFailed::Stale(9))));
             raise(&disk, number_of(9)).unwrap();
             assert_eq!(*disk.cached.borrow(), [encode(number_of(9)); 2], "the copy was not replaced");
         }

@@ -5,13 +5,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::board::{End, Joined};
 use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Code, Error, Result};
-use crate::manager::Inner;
-use crate::store::{LatchName, LatchStore, Level, NewLatch, Roster, Step, Stepped, check_participant};
+use crate::latch_name::LatchName;
+use crate::name::Level;
+use crate::session::Session;
+use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, check_participant};
 use crate::time::{Deadline, Moment};
+use crate::wait::watch::End;
+use crate::wait::watched_latch::Subscription;
 
 /// The highest count a latch can be made with: what the Java library has for a count.
 const COUNT_MAX: i64 = i32::MAX as i64;
@@ -60,45 +63,46 @@ pub struct Latch {
     level: Level,
     kind: LatchKind,
     ttl: Duration,
-    manager: Arc<Inner>,
+    session: Arc<Session>,
 }
 
 /// How one wait for a latch is bounded: not at all unless told. See [`Latch::await_open_with`].
 #[derive(Debug, Clone, Default)]
 #[must_use = "hand it to await_open_with"]
-pub struct Await {
+pub struct AwaitOptions {
     wait: Option<Duration>,
     cancel: Option<CancelToken>,
 }
 
-impl Await {
+impl AwaitOptions {
     /// Until the latch opens, or is gone.
-    pub fn new() -> Await {
-        Await::default()
+    pub fn new() -> AwaitOptions {
+        AwaitOptions::default()
     }
 
     /// For how long at the most: zero looks once, [`Duration::MAX`] waits for ever.
-    pub fn wait(mut self, wait: Duration) -> Await {
+    pub fn wait(mut self, wait: Duration) -> AwaitOptions {
         self.wait = Some(wait);
         self
     }
 
     /// Lets another thread end the wait.
-    pub fn cancel(mut self, token: &CancelToken) -> Await {
+    pub fn cancel(mut self, token: &CancelToken) -> AwaitOptions {
         self.cancel = Some(token.clone());
         self
     }
 }
 
 impl Latch {
-    pub(crate) fn new(
-        name: LatchName,
-        level: Level,
-        kind: LatchKind,
-        ttl: Duration,
-        manager: Arc<Inner>,
-    ) -> Latch {
-        Latch { name, level, kind, ttl, manager }
+    /// See [`LockManager::latch`](crate::LockManager::latch).
+    pub(crate) fn new(session: &Arc<Session>, id: &str, level: Level, kind: LatchKind) -> Result<Latch> {
+        let settings = &session.settings;
+        let Some(farm) = settings.farm.as_deref() else {
+            return Err(Error::invalid("farm id", "", "latches need one, at every level; set it"));
+        };
+        let name = LatchName::new(&settings.client, farm, id, settings.names)?;
+        session.latches()?;
+        Ok(Latch { name, level, kind, ttl: settings.latch_ttl, session: Arc::clone(session) })
     }
 
     /// The same latch with another TTL: how long it lives after each change, one day unless set for the
@@ -212,7 +216,7 @@ impl Latch {
         self.step(1, None).map(|_| ())
     }
 
-    /// Counts down in the name of a participant: once per name, whoever calls it how often. `true`: it
+    /// Counts down in the name of a participant, at most once per name. `true`: it
     /// counted now. `false`: that name had counted before, and nothing was changed.
     ///
     /// Any name may count, also one that was not expected. After IN_DOUBT it is safe to call again; the
@@ -257,7 +261,7 @@ impl Latch {
     /// INVALID_ARGUMENT where the store refuses to be asked. CLOSED, FORKED; PANIC when the store's code
     /// panicked.
     pub fn await_open(&self) -> Result<()> {
-        self.await_open_with(&Await::new()).map(|_| ())
+        self.await_open_with(&AwaitOptions::new()).map(|_| ())
     }
 
     /// Waits until the latch is open, for this time at the most; whether it is. Also the shortest wait
@@ -267,17 +271,17 @@ impl Latch {
     /// As [`await_open`](Latch::await_open); and when the time is over and the store did not serve the last
     /// look, or serves none of this manager's right then, the error of that.
     pub fn await_open_for(&self, wait: Duration) -> Result<bool> {
-        self.await_open_with(&Await::new().wait(wait))
+        self.await_open_with(&AwaitOptions::new().wait(wait))
     }
 
     /// Waits until the latch is open, as told; whether it is.
     ///
     /// # Errors
     /// As [`await_open_for`](Latch::await_open_for), and CANCELLED.
-    pub fn await_open_with(&self, how: &Await) -> Result<bool> {
+    pub fn await_open_with(&self, how: &AwaitOptions) -> Result<bool> {
         // Not to ask the store for a wait that has been cancelled.
         if how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
-            self.manager.usable()?;
+            self.session.usable()?;
             return Err(Error::Cancelled { waited: Duration::ZERO });
         }
         self.watch()?.wait(how)
@@ -290,9 +294,9 @@ impl Latch {
     /// # Errors
     /// CLOSED, FORKED; INTERNAL_ERROR when the system has no thread for it.
     pub fn watch(&self) -> Result<LatchWatch> {
-        self.manager.usable()?;
-        let joined = self.manager.board.join((self.name.clone(), self.level))?;
-        Ok(LatchWatch { joined, began: Moment::now(), manager: Arc::clone(&self.manager) })
+        self.session.usable()?;
+        let subscription = self.session.poller.join((self.name.clone(), self.level))?;
+        Ok(LatchWatch { subscription, began: Moment::now(), session: Arc::clone(&self.session) })
     }
 
     fn make(&self, count: i64, roster: &[String]) -> Result<bool> {
@@ -309,31 +313,31 @@ impl Latch {
 
     fn step(&self, add: i64, participant: Option<&str>) -> Result<Stepped> {
         let step = Step { name: &self.name, add, participant, ttl: self.ttl, by: self.by() };
-        let (store, board) = (self.store()?, &self.manager.board);
-        let began = board.begin_step();
+        let (store, poller) = (self.store()?, &self.session.poller);
+        let began = poller.begin_step();
         let stepped = store.step(&step);
         match &stepped {
-            Ok(Stepped::Counted(count)) => board.stepped(&self.name, *count, began),
-            Err(error) if error.is_in_doubt() => board.stepped(&self.name, None, began),
+            Ok(Stepped::Counted(count)) => poller.stepped(&self.name, *count, began),
+            Err(error) if error.is_in_doubt() => poller.stepped(&self.name, None, began),
             Ok(Stepped::Already) | Err(_) => {}
         }
         stepped.map_err(self.told("counting"))
     }
 
     fn store(&self) -> Result<&dyn LatchStore> {
-        self.manager.usable()?;
-        self.manager.latches()
+        self.session.usable()?;
+        self.session.latches()
     }
 
     fn by(&self) -> Deadline {
-        Deadline::after(self.manager.settings.timeout)
+        Deadline::after(self.session.settings.timeout)
     }
 
     /// Errors that do not name the latch are told with it.
     fn told(&self, doing: &'static str) -> impl Fn(Error) -> Error {
         move |error| match error.code() {
             Code::NotFound | Code::InvalidArgument => error,
-            _ => error.while_(format!("{doing} latch {}", self.name)),
+            _ => error.context(format!("{doing} latch {}", self.name)),
         }
     }
 }
@@ -352,9 +356,9 @@ impl fmt::Debug for Latch {
 /// A latch that is watched. Dropping it ends that; it never blocks.
 #[must_use = "dropping it ends the watch"]
 pub struct LatchWatch {
-    joined: Joined,
+    subscription: Subscription,
     began: Moment,
-    manager: Arc<Inner>,
+    session: Arc<Session>,
 }
 
 impl LatchWatch {
@@ -365,8 +369,8 @@ impl LatchWatch {
     /// NOT_FOUND and the others that end a wait: see [`Latch::await_open`].
     pub fn is_open(&self) -> Result<bool> {
         // First: in a forked child the lock below may be held by a thread that is not there.
-        self.manager.not_forked()?;
-        self.ended(self.joined.watch.seen().end.as_ref()).unwrap_or(Ok(false))
+        self.session.not_forked()?;
+        self.ended(self.subscription.watch.seen().end.as_ref()).unwrap_or(Ok(false))
     }
 
     /// A descriptor for event loops: readable as soon as [`is_open`](LatchWatch::is_open) answers `true` or
@@ -376,9 +380,9 @@ impl LatchWatch {
     /// # Errors
     /// FORKED; INTERNAL_ERROR when the process has no descriptor left.
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
-        self.manager.not_forked()?;
-        self.joined.watch.fd().map_err(|error| Error::Internal {
-            what: format!("no descriptor for latch {}", self.joined.watch.key.0),
+        self.session.not_forked()?;
+        self.subscription.watch.fd().map_err(|error| Error::Internal {
+            what: format!("no descriptor for latch {}", self.subscription.watch.key.0),
             source: Some(error.into()),
         })
     }
@@ -387,9 +391,9 @@ impl LatchWatch {
     ///
     /// # Errors
     /// As `await_open_with`.
-    pub fn wait(&self, how: &Await) -> Result<bool> {
-        self.manager.not_forked()?;
-        let (watch, began) = (&self.joined.watch, Moment::now());
+    pub fn wait(&self, how: &AwaitOptions) -> Result<bool> {
+        self.session.not_forked()?;
+        let (watch, began) = (&self.subscription.watch, Moment::now());
         let by = began.after(how.wait.unwrap_or(Duration::MAX));
         let _registration = how.cancel.as_ref().map(|token| {
             let watch = Arc::clone(watch);
@@ -405,10 +409,10 @@ impl LatchWatch {
             if how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Err(Error::Cancelled { waited });
             }
-            let looked = seen.looks >= self.joined.first_look;
+            let looked = seen.looks >= self.subscription.first_look;
             let over = now >= by;
             // The first look is waited for, as long as a call to the store may take.
-            let patience = self.began.after(self.manager.settings.timeout);
+            let patience = self.began.after(self.session.settings.timeout);
             if over && (looked || now >= patience) {
                 let trouble = seen.trouble.clone();
                 drop(seen);
@@ -424,13 +428,13 @@ impl LatchWatch {
     /// What a wait answers whose time is over: not "no" where nobody knows.
     fn not_open(&self, waited: Duration, looked: bool, trouble: Option<Arc<Error>>) -> Result<bool> {
         let doing =
-            || format!("awaiting latch {} for {:.3} s", self.joined.watch.key.0, waited.as_secs_f64());
+            || format!("awaiting latch {} for {:.3} s", self.subscription.watch.key.0, waited.as_secs_f64());
         // The last look may have been served, and the next have been due since the store does not serve.
-        match trouble.or_else(|| self.manager.board.trouble()) {
-            Some(source) => Err(Error::While { doing: doing(), source }),
+        match trouble.or_else(|| self.session.poller.trouble()) {
+            Some(source) => Err(Error::Context { doing: doing(), source }),
             None if looked => Ok(false),
             None => Err(Error::RetriesExhausted {
-                store: self.manager.store.describe(),
+                store: self.session.store.describe(),
                 what: format!("no answer to the first look, {}", doing()),
                 source: None,
             }),
@@ -441,8 +445,8 @@ impl LatchWatch {
         Some(match end? {
             End::Open => Ok(true),
             End::Closed => Err(Error::Closed),
-            End::Failed(source) => Err(Error::While {
-                doing: format!("awaiting latch {}", self.joined.watch.key.0),
+            End::Failed(source) => Err(Error::Context {
+                doing: format!("awaiting latch {}", self.subscription.watch.key.0),
                 source: Arc::clone(source),
             }),
         })
@@ -451,15 +455,15 @@ impl LatchWatch {
 
 impl Drop for LatchWatch {
     fn drop(&mut self) {
-        // In a forked child the board's lock may be held by a thread that is not there.
-        if self.manager.not_forked().is_ok() {
-            self.manager.board.leave(&self.joined);
+        // In a forked child the poller's lock may be held by a thread that is not there.
+        if self.session.not_forked().is_ok() {
+            self.session.poller.leave(&self.subscription);
         }
     }
 }
 
 impl fmt::Debug for LatchWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LatchWatch").field("latch", &self.joined.watch.key).finish_non_exhaustive()
+        f.debug_struct("LatchWatch").field("latch", &self.subscription.watch.key).finish_non_exhaustive()
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::boot::Boot;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
-use crate::store::{Fence, LockName, Proof};
+use crate::fence::Fence;
+use crate::name::LockName;
+use crate::owner::OwnerRecord;
 use crate::time::{Moment, wall_ms};
 
 /// Version and kind of the text; a later format gets another.
@@ -25,7 +27,7 @@ pub struct LeaseToken {
     pub(crate) fence: Option<Fence>,
     pub(crate) ends: TokenEnd,
     pub(crate) ttl: Duration,
-    pub(crate) proof: Proof,
+    pub(crate) owner_record: OwnerRecord,
 }
 
 /// When the lease in a token ends unless renewed.
@@ -71,11 +73,11 @@ impl LeaseToken {
     }
 
     /// `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 boot:[u8; 16] (0 = unknown)
-    /// boot_clock_ends_ns:u64 proof_len:u16 proof`, big-endian. Version 1 has neither `boot` nor the number
+    /// boot_clock_ends_ns:u64 owner_record_len:u16 owner_record`, big-endian. Version 1 has neither `boot` nor the number
     /// behind it.
     fn encode(&self) -> Vec<u8> {
         let key = self.name.key().as_bytes();
-        let mut bytes = Vec::with_capacity(50 + key.len() + self.proof.as_bytes().len());
+        let mut bytes = Vec::with_capacity(50 + key.len() + self.owner_record.as_bytes().len());
         // A name is at most about 1.6 KiB (checked when it is made).
         bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
         bytes.extend_from_slice(key);
@@ -86,9 +88,9 @@ impl LeaseToken {
         let (boot, ends) = self.ends.boot.unwrap_or((UNKNOWN_BOOT, Moment::OVER));
         bytes.extend_from_slice(boot.as_bytes());
         bytes.extend_from_slice(&ends.as_nanos().to_be_bytes());
-        // So is a proof: a store's record with parts of at most 255 bytes.
-        bytes.extend_from_slice(&(self.proof.as_bytes().len() as u16).to_be_bytes());
-        bytes.extend_from_slice(self.proof.as_bytes());
+        // So is an owner record: a store's record with parts of at most 255 bytes.
+        bytes.extend_from_slice(&(self.owner_record.as_bytes().len() as u16).to_be_bytes());
+        bytes.extend_from_slice(self.owner_record.as_bytes());
         bytes
     }
 
@@ -107,9 +109,10 @@ impl LeaseToken {
                 (Some((Boot::from_bytes(*boot), ends)).filter(|(boot, _)| *boot != UNKNOWN_BOOT), rest)
             }
         };
-        let (proof_len, proof) = rest.split_first_chunk::<2>()?;
+        let (owner_record_len, owner_record) = rest.split_first_chunk::<2>()?;
         // A text cut short by a careless copy is refused here, not taken for someone else's lease.
-        if proof.is_empty() || proof.len() != usize::from(u16::from_be_bytes(*proof_len)) {
+        if owner_record.is_empty() || owner_record.len() != usize::from(u16::from_be_bytes(*owner_record_len))
+        {
             return None;
         }
         let fence = u64::from_be_bytes(*fence);
@@ -119,7 +122,7 @@ impl LeaseToken {
             fence: (fence != 0).then_some(Fence(fence)),
             ends: TokenEnd { wall_ms: u64::from_be_bytes(*ends_ms), boot },
             ttl,
-            proof: Proof::from_bytes(proof),
+            owner_record: OwnerRecord::from_bytes(owner_record),
         })
     }
 }
@@ -196,9 +199,9 @@ impl LeaseToken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Level, NamePolicy};
+    use crate::name::{Level, NamePolicy};
 
-    fn sample(proof_len: usize) -> LeaseToken {
+    fn sample(owner_record_len: usize) -> LeaseToken {
         LeaseToken {
             name: LockName::new(Level::Dc, "svc", Some("dc1"), "a#b é", NamePolicy::Strict).unwrap(),
             fence: Some(Fence(77)),
@@ -207,14 +210,14 @@ mod tests {
                 boot: Some((Boot::from_bytes([7; Boot::LEN]), Moment::from_nanos(5_000_000_000))),
             },
             ttl: Duration::from_secs(90),
-            proof: Proof::from_bytes(vec![0xab; proof_len]),
+            owner_record: OwnerRecord::from_bytes(vec![0xab; owner_record_len]),
         }
     }
 
     #[test]
     fn a_lease_survives_the_way_through_text() {
-        for proof_len in [1, 16, 255, 700] {
-            let token = sample(proof_len);
+        for owner_record_len in [1, 16, 255, 700] {
+            let token = sample(owner_record_len);
             assert_eq!(format!(" {token}\n").parse::<LeaseToken>().unwrap(), token);
         }
         let unknown = TokenEnd { boot: None, ..sample(16).ends };

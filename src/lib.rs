@@ -26,16 +26,20 @@
 //! # How a call flows
 //!
 //! ```text
-//! LockManager --> Lock --> Lease     Latch       what callers hold
-//!     |            |        |          |
-//!     |          queue      |        board       one waiter per lock asks the store, one look serves all
-//!     |            |        |          |         who wait for a latch; the others park
-//!     |     store::LockStore  store::LatchStore  each answer: it happened, it did not, or it is in doubt
-//!     |        |       |        |
-//!     |     memory  embedded  hbase  aerospike
-//!     |
-//!     +--> watcher                               the library's threads: look at latches for the board, free
-//!                                                what requests in doubt may have taken
+//! LockManager --> Lock --> Lease    Latch       what callers hold
+//!     |            |         |        |
+//!     +---------- session ---+--------+         which leases are held, whether it is closed or was forked
+//!                  |                  |
+//!             wait::queue       wait::poller    one waiter per lock asks the store, one look serves all
+//!                  |                  |         who wait for a latch; the others park
+//!          store::LockStore   store::LatchStore each answer: it happened, it did not, or it is in doubt
+//!            |        |    |
+//!        memory  embedded  store::remote        the lock protocol over a network, written once
+//!                             |      |
+//!                          hbase  aerospike
+//!
+//! wait::background                              the library's threads: look at latches for the poller, free
+//!                                               what requests in doubt may have taken
 //! ```
 //!
 //! # What is promised
@@ -65,64 +69,91 @@
 //! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
 //! one is needed. The library's threads block signals, and no call raises SIGPIPE.
 
+/// The command knows the library by its name, as other programs do; so do the helpers of unit tests.
+#[cfg(any(feature = "cli", test))]
+extern crate self as dlm;
+
+// Ways in from other languages and from the shell.
+#[cfg(feature = "capi")]
+mod capi;
+#[cfg(feature = "cli")]
+pub mod cli;
+
+// What callers hold, and what they share.
 #[cfg(feature = "aerospike")]
 pub mod aerospike;
-mod alarm;
-mod board;
-mod boot;
 mod builder;
-mod cancel;
-mod config;
-mod error;
-mod fence_gate;
-mod ffi;
-mod freeing;
+mod diagnosis;
 #[cfg(feature = "hbase")]
 pub mod hbase;
-mod id_lock;
+mod held_lock;
 mod latch;
 mod lease;
 mod lease_token;
 mod lock;
 mod manager;
-mod queue;
-pub mod store;
-mod store_option;
-mod time;
-mod uri;
-mod watcher;
+mod session;
 
-/// Unit tests wait and watch as the tests outside do, which know the library by its name.
+// For threads and files of one machine.
+mod fence_gate;
+mod id_lock;
+
+// Waiting for a lock, for a latch, and in the background.
+mod wait;
+
+// Where locks and latches are kept.
+pub mod store;
+
+// The ground: imports nothing from above.
+mod boot;
+mod cancel;
+mod config;
+mod diagnostic;
+mod error;
+mod fence;
+mod holder;
+mod latch_name;
+mod name;
+mod options;
+mod owner;
+mod process;
+mod random;
+mod store_option;
+mod text;
+mod time;
+
+// For unit tests.
 #[cfg(test)]
-#[path = "../tests/support/patience.rs"]
 mod patience;
-#[cfg(test)]
-#[path = "../tests/support/spy.rs"]
-mod spy;
-#[cfg(test)]
-extern crate self as dlm;
 
 pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
-    DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL,
-    DEFAULT_WAIT, DEFAULT_WATCHERS, parse_duration,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY,
+    DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
 };
+pub use diagnostic::{Diagnostic, Severity};
 pub use error::{Cause, Code, Error, Result};
+pub use fence::Fence;
 pub use fence_gate::{FenceGate, Pass};
+pub use holder::{Holder, Identity};
 pub use id_lock::{IdGuard, IdGuards, IdLock};
-pub use latch::{Await, Latch, LatchKind, LatchWatch};
+pub use latch::{AwaitOptions, Latch, LatchKind, LatchWatch};
+pub use latch_name::LatchName;
 pub use lease::Lease;
 pub use lease_token::LeaseToken;
-pub use lock::{Acquire, Lock};
+pub use lock::{AcquireOptions, Lock};
 pub use manager::{LockManager, Stats};
-pub use store::{
-    Fence, Finding, Grade, Holder, Inspection, LatchName, Level, LockName, Mode, NamePolicy, Roster, Who,
-};
+pub use name::{Level, LockName, Mode, NamePolicy};
+pub use options::parse_duration;
+pub use store::{Inspection, Roster};
 #[cfg(feature = "hbase")]
 pub use store_option::TABLE_OPTIONS;
 pub use store_option::{STORE_OPTIONS, StoreOption};
 pub use time::{Deadline, Moment};
+
+#[doc(hidden)]
+pub use inventory as __inventory;
 
 /// What the documentation says of threads, checked.
 const _: () = {

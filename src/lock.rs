@@ -7,55 +7,64 @@ use std::time::Duration;
 use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
+use crate::holder::Holder;
 use crate::lease::Lease;
-use crate::manager::Inner;
-use crate::queue::{Answer, Ask, Ended, Terms};
-use crate::store::{Holder, Inspection, LockName, Mode};
+use crate::name::{Level, LockName, Mode};
+use crate::session::Session;
+use crate::store::Inspection;
 use crate::time::{Deadline, Moment};
+use crate::wait::queue::{Answer, Ask, Ended, Terms};
 
 /// A lock: a name and a level. Making one does no I/O, and any number of threads may share it; each
 /// acquisition is a [`Lease`] of its own, also within one thread (locks are not reentrant).
 #[derive(Clone)]
 pub struct Lock {
-    pub(crate) name: LockName,
-    pub(crate) manager: Arc<Inner>,
+    name: LockName,
+    session: Arc<Session>,
 }
 
 /// How one acquisition differs from the manager's defaults. See [`Lock::acquire_with`].
 #[derive(Debug, Clone, Default)]
 #[must_use = "hand it to acquire_with"]
-pub struct Acquire {
+pub struct AcquireOptions {
     ttl: Option<Duration>,
     wait: Option<Duration>,
     cancel: Option<CancelToken>,
 }
 
-impl Acquire {
+impl AcquireOptions {
     /// The manager's defaults.
-    pub fn new() -> Acquire {
-        Acquire::default()
+    pub fn new() -> AcquireOptions {
+        AcquireOptions::default()
     }
 
     /// How long the lease lasts unless renewed: 1 ms to 365 days, rounded up to what the store keeps.
-    pub fn ttl(mut self, ttl: Duration) -> Acquire {
+    pub fn ttl(mut self, ttl: Duration) -> AcquireOptions {
         self.ttl = Some(ttl);
         self
     }
 
     /// How long to wait for the lock: zero tries once, [`Duration::MAX`] waits for ever.
-    pub fn wait(mut self, wait: Duration) -> Acquire {
+    pub fn wait(mut self, wait: Duration) -> AcquireOptions {
         self.wait = Some(wait);
         self
     }
 
     /// Lets another thread end the wait.
-    pub fn cancel(mut self, token: &CancelToken) -> Acquire {
+    pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
         self.cancel = Some(token.clone());
         self
     }
 }
 
 impl Lock {
+    /// See [`LockManager::lock`](crate::LockManager::lock).
+    pub(crate) fn new(session: &Arc<Session>, id: &str, level: Level) -> Result<Lock> {
+        let settings = &session.settings;
+        let name = LockName::new(level, &settings.client, settings.farm.as_deref(), id, settings.names)?;
+        Ok(Lock { name, session: Arc::clone(session) })
+    }
+
     /// The full name, as stored.
     pub fn name(&self) -> &LockName {
         &self.name
@@ -75,7 +84,7 @@ impl Lock {
     /// be learned in time whether the lock was granted (the library then frees it in the background);
     /// CLOSED, FORKED.
     pub fn try_acquire(&self) -> Result<Lease> {
-        self.try_acquire_with_ttl(self.manager.settings.ttl)
+        self.try_acquire_with_ttl(self.session.settings.ttl)
     }
 
     /// One attempt, with this TTL. See [`try_acquire`](Lock::try_acquire).
@@ -83,7 +92,7 @@ impl Lock {
     /// # Errors
     /// As `try_acquire`, and INVALID_ARGUMENT for a TTL that is not allowed.
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
-        match self.manager.attempt(&self.name, checked_ttl(ttl)?)? {
+        match Lease::attempt(&self.session, &self.name, checked_ttl(ttl)?)? {
             Answer::Got(lease) => Ok(lease),
             Answer::Busy(holder) => Err(self.unavailable(holder, Duration::ZERO)),
         }
@@ -101,7 +110,7 @@ impl Lock {
     /// LOCK_UNAVAILABLE, with the time waited, when the wait was over first; CANCELLED; and all of
     /// [`try_acquire`](Lock::try_acquire), which end the wait at once.
     pub fn acquire(&self) -> Result<Lease> {
-        self.acquire_with(&Acquire::new())
+        self.acquire_with(&AcquireOptions::new())
     }
 
     /// Waits for the lock with this TTL and the manager's default wait.
@@ -109,7 +118,7 @@ impl Lock {
     /// # Errors
     /// As [`acquire`](Lock::acquire).
     pub fn acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
-        self.acquire_with(&Acquire::new().ttl(ttl))
+        self.acquire_with(&AcquireOptions::new().ttl(ttl))
     }
 
     /// Waits for the lock with this TTL and for this long.
@@ -117,17 +126,17 @@ impl Lock {
     /// # Errors
     /// As [`acquire`](Lock::acquire).
     pub fn acquire_within(&self, ttl: Duration, wait: Duration) -> Result<Lease> {
-        self.acquire_with(&Acquire::new().ttl(ttl).wait(wait))
+        self.acquire_with(&AcquireOptions::new().ttl(ttl).wait(wait))
     }
 
     /// Waits for the lock under these terms.
     ///
     /// # Errors
     /// As [`acquire`](Lock::acquire).
-    pub fn acquire_with(&self, how: &Acquire) -> Result<Lease> {
-        let settings = &self.manager.settings;
+    pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
+        let settings = &self.session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
-        self.manager.usable()?;
+        self.session.usable()?;
         let began = Moment::now();
         let terms = Terms {
             by: Deadline::at(began.after(how.wait.unwrap_or(settings.wait))),
@@ -135,7 +144,7 @@ impl Lock {
             cancel: how.cancel.as_ref(),
             speaks_for_all: ttl >= settings.timeout,
         };
-        let got = self.manager.queue.wait(&self.name, &terms, |ask| self.ask(ask, ttl));
+        let got = self.session.queue.wait(&self.name, &terms, |ask| self.ask(ask, ttl));
         let waited = Moment::now().since(began);
         match got {
             Ok(lease) if !how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => Ok(lease),
@@ -151,8 +160,8 @@ impl Lock {
     /// # Errors
     /// What [`try_acquire`](Lock::try_acquire) says of a store that does not serve; never IN_DOUBT.
     pub fn inspect(&self) -> Result<Inspection> {
-        self.manager.usable()?;
-        self.manager.store.inspect(&self.name, Deadline::after(self.manager.settings.timeout))
+        self.session.usable()?;
+        self.session.store.inspect(&self.name, Deadline::after(self.session.settings.timeout))
     }
 
     fn ask(&self, ask: Ask, ttl: Duration) -> Result<Answer<Lease>> {
@@ -161,13 +170,13 @@ impl Lock {
         {
             return Ok(Answer::Busy(Some(holder)));
         }
-        self.manager.attempt(&self.name, ttl)
+        Lease::attempt(&self.session, &self.name, ttl)
     }
 
     /// Who holds the lock. One read of the store.
     pub(crate) fn holder(&self) -> Result<Option<Holder>> {
-        self.manager.usable()?;
-        self.manager.store.holder(&self.name, Deadline::after(self.manager.settings.timeout))
+        self.session.usable()?;
+        self.session.store.holder(&self.name, Deadline::after(self.session.settings.timeout))
     }
 
     pub(crate) fn unavailable(&self, holder: Option<Holder>, waited: Duration) -> Error {

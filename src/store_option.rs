@@ -13,11 +13,20 @@ pub struct StoreOption {
     pub meaning: &'static str,
 }
 
-const fn option(key: &'static str, default: &'static str, meaning: &'static str) -> StoreOption {
-    StoreOption { key, default, meaning }
+impl StoreOption {
+    /// For a store that is [registered](crate::store::Scheme): an option `key`, its value where it is not given
+    /// (empty where there is none), and what it means, in a line of Markdown.
+    pub const fn new(key: &'static str, default: &'static str, meaning: &'static str) -> StoreOption {
+        StoreOption { key, default, meaning }
+    }
 }
 
-/// All options, by the stores that take them. The first row is for managers over any store.
+const fn option(key: &'static str, default: &'static str, meaning: &'static str) -> StoreOption {
+    StoreOption::new(key, default, meaning)
+}
+
+/// All options of the stores in this crate, by the stores that take them. The first row is for managers over any
+/// store. [`schemes`](crate::store::schemes) has those of stores that other crates add.
 pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
     ("all", &MANAGER),
     ("embedded:/path", &EMBEDDED),
@@ -43,11 +52,11 @@ pub(crate) const MANAGER: [StoreOption; 13] = [
     option(
         "strict",
         "false",
-        "`true` examines the store when it is opened and refuses one that fails; see `dlm doctor`",
+        "`true` diagnoses the store when it is opened and refuses one that fails; see `dlm doctor`",
     ),
     option("latch_ttl", "1d", "how long a latch lives after its last change"),
     option("poll", "5s", "how often an awaited latch is looked at, at the least"),
-    option("watchers", "2", "background threads: they look at latches and free locks in doubt"),
+    option("background_threads", "2", "background threads: they look at latches and free locks in doubt"),
 ];
 
 pub(crate) const EMBEDDED: [StoreOption; 1] =
@@ -124,7 +133,7 @@ pub(crate) const GATEWAY: [StoreOption; 5] = [
 pub(crate) const AEROSPIKE: [StoreOption; 15] = [
     option("fence", "record", "`record`, `off`: where fences are counted"),
     option("strong_consistency", "any", "`require` refuses a namespace without it"),
-    option("lanes", "16", "connections at the most, 1 to 256"),
+    option("pool", "16", "connections at the most, 1 to 256"),
     option("connect_timeout", "1s", "10ms to 10m"),
     option("services_alternate", "off", "`on` uses the nodes' alternate addresses"),
     option("auth", "internal with a user", "`internal`, `external`, `pki`"),

@@ -8,6 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::random;
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -90,9 +92,20 @@ impl Deadline {
     }
 }
 
+/// Lets this thread sleep. All pauses of the library pass through here, and all reads of a clock through this file,
+/// except those of [`IdLock`](crate::IdLock): it compares its times with nothing outside the process.
+pub(crate) fn sleep(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// Wall time, for people.
+pub(crate) fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Wall time in milliseconds since 1970, for people and for seeds; zero if the clock is set before.
 pub(crate) fn wall_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -108,7 +121,7 @@ pub(crate) fn slew_ppm() -> Option<f64> {
     };
     let measure = || {
         let before = (Moment::now(), raw());
-        std::thread::sleep(OVER);
+        sleep(OVER);
         faster_by_ppm(Moment::now().since(before.0), raw().since(before.1))
     };
     (0..3).map(|_| measure()).min_by(|a, b| a.abs().total_cmp(&b.abs()))
@@ -126,7 +139,7 @@ pub(crate) fn slew_ppm() -> Option<f64> {
 
 /// `duration`, shorter or longer by up to a tenth, so that many waiters do not ask in step.
 pub(crate) fn jittered(duration: Duration) -> Duration {
-    duration.mul_f64(0.9 + 0.2 * fastrand::f64())
+    duration.mul_f64(0.9 + 0.2 * random::fraction())
 }
 
 #[cfg(test)]

@@ -1,11 +1,7 @@
 //! Servers that break HBase's RPC, by mistake, by load or by malice: the right outcome or an error
-//! within the deadline, no panic, bounded memory, and no write sent again blindly.
+//! within the deadline, no panic, bounded memory, and no write sent again blindly. A program of its own, as it
+//! measures the memory of its process.
 #![cfg(feature = "hbase")]
-
-mod support {
-    pub(crate) mod fake;
-    pub(crate) mod patience;
-}
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,9 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, Moment};
+use dlm_fixtures::fake::{Answer, Fake, Pb, Request, always, holds, reply};
+use dlm_testkit::until;
 use parking_lot::Mutex;
-use support::fake::{Answer, Fake, Pb, Request, always, holds, reply};
-use support::patience::until;
 
 /// Of a call whose server misbehaves.
 const TIMEOUT: Duration = Duration::from_millis(300);

@@ -1,11 +1,7 @@
 //! Replies that are longer than the library reads, on a socket that calls of several threads share: they fail
-//! the call that they answer, cost no memory, and keep nobody waiting.
+//! the call that they answer, cost no memory, and keep nobody waiting. A program of its own, as it measures the
+//! memory of its process.
 #![cfg(feature = "hbase")]
-
-mod support {
-    pub(crate) mod fake;
-    pub(crate) mod patience;
-}
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,8 +10,8 @@ use std::time::Duration;
 
 use dlm::store::LockStore;
 use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
-use support::fake::{Answer, Fake, Request, holds};
-use support::patience::{LONG, until};
+use dlm_fixtures::fake::{Answer, Fake, Request, holds};
+use dlm_testkit::{LONG, until};
 
 /// How late an answer may be on a machine that is busy.
 const SLACK: Duration = Duration::from_secs(15);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::MemoryStore;
-use dlm::{Await, Deadline, LatchKind, Level, LockManager};
+use dlm::{AwaitOptions, Deadline, LatchKind, Level, LockManager};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -41,7 +41,7 @@ fn a_watched_latch_keeps_less_than_two_kilobytes_and_nothing_afterwards() {
     let watches: Vec<_> = latches.iter().map(|latch| latch.watch().unwrap()).collect();
     // Until all have been read and are due again; what a read under way allocates is counted, too.
     for watch in &watches {
-        assert!(!watch.wait(&Await::new().wait(Duration::ZERO)).unwrap());
+        assert!(!watch.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap());
     }
     let each = kept() / LATCHES as i64;
     println!("{each} bytes for each latch that is watched");

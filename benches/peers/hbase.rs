@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::java::{Java, class_path};
+use dlm_fixtures::java::{Java, class_path};
 
 /// A server for this run alone, its code compiled as in production.
 pub(crate) struct Server {
@@ -28,9 +28,9 @@ impl Server {
         }
     }
 
-    /// HBase's Java client, in a process of its own: `tests/hbase/Peer.java`.
+    /// HBase's Java client, in a process of its own: `tests/fixtures/hbase/Peer.java`.
     pub(crate) fn java(&self) -> Java {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hbase");
         let class_path = class_path(&root.join("pom.xml"), "hbase-peer").expect("Maven and a registry");
         let mut command = Command::new("java");
         command.args(["-cp", &class_path]).arg(root.join("Peer.java"));
@@ -39,7 +39,8 @@ impl Server {
     }
 
     fn command(what: &str) -> Command {
-        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hbase/server"));
+        let mut command =
+            Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hbase/server"));
         command
             .arg(what)
             .env("DLM_TEST_DIR", PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("hbase-bench"))

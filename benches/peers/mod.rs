@@ -10,9 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlm::{Level, LockManager};
+use dlm_fixtures::java::Java;
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::support::java::Java;
 
 pub(crate) const THREADS: [usize; 3] = [1, 4, 16];
 

@@ -4,7 +4,7 @@ use super::cells::{Cells, RowCells, Select, check_key};
 use super::row::Creation;
 use super::table::Table;
 use crate::error::{Error, Result};
-use crate::store::hbase::steps::{Answer, Guard, Repeat, Rule, Step};
+use crate::store::hbase::steps::{Repeat, RowAnswer, RowGuard, RowStep, Rule};
 
 /// Each answers in the order of its rows, with an outcome for each row: one that fails stops no other. Rows are
 /// independent: a batch is not one atomic step. For marks and fences, use [`Row`](super::Row).
@@ -27,10 +27,10 @@ impl Table {
         let mut rows = Vec::with_capacity(keys.len());
         for key in keys {
             check_key(key.as_ref())?;
-            rows.push((key.as_ref(), Step::Read(select.which())));
+            rows.push((key.as_ref(), RowStep::Read(select.which())));
         }
         let answers = self.run_many("reading", Repeat::Read, &rows);
-        let theirs = |answer: Answer| {
+        let theirs = |answer: RowAnswer| {
             let cells = answer.cells.into_iter().filter(|cell| !self.inner.is_own(&cell.place));
             let cells = RowCells::new(cells.collect());
             if cells.is_empty() { None } else { Some(cells) }
@@ -46,7 +46,7 @@ impl Table {
         self.check_many(rows)?;
         let rows: Vec<_> = rows
             .iter()
-            .map(|(key, cells)| (key.as_ref(), Step::Change(Guard::Always, cells.writes())))
+            .map(|(key, cells)| (key.as_ref(), RowStep::Change(RowGuard::Always, cells.writes())))
             .collect();
         Ok(self
             .run_many("writing", Repeat::Never, &rows)
@@ -65,16 +65,21 @@ impl Table {
         let anchors = rows.iter().map(|(_, cells)| self.inner.anchor_among(cells));
         let anchors = anchors.collect::<Result<Vec<_>>>()?;
         let steps = rows.iter().zip(&anchors).map(|((key, cells), anchor)| {
-            let guard = Guard::One((&anchor.0, Rule::MissingOrEmpty));
-            (key.as_ref(), Step::Change(guard, cells.writes()))
+            let guard = RowGuard::One((&anchor.0, Rule::MissingOrEmpty));
+            (key.as_ref(), RowStep::Change(guard, cells.writes()))
         });
         let steps: Vec<_> = steps.collect();
-        let told = |answer: Answer| if answer.made { Creation::Created } else { Creation::AlreadyExists };
+        let told = |answer: RowAnswer| if answer.made { Creation::Created } else { Creation::AlreadyExists };
         let answers = self.run_many("creating", Repeat::Never, &steps);
         Ok(answers.into_iter().map(|answer| answer.map(told)).collect())
     }
 
-    fn run_many(&self, what: &str, repeat: Repeat<'_>, rows: &[(&[u8], Step<'_>)]) -> Vec<Result<Answer>> {
+    fn run_many(
+        &self,
+        what: &str,
+        repeat: Repeat<'_>,
+        rows: &[(&[u8], RowStep<'_>)],
+    ) -> Vec<Result<RowAnswer>> {
         self.inner.store.run_many(what, repeat, rows, self.inner.deadline())
     }
 

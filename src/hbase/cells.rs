@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::store::hbase::rows::Log;
-use crate::store::hbase::steps::{Found, Place, Which, Write};
+use crate::store::hbase::cell_store::Durability;
+use crate::store::hbase::steps::{CellPlace, CellWrite, FoundCell, Which};
 
 /// HBase takes 32,767, and the keys by which regions are looked up have the table's name and more before it.
 const KEY_BYTES_MAX: usize = 32_000;
@@ -19,12 +19,12 @@ pub(super) const OWN_PREFIX: &[u8] = b"\0dlm_";
 /// A column: a family and a qualifier. `"d:name"` converts into one; what is before the first colon is the
 /// family.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Column(pub(super) Place);
+pub struct Column(pub(super) CellPlace);
 
 impl Column {
     /// For qualifiers that are no text.
     pub fn new(family: &str, qualifier: impl AsRef<[u8]>) -> Column {
-        Column(Place { family: family.into(), qualifier: qualifier.as_ref().to_vec() })
+        Column(CellPlace { family: family.into(), qualifier: qualifier.as_ref().to_vec() })
     }
 
     /// `family:qualifier` of any bytes.
@@ -32,7 +32,7 @@ impl Column {
         // Without a colon there is no family, which `check` refuses.
         let colon = text.iter().position(|byte| *byte == b':');
         let (family, qualifier) = colon.map_or((&[][..], text), |at| (&text[..at], &text[at + 1..]));
-        Column(Place { family: family.to_vec(), qualifier: qualifier.to_vec() })
+        Column(CellPlace { family: family.to_vec(), qualifier: qualifier.to_vec() })
     }
 
     /// The family's name.
@@ -158,17 +158,21 @@ impl Cells {
     }
 
     /// One Put for each TTL: the server takes it from the whole Put.
-    pub(super) fn writes(&self) -> Vec<Write<'_>> {
-        let mut writes: Vec<Write<'_>> = Vec::new();
+    pub(super) fn writes(&self) -> Vec<CellWrite<'_>> {
+        let mut writes: Vec<CellWrite<'_>> = Vec::new();
         for new in &self.0 {
             let cell = (&new.column.0, new.value.as_slice());
             let same = writes.iter_mut().find_map(|write| match write {
-                Write::Put { cells, ttl, .. } if *ttl == new.ttl => Some(cells),
+                CellWrite::Put { cells, ttl, .. } if *ttl == new.ttl => Some(cells),
                 _ => None,
             });
             match same {
                 Some(cells) => cells.push(cell),
-                None => writes.push(Write::Put { cells: vec![cell], ttl: new.ttl, log: Log::Synced }),
+                None => writes.push(CellWrite::Put {
+                    cells: vec![cell],
+                    ttl: new.ttl,
+                    durability: Durability::UseDefault,
+                }),
             }
         }
         writes
@@ -238,12 +242,12 @@ impl Changes {
     }
 
     /// `read`: what the changes were computed from.
-    pub(super) fn writes<'a>(&'a self, read: &'a RowCells) -> Vec<Write<'a>> {
+    pub(super) fn writes<'a>(&'a self, read: &'a RowCells) -> Vec<CellWrite<'a>> {
         let mut writes = self.puts.writes();
-        writes.extend(self.adds.iter().map(|(column, by)| Write::Add(&column.0, *by)));
+        writes.extend(self.adds.iter().map(|(column, by)| CellWrite::Add(&column.0, *by)));
         let deletes: Vec<_> = self.deletes.iter().filter_map(|column| read.stamp(column)).collect();
         if !deletes.is_empty() {
-            writes.push(Write::Delete(deletes));
+            writes.push(CellWrite::Delete(deletes));
         }
         writes
     }
@@ -323,7 +327,7 @@ impl Select {
 
 /// Cells of a row as they were read: all at one moment.
 #[derive(Clone, PartialEq, Eq)]
-pub struct RowCells(Vec<Found>);
+pub struct RowCells(Vec<FoundCell>);
 
 /// One version of a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -346,7 +350,7 @@ impl fmt::Debug for CellVersion<'_> {
 }
 
 impl RowCells {
-    pub(super) fn new(cells: Vec<Found>) -> RowCells {
+    pub(super) fn new(cells: Vec<FoundCell>) -> RowCells {
         RowCells(cells)
     }
 
@@ -381,24 +385,24 @@ impl RowCells {
     }
 
     /// The timestamp of the newest version of a column.
-    pub(super) fn written_ms(&self, place: &Place) -> Option<u64> {
+    pub(super) fn written_ms(&self, place: &CellPlace) -> Option<u64> {
         self.0.iter().find(|cell| cell.place == *place).map(|cell| cell.written_ms)
     }
 
     /// All versions of all columns.
     #[cfg(feature = "capi")]
-    pub(crate) fn found(&self) -> &[Found] {
+    pub(crate) fn found(&self) -> &[FoundCell] {
         &self.0
     }
 
     /// The newest version of a column, as a Delete needs it.
-    fn stamp<'a>(&'a self, column: &'a Column) -> Option<(&'a Place, u64)> {
+    fn stamp<'a>(&'a self, column: &'a Column) -> Option<(&'a CellPlace, u64)> {
         let newest = self.0.iter().find(|cell| cell.place == column.0)?;
         Some((&newest.place, newest.written_ms))
     }
 
     /// All columns, as a Delete needs them.
-    pub(super) fn stamps(&self) -> Vec<(&Place, u64)> {
+    pub(super) fn stamps(&self) -> Vec<(&CellPlace, u64)> {
         self.0.iter().map(|cell| (&cell.place, cell.written_ms)).collect()
     }
 }

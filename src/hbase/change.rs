@@ -30,17 +30,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::cells::{OWN_PREFIX, RowCells};
-use super::fence::{RowFence, Standing};
-use super::row::Row;
-use super::table::{FenceColumns, Inner};
+use super::fence::{FenceStanding, RowFence};
+use super::row_id::RowId;
+use super::table::{FenceColumns, OpenTable};
 use crate::error::{Error, Result};
-use crate::store::doubt::Pauses;
-use crate::store::hbase::marks::{IN_FLIGHT_TTL, Operation, SENDING_MAX, Slot};
-use crate::store::hbase::rows::Log;
+use crate::store::hbase::cell_store::Durability;
+use crate::store::hbase::marks::{IN_FLIGHT_TTL, MarkSlot, MarkedOperation, SENDING_MAX};
 use crate::store::hbase::steps::{
-    Answer, Guard, Place, ReadBack, Repeat, Request, Rule, Step, Test, Which, Write,
+    AfterWrite, CellPlace, CellTest, CellWrite, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
 };
-use crate::time::Deadline;
+use crate::store::remote::resolve::Pauses;
+use crate::time::{self, Deadline};
 
 /// Rounds of one change; each needs another client that changes the row between two steps, or a Delete that hides
 /// what was put.
@@ -59,18 +59,21 @@ const HIDDEN: &str = "it was written, and what was written cannot be seen: it is
                       later timestamps, or another has replaced it already";
 
 /// What became of a change.
-pub(super) enum Outcome {
+pub(super) enum ChangeOutcome {
     /// It was made. `None`: by a request that was not answered, so what additions came to is not known.
-    Made(Option<Answer>),
+    Made(Option<RowAnswer>),
     /// A test did not hold for what was read.
-    Refused(Answer),
+    Refused(RowAnswer),
 }
 
-pub(super) struct Change<'a> {
-    pub(super) row: &'a Row,
+pub(super) struct RowChange<'a> {
+    pub(super) row: &'a RowId,
+    /// Whether it writes a mark.
+    pub(super) once: bool,
+    pub(super) fence: Option<&'a RowFence>,
     pub(super) what: &'static str,
-    pub(super) tests: Vec<Test<'a>>,
-    pub(super) writes: Vec<Write<'a>>,
+    pub(super) tests: Vec<CellTest<'a>>,
+    pub(super) writes: Vec<CellWrite<'a>>,
     /// What the tests were taken from, where they were.
     pub(super) read: Option<&'a RowCells>,
     pub(super) by: Deadline,
@@ -78,19 +81,19 @@ pub(super) struct Change<'a> {
 
 /// A change that writes a mark.
 struct Marked<'a> {
-    operation: Operation<'a>,
-    place: Place,
+    operation: MarkedOperation<'a>,
+    place: CellPlace,
 }
 
-impl Change<'_> {
-    pub(super) fn run(&self) -> Result<Outcome> {
+impl RowChange<'_> {
+    pub(super) fn run(&self) -> Result<ChangeOutcome> {
         let table = &*self.row.table.inner;
         let mut marked = self.mark(table)?;
         let begun = self.begun();
         let mut pauses = Pauses::until(self.by);
         let mut hidden = false;
         for _ in 0..ROUNDS {
-            let raise = self.row.fence.as_ref().is_some_and(|fence| !fence.raised.load(Ordering::Relaxed));
+            let raise = self.fence.is_some_and(|fence| !fence.raised.load(Ordering::Relaxed));
             let steps = || self.steps(marked.as_ref(), &begun, raise);
             let never = Repeat::Never;
             let repeat = marked.as_ref().map_or(never, |of| Repeat::Until(&of.operation.in_flight));
@@ -99,25 +102,27 @@ impl Change<'_> {
                 Ok(answers) => answers,
                 Err(error) => return Err(in_doubt(error, marked.as_ref(), hidden)),
             };
-            let look = if self.is_plain() { Answer::default() } else { answers.pop().unwrap_or_default() };
+            let look = if self.is_plain() { RowAnswer::default() } else { answers.pop().unwrap_or_default() };
             let change = answers.pop().unwrap_or_default();
             let outcome = if change.made {
-                if let Some(fence) = &self.row.fence {
+                if let Some(fence) = self.fence {
                     fence.raised.store(true, Ordering::Relaxed);
                 }
-                Some(Outcome::Made(Some(change)))
+                Some(ChangeOutcome::Made(Some(change)))
             } else {
                 self.refused(marked.as_ref(), &look)?
             };
             match outcome {
-                Some(Outcome::Made(answer)) if !self.can_be_seen(&look, answer.is_some()) => {
+                Some(ChangeOutcome::Made(answer)) if !self.can_be_seen(&look, answer.is_some()) => {
                     hidden = true;
                     // Where others may have deleted or replaced it since, it must not be made again.
-                    if look.read != ReadBack::AtOnce || self.shows_another(&look) || !self.may_be_made_again()
+                    if look.read != AfterWrite::AtOnce
+                        || self.shows_another(&look)
+                        || !self.may_be_made_again()
                     {
                         break;
                     }
-                    std::thread::sleep(HIDDEN_PAUSE);
+                    time::sleep(HIDDEN_PAUSE);
                     marked = self.mark(table)?;
                 }
                 Some(outcome) => return Ok(outcome),
@@ -136,7 +141,7 @@ impl Change<'_> {
     }
 
     /// Why a change was not made; `None` where nothing stands in its way any more.
-    fn refused(&self, marked: Option<&Marked<'_>>, look: &Answer) -> Result<Option<Outcome>> {
+    fn refused(&self, marked: Option<&Marked<'_>>, look: &RowAnswer) -> Result<Option<ChangeOutcome>> {
         if let Some(marked) = marked
             && look.value(&marked.place) == Some(&marked.operation.mark)
         {
@@ -147,13 +152,13 @@ impl Change<'_> {
                     return Ok(None);
                 }
             }
-            return Ok(Some(Outcome::Made(None)));
+            return Ok(Some(ChangeOutcome::Made(None)));
         }
-        if let (Some(fence), Some(columns)) = (&self.row.fence, &self.row.table.inner.fences) {
+        if let (Some(fence), Some(columns)) = (self.fence, &self.row.table.inner.fences) {
             match fence.standing(columns, look, self.row)? {
-                Standing::Raised => {}
+                FenceStanding::Raised => {}
                 // It has expired, or somebody deleted it.
-                Standing::Lower => {
+                FenceStanding::Lower => {
                     fence.raised.store(false, Ordering::Relaxed);
                     return Ok(None);
                 }
@@ -168,19 +173,19 @@ impl Change<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(Outcome::Refused(look.clone())))
+        Ok(Some(ChangeOutcome::Refused(look.clone())))
     }
 
     /// Writes `value` in place of the mark that was found; whether that was still there.
     fn settle(&self, marked: &Marked<'_>, found: Option<&[u8]>, value: &[u8]) -> Result<bool> {
         let rule = found.filter(|found| !found.is_empty()).map_or(Rule::MissingOrEmpty, Rule::Is);
         let steps = || {
-            let put = Write::Put {
+            let put = CellWrite::Put {
                 cells: vec![(&marked.place, value)],
                 ttl: Some(IN_FLIGHT_TTL),
-                log: Log::Synced,
+                durability: Durability::UseDefault,
             };
-            vec![Step::Change(Guard::One((&marked.place, rule)), vec![put])]
+            vec![RowStep::Change(RowGuard::One((&marked.place, rule)), vec![put])]
         };
         // None of its requests does harm when it comes late: the slot is not used again.
         let unanswered = Cell::new(0);
@@ -197,33 +202,38 @@ impl Change<'_> {
             .is_some_and(|answer| answer.made))
     }
 
-    fn mark<'t>(&self, table: &'t Inner) -> Result<Option<Marked<'t>>> {
-        if !self.row.once {
+    fn mark<'t>(&self, table: &'t OpenTable) -> Result<Option<Marked<'t>>> {
+        if !self.once {
             return Ok(None);
         }
         let family = self.families().min().unwrap_or_default().to_vec();
-        let column = |slot: &Slot| [OWN_PREFIX, b"op_", slot.name().as_bytes()].concat();
+        let column = |slot: &MarkSlot| [OWN_PREFIX, b"op_", slot.name().as_bytes()].concat();
         // Servers whose clocks differ by less than this count a mark alike, also when the region moves.
         let lasts = self.by.remaining() + CLOCKS_DIFFER;
-        let operation = Operation::begin(&table.slots, column, lasts, self.by)?;
-        let place = Place { family, qualifier: operation.column.clone() };
+        let operation = MarkedOperation::begin(&table.marks, column, lasts, self.by)?;
+        let place = CellPlace { family, qualifier: operation.column.clone() };
         Ok(Some(Marked { operation, place }))
     }
 
-    fn begun(&self) -> Place {
+    fn begun(&self) -> CellPlace {
         let family = self.tests.first().map(|(place, _)| place.family.clone()).unwrap_or_default();
-        Place { family, qualifier: [OWN_PREFIX, b"begun"].concat() }
+        CellPlace { family, qualifier: [OWN_PREFIX, b"begun"].concat() }
     }
 
     /// Whether nothing decides about it.
     fn is_plain(&self) -> bool {
-        self.tests.is_empty() && self.row.fence.is_none() && !self.row.once
+        self.tests.is_empty() && self.fence.is_none() && !self.once
     }
 
-    fn steps<'s>(&'s self, marked: Option<&'s Marked<'_>>, begun: &'s Place, raise: bool) -> Vec<Step<'s>> {
+    fn steps<'s>(
+        &'s self,
+        marked: Option<&'s Marked<'_>>,
+        begun: &'s CellPlace,
+        raise: bool,
+    ) -> Vec<RowStep<'s>> {
         let mut steps = Vec::with_capacity(5);
         let (mut tests, mut writes) = (self.tests.clone(), self.writes.clone());
-        if let Some((fence, columns)) = self.fence() {
+        if let Some((fence, columns)) = self.fence_columns() {
             if raise {
                 steps.extend(fence.raising(columns, self.row.table.inner.fence_ttl));
             }
@@ -231,54 +241,61 @@ impl Change<'_> {
         }
         let newest = self.newest();
         if let Some(Marked { operation, place }) = marked {
-            let put =
-                |value, log| Write::Put { cells: vec![(place, value)], ttl: Some(operation.mark_ttl()), log };
-            let missing = Guard::One((place, Rule::MissingOrEmpty));
-            steps.push(Step::Change(missing, vec![put(BEGUN, Log::Lazy)]));
+            let put = |value, durability| CellWrite::Put {
+                cells: vec![(place, value)],
+                ttl: Some(operation.mark_ttl()),
+                durability,
+            };
+            let missing = RowGuard::One((place, Rule::MissingOrEmpty));
+            steps.push(RowStep::Change(missing, vec![put(BEGUN, Durability::Async)]));
             let not_made = (place, Rule::BeginsNot(&operation.mark));
             if let Some(newest) = newest {
-                let newest = Guard::All(vec![self.tests[newest], not_made]);
-                steps.push(Step::Change(newest, vec![put(BEGUN, Log::Lazy)]));
+                let newest = RowGuard::All(vec![self.tests[newest], not_made]);
+                steps.push(RowStep::Change(newest, vec![put(BEGUN, Durability::Async)]));
             }
             tests.insert(0, not_made);
-            writes.push(put(&operation.mark, Log::Synced));
+            writes.push(put(&operation.mark, Durability::UseDefault));
         } else if let Some(newest) = newest {
             tests.swap(0, newest);
         }
         let guard = match tests.as_slice() {
-            [] => Guard::Always,
-            [test] if may_be_alone(test) => Guard::One(*test),
+            [] => RowGuard::Always,
+            [test] if may_be_alone(test) => RowGuard::One(*test),
             _ => {
                 match tests.iter().position(|(_, rule)| asks_presence(rule)) {
                     Some(there) => tests.swap(0, there),
                     None => {
-                        let put =
-                            Write::Put { cells: vec![(begun, BEGUN)], ttl: Some(BEGUN_TTL), log: Log::Lazy };
-                        steps.push(Step::Change(Guard::Always, vec![put]));
+                        let put = CellWrite::Put {
+                            cells: vec![(begun, BEGUN)],
+                            ttl: Some(BEGUN_TTL),
+                            durability: Durability::Async,
+                        };
+                        steps.push(RowStep::Change(RowGuard::Always, vec![put]));
                         tests.insert(0, (begun, Rule::NotEmpty));
                     }
                 }
-                Guard::All(tests)
+                RowGuard::All(tests)
             }
         };
-        steps.push(Step::Change(guard, writes));
+        steps.push(RowStep::Change(guard, writes));
         if !self.is_plain() {
-            steps.push(Step::Read(self.look(marked)));
+            steps.push(RowStep::Read(self.look(marked)));
         }
         steps
     }
 
     /// The number of the test of the newest cell that was read, if there is one.
     fn newest(&self) -> Option<usize> {
-        let read_ms = |place: &Place| self.read.and_then(|read| read.written_ms(place)).unwrap_or_default();
+        let read_ms =
+            |place: &CellPlace| self.read.and_then(|read| read.written_ms(place)).unwrap_or_default();
         let there = self.tests.iter().enumerate().filter(|(_, (_, rule))| asks_presence(rule));
         there.max_by_key(|(_, (place, _))| read_ms(place)).map(|(number, _)| number)
     }
 
     /// What tells why a change was not made, and whether what it put can be seen.
     fn look<'s>(&'s self, marked: Option<&'s Marked<'_>>) -> Which<'s> {
-        let mut columns: Vec<&Place> = self.tests.iter().map(|(place, _)| *place).collect();
-        columns.extend(self.fence().into_iter().flat_map(|(_, of)| [&of.fence, &of.lock]));
+        let mut columns: Vec<&CellPlace> = self.tests.iter().map(|(place, _)| *place).collect();
+        columns.extend(self.fence_columns().into_iter().flat_map(|(_, of)| [&of.fence, &of.lock]));
         columns.extend(marked.map(|marked| &marked.place));
         if self.rests_on_absence() {
             columns.extend(self.put().map(|(place, _)| place));
@@ -288,8 +305,8 @@ impl Change<'_> {
         Which { columns, families: Vec::new(), versions: 1 }
     }
 
-    fn fence(&self) -> Option<(&RowFence, &FenceColumns)> {
-        self.row.fence.as_deref().zip(self.row.table.inner.fences.as_ref())
+    fn fence_columns(&self) -> Option<(&RowFence, &FenceColumns)> {
+        self.fence.zip(self.row.table.inner.fences.as_ref())
     }
 
     fn rests_on_absence(&self) -> bool {
@@ -302,20 +319,21 @@ impl Change<'_> {
     ///
     /// Of what was made by a request that was not answered (`at_once` is false), an absence says nothing: another
     /// may have deleted it since.
-    fn can_be_seen(&self, look: &Answer, at_once: bool) -> bool {
+    fn can_be_seen(&self, look: &RowAnswer, at_once: bool) -> bool {
         if !self.rests_on_absence() || !at_once {
             return true;
         }
-        if look.read == ReadBack::Failed {
+        if look.read == AfterWrite::Failed {
             return false;
         }
         let rule =
-            |place: &Place| self.tests.iter().find(|(tested, _)| *tested == place).map(|(_, rule)| rule);
-        let seen = |(place, value): (&Place, &[u8])| match (rule(place), look.value(place)) {
+            |place: &CellPlace| self.tests.iter().find(|(tested, _)| *tested == place).map(|(_, rule)| rule);
+        let seen = |(place, value): (&CellPlace, &[u8])| match (rule(place), look.value(place)) {
             (Some(Rule::MissingOrEmpty), found) => found == Some(value),
             (_, found) => found.is_some(),
         };
-        let was_absent = |place: &Place| matches!(rule(place), Some(Rule::Missing | Rule::MissingOrEmpty));
+        let was_absent =
+            |place: &CellPlace| matches!(rule(place), Some(Rule::Missing | Rule::MissingOrEmpty));
         if self.put().any(|(place, _)| was_absent(place)) {
             return self.put().filter(|(place, _)| was_absent(place)).any(seen);
         }
@@ -323,20 +341,20 @@ impl Change<'_> {
     }
 
     /// Whether there is an anchor, and not ours. Ours may be hidden, or may have been replaced already.
-    fn shows_another(&self, look: &Answer) -> bool {
+    fn shows_another(&self, look: &RowAnswer) -> bool {
         let anchors = self.tests.iter().filter(|(_, rule)| matches!(rule, Rule::MissingOrEmpty));
         anchors.into_iter().any(|(place, _)| look.value(place).is_some_and(|found| !found.is_empty()))
     }
 
     /// Whether it has no more effect when it is made again behind itself.
     fn may_be_made_again(&self) -> bool {
-        self.writes.iter().all(|write| matches!(write, Write::Put { .. }))
+        self.writes.iter().all(|write| matches!(write, CellWrite::Put { .. }))
     }
 
-    fn put(&self) -> impl Iterator<Item = (&Place, &[u8])> {
+    fn put(&self) -> impl Iterator<Item = (&CellPlace, &[u8])> {
         let puts = self.writes.iter().filter_map(|write| match write {
-            Write::Put { cells, .. } => Some(cells),
-            Write::Add(..) | Write::Delete(_) => None,
+            CellWrite::Put { cells, .. } => Some(cells),
+            CellWrite::Add(..) | CellWrite::Delete(_) => None,
         });
         puts.flatten().copied()
     }
@@ -344,16 +362,16 @@ impl Change<'_> {
     /// The families that are tested or written.
     fn families(&self) -> impl Iterator<Item = &[u8]> {
         let written = self.writes.iter().flat_map(|write| match write {
-            Write::Put { cells, .. } => cells.iter().map(|(place, _)| *place).collect(),
-            Write::Add(place, _) => vec![*place],
-            Write::Delete(cells) => cells.iter().map(|(place, _)| *place).collect(),
+            CellWrite::Put { cells, .. } => cells.iter().map(|(place, _)| *place).collect(),
+            CellWrite::Add(place, _) => vec![*place],
+            CellWrite::Delete(cells) => cells.iter().map(|(place, _)| *place).collect(),
         });
         self.tests.iter().map(|(place, _)| *place).chain(written).map(|place| place.family.as_slice())
     }
 }
 
 /// Whether a comparison of one column can say it.
-fn may_be_alone((_, rule): &Test<'_>) -> bool {
+fn may_be_alone((_, rule): &CellTest<'_>) -> bool {
     match rule {
         Rule::Is(value) => !value.is_empty(),
         Rule::MissingOrEmpty | Rule::NotEmpty => true,
@@ -366,7 +384,7 @@ fn asks_presence(rule: &Rule<'_>) -> bool {
 }
 
 /// Whether a rule holds for what was read.
-fn holds((place, rule): &Test<'_>, look: &Answer) -> bool {
+fn holds((place, rule): &CellTest<'_>, look: &RowAnswer) -> bool {
     match (look.value(place), rule) {
         (found, Rule::Is(value)) => found == Some(value),
         (found, Rule::Missing) => found.is_none(),

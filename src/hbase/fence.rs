@@ -3,13 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::row::Row;
+use super::row_id::RowId;
 use super::table::FenceColumns;
-use crate::error::{Error, Result, quoted};
-use crate::store::Fence;
-use crate::store::doubt::Pauses;
-use crate::store::hbase::rows::Log;
-use crate::store::hbase::steps::{Answer, Guard, Place, Repeat, Request, Rule, Step, Test, Which, Write};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::store::hbase::cell_store::Durability;
+use crate::store::hbase::steps::{
+    CellPlace, CellTest, CellWrite, Repeat, Request, RowAnswer, RowGuard, RowStep, Rule, Which,
+};
+use crate::store::remote::resolve::Pauses;
+use crate::text::quoted;
 use crate::time::Deadline;
 
 /// Rounds of one raising; each needs another holder in between.
@@ -28,7 +31,7 @@ pub(super) struct RowFence {
 
 /// How the fence in a row stands to ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum FenceStanding {
     /// It is ours.
     Raised,
     /// It is lower, or there is none.
@@ -42,49 +45,54 @@ impl RowFence {
     }
 
     /// Puts our fence where there is none, or a lower one of the same lock.
-    pub(super) fn raising<'a>(&'a self, columns: &'a FenceColumns, ttl: Duration) -> [Step<'a>; 2] {
+    pub(super) fn raising<'a>(&'a self, columns: &'a FenceColumns, ttl: Duration) -> [RowStep<'a>; 2] {
         let FenceColumns { fence, lock } = columns;
         let put = || {
             let cells = vec![(fence, self.bytes.as_slice()), (lock, self.lock.as_bytes())];
-            vec![Write::Put { cells, ttl: Some(ttl), log: Log::Synced }]
+            vec![CellWrite::Put { cells, ttl: Some(ttl), durability: Durability::UseDefault }]
         };
         let below = vec![(fence, Rule::Below(&self.bytes)), (lock, Rule::Is(self.lock.as_bytes()))];
         [
-            Step::Change(Guard::One((fence, Rule::MissingOrEmpty)), put()),
-            Step::Change(Guard::All(below), put()),
+            RowStep::Change(RowGuard::One((fence, Rule::MissingOrEmpty)), put()),
+            RowStep::Change(RowGuard::All(below), put()),
         ]
     }
 
     /// The fence in the row is ours.
-    pub(super) fn stands<'a>(&'a self, columns: &'a FenceColumns) -> [Test<'a>; 2] {
+    pub(super) fn stands<'a>(&'a self, columns: &'a FenceColumns) -> [CellTest<'a>; 2] {
         let FenceColumns { fence, lock } = columns;
         [(fence, Rule::Is(&self.bytes)), (lock, Rule::Is(self.lock.as_bytes()))]
     }
 
     /// # Errors
     /// STALE_FENCE; INVALID_ARGUMENT where the row's fence is another lock's.
-    pub(super) fn standing(&self, columns: &FenceColumns, look: &Answer, row: &Row) -> Result<Standing> {
-        let Some((stored, lock)) = stored(columns, look, row)? else { return Ok(Standing::Lower) };
+    pub(super) fn standing(
+        &self,
+        columns: &FenceColumns,
+        look: &RowAnswer,
+        row: &RowId,
+    ) -> Result<FenceStanding> {
+        let Some((stored, lock)) = stored(columns, look, row)? else { return Ok(FenceStanding::Lower) };
         if lock != self.lock.as_bytes() {
             let lock = quoted(&String::from_utf8_lossy(&lock));
             let allowed = format!("row \"{}\" is fenced by lock {lock}: see fence_column", row.shown());
             return Err(Error::invalid("lock", &self.lock, allowed));
         }
         match stored.cmp(&self.number) {
-            std::cmp::Ordering::Less => Ok(Standing::Lower),
-            std::cmp::Ordering::Equal => Ok(Standing::Raised),
+            std::cmp::Ordering::Less => Ok(FenceStanding::Lower),
+            std::cmp::Ordering::Equal => Ok(FenceStanding::Raised),
             std::cmp::Ordering::Greater => {
                 Err(Error::StaleFence { place: row.described(), fence: self.number, stored })
             }
         }
     }
 
-    pub(super) fn raise(&self, columns: &FenceColumns, row: &Row, by: Deadline) -> Result<()> {
+    pub(super) fn raise(&self, columns: &FenceColumns, row: &RowId, by: Deadline) -> Result<()> {
         let table = &*row.table.inner;
         let mut pauses = Pauses::until(by);
         for _ in 0..ROUNDS {
             let steps = || {
-                let look = Step::Read(which(columns));
+                let look = RowStep::Read(which(columns));
                 self.raising(columns, table.fence_ttl).into_iter().chain([look]).collect()
             };
             // Raised twice it is as high as raised once.
@@ -96,7 +104,7 @@ impl RowFence {
                 steps: &steps,
             };
             let look = table.store.run(&request, by)?.pop().unwrap_or_default();
-            if self.standing(columns, &look, row)? == Standing::Raised {
+            if self.standing(columns, &look, row)? == FenceStanding::Raised {
                 self.raised.store(true, Ordering::Relaxed);
                 return Ok(());
             }
@@ -117,8 +125,12 @@ fn which(columns: &FenceColumns) -> Which<'_> {
 }
 
 /// The fence that a row has, and its lock.
-pub(super) fn stored(columns: &FenceColumns, look: &Answer, row: &Row) -> Result<Option<(Fence, Vec<u8>)>> {
-    let number = |place: &Place| look.value(place).filter(|value| !value.is_empty());
+pub(super) fn stored(
+    columns: &FenceColumns,
+    look: &RowAnswer,
+    row: &RowId,
+) -> Result<Option<(Fence, Vec<u8>)>> {
+    let number = |place: &CellPlace| look.value(place).filter(|value| !value.is_empty());
     let Some(value) = number(&columns.fence) else { return Ok(None) };
     let Ok(bytes) = value.try_into() else {
         let what = format!("column {} of row \"{}\" holds no fence", columns.fence, row.shown());
@@ -128,9 +140,9 @@ pub(super) fn stored(columns: &FenceColumns, look: &Answer, row: &Row) -> Result
     Ok(Some((Fence(u64::from_be_bytes(bytes)), lock)))
 }
 
-/// What [`Row::fence`] reads.
-pub(super) fn read(row: &Row, columns: &FenceColumns, by: Deadline) -> Result<Option<(Fence, Vec<u8>)>> {
-    let steps = || vec![Step::Read(which(columns))];
+/// What [`Row::fence`](super::Row::fence) reads.
+pub(super) fn read(row: &RowId, columns: &FenceColumns, by: Deadline) -> Result<Option<(Fence, Vec<u8>)>> {
+    let steps = || vec![RowStep::Read(which(columns))];
     let request = Request { what: "reading a fence", row: &row.key, repeat: Repeat::Read, steps: &steps };
     let look = row.table.inner.store.run(&request, by)?.pop().unwrap_or_default();
     stored(columns, &look, row)

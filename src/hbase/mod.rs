@@ -39,6 +39,7 @@ mod change;
 mod fence;
 mod modify;
 mod row;
+mod row_id;
 mod table;
 
 pub use cells::{CellVersion, Cells, Changes, Column, RowCells, Select};

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::cells::{Changes, Column, RowCells};
-use super::change::{HIDDEN_PAUSE, Outcome};
+use super::change::{ChangeOutcome, HIDDEN_PAUSE};
 use super::row::Row;
 use crate::error::{Error, Result};
-use crate::store::hbase::steps::{Rule, Test, Which, Write};
+use crate::store::hbase::steps::{CellTest, CellWrite, Rule, Which};
+use crate::{random, time};
 
 /// Pauses before another try: a random part of a time that doubles from the first to the last of these.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
@@ -52,7 +53,7 @@ impl Row {
         mut change: impl FnMut(&RowCells) -> Option<Changes>,
     ) -> Result<Modified> {
         let columns: Vec<Column> = columns.iter().map(|column| column.clone().into()).collect();
-        let table = &*self.table.inner;
+        let table = &*self.id.table.inner;
         let by = table.deadline();
         let (mut pause, mut attempts) = (PAUSE_FIRST, 0);
         let mut cells = self.read_columns(&columns)?;
@@ -66,12 +67,12 @@ impl Row {
             }
             if attempts >= table.attempts || by.remaining() <= pause {
                 return Err(Error::RetriesExhausted {
-                    store: self.described(),
+                    store: self.id.described(),
                     what: format!("others changed it at each of {attempts} tries"),
                     source: None,
                 });
             }
-            std::thread::sleep(pause.mul_f64(fastrand::f64()));
+            time::sleep(pause.mul_f64(random::fraction()));
             pause = (pause * 2).min(PAUSE_LONGEST);
         }
     }
@@ -86,7 +87,7 @@ impl Row {
             return Err(Error::invalid("columns", "", "one at least, which the changes depend on"));
         }
         columns.iter().try_for_each(Column::check)?;
-        self.table.inner.check_not_own(columns.iter())?;
+        self.id.table.inner.check_not_own(columns.iter())?;
         let columns = columns.iter().map(|column| &column.0).collect();
         self.read(&Which { columns, families: Vec::new(), versions: 1 })
     }
@@ -98,7 +99,7 @@ impl Row {
     /// Those of [`modify`](Row::modify).
     pub(crate) fn commit(&self, columns: &[Column], as_read: &RowCells, changes: &Changes) -> Result<Commit> {
         self.check_key()?;
-        let table = &*self.table.inner;
+        let table = &*self.id.table.inner;
         changes.check(table.max_value)?;
         table.check_not_own(changes.columns())?;
         if let Some(beside) = changes.deletes_beside(columns) {
@@ -106,19 +107,19 @@ impl Row {
             return Err(Error::invalid("column", beside.to_string(), allowed));
         }
         let rule = |column: &Column| as_read.value(column).map_or(Rule::Missing, Rule::Is);
-        let tests: Vec<Test<'_>> = columns.iter().map(|column| (&column.0, rule(column))).collect();
+        let tests: Vec<CellTest<'_>> = columns.iter().map(|column| (&column.0, rule(column))).collect();
         let writes = changes.writes(as_read);
         if writes.is_empty() {
             // It deletes what is not there.
             return Ok(Commit::Needless);
         }
-        if writes.iter().any(|write| matches!(write, Write::Delete(_))) {
-            std::thread::sleep(HIDDEN_PAUSE);
+        if writes.iter().any(|write| matches!(write, CellWrite::Delete(_))) {
+            time::sleep(HIDDEN_PAUSE);
         }
         match self.change("modifying the row", tests, writes, Some(as_read))? {
-            Outcome::Made(_) => Ok(Commit::Made),
+            ChangeOutcome::Made(_) => Ok(Commit::Made),
             // It has read what the next try begins with, and the library's own columns besides.
-            Outcome::Refused(look) => {
+            ChangeOutcome::Refused(look) => {
                 let read = look.cells.into_iter().filter(|cell| columns.iter().any(|of| of.0 == cell.place));
                 Ok(Commit::Refused(RowCells::new(read.collect())))
             }

@@ -4,14 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::cells::{Cells, Column, RowCells, Select, check_key};
-use super::change::{Change, HIDDEN_PAUSE, Outcome};
+use super::change::{ChangeOutcome, HIDDEN_PAUSE, RowChange};
 use super::fence::{self, RowFence};
+use super::row_id::RowId;
 use super::table::Table;
 use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::manager::LockManager;
-use crate::store::hbase::steps::{Place, Repeat, Request, Rule, Step, Test, Which, Write, shown};
-use crate::store::{Fence, Level};
+use crate::name::Level;
+use crate::store::hbase::steps::{CellPlace, CellTest, CellWrite, Repeat, Request, RowStep, Rule, Which};
+use crate::time;
 
 /// A row of a table: a key and how its changes are made. Making one does no I/O. May be used from many threads at
 /// once.
@@ -25,10 +29,30 @@ use crate::store::{Fence, Level};
 /// * STALE_FENCE, of rows from [`Lease::row`](crate::Lease::row): a later holder of the lock was here.
 #[derive(Clone)]
 pub struct Row {
-    pub(super) table: Table,
-    pub(super) key: Vec<u8>,
-    pub(super) once: bool,
-    pub(super) fence: Option<Arc<RowFence>>,
+    pub(super) id: RowId,
+    once: bool,
+    fence: Option<Arc<RowFence>>,
+}
+
+impl Table {
+    /// The row with this key, 1 to 32,000 bytes. No I/O; a key that is not allowed is refused by the row's calls.
+    pub fn row(&self, key: impl AsRef<[u8]>) -> Row {
+        Row::new(self.clone(), key.as_ref().to_vec())
+    }
+}
+
+impl Lease {
+    /// A row whose every change carries this lease's fence: once a later holder of the lock has changed the row, or
+    /// raised its fence, the servers refuse ours with STALE_FENCE. The table may be in another cluster than the
+    /// lock. Its option `family` says where fences are kept. [`check`](Lease::check) is not asked: a change is the
+    /// servers' to refuse. No I/O.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a key that is not allowed, a table without `family`, and a lease without a fence;
+    /// FORKED.
+    pub fn row(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Row> {
+        Row::fenced(table, key.as_ref(), self.fence_for_writes()?, self.name().key())
+    }
 }
 
 /// Answer of [`Row::create`].
@@ -50,12 +74,12 @@ pub enum Update {
 }
 
 impl Row {
-    pub(super) fn new(table: Table, key: Vec<u8>) -> Row {
-        Row { table, key, once: false, fence: None }
+    fn new(table: Table, key: Vec<u8>) -> Row {
+        Row { id: RowId { table, key }, once: false, fence: None }
     }
 
     /// A row whose every change carries the fence of a lease.
-    pub(crate) fn fenced(table: &Table, key: &[u8], fence: Fence, lock: &str) -> Result<Row> {
+    fn fenced(table: &Table, key: &[u8], fence: Fence, lock: &str) -> Result<Row> {
         if table.inner.fences.is_none() {
             let allowed = "a column family for the fences of rows, such as ?family=d in the table's URI";
             return Err(Error::invalid("family", "", allowed));
@@ -77,12 +101,12 @@ impl Row {
 
     /// The key.
     pub fn key(&self) -> &[u8] {
-        &self.key
+        &self.id.key
     }
 
     /// The table.
     pub fn table(&self) -> &Table {
-        &self.table
+        &self.id.table
     }
 
     /// Makes the row unless it is there: of all who try at once, one is told that it was created.
@@ -94,11 +118,11 @@ impl Row {
     /// Those of every call, see [`Row`].
     pub fn create(&self, cells: &Cells) -> Result<Creation> {
         self.check(cells)?;
-        let anchor = self.table.inner.anchor_among(cells)?;
+        let anchor = self.id.table.inner.anchor_among(cells)?;
         let tests = vec![(&anchor.0, Rule::MissingOrEmpty)];
         match self.change("creating the row", tests, cells.writes(), None)? {
-            Outcome::Made(_) => Ok(Creation::Created),
-            Outcome::Refused(_) => Ok(Creation::AlreadyExists),
+            ChangeOutcome::Made(_) => Ok(Creation::Created),
+            ChangeOutcome::Refused(_) => Ok(Creation::AlreadyExists),
         }
     }
 
@@ -110,11 +134,11 @@ impl Row {
     /// Those of every call, see [`Row`].
     pub fn update(&self, cells: &Cells) -> Result<Update> {
         self.check(cells)?;
-        let anchor = self.table.inner.anchor.clone().or_else(|| cells.columns().next().cloned());
+        let anchor = self.id.table.inner.anchor.clone().or_else(|| cells.columns().next().cloned());
         let anchor = anchor.ok_or_else(|| Error::invalid("cells", "", "one cell at least"))?;
         match self.change("updating the row", vec![(&anchor.0, Rule::NotEmpty)], cells.writes(), None)? {
-            Outcome::Made(_) => Ok(Update::Updated),
-            Outcome::Refused(_) => Ok(Update::NotFound),
+            ChangeOutcome::Made(_) => Ok(Update::Updated),
+            ChangeOutcome::Refused(_) => Ok(Update::NotFound),
         }
     }
 
@@ -155,7 +179,7 @@ impl Row {
     /// Whether it is the same row of the same table, however it is changed.
     #[cfg(feature = "capi")]
     pub(crate) fn is_same(&self, other: &Row) -> bool {
-        Arc::ptr_eq(&self.table.inner, &other.table.inner) && self.key == other.key
+        Arc::ptr_eq(&self.id.table.inner, &other.id.table.inner) && self.id.key == other.id.key
     }
 
     /// Reads some of the row; `None` where there is nothing of it.
@@ -189,7 +213,7 @@ impl Row {
         self.check(&cells)?;
         let (test, writes) = ((&column.0, expected.map_or(Rule::Missing, Rule::Is)), cells.writes());
         let outcome = self.change("comparing and setting a column", vec![test], writes, None)?;
-        Ok(matches!(outcome, Outcome::Made(_)))
+        Ok(matches!(outcome, ChangeOutcome::Made(_)))
     }
 
     /// Adds to an 8-byte counter, which begins at 0, and answers the sum. It wraps around at the ends of `i64`. A
@@ -204,9 +228,9 @@ impl Row {
         let column = column.into();
         self.check_key()?;
         column.check()?;
-        match self.change("adding to a counter", Vec::new(), vec![Write::Add(&column.0, by)], None)? {
-            Outcome::Made(answer) => Ok(answer.and_then(|answer| answer.number(&column.0))),
-            Outcome::Refused(_) => {
+        match self.change("adding to a counter", Vec::new(), vec![CellWrite::Add(&column.0, by)], None)? {
+            ChangeOutcome::Made(answer) => Ok(answer.and_then(|answer| answer.number(&column.0))),
+            ChangeOutcome::Refused(_) => {
                 Err(Error::Internal { what: "an addition was refused".into(), source: None })
             }
         }
@@ -241,11 +265,11 @@ impl Row {
 
     /// Deletes cells that were read if `column` holds `expected` still.
     fn delete(&self, column: &Column, expected: &[u8], found: &RowCells) -> Result<bool> {
-        std::thread::sleep(HIDDEN_PAUSE);
+        time::sleep(HIDDEN_PAUSE);
         let test = (&column.0, Rule::Is(expected));
         let outcome =
-            self.change("deleting", vec![test], vec![Write::Delete(found.stamps())], Some(found))?;
-        Ok(matches!(outcome, Outcome::Made(_)))
+            self.change("deleting", vec![test], vec![CellWrite::Delete(found.stamps())], Some(found))?;
+        Ok(matches!(outcome, ChangeOutcome::Made(_)))
     }
 
     /// Writes the lease's fence into the row without changing anything else. From then on earlier holders are
@@ -257,10 +281,10 @@ impl Row {
     /// INVALID_ARGUMENT for a row that is not from [`Lease::row`](crate::Lease::row).
     pub fn raise_fence(&self) -> Result<()> {
         self.check_key()?;
-        let (Some(fence), Some(columns)) = (&self.fence, &self.table.inner.fences) else {
-            return Err(Error::invalid("row", self.shown(), "a row from Lease::row, which has a fence"));
+        let (Some(fence), Some(columns)) = (&self.fence, &self.id.table.inner.fences) else {
+            return Err(Error::invalid("row", self.id.shown(), "a row from Lease::row, which has a fence"));
         };
-        fence.raise(columns, self, self.table.inner.deadline()).map_err(|error| self.about(error))
+        fence.raise(columns, &self.id, self.id.table.inner.deadline()).map_err(|error| self.about(error))
     }
 
     /// The highest fence that was in the row, and the stored name of its lock; `None` where there is none. The
@@ -270,15 +294,15 @@ impl Row {
     /// Those of every call, see [`Row`]; never IN_DOUBT.
     pub fn fence(&self) -> Result<Option<(Fence, String)>> {
         self.check_key()?;
-        let Some(columns) = &self.table.inner.fences else {
+        let Some(columns) = &self.id.table.inner.fences else {
             return Err(Error::invalid(
                 "family",
                 "",
                 "the family of the fences, such as ?family=d in the table's URI",
             ));
         };
-        let found =
-            fence::read(self, columns, self.table.inner.deadline()).map_err(|error| self.about(error))?;
+        let found = fence::read(&self.id, columns, self.id.table.inner.deadline())
+            .map_err(|error| self.about(error))?;
         Ok(found.map(|(fence, lock)| (fence, String::from_utf8_lossy(&lock).into_owned())))
     }
 
@@ -292,58 +316,60 @@ impl Row {
     /// others.
     pub fn lock(&self, manager: &LockManager, level: Level) -> Result<Lock> {
         self.check_key()?;
-        let place = self.table.inner.store.describe();
+        let place = self.id.table.inner.store.describe();
         let table = place.rsplit('/').next().unwrap_or(place);
-        manager.lock(&format!("row/{table}/{}", self.key.escape_ascii()), level)
+        manager.lock(&format!("row/{table}/{}", self.id.key.escape_ascii()), level)
     }
 
     pub(super) fn change<'a>(
         &'a self,
         what: &'static str,
-        tests: Vec<Test<'a>>,
-        writes: Vec<Write<'a>>,
+        tests: Vec<CellTest<'a>>,
+        writes: Vec<CellWrite<'a>>,
         read: Option<&'a RowCells>,
-    ) -> Result<Outcome> {
-        let by = self.table.inner.deadline();
-        Change { row: self, what, tests, writes, read, by }.run().map_err(|error| self.about(error))
+    ) -> Result<ChangeOutcome> {
+        let by = self.id.table.inner.deadline();
+        RowChange {
+            row: &self.id,
+            once: self.once,
+            fence: self.fence.as_deref(),
+            what,
+            tests,
+            writes,
+            read,
+            by,
+        }
+        .run()
+        .map_err(|error| self.about(error))
     }
 
     /// Cells of applications; none where there is no row.
     pub(super) fn read(&self, which: &Which<'_>) -> Result<RowCells> {
-        let steps = || vec![Step::Read(which.clone())];
+        let steps = || vec![RowStep::Read(which.clone())];
         let request =
-            Request { what: "reading the row", row: &self.key, repeat: Repeat::Read, steps: &steps };
-        let answers = self.table.inner.store.run(&request, self.table.inner.deadline());
+            Request { what: "reading the row", row: &self.id.key, repeat: Repeat::Read, steps: &steps };
+        let answers = self.id.table.inner.store.run(&request, self.id.table.inner.deadline());
         let answer = answers.map_err(|error| self.about(error))?.pop().unwrap_or_default();
-        let theirs = |place: &Place| !self.table.inner.is_own(place);
+        let theirs = |place: &CellPlace| !self.id.table.inner.is_own(place);
         Ok(RowCells::new(answer.cells.into_iter().filter(|cell| theirs(&cell.place)).collect()))
     }
 
     pub(super) fn check_key(&self) -> Result<()> {
-        self.table.inner.usable()?;
-        check_key(&self.key)
+        self.id.table.inner.usable()?;
+        check_key(&self.id.key)
     }
 
     fn check(&self, cells: &Cells) -> Result<()> {
         self.check_key()?;
-        cells.check(self.table.inner.max_value)?;
-        self.table.inner.check_not_own(cells.columns())
-    }
-
-    /// The key for people.
-    pub(super) fn shown(&self) -> String {
-        shown(&self.key)
-    }
-
-    pub(super) fn described(&self) -> String {
-        format!("{}, row \"{}\",", self.table.inner.store.describe(), self.shown())
+        cells.check(self.id.table.inner.max_value)?;
+        self.id.table.inner.check_not_own(cells.columns())
     }
 
     fn about(&self, error: Error) -> Error {
         match error {
             // They name the row themselves, or the caller's input.
             Error::StaleFence { .. } | Error::InvalidArgument { .. } => error,
-            error => error.while_(format!("row \"{}\"", self.shown())),
+            error => error.context(format!("row \"{}\"", self.id.shown())),
         }
     }
 }
@@ -351,8 +377,8 @@ impl Row {
 impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Row")
-            .field("table", &self.table)
-            .field("key", &self.shown())
+            .field("table", &self.id.table)
+            .field("key", &self.id.shown())
             .field("exactly_once", &self.once)
             .field("fenced", &self.fence.is_some())
             .finish()

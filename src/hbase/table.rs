@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cells::{Cells, Column, check_family};
-use super::row::Row;
-use crate::config::{DEFAULT_TIMEOUT, checked_timeout, parse_duration};
+use crate::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::error::{Error, Result};
-use crate::ffi::process_mark;
-use crate::store::hbase::marks::Slots;
+use crate::options::parse_duration;
+use crate::process::process_mark;
+use crate::store::hbase::marks::IdempotencyMarks;
 use crate::store::hbase::open_rows;
-use crate::store::hbase::steps::{Place, RowStore};
+use crate::store::hbase::steps::{CellPlace, RowStore};
+use crate::store::uri::Opener;
 use crate::time::Deadline;
-use crate::uri::StoreUri;
 
 const ATTEMPTS: usize = 100;
 const ATTEMPTS_MOST: usize = 10_000;
@@ -33,12 +33,12 @@ const MAKING: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Clone)]
 pub struct Table {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<OpenTable>,
 }
 
-pub(super) struct Inner {
+pub(super) struct OpenTable {
     pub(super) store: Box<dyn RowStore>,
-    pub(super) slots: Slots,
+    pub(super) marks: IdempotencyMarks,
     pub(super) anchor: Option<Column>,
     pub(super) fences: Option<FenceColumns>,
     pub(super) fence_ttl: Duration,
@@ -52,8 +52,8 @@ pub(super) struct Inner {
 /// Where fenced rows of a table keep their fence, and the name of its lock.
 #[derive(Debug)]
 pub(super) struct FenceColumns {
-    pub(super) fence: Place,
-    pub(super) lock: Place,
+    pub(super) fence: CellPlace,
+    pub(super) lock: CellPlace,
 }
 
 /// A column family of a table to be made.
@@ -85,7 +85,7 @@ impl Table {
     /// # Errors
     /// INVALID_ARGUMENT.
     pub fn open(uri: &str) -> Result<Table> {
-        let (place, mut options) = StoreUri::parse(uri)?.rows()?;
+        let (place, mut options) = Opener::parse(uri)?.rows()?;
         let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
         let (most, otherwise) = place.value_bytes();
         let max_value = number(options.take_number("max_value", 1, most)?, otherwise);
@@ -105,9 +105,9 @@ impl Table {
         }
         let reply_max =
             u32::try_from(max_value.saturating_mul(REPLY_VALUES)).unwrap_or(u32::MAX).max(4 << 20);
-        let inner = Inner {
+        let inner = OpenTable {
             store: open_rows(&place, options, reply_max)?,
-            slots: Slots::default(),
+            marks: IdempotencyMarks::default(),
             anchor,
             fences,
             fence_ttl,
@@ -144,11 +144,6 @@ impl Table {
         self.inner.store.ensure(&families, &splits, Deadline::after(MAKING))
     }
 
-    /// The row with this key, 1 to 32,000 bytes. No I/O; a key that is not allowed is refused by the row's calls.
-    pub fn row(&self, key: impl AsRef<[u8]>) -> Row {
-        Row::new(self.clone(), key.as_ref().to_vec())
-    }
-
     /// How long one call may take.
     #[cfg(feature = "capi")]
     pub(crate) fn timeout(&self) -> Duration {
@@ -167,7 +162,7 @@ impl Table {
     }
 }
 
-impl Inner {
+impl OpenTable {
     pub(super) fn usable(&self) -> Result<()> {
         if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
     }
@@ -201,7 +196,7 @@ impl Inner {
     }
 
     /// Whether it is one of those that the library writes for itself.
-    pub(super) fn is_own(&self, place: &Place) -> bool {
+    pub(super) fn is_own(&self, place: &CellPlace) -> bool {
         let is_fence = |columns: &FenceColumns| *place == columns.fence || *place == columns.lock;
         place.qualifier.starts_with(super::cells::OWN_PREFIX) || self.fences.as_ref().is_some_and(is_fence)
     }

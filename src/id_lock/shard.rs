@@ -93,7 +93,7 @@ impl<K: Eq + Clone> Shard<K> {
         if entries.take(hash, id, &mut spare) {
             return true;
         }
-        let me = Arc::new(Waiter::default());
+        let me = Arc::new(IdWaiter::default());
         entries.find(hash, id).expect("held, so there").enqueue(&me, Instant::now());
 
         loop {
@@ -105,8 +105,8 @@ impl<K: Eq + Clone> Shard<K> {
                 Some(deadline) => me.called.wait_until(&mut entries, deadline).timed_out(),
             };
             match me.fate.load(Relaxed) {
-                Waiter::GRANTED => return true,
-                Waiter::DISMISSED => return false,
+                IdWaiter::GRANTED => return true,
+                IdWaiter::DISMISSED => return false,
                 _ => {}
             }
             let entry = entries.find(hash, id).expect("waited for, so there");
@@ -126,13 +126,13 @@ impl<K: Eq> Shard<K> {
         let mut entries = self.entries.lock();
         let Some(entry) = entries.find(hash, id) else { return false };
         match &entry.state {
-            State::Held => {
+            IdState::Held => {
                 let removed = entries.remove(hash, id);
                 drop(entries);
                 drop(removed);
             }
-            State::Queued(queue) if !queue.held => return false,
-            State::Queued(_) => {
+            IdState::Queued(queue) if !queue.held => return false,
+            IdState::Queued(_) => {
                 let next = entry.pass_on(Instant::now());
                 drop(entries);
                 if let Some(next) = next {
@@ -154,12 +154,12 @@ impl<K> Shard<K> {
         let waiters: Vec<_> = near
             .chain(evicted.far.into_iter().map(|(_, entry)| entry))
             .filter_map(
-                |entry| if let State::Queued(queue) = entry.state { Some(queue.waiters) } else { None },
+                |entry| if let IdState::Queued(queue) = entry.state { Some(queue.waiters) } else { None },
             )
             .flatten()
             .collect();
         // Before the mutex is released: a waiter that wakes up does not find its id any more.
-        waiters.iter().for_each(|waiter| waiter.fate.store(Waiter::DISMISSED, Relaxed));
+        waiters.iter().for_each(|waiter| waiter.fate.store(IdWaiter::DISMISSED, Relaxed));
         drop(entries);
         waiters.iter().for_each(|waiter| {
             waiter.called.notify_one();
@@ -170,7 +170,7 @@ impl<K> Shard<K> {
     pub(super) fn waiters(&self) -> usize {
         let entries = self.entries.lock();
         let entries = entries.near.iter().flatten().chain(entries.far.iter().map(|(_, entry)| entry));
-        entries.map(|it| if let State::Queued(queue) = &it.state { queue.waiters.len() } else { 0 }).sum()
+        entries.map(|it| if let IdState::Queued(queue) = &it.state { queue.waiters.len() } else { 0 }).sum()
     }
 }
 
@@ -185,9 +185,9 @@ impl<K> Default for Shard<K> {
 /// The first few live in the shard itself. With fewer threads than shards there seldom are more,
 /// so locking allocates nothing and touches one or two cache lines. The rest live in a table.
 struct Entries<K> {
-    near: [Option<Entry<K>>; NEAR],
+    near: [Option<IdEntry<K>>; NEAR],
     /// With their hashes, so that growing and shrinking calls none of the key's code.
-    far: HashTable<(u64, Entry<K>)>,
+    far: HashTable<(u64, IdEntry<K>)>,
 }
 
 /// As many as make a shard of 8-byte ids 128 bytes.
@@ -197,8 +197,8 @@ const NEAR: usize = 3;
 const SMALL_TABLE: usize = 16;
 
 struct Removed<K> {
-    _entry: Entry<K>,
-    _table: Option<HashTable<(u64, Entry<K>)>>,
+    _entry: IdEntry<K>,
+    _table: Option<HashTable<(u64, IdEntry<K>)>>,
 }
 
 impl<K> Entries<K> {
@@ -216,7 +216,7 @@ impl<K: Eq> Entries<K> {
             return entry.take();
         }
         let id = spare.take().expect("used up only by success");
-        let entry = Entry { id, state: State::Held };
+        let entry = IdEntry { id, state: IdState::Held };
         match self.near.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(entry),
             None => {
@@ -227,7 +227,7 @@ impl<K: Eq> Entries<K> {
     }
 
     #[inline]
-    fn find(&mut self, hash: u64, id: &K) -> Option<&mut Entry<K>> {
+    fn find(&mut self, hash: u64, id: &K) -> Option<&mut IdEntry<K>> {
         if let Some(entry) = self.near.iter_mut().flatten().find(|entry| entry.id == *id) {
             return Some(entry);
         }
@@ -239,7 +239,7 @@ impl<K: Eq> Entries<K> {
 
     #[inline]
     fn remove(&mut self, hash: u64, id: &K) -> Option<Removed<K>> {
-        let is_it = |entry: &Entry<K>| entry.id == *id;
+        let is_it = |entry: &IdEntry<K>| entry.id == *id;
         if let Some(place) = self.near.iter_mut().find(|place| place.as_ref().is_some_and(is_it)) {
             return place.take().map(|entry| Removed { _entry: entry, _table: None });
         }
@@ -250,7 +250,7 @@ impl<K: Eq> Entries<K> {
 
     /// Gives back what the table no longer needs: all of it once it is empty, else what is over
     /// twice its load, but not before the load is an eighth of its size, so that the moves are few.
-    fn trim(&mut self) -> Option<HashTable<(u64, Entry<K>)>> {
+    fn trim(&mut self) -> Option<HashTable<(u64, IdEntry<K>)>> {
         let (len, size) = (self.far.len(), self.far.num_buckets());
         if len == 0 {
             return Some(std::mem::take(&mut self.far));
@@ -268,34 +268,34 @@ impl<K> Default for Entries<K> {
     }
 }
 
-struct Entry<K> {
+struct IdEntry<K> {
     id: K,
-    state: State,
+    state: IdState,
 }
 
-enum State {
+enum IdState {
     Held,
     /// Boxed, so that the entries of the common case stay small.
-    Queued(Box<Queue>),
+    Queued(Box<IdQueue>),
 }
 
-struct Queue {
+struct IdQueue {
     held: bool,
     /// The first waiter has been woken and has not been back yet: no use in waking anybody.
     called: bool,
     hand_over_at: Instant,
     /// In the order of arrival, never empty.
-    waiters: VecDeque<Arc<Waiter>>,
+    waiters: VecDeque<Arc<IdWaiter>>,
 }
 
 #[derive(Default)]
-struct Waiter {
+struct IdWaiter {
     called: Condvar,
     /// Read and written under the shard's mutex only.
     fate: AtomicU8,
 }
 
-impl Waiter {
+impl IdWaiter {
     /// The id has been handed over to this waiter, which is no longer in the queue. Zero: it is.
     const GRANTED: u8 = 1;
     /// The shard was evicted, and the queue with it.
@@ -303,14 +303,14 @@ impl Waiter {
 
     #[cfg(test)]
     fn granted(&self) -> bool {
-        self.fate.load(Relaxed) == Waiter::GRANTED
+        self.fate.load(Relaxed) == IdWaiter::GRANTED
     }
 }
 
-impl<K> Entry<K> {
+impl<K> IdEntry<K> {
     fn take(&mut self) -> bool {
         match &mut self.state {
-            State::Queued(queue) if !queue.held => {
+            IdState::Queued(queue) if !queue.held => {
                 queue.held = true;
                 true
             }
@@ -319,23 +319,23 @@ impl<K> Entry<K> {
     }
 
     /// Adds a waiter to an id that is held.
-    fn enqueue(&mut self, waiter: &Arc<Waiter>, now: Instant) {
-        if let State::Held = self.state {
-            self.state = State::Queued(Box::new(Queue {
+    fn enqueue(&mut self, waiter: &Arc<IdWaiter>, now: Instant) {
+        if let IdState::Held = self.state {
+            self.state = IdState::Queued(Box::new(IdQueue {
                 held: true,
                 called: false,
                 hand_over_at: now + HAND_OVER_EVERY,
                 waiters: VecDeque::new(),
             }));
         }
-        if let State::Queued(queue) = &mut self.state {
+        if let IdState::Queued(queue) = &mut self.state {
             queue.waiters.push_back(Arc::clone(waiter));
         }
     }
 
     /// The holder lets go of an id with waiters. Returns the waiter to wake, if any.
-    fn pass_on(&mut self, now: Instant) -> Option<Arc<Waiter>> {
-        let State::Queued(queue) = &mut self.state else { return None };
+    fn pass_on(&mut self, now: Instant) -> Option<Arc<IdWaiter>> {
+        let IdState::Queued(queue) = &mut self.state else { return None };
         if now < queue.hand_over_at {
             queue.held = false;
             let called = std::mem::replace(&mut queue.called, true);
@@ -344,9 +344,9 @@ impl<K> Entry<K> {
         queue.hand_over_at = now + HAND_OVER_EVERY;
         let called = std::mem::take(&mut queue.called);
         let next = queue.waiters.pop_front()?;
-        next.fate.store(Waiter::GRANTED, Relaxed);
+        next.fate.store(IdWaiter::GRANTED, Relaxed);
         if queue.waiters.is_empty() {
-            self.state = State::Held;
+            self.state = IdState::Held;
         }
         (!called).then_some(next)
     }
@@ -354,8 +354,8 @@ impl<K> Entry<K> {
     /// A waiter is back, called or out of time or for no reason. Some: it has left the queue, with
     /// the id if true. The id is taken also when time is up, so that a waiter never leaves a free
     /// id behind without telling the next one.
-    fn wake(&mut self, waiter: &Arc<Waiter>, timed_out: bool) -> Option<bool> {
-        let State::Queued(queue) = &mut self.state else { unreachable!("it has a waiter") };
+    fn wake(&mut self, waiter: &Arc<IdWaiter>, timed_out: bool) -> Option<bool> {
+        let IdState::Queued(queue) = &mut self.state else { unreachable!("it has a waiter") };
         let place = queue.waiters.iter().position(|other| Arc::ptr_eq(other, waiter));
         let place = place.expect("a waiter stays in the queue until granted");
         if place == 0 {
@@ -368,7 +368,7 @@ impl<K> Entry<K> {
         queue.held = true;
         queue.waiters.remove(place);
         if queue.waiters.is_empty() {
-            self.state = State::Held;
+            self.state = IdState::Held;
         }
         Some(locked)
     }
@@ -386,14 +386,14 @@ mod tests {
     }
 
     /// An entry that is held and has had this many waiters since `now`.
-    fn queued(waiters: usize, now: Instant) -> (Entry<u64>, Vec<Arc<Waiter>>) {
-        let mut entry = Entry { id: 7, state: State::Held };
+    fn queued(waiters: usize, now: Instant) -> (IdEntry<u64>, Vec<Arc<IdWaiter>>) {
+        let mut entry = IdEntry { id: 7, state: IdState::Held };
         let waiters: Vec<_> = (0..waiters).map(|_| Arc::default()).collect();
         waiters.iter().for_each(|waiter| entry.enqueue(waiter, now));
         (entry, waiters)
     }
 
-    fn is(waiter: Option<Arc<Waiter>>, expected: &Arc<Waiter>) -> bool {
+    fn is(waiter: Option<Arc<IdWaiter>>, expected: &Arc<IdWaiter>) -> bool {
         waiter.is_some_and(|waiter| Arc::ptr_eq(&waiter, expected))
     }
 
@@ -431,7 +431,7 @@ mod tests {
         now += HAND_OVER_EVERY;
         assert!(entry.pass_on(now).is_none());
         assert!(waiters[1].granted());
-        assert!(matches!(entry.state, State::Held), "the queue must go with its last waiter");
+        assert!(matches!(entry.state, IdState::Held), "the queue must go with its last waiter");
     }
 
     #[test]
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(entry.wake(&waiters[0], true), Some(false));
         assert!(is(entry.pass_on(early), &waiters[1]));
         assert_eq!(entry.wake(&waiters[1], true), Some(true), "free, so taken even if late");
-        assert!(matches!(entry.state, State::Held));
+        assert!(matches!(entry.state, IdState::Held));
     }
 
     /// A holder that leaves no time between release and next lock would keep everybody out if an
@@ -453,7 +453,8 @@ mod tests {
         const ID: u64 = 7;
         let shard = Shard::default();
         let lock = || shard.lock_until(0, &ID, None);
-        let waits = || shard.entries.lock().find(0, &ID).is_some_and(|e| matches!(e.state, State::Queued(_)));
+        let waits =
+            || shard.entries.lock().find(0, &ID).is_some_and(|e| matches!(e.state, IdState::Queued(_)));
         // One round might be won by luck, if the waiter happens to run right after the release.
         for _ in 0..if cfg!(miri) { 2 } else { 20 } {
             let (let_go, may_let_go) = mpsc::channel::<()>();
@@ -510,17 +511,17 @@ mod tests {
                 // No newcomers any more: releases, and waiters that have been woken.
                 world.step(3 + below(2), &mut below);
             }
-            assert!(matches!(world.entry.state, State::Held), "a queue left behind");
+            assert!(matches!(world.entry.state, IdState::Held), "a queue left behind");
         }
     }
 
     /// One id that is held or waited for, and what is to be expected of it.
     struct World {
-        entry: Entry<u64>,
+        entry: IdEntry<u64>,
         held: bool,
         now: Instant,
         /// Those who have not got the id yet, and whether they have been woken.
-        waiters: Vec<(Arc<Waiter>, bool)>,
+        waiters: Vec<(Arc<IdWaiter>, bool)>,
     }
 
     impl World {

@@ -1,11 +1,13 @@
 //! A latch as one record that is changed as a whole: what stores keep that count for themselves.
 
+pub(super) mod name_set;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::names::Names;
-use super::{Level, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
-use crate::error::{Error, Result};
+use self::name_set::NameSet;
+use super::latch_store::{NewLatch, Roster, Step, Stepped};
+use crate::name::Level;
 use crate::time::Moment;
 
 /// One latch. It ends as a whole: while any farm changes its count, no other farm's is forgotten, which
@@ -23,9 +25,9 @@ pub(super) struct LatchRecord {
 pub(super) struct FarmCount {
     pub(super) count: i64,
     /// Expected by name and not come yet.
-    pub(super) pending: Names,
+    pub(super) pending: NameSet,
     /// Come, expected or not.
-    pub(super) arrived: Names,
+    pub(super) arrived: NameSet,
 }
 
 impl LatchRecord {
@@ -47,7 +49,7 @@ impl LatchRecord {
             return false;
         }
         let pending = new.roster.iter().map(String::as_str).collect();
-        let farm = FarmCount { count: new.count, pending, arrived: Names::default() };
+        let farm = FarmCount { count: new.count, pending, arrived: NameSet::default() };
         self.farms.insert(new.name.farm().to_owned(), farm);
         self.ttl = self.ttl.max(new.ttl);
         self.ends = now.after(self.ttl);
@@ -88,15 +90,5 @@ pub(super) fn count_of<'a>(
     match level {
         Level::Dc => counts.find(|(name, _)| *name == farm).map(|(_, count)| count),
         Level::Xdc => counts.map(|(_, count)| count).reduce(i64::saturating_add),
-    }
-}
-
-/// Whether `name` may be that of a participant.
-pub(crate) fn check_participant(name: &str) -> Result<()> {
-    if (1..=PARTICIPANT_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control) {
-        Ok(())
-    } else {
-        let allowed = format!("1 to {PARTICIPANT_BYTES_MAX} bytes of UTF-8 without control characters");
-        Err(Error::invalid("participant", name, allowed))
     }
 }

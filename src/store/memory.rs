@@ -5,12 +5,18 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::latch_record::{LatchRecord, check_participant};
+use super::latch_record::LatchRecord;
+use super::latch_store::check_participant;
 use super::{
-    Acquired, Attempt, Fence, Finding, Grant, Holder, Inspection, LatchName, LatchStore, Level, LockName,
-    LockStore, NewLatch, OwnerToken, Proof, Released, Roster, Step, Stepped, Who,
+    Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, NewLatch, Released, Roster, Step, Stepped,
 };
+use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::holder::{Holder, Identity};
+use crate::latch_name::LatchName;
+use crate::name::{Level, LockName};
+use crate::owner::{OwnerRecord, OwnerToken};
 use crate::time::{self, Deadline, Moment};
 
 const SWEEP_AT_LEAST: usize = 1024;
@@ -19,19 +25,19 @@ const SWEEP_AT_LEAST: usize = 1024;
 /// URI: `memory:`.
 #[derive(Debug)]
 pub struct MemoryStore {
-    state: Mutex<State>,
-    latches: Mutex<Latches>,
+    state: Mutex<MemoryState>,
+    latches: Mutex<MemoryLatches>,
 }
 
 #[derive(Debug)]
-struct Latches {
+struct MemoryLatches {
     by_name: HashMap<(String, String), LatchRecord>,
-    /// As [`State::sweep_at`].
+    /// As [`MemoryState::sweep_at`].
     sweep_at: usize,
 }
 
 #[derive(Debug)]
-struct State {
+struct MemoryState {
     held: HashMap<LockName, Record>,
     /// One counter for all locks: what it gives grows for each of them, and a lock that nobody holds
     /// leaves nothing behind.
@@ -44,13 +50,13 @@ struct State {
 #[derive(Debug)]
 struct Record {
     owner: OwnerToken,
-    who: Who,
+    identity: Identity,
     fence: Fence,
     since: SystemTime,
     ends: Moment,
 }
 
-impl State {
+impl MemoryState {
     /// The record of `name` while its lease lasts. An expired one is dropped on the way.
     fn live(&mut self, name: &LockName) -> Option<&mut Record> {
         if self.held.get(name).is_some_and(|record| Moment::now() >= record.ends) {
@@ -67,22 +73,23 @@ impl State {
         }
     }
 
-    fn owned(&mut self, name: &LockName, proof: &Proof) -> Option<&mut Record> {
-        self.live(name).filter(|record| record.owner.as_bytes() == proof.as_bytes())
+    fn owned(&mut self, name: &LockName, owner_record: &OwnerRecord) -> Option<&mut Record> {
+        self.live(name).filter(|record| record.owner.as_bytes() == owner_record.as_bytes())
     }
 }
 
 impl Record {
     fn holder(&self) -> Holder {
-        Holder::new(Some(self.who.clone()), Some(Deadline::at(self.ends).remaining()), Some(self.since))
+        Holder::new(Some(self.identity.clone()), Some(Deadline::at(self.ends).remaining()), Some(self.since))
     }
 }
 
 impl MemoryStore {
     /// An empty store.
     pub fn new() -> MemoryStore {
-        let state = State { held: HashMap::new(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
-        let latches = Latches { by_name: HashMap::new(), sweep_at: SWEEP_AT_LEAST };
+        let state =
+            MemoryState { held: HashMap::new(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
+        let latches = MemoryLatches { by_name: HashMap::new(), sweep_at: SWEEP_AT_LEAST };
         MemoryStore { state: Mutex::new(state), latches: Mutex::new(latches) }
     }
 }
@@ -102,7 +109,7 @@ impl LockStore for MemoryStore {
         Ok(())
     }
 
-    fn acquire(&self, attempt: Attempt<'_>, _doubtful: &mut Vec<Proof>) -> Result<Acquired> {
+    fn acquire(&self, attempt: Attempt<'_>, _doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         let owner = OwnerToken::draw()?;
         let mut state = self.state.lock();
         if let Some(record) = state.live(attempt.name) {
@@ -113,28 +120,34 @@ impl LockStore for MemoryStore {
         let (fence, since) = (Fence(state.fence), Moment::now());
         let record = Record {
             owner,
-            who: attempt.who.clone(),
+            identity: attempt.identity.clone(),
             fence,
-            since: SystemTime::now(),
+            since: time::wall(),
             ends: since.after(attempt.ttl),
         };
         state.held.insert(attempt.name.clone(), record);
-        let proof = Proof::from_bytes(owner.as_bytes().as_slice());
-        Ok(Acquired::Granted(Grant { proof, fence: Some(fence), since, may_reappear: false }))
+        let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
+        Ok(Acquired::Granted(Grant { owner_record, fence: Some(fence), since, may_reappear: false }))
     }
 
-    fn renew(&self, name: &LockName, proof: &Proof, ttl: Duration, _by: Deadline) -> Result<Option<Proof>> {
+    fn renew(
+        &self,
+        name: &LockName,
+        owner_record: &OwnerRecord,
+        ttl: Duration,
+        _by: Deadline,
+    ) -> Result<Option<OwnerRecord>> {
         let mut state = self.state.lock();
-        Ok(state.owned(name, proof).map(|record| {
+        Ok(state.owned(name, owner_record).map(|record| {
             record.ends = record.ends.max(Moment::now().after(ttl));
-            record.since = SystemTime::now();
-            proof.clone()
+            record.since = time::wall();
+            owner_record.clone()
         }))
     }
 
-    fn release(&self, name: &LockName, proof: &Proof, _by: Deadline) -> Result<Released> {
+    fn release(&self, name: &LockName, owner_record: &OwnerRecord, _by: Deadline) -> Result<Released> {
         let mut state = self.state.lock();
-        let owned = state.owned(name, proof).is_some();
+        let owned = state.owned(name, owner_record).is_some();
         if owned {
             state.held.remove(name);
         }
@@ -154,9 +167,9 @@ impl LockStore for MemoryStore {
         })
     }
 
-    fn examine(&self, _by: Deadline) -> Result<Vec<Finding>> {
+    fn diagnose(&self, _by: Deadline) -> Result<Vec<Diagnostic>> {
         let advice = "for tests: other processes do not see these locks";
-        Ok(vec![Finding::warn("reach", "this process alone", advice)])
+        Ok(vec![Diagnostic::warn("reach", "this process alone", advice)])
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {
@@ -164,7 +177,7 @@ impl LockStore for MemoryStore {
     }
 }
 
-impl Latches {
+impl MemoryLatches {
     /// The record of `name` while it lives. An expired one is dropped on the way.
     fn live(&mut self, name: &LatchName, now: Moment) -> Option<&mut LatchRecord> {
         let key = key(name);

@@ -8,8 +8,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::config::Options;
 use crate::error::{Error, Result};
+use crate::options::Options;
 
 /// How to secure connections; `None`: not at all.
 pub(in crate::store) type Security = Option<Arc<ClientConfig>>;

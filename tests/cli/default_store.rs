@@ -6,8 +6,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::support::patience::until;
-use super::support::skip::skipped;
+use dlm_testkit::{skipped, until};
+
 use super::{Done, Running, Shell};
 
 const NO_ROOT: &str = "only root can become another user";

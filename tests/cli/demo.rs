@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use dlm_testkit::{LONG, until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::support::patience::{LONG, until};
 use super::{Running, Shell, is_running};
 
 /// Ids of the worker processes of a demo.

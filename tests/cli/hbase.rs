@@ -1,7 +1,8 @@
 //! The command on a real HBase, which it reaches by a URI alone.
 
+use dlm_fixtures::{hbase, table};
+
 use super::Shell;
-use super::support::{hbase, raw, table};
 
 #[test]
 fn a_table_is_made_once_and_a_lock_of_all_data_centres_is_taken_shown_renewed_and_released() {
@@ -27,8 +28,6 @@ fn a_table_is_made_once_and_a_lock_of_all_data_centres_is_taken_shown_renewed_an
     assert_eq!(shell.json(&["release", "--json", lease])["released"], true);
     assert_eq!(shown()["held"], false);
     shell.run(&["release", lease]).fails_with(77);
-
-    raw::Raw::connect(hbase.thrift, &table).drop_table();
 }
 
 #[test]

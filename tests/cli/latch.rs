@@ -1,8 +1,9 @@
 //! `dlm latch`: counts that processes share.
 
-use super::support::patience::until;
-use super::{Shell, is_running};
+use dlm_testkit::until;
 use rustix::process::{Pid, Signal};
+
+use super::{Shell, is_running};
 
 #[test]
 fn a_latch_opens_for_whoever_waits_when_all_have_come() {
@@ -106,7 +107,7 @@ fn a_signal_ends_the_wait_for_a_latch() {
         until("it waits", || {
             let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
             let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-            names.into_iter().any(|name| name.starts_with("dlm-watcher"))
+            names.into_iter().any(|name| name.starts_with("dlm-bg"))
         });
         waiting.signal(signal);
         waiting.finish().ends_with(status);

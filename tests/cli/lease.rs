@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use super::support::patience::until;
+use dlm_testkit::until;
+
 use super::{Running, Shell};
 
 fn now_ms() -> u64 {

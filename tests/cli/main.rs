@@ -7,24 +7,14 @@ mod latch;
 mod lease;
 mod run;
 mod usage;
-#[path = "../support"]
-mod support {
-    #[allow(unreachable_pub, reason = "public for every test program that takes it in")]
-    pub(crate) mod hbase;
-    pub(crate) mod patience;
-    pub(crate) mod raw;
-    pub(crate) mod skip;
-    pub(crate) mod table;
-}
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use dlm_testkit::{LONG, until};
 use rustix::process::{Pid, Signal, kill_process};
-use support::patience::{LONG, until};
 use tempfile::TempDir;
 
 /// A folder and a store of its own, and the command on it.

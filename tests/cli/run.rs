@@ -3,9 +3,9 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use dlm_testkit::until;
 use rustix::process::{Pid, Signal};
 
-use super::support::patience::until;
 use super::{Running, Shell, is_running};
 
 /// A script that tells its process id and that of a child, and goes on until it is ended.

@@ -221,7 +221,7 @@ fn the_doctor_tells_of_the_store_in_lines_or_in_json() {
     assert!(lines.all(|line| line.starts_with("OK    ")), "{told}");
     let told = shell.json(&["--json", "doctor"]);
     assert_eq!((&told["store"], &told["grade"]), (&shell.store.as_str().into(), &"OK".into()));
-    assert!(told["findings"].as_array().unwrap().iter().any(|finding| finding["topic"] == "a lock"));
+    assert!(told["findings"].as_array().unwrap().iter().any(|diagnostic| diagnostic["topic"] == "a lock"));
     let down = ["--store", "hbase+thrift://127.0.0.1:1/table", "doctor"];
     let down = shell.run(&down);
     assert!(down.out.lines().any(|line| line.starts_with("FAIL  reach: ")), "{}", down.out);

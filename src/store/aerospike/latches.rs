@@ -1,9 +1,9 @@
 //! Latches: a record each, every change one conditional request.
 //!
 //! ```text
-//! create   unless the farm has a count    count, an empty list of steps, who is expected, its making
+//! create   unless the farm has a count    count, an empty list of steps, who is expected, its incarnation
 //! step     if the farm has a count,       count + 1 or - 1, the step is noted,
-//!          of the making that was read,      earlier steps of ours are forgotten
+//!          of the incarnation that was read,      earlier steps of ours are forgotten
 //!          and not noted this step
 //! ```
 //!
@@ -11,50 +11,57 @@
 //!   that counts it: a request that is sent again, or comes late, finds the note and changes nothing.
 //! * A step that was answered is forgotten by the next one of this process. One whose answer was lost
 //!   is noted for as long as the latch lives: its first request may still be on its way.
-//! * The notes go with the latch. So each making of a count has random bytes of its own, which every step
+//! * The notes go with the latch. So each incarnation of a count has random bytes of its own, which every step
 //!   names: one that comes late does not count in a latch that was made anew under the same name. A count
 //!   that has none (from Java, or an older version) is given some before its first step.
 //! * For the same reason a step of which an answer was lost, and whose latch is then not there or of another
-//!   making, is IN_DOUBT: it may have counted before the latch went.
+//!   incarnation, is IN_DOUBT: it may have counted before the latch went.
 //! * Every change gives the record its whole TTL again. The record is one for all farms, so farms that
 //!   use one latch should give it one TTL.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::client::{Change, Datum, Exists, Found, TTL_KEPT, When, Write, Written};
-use super::place::{LatchPlace, is_count, whole_seconds};
-use super::{AerospikeStore, ROUNDS};
+use super::client::{
+    BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, TTL_KEPT, When, Write, Written,
+};
+use super::keys::{LatchKeys, is_count, whole_seconds};
+use super::ready::wait_until_ready;
 use crate::error::{Error, Result};
-use crate::store::doubt::Doubt;
-use crate::store::latch_record::check_participant;
-use crate::store::{LatchName, LatchStore, Level, NewLatch, OwnerToken, Roster, Step, Stepped};
+use crate::latch_name::LatchName;
+use crate::name::Level;
+use crate::owner::OwnerToken;
+use crate::store::latch_store::check_participant;
+use crate::store::remote::resolve::Doubt;
+use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped};
 use crate::time::Deadline;
 
+/// Rounds of one change; each needs a lost reply or a peer in between.
+const ROUNDS: usize = 16;
 /// Steps of one latch that are forgotten with one change.
 const FORGOTTEN_AT_ONCE: usize = 32;
-/// Latches whose last steps are remembered to be forgotten, and whose makings are known. Beyond, a few notes
-/// stay in the records, and makings are read again.
+/// Latches whose last steps are remembered to be forgotten, and whose incarnations are known. Beyond, a few notes
+/// stay in the records, and incarnations are read again.
 const REMEMBERED: usize = 4096;
 
 /// The steps that this process has taken.
 #[derive(Debug, Default)]
-pub(super) struct Steps {
+struct Steps {
     /// Half of each step's number: no other process, and no fork of this one, has it.
     process: OnceLock<[u8; 8]>,
     next: AtomicU64,
     /// Answered, and still noted in the latch's record: by its key and the bin of the notes.
-    answered: Mutex<HashMap<(String, String), Vec<Datum>>>,
-    /// The makings that were read or written last, by the same. An old one is refused by the server.
-    makings: Mutex<HashMap<(String, String), Vec<u8>>>,
+    answered: Mutex<HashMap<(String, String), Vec<BinValue>>>,
+    /// The incarnations that were read or written last, by the same. An old one is refused by the server.
+    incarnations: Mutex<HashMap<(String, String), Vec<u8>>>,
 }
 
 impl Steps {
     /// A number that no other step has.
-    fn draw(&self) -> Result<Datum> {
+    fn draw(&self) -> Result<BinValue> {
         let process = match self.process.get() {
             Some(process) => process,
             None => {
@@ -64,191 +71,200 @@ impl Steps {
             }
         };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Ok(Datum::Bytes([process.as_slice(), &number.to_be_bytes()].concat()))
+        Ok(BinValue::Bytes([process.as_slice(), &number.to_be_bytes()].concat()))
     }
 
-    fn to_forget(&self, place: &LatchPlace) -> Vec<Datum> {
+    fn to_forget(&self, keys: &LatchKeys) -> Vec<BinValue> {
         let answered = self.answered.lock();
-        let steps = answered.get(&key(place)).map_or(&[][..], Vec::as_slice);
+        let steps = answered.get(&key(keys)).map_or(&[][..], Vec::as_slice);
         steps.iter().take(FORGOTTEN_AT_ONCE).cloned().collect()
     }
 
-    fn forgotten(&self, place: &LatchPlace, forgotten: &[Datum]) {
+    fn forgotten(&self, keys: &LatchKeys, forgotten: &[BinValue]) {
         let mut answered = self.answered.lock();
-        if let Some(steps) = answered.get_mut(&key(place)) {
+        if let Some(steps) = answered.get_mut(&key(keys)) {
             steps.retain(|step| !forgotten.contains(step));
             if steps.is_empty() {
-                answered.remove(&key(place));
+                answered.remove(&key(keys));
             }
         }
     }
 
-    fn answered(&self, place: &LatchPlace, step: Datum) {
+    fn answered(&self, keys: &LatchKeys, step: BinValue) {
         let mut answered = self.answered.lock();
         if answered.len() >= REMEMBERED {
             answered.clear();
         }
-        answered.entry(key(place)).or_default().push(step);
+        answered.entry(key(keys)).or_default().push(step);
     }
 
-    fn making(&self, place: &LatchPlace) -> Option<Vec<u8>> {
-        self.makings.lock().get(&key(place)).cloned()
+    fn incarnation(&self, keys: &LatchKeys) -> Option<Vec<u8>> {
+        self.incarnations.lock().get(&key(keys)).cloned()
     }
 
-    fn made(&self, place: &LatchPlace, making: &[u8]) {
-        let mut makings = self.makings.lock();
-        if makings.len() >= REMEMBERED {
-            makings.clear();
+    fn made(&self, keys: &LatchKeys, incarnation: &[u8]) {
+        let mut incarnations = self.incarnations.lock();
+        if incarnations.len() >= REMEMBERED {
+            incarnations.clear();
         }
-        makings.insert(key(place), making.to_vec());
+        incarnations.insert(key(keys), incarnation.to_vec());
     }
 }
 
-fn key(place: &LatchPlace) -> (String, String) {
-    (place.spot.key.clone(), place.steps.clone())
+fn key(keys: &LatchKeys) -> (String, String) {
+    (keys.record_key.key.clone(), keys.steps.clone())
 }
 
-impl LatchStore for AerospikeStore {
+/// The latches of a namespace, beside its locks.
+#[derive(Debug)]
+pub(super) struct AerospikeLatches {
+    client: Arc<Client>,
+    suffix: String,
+    steps: Steps,
+}
+
+impl LatchStore for AerospikeLatches {
     /// Nothing has to be created.
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
-        super::LockStore::initialize(self, by)
+        wait_until_ready(&self.client, &self.suffix, by)
     }
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
         new.roster.iter().try_for_each(|name| check_participant(name))?;
-        let place = LatchPlace::of(new.name, &self.suffix)?;
+        let keys = LatchKeys::of(new.name, &self.suffix)?;
         let made = self.steps.draw()?;
-        let mut due: Vec<_> = new.roster.iter().cloned().map(Datum::Text).collect();
+        let mut due: Vec<_> = new.roster.iter().cloned().map(BinValue::Text).collect();
         due.sort_by(|a, b| text(a).cmp(&text(b)));
         let mut doubt = Doubt::none(new.by);
         for _ in 0..ROUNDS {
-            // Of each request: one that comes late is another making.
-            let making = OwnerToken::draw()?;
+            // Of each request: one that comes late is of another incarnation.
+            let incarnation = OwnerToken::draw()?;
             let steps = [
-                Change::Put(&place.count, Datum::Int(new.count)),
-                Change::Put(&place.steps, Datum::Map(vec![(made.clone(), Datum::Int(0))])),
-                Change::Put(&place.due, Datum::List(due.clone())),
-                Change::Put(&place.made, Datum::Bytes(making.as_bytes().to_vec())),
+                BinOperation::Put(&keys.count, BinValue::Int(new.count)),
+                BinOperation::Put(&keys.steps, BinValue::Map(vec![(made.clone(), BinValue::Int(0))])),
+                BinOperation::Put(&keys.due, BinValue::List(due.clone())),
+                BinOperation::Put(&keys.made, BinValue::Bytes(incarnation.as_bytes().to_vec())),
             ];
             let write = Write {
-                spot: &place.spot,
-                exists: Exists::May,
-                when: Some(When::Lacks(&place.count)),
+                record_key: &keys.record_key,
+                exists: RecordExistsAction::Update,
+                when: Some(When::Lacks(&keys.count)),
                 steps: &steps,
                 ttl_s: whole_seconds(new.ttl),
             };
             match doubt.ask(|| self.client.write(&write, new.by)) {
                 Ok(Written::Done(_)) => {
                     if !doubt.is_open() {
-                        self.steps.made(&place, making.as_bytes());
-                        self.steps.answered(&place, made);
+                        self.steps.made(&keys, incarnation.as_bytes());
+                        self.steps.answered(&keys, made);
                     }
                     return Ok(true);
                 }
                 Ok(_) if !doubt.is_open() => return Ok(false),
                 // Made by a request of ours whose answer was lost, or by someone else.
                 Ok(_) => {
-                    let bins = [place.count.as_str(), &place.steps];
-                    let found = doubt.ask(|| self.client.read(&place.spot, &bins, new.by));
+                    let bins = [keys.count.as_str(), &keys.steps];
+                    let found = doubt.ask(|| self.client.read(&keys.record_key, &bins, new.by));
                     let found = found.map_err(|error| doubt.or(error))?;
-                    if let Some(found) = found.filter(|found| found.int(&place.count).is_some()) {
-                        return Ok(note(&found, &place, &made).is_some());
+                    if let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) {
+                        return Ok(note(&found, &keys, &made).is_some());
                     }
                 }
                 Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(doubt.or(restless(new.name)))
+        Err(doubt.or(contended(new.name)))
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         if let Some(name) = step.participant {
             check_participant(name)?;
         }
-        let place = LatchPlace::of(step.name, &self.suffix)?;
+        let keys = LatchKeys::of(step.name, &self.suffix)?;
         let number = self.steps.draw()?;
         // Under which key the step is noted, and as what.
         let (noted, note_of) = match step.participant {
-            Some(name) => (Datum::Text(name.to_owned()), number),
-            None => (number, Datum::Int(0)),
+            Some(name) => (BinValue::Text(name.to_owned()), number),
+            None => (number, BinValue::Int(0)),
         };
-        let forget = self.steps.to_forget(&place);
+        let forget = self.steps.to_forget(&keys);
         let mut steps = vec![
-            Change::Add(&place.count, step.add),
-            Change::MapPut(&place.steps, noted.clone(), note_of.clone()),
+            BinOperation::Add(&keys.count, step.add),
+            BinOperation::MapPut(&keys.steps, noted.clone(), note_of.clone()),
         ];
         if !forget.is_empty() {
-            steps.push(Change::MapDrop(&place.steps, forget.clone()));
+            steps.push(BinOperation::MapDrop(&keys.steps, forget.clone()));
         }
-        steps.push(Change::Tell(&place.count));
-        let (exists, ttl_s) = (Exists::Must, whole_seconds(step.ttl));
-        let mut making = match self.steps.making(&place) {
-            Some(making) => making,
-            None => self.making(step, &place)?,
+        steps.push(BinOperation::Tell(&keys.count));
+        let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, whole_seconds(step.ttl));
+        let mut incarnation = match self.steps.incarnation(&keys) {
+            Some(incarnation) => incarnation,
+            None => self.incarnation(step, &keys)?,
         };
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
-            let (has, is) = (place.count.as_str(), (place.made.as_str(), making.as_slice()));
-            let when = When::LacksKey { has, is, map: &place.steps, key: &noted };
-            let write = Write { spot: &place.spot, exists, when: Some(when), steps: &steps, ttl_s };
+            let (has, is) = (keys.count.as_str(), (keys.made.as_str(), incarnation.as_slice()));
+            let when = When::LacksKey { has, is, map: &keys.steps, key: &noted };
+            let write =
+                Write { record_key: &keys.record_key, exists, when: Some(when), steps: &steps, ttl_s };
             match doubt.ask(|| self.client.write(&write, step.by)) {
                 Ok(Written::Done(count)) => {
-                    self.steps.forgotten(&place, &forget);
+                    self.steps.forgotten(&keys, &forget);
                     if !doubt.is_open() && step.participant.is_none() {
-                        self.steps.answered(&place, noted);
+                        self.steps.answered(&keys, noted);
                     }
                     return Ok(Stepped::Counted(count));
                 }
                 Ok(Written::Missing) => return Err(gone(&mut doubt, step.name)),
                 Ok(Written::Refused) => {
-                    let bins = [place.count.as_str(), &place.steps, &place.made];
-                    let found = doubt.ask(|| self.client.read(&place.spot, &bins, step.by));
+                    let bins = [keys.count.as_str(), &keys.steps, &keys.made];
+                    let found = doubt.ask(|| self.client.read(&keys.record_key, &bins, step.by));
                     let found = found.map_err(|error| doubt.or(error))?;
-                    let Some(found) = found.filter(|found| found.int(&place.count).is_some()) else {
+                    let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) else {
                         return Err(gone(&mut doubt, step.name));
                     };
-                    let there = note(&found, &place, &noted);
+                    let there = note(&found, &keys, &noted);
                     if there == Some(&note_of) {
                         return Ok(Stepped::Counted(None));
                     }
-                    if found.bytes(&place.made) == Some(&making) {
+                    if found.bytes(&keys.made) == Some(&incarnation) {
                         if there.is_some() {
                             return Ok(Stepped::Already);
                         }
                     } else if doubt.is_open() {
-                        // It may have counted in the making before.
+                        // It may have counted in the incarnation before.
                         return Err(gone(&mut doubt, step.name));
                     } else {
-                        making = self.making(step, &place)?;
+                        incarnation = self.incarnation(step, &keys)?;
                     }
                 }
                 // Sent again under the same number it counts once, whichever comes first.
                 Err(error) => doubt.go_on(error)?,
             }
         }
-        Err(doubt.or(restless(step.name)))
+        Err(doubt.or(contended(step.name)))
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
-        let places: Vec<_> = asked.iter().map(|(name, _)| LatchPlace::of(name, &self.suffix)).collect();
+        let places: Vec<_> = asked.iter().map(|(name, _)| LatchKeys::of(name, &self.suffix)).collect();
         let good =
-            places.iter().zip(asked).filter_map(|(place, (_, level))| Some((place.as_ref().ok()?, level)));
+            places.iter().zip(asked).filter_map(|(keys, (_, level))| Some((keys.as_ref().ok()?, level)));
         let reads: Vec<_> = good
-            .map(|(place, level)| match level {
-                Level::Dc => (place.spot.clone(), vec![place.count.as_str()]),
-                Level::Xdc => (place.spot.clone(), Vec::new()),
+            .map(|(keys, level)| match level {
+                Level::Dc => (keys.record_key.clone(), vec![keys.count.as_str()]),
+                Level::Xdc => (keys.record_key.clone(), Vec::new()),
             })
             .collect();
         let mut found = self.client.read_many(&reads, by)?.into_iter();
-        let counts = places.iter().zip(asked).map(|(place, (name, level))| {
-            let place = match place {
-                Ok(place) => place,
+        let counts = places.iter().zip(asked).map(|(keys, (name, level))| {
+            let keys = match keys {
+                Ok(keys) => keys,
                 // Made a second time, for its error.
-                Err(_) => return LatchPlace::of(name, &self.suffix).map(|_| None),
+                Err(_) => return LatchKeys::of(name, &self.suffix).map(|_| None),
             };
             let record = found.next().expect("one for each that was asked for")?;
             Ok(record.and_then(|record| match level {
-                Level::Dc => record.int(&place.count),
+                Level::Dc => record.int(&keys.count),
                 Level::Xdc => sum(&record),
             }))
         });
@@ -256,18 +272,18 @@ impl LatchStore for AerospikeStore {
     }
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
-        let place = LatchPlace::of(name, &self.suffix)?;
-        let found = self.client.read(&place.spot, &[&place.count, &place.steps, &place.due], by)?;
-        let found = found.filter(|found| found.int(&place.count).is_some()).ok_or_else(|| not_found(name))?;
-        let mut arrived: Vec<String> = match found.bin(&place.steps) {
-            Some(Datum::Map(steps)) => {
+        let keys = LatchKeys::of(name, &self.suffix)?;
+        let found = self.client.read(&keys.record_key, &[&keys.count, &keys.steps, &keys.due], by)?;
+        let found = found.filter(|found| found.int(&keys.count).is_some()).ok_or_else(|| not_found(name))?;
+        let mut arrived: Vec<String> = match found.bin(&keys.steps) {
+            Some(BinValue::Map(steps)) => {
                 steps.iter().filter_map(|(key, _)| text(key)).map(Into::into).collect()
             }
             _ => Vec::new(),
         };
         arrived.sort();
-        let due = match found.bin(&place.due) {
-            Some(Datum::List(due)) => due.as_slice(),
+        let due = match found.bin(&keys.due) {
+            Some(BinValue::List(due)) => due.as_slice(),
             _ => &[],
         };
         let mut pending: Vec<String> = due.iter().filter_map(text).map(Into::into).collect();
@@ -276,27 +292,31 @@ impl LatchStore for AerospikeStore {
     }
 }
 
-impl AerospikeStore {
-    /// The making of the count that is there now: read, or given to one that has none. Nothing of the step is
+impl AerospikeLatches {
+    pub(super) fn new(client: Arc<Client>, suffix: &str) -> AerospikeLatches {
+        AerospikeLatches { client, suffix: suffix.to_owned(), steps: Steps::default() }
+    }
+
+    /// The incarnation of the count that is there now: read, or given to one that has none. Nothing of the step is
     /// under way, so that no failure here is a doubt about it.
-    fn making(&self, step: &Step<'_>, place: &LatchPlace) -> Result<Vec<u8>> {
+    fn incarnation(&self, step: &Step<'_>, keys: &LatchKeys) -> Result<Vec<u8>> {
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
-            let found = self.client.read(&place.spot, &[&place.count, &place.made], step.by)?;
-            let Some(found) = found.filter(|found| found.int(&place.count).is_some()) else {
+            let found = self.client.read(&keys.record_key, &[&keys.count, &keys.made], step.by)?;
+            let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) else {
                 return Err(not_found(step.name));
             };
-            if let Some(making) = found.bytes(&place.made) {
-                self.steps.made(place, making);
-                return Ok(making.to_vec());
+            if let Some(incarnation) = found.bytes(&keys.made) {
+                self.steps.made(keys, incarnation);
+                return Ok(incarnation.to_vec());
             }
             let drawn = OwnerToken::draw()?;
             // In a later latch of the name this does no harm either.
             let write = Write {
-                spot: &place.spot,
-                exists: Exists::Must,
-                when: Some(When::HasLacks { has: &place.count, lacks: &place.made }),
-                steps: &[Change::Put(&place.made, Datum::Bytes(drawn.as_bytes().to_vec()))],
+                record_key: &keys.record_key,
+                exists: RecordExistsAction::UpdateOnly,
+                when: Some(When::HasLacks { has: &keys.count, lacks: &keys.made }),
+                steps: &[BinOperation::Put(&keys.made, BinValue::Bytes(drawn.as_bytes().to_vec()))],
                 ttl_s: TTL_KEPT,
             };
             if let Err(error) = self.client.write(&write, step.by)
@@ -305,7 +325,7 @@ impl AerospikeStore {
                 return Err(self.not_counted(step.name, error));
             }
         }
-        Err(self.not_counted(step.name, restless(step.name)))
+        Err(self.not_counted(step.name, contended(step.name)))
     }
 
     /// `error`, of a step that was not sent yet.
@@ -322,25 +342,25 @@ impl AerospikeStore {
 }
 
 /// What is noted under `key` among the farm's steps.
-fn note<'a>(found: &'a Found, place: &LatchPlace, key: &Datum) -> Option<&'a Datum> {
-    match found.bin(&place.steps) {
-        Some(Datum::Map(steps)) => steps.iter().find(|(noted, _)| noted == key).map(|(_, note)| note),
+fn note<'a>(found: &'a FoundRecord, keys: &LatchKeys, key: &BinValue) -> Option<&'a BinValue> {
+    match found.bin(&keys.steps) {
+        Some(BinValue::Map(steps)) => steps.iter().find(|(noted, _)| noted == key).map(|(_, note)| note),
         _ => None,
     }
 }
 
 /// As the Java library adds up; `None` where no farm has a count.
-fn sum(found: &Found) -> Option<i64> {
-    let counts = found.bins.iter().filter_map(|(bin, datum)| match datum {
-        Datum::Int(count) if is_count(bin) => Some(*count),
+fn sum(found: &FoundRecord) -> Option<i64> {
+    let counts = found.bins.iter().filter_map(|(bin, bin_value)| match bin_value {
+        BinValue::Int(count) if is_count(bin) => Some(*count),
         _ => None,
     });
     counts.fold(None, |sum: Option<i64>, count| Some(sum.unwrap_or_default().saturating_add(count)))
 }
 
-fn text(datum: &Datum) -> Option<&str> {
-    match datum {
-        Datum::Text(text) => Some(text),
+fn text(bin_value: &BinValue) -> Option<&str> {
+    match bin_value {
+        BinValue::Text(text) => Some(text),
         _ => None,
     }
 }
@@ -360,6 +380,6 @@ fn gone(doubt: &mut Doubt, name: &LatchName) -> Error {
     Error::InDoubt { what, source: Some(lost.into()) }
 }
 
-fn restless(name: &LatchName) -> Error {
+fn contended(name: &LatchName) -> Error {
     Error::InDoubt { what: format!("latch {name} changed under each of {ROUNDS} looks at it"), source: None }
 }

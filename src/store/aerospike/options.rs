@@ -2,26 +2,27 @@
 
 use std::time::Duration;
 
-use super::place::{checked_place, checked_records_place};
-use crate::config::{DEFAULT_TIMEOUT, Options, checked_timeout};
+use super::keys::{checked_set, checked_suffix};
+use crate::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::store::tls::{self, Security};
 use crate::store_option::{self, StoreOption};
 
 const PORT_DEFAULT: u16 = 3000;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
-const LANES_DEFAULT: usize = 16;
+const POOL_DEFAULT: usize = 16;
 
 /// A node to begin with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seed {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Seed {
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 /// How the servers are told who we are.
 #[derive(Clone)]
-pub(super) enum Login {
+pub(crate) enum Login {
     None,
     /// A user of the cluster's own.
     Internal(String, String),
@@ -31,28 +32,28 @@ pub(super) enum Login {
     Certificate,
 }
 
-pub(super) struct Setup {
-    pub(super) seeds: Vec<Seed>,
-    pub(super) namespace: String,
-    pub(super) suffix: String,
+pub(crate) struct Setup {
+    pub(crate) seeds: Vec<Seed>,
+    pub(crate) namespace: String,
+    pub(crate) suffix: String,
     /// The URI without options: what messages show.
-    pub(super) place: String,
-    pub(super) fenced: bool,
-    pub(super) strong_consistency: bool,
-    pub(super) lanes: usize,
-    pub(super) connect_timeout: Duration,
-    pub(super) services_alternate: bool,
-    pub(super) login: Login,
-    pub(super) security: Security,
+    pub(crate) place: String,
+    pub(crate) fenced: bool,
+    pub(crate) strong_consistency: bool,
+    pub(crate) pool: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) services_alternate: bool,
+    pub(crate) login: Login,
+    pub(crate) security: Security,
     /// The name in the servers' certificates, where it is not that of their hosts.
-    pub(super) tls_name: Option<String>,
+    pub(crate) tls_name: Option<String>,
 }
 
 impl Setup {
     /// # Errors
     /// INVALID_ARGUMENT, before any I/O but that on the files named.
-    pub(super) fn read(hosts: &str, namespace: &str, suffix: &str, mut options: Options) -> Result<Setup> {
-        checked_place(namespace, suffix)?;
+    pub(crate) fn read(hosts: &str, namespace: &str, suffix: &str, mut options: Options) -> Result<Setup> {
+        checked_suffix(namespace, suffix)?;
         let fenced = one_of(&mut options, "fence", &[("record", true), ("off", false)])?;
         Setup::of(hosts, namespace, suffix, fenced, options, &store_option::AEROSPIKE)
     }
@@ -61,13 +62,13 @@ impl Setup {
     ///
     /// # Errors
     /// As for [`read`](Setup::read).
-    pub(super) fn read_for_records(
+    pub(crate) fn read_for_records(
         hosts: &str,
         namespace: &str,
         set: &str,
         mut options: Options,
     ) -> Result<(Setup, Duration)> {
-        checked_records_place(namespace, set)?;
+        checked_set(namespace, set)?;
         let timeout = checked_timeout(options.take_duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT))?;
         let known = store_option::aerospike_records();
         Ok((Setup::of(hosts, namespace, set, true, options, &known)?, timeout))
@@ -85,7 +86,7 @@ impl Setup {
         let strong = one_of(&mut options, "strong_consistency", &[("any", false), ("require", true)])?;
         let alternate = one_of(&mut options, "services_alternate", &[("off", false), ("on", true)])?;
         let plain = one_of(&mut options, "plain_credentials", &[("refuse", false), ("allow", true)])?;
-        let lanes = options.take_number("lanes", 1, 256)?.unwrap_or(LANES_DEFAULT);
+        let pool = options.take_number("pool", 1, 256)?.unwrap_or(POOL_DEFAULT);
         let connect_timeout = options.take_duration("connect_timeout")?.unwrap_or(CONNECT_TIMEOUT_DEFAULT);
         let certified = options.has("tls_cert");
         let security = tls::security(&mut options)?;
@@ -102,7 +103,7 @@ impl Setup {
             place,
             fenced,
             strong_consistency: strong,
-            lanes,
+            pool,
             connect_timeout: checked_timeout(connect_timeout)?,
             services_alternate: alternate,
             login,
@@ -254,7 +255,7 @@ mod tests {
         for (query, named) in [
             ("fences=off", "fence"),
             ("fence=row", "record or off"),
-            ("lanes=0", "lanes"),
+            ("pool=0", "pool"),
             ("connect_timeout=3", "connect_timeout"),
             ("strong_consistency=yes", "any or require"),
             ("tls=maybe", "tls"),

@@ -1,14 +1,16 @@
-//! What the embedded store writes for locks: one record per held lock, and one ledger. Integers
+//! What the embedded store writes for locks: one record per held lock, and one header. Integers
 //! big-endian. (Latches: see `latches`.)
 //!
 //! | record | bytes |
 //! |---|---|
-//! | lock | version `1`, owner token (16), fence, ends, since, ttl (8 each), who (see `Who`) |
-//! | ledger | version `1`, fence, limit (8 each), sweep key (the rest) |
+//! | lock | version `1`, owner token (16), fence, ends, since, ttl (8 each), who (see `Identity`) |
+//! | header | version `1`, fence, limit (8 each), sweep key (the rest) |
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::store::{Fence, Holder, OwnerToken, Proof, Who};
+use crate::fence::Fence;
+use crate::holder::{Holder, Identity};
+use crate::owner::{OwnerRecord, OwnerToken};
 use crate::time::{Deadline, Moment};
 
 const VERSION: u8 = 1;
@@ -23,12 +25,12 @@ pub(super) struct Record {
     pub(super) since_ms: u64,
     /// What was asked for last: for people.
     pub(super) ttl: Duration,
-    pub(super) who: Who,
+    pub(super) identity: Identity,
 }
 
 /// What the store as a whole remembers.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ledger {
+pub(super) struct Header {
     /// The fence given out last, for whichever lock.
     pub(super) fence: u64,
     /// No fence above this one may be given: it is not reserved in the floor file.
@@ -37,7 +39,7 @@ pub(super) struct Ledger {
     pub(super) swept: Vec<u8>,
 }
 
-impl Ledger {
+impl Header {
     /// Where it is kept. No name of a lock begins with a NUL.
     pub(super) const KEY: &'static [u8] = b"\0ledger";
 
@@ -50,11 +52,11 @@ impl Ledger {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Ledger> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Header> {
         let rest = bytes.strip_prefix(&[VERSION])?;
         let (fence, rest) = number(rest)?;
         let (limit, swept) = number(rest)?;
-        Some(Ledger { fence, limit, swept: swept.to_vec() })
+        Some(Header { fence, limit, swept: swept.to_vec() })
     }
 }
 
@@ -63,25 +65,25 @@ impl Record {
         now < self.ends
     }
 
-    pub(super) fn is_proven(&self, proof: &Proof) -> bool {
-        self.owner.as_bytes() == proof.as_bytes()
+    pub(super) fn is_owner(&self, owner_record: &OwnerRecord) -> bool {
+        self.owner.as_bytes() == owner_record.as_bytes()
     }
 
     pub(super) fn holder(&self) -> Holder {
         let remaining = Deadline::at(self.ends).remaining();
         let since = UNIX_EPOCH.checked_add(Duration::from_millis(self.since_ms));
-        Holder::new(Some(self.who.clone()), Some(remaining), since)
+        Holder::new(Some(self.identity.clone()), Some(remaining), since)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64 + self.who.host.len() + self.who.purpose.len());
+        let mut out = Vec::with_capacity(64 + self.identity.host.len() + self.identity.purpose.len());
         out.push(VERSION);
         out.extend_from_slice(self.owner.as_bytes());
         let ttl = u64::try_from(self.ttl.as_nanos()).unwrap_or(u64::MAX);
         for number in [self.fence.0, self.ends.as_nanos(), self.since_ms, ttl] {
             out.extend_from_slice(&number.to_be_bytes());
         }
-        self.who.encode_into(&mut out);
+        self.identity.encode_into(&mut out);
         out
     }
 
@@ -98,7 +100,7 @@ impl Record {
             ends: Moment::from_nanos(ends),
             since_ms,
             ttl: Duration::from_nanos(ttl),
-            who: Who::decode(rest)?,
+            identity: Identity::decode(rest)?,
         })
     }
 }
@@ -119,7 +121,7 @@ mod tests {
             ends: Moment::from_nanos(123_456_789_012),
             since_ms: 1_700_000_000_123,
             ttl: Duration::from_secs(90),
-            who: Who { host: "höst".into(), pid: 42, start_ms: 5, purpose: "nightly".into() },
+            identity: Identity { host: "höst".into(), pid: 42, start_ms: 5, purpose: "nightly".into() },
         }
     }
 
@@ -137,18 +139,18 @@ mod tests {
         let mut bytes = sample().encode();
         bytes[0] = 2;
         assert_eq!(Record::decode(&bytes), None);
-        let mut bytes = Ledger { fence: 1, limit: 2, swept: vec![3] }.encode();
+        let mut bytes = Header { fence: 1, limit: 2, swept: vec![3] }.encode();
         bytes[0] = 2;
-        assert_eq!(Ledger::decode(&bytes), None);
+        assert_eq!(Header::decode(&bytes), None);
     }
 
     #[test]
     fn the_ledger_is_read_back_and_a_cut_one_is_refused() {
-        let ledger = Ledger { fence: 1 << 60, limit: u64::MAX, swept: b"XDC#a#b".to_vec() };
-        let bytes = ledger.encode();
-        assert_eq!(Ledger::decode(&bytes), Some(ledger));
+        let header = Header { fence: 1 << 60, limit: u64::MAX, swept: b"XDC#a#b".to_vec() };
+        let bytes = header.encode();
+        assert_eq!(Header::decode(&bytes), Some(header));
         for cut in 0..17 {
-            assert_eq!(Ledger::decode(&bytes[..cut]), None, "cut at {cut}");
+            assert_eq!(Header::decode(&bytes[..cut]), None, "cut at {cut}");
         }
     }
 

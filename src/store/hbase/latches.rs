@@ -6,19 +6,20 @@
 //!
 //!   count_<farm>              the farm's count: 8 bytes, big-endian
 //!   op_<slot>_<farm>          0, operation            whether a change took effect
-//!   made_<farm>               0, making               which making of the latch the names belong to
-//!   due_<farm> 00 <name>      0, making               expected by name
-//!   came_<farm> 00 <name>     0, making, operation    has counted
+//!   made_<farm>               0, incarnation           which incarnation of the latch the names belong to
+//!   due_<farm> 00 <name>      0, incarnation           expected by name
+//!   came_<farm> 00 <name>     0, incarnation, operation    has counted
 //! ```
 //!
 //! The Java library reads each column of the family as a number and adds them up (level XDC). It looks at
 //! eight bytes of a value and no further: `0` stands for eight zero bytes, and what follows them is ours.
 //! No farm has a NUL in its name, so that no two pairs of farm and name share a column.
 
-use super::rows::{Content, NO_TABLE};
-use crate::error::{Error, Result, quoted};
-use crate::store::{LatchName, Level, NamePolicy};
-use crate::uri::checked_table;
+use super::cell_store::{Content, NO_TABLE};
+use crate::error::{Error, Result};
+use crate::latch_name::LatchName;
+use crate::name::{Level, NamePolicy, checked_table};
+use crate::text::quoted;
 
 const COUNTS: &[u8] = b"count_";
 

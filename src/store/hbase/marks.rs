@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::store::OwnerToken;
+use crate::owner::OwnerToken;
 use crate::time::Deadline;
 
 /// No request is sent again later than this after the first.
@@ -24,10 +24,10 @@ pub(crate) const ZERO: [u8; 8] = [0; 8];
 /// Behind a mark: the operation was given up.
 const GIVEN_UP: &[u8] = b"x";
 
-/// An operation, and the slot with its mark.
-pub(crate) struct Operation<'a> {
-    slots: &'a Slots,
-    slot: Option<Slot>,
+/// An operation, and the column with its mark.
+pub(crate) struct MarkedOperation<'a> {
+    marks: &'a IdempotencyMarks,
+    slot: Option<MarkSlot>,
     /// Where the mark is written.
     pub(crate) column: Vec<u8>,
     pub(crate) mark: Vec<u8>,
@@ -37,18 +37,18 @@ pub(crate) struct Operation<'a> {
     pub(crate) in_flight: Cell<u32>,
 }
 
-impl<'a> Operation<'a> {
+impl<'a> MarkedOperation<'a> {
     /// `ttl_least`: how long the mark lasts at least.
     pub(crate) fn begin(
-        slots: &'a Slots,
-        column: impl FnOnce(&Slot) -> Vec<u8>,
+        marks: &'a IdempotencyMarks,
+        column: impl FnOnce(&MarkSlot) -> Vec<u8>,
         ttl_least: Duration,
         by: Deadline,
-    ) -> Result<Operation<'a>> {
+    ) -> Result<MarkedOperation<'a>> {
         let mark = [ZERO.as_slice(), OwnerToken::draw()?.as_bytes()].concat();
-        let slot = slots.take()?;
-        Ok(Operation {
-            slots,
+        let slot = marks.take()?;
+        Ok(MarkedOperation {
+            marks,
             column: column(&slot),
             slot: Some(slot),
             mark,
@@ -73,12 +73,12 @@ impl<'a> Operation<'a> {
     }
 }
 
-impl Drop for Operation<'_> {
+impl Drop for MarkedOperation<'_> {
     fn drop(&mut self) {
         if self.in_flight.get() == 0
             && let Some(slot) = self.slot.take()
         {
-            self.slots.give_back(slot);
+            self.marks.give_back(slot);
         }
     }
 }
@@ -92,33 +92,33 @@ impl Drop for Operation<'_> {
 /// whole: no copy of such a request is on its way anywhere. Any other slot is forgotten here, and its
 /// mark stays in the row for its TTL.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
-    free: Mutex<Vec<Slot>>,
+pub(crate) struct IdempotencyMarks {
+    free: Mutex<Vec<MarkSlot>>,
 }
 
 /// 128 random bits, as text.
 #[derive(Debug)]
-pub(crate) struct Slot(String);
+pub(crate) struct MarkSlot(String);
 
-impl Slots {
+impl IdempotencyMarks {
     /// The slot that was given back last, so that as few as possible are used, or a new one.
-    pub(crate) fn take(&self) -> Result<Slot> {
+    pub(crate) fn take(&self) -> Result<MarkSlot> {
         let free = self.free.lock().pop();
-        free.map_or_else(Slot::draw, Ok)
+        free.map_or_else(MarkSlot::draw, Ok)
     }
 
-    pub(crate) fn give_back(&self, slot: Slot) {
+    pub(crate) fn give_back(&self, slot: MarkSlot) {
         self.free.lock().push(slot);
     }
 }
 
-impl Slot {
-    fn draw() -> Result<Slot> {
+impl MarkSlot {
+    fn draw() -> Result<MarkSlot> {
         let mut name = String::with_capacity(32);
         for byte in OwnerToken::draw()?.as_bytes() {
             let _ = write!(name, "{byte:02x}");
         }
-        Ok(Slot(name))
+        Ok(MarkSlot(name))
     }
 
     /// 32 characters.
@@ -133,14 +133,14 @@ mod tests {
 
     #[test]
     fn a_slot_is_used_again_only_when_it_was_given_back() {
-        let slots = Slots::default();
-        let (first, second) = (slots.take().unwrap(), slots.take().unwrap());
+        let marks = IdempotencyMarks::default();
+        let (first, second) = (marks.take().unwrap(), marks.take().unwrap());
         assert_ne!(first.name().to_owned(), second.name().to_owned());
         let column = first.name().to_owned();
         assert_eq!(column.len(), 32);
         drop(second);
-        slots.give_back(first);
-        assert_eq!(slots.take().unwrap().name().to_owned(), column);
-        assert_ne!(slots.take().unwrap().name().to_owned(), column);
+        marks.give_back(first);
+        assert_eq!(marks.take().unwrap().name().to_owned(), column);
+        assert_ne!(marks.take().unwrap().name().to_owned(), column);
     }
 }

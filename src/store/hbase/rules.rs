@@ -1,7 +1,7 @@
 //! The options of a store that change the protocol. `docs/hbase.md` says when each is right.
 
-use crate::config::Options;
 use crate::error::{Error, Result};
+use crate::options::Options;
 
 /// Where a lock's fence is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +47,7 @@ impl Rules {
 
     /// Whether an acquisition ends with a look at its record: against peers that delete, and because a
     /// fence counted in another row is sound only if the lock is still held after the count.
-    pub(super) fn proves(self) -> bool {
+    pub(super) fn verifies(self) -> bool {
         self.mixed_fleet || self.fence == FencePlace::Row
     }
 }

@@ -7,25 +7,25 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
-use super::rows::Log;
+use super::cell_store::Durability;
 use crate::error::Result;
 use crate::time::Deadline;
 
 /// Family and qualifier.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
+pub(crate) struct CellPlace {
     pub(crate) family: Vec<u8>,
     pub(crate) qualifier: Vec<u8>,
 }
 
 /// As people write it, with what cannot be printed escaped.
-impl fmt::Display for Place {
+impl fmt::Display for CellPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.family.escape_ascii(), self.qualifier.escape_ascii())
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for CellPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -56,32 +56,32 @@ pub(crate) enum Rule<'a> {
 }
 
 /// A rule for a column.
-pub(crate) type Test<'a> = (&'a Place, Rule<'a>);
+pub(crate) type CellTest<'a> = (&'a CellPlace, Rule<'a>);
 
 /// When a change is made.
 #[derive(Debug, Clone)]
-pub(crate) enum Guard<'a> {
+pub(crate) enum RowGuard<'a> {
     Always,
     /// One rule, of these: `Is` with a value that is not empty, `MissingOrEmpty`, `NotEmpty`. It may hold for
     /// a row without cells. What is put is stamped no older than the cell that was compared.
-    One(Test<'a>),
+    One(CellTest<'a>),
     /// All of them. The first of them must ask for a cell that is there: the server answers "no" for a row
     /// of which it has read no cell. What is put is stamped no older than that cell.
-    All(Vec<Test<'a>>),
+    All(Vec<CellTest<'a>>),
 }
 
 /// One change of a row. All changes of a step are made in one atomic step, or none.
 #[derive(Debug, Clone)]
-pub(crate) enum Write<'a> {
+pub(crate) enum CellWrite<'a> {
     Put {
-        cells: Vec<(&'a Place, &'a [u8])>,
+        cells: Vec<(&'a CellPlace, &'a [u8])>,
         ttl: Option<Duration>,
-        log: Log,
+        durability: Durability,
     },
     /// Adds to an 8-byte counter, which begins at 0. It keeps its TTL, which begins anew.
-    Add(&'a Place, i64),
+    Add(&'a CellPlace, i64),
     /// Deletes the versions up to a timestamp, which is that of a cell that was read.
-    Delete(Vec<(&'a Place, u64)>),
+    Delete(Vec<(&'a CellPlace, u64)>),
 }
 
 /// Which cells are read.
@@ -89,22 +89,22 @@ pub(crate) enum Write<'a> {
 pub(crate) struct Which<'a> {
     /// Whole families.
     pub(crate) families: Vec<&'a [u8]>,
-    pub(crate) columns: Vec<&'a Place>,
+    pub(crate) columns: Vec<&'a CellPlace>,
     /// Of each column, the newest so many.
     pub(crate) versions: u32,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Step<'a> {
-    Change(Guard<'a>, Vec<Write<'a>>),
+pub(crate) enum RowStep<'a> {
+    Change(RowGuard<'a>, Vec<CellWrite<'a>>),
     /// Without columns and families, the whole row.
     Read(Which<'a>),
 }
 
 /// A cell that was read.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) place: Place,
+pub(crate) struct FoundCell {
+    pub(crate) place: CellPlace,
     pub(crate) value: Vec<u8>,
     /// Server time in milliseconds since 1970.
     pub(crate) written_ms: u64,
@@ -112,17 +112,17 @@ pub(crate) struct Found {
 
 /// What became of a step.
 #[derive(Clone, Default)]
-pub(crate) struct Answer {
+pub(crate) struct RowAnswer {
     /// Of a change: whether it was made.
     pub(crate) made: bool,
     /// What was read, or what additions came to.
-    pub(crate) cells: Vec<Found>,
-    pub(crate) read: ReadBack,
+    pub(crate) cells: Vec<FoundCell>,
+    pub(crate) read: AfterWrite,
 }
 
 /// When a read behind a change was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ReadBack {
+pub(crate) enum AfterWrite {
     /// In the same request.
     #[default]
     AtOnce,
@@ -132,12 +132,12 @@ pub(crate) enum ReadBack {
     Failed,
 }
 
-impl Answer {
-    pub(crate) fn value(&self, place: &Place) -> Option<&[u8]> {
+impl RowAnswer {
+    pub(crate) fn value(&self, place: &CellPlace) -> Option<&[u8]> {
         self.cells.iter().find(|cell| cell.place == *place).map(|cell| cell.value.as_slice())
     }
 
-    pub(crate) fn number(&self, place: &Place) -> Option<i64> {
+    pub(crate) fn number(&self, place: &CellPlace) -> Option<i64> {
         self.value(place).and_then(|value| value.try_into().ok()).map(i64::from_be_bytes)
     }
 }
@@ -161,7 +161,7 @@ pub(crate) struct Request<'a> {
     pub(crate) row: &'a [u8],
     pub(crate) repeat: Repeat<'a>,
     /// Asked anew for each send.
-    pub(crate) steps: &'a dyn Fn() -> Vec<Step<'a>>,
+    pub(crate) steps: &'a dyn Fn() -> Vec<RowStep<'a>>,
 }
 
 /// A table of an application.
@@ -173,17 +173,17 @@ pub(crate) trait RowStore: Send + Sync + fmt::Debug {
     fn describe(&self) -> &str;
 
     /// An answer for each step. What the last change was answered stands, also where the read behind it fails:
-    /// see [`ReadBack`].
-    fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<Answer>>;
+    /// see [`AfterWrite`].
+    fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<RowAnswer>>;
 
     /// Of each row one step, by itself. An answer for each, in order.
     fn run_many(
         &self,
         what: &str,
         repeat: Repeat<'_>,
-        rows: &[(&[u8], Step<'_>)],
+        rows: &[(&[u8], RowStep<'_>)],
         by: Deadline,
-    ) -> Vec<Result<Answer>>;
+    ) -> Vec<Result<RowAnswer>>;
 
     /// Creates the table with these families, each with so many versions of a cell, unless it exists; split at these keys, and waits until it serves.
     fn ensure(&self, families: &[(String, u32)], splits: &[Vec<u8>], by: Deadline) -> Result<()>;

@@ -2,12 +2,23 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::*;
+use super::cell_store::{Cell, CellColumn, CellStore, CheckAndPut, Count};
+use super::diagnose::diagnose_version;
+use super::locks::HbaseStore;
+use super::rules::{FencePlace, Rules};
 use crate::Code;
-use crate::store::{Level, MemoryStore, NamePolicy, Who};
+use crate::diagnostic::Severity;
+use crate::error::{Error, Result};
+use crate::holder::Identity;
+use crate::name::{Level, LockName, NamePolicy};
+use crate::owner::OwnerRecord;
+use crate::store::remote::RemoteStore;
+use crate::store::{Acquired, Attempt, LockStore, MemoryStore, Released};
+use crate::time::Deadline;
 
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(30);
@@ -50,7 +61,7 @@ impl OneServer {
 #[derive(Debug)]
 struct Scripted(Arc<OneServer>);
 
-impl Rows for Scripted {
+impl CellStore for Scripted {
     fn describe(&self) -> String {
         "one".into()
     }
@@ -59,11 +70,11 @@ impl Rows for Scripted {
         false
     }
 
-    fn get(&self, row: &[u8], _: Column, _: Deadline) -> Result<Option<Cell>> {
+    fn get(&self, row: &[u8], _: CellColumn, _: Deadline) -> Result<Option<Cell>> {
         self.0.serve(|cells| cells.get(row).map(|value| Cell { value: value.clone(), written_ms: 0 }))
     }
 
-    fn check_and_put(&self, swap: &Swap<'_>, _: Deadline) -> Result<bool> {
+    fn check_and_put(&self, swap: &CheckAndPut<'_>, _: Deadline) -> Result<bool> {
         self.0.serve(|cells| {
             let cell = cells.entry(swap.row.to_vec()).or_default();
             let holds = cell == swap.expected;
@@ -91,30 +102,34 @@ impl Rows for Scripted {
         self.0.serve(|_| Some("2.6.1".into()))
     }
 
-    fn examine_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
+    fn diagnose_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
         Ok(Some(Vec::new()))
     }
 }
 
 struct Stage {
     server: Arc<OneServer>,
-    store: HbaseStore,
+    store: RemoteStore<HbaseStore>,
     name: LockName,
-    who: Who,
+    identity: Identity,
 }
 
-/// Without a fence and a proof: each acquire, release and renewal is one request.
+/// Without a fence and a read-back: each acquire, release and renewal is one request.
 fn stage() -> Stage {
+    stage_with(Rules { fence: FencePlace::Off, mixed_fleet: false })
+}
+
+fn stage_with(rules: Rules) -> Stage {
     let server = Arc::new(OneServer::default());
     Stage {
-        store: HbaseStore {
+        store: RemoteStore::new(HbaseStore {
             rows: Box::new(Scripted(Arc::clone(&server))),
             latches: Box::new(MemoryStore::new()),
-            rules: Rules { fence: FencePlace::Off, mixed_fleet: false },
-        },
+            rules,
+        }),
         server,
         name: LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap(),
-        who: Who::this_process("").unwrap(),
+        identity: Identity::this_process("").unwrap(),
     }
 }
 
@@ -125,13 +140,13 @@ impl Stage {
 
     fn acquire(&self, by: Deadline) -> (Result<Acquired>, usize) {
         let mut doubtful = Vec::new();
-        let attempt = Attempt { name: &self.name, ttl: TTL, who: &self.who, by };
+        let attempt = Attempt { name: &self.name, ttl: TTL, identity: &self.identity, by };
         (self.store.acquire(attempt, &mut doubtful), doubtful.len())
     }
 
-    fn granted(&self) -> Proof {
+    fn granted(&self) -> OwnerRecord {
         match self.acquire(Deadline::after(LONG)) {
-            (Ok(Acquired::Granted(grant)), 0) => grant.proof,
+            (Ok(Acquired::Granted(grant)), 0) => grant.owner_record,
             other => panic!("{other:?}"),
         }
     }
@@ -159,8 +174,7 @@ fn an_acquire_whose_request_was_lost_tries_again_when_the_server_is_back() {
 fn an_acquire_that_has_the_lock_waits_for_its_fence_and_proof() {
     // The counter is new, and has to be seeded.
     for down_before in ["count", "seed", "proof"] {
-        let mut stage = stage();
-        stage.store.rules = Rules { fence: FencePlace::Row, mixed_fleet: true };
+        let stage = stage_with(Rules { fence: FencePlace::Row, mixed_fleet: true });
         let mut fates = VecDeque::from([Fate::Served]);
         for request in ["count", "seed", "proof"] {
             let down = if request == down_before { 3 } else { 0 };
@@ -175,20 +189,20 @@ fn an_acquire_that_has_the_lock_waits_for_its_fence_and_proof() {
 #[test]
 fn a_release_in_doubt_is_never_said_not_to_have_happened() {
     let stage = stage();
-    let proof = stage.granted();
+    let owner_record = stage.granted();
     stage.next([Fate::RequestLost, Fate::Served, Fate::Down]);
     // For as long as it is asked from here on, the server is not there.
     let by = Deadline::after(Duration::from_millis(5));
-    let failed = stage.store.release(&stage.name, &proof, by);
+    let failed = stage.store.release(&stage.name, &owner_record, by);
     assert_eq!(failed.unwrap_err().code(), Code::InDoubt);
 }
 
 #[test]
 fn a_release_in_doubt_frees_the_lock_when_the_server_is_back() {
     let stage = stage();
-    let proof = stage.granted();
+    let owner_record = stage.granted();
     stage.next([Fate::RequestLost, Fate::Down, Fate::Served, Fate::Down, Fate::Down]);
-    let released = stage.store.release(&stage.name, &proof, Deadline::after(LONG));
+    let released = stage.store.release(&stage.name, &owner_record, Deadline::after(LONG));
     assert_eq!(released.unwrap(), Released::Freed);
     assert!(stage.store.holder(&stage.name, Deadline::after(LONG)).unwrap().is_none());
 }
@@ -196,39 +210,40 @@ fn a_release_in_doubt_frees_the_lock_when_the_server_is_back() {
 #[test]
 fn a_renewal_in_doubt_is_never_said_not_to_have_happened() {
     let stage = stage();
-    let proof = stage.granted();
+    let owner_record = stage.granted();
     stage.next([Fate::RequestLost, Fate::Served, Fate::Down]);
     let by = Deadline::after(Duration::from_millis(5));
-    let failed = stage.store.renew(&stage.name, &proof, TTL, by);
+    let failed = stage.store.renew(&stage.name, &owner_record, TTL, by);
     assert_eq!(failed.unwrap_err().code(), Code::InDoubt);
 }
 
 #[test]
 fn a_renewal_in_doubt_goes_on_when_the_server_is_back() {
     let stage = stage();
-    let proof = stage.granted();
+    let owner_record = stage.granted();
     stage.next([Fate::ReplyLost, Fate::Down, Fate::Down, Fate::Served]);
-    assert!(stage.store.renew(&stage.name, &proof, TTL, Deadline::after(LONG)).unwrap().is_some());
+    assert!(stage.store.renew(&stage.name, &owner_record, TTL, Deadline::after(LONG)).unwrap().is_some());
 }
 
 #[test]
 fn a_version_that_is_not_told_is_no_failure_and_hides_nothing_else() {
-    for (fate, grade) in [(Fate::Served, Grade::Ok), (Fate::Down, Grade::Warn)] {
+    for (fate, severity) in [(Fate::Served, Severity::Ok), (Fate::Down, Severity::Warn)] {
         let stage = stage();
         stage.next([fate]);
-        let found = stage.store.examine(Deadline::after(LONG)).unwrap();
-        let grades: Vec<_> = found.iter().take(2).map(|finding| (finding.topic, finding.grade)).collect();
-        assert_eq!(grades, [("version", grade), ("table", Grade::Ok)]);
+        let found = stage.store.diagnose(Deadline::after(LONG)).unwrap();
+        let severities: Vec<_> =
+            found.iter().take(2).map(|diagnostic| (diagnostic.topic, diagnostic.severity)).collect();
+        assert_eq!(severities, [("version", severity), ("table", Severity::Ok)]);
     }
 }
 
 #[test]
 fn a_version_that_nobody_tried_is_warned_of() {
     for tried in ["2.4.17", "2.6.1", "2.6.2-SNAPSHOT", "2.10.0"] {
-        assert_eq!(examine_version(tried).grade, Grade::Ok, "{tried}");
+        assert_eq!(diagnose_version(tried).severity, Severity::Ok, "{tried}");
     }
     for untried in ["1.4.14", "2.3.7", "3.0.0-beta-1", "", "unknown"] {
-        let found = examine_version(untried);
-        assert!(found.grade == Grade::Warn && !found.advice.is_empty(), "{found}");
+        let found = diagnose_version(untried);
+        assert!(found.severity == Severity::Warn && !found.advice.is_empty(), "{found}");
     }
 }

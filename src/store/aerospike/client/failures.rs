@@ -3,9 +3,9 @@
 
 use aerospike::{ErrorKind, ResultCode};
 
-use super::{Client, Kind};
 use crate::error::Error;
-use crate::store::aerospike::lanes::Lent;
+use crate::store::aerospike::pool::PooledClient;
+use crate::store::request_kind::RequestKind;
 
 /// What a failed request of the crate means.
 pub(super) enum Failed {
@@ -26,27 +26,33 @@ pub(super) enum Retry {
     WhenServed,
 }
 
-impl Client {
+/// What messages call the store.
+pub(super) struct StoreName {
+    pub(super) place: String,
+    pub(super) namespace: String,
+}
+
+impl StoreName {
     /// An error that decides nothing for the caller.
     pub(super) fn failed(
         &self,
-        kind: Kind,
+        kind: RequestKind,
         what: &str,
         error: aerospike::Error,
-        lent: &Lent<'_, aerospike::Client>,
+        pooled: &PooledClient<'_, aerospike::Client>,
     ) -> Failed {
-        let doubtful = kind == Kind::Write && error.in_doubt();
+        let doubtful = kind == RequestKind::Write && error.in_doubt();
         if let ErrorKind::Server { rc, .. } = error.kind() {
             return match self.refusal(what, *rc) {
                 _ if doubtful => Failed::For(self.in_doubt(what, error)),
                 Some(failed) => failed,
                 // A code that we do not know to leave the record alone.
-                None if kind == Kind::Write => Failed::For(self.in_doubt(what, error)),
+                None if kind == RequestKind::Write => Failed::For(self.in_doubt(what, error)),
                 None => Failed::For(self.row_failed(what, *rc)),
             };
         }
         // Its connections may all be dead, or its picture of the cluster old.
-        lent.discard();
+        pooled.discard();
         if doubtful {
             return Failed::For(self.in_doubt(what, error));
         }
@@ -164,11 +170,12 @@ impl Client {
         Error::Internal { what: format!("{}: {what}: {code}", self.place), source: None }
     }
 
-    pub(super) fn panicked(&self, kind: Kind, what: &str) -> Error {
+    pub(super) fn panicked(&self, kind: RequestKind, what: &str) -> Error {
         let what = format!("{}: {what}: the client library panicked; please report it", self.place);
-        match kind {
-            Kind::Write => Error::InDoubt { what, source: None },
-            Kind::Read => Error::Internal { what, source: None },
+        if kind == RequestKind::Read {
+            Error::Internal { what, source: None }
+        } else {
+            Error::InDoubt { what, source: None }
         }
     }
 }

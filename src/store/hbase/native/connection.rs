@@ -1,15 +1,15 @@
 //! One connection to one service of one server, shared by any number of threads.
 //!
-//! There is no reader thread: of the threads that wait for a reply, one has the duty to receive for all.
-//! It hands each reply to the thread it belongs to, and the duty on when its own has come. A single
-//! thread thus sends and receives without ever being switched.
+//! There is no reader thread. The threads that wait for a reply are Leader and Followers: the leader receives
+//! for all and gives each reply to the thread it belongs to. When its own reply has come, it makes a follower
+//! the leader. A single thread thus sends and receives without a context switch.
 //!
 //! | a waiting call | woken by | leaves with |
 //! |---|---|---|
-//! | on duty | its own deadline | its reply, or none in time; another waiter has the duty |
-//! | parked | the thread on duty | its reply; or goes on duty; or the connection is broken |
+//! | leader | its own deadline | its reply, or none in time; a follower becomes the leader |
+//! | follower, parked | the leader | its reply; or it becomes the leader; or the connection is broken |
 //!
-//! A reply over the limit fails the call that it answers, and no other. The thread on duty skips the rest of it,
+//! A reply over the limit fails the call that it answers, and no other. The leader skips the rest of it,
 //! until its own deadline, then the next one does. When no call waits any more the connection is closed.
 //!
 //! Locks are taken in the order `calls`, `news`; neither is held while a thread sends or receives.
@@ -39,7 +39,7 @@ const SKIPPED_AT_MOST: u32 = 64 << 20;
 
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     /// The server did not get the whole request, and an incomplete one is not run.
     #[error("the request could not be sent")]
     NotSent(#[source] io::Error),
@@ -57,19 +57,19 @@ pub(super) enum Failure {
     Unwelcome(#[source] io::Error),
 }
 
-impl Failure {
+impl CallFailure {
     /// Of a request that was not sent because of `error`.
-    pub(super) fn before_sending(error: io::Error) -> Failure {
+    pub(super) fn before_sending(error: io::Error) -> CallFailure {
         match error.kind() {
-            io::ErrorKind::PermissionDenied => Failure::Unwelcome(error),
-            _ => Failure::NotSent(error),
+            io::ErrorKind::PermissionDenied => CallFailure::Unwelcome(error),
+            _ => CallFailure::NotSent(error),
         }
     }
 
-    fn after_sending(error: io::Error) -> Failure {
+    fn after_sending(error: io::Error) -> CallFailure {
         match error.kind() {
-            io::ErrorKind::PermissionDenied => Failure::Unwelcome(error),
-            _ => Failure::Lost(error),
+            io::ErrorKind::PermissionDenied => CallFailure::Unwelcome(error),
+            _ => CallFailure::Lost(error),
         }
     }
 }
@@ -88,9 +88,9 @@ pub(super) struct Connection {
 struct Calls {
     next_id: u32,
     /// Calls without a reply.
-    waiting: HashMap<u32, Arc<Slot>>,
-    /// Whether a thread has the duty to receive.
-    on_duty: bool,
+    waiting: HashMap<u32, Arc<PendingCall>>,
+    /// Whether a thread receives for all.
+    has_leader: bool,
     broken: Option<(io::ErrorKind, String)>,
     used: Moment,
     /// Replies received.
@@ -105,10 +105,10 @@ struct Calls {
 
 /// Where a call waits. Not under the lock of all calls, so that a thread that is woken waits for nobody.
 #[derive(Default)]
-struct Slot {
+struct PendingCall {
     news: Mutex<News>,
     wake: Condvar,
-    /// Whether the caller waits for a reply; until then it is still sending, and cannot go on duty.
+    /// Whether the caller waits for a reply; until then it is still sending, and cannot become the leader.
     parked: AtomicBool,
 }
 
@@ -117,18 +117,18 @@ struct Slot {
 enum News {
     #[default]
     None,
-    Reply(Outcome),
+    ReplyFrame(CallOutcome),
     /// To receive from now on.
-    Duty,
+    Lead,
     /// The connection is broken, as `calls` tell.
     Broken,
 }
 
-type Outcome = Result<Vec<u8>, Failure>;
+type CallOutcome = Result<Vec<u8>, CallFailure>;
 
 /// What came, as far as it was read.
 enum Received {
-    Reply(frame::Reply),
+    ReplyFrame(frame::ReplyFrame),
     /// The first bytes of a reply over the limit: the call that it answers, and its length.
     TooLong(u32, u32),
 }
@@ -156,7 +156,7 @@ impl Connection {
         let calls = Calls {
             next_id: 0,
             waiting: HashMap::new(),
-            on_duty: false,
+            has_leader: false,
             broken: None,
             used: Moment::now(),
             heard: 0,
@@ -176,7 +176,7 @@ impl Connection {
     pub(super) fn is_usable(&self) -> bool {
         let calls = self.calls.lock();
         let unused = Moment::now().since(calls.used);
-        let idle = calls.waiting.is_empty() && !calls.on_duty && unused > IDLE_AT_LEAST;
+        let idle = calls.waiting.is_empty() && !calls.has_leader && unused > IDLE_AT_LEAST;
         calls.broken.is_none() && !calls.silent && (!idle || (unused < IDLE_MAX && !self.channel.is_closed()))
     }
 
@@ -186,7 +186,7 @@ impl Connection {
         method: &str,
         parameter: &impl Message,
         by: Deadline,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, CallFailure> {
         let ticket = self.enter()?;
         let timeout_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX).max(1);
         let request = frame::request(ticket.id, method, timeout_ms, parameter);
@@ -196,29 +196,29 @@ impl Connection {
             Some(_turn) => self.channel.send(&request, by).inspect_err(|error| self.break_off(error)),
             None => Err(io::ErrorKind::TimedOut.into()),
         };
-        sent.map_err(Failure::before_sending)?;
+        sent.map_err(CallFailure::before_sending)?;
         ticket.wait(by)
     }
 
-    fn enter(&self) -> Result<Ticket<'_>, Failure> {
+    fn enter(&self) -> Result<CallTicket<'_>, CallFailure> {
         let mut calls = self.calls.lock();
         if let Some(error) = calls.broken() {
-            return Err(Failure::before_sending(error));
+            return Err(CallFailure::before_sending(error));
         }
         let id = calls.next_id;
         // Not the number by which servers speak of the connection itself.
         calls.next_id = (id + 1) & 0x7fff_ffff;
         calls.used = Moment::now();
-        let slot = Arc::new(Slot::default());
-        calls.waiting.insert(id, Arc::clone(&slot));
-        Ok(Ticket { connection: self, id, slot, heard: calls.heard, on_duty: false })
+        let pending = Arc::new(PendingCall::default());
+        calls.waiting.insert(id, Arc::clone(&pending));
+        Ok(CallTicket { connection: self, id, pending, heard: calls.heard, leads: false })
     }
 
     fn break_off(&self, error: &io::Error) {
         let mut calls = self.calls.lock();
         calls.broken.get_or_insert((error.kind(), error.to_string()));
-        for slot in calls.waiting.values() {
-            slot.tell(News::Broken);
+        for pending in calls.waiting.values() {
+            pending.tell(News::Broken);
         }
         self.channel.shut();
     }
@@ -232,7 +232,7 @@ impl Connection {
             frame::Length::Short(length) => {
                 let reply = frame::reply(&inbox.fill(&self.channel, 4 + length, by)?[4..]);
                 inbox.take(4 + length);
-                Ok(Received::Reply(reply?))
+                Ok(Received::ReplyFrame(reply?))
             }
             frame::Length::Long(length) => loop {
                 if let Some(call_id) = frame::long_reply(length, &inbox.buffer[4..inbox.filled])? {
@@ -262,23 +262,27 @@ impl Calls {
     }
 
     /// Whose a reply is, and what it says; `None` when nobody waits for it any more.
-    fn address(&mut self, received: Received, reply_max: u32) -> io::Result<Option<(Arc<Slot>, Outcome)>> {
+    fn address(
+        &mut self,
+        received: Received,
+        reply_max: u32,
+    ) -> io::Result<Option<(Arc<PendingCall>, CallOutcome)>> {
         self.heard += 1;
         self.skipping = matches!(received, Received::TooLong(..));
         self.silent = matches!(received, Received::TooLong(_, SKIPPED_AT_MOST..));
         let reply = match received {
-            Received::Reply(reply) => reply,
+            Received::ReplyFrame(reply) => reply,
             Received::TooLong(id, length) => {
                 return Ok(self
                     .waiting
                     .remove(&id)
-                    .map(|slot| (slot, Err(Failure::TooLong(length, reply_max)))));
+                    .map(|pending| (pending, Err(CallFailure::TooLong(length, reply_max)))));
             }
         };
         let outcome = reply.outcome.map_err(Exception::from);
         match reply.call_id {
             Some(id) if id < 0x8000_0000 => {
-                Ok(self.waiting.remove(&id).map(|slot| (slot, outcome.map_err(Failure::Exception))))
+                Ok(self.waiting.remove(&id).map(|pending| (pending, outcome.map_err(CallFailure::Exception))))
             }
             // Of the whole connection: wrong version, no access, a server that wants SASL.
             _ => Err(match outcome {
@@ -288,16 +292,16 @@ impl Calls {
         }
     }
 
-    /// Puts another waiting call on duty. Nobody where the connection is broken: all have been told, and
-    /// why must not be lost over it.
-    fn hand_duty_on(&mut self) {
+    /// Makes a follower the leader. None where the connection is broken: all calls know it by then, and the
+    /// reason must not be lost.
+    fn promote_follower(&mut self) {
         if self.broken.is_some() {
             return;
         }
-        let next = self.waiting.values().find(|slot| slot.parked.load(Ordering::Relaxed));
-        self.on_duty = next.is_some();
+        let next = self.waiting.values().find(|pending| pending.parked.load(Ordering::Relaxed));
+        self.has_leader = next.is_some();
         if let Some(next) = next {
-            next.tell(News::Duty);
+            next.tell(News::Lead);
         }
     }
 
@@ -312,7 +316,7 @@ impl Calls {
     }
 }
 
-impl Slot {
+impl PendingCall {
     fn tell(&self, news: News) {
         *self.news.lock() = news;
         self.wake.notify_one();
@@ -355,30 +359,32 @@ impl Inbox {
 }
 
 /// A call's place among those that wait; given up on drop.
-struct Ticket<'a> {
+struct CallTicket<'a> {
     connection: &'a Connection,
     id: u32,
-    slot: Arc<Slot>,
+    pending: Arc<PendingCall>,
     /// Replies received by the connection before this call.
     heard: u64,
-    on_duty: bool,
+    leads: bool,
 }
 
-impl Ticket<'_> {
-    fn wait(mut self, by: Deadline) -> Result<Vec<u8>, Failure> {
-        if self.goes_on_duty() {
+impl CallTicket<'_> {
+    fn wait(mut self, by: Deadline) -> Result<Vec<u8>, CallFailure> {
+        if self.becomes_leader() {
             return self.receive_for_all(by);
         }
         loop {
             match self.news(by) {
-                News::Reply(outcome) => return outcome,
-                News::Duty => {
-                    self.on_duty = true;
+                News::ReplyFrame(outcome) => return outcome,
+                News::Lead => {
+                    self.leads = true;
                     return self.receive_for_all(by);
                 }
                 News::Broken => {
                     let error = self.connection.calls.lock().broken();
-                    return Err(Failure::after_sending(error.unwrap_or_else(|| io::ErrorKind::Other.into())));
+                    return Err(CallFailure::after_sending(
+                        error.unwrap_or_else(|| io::ErrorKind::Other.into()),
+                    ));
                 }
                 News::None if by.passed() => return Err(self.out_of_time()),
                 News::None => {}
@@ -387,24 +393,24 @@ impl Ticket<'_> {
     }
 
     /// Whether nobody receives, and so this call must. Not if its reply is on the way to it already.
-    fn goes_on_duty(&mut self) -> bool {
+    fn becomes_leader(&mut self) -> bool {
         let mut calls = self.connection.calls.lock();
-        self.slot.parked.store(true, Ordering::Relaxed);
-        self.on_duty = !calls.on_duty && calls.broken.is_none() && calls.waiting.contains_key(&self.id);
-        calls.on_duty |= self.on_duty;
-        self.on_duty
+        self.pending.parked.store(true, Ordering::Relaxed);
+        self.leads = !calls.has_leader && calls.broken.is_none() && calls.waiting.contains_key(&self.id);
+        calls.has_leader |= self.leads;
+        self.leads
     }
 
     fn news(&self, by: Deadline) -> News {
-        let mut news = self.slot.news.lock();
+        let mut news = self.pending.news.lock();
         if matches!(*news, News::None) {
-            self.slot.wake.wait_for(&mut news, by.remaining());
+            self.pending.wake.wait_for(&mut news, by.remaining());
         }
         std::mem::take(&mut *news)
     }
 
     /// Hands out replies until this call's own is among them, and with it all that came along.
-    fn receive_for_all(&self, by: Deadline) -> Result<Vec<u8>, Failure> {
+    fn receive_for_all(&self, by: Deadline) -> Result<Vec<u8>, CallFailure> {
         let mut mine = None;
         while mine.is_none() || self.connection.has_received_more() {
             let addressed = match self.connection.receive(by) {
@@ -413,13 +419,13 @@ impl Ticket<'_> {
                 Ok(reply) => self.connection.calls.lock().address(reply, self.connection.reply_max),
             };
             match addressed {
-                Ok(Some((slot, outcome))) if Arc::ptr_eq(&slot, &self.slot) => mine = Some(outcome),
-                Ok(Some((slot, outcome))) => slot.tell(News::Reply(outcome)),
+                Ok(Some((pending, outcome))) if Arc::ptr_eq(&pending, &self.pending) => mine = Some(outcome),
+                Ok(Some((pending, outcome))) => pending.tell(News::ReplyFrame(outcome)),
                 Ok(None) => {}
                 Err(error) => {
                     self.connection.break_off(&error);
                     if mine.is_none() {
-                        return Err(Failure::after_sending(error));
+                        return Err(CallFailure::after_sending(error));
                     }
                 }
             }
@@ -427,14 +433,14 @@ impl Ticket<'_> {
         mine.expect("the loop ends with it")
     }
 
-    fn out_of_time(&self) -> Failure {
+    fn out_of_time(&self) -> CallFailure {
         let mut calls = self.connection.calls.lock();
         calls.silent |= calls.heard == self.heard;
-        Failure::Lost(io::ErrorKind::TimedOut.into())
+        CallFailure::Lost(io::ErrorKind::TimedOut.into())
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for CallTicket<'_> {
     fn drop(&mut self) {
         let mut calls = self.connection.calls.lock();
         calls.waiting.remove(&self.id);
@@ -445,9 +451,9 @@ impl Drop for Ticket<'_> {
             calls.broken = Some((io::ErrorKind::ConnectionAborted, why));
             self.connection.channel.shut();
         }
-        // The duty may have come when this call had looked at its news for the last time.
-        if self.on_duty || matches!(*self.slot.news.lock(), News::Duty) {
-            calls.hand_duty_on();
+        // This call may have become the leader after it had looked at its news for the last time.
+        if self.leads || matches!(*self.pending.news.lock(), News::Lead) {
+            calls.promote_follower();
         }
     }
 }

@@ -3,18 +3,22 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::cluster::{Address, Lookup, Region, share};
-use super::connection::Failure;
+use super::address::Address;
+use super::connection::CallFailure;
+use super::filter;
 use super::messages::{self, Get, RegionAction};
+use super::region::{Lookup, Region};
 use super::request::{self, cells, in_turn, reading};
-use super::{
-    DISABLED, Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts, Trouble, filter, may_be_sent_again,
-};
+use super::rpc::{DISABLED, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts};
+use super::send_error::{SendError, may_be_sent_again};
+use super::servers::share;
 use crate::error::{Error, Result};
+use crate::latch_name::LatchName;
+use crate::name::Level;
+use crate::store::hbase::cell_store::Content;
 use crate::store::hbase::latches::{count_column, count_columns, count_in, is_no_table, row_of};
-use crate::store::hbase::rows::Content;
-use crate::store::{LatchName, Level};
-use crate::time::{Deadline, jittered};
+use crate::store::request_kind::RequestKind;
+use crate::time::{self, Deadline, jittered};
 
 /// Latches in one request: a server may be told to warn of, or to refuse, requests with thousands.
 const BATCH: usize = 500;
@@ -25,7 +29,7 @@ struct Question<'a> {
     row: Vec<u8>,
     answer: Option<Result<Option<i64>>>,
     /// Why there is no answer yet.
-    trouble: Option<Arc<Error>>,
+    send_error: Option<Arc<Error>>,
     /// Its region was served by nobody.
     away: bool,
 }
@@ -56,10 +60,10 @@ pub(super) fn read(
             let away = questions.iter_mut().filter(|question| away(question));
             away.for_each(|question| question.failed_as(Arc::clone(&error), false));
         }
-        std::thread::sleep(jittered(pause));
+        time::sleep(jittered(pause));
         pause = (pause * 2).min(PAUSE_LONGEST);
     }
-    let none_read = questions.iter().all(|question| question.trouble.is_some());
+    let none_read = questions.iter().all(|question| question.send_error.is_some());
     let mut answers: Vec<_> = questions.into_iter().map(Question::answer).collect();
     if none_read && !answers.is_empty() {
         return answers.swap_remove(0).map(|_| Vec::new());
@@ -69,19 +73,19 @@ pub(super) fn read(
 
 /// The questions for one server.
 #[derive(Default)]
-struct Group {
+struct CountGroup {
     batches: Vec<Vec<(usize, Region)>>,
     /// Servers that are asked after it.
     behind: usize,
 }
 
 /// Open questions by the server that can answer them.
-fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec<(Address, Group)> {
-    let mut groups: HashMap<Address, Group> = HashMap::new();
+fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec<(Address, CountGroup)> {
+    let mut groups: HashMap<Address, CountGroup> = HashMap::new();
     // Looking up may take half of the time: whoever has the catalogue may hang, and the servers not.
     let mut until = share(by, 2);
     for (number, question) in questions.iter_mut().enumerate().filter(|(_, q)| q.answer.is_none()) {
-        match native.cluster.region(&question.row, until) {
+        match native.locator.region(&question.row, until) {
             Ok(region) => {
                 let batches = &mut groups.entry(region.server.clone()).or_default().batches;
                 match batches.last_mut().filter(|batch| batch.len() < BATCH) {
@@ -94,7 +98,7 @@ fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec
                     // What is known already needs no time.
                     until = Deadline::after(std::time::Duration::ZERO);
                 }
-                question.failed(native, Trouble::Lookup(lookup));
+                question.failed(native, SendError::Lookup(lookup));
             }
         }
     }
@@ -115,26 +119,26 @@ fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)
                 let question = &mut questions[*number];
                 match cells(&result) {
                     Ok(cells) => question.answered(cells),
-                    Err(trouble) => {
-                        native.learn(region, &trouble, true);
-                        question.failed(native, trouble);
+                    Err(send_error) => {
+                        native.learn(region, &send_error, true);
+                        question.failed(native, send_error);
                     }
                 }
             }
         }
         // One latch with very many counts must not hide all that are read along with it.
-        Err(Trouble::Call(Failure::TooLong(..))) if batch.len() > 1 => {
+        Err(SendError::Call(CallFailure::TooLong(..))) if batch.len() > 1 => {
             let (first, second) = batch.split_at(batch.len() / 2);
             ask(native, questions, first, share(by, 2));
             ask(native, questions, second, by);
         }
-        Err(trouble) => {
+        Err(send_error) => {
             batch.iter().for_each(|(_, region)| {
-                native.learn(region, &trouble, true);
+                native.learn(region, &send_error, true);
             });
-            let (again, away) = (may_be_sent_again(Kind::Read, &trouble), trouble.is_away());
+            let (again, away) = (may_be_sent_again(RequestKind::Read, &send_error), send_error.is_away());
             batch.iter().for_each(|(number, _)| questions[*number].away = away);
-            let error = Arc::new(native.explain(Kind::Read, "reading latches", trouble));
+            let error = Arc::new(native.explain(RequestKind::Read, "reading latches", send_error));
             batch.iter().for_each(|(number, _)| questions[*number].failed_as(Arc::clone(&error), again));
         }
     }
@@ -146,7 +150,7 @@ impl<'a> Question<'a> {
             Ok(row) => (row, None),
             Err(error) => (Vec::new(), Some(Err(error))),
         };
-        Question { name, level, row, answer, trouble: None, away: false }
+        Question { name, level, row, answer, send_error: None, away: false }
     }
 
     /// Counts alone, whatever else lies in the row.
@@ -165,35 +169,35 @@ impl<'a> Question<'a> {
     fn answered<'c>(&mut self, cells: impl Iterator<Item = &'c messages::Cell>) {
         let cells = cells.map(|cell| (cell.qualifier.as_slice(), cell.value.as_slice()));
         self.answer = Some(count_in(cells, self.name, self.level));
-        self.trouble = None;
+        self.send_error = None;
     }
 
-    fn failed(&mut self, native: &Native, trouble: Trouble) {
-        let again = may_be_sent_again(Kind::Read, &trouble);
-        self.away = trouble.is_away();
-        self.failed_as(Arc::new(native.explain(Kind::Read, "reading latches", trouble)), again);
+    fn failed(&mut self, native: &Native, send_error: SendError) {
+        let again = may_be_sent_again(RequestKind::Read, &send_error);
+        self.away = send_error.is_away();
+        self.failed_as(Arc::new(native.explain(RequestKind::Read, "reading latches", send_error)), again);
     }
 
     fn failed_as(&mut self, error: Arc<Error>, again: bool) {
         if is_no_table(&error) {
             self.answer = Some(Ok(None));
-            self.trouble = None;
+            self.send_error = None;
             return;
         }
         if !again {
             self.answer = Some(Err(self.explained(Arc::clone(&error))));
         }
-        self.trouble = Some(error);
+        self.send_error = Some(error);
     }
 
     fn explained(&self, source: Arc<Error>) -> Error {
-        Error::While { doing: format!("reading latch {}", self.name), source }
+        Error::Context { doing: format!("reading latch {}", self.name), source }
     }
 
     fn answer(mut self) -> Result<Option<i64>> {
-        match (self.answer.take(), self.trouble.take()) {
+        match (self.answer.take(), self.send_error.take()) {
             (Some(answer), _) => answer,
-            (None, Some(trouble)) => Err(self.explained(trouble)),
+            (None, Some(send_error)) => Err(self.explained(send_error)),
             (None, None) => {
                 Err(Error::Internal { what: format!("latch {} was not read", self.name), source: None })
             }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::cluster::Address;
+use super::address::Address;
 use super::messages::{ExceptionResponse, NameBytesPair};
 
 /// An exception, wherever in a reply it stood.
@@ -19,7 +19,7 @@ pub(super) struct Exception {
 
 /// What to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reaction {
+pub(super) enum RetryClass {
     /// Not applied: the region is elsewhere. Where, if the server knows.
     Elsewhere(Option<Address>),
     /// Not applied: ask again after a pause.
@@ -71,22 +71,22 @@ impl Exception {
     }
 
     /// Only classes that are known to be thrown before a request is run count as "not applied".
-    pub(super) fn reaction(&self) -> Reaction {
+    pub(super) fn retry_class(&self) -> RetryClass {
         match self.class.as_str() {
-            "RegionMovedException" => Reaction::Elsewhere(self.moved_to.clone()),
+            "RegionMovedException" => RetryClass::Elsewhere(self.moved_to.clone()),
             "NotServingRegionException" | "RegionOpeningException" | "WrongRegionException" => {
-                Reaction::Elsewhere(None)
+                RetryClass::Elsewhere(None)
             }
             "RegionTooBusyException"
             | "CallQueueTooBigException"
             | "CallDroppedException"
-            | "RpcThrottlingException" => Reaction::Busy,
+            | "RpcThrottlingException" => RetryClass::Busy,
             "RegionServerStoppedException"
             | "RegionServerAbortedException"
             | "ServerNotRunningYetException"
             | "PleaseHoldException"
             | "MasterNotRunningException"
-            | "MasterStoppedException" => Reaction::Leave,
+            | "MasterStoppedException" => RetryClass::Leave,
             "TableNotFoundException"
             | "TableExistsException"
             | "TableNotDisabledException"
@@ -94,8 +94,8 @@ impl Exception {
             | "NoSuchColumnFamilyException"
             | "AccessDeniedException"
             | "UnknownProtocolException"
-            | "NamespaceNotFoundException" => Reaction::Refused,
-            _ => Reaction::Unknown,
+            | "NamespaceNotFoundException" => RetryClass::Refused,
+            _ => RetryClass::Unknown,
         }
     }
 
@@ -117,11 +117,11 @@ impl Exception {
 
     /// Whether the same request may be answered otherwise later.
     pub(super) fn may_pass(&self) -> bool {
-        match self.reaction() {
-            Reaction::Elsewhere(_) | Reaction::Busy | Reaction::Leave => true,
-            Reaction::Refused => false,
+        match self.retry_class() {
+            RetryClass::Elsewhere(_) | RetryClass::Busy | RetryClass::Leave => true,
+            RetryClass::Refused => false,
             // An overloaded server throws this one. Others that are not known here are not asked again.
-            Reaction::Unknown => self.class == "IOException" && !self.do_not_retry,
+            RetryClass::Unknown => self.class == "IOException" && !self.do_not_retry,
         }
     }
 }
@@ -145,23 +145,23 @@ mod tests {
     fn a_moved_region_is_followed_also_when_only_the_text_says_where() {
         let text = "Region moved to: hostname=rs-2.example.org port=16020 startCode=17. As of locationSeqNum=5.\n at a.b";
         let exception = pair("org.apache.hadoop.hbase.exceptions.RegionMovedException", text);
-        assert_eq!(exception.reaction(), Reaction::Elsewhere(Address::told("rs-2.example.org", 16020)));
+        assert_eq!(exception.retry_class(), RetryClass::Elsewhere(Address::told("rs-2.example.org", 16020)));
         let cut =
             pair("org.apache.hadoop.hbase.exceptions.RegionMovedException", "Region moved to: hostname=");
-        assert_eq!(cut.reaction(), Reaction::Elsewhere(None));
+        assert_eq!(cut.retry_class(), RetryClass::Elsewhere(None));
         let header = ExceptionResponse {
             class: "org.apache.hadoop.hbase.exceptions.RegionMovedException".into(),
             hostname: Some("h".into()),
             port: Some(7),
             ..Default::default()
         };
-        assert_eq!(Exception::from(header).reaction(), Reaction::Elsewhere(Address::told("h", 7)));
+        assert_eq!(Exception::from(header).retry_class(), RetryClass::Elsewhere(Address::told("h", 7)));
     }
 
     #[test]
     fn an_unlisted_class_proves_nothing() {
         for class in ["java.io.IOException", "org.apache.hadoop.hbase.DoNotRetryIOException", "x", ""] {
-            assert_eq!(pair(class, "Java heap space").reaction(), Reaction::Unknown, "{class}");
+            assert_eq!(pair(class, "Java heap space").retry_class(), RetryClass::Unknown, "{class}");
         }
     }
 }

@@ -6,8 +6,8 @@
 use prost::Message;
 
 use super::messages::{BinaryComparator, Comparable, Comparator, EQUAL, Filter, LESS, NOT_EQUAL};
-use super::request::COMPARATOR;
 
+pub(super) const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
 const PREFIX_COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryPrefixComparator";
 const MUST_PASS_ALL: i32 = 1;
 /// `CompareType.NO_OP`.
@@ -62,7 +62,7 @@ struct DependentColumnFilter {
 
 /// What one column must be like.
 #[derive(Clone)]
-pub(super) struct Test {
+pub(super) struct FilterTest {
     family: Vec<u8>,
     qualifier: Vec<u8>,
     compare: i32,
@@ -72,39 +72,39 @@ pub(super) struct Test {
     missing: bool,
 }
 
-impl Test {
+impl FilterTest {
     /// There, and not empty.
-    pub(super) fn some(family: &[u8], qualifier: &[u8]) -> Test {
-        Test::new((family, qualifier), NOT_EQUAL, COMPARATOR, b"", false)
+    pub(super) fn some(family: &[u8], qualifier: &[u8]) -> FilterTest {
+        FilterTest::new((family, qualifier), NOT_EQUAL, COMPARATOR, b"", false)
     }
 
     /// Not there, or empty.
-    pub(super) fn none(family: &[u8], qualifier: &[u8]) -> Test {
-        Test::new((family, qualifier), EQUAL, COMPARATOR, b"", true)
+    pub(super) fn none(family: &[u8], qualifier: &[u8]) -> FilterTest {
+        FilterTest::new((family, qualifier), EQUAL, COMPARATOR, b"", true)
     }
 
-    pub(super) fn is(family: &[u8], qualifier: &[u8], value: &[u8]) -> Test {
-        Test::new((family, qualifier), EQUAL, COMPARATOR, value, false)
+    pub(super) fn is(family: &[u8], qualifier: &[u8], value: &[u8]) -> FilterTest {
+        FilterTest::new((family, qualifier), EQUAL, COMPARATOR, value, false)
     }
 
     /// Not there: no value begins otherwise than with nothing, so no cell passes.
-    pub(super) fn missing(family: &[u8], qualifier: &[u8]) -> Test {
-        Test::begins_not(family, qualifier, b"")
+    pub(super) fn missing(family: &[u8], qualifier: &[u8]) -> FilterTest {
+        FilterTest::begins_not(family, qualifier, b"")
     }
 
     /// There, and sorts before `with`.
-    pub(super) fn below(family: &[u8], qualifier: &[u8], with: &[u8]) -> Test {
-        Test::new((family, qualifier), LESS, COMPARATOR, with, false)
+    pub(super) fn below(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
+        FilterTest::new((family, qualifier), LESS, COMPARATOR, with, false)
     }
 
     /// There, and a value that begins otherwise.
-    pub(super) fn there_and_begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> Test {
-        Test::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, false)
+    pub(super) fn there_and_begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
+        FilterTest::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, false)
     }
 
     /// Not there, or a value that begins otherwise.
-    pub(super) fn begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> Test {
-        Test::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, true)
+    pub(super) fn begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
+        FilterTest::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, true)
     }
 
     fn new(
@@ -113,8 +113,8 @@ impl Test {
         comparator: &'static str,
         with: &[u8],
         missing: bool,
-    ) -> Test {
-        Test {
+    ) -> FilterTest {
+        FilterTest {
             family: family.to_vec(),
             qualifier: qualifier.to_vec(),
             compare,
@@ -144,22 +144,22 @@ impl Test {
 }
 
 /// All tests hold. The server reads no more of the row than it takes to know.
-pub(super) fn all(tests: &[Test]) -> Filter {
+pub(super) fn all(tests: &[FilterTest]) -> Filter {
     named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters: filters(tests) })
 }
 
 /// The same. Of what was read it leaves the cells with the timestamp of the first test's, which must be there: a Put
 /// under the condition is stamped no older than the first cell that is left.
-pub(super) fn all_stamped_as_the_first(tests: &[Test]) -> Filter {
+pub(super) fn all_stamped_as_the_first(tests: &[FilterTest]) -> Filter {
     let mut filters = filters(tests);
     filters.extend(tests.first().map(|first| stamped_as(&first.family, &first.qualifier)));
     named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
 }
 
-fn filters(tests: &[Test]) -> Vec<Filter> {
+fn filters(tests: &[FilterTest]) -> Vec<Filter> {
     let columns = tests.iter().map(|test| test.qualifier.clone()).collect();
     let mut filters = vec![columns_beginning(columns)];
-    filters.extend(tests.iter().map(Test::filter));
+    filters.extend(tests.iter().map(FilterTest::filter));
     filters
 }
 

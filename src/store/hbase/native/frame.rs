@@ -48,7 +48,7 @@ impl From<Unreadable> for io::Error {
 
 /// One reply.
 #[derive(Debug, PartialEq)]
-pub(super) struct Reply {
+pub(super) struct ReplyFrame {
     /// The call it answers; `None` from a server that speaks of the whole connection.
     pub(super) call_id: Option<u32>,
     pub(super) outcome: Result<Vec<u8>, ExceptionResponse>,
@@ -150,17 +150,17 @@ fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Unreadable> {
 }
 
 /// Reads a reply without its length.
-pub(super) fn reply(frame: &[u8]) -> Result<Reply, Unreadable> {
+pub(super) fn reply(frame: &[u8]) -> Result<ReplyFrame, Unreadable> {
     let mut rest = frame;
     let header = ResponseHeader::decode_length_delimited(&mut rest).map_err(|_| Unreadable::Broken)?;
     if let Some(exception) = header.exception {
-        return Ok(Reply { call_id: header.call_id, outcome: Err(exception) });
+        return Ok(ReplyFrame { call_id: header.call_id, outcome: Err(exception) });
     }
     let length = prost::decode_length_delimiter(&mut rest).map_err(|_| Unreadable::Broken)?;
     if length != rest.remaining() {
         return Err(Unreadable::Broken);
     }
-    Ok(Reply { call_id: header.call_id, outcome: Ok(rest.to_vec()) })
+    Ok(ReplyFrame { call_id: header.call_id, outcome: Ok(rest.to_vec()) })
 }
 
 fn delimited(len: usize) -> usize {
@@ -252,7 +252,7 @@ mod tests {
     fn a_reply_cut_anywhere_is_an_error_and_never_a_panic() {
         let header = ResponseHeader { call_id: Some(3), exception: None };
         let whole = framed(&header, Some(b"message"));
-        assert_eq!(reply(&whole).unwrap(), Reply { call_id: Some(3), outcome: Ok(b"message".to_vec()) });
+        assert_eq!(reply(&whole).unwrap(), ReplyFrame { call_id: Some(3), outcome: Ok(b"message".to_vec()) });
         for cut in 0..whole.len() {
             assert!(reply(&whole[..cut]).is_err(), "cut at {cut}");
         }
@@ -261,6 +261,6 @@ mod tests {
         assert!(reply(&longer).is_err(), "bytes behind the message");
         let exception = ExceptionResponse { class: "a.B".into(), ..Default::default() };
         let failed = framed(&ResponseHeader { call_id: None, exception: Some(exception.clone()) }, None);
-        assert_eq!(reply(&failed).unwrap(), Reply { call_id: None, outcome: Err(exception) });
+        assert_eq!(reply(&failed).unwrap(), ReplyFrame { call_id: None, outcome: Err(exception) });
     }
 }

@@ -3,16 +3,20 @@
 
 use prost::Message;
 
-use super::cluster::{Address, catalogued};
-use super::exception::{Exception, Reaction};
+use super::address::Address;
+use super::exception::{Exception, RetryClass};
+use super::frame;
+use super::locks::{cell, found};
 use super::messages::{
     CreateTableResponse, ForeignException, GetActiveMasterResponse, GetClusterStatusResponse,
     GetMetaRegionLocationsResponse, GetProcedureResultResponse, GetResponse, GetTableDescriptorsResponse,
     MultiResponse, ScanResponse,
 };
+use super::region::catalogued;
 use super::request::{cells, counted, processed};
-use super::{cell, found, frame};
-use crate::store::hbase::record;
+use crate::store::hbase::cell_store::Cell;
+use crate::store::hbase::locks::standing;
+use crate::store::remote::{Record, Standing};
 
 /// Reads `bytes` as a reply without its length, as each message, and as a record in a cell.
 pub(in crate::store::hbase) fn read_all(bytes: &[u8]) {
@@ -77,20 +81,23 @@ fn read_exception(exception: Exception) {
     for text in [exception.to_string(), exception.of_connection().to_string()] {
         assert!(text.len() < 4 * 600 && !text.contains(char::is_control), "{text:?}");
     }
-    if let Reaction::Elsewhere(Some(to)) = exception.reaction() {
+    if let RetryClass::Elsewhere(Some(to)) = exception.retry_class() {
         assert!(to.host.len() < 256 && !to.host.contains(char::is_control), "{to:?}");
     }
     let _ = exception.may_pass();
 }
 
 fn read_record(bytes: &[u8]) {
-    let holder = record::holder(bytes, 1);
+    let holder = match standing(Some(Cell { value: bytes.to_vec(), written_ms: 1 })) {
+        Standing::Free => None,
+        Standing::Held(found) => Some(found.holder()),
+    };
     assert_eq!(holder.is_none(), bytes.is_empty(), "only an empty cell is free");
     if let Some(holder) = holder {
         let shown = holder.to_string();
         assert!(!shown.contains(char::is_control), "{shown:?}");
     }
-    if let Some(record) = record::Record::parse(bytes) {
+    if let Some(record) = Record::decode(bytes) {
         let renewed = record.renewed(record.ttl());
         assert!(renewed == record && renewed.same_owner(&record));
     }
@@ -102,12 +109,12 @@ mod tests {
 
     use super::super::messages::{Cell, NameBytesPair, RegionActionResult, ResultOrException, RowResult};
     use super::*;
-    use crate::store::Who;
+    use crate::holder::Identity;
 
     /// Replies of a real server, and one with a record of this process.
     fn seeds() -> Vec<Vec<u8>> {
-        let record = record::Record::draw(Duration::from_secs(9), &Who::this_process("fuzz").unwrap());
-        let value = record.unwrap().bytes().to_vec();
+        let record = Record::draw(Duration::from_secs(9), &Identity::this_process("fuzz").unwrap());
+        let value = record.unwrap().as_bytes().to_vec();
         let cell = Cell { row: b"r".to_vec(), timestamp: 5, value: value.clone(), ..Default::default() };
         let part = ResultOrException { result: Some(RowResult { cell: vec![cell] }), exception: None };
         let moved = NameBytesPair {

@@ -3,44 +3,51 @@
 //! ```text
 //! count    if  count there, and our mark not   ->  count + 1 or - 1, our mark         one atomic step
 //! create   if  no count                        ->  count, our mark, expected names
-//! by name  if  count there, making as read,
-//!              and the name not in this making ->  count + 1 or - 1, the name
+//! by name  if  count there, incarnation as read,
+//!              and the name not in this incarnation ->  count + 1 or - 1, the name
 //! ```
 //!
 //! * The mark makes a change repeatable: what is sent again is not applied again, so a change whose reply
 //!   was lost is sent until it is answered. "No" is resolved by reading: our mark is there (applied), no
 //!   count is there (no latch), or neither (made in between: once more).
 //! * While only one request was sent, its mark lives as long as the latch, and long enough for us to ask
-//!   again. As soon as one is astray, marks are written to outlive any that comes late (`IN_FLIGHT_TTL`).
-//! * "There is no such latch" must stay true although a request is astray and the latch may be made
+//!   again. As soon as one is in flight without an answer, marks are written to outlive any that comes late (`IN_FLIGHT_TTL`).
+//! * "There is no such latch" must stay true although a request is in flight and the latch may be made
 //!   again: the mark is then written by itself, which forbids the change for good.
 //! * The count is changed by an Increment without a TTL: it keeps the TTL that the latch was made with,
 //!   and begins it anew. Ours could be shorter, and when it had run out the server would show an older
 //!   count. If the count expires between the server's look and its Increment, a fraction of a millisecond,
 //!   the Increment begins at 0 and lasts: no operation of HBase does both at one time.
-//! * Names belong to one making of a latch, so that they may outlive it: they last for a day at least
+//! * Names belong to one incarnation of a latch, so that they may outlive it: they last for a day at least
 //!   (`names_ttl`), or the names of early comers would be forgotten while later ones keep the latch alive.
-//!   A latch made by another (Java, or through a gateway) gets its making from its first named change.
+//!   A latch made by another (Java, or through a gateway) gets its incarnation from its first named change.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::filter::{self, Test};
+use super::counts;
+use super::filter::{self, FilterTest};
 use super::frame::FRAME_BYTES_MAX;
 use super::messages::{
     self, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionActionResult,
 };
 use super::request::{self, conditional, counted, filtering, processed};
-use super::{Kind, Native, Trouble, counts, may_be_run, protocol_violation};
+use super::rpc::Native;
+use super::send_error::{SendError, may_be_run, protocol_violation};
+use super::servers::CLIENT_SERVICE;
 use crate::error::{Error, Result};
-use crate::store::doubt::Pauses;
+use crate::latch_name::LatchName;
+use crate::name::Level;
+use crate::owner::OwnerToken;
+use crate::store::hbase::cell_store::{CellStore, Content};
 use crate::store::hbase::latches::{count_column, count_in, is_no_table, not_found, or_not_found, row_of};
-use crate::store::hbase::marks::{IN_FLIGHT_TTL, Operation, SENDING_MAX, Slot, Slots, ZERO};
-use crate::store::hbase::rows::{Content, Rows};
-use crate::store::{
-    LatchName, LatchStore, Level, NewLatch, OwnerToken, Roster, Step, Stepped, check_participant,
+use crate::store::hbase::marks::{
+    IN_FLIGHT_TTL, IdempotencyMarks, MarkSlot, MarkedOperation, SENDING_MAX, ZERO,
 };
+use crate::store::remote::resolve::Pauses;
+use crate::store::request_kind::RequestKind;
+use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, check_participant};
 use crate::time::Deadline;
 
 const FAMILY: &[u8] = b"C";
@@ -54,19 +61,19 @@ const ID_BYTES: usize = OwnerToken::LEN;
 
 /// The latches beside the locks of a [`Native`].
 #[derive(Debug)]
-pub(in crate::store::hbase) struct Latches {
+pub(in crate::store::hbase) struct NativeLatches {
     native: Native,
-    slots: Slots,
+    marks: IdempotencyMarks,
 }
 
-impl Latches {
+impl NativeLatches {
     /// In `table`, over the connections of `locks`.
-    pub(in crate::store::hbase) fn beside(locks: &Native, table: &str) -> Latches {
-        Latches { native: locks.beside(table, Content::Latches), slots: Slots::default() }
+    pub(in crate::store::hbase) fn beside(locks: &Native, table: &str) -> NativeLatches {
+        NativeLatches { native: locks.beside(table, Content::Latches), marks: IdempotencyMarks::default() }
     }
 }
 
-impl LatchStore for Latches {
+impl LatchStore for NativeLatches {
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
         self.native.ensure_table(Content::Latches.family(), by)
     }
@@ -102,22 +109,22 @@ impl LatchStore for Latches {
         if cells.count(name)?.is_none() {
             return Err(not_found(name));
         }
-        let Some(making) = cells.making(name, &made)? else { return Ok(Roster::default()) };
-        let arrived = cells.names(&came, &making);
-        let pending = cells.names(&due, &making).difference(&arrived).cloned().collect();
+        let Some(incarnation) = cells.incarnation(name, &made)? else { return Ok(Roster::default()) };
+        let arrived = cells.names(&came, &incarnation);
+        let pending = cells.names(&due, &incarnation).difference(&arrived).cloned().collect();
         Ok(Roster { pending, arrived: arrived.into_iter().collect() })
     }
 }
 
-impl Latches {
+impl NativeLatches {
     /// The condition is the absence of a count alone, since a filter never holds for a row without cells: a
-    /// request that is astray and arrives when the latch has expired makes it again, for its TTL.
+    /// request that is in flight and arrives when the latch has expired makes it again, for its TTL.
     fn create(&self, new: &NewLatch<'_>, row: &[u8]) -> Result<bool> {
         let by = new.by.sooner(Deadline::after(SENDING_MAX));
         let farm = new.name.farm();
         let (count, made) = (count_column(farm), made_column(farm));
-        let operation = begin(&self.slots, farm, new.ttl, by)?;
-        // Names of an earlier making must not count for this one.
+        let operation = begin(&self.marks, farm, new.ttl, by)?;
+        // Names of an earlier incarnation must not count for this one.
         let named = !new.roster.is_empty()
             || match self.read(get(row, &[&made]), by) {
                 Ok(cells) => cells.value(&made).is_some(),
@@ -127,7 +134,7 @@ impl Latches {
                 }
                 Err(error) => return Err(error),
             };
-        let making = [ZERO.as_slice(), &draw()?].concat();
+        let incarnation = [ZERO.as_slice(), &draw()?].concat();
         let request = || {
             let mut puts = vec![
                 put(row, vec![(count.clone(), new.count.to_be_bytes().to_vec())], new.ttl),
@@ -135,7 +142,7 @@ impl Latches {
             ];
             if named {
                 let due = new.roster.iter().map(|name| due_column(farm, name));
-                let cells = due.chain([made.clone()]).map(|column| (column, making.clone())).collect();
+                let cells = due.chain([made.clone()]).map(|column| (column, incarnation.clone())).collect();
                 puts.push(put(row, cells, names_ttl(new.ttl)));
             }
             (holding(row, &count, b""), puts)
@@ -171,16 +178,18 @@ impl Latches {
                 return Err(doubtful(error));
             }
         }
-        Err(restless(new.name))
+        Err(contended(new.name))
     }
 
     fn count(&self, step: &Step<'_>, row: &[u8]) -> Result<Stepped> {
         let by = step.by.sooner(Deadline::after(SENDING_MAX));
         let count = count_column(step.name.farm());
-        let operation = begin(&self.slots, step.name.farm(), step.ttl, by)?;
+        let operation = begin(&self.marks, step.name.farm(), step.ttl, by)?;
         let request = || {
-            let tests =
-                [Test::some(FAMILY, &count), Test::begins_not(FAMILY, &operation.column, &operation.mark)];
+            let tests = [
+                FilterTest::some(FAMILY, &count),
+                FilterTest::begins_not(FAMILY, &operation.column, &operation.mark),
+            ];
             (filtering(row, &tests), vec![add(row, &count, step.add), put_mark(&operation, row)])
         };
         let mut pauses = Pauses::until(by);
@@ -197,9 +206,9 @@ impl Latches {
                 Err(error) => Some(error),
             };
             match self.look_for(&operation, step.name, row, by) {
-                Ok(Found::Applied) => return Ok(Stepped::Counted(None)),
-                Ok(Found::NoLatch) => return Err(not_found(step.name)),
-                Ok(Found::NotApplied) => {}
+                Ok(FoundLatch::Applied) => return Ok(Stepped::Counted(None)),
+                Ok(FoundLatch::NoLatch) => return Err(not_found(step.name)),
+                Ok(FoundLatch::NotApplied) => {}
                 // Why it had to be looked for says more than why that got no answer.
                 Err(error) if error.is_in_doubt() => return Err(doubt.map_or(error, doubtful)),
                 Err(error) => return Err(error),
@@ -208,21 +217,21 @@ impl Latches {
                 return Err(doubtful(error));
             }
         }
-        Err(restless(step.name))
+        Err(contended(step.name))
     }
 
     /// What became of an operation that was answered with "no", or not at all. Its slot has been used up
-    /// if a request is astray.
+    /// if a request is in flight.
     fn look_for(
         &self,
-        operation: &Operation<'_>,
+        operation: &MarkedOperation<'_>,
         name: &LatchName,
         row: &[u8],
         by: Deadline,
-    ) -> Result<Found> {
-        let Operation { column, mark, in_flight: astray, .. } = operation;
+    ) -> Result<FoundLatch> {
+        let MarkedOperation { column, mark, in_flight, .. } = operation;
         let given_up = operation.given_up();
-        let in_doubt = |error| if astray.get() == 0 { error } else { doubtful(error) };
+        let in_doubt = |error| if in_flight.get() == 0 { error } else { doubtful(error) };
         let mut pauses = Pauses::until(by);
         for round in 0..ROUNDS {
             if round > 0 && !pauses.rest() {
@@ -231,21 +240,21 @@ impl Latches {
             let cells = self.read(get(row, &[&count_column(name.farm()), column]), by).map_err(in_doubt)?;
             let found = cells.value(column).unwrap_or_default();
             if found == given_up {
-                return Ok(Found::NoLatch);
+                return Ok(FoundLatch::NoLatch);
             }
             let (expected, value, outcome) = if found == *mark {
-                // One that was astray is the one that was applied. Where there are more, the mark must
+                // One that was in flight is the one that was applied. Where there are more, the mark must
                 // outlive them: it may be of the first, which did not know of the others.
-                if astray.get() < 2 {
-                    return Ok(Found::Applied);
+                if in_flight.get() < 2 {
+                    return Ok(FoundLatch::Applied);
                 }
-                (found, mark, Found::Applied)
+                (found, mark, FoundLatch::Applied)
             } else if cells.count(name)?.is_some() {
-                return Ok(Found::NotApplied);
-            } else if astray.get() == 0 {
-                return Ok(Found::NoLatch);
+                return Ok(FoundLatch::NotApplied);
+            } else if in_flight.get() == 0 {
+                return Ok(FoundLatch::NoLatch);
             } else {
-                (found, &given_up, Found::NoLatch)
+                (found, &given_up, FoundLatch::NoLatch)
             };
             let request = || {
                 (
@@ -259,23 +268,23 @@ impl Latches {
                 return Ok(outcome);
             }
         }
-        Err(restless(name))
+        Err(contended(name))
     }
 
     fn count_by_name(&self, step: &Step<'_>, row: &[u8], participant: &str) -> Result<Stepped> {
         let by = step.by.sooner(Deadline::after(SENDING_MAX));
         let farm = step.name.farm();
         let (count, made, came) = (count_column(farm), made_column(farm), came_column(farm, participant));
-        let (id, own_making) = (draw()?, [ZERO.as_slice(), &draw()?].concat());
-        let (astray, mut doubt, mut pauses) = (Cell::new(0), None, Pauses::until(by));
+        let (id, own_incarnation) = (draw()?, [ZERO.as_slice(), &draw()?].concat());
+        let (in_flight, mut doubt, mut pauses) = (Cell::new(0), None, Pauses::until(by));
         for _ in 0..ROUNDS {
             // After a doubt only one more look is left to do.
-            if astray.get() > 0 && doubt.is_none() && !pauses.rest() {
+            if in_flight.get() > 0 && doubt.is_none() && !pauses.rest() {
                 break;
             }
             let cells = match self.read(get(row, &[&count, &made, &came]), by) {
                 Ok(cells) => cells,
-                Err(error) if astray.get() == 0 => return Err(error),
+                Err(error) if in_flight.get() == 0 => return Err(error),
                 Err(error) => return Err(doubtful(doubt.unwrap_or(error))),
             };
             let found = cells.value(&came).unwrap_or_default();
@@ -287,50 +296,56 @@ impl Latches {
             }
             if cells.count(step.name)?.is_none() {
                 let missing = not_found(step.name);
-                return Err(if astray.get() == 0 { missing } else { doubtful(missing) });
+                return Err(if in_flight.get() == 0 { missing } else { doubtful(missing) });
             }
-            let making = cells.making(step.name, &made)?;
-            if making.as_ref().is_some_and(|making| found.starts_with(making)) {
+            let incarnation = cells.incarnation(step.name, &made)?;
+            if incarnation.as_ref().is_some_and(|incarnation| found.starts_with(incarnation)) {
                 return Ok(Stepped::Already);
             }
-            let as_read = making
-                .as_ref()
-                .map_or_else(|| Test::none(FAMILY, &made), |making| Test::is(FAMILY, &made, making));
-            let making = making.as_ref().unwrap_or(&own_making);
+            let as_read = incarnation.as_ref().map_or_else(
+                || FilterTest::none(FAMILY, &made),
+                |incarnation| FilterTest::is(FAMILY, &made, incarnation),
+            );
+            let incarnation = incarnation.as_ref().unwrap_or(&own_incarnation);
             let request = || {
-                let tests =
-                    [Test::some(FAMILY, &count), as_read.clone(), Test::begins_not(FAMILY, &came, making)];
-                let cells =
-                    vec![(made.clone(), making.clone()), (came.clone(), [making.as_slice(), &id].concat())];
+                let tests = [
+                    FilterTest::some(FAMILY, &count),
+                    as_read.clone(),
+                    FilterTest::begins_not(FAMILY, &came, incarnation),
+                ];
+                let cells = vec![
+                    (made.clone(), incarnation.clone()),
+                    (came.clone(), [incarnation.as_slice(), &id].concat()),
+                ];
                 (
                     filtering(row, &tests),
                     vec![add(row, &count, step.add), put(row, cells, names_ttl(step.ttl))],
                 )
             };
-            doubt = match self.change("counting by name", row, by, &astray, &request) {
+            doubt = match self.change("counting by name", row, by, &in_flight, &request) {
                 Ok(answer) if answer.processed == Some(true) => {
                     return Ok(Stepped::Counted(counted(&answer).ok()));
                 }
                 Ok(_) => None,
-                Err(error) if astray.get() == 0 => return Err(error),
+                Err(error) if in_flight.get() == 0 => return Err(error),
                 Err(error) => Some(error),
             };
         }
-        Err(restless(step.name))
+        Err(contended(step.name))
     }
 
     /// Sends an atomic change that may be run twice until it is answered: the answer says whether its
-    /// condition held. `astray` counts requests that may have been run and were not answered; `request` is
+    /// condition held. `in_flight` counts requests that may have been run and were not answered; `request` is
     /// asked anew for each.
     fn change(
         &self,
         what: &str,
         row: &[u8],
         by: Deadline,
-        astray: &Cell<u32>,
+        in_flight: &Cell<u32>,
         request: &dyn Fn() -> (Condition, Vec<MutationProto>),
     ) -> Result<RegionActionResult> {
-        self.native.on_region(Kind::Repeatable, what, row, by, |region, by| {
+        self.native.on_region(RequestKind::Repeatable, what, row, by, |region, by| {
             let (condition, mutations) = request();
             let action = conditional(region, condition, mutations);
             let answer = self.native.multi(region, vec![action], by).and_then(|results| {
@@ -338,38 +353,39 @@ impl Latches {
                 processed(&result).map(|_| result)
             });
             if answer.as_ref().is_err_and(may_be_run) {
-                astray.set(astray.get() + 1);
+                in_flight.set(in_flight.get() + 1);
             }
             answer
         })
     }
 
-    fn read(&self, get: Get, by: Deadline) -> Result<Cells> {
+    fn read(&self, get: Get, by: Deadline) -> Result<LatchCells> {
         let row = get.row.clone();
-        self.native.on_region(Kind::Read, "reading a latch", &row, by, |region, by| {
+        self.native.on_region(RequestKind::Read, "reading a latch", &row, by, |region, by| {
             let request = GetRequest { region: region.specifier(), get: Some(get.clone()) };
             let answer: GetResponse = self
                 .native
-                .cluster
-                .call(&region.server, super::CLIENT_SERVICE, "Get", &request, by)
-                .map_err(Trouble::Call)?;
-            Ok(Cells(answer.result.unwrap_or_default().cell))
+                .locator
+                .servers()
+                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
+                .map_err(SendError::Call)?;
+            Ok(LatchCells(answer.result.unwrap_or_default().cell))
         })
     }
 }
 
-/// What [`Latches::look_for`] found.
+/// What [`NativeLatches::look_for`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum FoundLatch {
     Applied,
     NotApplied,
     NoLatch,
 }
 
 /// Cells of one row.
-struct Cells(Vec<messages::Cell>);
+struct LatchCells(Vec<messages::Cell>);
 
-impl Cells {
+impl LatchCells {
     fn value(&self, column: &[u8]) -> Option<&[u8]> {
         self.0.iter().find(|cell| cell.qualifier == column).map(|cell| cell.value.as_slice())
     }
@@ -379,8 +395,8 @@ impl Cells {
         count_in(cells, name, Level::Dc)
     }
 
-    /// The making that the names belong to, as it stands in the column and at the beginning of theirs.
-    fn making(&self, name: &LatchName, column: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// The incarnation that the names belong to, as it stands in the column and at the beginning of theirs.
+    fn incarnation(&self, name: &LatchName, column: &[u8]) -> Result<Option<Vec<u8>>> {
         match self.value(column) {
             None => Ok(None),
             Some(value) if value.len() == ZERO.len() + ID_BYTES => Ok(Some(value.to_vec())),
@@ -394,9 +410,9 @@ impl Cells {
         }
     }
 
-    /// The names in columns that begin so, as far as they belong to the making.
-    fn names(&self, prefix: &[u8], making: &[u8]) -> BTreeSet<String> {
-        let named = self.0.iter().filter(|cell| cell.value.starts_with(making));
+    /// The names in columns that begin so, as far as they belong to the incarnation.
+    fn names(&self, prefix: &[u8], incarnation: &[u8]) -> BTreeSet<String> {
+        let named = self.0.iter().filter(|cell| cell.value.starts_with(incarnation));
         named
             .filter_map(|cell| cell.qualifier.strip_prefix(prefix))
             .map(|name| String::from_utf8_lossy(name).into_owned())
@@ -422,12 +438,17 @@ fn check_size(new: &NewLatch<'_>, row: &[u8]) -> Result<()> {
 ///
 /// The mark lasts no longer than the latch if that will do: a row with nothing left in it but zeros is an open
 /// latch to the Java library, one with nothing in it is an error.
-fn begin<'a>(slots: &'a Slots, farm: &str, latch_ttl: Duration, by: Deadline) -> Result<Operation<'a>> {
-    let column = |slot: &Slot| format!("op_{}_{farm}", slot.name()).into_bytes();
-    Operation::begin(slots, column, latch_ttl, by)
+fn begin<'a>(
+    marks: &'a IdempotencyMarks,
+    farm: &str,
+    latch_ttl: Duration,
+    by: Deadline,
+) -> Result<MarkedOperation<'a>> {
+    let column = |slot: &MarkSlot| format!("op_{}_{farm}", slot.name()).into_bytes();
+    MarkedOperation::begin(marks, column, latch_ttl, by)
 }
 
-fn put_mark(operation: &Operation<'_>, row: &[u8]) -> MutationProto {
+fn put_mark(operation: &MarkedOperation<'_>, row: &[u8]) -> MutationProto {
     put(row, vec![(operation.column.clone(), operation.mark.clone())], operation.mark_ttl())
 }
 
@@ -463,7 +484,7 @@ fn doubtful(error: Error) -> Error {
     }
 }
 
-fn restless(name: &LatchName) -> Error {
+fn contended(name: &LatchName) -> Error {
     Error::InDoubt { what: format!("latch {name} changed under each of {ROUNDS} looks at it"), source: None }
 }
 

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use super::address::Address;
 use super::channel::Security;
-use super::cluster::Address;
-use crate::config::{Options, checked_timeout, parse_duration};
+use crate::config::checked_timeout;
 use crate::error::{Error, Result};
+use crate::options::{Options, parse_duration};
 use crate::store::tls;
 use crate::store_option::StoreOption;
 
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
-pub(super) struct Setup {
+pub(super) struct NativeSetup {
     pub(super) masters: Vec<Address>,
     pub(super) place: String,
     pub(super) user: String,
@@ -19,14 +20,14 @@ pub(super) struct Setup {
     pub(super) connect_timeout: Duration,
 }
 
-impl Setup {
+impl NativeSetup {
     /// `known`: the options that the caller's store has, for a message about one that is left over.
     pub(super) fn read(
         masters: &str,
         table: &str,
         mut options: Options,
         known: &[StoreOption],
-    ) -> Result<Setup> {
+    ) -> Result<NativeSetup> {
         let connect_timeout = options
             .take("connect_timeout")
             .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
@@ -34,7 +35,7 @@ impl Setup {
         let user = options.take("user").unwrap_or_else(login);
         let security = tls::security(&mut options)?;
         options.finish(known)?;
-        Ok(Setup {
+        Ok(NativeSetup {
             place: format!("hbase://{masters}/{table}"),
             masters: masters.split(',').map(address).collect::<Result<_>>()?,
             user,

@@ -6,20 +6,19 @@
 
 use std::time::Duration;
 
-use super::cluster::Region;
 use super::exception::Exception;
-use super::filter::{self, Test};
+use super::filter::{self, COMPARATOR, FilterTest};
 use super::messages::{
     ASYNC_WAL, Action, BinaryComparator, Cell, Column, ColumnValue, Comparable, Comparator, Condition,
     DELETE, DELETE_COLUMN, Get, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
     RegionActionResult,
 };
-use super::{Trouble, protocol_violation};
-use crate::store::hbase::rows::Log;
+use super::region::Region;
+use super::send_error::{SendError, protocol_violation};
+use crate::store::hbase::cell_store::Durability;
 
 /// Operation attribute: the TTL of the cells of a mutation, in milliseconds, 8 bytes big-endian.
 const TTL: &str = "_ttl";
-pub(super) const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
 
 /// The newest versions of some columns of one family; of all its columns where none is named.
 pub(super) fn get(row: &[u8], family: &[u8], qualifiers: &[&[u8]]) -> Get {
@@ -105,9 +104,9 @@ fn column_value(family: &[u8], cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>
     ColumnValue { family: family.to_vec(), qualifier_value: cells.into_iter().map(cell).collect() }
 }
 
-/// `Log::Synced` leaves it to the table's settings.
-pub(super) fn logged(log: Log, mutation: MutationProto) -> MutationProto {
-    let durability = (log == Log::Lazy).then_some(ASYNC_WAL);
+/// `Durability::UseDefault` leaves it to the table's settings.
+pub(super) fn durable(durability: Durability, mutation: MutationProto) -> MutationProto {
+    let durability = (durability == Durability::Async).then_some(ASYNC_WAL);
     MutationProto { durability, ..mutation }
 }
 
@@ -131,13 +130,13 @@ pub(super) fn comparing(row: &[u8], family: &[u8], qualifier: &[u8], compare: i3
 
 /// A condition on several columns. It never holds for a row without cells. A Put under it is stamped no older
 /// than the first cell, by family and qualifier, that the tests look at.
-pub(super) fn filtering(row: &[u8], tests: &[Test]) -> Condition {
+pub(super) fn filtering(row: &[u8], tests: &[FilterTest]) -> Condition {
     Condition { row: row.to_vec(), filter: Some(filter::all(tests)), ..Condition::default() }
 }
 
 /// The same. A Put under it is stamped no older than the cell of the first test, which must ask for one that is
 /// there.
-pub(super) fn stamped_by_the_first(row: &[u8], tests: &[Test]) -> Condition {
+pub(super) fn stamped_by_the_first(row: &[u8], tests: &[FilterTest]) -> Condition {
     let filter = Some(filter::all_stamped_as_the_first(tests));
     Condition { row: row.to_vec(), filter, ..Condition::default() }
 }
@@ -171,7 +170,7 @@ pub(super) fn reading(get: Get) -> Action {
 }
 
 /// Whether the server ran the actions.
-pub(super) fn check(result: &RegionActionResult) -> Result<(), Trouble> {
+pub(super) fn check(result: &RegionActionResult) -> Result<(), SendError> {
     let inner = result.result_or_exception.iter().find_map(|part| part.exception.clone());
     match result.exception.clone().or(inner) {
         Some(exception) => Err(Exception::from(exception).into()),
@@ -180,21 +179,21 @@ pub(super) fn check(result: &RegionActionResult) -> Result<(), Trouble> {
 }
 
 /// Whether the condition held.
-pub(super) fn processed(result: &RegionActionResult) -> Result<bool, Trouble> {
+pub(super) fn processed(result: &RegionActionResult) -> Result<bool, SendError> {
     check(result)?;
     result.processed.ok_or_else(protocol_violation)
 }
 
 /// What was read, or what an increment made of its cells. Those of an increment sit in the first part of the
 /// answer, whatever the action's index.
-pub(super) fn cells(result: &RegionActionResult) -> Result<impl Iterator<Item = &Cell>, Trouble> {
+pub(super) fn cells(result: &RegionActionResult) -> Result<impl Iterator<Item = &Cell>, SendError> {
     check(result)?;
     let rows = result.result_or_exception.iter().filter_map(|part| part.result.as_ref());
     Ok(rows.flat_map(|row| &row.cell))
 }
 
 /// The sum that the first increment of an action came to.
-pub(super) fn counted(result: &RegionActionResult) -> Result<i64, Trouble> {
+pub(super) fn counted(result: &RegionActionResult) -> Result<i64, SendError> {
     let cell = cells(result)?.next();
     let bytes = cell.and_then(|cell| cell.value.as_slice().try_into().ok());
     bytes.map(i64::from_be_bytes).ok_or_else(protocol_violation)

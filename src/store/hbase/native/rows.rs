@@ -3,28 +3,31 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::cluster::{Address, CLIENT_SERVICE, Region, share};
-use super::connection::Failure;
+use super::address::Address;
+use super::connection::CallFailure;
 use super::filter;
 use super::messages::{
     self, ASYNC_WAL, Column, EQUAL, Get, GetRequest, GetResponse, MutationProto, NOT_EQUAL, RegionAction,
     RegionActionResult,
 };
+use super::region::Region;
 use super::request::{
     cells, changing, check, comparing, conditional, delete, in_turn, increment, processed, puts, reading,
     stamped_by_the_first, together,
 };
-use super::{
-    DISABLED, Kind, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts, Trouble, may_be_run, may_be_sent_again,
-    protocol_violation,
-};
-use crate::config::Options;
+use super::rpc::{DISABLED, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts};
+use super::send_error::{SendError, may_be_run, may_be_sent_again, protocol_violation};
+use super::servers::{CLIENT_SERVICE, share};
 use crate::error::{Error, Result};
-use crate::store::hbase::rows::{Log, part};
+use crate::options::Options;
+use crate::store::hbase::cell_store::Durability;
 use crate::store::hbase::steps::{
-    Answer, Found, Guard, Place, ReadBack, Repeat, Request, RowStore, Rule, Step, Test, Which, Write, shown,
+    AfterWrite, CellPlace, CellTest, CellWrite, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep,
+    RowStore, Rule, Which, shown,
 };
-use crate::time::{Deadline, jittered};
+use crate::store::remote::resolve::part;
+use crate::store::request_kind::RequestKind;
+use crate::time::{self, Deadline, jittered};
 
 /// Rows in one request of one region, and bytes in one request.
 const BATCH_ROWS: usize = 64;
@@ -36,42 +39,43 @@ const TRIES: u32 = 3;
 
 /// A table of an application.
 #[derive(Debug)]
-pub(in crate::store::hbase) struct Rows(Native);
+pub(in crate::store::hbase) struct NativeRows(Native);
 
-impl Rows {
+impl NativeRows {
     /// No I/O until the first call. Replies up to `reply_max` bytes are read.
     pub(in crate::store::hbase) fn new(
         masters: &str,
         table: &str,
         options: Options,
         reply_max: u32,
-    ) -> Result<Rows> {
-        Native::for_rows(masters, table, options, reply_max).map(Rows)
+    ) -> Result<NativeRows> {
+        Native::for_rows(masters, table, options, reply_max).map(NativeRows)
     }
 
-    fn get(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<Answer> {
-        self.0.on_region(Kind::Read, what, row, by, |region, by| {
+    fn get(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<RowAnswer> {
+        self.0.on_region(RequestKind::Read, what, row, by, |region, by| {
             let request = GetRequest { region: region.specifier(), get: Some(get(row, which)) };
             let answer: GetResponse = self
                 .0
-                .cluster
+                .locator
+                .servers()
                 .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
-                .map_err(Trouble::Call)?;
+                .map_err(SendError::Call)?;
             let cells = answer.result.unwrap_or_default().cell.into_iter().map(found).collect();
-            Ok(Answer { cells, ..Answer::default() })
+            Ok(RowAnswer { cells, ..RowAnswer::default() })
         })
     }
 }
 
-impl RowStore for Rows {
+impl RowStore for NativeRows {
     fn describe(&self) -> &str {
         &self.0.place
     }
 
-    fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<Answer>> {
+    fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<RowAnswer>> {
         let Request { what, row, repeat, steps } = *request;
         if let Repeat::Read = repeat
-            && let [Step::Read(which)] = steps().as_slice()
+            && let [RowStep::Read(which)] = steps().as_slice()
         {
             return self.get(what, row, which, by).map(|answer| vec![answer]);
         }
@@ -80,27 +84,27 @@ impl RowStore for Rows {
             let actions = steps.iter().map(|step| action(region, row, step)).collect();
             let by = if let Repeat::Until(_) = repeat { part(by, TRIES) } else { by };
             let answers = self.0.multi(region, actions, by).and_then(|results| answers(&steps, &results));
-            if let (Repeat::Until(unanswered), Err(trouble)) = (repeat, &answers)
-                && may_be_run(trouble)
-                && !is_refused_input(trouble)
+            if let (Repeat::Until(unanswered), Err(send_error)) = (repeat, &answers)
+                && may_be_run(send_error)
+                && !is_refused_input(send_error)
             {
                 unanswered.set(unanswered.get() + 1);
             }
             answers
         })?;
-        let last = |(answer, step): &(&Option<Answer>, Step<'_>)| match (answer, step) {
-            (Some(answer), Step::Change(..)) => Some(answer.made),
+        let last = |(answer, step): &(&Option<RowAnswer>, RowStep<'_>)| match (answer, step) {
+            (Some(answer), RowStep::Change(..)) => Some(answer.made),
             _ => None,
         };
         let made = answers.iter().zip(steps()).rev().find_map(|it| last(&it)).unwrap_or_default();
-        let complete = |(answer, step): (Option<Answer>, Step<'_>)| match (answer, step) {
+        let complete = |(answer, step): (Option<RowAnswer>, RowStep<'_>)| match (answer, step) {
             (Some(answer), _) => Ok(answer),
-            (None, Step::Read(which)) => match self.get(what, row, &which, by) {
-                Ok(answer) => Ok(Answer { read: ReadBack::Later, ..answer }),
-                Err(_) if made => Ok(Answer { read: ReadBack::Failed, ..Answer::default() }),
+            (None, RowStep::Read(which)) => match self.get(what, row, &which, by) {
+                Ok(answer) => Ok(RowAnswer { read: AfterWrite::Later, ..answer }),
+                Err(_) if made => Ok(RowAnswer { read: AfterWrite::Failed, ..RowAnswer::default() }),
                 Err(error) => Err(error),
             },
-            (None, Step::Change(..)) => Ok(Answer::default()),
+            (None, RowStep::Change(..)) => Ok(RowAnswer::default()),
         };
         answers.into_iter().zip(steps()).map(complete).collect()
     }
@@ -109,9 +113,9 @@ impl RowStore for Rows {
         &self,
         what: &str,
         repeat: Repeat<'_>,
-        rows: &[(&[u8], Step<'_>)],
+        rows: &[(&[u8], RowStep<'_>)],
         by: Deadline,
-    ) -> Vec<Result<Answer>> {
+    ) -> Vec<Result<RowAnswer>> {
         Batch {
             native: &self.0,
             what,
@@ -130,8 +134,8 @@ impl RowStore for Rows {
 }
 
 /// Whether the server said that it cannot make the change, which it looks at before it writes.
-fn is_refused_input(trouble: &Trouble) -> bool {
-    let Trouble::Call(Failure::Exception(exception)) = trouble else { return false };
+fn is_refused_input(send_error: &SendError) -> bool {
+    let SendError::Call(CallFailure::Exception(exception)) = send_error else { return false };
     exception.refused_input().is_some()
 }
 
@@ -139,9 +143,9 @@ fn is_refused_input(trouble: &Trouble) -> bool {
 struct Batch<'a> {
     native: &'a Native,
     what: &'a str,
-    kind: Kind,
-    rows: &'a [(&'a [u8], Step<'a>)],
-    answers: HashMap<usize, Result<Answer>>,
+    kind: RequestKind,
+    rows: &'a [(&'a [u8], RowStep<'a>)],
+    answers: HashMap<usize, Result<RowAnswer>>,
     /// Why a row has no answer yet.
     why: HashMap<usize, Arc<Error>>,
     /// Rows whose region was served by nobody.
@@ -149,7 +153,7 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    fn run(mut self, by: Deadline) -> Vec<Result<Answer>> {
+    fn run(mut self, by: Deadline) -> Vec<Result<RowAnswer>> {
         let (mut pause, mut doubts) = (PAUSE_FIRST, StateDoubts::default());
         loop {
             self.away.clear();
@@ -168,7 +172,7 @@ impl Batch<'_> {
                     self.answers.insert(number, Err(error));
                 }
             }
-            std::thread::sleep(jittered(pause));
+            time::sleep(jittered(pause));
             pause = (pause * 2).min(PAUSE_LONGEST);
         }
         (0..self.rows.len())
@@ -189,12 +193,12 @@ impl Batch<'_> {
             if self.answers.contains_key(&number) {
                 continue;
             }
-            match self.native.cluster.region(row, by) {
+            match self.native.locator.region(row, by) {
                 Ok(region) => {
                     let Address { host, port } = region.server.clone();
                     servers.entry((host, port)).or_default().push((number, region));
                 }
-                Err(lookup) => self.failed(&[number], Trouble::Lookup(lookup)),
+                Err(lookup) => self.failed(&[number], SendError::Lookup(lookup)),
             }
         }
         let mut requests = Vec::new();
@@ -220,8 +224,8 @@ impl Batch<'_> {
 
     fn size(&self, number: usize) -> usize {
         match &self.rows[number].1 {
-            Step::Change(_, writes) => writes.iter().map(write_size).sum(),
-            Step::Read(_) => 0,
+            RowStep::Change(_, writes) => writes.iter().map(write_size).sum(),
+            RowStep::Read(_) => 0,
         }
     }
 
@@ -236,32 +240,34 @@ impl Batch<'_> {
                 for ((number, region), result) in request.iter().zip(&results) {
                     match answer(&self.rows[*number].1, result) {
                         Ok(answer) => drop(self.answers.insert(*number, Ok(answer))),
-                        Err(trouble) => {
-                            self.native.learn(region, &trouble, true);
-                            self.failed(&[*number], trouble);
+                        Err(send_error) => {
+                            self.native.learn(region, &send_error, true);
+                            self.failed(&[*number], send_error);
                         }
                     }
                 }
             }
             // One very long row must not hide all that are read along with it.
-            Err(Trouble::Call(Failure::TooLong(..))) if self.kind == Kind::Read && request.len() > 1 => {
+            Err(SendError::Call(CallFailure::TooLong(..)))
+                if self.kind == RequestKind::Read && request.len() > 1 =>
+            {
                 let (one, other) = request.split_at(request.len() / 2);
                 self.send(one, by);
                 self.send(other, by);
             }
-            Err(trouble) => {
+            Err(send_error) => {
                 for (_, region) in request {
-                    self.native.learn(region, &trouble, true);
+                    self.native.learn(region, &send_error, true);
                 }
                 let numbers: Vec<_> = request.iter().map(|(number, _)| *number).collect();
-                self.failed(&numbers, trouble);
+                self.failed(&numbers, send_error);
             }
         }
     }
 
-    fn failed(&mut self, numbers: &[usize], trouble: Trouble) {
-        let (again, away) = (may_be_sent_again(self.kind, &trouble), trouble.is_away());
-        let error = Arc::new(self.native.explain(self.kind, self.what, trouble));
+    fn failed(&mut self, numbers: &[usize], send_error: SendError) {
+        let (again, away) = (may_be_sent_again(self.kind, &send_error), send_error.is_away());
+        let error = Arc::new(self.native.explain(self.kind, self.what, send_error));
         for number in numbers {
             if again {
                 self.why.insert(*number, Arc::clone(&error));
@@ -277,31 +283,31 @@ impl Batch<'_> {
 
     fn about(&self, number: usize, source: Arc<Error>) -> Error {
         let row = self.rows[number].0;
-        Error::While { doing: format!("{} row \"{}\"", self.what, shown(row)), source }
+        Error::Context { doing: format!("{} row \"{}\"", self.what, shown(row)), source }
     }
 }
 
-fn kind(repeat: Repeat<'_>) -> Kind {
+fn kind(repeat: Repeat<'_>) -> RequestKind {
     match repeat {
-        Repeat::Read => Kind::Read,
-        Repeat::Never => Kind::Write,
-        Repeat::Until(_) => Kind::Repeatable,
+        Repeat::Read => RequestKind::Read,
+        Repeat::Never => RequestKind::Write,
+        Repeat::Until(_) => RequestKind::Repeatable,
     }
 }
 
-fn action(region: &Region, row: &[u8], step: &Step<'_>) -> RegionAction {
+fn action(region: &Region, row: &[u8], step: &RowStep<'_>) -> RegionAction {
     match step {
-        Step::Read(which) => in_turn(region, vec![reading(get(row, which))]),
-        Step::Change(guard, writes) => {
+        RowStep::Read(which) => in_turn(region, vec![reading(get(row, which))]),
+        RowStep::Change(guard, writes) => {
             let mut mutations: Vec<_> = writes.iter().map(|write| mutation(row, write)).collect();
             match guard {
                 // One mutation is atomic by itself.
-                Guard::Always if mutations.len() == 1 => {
+                RowGuard::Always if mutations.len() == 1 => {
                     in_turn(region, mutations.drain(..).map(changing).collect())
                 }
-                Guard::Always => together(region, mutations),
-                Guard::One(test) => conditional(region, one(row, test), mutations),
-                Guard::All(tests) => {
+                RowGuard::Always => together(region, mutations),
+                RowGuard::One(test) => conditional(region, one(row, test), mutations),
+                RowGuard::All(tests) => {
                     let tests: Vec<_> = tests.iter().map(test).collect();
                     conditional(region, stamped_by_the_first(row, &tests), mutations)
                 }
@@ -310,7 +316,7 @@ fn action(region: &Region, row: &[u8], step: &Step<'_>) -> RegionAction {
     }
 }
 
-fn one(row: &[u8], (place, rule): &Test<'_>) -> messages::Condition {
+fn one(row: &[u8], (place, rule): &CellTest<'_>) -> messages::Condition {
     let (compare, with): (_, &[u8]) = match rule {
         Rule::Is(value) => (EQUAL, value),
         Rule::MissingOrEmpty => (EQUAL, b""),
@@ -322,30 +328,30 @@ fn one(row: &[u8], (place, rule): &Test<'_>) -> messages::Condition {
     comparing(row, &place.family, &place.qualifier, compare, with)
 }
 
-fn test((place, rule): &Test<'_>) -> filter::Test {
-    let Place { family, qualifier } = place;
+fn test((place, rule): &CellTest<'_>) -> filter::FilterTest {
+    let CellPlace { family, qualifier } = place;
     match rule {
-        Rule::Is(value) => filter::Test::is(family, qualifier, value),
-        Rule::Missing => filter::Test::missing(family, qualifier),
-        Rule::MissingOrEmpty => filter::Test::none(family, qualifier),
-        Rule::NotEmpty => filter::Test::some(family, qualifier),
-        Rule::BeginsNot(with) => filter::Test::there_and_begins_not(family, qualifier, with),
-        Rule::Below(with) => filter::Test::below(family, qualifier, with),
+        Rule::Is(value) => filter::FilterTest::is(family, qualifier, value),
+        Rule::Missing => filter::FilterTest::missing(family, qualifier),
+        Rule::MissingOrEmpty => filter::FilterTest::none(family, qualifier),
+        Rule::NotEmpty => filter::FilterTest::some(family, qualifier),
+        Rule::BeginsNot(with) => filter::FilterTest::there_and_begins_not(family, qualifier, with),
+        Rule::Below(with) => filter::FilterTest::below(family, qualifier, with),
     }
 }
 
-fn mutation(row: &[u8], write: &Write<'_>) -> MutationProto {
+fn mutation(row: &[u8], write: &CellWrite<'_>) -> MutationProto {
     match write {
-        Write::Put { cells, ttl, log } => {
+        CellWrite::Put { cells, ttl, durability } => {
             let put = puts(row, by_family(cells.iter().map(|(place, value)| (*place, value.to_vec()))), *ttl);
-            MutationProto { durability: (*log == Log::Lazy).then_some(ASYNC_WAL), ..put }
+            MutationProto { durability: (*durability == Durability::Async).then_some(ASYNC_WAL), ..put }
         }
-        Write::Add(place, by) => increment(row, &place.family, &place.qualifier, *by, None),
-        Write::Delete(cells) => delete(row, by_family(cells.iter().copied())),
+        CellWrite::Add(place, by) => increment(row, &place.family, &place.qualifier, *by, None),
+        CellWrite::Delete(cells) => delete(row, by_family(cells.iter().copied())),
     }
 }
 
-fn by_family<'a, T>(cells: impl Iterator<Item = (&'a Place, T)>) -> BTreeMap<Vec<u8>, Vec<(Vec<u8>, T)>> {
+fn by_family<'a, T>(cells: impl Iterator<Item = (&'a CellPlace, T)>) -> BTreeMap<Vec<u8>, Vec<(Vec<u8>, T)>> {
     let mut families: BTreeMap<Vec<u8>, Vec<_>> = BTreeMap::new();
     for (place, what) in cells {
         families.entry(place.family.clone()).or_default().push((place.qualifier.clone(), what));
@@ -353,10 +359,10 @@ fn by_family<'a, T>(cells: impl Iterator<Item = (&'a Place, T)>) -> BTreeMap<Vec
     families
 }
 
-fn write_size(write: &Write<'_>) -> usize {
+fn write_size(write: &CellWrite<'_>) -> usize {
     match write {
-        Write::Put { cells, .. } => cells.iter().map(|(_, value)| value.len()).sum(),
-        Write::Add(..) | Write::Delete(_) => 0,
+        CellWrite::Put { cells, .. } => cells.iter().map(|(_, value)| value.len()).sum(),
+        CellWrite::Add(..) | CellWrite::Delete(_) => 0,
     }
 }
 
@@ -379,19 +385,22 @@ fn get(row: &[u8], which: &Which<'_>) -> Get {
 /// The answers of a request that was run. Its last change decides: the server runs the steps one by one, and a
 /// region may close, be busy or come back between two of them. What the last change was answered stands, whatever
 /// became of the steps around it. `None`: a read behind it that failed, to be made by itself.
-fn answers(steps: &[Step<'_>], results: &[RegionActionResult]) -> Result<Vec<Option<Answer>>, Trouble> {
-    let last = steps.iter().rposition(|step| matches!(step, Step::Change(..)));
+fn answers(
+    steps: &[RowStep<'_>],
+    results: &[RegionActionResult],
+) -> Result<Vec<Option<RowAnswer>>, SendError> {
+    let last = steps.iter().rposition(|step| matches!(step, RowStep::Change(..)));
     let mut answers: Vec<_> = steps.iter().zip(results).map(|(step, result)| answer(step, result)).collect();
     if let Some(last) = last {
         // Not made, and perhaps for want of what a step before it should have put.
         let failed = match &answers[last] {
-            Ok(Answer { made: true, .. }) => None,
+            Ok(RowAnswer { made: true, .. }) => None,
             Ok(_) => answers[..last].iter().position(Result::is_err),
             Err(_) => Some(last),
         };
         if let Some(failed) = failed {
             return Err(match answers.swap_remove(failed) {
-                Err(trouble) => trouble,
+                Err(send_error) => send_error,
                 Ok(_) => protocol_violation(),
             });
         }
@@ -400,11 +409,11 @@ fn answers(steps: &[Step<'_>], results: &[RegionActionResult]) -> Result<Vec<Opt
     answers.into_iter().map(|answer| answer.map(Some)).collect()
 }
 
-fn answer(step: &Step<'_>, result: &RegionActionResult) -> Result<Answer, Trouble> {
+fn answer(step: &RowStep<'_>, result: &RegionActionResult) -> Result<RowAnswer, SendError> {
     let made = match step {
-        Step::Change(Guard::Always, _) => check(result).map(|()| true)?,
-        Step::Change(..) => processed(result)?,
-        Step::Read(_) => {
+        RowStep::Change(RowGuard::Always, _) => check(result).map(|()| true)?,
+        RowStep::Change(..) => processed(result)?,
+        RowStep::Read(_) => {
             check(result)?;
             if result.result_or_exception.is_empty() {
                 return Err(protocol_violation());
@@ -413,10 +422,10 @@ fn answer(step: &Step<'_>, result: &RegionActionResult) -> Result<Answer, Troubl
         }
     };
     let cells = cells(result)?.cloned().map(found).collect();
-    Ok(Answer { made, cells, ..Answer::default() })
+    Ok(RowAnswer { made, cells, ..RowAnswer::default() })
 }
 
-fn found(cell: messages::Cell) -> Found {
-    let place = Place { family: cell.family, qualifier: cell.qualifier };
-    Found { place, value: cell.value, written_ms: cell.timestamp }
+fn found(cell: messages::Cell) -> FoundCell {
+    let place = CellPlace { family: cell.family, qualifier: cell.qualifier };
+    FoundCell { place, value: cell.value, written_ms: cell.timestamp }
 }

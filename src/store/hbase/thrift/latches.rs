@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
 
-use super::{Gateway, Kind, TTL};
+use super::gateway::{Gateway, TTL};
 use crate::error::{Error, Result};
+use crate::latch_name::LatchName;
+use crate::name::Level;
+use crate::random;
+use crate::store::hbase::cell_store::{CellStore, Content};
 use crate::store::hbase::latches::{count_column, count_in, is_no_table, not_found, row_of};
-use crate::store::hbase::rows::{Content, Rows};
-use crate::store::{LatchName, LatchStore, Level, NewLatch, Roster, Step, Stepped};
-use crate::time::{Deadline, Moment, jittered};
+use crate::store::request_kind::RequestKind;
+use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped};
+use crate::time::{self, Deadline, Moment, jittered};
 
 const FAMILY: &str = "C";
 
@@ -30,18 +34,18 @@ const BATCH: usize = 100;
 
 /// The latches beside the locks of a [`Gateway`].
 #[derive(Debug)]
-pub(in crate::store::hbase) struct Latches {
+pub(in crate::store::hbase) struct GatewayLatches {
     gateway: Gateway,
 }
 
-impl Latches {
+impl GatewayLatches {
     /// In `table`, over the connections of `locks`.
-    pub(in crate::store::hbase) fn beside(locks: &Gateway, table: &str) -> Latches {
-        Latches { gateway: locks.beside(table, Content::Latches) }
+    pub(in crate::store::hbase) fn beside(locks: &Gateway, table: &str) -> GatewayLatches {
+        GatewayLatches { gateway: locks.beside(table, Content::Latches) }
     }
 }
 
-impl LatchStore for Latches {
+impl LatchStore for GatewayLatches {
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
         self.gateway.ensure_table(FAMILY, by)
     }
@@ -80,7 +84,7 @@ impl LatchStore for Latches {
             if step.by.remaining() <= pause {
                 break;
             }
-            std::thread::sleep(jittered(pause).mul_f64(fastrand::f64()));
+            time::sleep(jittered(pause).mul_f64(random::fraction()));
         }
         Err(Error::RetriesExhausted {
             store: self.gateway.describe(),
@@ -107,7 +111,7 @@ impl LatchStore for Latches {
                 for (&at, name) in batch.iter().zip(names) {
                     answers[at] = Some(match &read {
                         Ok(cells) => cells.count(name, level),
-                        Err(error) => Err(Error::While {
+                        Err(error) => Err(Error::Context {
                             doing: format!("reading latch {name}"),
                             source: Arc::clone(error),
                         }),
@@ -118,7 +122,7 @@ impl LatchStore for Latches {
             }
         }
         match failed {
-            Some(source) if !any_read => Err(Error::While { doing: "reading latches".into(), source }),
+            Some(source) if !any_read => Err(Error::Context { doing: "reading latches".into(), source }),
             _ => Ok(answers.into_iter().flatten().collect()),
         }
     }
@@ -128,7 +132,7 @@ impl LatchStore for Latches {
     }
 }
 
-impl Latches {
+impl GatewayLatches {
     /// Sets the farm's count to `value` where it is `expected`; an empty one stands for no count.
     fn swap(
         &self,
@@ -142,7 +146,7 @@ impl Latches {
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         let (table, column) = (self.gateway.table(), qualified(&count_column(name.farm())));
         let began = Moment::now();
-        let put = self.gateway.call(Kind::Write, "checkAndPut", Some(row), by, |client| {
+        let put = self.gateway.call(RequestKind::Write, "checkAndPut", Some(row), by, |client| {
             let put = Mutation::new(false, column.clone(), value.to_vec(), true);
             let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
             let expected = expected.to_vec();
@@ -160,12 +164,12 @@ impl Latches {
     }
 
     /// What `level` needs to know of these latches. Nothing where there is no table.
-    fn read(&self, names: &[&LatchName], level: Level, by: Deadline) -> Result<Cells> {
+    fn read(&self, names: &[&LatchName], level: Level, by: Deadline) -> Result<GatewayCells> {
         let rows: Vec<_> = names.iter().map(|name| name.hbase_row()).collect();
         // Of several farms, if there are: each latch picks its own.
         let columns: BTreeSet<_> = names.iter().map(|name| qualified(&count_column(name.farm()))).collect();
         let row = rows.first().filter(|_| rows.len() == 1).map(Vec::as_slice);
-        let read = self.gateway.call(Kind::Read, "reading latches", row, by, |client| {
+        let read = self.gateway.call(RequestKind::Read, "reading latches", row, by, |client| {
             let (table, rows, attributes) = (self.gateway.table(), rows.clone(), BTreeMap::new());
             match level {
                 Level::Dc => {
@@ -181,7 +185,7 @@ impl Latches {
             Err(error) => return Err(error),
         };
         let row = |row: TRowResult| Some((row.row?, row.columns?));
-        Ok(Cells(found.into_iter().filter_map(row).collect()))
+        Ok(GatewayCells(found.into_iter().filter_map(row).collect()))
     }
 }
 
@@ -196,9 +200,9 @@ fn is_unreadable(error: &Error) -> bool {
 }
 
 /// Columns and their cells by row.
-struct Cells(BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TCell>>);
+struct GatewayCells(BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TCell>>);
 
-impl Cells {
+impl GatewayCells {
     fn count(&self, name: &LatchName, level: Level) -> Result<Option<i64>> {
         let row = self.0.get(&name.hbase_row());
         let prefix = qualified(b"");

@@ -17,8 +17,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::wire::Link;
 use crate::error::{Error, Result};
-use crate::store::hbase::rows::Content;
-use crate::time::{Deadline, Moment, jittered};
+use crate::store::hbase::cell_store::Content;
+use crate::time::{self, Deadline, Moment, jittered};
 
 /// A connection unused for this long is closed rather than used: gateways drop them after a minute,
 /// firewalls without saying so.
@@ -32,37 +32,37 @@ pub(super) struct Pool {
     address: String,
     size: usize,
     connect_timeout: Duration,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Signalled when a connection or a place for one becomes free.
     freed: Condvar,
 }
 
 /// Rows that share a fate: of one table, with one first byte. `None`: a request for several rows, or for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Share {
+pub(super) struct PoolShare {
     pub(super) table: Content,
     pub(super) first: Option<u8>,
 }
 
-struct State {
+struct PoolState {
     /// Connections and places that requests have now, by whose they are.
-    lent: HashMap<Share, usize>,
+    lent: HashMap<PoolShare, usize>,
     /// Most recently used last, and used first: the others age and go.
     idle: Vec<(Link, Moment)>,
     /// Places for connections that are neither idle nor in use.
     vacant: usize,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for PoolState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").field("idle", &self.idle.len()).field("vacant", &self.vacant).finish()
     }
 }
 
-/// A connection in use. Goes back to the pool by [`keep`](Lent::keep), is closed on drop.
-pub(super) struct Lent<'a> {
+/// A connection in use. Goes back to the pool by [`keep`](PooledConnection::keep), is closed on drop.
+pub(super) struct PooledConnection<'a> {
     pool: &'a Pool,
-    share: Share,
+    share: PoolShare,
     link: Option<Link>,
     keep: bool,
 }
@@ -73,7 +73,7 @@ impl Pool {
             address: address.to_owned(),
             size,
             connect_timeout,
-            state: Mutex::new(State { lent: HashMap::new(), idle: Vec::new(), vacant: size }),
+            state: Mutex::new(PoolState { lent: HashMap::new(), idle: Vec::new(), vacant: size }),
             freed: Condvar::new(),
         }
     }
@@ -83,16 +83,16 @@ impl Pool {
     /// # Errors
     /// CONNECTION_ERROR when none can be made; RETRIES_EXHAUSTED when until `by` all are in use, or as many
     /// as `share` may have.
-    pub(super) fn lend(&self, share: Share, by: Deadline) -> Result<Lent<'_>> {
-        let mut lent = self.reserve(share, by)?;
-        if lent.link.as_ref().is_none_or(|link| !link.is_open()) {
-            lent.link = Some(self.connect(by)?);
+    pub(super) fn lend(&self, share: PoolShare, by: Deadline) -> Result<PooledConnection<'_>> {
+        let mut pooled = self.reserve(share, by)?;
+        if pooled.link.as_ref().is_none_or(|link| !link.is_open()) {
+            pooled.link = Some(self.connect(by)?);
         }
-        Ok(lent)
+        Ok(pooled)
     }
 
     /// Takes a place, with the connection used last if there is one.
-    fn reserve(&self, share: Share, by: Deadline) -> Result<Lent<'_>> {
+    fn reserve(&self, share: PoolShare, by: Deadline) -> Result<PooledConnection<'_>> {
         // Declared before the lock, so dropped after it: sockets are not closed under it.
         let mut closing = Vec::new();
         let mut state = self.state.lock();
@@ -107,7 +107,7 @@ impl Pool {
                 state.lent.insert(share, taken + 1);
                 let link = state.idle.pop().map(|(link, _)| link);
                 state.vacant -= usize::from(link.is_none());
-                return Ok(Lent { pool: self, share, link, keep: false });
+                return Ok(PooledConnection { pool: self, share, link, keep: false });
             }
             let left = by.remaining();
             if left.is_zero() || self.freed.wait_for(&mut state, left).timed_out() {
@@ -120,7 +120,7 @@ impl Pool {
         }
     }
 
-    fn used_up(&self, share: Share, taken: usize, free: usize) -> String {
+    fn used_up(&self, share: PoolShare, taken: usize, free: usize) -> String {
         let size = self.size;
         if free == 0 {
             return format!("all {size} connections were in use for too long; raise the option `pool`");
@@ -151,7 +151,7 @@ impl Pool {
                 });
             }
             tries += 1;
-            std::thread::sleep(jittered(CONNECT_PAUSE));
+            time::sleep(jittered(CONNECT_PAUSE));
         }
     }
 
@@ -168,7 +168,7 @@ impl Pool {
     }
 }
 
-impl Lent<'_> {
+impl PooledConnection<'_> {
     pub(super) fn link(&mut self) -> &mut Link {
         self.link.as_mut().expect("only drop takes it out")
     }
@@ -179,7 +179,7 @@ impl Lent<'_> {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
         let kept = self.link.take().filter(|_| self.keep);
         let mut state = self.pool.state.lock();
@@ -212,12 +212,12 @@ mod tests {
         Pool::new("nowhere:1", size, LONG)
     }
 
-    fn share(first: u8) -> Share {
-        Share { table: Content::Locks, first: Some(first) }
+    fn share(first: u8) -> PoolShare {
+        PoolShare { table: Content::Locks, first: Some(first) }
     }
 
     /// As many places as rows of this share get, all of them kept.
-    fn all_of(pool: &Pool, share: Share) -> Vec<Lent<'_>> {
+    fn all_of(pool: &Pool, share: PoolShare) -> Vec<PooledConnection<'_>> {
         std::iter::from_fn(|| pool.reserve(share, Deadline::after(Duration::ZERO)).ok()).collect()
     }
 
@@ -240,8 +240,8 @@ mod tests {
             assert_eq!(16 - held.len(), left, "after region {first}");
         }
         // Of the other table too, and those that concern no row.
-        let latches = Share { table: Content::Latches, first: Some(1) };
-        for other in [share(5), latches, Share { table: Content::Locks, first: None }] {
+        let latches = PoolShare { table: Content::Latches, first: Some(1) };
+        for other in [share(5), latches, PoolShare { table: Content::Locks, first: None }] {
             pool.reserve(other, Deadline::after(Duration::ZERO)).expect("the last one is for others");
         }
         drop(held);
@@ -280,7 +280,7 @@ mod tests {
                 let waiting = &waiting;
                 let work = move || {
                     waiting.fetch_add(1, Ordering::SeqCst);
-                    pool.reserve(share(first), Deadline::after(LONG)).map(|lent| lent.share)
+                    pool.reserve(share(first), Deadline::after(LONG)).map(|pooled| pooled.share)
                 };
                 std::thread::Builder::new().name("dlm-test-waiter".into()).spawn_scoped(scope, work).unwrap()
             };

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use hbase_thrift::hbase::{Mutation, TCell, THbaseSyncClient as _, TRowResult};
 
-use super::{Gateway, Kind, TTL};
-use crate::config::Options;
+use super::gateway::{Gateway, TTL};
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::store::hbase::steps::{
-    Answer, Found, Guard, Place, ReadBack, Repeat, Request, RowStore, Rule, Step, Which, Write,
+    AfterWrite, CellPlace, CellWrite, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep, RowStore,
+    Rule, Which,
 };
+use crate::store::request_kind::RequestKind;
 use crate::time::{Deadline, Moment};
 
 /// A gateway repeats by itself a request that its server did not answer, after a pause of 100 ms at the least unless
@@ -20,40 +22,40 @@ use crate::time::{Deadline, Moment};
 const REPEATED_AFTER: Duration = Duration::from_millis(90);
 
 #[derive(Debug)]
-pub(in crate::store::hbase) struct Rows(Gateway);
+pub(in crate::store::hbase) struct GatewayRows(Gateway);
 
-impl Rows {
+impl GatewayRows {
     /// No I/O until the first call.
-    pub(in crate::store::hbase) fn new(address: &str, table: &str, options: Options) -> Result<Rows> {
-        Gateway::for_rows(address, table, options).map(Rows)
+    pub(in crate::store::hbase) fn new(address: &str, table: &str, options: Options) -> Result<GatewayRows> {
+        Gateway::for_rows(address, table, options).map(GatewayRows)
     }
 
     fn change(
         &self,
         what: &str,
         row: &[u8],
-        guard: &Guard<'_>,
-        write: &Write<'_>,
+        guard: &RowGuard<'_>,
+        write: &CellWrite<'_>,
         by: Deadline,
-    ) -> Result<Answer> {
-        let made = |made| Answer { made, ..Answer::default() };
+    ) -> Result<RowAnswer> {
+        let made = |made| RowAnswer { made, ..RowAnswer::default() };
         match (guard, write) {
-            (Guard::Always, Write::Add(place, amount)) => {
-                let sum = self.0.call(Kind::Write, what, Some(row), by, |client| {
+            (RowGuard::Always, CellWrite::Add(place, amount)) => {
+                let sum = self.0.call(RequestKind::Write, what, Some(row), by, |client| {
                     client.atomic_increment(self.0.table(), row.to_vec(), name(place), *amount)
                 })?;
                 let value = sum.to_be_bytes().to_vec();
-                let cells = vec![Found { place: (*place).clone(), value, written_ms: 0 }];
-                Ok(Answer { made: true, cells, ..Answer::default() })
+                let cells = vec![FoundCell { place: (*place).clone(), value, written_ms: 0 }];
+                Ok(RowAnswer { made: true, cells, ..RowAnswer::default() })
             }
-            (Guard::Always, Write::Put { cells, ttl, .. }) => {
-                self.0.call(Kind::Write, what, Some(row), by, |client| {
+            (RowGuard::Always, CellWrite::Put { cells, ttl, .. }) => {
+                self.0.call(RequestKind::Write, what, Some(row), by, |client| {
                     let puts = cells.iter().map(|(place, value)| put(place, value)).collect();
                     client.mutate_row(self.0.table(), row.to_vec(), puts, attributes(*ttl))
                 })?;
                 Ok(made(true))
             }
-            (Guard::One((tested, rule)), Write::Put { cells, ttl, .. }) if cells.len() == 1 => {
+            (RowGuard::One((tested, rule)), CellWrite::Put { cells, ttl, .. }) if cells.len() == 1 => {
                 let expected: &[u8] = match rule {
                     Rule::Is(value) => value,
                     Rule::MissingOrEmpty => b"",
@@ -61,7 +63,7 @@ impl Rows {
                 };
                 let [(place, value)] = cells.as_slice() else { return Err(unsupported(what)) };
                 let began = Moment::now();
-                let done = self.0.call(Kind::Write, what, Some(row), by, |client| {
+                let done = self.0.call(RequestKind::Write, what, Some(row), by, |client| {
                     let (table, column, put) = (self.0.table(), name(tested), put(place, value));
                     client.check_and_put(
                         table,
@@ -86,7 +88,7 @@ impl Rows {
         }
     }
 
-    fn read(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<Answer> {
+    fn read(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<RowAnswer> {
         let columns: Vec<_> = (which.columns.iter().map(|place| name(place)))
             // With a colon it would be the column without a qualifier.
             .chain(which.families.iter().map(|family| family.to_vec()))
@@ -96,13 +98,13 @@ impl Rows {
                 return Err(unsupported("reading versions of several columns"));
             };
             let versions = i32::try_from(which.versions).unwrap_or(i32::MAX);
-            let cells = self.0.call(Kind::Read, what, Some(row), by, |client| {
+            let cells = self.0.call(RequestKind::Read, what, Some(row), by, |client| {
                 client.get_ver(self.0.table(), row.to_vec(), name(place), versions, BTreeMap::new())
             })?;
             let cells = cells.into_iter().map(|cell| found((*place).clone(), cell)).collect();
-            return Ok(Answer { cells, ..Answer::default() });
+            return Ok(RowAnswer { cells, ..RowAnswer::default() });
         }
-        let rows = self.0.call(Kind::Read, what, Some(row), by, |client| {
+        let rows = self.0.call(RequestKind::Read, what, Some(row), by, |client| {
             let (table, row) = (self.0.table(), row.to_vec());
             if columns.is_empty() {
                 client.get_row(table, row, BTreeMap::new())
@@ -110,13 +112,13 @@ impl Rows {
                 client.get_row_with_columns(table, row, columns.clone(), BTreeMap::new())
             }
         })?;
-        Ok(Answer { cells: rows.into_iter().flat_map(cells).collect(), ..Answer::default() })
+        Ok(RowAnswer { cells: rows.into_iter().flat_map(cells).collect(), ..RowAnswer::default() })
     }
 
-    fn step(&self, request: &Request<'_>, step: &Step<'_>, by: Deadline) -> Result<Answer> {
+    fn step(&self, request: &Request<'_>, step: &RowStep<'_>, by: Deadline) -> Result<RowAnswer> {
         match step {
-            Step::Read(which) => self.read(request.what, request.row, which, by),
-            Step::Change(guard, writes) => match writes.as_slice() {
+            RowStep::Read(which) => self.read(request.what, request.row, which, by),
+            RowStep::Change(guard, writes) => match writes.as_slice() {
                 [write] => self.change(request.what, request.row, guard, write, by),
                 _ => Err(unsupported(request.what)),
             },
@@ -124,26 +126,26 @@ impl Rows {
     }
 }
 
-impl RowStore for Rows {
+impl RowStore for GatewayRows {
     fn describe(&self) -> &str {
         &self.0.place
     }
 
-    fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<Answer>> {
+    fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<RowAnswer>> {
         let steps = (request.steps)();
         // Nothing may be changed before the step is known that the gateway cannot do.
         match (steps.as_slice(), request.repeat) {
-            ([Step::Read(_)], Repeat::Read) => {}
-            ([Step::Change(..)] | [Step::Change(..), Step::Read(_)], Repeat::Never) => {}
+            ([RowStep::Read(_)], Repeat::Read) => {}
+            ([RowStep::Change(..)] | [RowStep::Change(..), RowStep::Read(_)], Repeat::Never) => {}
             _ => return Err(unsupported(request.what)),
         }
-        let mut answers: Vec<Answer> = Vec::new();
+        let mut answers: Vec<RowAnswer> = Vec::new();
         for step in &steps {
             let made = answers.last().map(|change| change.made);
             answers.push(match (self.step(request, step, by), made) {
                 (Ok(answer), None) => answer,
-                (Ok(answer), Some(_)) => Answer { read: ReadBack::Later, ..answer },
-                (Err(_), Some(true)) => Answer { read: ReadBack::Failed, ..Answer::default() },
+                (Ok(answer), Some(_)) => RowAnswer { read: AfterWrite::Later, ..answer },
+                (Err(_), Some(true)) => RowAnswer { read: AfterWrite::Failed, ..RowAnswer::default() },
                 (Err(error), _) => return Err(error),
             });
         }
@@ -155,10 +157,10 @@ impl RowStore for Rows {
         &self,
         what: &str,
         repeat: Repeat<'_>,
-        rows: &[(&[u8], Step<'_>)],
+        rows: &[(&[u8], RowStep<'_>)],
         by: Deadline,
-    ) -> Vec<Result<Answer>> {
-        let one = |(row, step): &(&[u8], Step<'_>)| {
+    ) -> Vec<Result<RowAnswer>> {
+        let one = |(row, step): &(&[u8], RowStep<'_>)| {
             let steps = || vec![step.clone()];
             let answers = self.run(&Request { what, row, repeat, steps: &steps }, by)?;
             Ok(answers.into_iter().next().unwrap_or_default())
@@ -175,11 +177,11 @@ fn unsupported(what: &str) -> Error {
     Error::invalid("hbase+thrift:// for", what, "hbase://: a Thrift1 gateway cannot do it in one atomic step")
 }
 
-fn name(place: &Place) -> Vec<u8> {
+fn name(place: &CellPlace) -> Vec<u8> {
     [&place.family[..], b":", &place.qualifier].concat()
 }
 
-fn put(place: &Place, value: &[u8]) -> Mutation {
+fn put(place: &CellPlace, value: &[u8]) -> Mutation {
     Mutation::new(false, name(place), value.to_vec(), true)
 }
 
@@ -188,15 +190,15 @@ fn attributes(ttl: Option<Duration>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     ttl_ms.map(|ms| (TTL.to_vec(), ms.to_be_bytes().to_vec())).into_iter().collect()
 }
 
-fn cells(row: TRowResult) -> impl Iterator<Item = Found> {
+fn cells(row: TRowResult) -> impl Iterator<Item = FoundCell> {
     row.columns.unwrap_or_default().into_iter().filter_map(|(name, cell)| {
         let colon = name.iter().position(|byte| *byte == b':')?;
-        let place = Place { family: name[..colon].to_vec(), qualifier: name[colon + 1..].to_vec() };
+        let place = CellPlace { family: name[..colon].to_vec(), qualifier: name[colon + 1..].to_vec() };
         Some(found(place, cell))
     })
 }
 
-fn found(place: Place, cell: TCell) -> Found {
+fn found(place: CellPlace, cell: TCell) -> FoundCell {
     let written_ms = cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
-    Found { place, value: cell.value.unwrap_or_default(), written_ms }
+    FoundCell { place, value: cell.value.unwrap_or_default(), written_ms }
 }

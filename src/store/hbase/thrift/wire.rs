@@ -29,15 +29,15 @@ const READ_AHEAD: usize = 4096;
 /// First half of the header word of a message in strict binary encoding.
 const VERSION_1: [u8; 2] = [0x80, 0x01];
 
-pub(super) type Client = HbaseSyncClient<Reader, TBinaryOutputProtocol<Writer>>;
+pub(super) type ThriftClient = HbaseSyncClient<LinkReader, TBinaryOutputProtocol<LinkWriter>>;
 
 /// A connection and the client that speaks over it.
 pub(super) struct Link {
-    pub(super) client: Client,
-    shared: Arc<Shared>,
+    pub(super) client: ThriftClient,
+    shared: Arc<WireState>,
 }
 
-struct Shared {
+struct WireState {
     stream: TcpStream,
     call: Mutex<Call>,
 }
@@ -50,11 +50,11 @@ struct Call {
     /// What the reply may still take.
     reply_left: usize,
     elements_left: usize,
-    inbox: Inbox,
+    inbox: WireInbox,
 }
 
 /// Bytes received and not yet read.
-struct Inbox {
+struct WireInbox {
     buffer: Vec<u8>,
     from: usize,
     to: usize,
@@ -64,13 +64,13 @@ impl Link {
     pub(super) fn connect(address: &SocketAddr, by: Deadline) -> io::Result<Link> {
         let stream = TcpStream::connect_timeout(address, left(by)?)?;
         stream.set_nodelay(true)?;
-        let inbox = Inbox { buffer: vec![0; READ_AHEAD], from: 0, to: 0 };
+        let inbox = WireInbox { buffer: vec![0; READ_AHEAD], from: 0, to: 0 };
         let call =
             Call { by, sent: false, reply_left: REPLY_BYTES_MAX, elements_left: REPLY_ELEMENTS_MAX, inbox };
-        let shared = Arc::new(Shared { stream, call: Mutex::new(call) });
-        let reader = Reader { shared: Arc::clone(&shared) };
-        let writer = Writer { shared: Arc::clone(&shared), buffer: Vec::new() };
-        Ok(Link { client: Client::new(reader, TBinaryOutputProtocol::new(writer, true)), shared })
+        let shared = Arc::new(WireState { stream, call: Mutex::new(call) });
+        let reader = LinkReader { shared: Arc::clone(&shared) };
+        let writer = LinkWriter { shared: Arc::clone(&shared), buffer: Vec::new() };
+        Ok(Link { client: ThriftClient::new(reader, TBinaryOutputProtocol::new(writer, true)), shared })
     }
 
     /// Readies the connection for a call that must have come back by then.
@@ -112,12 +112,12 @@ fn timed(error: io::Error) -> io::Error {
 }
 
 /// Collects a request and sends it in one piece.
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct LinkWriter {
+    shared: Arc<WireState>,
     buffer: Vec<u8>,
 }
 
-impl Write for Writer {
+impl Write for LinkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -142,11 +142,11 @@ impl Write for Writer {
 }
 
 /// Reads replies: Thrift's strict binary encoding, bounded in time and size.
-pub(super) struct Reader {
-    shared: Arc<Shared>,
+pub(super) struct LinkReader {
+    shared: Arc<WireState>,
 }
 
-impl Inbox {
+impl WireInbox {
     fn fill(&mut self, mut stream: &TcpStream, by: Deadline) -> io::Result<()> {
         loop {
             stream.set_read_timeout(Some(left(by)?))?;
@@ -163,7 +163,7 @@ impl Inbox {
     }
 }
 
-impl Reader {
+impl LinkReader {
     fn exact(&mut self, out: &mut [u8]) -> thrift::Result<()> {
         let call = &mut *self.shared.call.lock();
         call.reply_left =
@@ -224,7 +224,7 @@ fn garbage(what: &str) -> thrift::Error {
     thrift::Error::Protocol(ProtocolError::new(ProtocolErrorKind::InvalidData, what))
 }
 
-impl TInputProtocol for Reader {
+impl TInputProtocol for LinkReader {
     fn read_message_begin(&mut self) -> thrift::Result<TMessageIdentifier> {
         let header: [u8; 4] = self.array()?;
         if header[..2] != VERSION_1 {

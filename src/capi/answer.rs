@@ -1,0 +1,89 @@
+//! What a call answers: a status, an output, and an error for those who want it.
+
+use super::error::dlm_error;
+use super::failure::{Failure, Outcome};
+use super::guard::{guarded, write};
+use super::process::keep;
+use super::status::dlm_status;
+
+/// A type that can be an output, and what is written when there is nothing to hand out.
+pub(super) trait Output: Copy {
+    const NOTHING: Self;
+}
+
+impl<T> Output for *mut T {
+    const NOTHING: Self = std::ptr::null_mut();
+}
+
+impl Output for i64 {
+    const NOTHING: Self = 0;
+}
+
+impl Output for u64 {
+    const NOTHING: Self = 0;
+}
+
+impl Output for bool {
+    const NOTHING: Self = false;
+}
+
+impl Output for i32 {
+    const NOTHING: Self = -1;
+}
+
+/// Runs a call that has nothing to hand out.
+///
+/// # Safety
+/// `error_out` is as the header asks.
+#[inline]
+pub(super) unsafe fn status(error_out: *mut *mut dlm_error, body: impl FnOnce() -> Outcome) -> dlm_status {
+    match guarded(body) {
+        Ok(()) => {
+            // SAFETY: passed on.
+            unsafe { write(error_out, std::ptr::null_mut()) };
+            dlm_status::DLM_OK
+        }
+        // SAFETY: passed on.
+        Err(failure) => unsafe { report(failure, error_out) },
+    }
+}
+
+/// Runs a call that hands something out. The output is looked at first: what cannot be handed out must
+/// not be acquired.
+///
+/// # Safety
+/// `out` and `error_out` are as the header asks.
+pub(super) unsafe fn answer<T: Output>(
+    out: *mut T,
+    error_out: *mut *mut dlm_error,
+    body: impl FnOnce() -> Outcome<T>,
+) -> dlm_status {
+    let outcome = if out.is_null() { Err(Failure::invalid("the output is NULL")) } else { guarded(body) };
+    // SAFETY: passed on.
+    unsafe {
+        match outcome {
+            Ok(value) => {
+                write(out, value);
+                write(error_out, std::ptr::null_mut());
+                dlm_status::DLM_OK
+            }
+            Err(failure) => {
+                write(out, T::NOTHING);
+                report(failure, error_out)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `error_out` is as the header asks.
+#[cold]
+unsafe fn report(failure: Failure, error_out: *mut *mut dlm_error) -> dlm_status {
+    let status = failure.status;
+    if !error_out.is_null() {
+        let error = guarded(|| keep::<dlm_error>(failure)).unwrap_or(std::ptr::null_mut());
+        // SAFETY: passed on.
+        unsafe { write(error_out, error) };
+    }
+    status
+}

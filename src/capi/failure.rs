@@ -1,0 +1,83 @@
+//! A failed call in words of C: lowest of the interface, as everything else may fail.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, CString};
+use std::time::Duration;
+
+use super::status::dlm_status;
+use crate::Error;
+use crate::text::quoted;
+
+pub(super) type Outcome<T = ()> = Result<T, Failure>;
+
+/// A failed call in words of C.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) status: dlm_status,
+    message: CString,
+    pub(super) retryable: bool,
+    /// What the lease had left that stood in the way, where that is known.
+    pub(super) holder_left: Option<Duration>,
+    /// Of a STALE_FENCE: that of the refused write, and the one that the receiver had seen.
+    pub(super) fences: Option<(u64, u64)>,
+}
+
+impl Failure {
+    pub(super) fn invalid(what: impl Into<String>) -> Failure {
+        Failure::new(dlm_status::DLM_INVALID_ARGUMENT, what.into())
+    }
+
+    pub(super) fn closed(what: impl Into<String>) -> Failure {
+        Failure::new(dlm_status::DLM_CLOSED, what.into())
+    }
+
+    pub(super) fn forked(what: impl Into<String>) -> Failure {
+        Failure::new(dlm_status::DLM_FORKED, what.into())
+    }
+
+    pub(super) fn internal(what: impl Into<String>) -> Failure {
+        Failure::new(dlm_status::DLM_INTERNAL_ERROR, what.into())
+    }
+
+    pub(super) fn exists(what: impl Into<String>) -> Failure {
+        Failure::new(dlm_status::DLM_ALREADY_EXISTS, what.into())
+    }
+
+    pub(super) fn unavailable(what: impl Into<String>) -> Failure {
+        Failure { retryable: true, ..Failure::new(dlm_status::DLM_LOCK_UNAVAILABLE, what.into()) }
+    }
+
+    pub(super) fn panic(payload: &(dyn std::any::Any + Send)) -> Failure {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let what = quoted(text.unwrap_or("without a word"));
+        Failure::new(dlm_status::DLM_PANIC, format!("a bug in libdlm, which panicked: {what}"))
+    }
+
+    pub(super) fn text(&self) -> Cow<'_, str> {
+        self.message.to_string_lossy()
+    }
+
+    /// A text for C, which lies where it is for as long as this does.
+    pub(super) fn message(&self) -> &CStr {
+        &self.message
+    }
+
+    fn new(status: dlm_status, message: String) -> Failure {
+        // Texts of callers are escaped where they enter a message; a store's might hold anything.
+        let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
+        Failure { status, message, retryable: false, holder_left: None, fences: None }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let retryable = error.is_retryable();
+        let holder_left = match &error {
+            Error::LockUnavailable { holder: Some(holder), .. } => holder.remaining,
+            _ => None,
+        };
+        let fences = error.stale_fence().map(|(fence, stored)| (fence.0, stored.0));
+        Failure { retryable, holder_left, fences, ..Failure::new(error.code().into(), error.chain()) }
+    }
+}

@@ -1,0 +1,85 @@
+use std::ffi::c_char;
+
+use parking_lot::Mutex;
+
+use super::answer::status;
+use super::arguments::text;
+use super::error::dlm_error;
+use super::failure::Outcome;
+use super::guard::{freeing, value};
+use super::handles::HandleTable;
+use super::process::{Handle, PerProcess, find, free, keep};
+use super::status::dlm_status;
+
+/// Settings for dlm_manager_open(), by key: those that a store's URI takes.
+pub struct dlm_options(());
+
+static OPTIONS: PerProcess<HandleTable<<dlm_options as Handle>::Object>> = PerProcess::new();
+
+impl Handle for dlm_options {
+    type Object = Mutex<Vec<(String, String)>>;
+    const NAME: &str = "dlm_options";
+    const KIND: u8 = 2;
+    fn table() -> &'static PerProcess<HandleTable<Self::Object>> {
+        &OPTIONS
+    }
+}
+
+/// Options without any. NULL only when there are millions of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
+    value(std::ptr::null_mut(), || keep(Mutex::default()))
+}
+
+/// Sets `key` to `value`; both are copied. A later value replaces an earlier one.
+///
+/// | key | default | |
+/// |---|---|---|
+/// | client | none | required: the service that uses the locks, part of every name |
+/// | farm | none | the data centre, part of the names of level DC; latches need it |
+/// | ttl | 90s | how long a lease lasts unless it is renewed |
+/// | wait | 90s | how long an acquire waits |
+/// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
+/// | timeout | 10s | how long one call to the store may take |
+/// | clock_margin | 100000ppm | how much earlier than in the store a lease ends in this process: a tenth of its TTL |
+/// | names | strict | compat allows # and control characters in client and farm ids |
+/// | purpose | none | shown to those who find a lock held |
+/// | strict | false | true diagnoses the store when it is opened and refuses one that fails; see dlm doctor |
+/// | latch_ttl | 1d | how long a latch lives after its last change |
+/// | poll | 5s | how often an awaited latch is looked at, at the least |
+/// | background_threads | 2 | background threads: they look at latches and free locks in doubt |
+///
+/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys: see
+/// docs/hbase.md and docs/aerospike.md.
+/// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.
+/// May be called from several threads. Never blocks.
+///
+/// DLM_INVALID_ARGUMENT
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_options_set(
+    options: *mut dlm_options,
+    key: *const c_char,
+    value: *const c_char,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        status(error_out, || {
+            let options = find(options)?;
+            let (key, value) = (text("key", key)?, text("value", value)?);
+            options.lock().push((key.to_owned(), value.to_owned()));
+            Ok(())
+        })
+    }
+}
+
+/// The options set so far, in order; none for NULL.
+pub(super) fn given(options: *const dlm_options) -> Outcome<Vec<(String, String)>> {
+    Ok(super::process::find_optional(options)?.map_or_else(Vec::new, |options| options.lock().clone()))
+}
+
+/// Frees options. NULL is allowed. Managers opened with them do not need them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_options_free(options: *mut dlm_options) {
+    freeing(|| free(options));
+}

@@ -1,0 +1,163 @@
+use std::ffi::c_void;
+
+use super::answer::Output;
+use super::arguments::slice;
+use super::failure::Outcome;
+use super::guard::{freeing, value, write};
+use super::handles::HandleTable;
+use super::process::{Handle, PerProcess, find, free};
+#[cfg(not(feature = "hbase"))]
+use super::without_hbase as hbase;
+#[cfg(feature = "hbase")]
+use crate::hbase;
+use hbase::{Column, Row, RowCells};
+
+/// Cells of a row as they were read, all at one moment. They never change.
+pub struct dlm_row_cells(());
+
+static ROW_CELLS: PerProcess<HandleTable<Read>> = PerProcess::new();
+
+impl Handle for dlm_row_cells {
+    type Object = Read;
+    const NAME: &str = "dlm_row_cells";
+    const KIND: u8 = 14;
+    fn table() -> &'static PerProcess<HandleTable<Read>> {
+        &ROW_CELLS
+    }
+}
+
+/// A cell that was read. What it points to lives as long as the dlm_row_cells, and does not end with NUL.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct dlm_row_cell {
+    /// The column, as family:qualifier.
+    pub column: *const c_void,
+    /// Bytes of the column.
+    pub column_size: usize,
+    /// NULL only where there is no cell. A cell may be empty.
+    pub value: *const c_void,
+    /// Bytes of the value.
+    pub value_size: usize,
+    /// When the server stamped the cell, in milliseconds since 1970 by its clock.
+    pub written_ms: u64,
+}
+
+impl Output for dlm_row_cell {
+    const NOTHING: Self = dlm_row_cell {
+        column: std::ptr::null(),
+        column_size: 0,
+        value: std::ptr::null(),
+        value_size: 0,
+        written_ms: 0,
+    };
+}
+
+/// What one call has read.
+pub(super) struct Read {
+    pub(super) row: Row,
+    /// Those that were asked for. `None` for a whole row.
+    pub(super) columns: Option<Vec<Column>>,
+    pub(super) cells: RowCells,
+    /// Of the cells, in their order.
+    names: Vec<Vec<u8>>,
+}
+
+impl Read {
+    /// Reads these columns, or the whole row.
+    pub(super) fn of(row: &Row, columns: Option<Vec<Column>>) -> Outcome<Read> {
+        let cells = match &columns {
+            Some(columns) => row.read_columns(columns)?,
+            None => row.read_whole()?,
+        };
+        let names = cells.found().iter();
+        let names =
+            names.map(|cell| [cell.place.family.as_slice(), b":", cell.place.qualifier.as_slice()].concat());
+        Ok(Read { row: row.clone(), names: names.collect(), columns, cells })
+    }
+
+    fn at(&self, index: usize) -> Option<dlm_row_cell> {
+        let (cell, name) = (self.cells.found().get(index)?, self.names.get(index)?);
+        Some(dlm_row_cell {
+            column: name.as_ptr().cast(),
+            column_size: name.len(),
+            // Not Rust's address of nothing.
+            value: if cell.value.is_empty() { c"".as_ptr().cast() } else { cell.value.as_ptr().cast() },
+            value_size: cell.value.len(),
+            written_ms: cell.written_ms,
+        })
+    }
+
+    /// By the bytes of its name: no two columns have the same, as no family has a colon.
+    fn find(&self, name: &[u8]) -> Option<dlm_row_cell> {
+        self.at(self.names.iter().position(|of| of == name)?)
+    }
+}
+
+/// How many cells were read: 0 where there is no such row, or none of the columns that were asked for; and 0 for
+/// NULL. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_row_cells_count(cells: *const dlm_row_cells) -> usize {
+    value(0, || Ok(find(cells)?.names.len()))
+}
+
+/// Writes the cell at `index`, from 0, to `*cell_out`. They are in the order of their columns. False beyond the
+/// last, and for NULL: then all is NULL and 0. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_row_cells_at(
+    cells: *const dlm_row_cells,
+    index: usize,
+    cell_out: *mut dlm_row_cell,
+) -> bool {
+    // SAFETY: the output is as the header asks.
+    unsafe { found(cell_out, || Ok(find(cells)?.at(index))) }
+}
+
+/// Writes the cell of a column, given as family:qualifier, to `*cell_out`, which may be NULL. False where there is
+/// no such cell, or it was not asked for, and for NULL: then all is NULL and 0. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_row_cells_find(
+    cells: *const dlm_row_cells,
+    column: *const c_void,
+    column_size: usize,
+    cell_out: *mut dlm_row_cell,
+) -> bool {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        found(cell_out, || {
+            Ok(find(cells)?.find(slice("bytes of the column", column.cast::<u8>(), column_size)?))
+        })
+    }
+}
+
+/// Writes the number in a counter's cell to `*number_out`. False where there is no such cell, or it is not 8 bytes
+/// long, and for NULL: then it is 0. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_row_cells_counter(
+    cells: *const dlm_row_cells,
+    column: *const c_void,
+    column_size: usize,
+    number_out: *mut i64,
+) -> bool {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        found(number_out, || {
+            let column = slice("bytes of the column", column.cast::<u8>(), column_size)?;
+            Ok(find(cells)?.cells.counter(Column::parse(column)))
+        })
+    }
+}
+
+/// # Safety
+/// `out` is as the header asks.
+unsafe fn found<T: Output>(out: *mut T, body: impl FnOnce() -> Outcome<Option<T>>) -> bool {
+    let found = value(None, body);
+    // SAFETY: passed on.
+    unsafe { write(out, found.unwrap_or(T::NOTHING)) };
+    found.is_some()
+}
+
+/// Frees what was read. NULL is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_row_cells_free(cells: *mut dlm_row_cells) {
+    freeing(|| free(cells));
+}

@@ -1,0 +1,155 @@
+use std::ffi::{c_char, c_void};
+
+use super::answer::{answer, status};
+use super::arguments::{slice, text};
+use super::bytes::{dlm_bytes, list};
+use super::error::dlm_error;
+use super::failure::{Failure, Outcome};
+use super::guard::freeing;
+use super::handles::HandleTable;
+use super::process::{Handle, PerProcess, find, free, keep};
+use super::row::dlm_row;
+use super::status::dlm_status;
+#[cfg(not(feature = "hbase"))]
+use super::without_hbase as hbase;
+#[cfg(feature = "hbase")]
+use crate::hbase;
+
+/// A table of an application's own in HBase, for rows that are made and changed safely without row locks. Open
+/// one and share it.
+pub struct dlm_table(());
+
+static TABLES: PerProcess<HandleTable<hbase::Table>> = PerProcess::new();
+
+impl Handle for dlm_table {
+    type Object = hbase::Table;
+    const NAME: &str = "dlm_table";
+    const KIND: u8 = 12;
+    fn table() -> &'static PerProcess<HandleTable<hbase::Table>> {
+        &TABLES
+    }
+}
+
+/// A column family of a table to be made.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct dlm_family {
+    /// Its name.
+    pub name: *const c_char,
+    /// So many versions of each cell are kept: 1 unless old ones are to be read.
+    pub versions: u32,
+}
+
+/// Opens the table at `uri`: "hbase://master1:16000,master2:16000/table", with options as "?key=value&key=value":
+///
+/// | key | default | |
+/// |---|---|---|
+/// | family | none | the family in which fenced rows keep their fences |
+/// | anchor | none | the column that says whether a row exists, as family:qualifier |
+/// | timeout | 10s | how long one call may take |
+/// | max_value | 4194304 | bytes in one value at the most, 1 to 10000000 |
+/// | attempts | 100 | tries of one modify at the most, 1 to 10000 |
+/// | fence_ttl | 30d | how long a fence stays after it was raised, 1m or more |
+/// | fence_column | _fence | the qualifier of the fence |
+/// | fence_of_column | _fence_of | the qualifier of the name of the fence's lock |
+/// | connect_timeout | 3s | 10ms to 10m |
+/// | user | $USER | the name that the servers log |
+/// | tls | off | on, off |
+/// | tls_ca | none | PEM file: who signs the servers' certificates |
+/// | tls_cert | none | PEM file: our certificate |
+/// | tls_key | none | PEM file: its key |
+///
+/// Never blocks: HBase is first asked by the first call that needs it. On DLM_OK the caller owns `*table_out`.
+///
+/// DLM_INVALID_ARGUMENT, for unknown keys too, and always where the library was built without HBase
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_table_open(
+    uri: *const c_char,
+    table_out: *mut *mut dlm_table,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { answer(table_out, error_out, || keep(hbase::Table::open(text("table URI", uri)?)?)) }
+}
+
+/// Creates the table with these families, split at these keys, unless it exists, and waits until it serves. Safe
+/// to repeat, and to run in many processes at once. `splits` may be NULL when `split_count` is 0. Blocks for up
+/// to a minute.
+///
+/// DLM_TABLE_CREATION_ERROR with the cause, also where it exists and lacks one of the families;
+/// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED; DLM_CLOSED
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_table_create_if_missing(
+    table: *const dlm_table,
+    families: *const dlm_family,
+    family_count: usize,
+    splits: *const dlm_bytes,
+    split_count: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        status(error_out, || {
+            let table = find(table)?;
+            let families: Outcome<Vec<_>> = slice("families", families, family_count)?
+                .iter()
+                .map(|family| Ok(hbase::Family::new(text("family", family.name)?).versions(family.versions)))
+                .collect();
+            let none = splits.is_null() && split_count == 0;
+            let splits = if none { Vec::new() } else { list("split keys", splits, split_count)? };
+            Ok(table.create_if_missing(&families?, &splits)?)
+        })
+    }
+}
+
+/// A row of the table, whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and makes nothing in
+/// HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive `table`.
+///
+/// DLM_CLOSED
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_table_row(
+    table: *const dlm_table,
+    key: *const c_void,
+    key_size: usize,
+    row_out: *mut *mut dlm_row,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        answer(row_out, error_out, || {
+            let table = find(table)?;
+            keep(table.row(slice("bytes of the key", key.cast::<u8>(), key_size)?).checked()?)
+        })
+    }
+}
+
+/// A setting of the table, whether it was given or is the default: "timeout" in milliseconds, "max_value" in
+/// bytes, or "attempts". Never blocks.
+///
+/// DLM_INVALID_ARGUMENT for other keys; DLM_CLOSED
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_table_setting(
+    table: *const dlm_table,
+    key: *const c_char,
+    number_out: *mut i64,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        answer(number_out, error_out, || {
+            let table = find(table)?;
+            match text("key", key)? {
+                "timeout" => Ok(super::arguments::millis(table.timeout())),
+                "max_value" => Ok(table.max_value() as i64),
+                "attempts" => Ok(i64::from(table.attempts())),
+                _ => Err(Failure::invalid("the key is not allowed: timeout, max_value or attempts")),
+            }
+        })
+    }
+}
+
+/// Frees a table. NULL is allowed. Its rows go on working; the last of them closes the connections.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_table_free(table: *mut dlm_table) {
+    freeing(|| free(table));
+}

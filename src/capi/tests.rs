@@ -1,0 +1,124 @@
+//! The C functions called from Rust, so that Miri can look at them: `cargo +nightly miri test capi`. What
+//! they mean is tested from C, in `tests/c`.
+
+use std::ffi::CStr;
+use std::ptr::{null, null_mut};
+use std::thread;
+
+use super::answer::status;
+use super::arguments::{DLM_DEFAULT, DLM_FOREVER, DLM_LEVEL_XDC};
+use super::cancel::{dlm_cancel_free, dlm_cancel_new, dlm_cancel_trigger};
+use super::error::{dlm_error, dlm_error_free, dlm_error_message, dlm_error_status};
+use super::id_lock::{
+    dlm_id_lock, dlm_id_lock_acquire, dlm_id_lock_free, dlm_id_lock_new, dlm_id_lock_release,
+};
+use super::lease::{dlm_lease_check, dlm_lease_fence, dlm_lease_free, dlm_lease_release};
+use super::lock::{dlm_lock_acquire_within, dlm_lock_free};
+use super::manager::{dlm_manager_free, dlm_manager_lock, dlm_manager_open};
+use super::options::{dlm_options_free, dlm_options_new, dlm_options_set};
+use super::status::{dlm_status, dlm_status_name};
+use crate::Code;
+
+/// A handle on its way to another thread, as C programs send them.
+#[derive(Clone, Copy)]
+struct Sent(*mut dlm_id_lock);
+
+// SAFETY: a handle is a number; the functions that take it may be called from any thread.
+unsafe impl Send for Sent {}
+
+#[test]
+fn statuses_are_the_codes_of_rust_by_number_and_name() {
+    for &code in Code::ALL {
+        assert_eq!(dlm_status::from(code) as i32, code.number());
+        // SAFETY: static text.
+        let name = unsafe { CStr::from_ptr(dlm_status_name(code.number())) };
+        assert_eq!(name.to_str().unwrap(), code.name());
+    }
+}
+
+#[test]
+fn a_panic_ends_at_the_boundary_and_is_told() {
+    let mut error = null_mut::<dlm_error>();
+    // SAFETY: the output is a variable here, and the error is used until it is freed.
+    unsafe {
+        assert_eq!(status(&mut error, || panic!("planted\0")), dlm_status::DLM_PANIC);
+        assert_eq!(dlm_error_status(error), dlm_status::DLM_PANIC);
+        assert!(CStr::from_ptr(dlm_error_message(error)).to_str().unwrap().contains("planted"));
+        dlm_error_free(error);
+        assert_eq!(status(null_mut(), || panic!("planted")), dlm_status::DLM_PANIC);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "the boot clock is not there")]
+fn a_lock_is_taken_and_given_back_through_c() {
+    let options = options_with_a_client();
+    let (mut manager, mut lock, mut lease, mut error) = (null_mut(), null_mut(), null_mut(), null_mut());
+    // SAFETY: the texts end with NUL, the outputs are variables here.
+    unsafe {
+        let opened = dlm_manager_open(c"memory:".as_ptr(), options, &mut manager, &mut error);
+        assert_eq!(opened, dlm_status::DLM_OK);
+        dlm_options_free(options);
+        let made = dlm_manager_lock(manager, c"a".as_ptr(), DLM_LEVEL_XDC, &mut lock, &mut error);
+        assert_eq!(made, dlm_status::DLM_OK);
+        let got = dlm_lock_acquire_within(lock, DLM_DEFAULT, 0, null(), &mut lease, &mut error);
+        assert_eq!(got, dlm_status::DLM_OK);
+        assert!(dlm_lease_fence(lease) > 0);
+        assert_eq!(dlm_lease_release(lease, null_mut(), null_mut()), dlm_status::DLM_OK);
+        dlm_lease_free(lease);
+        assert_eq!(dlm_lease_check(lease, null_mut()), dlm_status::DLM_CLOSED);
+        dlm_lock_free(lock);
+        dlm_manager_free(manager);
+    }
+}
+
+fn options_with_a_client() -> *mut super::options::dlm_options {
+    // SAFETY: the texts end with NUL.
+    unsafe {
+        let options = dlm_options_new();
+        let set = dlm_options_set(options, c"client".as_ptr(), c"c".as_ptr(), null_mut());
+        assert_eq!(set, dlm_status::DLM_OK);
+        assert_ne!(dlm_options_set(options, c"\xff".as_ptr(), c"c".as_ptr(), null_mut()), dlm_status::DLM_OK);
+        options
+    }
+}
+
+#[test]
+fn stale_handles_are_told() {
+    // SAFETY: handles are never followed, whatever they are.
+    unsafe {
+        let cancel = dlm_cancel_new();
+        dlm_cancel_free(cancel);
+        dlm_cancel_free(cancel);
+        assert_eq!(dlm_cancel_trigger(cancel, null_mut()), dlm_status::DLM_CLOSED);
+        assert_eq!(dlm_cancel_trigger(null(), null_mut()), dlm_status::DLM_INVALID_ARGUMENT);
+
+        let locks = dlm_id_lock_new();
+        assert_eq!(dlm_id_lock_acquire(locks, 1, 0, null_mut()), dlm_status::DLM_OK);
+        assert_eq!(dlm_id_lock_acquire(locks, 1, 0, null_mut()), dlm_status::DLM_LOCK_UNAVAILABLE);
+        dlm_id_lock_free(locks);
+        assert_eq!(dlm_id_lock_release(locks, 1, null_mut()), dlm_status::DLM_CLOSED);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri of nightly refuses the futex call of parking_lot_core 0.9.12")]
+fn freeing_wakes_those_who_wait() {
+    // SAFETY: handles are never followed, whatever they are.
+    unsafe {
+        let locks = Sent(dlm_id_lock_new());
+        assert_eq!(dlm_id_lock_acquire(locks.0, 1, 0, null_mut()), dlm_status::DLM_OK);
+        let waiters = [(); 2].map(|()| {
+            let wait = move || {
+                let locks = locks;
+                dlm_id_lock_acquire(locks.0, 1, DLM_FOREVER, null_mut())
+            };
+            thread::Builder::new().name("dlm-test".into()).spawn(wait).unwrap()
+        });
+        thread::yield_now();
+        dlm_id_lock_free(locks.0);
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap(), dlm_status::DLM_CLOSED);
+        }
+    }
+}

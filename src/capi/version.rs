@@ -1,0 +1,82 @@
+use std::ffi::{CStr, c_char};
+
+use super::answer::status;
+use super::cancel::dlm_cancel;
+use super::error::dlm_error;
+use super::failure::{Failure, Outcome};
+use super::guard::value;
+use super::id_lock;
+use super::key_lock;
+use super::latch::{dlm_latch, dlm_watch};
+use super::lease::dlm_lease;
+use super::lock::dlm_lock;
+use super::manager::dlm_manager;
+use super::names::dlm_names;
+use super::options::dlm_options;
+use super::process::open;
+use super::row::dlm_row;
+use super::row_cells::dlm_row_cells;
+use super::status::dlm_status;
+use super::table::dlm_table;
+
+/// Number of this header's binary interface. It grows with every change that programs built before do
+/// not survive, and not with additions.
+pub const DLM_ABI: u32 = 0;
+
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => panic!("a version holds no NUL"),
+};
+
+/// Version of the library that is loaded, such as "0.1.0"; DLM_VERSION is that of this header. Static
+/// text. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn dlm_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+/// Whether the library that is loaded serves programs built with this header: pass DLM_ABI. The name of
+/// the shared library changes with the number too; this is for programs that open it themselves. Never
+/// blocks.
+///
+/// DLM_INVALID_ARGUMENT when it does not, saying which versions met
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        status(error_out, || match abi {
+            DLM_ABI => Ok(()),
+            other => {
+                let version = env!("CARGO_PKG_VERSION");
+                Err(Failure::invalid(format!(
+                    "the program was built for binary interface {other} of libdlm, and {version} has {DLM_ABI}"
+                )))
+            }
+        })
+    }
+}
+
+/// How many handles of all types were made and not freed yet: 0 at the end of a program that leaks none.
+/// Errors count too. Never blocks for long.
+#[unsafe(no_mangle)]
+pub extern "C" fn dlm_handles_open() -> u64 {
+    value(0, || {
+        let open: [fn() -> Outcome<u64>; 14] = [
+            open::<dlm_manager>,
+            open::<dlm_lock>,
+            open::<dlm_lease>,
+            open::<dlm_cancel>,
+            open::<dlm_options>,
+            open::<dlm_error>,
+            open::<dlm_latch>,
+            open::<dlm_watch>,
+            open::<dlm_names>,
+            open::<dlm_table>,
+            open::<dlm_row>,
+            open::<dlm_row_cells>,
+            id_lock::open,
+            key_lock::open,
+        ];
+        open.iter().map(|open| open()).sum()
+    })
+}

@@ -1,0 +1,99 @@
+//! The start: a latch at which the workers meet, so that none contends before all are there.
+
+use std::time::Duration;
+
+use dlm::{AwaitOptions, CancelToken, Code, Latch, LatchKind, LatchWatch, Level, LockManager, Moment};
+
+use super::words::letter;
+use crate::cli::exit::CommandFailure;
+use crate::cli::open;
+
+/// Workers that have not opened the store by then are given up.
+pub(crate) const START_MAX: Duration = Duration::from_secs(20);
+/// Outlives the start, and is gone soon after the demo.
+const TTL: Duration = Duration::from_secs(120);
+
+/// As the demo sees it.
+#[derive(Debug)]
+pub(crate) struct Start {
+    latch: Latch,
+    watch: LatchWatch,
+    began: Moment,
+    /// Told once, when it is open.
+    told: bool,
+}
+
+fn handle(manager: &LockManager, name: &str) -> dlm::Result<Latch> {
+    manager.latch(name, Level::Dc, LatchKind::CountDown)?.with_ttl(TTL)
+}
+
+impl Start {
+    /// `None` where there can be no latch: the store keeps none, or the data centre is not named. The
+    /// workers are then told when to start.
+    pub(crate) fn create(manager: &LockManager, workers: u8) -> Result<Option<Start>, CommandFailure> {
+        let name = format!("demo-start-{}-{}", std::process::id(), open::wall_ms());
+        let latch = match handle(manager, &name) {
+            Err(error) if error.code() == Code::InvalidArgument => return Ok(None),
+            latch => latch?,
+        };
+        let names: Vec<_> = (0..workers).map(|worker| letter(worker).to_string()).collect();
+        match latch.create_for(&names) {
+            Err(error) if error.code() == Code::InvalidArgument => return Ok(None),
+            made => made?,
+        }
+        let watch = latch.watch()?;
+        Ok(Some(Start { latch, watch, began: Moment::now(), told: false }))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.latch.name().id()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.watch.is_open(), Ok(true))
+    }
+
+    /// One that is gone is not waited for.
+    pub(crate) fn excuse(&self, worker: u8) {
+        if let Err(error) = self.latch.count_down_as(&letter(worker).to_string()) {
+            log::warn!("{}", error.chain());
+        }
+    }
+
+    /// How many are there, and what to say of it while others are awaited.
+    pub(crate) fn progress(&self) -> (u64, String) {
+        match self.latch.roster() {
+            Ok(roster) => {
+                let (here, missing) = (roster.arrived.len(), roster.pending.join(" "));
+                (here as u64, format!("at the start, waiting for {missing}"))
+            }
+            Err(error) => (0, error.to_string()),
+        }
+    }
+
+    /// What to say once, when it is open.
+    pub(crate) fn opened(&mut self) -> Option<String> {
+        if std::mem::replace(&mut self.told, true) {
+            return None;
+        }
+        let took = Moment::now().since(self.began).as_millis();
+        let there = self.latch.roster().map_or_else(|_| "all".into(), |roster| roster.arrived.join(" "));
+        Some(format!("{there} met at the latch {} within {took} ms, and go", self.name()))
+    }
+}
+
+/// What a worker does there: says that it has come, and waits for the others.
+pub(crate) fn meet(
+    manager: &LockManager,
+    name: &str,
+    worker: char,
+    longest: Duration,
+    stop: &CancelToken,
+) -> Result<bool, CommandFailure> {
+    let latch = handle(manager, name)?;
+    latch.count_down_as(&worker.to_string())?;
+    match latch.await_open_with(&AwaitOptions::new().wait(longest).cancel(stop)) {
+        Err(error) if error.code() == Code::Cancelled => Ok(false),
+        open => Ok(open?),
+    }
+}

@@ -1,0 +1,32 @@
+//! `dlm doctor`: whether the store does for locks.
+
+use dlm::{Diagnostic, Severity};
+use serde_json::json;
+
+use crate::cli::args::Global;
+use crate::cli::exit::{CONFIG, CommandOutcome};
+use crate::cli::{open, output};
+
+/// `dlm doctor`
+pub(crate) fn doctor(global: &Global) -> CommandOutcome {
+    let manager = open::manager(global, None, "doctor")?;
+    let found = manager.diagnose()?;
+    let worst = found.iter().map(|diagnostic| diagnostic.severity).max().unwrap_or(Severity::Ok);
+    output::show(&if global.json {
+        let diagnostics: Vec<_> = found.iter().map(as_json).collect();
+        json!({ "store": manager.store(), "grade": worst.to_string(), "findings": diagnostics }).to_string()
+    } else {
+        let lines: Vec<_> = found.iter().map(ToString::to_string).collect();
+        format!("{}\n{}", manager.store(), lines.join("\n"))
+    })?;
+    Ok(if worst == Severity::Fail { CONFIG } else { 0 })
+}
+
+fn as_json(diagnostic: &Diagnostic) -> serde_json::Value {
+    json!({
+        "topic": diagnostic.topic,
+        "grade": diagnostic.severity.to_string(),
+        "seen": diagnostic.seen,
+        "advice": diagnostic.advice,
+    })
+}

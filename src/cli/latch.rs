@@ -1,0 +1,125 @@
+//! `dlm latch`: counts that processes share, and waiting until one is down to zero.
+
+use std::time::Duration;
+
+use dlm::{AwaitOptions, Code, Latch, LatchKind, LockManager, Moment};
+use serde_json::json;
+
+use crate::cli::args::{Global, LatchAction, LatchArg, LatchVerb};
+use crate::cli::exit::{CommandFailure, CommandOutcome, UNAVAILABLE};
+use crate::cli::signals::{ENDING, Signals};
+use crate::cli::{open, output};
+
+/// `dlm latch ...`
+pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
+    match &action.verb {
+        LatchVerb::Create { latch, count, participants, ttl } => {
+            let latch = open(global, latch, *ttl)?;
+            match count {
+                Some(count) => latch.create(*count)?,
+                None => latch.create_for(participants)?,
+            }
+            tell(global, || count_json(&latch, count.unwrap_or(participants.len() as i64)), None)
+        }
+        LatchVerb::Down { latch, participant, ttl } => {
+            let latch = open(global, latch, *ttl)?;
+            let counted = match participant {
+                Some(participant) => latch.count_down_as(participant)?,
+                None => latch.count_down().map(|()| true)?,
+            };
+            tell(global, || json!({ "latch": latch.name().id(), "counted": counted }), None)
+        }
+        LatchVerb::Up { latch, ttl } => {
+            let latch = open(global, latch, *ttl)?;
+            latch.count_up()?;
+            tell(global, || json!({ "latch": latch.name().id(), "counted": true }), None)
+        }
+        LatchVerb::Count { latch } => {
+            let latch = open(global, latch, None)?;
+            let count = latch.count()?;
+            tell(global, || count_json(&latch, count), Some(count.to_string()))
+        }
+        LatchVerb::Pending { latch } => {
+            let latch = open(global, latch, None)?;
+            let roster = latch.roster()?;
+            let lines = (!roster.pending.is_empty()).then(|| roster.pending.join("\n"));
+            let whole = || {
+                let (pending, arrived) = (&roster.pending, &roster.arrived);
+                json!({ "latch": latch.name().id(), "pending": pending, "arrived": arrived })
+            };
+            tell(global, whole, lines)
+        }
+        LatchVerb::Await { latch, timeout, poll } => await_open(global, latch, *timeout, *poll),
+    }
+}
+
+fn await_open(
+    global: &Global,
+    name: &LatchArg,
+    timeout: Option<Duration>,
+    poll: Option<Duration>,
+) -> CommandOutcome {
+    let manager = open::builder(global, "latch await");
+    let manager = match poll {
+        Some(poll) => manager.poll(poll),
+        None => manager,
+    };
+    let latch = handle(&manager.open()?, global, name, None)?;
+    let signals = Signals::catch(&ENDING)?;
+    let began = Moment::now();
+    let how = AwaitOptions::new().wait(timeout.unwrap_or(Duration::MAX)).cancel(&signals.cancel);
+    let answer = latch.await_open_with(&how);
+    let waited = Moment::now().since(began);
+    let open = match (answer, signals.ending()) {
+        (Err(error), Some(signal)) if error.code() == Code::Cancelled => {
+            return Err(Signals::ended_by(signal));
+        }
+        (answer, _) => answer?,
+    };
+    let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+    let whole = || json!({ "latch": latch.name().id(), "open": open, "waited_ms": waited_ms });
+    tell(global, whole, None)?;
+    if open {
+        return Ok(0);
+    }
+    let line = format!(
+        "latch {} was not open within {:.3} s; see `dlm latch count`, or wait longer with --timeout",
+        latch.name(),
+        waited.as_secs_f64()
+    );
+    Err(CommandFailure::new(UNAVAILABLE, line))
+}
+
+fn open(global: &Global, name: &LatchArg, ttl: Option<Duration>) -> Result<Latch, CommandFailure> {
+    let manager = open::builder(global, "latch").open()?;
+    handle(&manager, global, name, ttl)
+}
+
+/// Any latch may go up from here: of which kind it is is known to those who share it.
+fn handle(
+    manager: &LockManager,
+    global: &Global,
+    name: &LatchArg,
+    ttl: Option<Duration>,
+) -> Result<Latch, CommandFailure> {
+    let level = open::latch_level(global, name.level)?;
+    let latch = manager.latch(&name.name, level, LatchKind::CountUpDown)?;
+    Ok(match ttl {
+        Some(ttl) => latch.with_ttl(ttl)?,
+        None => latch,
+    })
+}
+
+/// Prints an object with --json, or else the text, if there is one.
+fn tell(global: &Global, whole: impl Fn() -> serde_json::Value, text: Option<String>) -> CommandOutcome {
+    match text {
+        _ if global.json => output::show(&whole().to_string())?,
+        Some(text) => output::show(&text)?,
+        None => {}
+    }
+    Ok(0)
+}
+
+fn count_json(latch: &Latch, count: i64) -> serde_json::Value {
+    json!({ "latch": latch.name().id(), "count": count, "open": count <= 0 })
+}

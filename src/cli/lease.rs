@@ -1,0 +1,113 @@
+//! Locks that outlive the process: acquire, renew, release.
+
+use std::io::Read as _;
+
+use dlm::{AcquireOptions, Fence, Lease, LeaseToken, Lock, Moment};
+use serde_json::json;
+
+use crate::cli::args::{self, Global, TermArgs};
+use crate::cli::exit::{CommandFailure, CommandOutcome};
+use crate::cli::signals::{ENDING, Signals};
+use crate::cli::{open, output};
+
+/// A lease line is some hundred bytes, for the longest names 5 KiB.
+const LEASE_LINE_MAX: u64 = 64 << 10;
+
+/// Takes a lock on the terms that were typed; a signal ends the wait.
+pub(crate) fn take(lock: &Lock, terms: &TermArgs, signals: &Signals) -> Result<Lease, CommandFailure> {
+    let taken = if terms.no_wait {
+        lock.try_acquire()
+    } else {
+        lock.acquire_with(&AcquireOptions::new().cancel(&signals.cancel))
+    };
+    // One that came too late to end the wait ends what it was for.
+    match (taken, signals.ending()) {
+        (Ok(lease), None) => Ok(lease),
+        (Ok(lease), Some(signal)) => {
+            lease.release()?;
+            Err(Signals::ended_by(signal))
+        }
+        (Err(error), Some(signal)) if error.code() == dlm::Code::Cancelled => Err(Signals::ended_by(signal)),
+        (Err(error), _) => Err(CommandFailure::with_unavailable(&error, terms.unavailable_status)),
+    }
+}
+
+/// `dlm acquire`
+pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutcome {
+    let manager = open::manager(global, Some(&args.terms), "acquire, its lease handed on")?;
+    let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
+    let signals = Signals::catch(&ENDING)?;
+    let began = Moment::now();
+    let lease = take(&lock, &args.terms, &signals)?;
+    let waited = Moment::now().since(began);
+    let token = lease.into_token()?;
+    let text = if global.json {
+        let mut object = as_json(&token);
+        object["waited_ms"] = json!(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        object.to_string()
+    } else {
+        token.to_string()
+    };
+    if let Err(error) = output::line(&text) {
+        // Nobody has the line, so nobody could release the lock.
+        manager.adopt(token)?.release()?;
+        return Err(CommandFailure::internal(format!(
+            "the lease cannot be written to standard output ({error}), so the lock was released; check where it goes"
+        )));
+    }
+    Ok(0)
+}
+
+/// `dlm renew`
+pub(crate) fn renew(global: &Global, args: &args::Renew) -> CommandOutcome {
+    let token = read_lease(&args.lease)?;
+    let manager = open::manager(global, None, "renew")?;
+    let lease = manager.adopt(token)?;
+    let renewed = match args.ttl {
+        Some(ttl) => lease.renew_for(ttl),
+        None => lease.renew(),
+    };
+    // Whatever came of it: dropping the lease would release it.
+    let token = lease.into_token();
+    renewed?;
+    if global.json {
+        output::show(&as_json(&token?).to_string())?;
+    }
+    Ok(0)
+}
+
+/// `dlm release`
+pub(crate) fn release(global: &Global, args: &args::ReleaseArgs) -> CommandOutcome {
+    let token = read_lease(&args.lease)?;
+    let manager = open::manager(global, None, "release")?;
+    let lease = manager.adopt(token)?;
+    if let Err(error) = lease.release() {
+        // Not dropped, which would go on trying, and report it a second time.
+        let _ = lease.into_token();
+        return Err(error.into());
+    }
+    if global.json {
+        output::show(&json!({ "released": true }).to_string())?;
+    }
+    Ok(0)
+}
+
+fn as_json(token: &LeaseToken) -> serde_json::Value {
+    json!({
+        "lease": token.to_string(),
+        "fence": token.fence().map(|Fence(number)| number.to_string()),
+        "deadline_ms": token.ends_ms(),
+    })
+}
+
+/// The lease as it was typed, or from standard input where that was `-`.
+fn read_lease(text: &str) -> Result<LeaseToken, CommandFailure> {
+    if text != "-" {
+        return Ok(text.parse()?);
+    }
+    let mut text = String::new();
+    std::io::stdin().take(LEASE_LINE_MAX).read_to_string(&mut text).map_err(|error| {
+        CommandFailure::usage(format!("no lease can be read from standard input: {error}"))
+    })?;
+    Ok(text.parse()?)
+}

@@ -1,0 +1,140 @@
+//! From what was typed to a store and a lock in it.
+
+use std::time::SystemTime;
+
+use dlm::{Builder, Level, Lock, LockManager};
+
+use crate::cli::args::{Global, Reach, TermArgs};
+use crate::cli::exit::CommandFailure;
+
+/// Part of every lock's name unless set. Fixed, so that scripts exclude each other by default,
+/// whichever user or host runs them.
+const DEFAULT_CLIENT: &str = "dlm";
+/// A store of one machine is in one place. Others have none by default: two data centres that both
+/// leave it out would share what should be a lock for each, or differ from what a service says.
+const DEFAULT_FARM: &str = "local";
+
+/// Opens the store. `purpose` is what others see in `dlm show`.
+pub(crate) fn manager(
+    global: &Global,
+    terms: Option<&TermArgs>,
+    purpose: &str,
+) -> Result<LockManager, CommandFailure> {
+    let mut builder = builder(global, purpose);
+    if let Some(terms) = terms {
+        if let Some(ttl) = terms.ttl {
+            builder = builder.ttl(ttl);
+        }
+        if let Some(wait) = terms.wait {
+            builder = builder.wait(wait);
+        }
+        if let Some(retry) = terms.retry {
+            builder = builder.retry(retry);
+        }
+    }
+    Ok(builder.open()?)
+}
+
+/// The same, with nothing said yet on locks and latches.
+pub(crate) fn builder(global: &Global, purpose: &str) -> Builder {
+    let mut builder = LockManager::builder().store_uri(&global.store);
+    if let Some(client) = &global.client {
+        builder = builder.client(client);
+    } else if !in_uri(&global.store, "client") {
+        builder = builder.client(DEFAULT_CLIENT);
+    }
+    if let Some(farm) = &global.farm {
+        builder = builder.farm(farm);
+    } else if is_local(&global.store) && !in_uri(&global.store, "farm") {
+        builder = builder.farm(DEFAULT_FARM);
+    }
+    if !in_uri(&global.store, "purpose") {
+        builder = builder.purpose(&purpose_of(purpose));
+    }
+    builder
+}
+
+/// The lock `name`. No I/O.
+pub(crate) fn lock(
+    manager: &LockManager,
+    global: &Global,
+    reach: Reach,
+    name: &str,
+) -> Result<Lock, CommandFailure> {
+    let level = match reach {
+        Reach::Dc if !farm_is_known(global) => {
+            return Err(CommandFailure::usage(
+                "a lock of level dc in this store needs to know the data centre: name it with --farm or \
+                 DLM_FARM, or use --level xdc for one lock everywhere",
+            ));
+        }
+        Reach::Dc => Level::Dc,
+        Reach::Xdc => Level::Xdc,
+    };
+    Ok(manager.lock(name, level)?)
+}
+
+/// What of a latch is read.
+pub(crate) fn latch_level(global: &Global, reach: Reach) -> Result<Level, CommandFailure> {
+    if !farm_is_known(global) {
+        return Err(CommandFailure::usage(
+            "a latch in this store needs to know the data centre, whose count is counted down: name it with \
+             --farm or DLM_FARM",
+        ));
+    }
+    Ok(match reach {
+        Reach::Dc => Level::Dc,
+        Reach::Xdc => Level::Xdc,
+    })
+}
+
+fn farm_is_known(global: &Global) -> bool {
+    global.farm.is_some() || in_uri(&global.store, "farm") || is_local(&global.store)
+}
+
+/// Whether only processes of this machine reach the store.
+pub(crate) fn is_local(uri: &str) -> bool {
+    uri.starts_with("embedded:") || uri.starts_with("memory:")
+}
+
+/// Whether the URI has the option `key`, which then stands against our default.
+fn in_uri(uri: &str, key: &str) -> bool {
+    let query = uri.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').any(|pair| pair.split_once('=').is_some_and(|(name, _)| name == key))
+}
+
+/// `text` as the library takes it: at most 255 bytes and no control characters.
+fn purpose_of(text: &str) -> String {
+    let mut purpose = String::new();
+    for c in text.chars().map(|c| if c.is_control() { '?' } else { c }) {
+        if purpose.len() + c.len_utf8() > 255 {
+            break;
+        }
+        purpose.push(c);
+    }
+    purpose
+}
+
+/// Wall time in milliseconds since 1970.
+pub(crate) fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_never_overrides_what_the_uri_says() {
+        let uri = "hbase+thrift://h:9090/t?ttl=1s&client=orders";
+        assert!(in_uri(uri, "client") && in_uri(uri, "ttl"));
+        assert!(!in_uri(uri, "farm") && !in_uri("embedded:/client=x", "client"));
+    }
+
+    #[test]
+    fn a_purpose_is_cut_between_characters_and_cleaned() {
+        assert_eq!(purpose_of("run a\nb"), "run a?b");
+        assert_eq!(purpose_of(&"é".repeat(200)).len(), 254);
+    }
+}

@@ -1,0 +1,93 @@
+//! What is in the store: show, init.
+
+use std::time::{Duration, SystemTime};
+
+use dlm::{Fence, Holder, Inspection, LockName};
+use serde_json::json;
+
+use crate::cli::args::{self, Global};
+use crate::cli::exit::CommandOutcome;
+use crate::cli::{open, output};
+
+/// `dlm show`
+pub(crate) fn show(global: &Global, args: &args::Show) -> CommandOutcome {
+    let manager = open::manager(global, None, "show")?;
+    let lock = open::lock(&manager, global, args.level, &args.name)?;
+    let found = lock.inspect()?;
+    let text =
+        if global.json { as_json(lock.name(), &found).to_string() } else { as_text(lock.name(), &found) };
+    output::show(&text)?;
+    Ok(0)
+}
+
+/// `dlm init`
+pub(crate) fn init(global: &Global, args: &args::Init) -> CommandOutcome {
+    let manager = open::manager(global, None, "init")?;
+    manager.initialize()?;
+    if args.latches {
+        manager.initialize_latches()?;
+    }
+    let store = manager.store();
+    output::show(&if global.json {
+        json!({ "store": store }).to_string()
+    } else {
+        format!("{store} is ready")
+    })?;
+    Ok(0)
+}
+
+fn as_text(name: &LockName, found: &Inspection) -> String {
+    let mut rows = vec![("lock", name.to_string())];
+    match &found.holder {
+        None => rows.push(("state", "free".into())),
+        Some(holder) => {
+            rows.push(("state", "held".into()));
+            let identity = holder.identity.as_ref().map(ToString::to_string);
+            rows.push(("by", identity.unwrap_or_else(|| "a client that does not say who it is".into())));
+            if let Some(since) = holder.since {
+                rows.push(("since", format!("{} ago", seconds(ago(since)))));
+            }
+            if let Some(left) = holder.remaining {
+                rows.push(("left", format!("{}, unless renewed", seconds(left))));
+            }
+        }
+    }
+    if let Some(Fence(fence)) = found.fence {
+        rows.push(("fence", fence.to_string()));
+    }
+    rows.iter().map(|(key, value)| format!("{key:<6}{value}")).collect::<Vec<_>>().join("\n")
+}
+
+fn as_json(name: &LockName, found: &Inspection) -> serde_json::Value {
+    json!({
+        "lock": name.key(),
+        "held": found.holder.is_some(),
+        "holder": found.holder.as_ref().map(holder_json),
+        "fence": found.fence.map(|Fence(number)| number.to_string()),
+    })
+}
+
+fn holder_json(holder: &Holder) -> serde_json::Value {
+    let identity = holder.identity.as_ref();
+    json!({
+        "host": identity.map(|identity| &identity.host),
+        "pid": identity.map(|identity| identity.pid),
+        "purpose": identity.map(|identity| &identity.purpose),
+        "since_ms": holder.since.map(since_ms),
+        "remaining_ms": holder.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+    })
+}
+
+fn since_ms(since: SystemTime) -> u64 {
+    let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// By the clocks of two machines, so it may seem to lie ahead: then it is now.
+fn ago(since: SystemTime) -> Duration {
+    SystemTime::now().duration_since(since).unwrap_or_default()
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}

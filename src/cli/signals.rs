@@ -1,0 +1,110 @@
+//! Signals sent to this process, as messages.
+
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use dlm::CancelToken;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::backend::Handle;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
+
+use crate::cli::exit::{CommandFailure, of_signal};
+
+/// Those that ask a process to end.
+pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
+
+/// One signal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReceivedSignal {
+    pub(crate) number: i32,
+    /// The kernel sent it, as it does for a key like Ctrl-C: to every process of the terminal's
+    /// foreground job, so that a child has it already.
+    pub(crate) from_terminal: bool,
+}
+
+impl ReceivedSignal {
+    pub(crate) fn is_ending(self) -> bool {
+        ENDING.contains(&self.number)
+    }
+}
+
+/// Catches signals until it is dropped. A thread of its own, `dlm-signals`, puts them in a channel.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    received: Receiver<ReceivedSignal>,
+    /// Cancelled by the first signal that asks to end: ends the wait for a lock.
+    pub(crate) cancel: CancelToken,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Signals {
+    /// Catches `numbers`, but for those that were ignored when this process started: `nohup` and the
+    /// shell's `&` mean them to stay ignored, here and in the command that is run.
+    pub(crate) fn catch(numbers: &[i32]) -> Result<Signals, CommandFailure> {
+        let ignored = ignored();
+        let wanted = |number: &i32| *number == SIGCHLD || ignored & (1 << (number - 1)) == 0;
+        let numbers = numbers.iter().copied().filter(wanted);
+        let failed =
+            |error: std::io::Error| CommandFailure::internal(format!("signals cannot be caught: {error}"));
+        let mut source = SignalsInfo::<WithOrigin>::new(numbers).map_err(failed)?;
+        let (sender, received) = unbounded();
+        let (handle, cancel) = (source.handle(), CancelToken::new());
+        let token = cancel.clone();
+        let thread = std::thread::Builder::new()
+            .name("dlm-signals".into())
+            .spawn(move || hand_on(&mut source, &sender, &token))
+            .map_err(failed)?;
+        Ok(Signals { received, cancel, handle, thread: Some(thread) })
+    }
+
+    /// What came, in order.
+    pub(crate) fn received(&self) -> &Receiver<ReceivedSignal> {
+        &self.received
+    }
+
+    /// The first signal in the channel that asks to end. Takes all that came before it.
+    pub(crate) fn ending(&self) -> Option<i32> {
+        self.received.try_iter().find(|signal| signal.is_ending()).map(|signal| signal.number)
+    }
+
+    /// How to end after `signal` when nothing is held.
+    pub(crate) fn ended_by(signal: i32) -> CommandFailure {
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+        CommandFailure::new(
+            of_signal(signal),
+            format!("ended by {name} before the lock was used; nothing is held"),
+        )
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic there was printed by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread: ends when the handle is closed.
+fn hand_on(source: &mut SignalsInfo<WithOrigin>, to: &Sender<ReceivedSignal>, cancel: &CancelToken) {
+    for Origin { signal, cause, .. } in source.forever() {
+        let signal = ReceivedSignal { number: signal, from_terminal: cause == Cause::Kernel };
+        // The channel goes after this thread.
+        let _ = to.send(signal);
+        if signal.is_ending() {
+            cancel.cancel();
+        }
+    }
+}
+
+/// The signals this process ignores, one bit each from 1 on. None where the system does not tell.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

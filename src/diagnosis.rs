@@ -1,0 +1,61 @@
+//! Whether a store does what locks need of it: its settings, and one lock taken through its whole life.
+
+use std::time::Duration;
+
+use crate::config::Settings;
+use crate::diagnostic::Diagnostic;
+use crate::error::{Error, Result};
+use crate::holder::Identity;
+use crate::name::{Level, LockName};
+use crate::random;
+use crate::store::{Acquired, Attempt, LockStore, Released};
+use crate::time::{Deadline, Moment, slew_ppm};
+
+/// See [`LockManager::diagnose`](crate::LockManager::diagnose).
+pub(crate) fn diagnose(store: &dyn LockStore, settings: &Settings, identity: &Identity) -> Vec<Diagnostic> {
+    let mut found = match store.diagnose(Deadline::after(settings.timeout)) {
+        Ok(found) => found,
+        Err(error) => {
+            let advice = "check that the store is up, that the URI names it, and what it logs";
+            return vec![Diagnostic::fail("reach", error.chain(), advice)];
+        }
+    };
+    match probe(store, settings, identity) {
+        Ok(look) => {
+            found.push(Diagnostic::ok("a lock", "is taken, renewed and released"));
+            found.push(Diagnostic::latency(look));
+        }
+        Err(error) => {
+            let advice = "`dlm init` makes what is missing; otherwise see the findings above";
+            found.push(Diagnostic::fail("a lock", error.chain(), advice));
+        }
+    }
+    found.extend(slew_ppm().map(|ppm| Diagnostic::slew(ppm, settings.clock_margin_ppm)));
+    found
+}
+
+/// Takes a lock that nobody else has a use for, through all that may happen to one; how long a look
+/// at it takes.
+fn probe(store: &dyn LockStore, settings: &Settings, identity: &Identity) -> Result<Duration> {
+    const TTL: Duration = Duration::from_secs(60);
+    let by = Deadline::after(settings.timeout);
+    let id = format!("dlm doctor {:016x}", random::number());
+    let name = LockName::new(Level::Xdc, &settings.client, None, &id, settings.names)?;
+    let attempt = Attempt { name: &name, ttl: TTL, identity, by };
+    let odd = |what: &str| Error::Internal { what: what.to_owned(), source: None };
+    let Acquired::Granted(grant) = store.acquire(attempt, &mut Vec::new())? else {
+        return Err(odd("a lock of a name that nobody has used is held"));
+    };
+    let mut look = Duration::MAX;
+    for _ in 0..5 {
+        let before = Moment::now();
+        store.holder(&name, by)?.ok_or_else(|| odd("a lock that was granted is free"))?;
+        look = look.min(Moment::now().since(before));
+    }
+    let renewed = store.renew(&name, &grant.owner_record, TTL, by)?;
+    let owner_record = renewed.ok_or_else(|| odd("a lock that was granted cannot be renewed"))?;
+    match store.release(&name, &owner_record, by)? {
+        Released::NotOurs => Err(odd("a lock that was granted cannot be released")),
+        Released::Freed | Released::Gone => Ok(look),
+    }
+}

@@ -1,0 +1,258 @@
+//! One grant of a lock, as this process holds it: what [`Lease`](crate::Lease) shows, and what the session gives back
+//! when it is closed.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::config::Settings;
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::lease_token::{LeaseToken, TokenEnd};
+use crate::name::LockName;
+use crate::owner::OwnerRecord;
+use crate::store::{Grant, LockStore, Released};
+use crate::time::{Deadline, Moment};
+use crate::wait::freeing::LockDoubt;
+use crate::wait::timerfd::Timerfd;
+
+/// Stands for the end of a lease from another machine: long over, and told apart from one that was released.
+const UNKNOWN: Moment = Moment::from_nanos(1);
+
+/// A renewal of a lease that is almost over is given this time all the same.
+const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
+
+const RELEASED: &str = "it was released, or found lost before";
+const GONE: &str = "another holds it, or nobody does since it ran out";
+
+pub(crate) struct HeldLock {
+    name: LockName,
+    fence: Option<Fence>,
+    /// End of the lease in nanoseconds of the lease clock; zero once it is released or found lost.
+    ends: AtomicU64,
+    /// For how long it was granted or last renewed, in nanoseconds. Changed under `ownership`.
+    ttl: AtomicU64,
+    /// See [`Grant::may_reappear`].
+    may_reappear: bool,
+    ownership: Mutex<Ownership>,
+    /// Made by the first [`lost_fd`](HeldLock::lost_fd), under `ownership`; goes off at `ends`.
+    timerfd: OnceLock<Timerfd>,
+}
+
+struct Ownership {
+    /// What renews and releases the lock; `None` once that is no longer ours to do.
+    record: Option<OwnerRecord>,
+    /// The longest it was ever asked for: the store may keep the record for as long.
+    longest_ttl: Duration,
+    /// When the lease is over if it is not released before.
+    ends: Moment,
+    /// What its token said of that, while it is not renewed here.
+    told: Option<TokenEnd>,
+    /// A release was tried and failed: whether the lock is free is not known.
+    release_failed: bool,
+}
+
+/// A record that the store may still have, for so long at the most.
+pub(crate) struct Leftover {
+    pub(crate) record: OwnerRecord,
+    pub(crate) ttl: Duration,
+    pub(crate) doubt: LockDoubt,
+}
+
+/// Answer of [`HeldLock::release`].
+pub(crate) struct Release {
+    /// See [`Lease::release`](crate::Lease::release).
+    pub(crate) answer: Result<bool>,
+    /// The store answered: the next thread in line may ask for the lock.
+    pub(crate) is_over: bool,
+    /// To be looked for in the background.
+    pub(crate) leftover: Option<Leftover>,
+}
+
+impl HeldLock {
+    pub(crate) fn new(name: LockName, grant: Grant, ttl: Duration, ends: Moment) -> HeldLock {
+        HeldLock {
+            name,
+            fence: grant.fence,
+            ends: AtomicU64::new(ends.as_nanos()),
+            ttl: AtomicU64::new(nanos(ttl)),
+            may_reappear: grant.may_reappear,
+            ownership: Mutex::new(Ownership {
+                record: Some(grant.owner_record),
+                longest_ttl: ttl,
+                ends,
+                told: None,
+                release_failed: false,
+            }),
+            timerfd: OnceLock::new(),
+        }
+    }
+
+    /// From a token of another process.
+    pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
+        let LeaseToken { name, fence, ends: told, ttl, owner_record } = token;
+        let grant = Grant { owner_record, fence, since: Moment::now(), may_reappear: false };
+        // No lease lasts longer than its TTL, whatever its token says.
+        let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
+        let mut held = HeldLock::new(name, grant, ttl, ends.unwrap_or(UNKNOWN));
+        held.ownership.get_mut().told = Some(told);
+        held
+    }
+
+    pub(crate) fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        self.fence
+    }
+
+    /// When the lease is over; the beginning of time once it is released or found lost.
+    pub(crate) fn ends(&self) -> Moment {
+        Moment::from_nanos(self.ends.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_nanos(self.ttl.load(Ordering::Acquire))
+    }
+
+    /// Whether there is something left to release.
+    pub(crate) fn is_open(&self) -> bool {
+        self.ownership.lock().record.is_some()
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.ends() {
+            ends if Moment::now() < ends => Ok(()),
+            Moment::OVER => Err(self.lost(RELEASED)),
+            UNKNOWN => Err(self.lost(
+                "its end is not known here (another machine, an earlier start of this one, or an older version); renew it",
+            )),
+            _ => Err(self.lost("its time is over")),
+        }
+    }
+
+    pub(crate) fn lost_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(timerfd) = self.timerfd.get() {
+            return Ok(timerfd.as_fd());
+        }
+        let _ownership = self.ownership.lock();
+        let timerfd = Timerfd::at(self.ends())?;
+        Ok(self.timerfd.get_or_init(|| timerfd).as_fd())
+    }
+
+    /// Lets the lease end `ttl` from now. See [`Lease::renew_for`](crate::Lease::renew_for).
+    pub(crate) fn renew(&self, store: &dyn LockStore, settings: &Settings, ttl: Duration) -> Result<()> {
+        let mut ownership = self.ownership.lock();
+        let Some(record) = ownership.record.clone().filter(|_| !ownership.release_failed) else {
+            return Err(self.lost(RELEASED));
+        };
+        let since = Moment::now();
+        // An answer after the lease has ended is of no use, and a store that hangs must not keep the
+        // caller from trying again before.
+        // Where it is over already (or not known: it came from another machine), the store decides.
+        let useful = match self.ends().since(since) {
+            Duration::ZERO => Duration::MAX,
+            left => left.max(RENEW_AT_LEAST),
+        };
+        let by = Deadline::after(settings.timeout.min(ttl).min(useful));
+        match store.renew(&self.name, &record, ttl, by) {
+            Ok(Some(record)) => {
+                ownership.record = Some(record);
+                self.ttl.store(nanos(ttl), Ordering::Release);
+                ownership.longest_ttl = ownership.longest_ttl.max(ttl);
+                ownership.ends = settings.lease_end(since, ttl);
+                ownership.told = None;
+                self.set_ends(ownership.ends);
+                Ok(())
+            }
+            Ok(None) => {
+                ownership.record = None;
+                self.set_ends(Moment::OVER);
+                Err(self.lost(GONE))
+            }
+            Err(error) => Err(error.context(format!("renewing lock {}", self.name))),
+        }
+    }
+
+    /// Gives the lock back to the store.
+    pub(crate) fn release(&self, store: &dyn LockStore, by: Deadline) -> Release {
+        let mut ownership = self.ownership.lock();
+        let Some(record) = ownership.record.clone() else {
+            return Release { answer: Ok(false), is_over: false, leftover: None };
+        };
+        // Before the store is asked: from the moment the request arrives another may hold the lock.
+        self.set_ends(Moment::OVER);
+        match store.release(&self.name, &record, by) {
+            Ok(answer) => {
+                ownership.record = None;
+                // A record that is gone before its time, after a request of ours that may have freed it,
+                // was freed by that request.
+                let asked = answer == Released::Gone || ownership.release_failed;
+                let ours = answer == Released::Freed || (asked && Moment::now() < ownership.ends);
+                let ttl = ownership.longest_ttl;
+                let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeTaken };
+                Release {
+                    answer: if ours { Ok(true) } else { Err(self.lost(GONE)) },
+                    is_over: true,
+                    leftover: self.may_reappear.then_some(leftover),
+                }
+            }
+            Err(error) => {
+                ownership.release_failed = true;
+                let answer = Err(error.context(format!("releasing lock {}", self.name)));
+                Release { answer, is_over: false, leftover: None }
+            }
+        }
+    }
+
+    /// Whether a release was tried and failed.
+    pub(crate) fn release_failed(&self) -> bool {
+        self.ownership.lock().release_failed
+    }
+
+    /// What is left to release when nobody asks for it any more.
+    pub(crate) fn leftover(&self) -> Option<Leftover> {
+        let ownership = self.ownership.lock();
+        // A request that was sent twice may put the record back after its release.
+        let doubt = if self.may_reappear { LockDoubt::MayBeTaken } else { LockDoubt::MayBeHeld };
+        let record = ownership.record.clone()?;
+        Some(Leftover { record, ttl: ownership.longest_ttl, doubt })
+    }
+
+    /// Lets go of the lock without releasing it.
+    pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
+        let mut ownership = self.ownership.lock();
+        let owner_record = ownership.record.take().ok_or_else(|| self.lost(RELEASED))?;
+        Ok(LeaseToken {
+            name: self.name.clone(),
+            fence: self.fence,
+            ends: ownership.told.unwrap_or_else(|| TokenEnd::at(self.ends())),
+            ttl: self.ttl(),
+            owner_record,
+        })
+    }
+
+    /// For holders of the lock `ownership` only, so that the descriptor agrees with `ends`.
+    fn set_ends(&self, ends: Moment) {
+        self.ends.store(ends.as_nanos(), Ordering::Release);
+        if let Some(timerfd) = self.timerfd.get()
+            && let Err(error) = timerfd.set(ends)
+        {
+            log::error!("the descriptor of lock {} was not set: {error}", self.name);
+        }
+    }
+
+    fn lost(&self, why: &'static str) -> Error {
+        Error::LeaseLost { name: self.name.to_string(), why }
+    }
+}
+
+/// A TTL has a year of them at the most, which fits.
+fn nanos(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)
+}

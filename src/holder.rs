@@ -1,0 +1,138 @@
+//! Who holds a lock: what a record tells about its holder.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::text::quoted;
+
+/// Longest host or purpose in a record, in bytes: a record is read by every waiter.
+pub(crate) const PART_BYTES_MAX: usize = 255;
+
+/// A process that takes locks, as it describes itself in its records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Host name.
+    pub host: String,
+    /// Process id on that host.
+    pub pid: u32,
+    /// When the lock manager was opened, in milliseconds since 1970: tells two processes with one pid apart.
+    pub start_ms: u64,
+    /// What the caller says it wants its locks for; may be empty.
+    pub purpose: String,
+}
+
+impl Identity {
+    /// `pid:u32 start:u64 host_len:u8 host purpose_len:u8 purpose`, integers big-endian. Part of the
+    /// records of HBase and of the embedded store.
+    pub(crate) fn encode_into(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.pid.to_be_bytes());
+        out.extend_from_slice(&self.start_ms.to_be_bytes());
+        for part in [&self.host, &self.purpose] {
+            // Both are at most PART_BYTES_MAX by construction; a caller's own is cut at a byte,
+            // and read back with replacement characters.
+            let bytes = &part.as_bytes()[..part.len().min(PART_BYTES_MAX)];
+            out.push(bytes.len() as u8);
+            out.extend_from_slice(bytes);
+        }
+    }
+
+    /// What [`encode_into`](Identity::encode_into) wrote; `None` for anything else. Bytes behind it are
+    /// left to later versions.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Identity> {
+        let (pid, rest) = bytes.split_first_chunk::<4>()?;
+        let (start_ms, rest) = rest.split_first_chunk::<8>()?;
+        let (host, rest) = part(rest)?;
+        let (purpose, _) = part(rest)?;
+        Some(Identity {
+            host,
+            pid: u32::from_be_bytes(*pid),
+            start_ms: u64::from_be_bytes(*start_ms),
+            purpose,
+        })
+    }
+}
+
+fn part(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let (&len, rest) = bytes.split_first()?;
+    let (part, rest) = rest.split_at_checked(usize::from(len))?;
+    Some((String::from_utf8_lossy(part).into_owned(), rest))
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} on {}", self.pid, self.host.escape_debug())?;
+        if self.purpose.is_empty() { Ok(()) } else { write!(f, " for {}", quoted(&self.purpose)) }
+    }
+}
+
+/// The holder of a lock as one look at the store showed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Who it is; `None` when the record is not ours to read, such as one of the Java library.
+    pub identity: Option<Identity>,
+    /// How long the lease has left if it is not renewed, where the store tells. A hint: it compares
+    /// clocks of two machines.
+    pub remaining: Option<Duration>,
+    /// When the lock was granted or last renewed, by the store's clock.
+    pub since: Option<SystemTime>,
+}
+
+impl Holder {
+    /// A holder of which nothing more is known.
+    pub fn unknown() -> Holder {
+        Holder { identity: None, remaining: None, since: None }
+    }
+
+    /// For stores.
+    pub fn new(identity: Option<Identity>, remaining: Option<Duration>, since: Option<SystemTime>) -> Holder {
+        Holder { identity, remaining, since }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.identity {
+            Some(identity) => identity.fmt(f)?,
+            None => f.write_str("a client that does not say who it is")?,
+        }
+        match self.remaining {
+            Some(left) => write!(f, ", {:.1} s left", left.as_secs_f64()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Identity {
+        Identity {
+            host: "höst-1".into(),
+            pid: 4242,
+            start_ms: 1_700_000_000_123,
+            purpose: "nightly job".into(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_cut_records_are_refused() {
+        let mut bytes = Vec::new();
+        sample().encode_into(&mut bytes);
+        assert_eq!(Identity::decode(&bytes), Some(sample()));
+        for cut in 0..bytes.len() {
+            assert_eq!(Identity::decode(&bytes[..cut]), None, "cut at {cut}");
+        }
+        bytes.push(7);
+        assert_eq!(Identity::decode(&bytes), Some(sample()), "later versions may append");
+    }
+
+    #[test]
+    fn an_overlong_part_is_cut_not_wrapped() {
+        let identity = Identity { purpose: "p".repeat(300), ..sample() };
+        let mut bytes = Vec::new();
+        identity.encode_into(&mut bytes);
+        assert_eq!(Identity::decode(&bytes).unwrap().purpose.len(), PART_BYTES_MAX);
+    }
+}

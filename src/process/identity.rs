@@ -1,0 +1,36 @@
+//! This process, as it describes itself in its records.
+
+use crate::error::{Error, Result};
+use crate::holder::{Identity, PART_BYTES_MAX};
+use crate::time;
+
+impl Identity {
+    /// This process.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when `purpose` is longer than 255 bytes or contains control characters.
+    pub fn this_process(purpose: &str) -> Result<Identity> {
+        if purpose.len() > PART_BYTES_MAX || purpose.chars().any(char::is_control) {
+            return Err(Error::invalid("purpose", purpose, "at most 255 bytes without control characters"));
+        }
+        let mut host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        while host.len() > PART_BYTES_MAX {
+            host.pop();
+        }
+        Ok(Identity { host, pid: std::process::id(), start_ms: time::wall_ms(), purpose: purpose.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_described_and_bad_purposes_are_refused() {
+        let identity = Identity::this_process("tests").unwrap();
+        assert_eq!((identity.pid, identity.purpose.as_str()), (std::process::id(), "tests"));
+        assert!(!identity.host.is_empty());
+        assert!(Identity::this_process(&"p".repeat(256)).is_err());
+        assert!(Identity::this_process("a\nb").is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! A number that tells this process from its forked children, for the price of one load.
+//!
+//! The number lies in a page that the kernel hands to every child as zeros (`MADV_WIPEONFORK`, Linux 4.14). So
+//! a child is told apart however it was made: by the C library's `fork` or by a bare `clone` system call. A
+//! child that shares its parent's memory (`vfork`) is not told apart; it may only call exec.
+//!
+//! Where the page cannot be had, the process id takes its place: a system call instead of a load.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use rustix::mm::munmap;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+/// The kernel rounds it up to its page size.
+const PAGE_BYTES: usize = 4096;
+
+/// The mark in the page, once there is one. The page stays for the life of the process.
+static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// Stands in `MARK` where no page can be had.
+static NO_PAGE: AtomicU64 = AtomicU64::new(0);
+/// Marks given so far. A child goes on counting where its parent was, so it draws a mark that no ancestor had.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
+
+/// The mark of this process. It never changes, and no child has the mark of its parent.
+#[inline]
+pub(crate) fn current() -> u64 {
+    let mark = MARK.load(Ordering::Acquire);
+    if mark.is_null() || ptr::eq(mark, &raw const NO_PAGE) {
+        return current_slow(mark);
+    }
+    // SAFETY: a pointer other than these two is to a page that `new_page` mapped, readable and writable,
+    // aligned to pages, and never unmapped once it stands here.
+    match unsafe { &*mark }.load(Ordering::Relaxed) {
+        0 => current_slow(mark),
+        mark => mark,
+    }
+}
+
+/// The first call of a process, of a child, or where there is no page.
+#[cold]
+fn current_slow(mut mark: *const AtomicU64) -> u64 {
+    if mark.is_null() {
+        let made = new_page();
+        match MARK.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => mark = made,
+            Err(other) => {
+                free_page(made);
+                mark = other;
+            }
+        }
+    }
+    if ptr::eq(mark, &raw const NO_PAGE) {
+        return u64::from(std::process::id());
+    }
+    let drawn = DRAWN.fetch_add(1, Ordering::Relaxed) + 1;
+    // SAFETY: as in `current`.
+    let number = unsafe { &*mark };
+    match number.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => drawn,
+        Err(other) => other,
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn new_page() -> *mut AtomicU64 {
+    (&raw const NO_PAGE).cast_mut()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn new_page() -> *mut AtomicU64 {
+    let none = (&raw const NO_PAGE).cast_mut();
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let mapped = unsafe {
+        mmap_anonymous(ptr::null_mut(), PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
+    let Ok(page) = mapped else { return none };
+    // SAFETY: the page was just mapped and nobody else knows it; its content is to be lost in children.
+    match unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) } {
+        Ok(()) => page.cast(),
+        Err(_) => {
+            free_page(page.cast());
+            none
+        }
+    }
+}
+
+/// Unmaps what `new_page` made and nobody uses.
+fn free_page(page: *mut AtomicU64) {
+    if ptr::eq(page, &raw const NO_PAGE) {
+        return;
+    }
+    // SAFETY: `new_page` mapped it with this length, and no reference to it was handed out.
+    let unmapped = unsafe { munmap(page.cast(), PAGE_BYTES) };
+    debug_assert!(unmapped.is_ok());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::fork::{alone, in_child_by_system_call, in_forked_child};
+
+    #[test]
+    fn the_mark_stays_and_a_child_has_another_however_it_was_made() {
+        if !alone() {
+            return;
+        }
+        let ours = current();
+        assert_eq!(current(), ours);
+        let differs = || {
+            let theirs = current();
+            let grandchild = in_forked_child(|| ![ours, theirs].contains(&current()));
+            theirs != ours && theirs == current() && grandchild
+        };
+        assert!(in_forked_child(differs), "fork");
+        assert!(in_child_by_system_call(differs), "clone");
+        assert_eq!(current(), ours);
+    }
+
+    #[test]
+    fn threads_agree_on_the_mark() {
+        let marks: Vec<_> = (0..8).map(|_| std::thread::spawn(current)).collect();
+        assert!(marks.into_iter().all(|mark| mark.join().unwrap() == current()));
+    }
+}

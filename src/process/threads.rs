@@ -1,0 +1,23 @@
+//! Every thread that the library starts. They have names, and block all signals: those belong to the program.
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+#[cfg(feature = "aerospike")]
+use std::thread::{Scope, ScopedJoinHandle};
+
+use super::signals::blocked_in_new_threads;
+
+/// Starts a thread. Names are cut by Linux after 15 bytes.
+pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    blocked_in_new_threads(|| Builder::new().name(name).spawn(run))
+}
+
+/// Starts a thread that ends within `scope`.
+#[cfg(feature = "aerospike")]
+pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
+    name: &str,
+    scope: &'scope Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    blocked_in_new_threads(|| Builder::new().name(name.into()).spawn_scoped(scope, run))
+}

@@ -1,0 +1,174 @@
+//! What managers, locks, leases and latches share: the store and the waiting in front of it, the leases that are held,
+//! and whether it is closed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::config::Settings;
+use crate::error::{Code, Error, Result};
+use crate::held_lock::{HeldLock, Leftover};
+use crate::holder::Identity;
+use crate::name::LockName;
+use crate::process::process_mark;
+use crate::store::{Acquired, Attempt, LatchStore, LockStore};
+use crate::time::Deadline;
+use crate::wait::background::Background;
+use crate::wait::freeing::{Freeing, LockDoubt};
+use crate::wait::poller::{LatchPoller, locks_only};
+use crate::wait::queue::{Answer, Queue};
+
+/// Making a table takes longer than other calls.
+const MAKING_TABLES: Duration = Duration::from_secs(60);
+
+pub(crate) struct Session {
+    pub(crate) store: Arc<dyn LockStore>,
+    pub(crate) settings: Settings,
+    pub(crate) queue: Queue,
+    pub(crate) poller: Arc<LatchPoller>,
+    pub(crate) identity: Identity,
+    /// The process that opened it, see [`process_mark`].
+    process: u64,
+    background: Arc<Background>,
+    /// What `close` has to release, by address; `None` once it has run.
+    held: Mutex<Option<HashMap<usize, Arc<HeldLock>>>>,
+    closed: AtomicBool,
+}
+
+impl Session {
+    /// No I/O: that is left to the first call. `settings` are checked.
+    pub(crate) fn new(store: Arc<dyn LockStore>, settings: Settings, identity: Identity) -> Session {
+        let background = Arc::new(Background::new(settings.background_threads));
+        let poller =
+            LatchPoller::new(Arc::clone(&store), Arc::clone(&background), settings.poll, settings.timeout);
+        Session {
+            store,
+            settings,
+            queue: Queue::default(),
+            poller: Arc::new(poller),
+            identity,
+            process: process_mark::current(),
+            background,
+            held: Mutex::new(Some(HashMap::new())),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether calls may be made: not after `close`, not in a forked child.
+    pub(crate) fn usable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { self.not_forked() }
+    }
+
+    pub(crate) fn not_forked(&self) -> Result<()> {
+        if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(crate) fn latches(&self) -> Result<&dyn LatchStore> {
+        self.store.latches().ok_or_else(|| locks_only(&*self.store))
+    }
+
+    pub(crate) fn by_for_tables(&self) -> Deadline {
+        Deadline::after(self.settings.timeout.max(MAKING_TABLES))
+    }
+
+    /// One attempt at the lock.
+    pub(crate) fn attempt(&self, name: &LockName, ttl: Duration) -> Result<Answer<HeldLock>> {
+        self.usable()?;
+        // A grant that comes back after its lease has ended is none.
+        let by = Deadline::after(self.settings.timeout.min(ttl));
+        let mut doubtful = Vec::new();
+        let answer = self.store.acquire(Attempt { name, ttl, identity: &self.identity, by }, &mut doubtful);
+        for record in doubtful {
+            self.free_in_background(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
+        }
+        match answer {
+            Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
+            Ok(Acquired::Granted(grant)) => {
+                let ends = self.settings.lease_end(grant.since, ttl);
+                Ok(Answer::Got(HeldLock::new(name.clone(), grant, ttl, ends)))
+            }
+            Err(error) => Err(error.context(format!("acquiring lock {name}"))),
+        }
+    }
+
+    /// Remembers a lock to be released by `close`.
+    pub(crate) fn hold(&self, lock: &Arc<HeldLock>) {
+        if let Some(held) = &mut *self.held.lock() {
+            held.insert(address(lock), Arc::clone(lock));
+        }
+    }
+
+    pub(crate) fn forget(&self, lock: &Arc<HeldLock>) {
+        if let Some(held) = &mut *self.held.lock() {
+            held.remove(&address(lock));
+        }
+    }
+
+    /// How many leases are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.lock().as_ref().map_or(0, HashMap::len)
+    }
+
+    /// Gives a lock back. `Ok(false)`: there was nothing to give back.
+    pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
+        let release = lock.release(&*self.store, by);
+        if release.is_over {
+            self.queue.released(lock.name(), self.settings.retry);
+        }
+        if let Some(leftover) = release.leftover {
+            self.free_in_background(lock.name().clone(), leftover);
+        }
+        release.answer
+    }
+
+    /// Releases what the store may still have, as soon as the store answers.
+    pub(crate) fn free_in_background(&self, name: LockName, leftover: Leftover) {
+        let Leftover { record, ttl, doubt } = leftover;
+        let mut freeing = Freeing::new(Arc::clone(&self.store), name, record, ttl, doubt);
+        self.background.run(Freeing::FIRST_TRY, move || freeing.try_once());
+    }
+
+    /// See [`LockManager::close`](crate::LockManager::close).
+    pub(crate) fn close(&self) -> Result<()> {
+        self.not_forked()?;
+        self.closed.store(true, Ordering::Release);
+        self.queue.close();
+        self.poller.close();
+        let held = self.held.lock().take().unwrap_or_default();
+        let by = Deadline::after(self.settings.timeout);
+        let mut first_failure = None;
+        let mut left = held.len() as u32;
+        for lock in held.into_values() {
+            // One that hangs must leave time for those that do not.
+            let share = by.remaining() / left;
+            left -= 1;
+            match self.release(&lock, by.sooner(Deadline::after(share))) {
+                Err(error) if error.code() != Code::LeaseLost => {
+                    first_failure.get_or_insert(error);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        self.background.stop();
+        first_failure.map_or(Ok(()), |error| Err(error.context("closing the lock manager")))
+    }
+}
+
+impl Drop for Session {
+    /// Here and not with the last handle of the background threads, which one of its own threads may have.
+    fn drop(&mut self) {
+        self.background.stop();
+        if self.not_forked().is_err() {
+            // A thread that is not here may have been changing it.
+            std::mem::forget(Arc::clone(&self.poller));
+        }
+    }
+}
+
+/// Locks are told apart by where they lie: each stays there while the map holds it.
+fn address(lock: &Arc<HeldLock>) -> usize {
+    Arc::as_ptr(lock) as usize
+}

@@ -1,0 +1,420 @@
+//! What a namespace's configuration means for locks. Pure but for the one question that asks for it.
+//!
+//! Names of settings and statistics are those of the servers' info protocol, `namespace/<name>` and
+//! `sets/<name>`, of versions 6 to 8.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::client::Client;
+use crate::diagnostic::Diagnostic;
+use crate::error::Result;
+use crate::time::{Deadline, wall_ms};
+
+/// When the servers begin to count seconds: 2010-01-01.
+const EPOCH_S: u64 = 1_262_304_000;
+
+/// One node's answers.
+struct Node {
+    name: String,
+    build: String,
+    edition: String,
+    settings: HashMap<String, String>,
+    sets: String,
+    stable: bool,
+}
+
+impl Node {
+    fn says(&self, key: &str) -> Option<&str> {
+        // Some settings of a storage engine go by its name in front.
+        let named = || self.settings.get(&format!("storage-engine.{key}"));
+        self.settings.get(key).or_else(named).map(String::as_str)
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        self.says(key).and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    fn is(&self, key: &str, value: &str) -> bool {
+        self.says(key) == Some(value)
+    }
+}
+
+pub(super) fn look_over(client: &Client, suffix: &str, by: Deadline) -> Result<Vec<Diagnostic>> {
+    let namespace = client.namespace();
+    let (settings, sets) = (format!("namespace/{namespace}"), format!("sets/{namespace}"));
+    let questions = ["build", "edition", &settings, &sets, "cluster-stable:"];
+    let asked_ms = wall_ms();
+    let nodes: Vec<Node> = client.info(&questions, by)?.into_iter().map(node).collect();
+    let took = Duration::from_millis(wall_ms().saturating_sub(asked_ms));
+    Ok(diagnostics(namespace, suffix, &nodes, asked_ms, took))
+}
+
+fn node((name, answers): (String, Vec<String>)) -> Node {
+    let [build, edition, settings, sets, stable] = answers.try_into().unwrap_or_default();
+    let settings = settings
+        .split(';')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    let stable = !stable.is_empty() && !stable.contains("ERROR");
+    Node { name, build, edition, settings, sets, stable }
+}
+
+fn diagnostics(
+    namespace: &str,
+    suffix: &str,
+    nodes: &[Node],
+    asked_ms: u64,
+    took: Duration,
+) -> Vec<Diagnostic> {
+    let Some(first) = nodes.first() else {
+        return vec![Diagnostic::fail("cluster", "has no nodes", "start it, and name its nodes in the URI")];
+    };
+    let mut found = vec![Diagnostic::ok(
+        "version",
+        format!("{} {}, {} node{}", first.edition, first.build, nodes.len(), plural(nodes.len())),
+    )];
+    match nodes.iter().find(|node| !node.stable) {
+        None => found.push(Diagnostic::ok("cluster", "all nodes are of one mind")),
+        Some(node) => found.push(Diagnostic::fail(
+            "cluster",
+            format!("node {} does not know who belongs to it", node.name),
+            "wait until it has formed, or look at the heartbeat section of its configuration",
+        )),
+    }
+    if let Some(node) = nodes.iter().find(|node| !node.settings.contains_key("nsup-period")) {
+        found.push(Diagnostic::fail(
+            "namespace",
+            format!("there is no {namespace:?} on node {}", node.name),
+            "add it to aerospike.conf and restart the servers, or name another",
+        ));
+        return found;
+    }
+    found.extend([ttl(nodes), writable(nodes), eviction(namespace, suffix, nodes)]);
+    found.extend([replication(nodes), consistency(nodes)]);
+    found.extend(conflicts(nodes));
+    found.extend(overrides(nodes));
+    found.push(durability(nodes));
+    if let Ok(server_s) = first.says("current_time").unwrap_or_default().parse::<u64>() {
+        let server_ms = (server_s + EPOCH_S) * 1000;
+        // The servers tell whole seconds, cut off.
+        let difference = Duration::from_millis((server_ms + 500).abs_diff(asked_ms));
+        found.push(Diagnostic::clocks(difference, took + Duration::from_millis(500)));
+    }
+    found
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+fn ttl(nodes: &[Node]) -> Diagnostic {
+    let refuses = nodes
+        .iter()
+        .find(|node| node.number("nsup-period") == 0 && !node.is("allow-ttl-without-nsup", "true"));
+    if let Some(node) = refuses {
+        let seen = format!("node {} refuses records that expire (nsup-period 0)", node.name);
+        return Diagnostic::fail("TTL", seen, "set `nsup-period 120` or so in the namespace's configuration");
+    }
+    let strong = nodes.iter().find(|node| {
+        node.is("strong-consistency", "true") && !node.is("strong-consistency-allow-expunge", "true")
+    });
+    if let Some(node) = strong {
+        let seen = format!("node {} is strongly consistent and lets no record expire", node.name);
+        return Diagnostic::fail("TTL", seen, "set `strong-consistency-allow-expunge true`");
+    }
+    match nodes.iter().find(|node| node.number("nsup-period") == 0) {
+        Some(node) => Diagnostic::warn(
+            "TTL",
+            format!("records expire, and node {} never sweeps them out (nsup-period 0)", node.name),
+            "set `nsup-period 120` or so, or memory fills with what has expired",
+        ),
+        None => Diagnostic::ok(
+            "TTL",
+            format!("records expire, swept out every {} s", nodes[0].number("nsup-period")),
+        ),
+    }
+}
+
+fn writable(nodes: &[Node]) -> Diagnostic {
+    let full = nodes.iter().find(|node| node.is("stop_writes", "true"));
+    let skewed = nodes.iter().find(|node| node.is("clock_skew_stop_writes", "true"));
+    let torn =
+        nodes.iter().find(|node| node.number("unavailable_partitions") + node.number("dead_partitions") > 0);
+    match (full, skewed, torn) {
+        (Some(node), ..) => Diagnostic::fail(
+            "writes",
+            format!("node {} takes none: the namespace is full", node.name),
+            "add memory or disks, or delete what is not needed",
+        ),
+        (_, Some(node), _) => Diagnostic::fail(
+            "writes",
+            format!("node {} takes none: the clocks of the cluster are too far apart", node.name),
+            "have the servers keep their clocks by NTP",
+        ),
+        (_, _, Some(node)) => Diagnostic::fail(
+            "writes",
+            format!("partitions of node {} are dead or unavailable", node.name),
+            "bring the missing nodes back; see the servers' manual on `revive`",
+        ),
+        _ => Diagnostic::ok("writes", "are taken"),
+    }
+}
+
+/// Eviction takes first what would expire first: the locks.
+fn eviction(namespace: &str, suffix: &str, nodes: &[Node]) -> Diagnostic {
+    // The names of versions 6 to 8.
+    const LIMITS: [&str; 7] = [
+        "evict-used-pct",
+        "evict-sys-memory-pct",
+        "evict-indexes-memory-pct",
+        "evict-mounts-pct",
+        "high-water-memory-pct",
+        "high-water-disk-pct",
+        "mounts-high-water-pct",
+    ];
+    let on = nodes.iter().find_map(|node| {
+        let limit = LIMITS.iter().find(|limit| node.number(limit) > 0)?;
+        Some((node, *limit))
+    });
+    let Some((node, limit)) = on else { return Diagnostic::ok("eviction", "is off") };
+    let exempt = |set: &&str| set.contains("disable-eviction=true");
+    let ours = |set: &&str| set.contains(&format!("#{suffix}:"));
+    let (kept, all) =
+        (node.sets.split(';').filter(ours).filter(exempt).count(), node.sets.split(';').filter(ours).count());
+    if all > 0 && kept == all {
+        return Diagnostic::ok("eviction", format!("is on, and not for the {all} sets of locks and latches"));
+    }
+    let advice = format!(
+        "set {limit} to 0, or exempt the sets: in the namespace {namespace:?}, `set XDC#{suffix} {{ \
+         disable-eviction true }}` and the like for each of `dlm`'s sets"
+    );
+    let seen = format!(
+        "is on ({limit} {}): under pressure the records that expire first go first",
+        node.number(limit)
+    );
+    Diagnostic::warn("eviction", seen, advice)
+}
+
+/// Of each record.
+fn copies(nodes: &[Node]) -> u64 {
+    nodes.iter().map(|node| node.number("effective_replication_factor")).min().unwrap_or_default()
+}
+
+fn replication(nodes: &[Node]) -> Diagnostic {
+    let copies = copies(nodes);
+    let seen = format!("{copies} cop{} of each record", if copies == 1 { "y" } else { "ies" });
+    if copies >= 2 {
+        Diagnostic::ok("replication", seen)
+    } else {
+        let advice = "a lock is lost with its node: have two nodes or more and `replication-factor 2`";
+        Diagnostic::warn("replication", seen, advice)
+    }
+}
+
+fn consistency(nodes: &[Node]) -> Diagnostic {
+    if nodes.iter().all(|node| node.is("strong-consistency", "true")) {
+        return Diagnostic::ok("consistency", "strong");
+    }
+    let advice = "a network that splits the cluster lets both halves grant a lock; compare fences where that \
+                  matters, or use `strong-consistency true` (Enterprise edition)";
+    Diagnostic::warn("consistency", "the namespace prefers to be available", advice)
+}
+
+/// Which copy stays where a node comes back with another than the cluster has by then. By generation, the
+/// servers' default, that is the one that was written more often: an old holder's record with many renewals
+/// replaces the new holder's, and when it expires a third is let in.
+fn conflicts(nodes: &[Node]) -> Option<Diagnostic> {
+    const TOPIC: &str = "conflicts";
+    const POLICY: &str = "conflict-resolution-policy";
+    const ADVICE: &str = "set `conflict-resolution-policy last-update-time` on every node, in aerospike.conf and \
+                          by `asinfo -v set-config:...` while they run, and keep the nodes' clocks by NTP";
+    // A strongly consistent namespace has a rule of its own.
+    let by_generation = nodes
+        .iter()
+        .find(|node| !node.is("strong-consistency", "true") && !node.is(POLICY, "last-update-time"));
+    let shared = nodes.len() > 1 || copies(nodes) > 1;
+    let to_be_shared = nodes.iter().any(|node| node.number("replication-factor") > 1);
+    let Some(node) = by_generation else {
+        return shared.then(|| Diagnostic::ok(TOPIC, "the newest copy of a record stays"));
+    };
+    let policy = node.says(POLICY).unwrap_or("generation");
+    if shared {
+        let seen = format!(
+            "node {} has `{POLICY} {policy}`: a node that comes back replaces newer locks by older ones",
+            node.name
+        );
+        return Some(Diagnostic::fail(TOPIC, seen, ADVICE));
+    }
+    to_be_shared.then(|| {
+        let seen = format!("`{POLICY} {policy}`, which does no harm while there is one node");
+        Diagnostic::warn(TOPIC, seen, ADVICE)
+    })
+}
+
+fn overrides(nodes: &[Node]) -> Option<Diagnostic> {
+    let weak = nodes.iter().find(|node| node.is("write-commit-level-override", "master"))?;
+    let seen = format!("node {} answers before the copies are written", weak.name);
+    Some(Diagnostic::warn(
+        "commit level",
+        seen,
+        "leave write-commit-level-override off: an acknowledged lock may die with its node",
+    ))
+}
+
+/// What a crash forgets is warned of and no failure, here as in memory, where it is every lock: the store keeps
+/// what it promises, that a lock lasts no longer than its server, and fences rise.
+fn durability(nodes: &[Node]) -> Diagnostic {
+    const TOPIC: &str = "durability";
+    let engine = |node: &Node| node.says("storage-engine").unwrap_or("unknown").to_owned();
+    let in_memory = nodes.iter().find(|node| {
+        let backed = node.settings.keys().any(|key| key.contains("file[") || key.contains("device["));
+        engine(node) == "memory" && !backed
+    });
+    if in_memory.is_some() {
+        let advice = "a restart of all nodes at once forgets every lock; fences rise all the same";
+        return Diagnostic::warn(TOPIC, "records are in memory only", advice);
+    }
+    // Answered from a buffer.
+    let behind = nodes.iter().find(|node| !node.is("commit-to-device", "true"));
+    match behind {
+        Some(node) if copies(nodes) < 2 => {
+            let seen = format!(
+                "one copy, which is on the disk ({}) within {} ms after its lock was granted",
+                engine(node),
+                node.number("flush-max-ms")
+            );
+            let advice = "a server that crashes in between forgets the lock: have two nodes or more and \
+                          `replication-factor 2`, or `commit-to-device true` (Enterprise edition)";
+            Diagnostic::warn(TOPIC, seen, advice)
+        }
+        _ => Diagnostic::ok(TOPIC, format!("records are kept ({})", engine(&nodes[0]))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnostic::Severity;
+
+    const GOOD: &str = "nsup-period=120;storage-engine=device;strong-consistency=true;\
+                        strong-consistency-allow-expunge=true;effective_replication_factor=2;stop_writes=false;\
+                        storage-engine.evict-used-pct=0;current_time=532940506";
+
+    fn rated(settings: &str, sets: &str) -> Vec<Diagnostic> {
+        rated_nodes(&[settings], sets)
+    }
+
+    /// A node with each of these settings.
+    fn rated_nodes(settings: &[&str], sets: &str) -> Vec<Diagnostic> {
+        let answers = |settings: &str| ["8.1.2.0", "Enterprise", settings, sets, "ABC"].map(str::to_owned);
+        let named = settings.iter().zip(1..);
+        let nodes = named.map(|(settings, number)| node((format!("a{number}"), answers(settings).to_vec())));
+        let now_ms = (532_940_506 + EPOCH_S) * 1000;
+        diagnostics("test", "locks", &nodes.collect::<Vec<_>>(), now_ms, Duration::ZERO)
+    }
+
+    fn severity(settings: &str, topic: &str) -> Severity {
+        let found = rated(settings, "");
+        found.iter().find(|diagnostic| diagnostic.topic == topic).expect(topic).severity
+    }
+
+    #[test]
+    fn a_good_namespace_is_good_in_everything() {
+        for diagnostic in rated(GOOD, "") {
+            assert_eq!(diagnostic.severity, Severity::Ok, "{diagnostic}");
+        }
+    }
+
+    #[test]
+    fn each_setting_that_harms_locks_is_found() {
+        for (from, to, topic, expected) in [
+            ("nsup-period=120", "nsup-period=0", "TTL", Severity::Fail),
+            ("nsup-period=120", "nsup-period=0;allow-ttl-without-nsup=true", "TTL", Severity::Warn),
+            ("allow-expunge=true", "allow-expunge=false", "TTL", Severity::Fail),
+            ("stop_writes=false", "stop_writes=true", "writes", Severity::Fail),
+            ("stop_writes=false", "clock_skew_stop_writes=true", "writes", Severity::Fail),
+            ("stop_writes=false", "dead_partitions=7", "writes", Severity::Fail),
+            ("evict-used-pct=0", "evict-used-pct=70", "eviction", Severity::Warn),
+            ("stop_writes=false", "high-water-memory-pct=60", "eviction", Severity::Warn),
+            ("factor=2", "factor=1", "replication", Severity::Warn),
+            ("consistency=true", "consistency=false", "consistency", Severity::Warn),
+            ("stop_writes=false", "write-commit-level-override=master", "commit level", Severity::Warn),
+            ("engine=device", "engine=memory", "durability", Severity::Warn),
+            ("engine=device", "engine=memory;storage-engine.file[0]=/f", "durability", Severity::Ok),
+            ("532940506", "532940000", "clocks", Severity::Warn),
+            ("factor=2", "factor=1", "durability", Severity::Warn),
+            ("factor=2", "factor=1;storage-engine.commit-to-device=true", "durability", Severity::Ok),
+            ("consistency=true", "consistency=false", "conflicts", Severity::Fail),
+        ] {
+            let settings = GOOD.replacen(from, to, 1);
+            assert_ne!(settings, GOOD, "{from}");
+            assert_eq!(severity(&settings, topic), expected, "{to}");
+        }
+    }
+
+    #[test]
+    fn one_node_that_resolves_conflicts_by_generation_or_is_behind_its_disk_is_enough() {
+        const AVAILABLE: &str = "nsup-period=120;storage-engine=device;strong-consistency=false";
+        let policy = |policy: &str, copies: u32, configured: u32| {
+            format!(
+                "{AVAILABLE};effective_replication_factor={copies};replication-factor={configured};\
+                 conflict-resolution-policy={policy}"
+            )
+        };
+        let severity_of = |nodes: &[&str], topic: &str| {
+            let found = rated_nodes(nodes, "");
+            found
+                .into_iter()
+                .find(|diagnostic| diagnostic.topic == topic)
+                .map(|diagnostic| diagnostic.severity)
+        };
+        let (by_time, by_generation) = (policy("last-update-time", 2, 2), policy("generation", 2, 2));
+        assert_eq!(severity_of(&[&by_time, &by_time], "conflicts"), Some(Severity::Ok));
+        for nodes in [[&by_time, &by_generation], [&by_generation, &by_time]] {
+            assert_eq!(severity_of(&nodes.map(String::as_str), "conflicts"), Some(Severity::Fail));
+        }
+        // With one copy each, a node that comes back has old records as well.
+        let one_each = policy("generation", 1, 1);
+        assert_eq!(severity_of(&[&one_each, &one_each], "conflicts"), Some(Severity::Fail));
+        assert_eq!(severity_of(&[&one_each], "conflicts"), None, "there is nobody to differ from");
+        assert_eq!(severity_of(&[&policy("generation", 1, 2)], "conflicts"), Some(Severity::Warn));
+        assert_eq!(severity_of(&[GOOD, &by_generation], "consistency"), Some(Severity::Warn));
+
+        let committed = format!("{one_each};storage-engine.commit-to-device=true");
+        assert_eq!(severity_of(&[&committed, &committed], "durability"), Some(Severity::Ok));
+        assert_eq!(severity_of(&[&committed, &one_each], "durability"), Some(Severity::Warn));
+        let in_memory = by_time.replace("engine=device", "engine=memory");
+        assert_eq!(severity_of(&[&by_time, &in_memory], "durability"), Some(Severity::Warn));
+    }
+
+    #[test]
+    fn sets_that_are_exempt_are_not_evicted() {
+        let settings = GOOD.replace("evict-used-pct=0", "evict-used-pct=70");
+        let set =
+            |name: &str, exempt: bool| format!("ns=test:set={name}:objects=1:disable-eviction={exempt};");
+        let of = |sets: &str| {
+            let found = rated(&settings, sets);
+            found.into_iter().find(|diagnostic| diagnostic.topic == "eviction").unwrap().severity
+        };
+        assert_eq!(of(&(set("XDC#locks", true) + &set("D_FNC#locks", true))), Severity::Ok);
+        assert_eq!(of(&(set("XDC#locks", true) + &set("D_FNC#locks", false))), Severity::Warn);
+        assert_eq!(of(&set("XDC#other", true)), Severity::Warn);
+    }
+
+    #[test]
+    fn a_missing_namespace_and_an_unformed_cluster_fail() {
+        let found = rated("type=unknown", "");
+        assert_eq!(found.last().unwrap().topic, "namespace");
+        assert_eq!(found.last().unwrap().severity, Severity::Fail);
+        let answers = ["8", "CE", GOOD, "", "ERROR::cluster-not-stable"].map(str::to_owned).to_vec();
+        let found = diagnostics("test", "locks", &[node(("a1".into(), answers))], 0, Duration::ZERO);
+        assert!(
+            found
+                .iter()
+                .any(|diagnostic| diagnostic.topic == "cluster" && diagnostic.severity == Severity::Fail)
+        );
+        assert_eq!(diagnostics("test", "locks", &[], 0, Duration::ZERO)[0].severity, Severity::Fail);
+    }
+}

@@ -1,0 +1,249 @@
+//! Names and numbers as Aerospike takes them: sets, keys, bins, whole seconds. Pure functions.
+//!
+//! | what | set | key | bins |
+//! |---|---|---|---|
+//! | lock, level DC | `DC#<farm>#<suffix>` | `<client>#<id>` | `<farm>##data`, `<farm>##uat`, ours |
+//! | lock, level XDC | `XDC#<suffix>` | `<client>#<id>` | `##data`, `##uat`, ours |
+//! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
+//! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm |
+//!
+//! Locks and latches are those of PhonePe's DLM 1.0.1 and DistributedLatch 1.0.0-2. The Java libraries
+//! never read a lock's bins, only whether there is a record; of a latch they add up every bin whose name
+//! contains `count#`, so none of ours does.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::latch_name::LatchName;
+use crate::name::LockName;
+
+/// What Aerospike allows.
+const BIN_BYTES_MAX: usize = 15;
+const SET_BYTES_MAX: usize = 63;
+const NAMESPACE_BYTES_MAX: usize = 31;
+/// `count#` and `##data` leave so much for the farm in a bin's name.
+pub(crate) const FARM_BYTES_MAX: usize = BIN_BYTES_MAX - "count#".len();
+/// The longest set we make is `DC#<farm>#<suffix>`.
+pub(crate) const SUFFIX_BYTES_MAX: usize = SET_BYTES_MAX - "DC##".len() - FARM_BYTES_MAX;
+
+/// Where the record of a name lies in the namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RecordKey {
+    pub(crate) set: String,
+    pub(crate) key: String,
+}
+
+/// A lock's keys in a namespace.
+#[derive(Debug)]
+pub(crate) struct LockKeys {
+    pub(crate) lock: RecordKey,
+    /// Of the bins that the Java library writes.
+    farm: String,
+}
+
+impl LockKeys {
+    /// # Errors
+    /// INVALID_ARGUMENT for a farm id whose bins would have too long a name.
+    pub(crate) fn of(name: &LockName, suffix: &str) -> Result<LockKeys> {
+        let (farm, key) = name.farm_and_rest();
+        let set = match farm {
+            Some(farm) => format!("DC#{}#{suffix}", checked_farm(farm)?),
+            None => format!("XDC#{suffix}"),
+        };
+        Ok(LockKeys {
+            lock: RecordKey { set, key: key.to_owned() },
+            farm: farm.unwrap_or_default().to_owned(),
+        })
+    }
+
+    pub(crate) fn data_bin(&self) -> String {
+        format!("{}##data", self.farm)
+    }
+
+    pub(crate) fn updated_bin(&self) -> String {
+        format!("{}##uat", self.farm)
+    }
+}
+
+/// Whether it is the bin in which a lock's record tells when it was written.
+pub(crate) fn is_updated(bin: &str) -> bool {
+    bin.ends_with("##uat")
+}
+
+/// Where the lock's fence is counted: in a record of its own, as a Java client deletes the lock's.
+pub(crate) fn fence_key(name: &LockName, suffix: &str) -> RecordKey {
+    RecordKey { set: format!("D_FNC#{suffix}"), key: name.key().to_owned() }
+}
+
+/// A latch's record, and the bins of one farm in it.
+#[derive(Debug)]
+pub(crate) struct LatchKeys {
+    pub(crate) record_key: RecordKey,
+    pub(crate) count: String,
+    /// A map: who has counted, by name, and which steps were taken.
+    pub(crate) steps: String,
+    /// A list of those who are expected by name.
+    pub(crate) due: String,
+    /// Random bytes of each incarnation: no step for one counts in another of the same name. Missing where the
+    /// count was made by Java, or by this library before it wrote them.
+    pub(crate) made: String,
+}
+
+impl LatchKeys {
+    /// # Errors
+    /// As for [`LockKeys::of`].
+    pub(crate) fn of(name: &LatchName, suffix: &str) -> Result<LatchKeys> {
+        let farm = checked_farm(name.farm())?;
+        Ok(LatchKeys {
+            record_key: RecordKey {
+                set: format!("D_LTCH#{suffix}"),
+                key: format!("D_LTCH#{}#{}", name.client(), name.id()),
+            },
+            count: format!("count#{farm}"),
+            steps: format!("steps#{farm}"),
+            due: format!("due#{farm}"),
+            made: format!("made#{farm}"),
+        })
+    }
+}
+
+/// Whether the Java library takes the bin for a farm's count.
+pub(crate) fn is_count(bin: &str) -> bool {
+    bin.contains("count#")
+}
+
+fn checked_farm(farm: &str) -> Result<&str> {
+    if farm.len() <= FARM_BYTES_MAX {
+        return Ok(farm);
+    }
+    let allowed = format!(
+        "at most {FARM_BYTES_MAX} bytes in Aerospike, whose bin names (here count#<farm>) hold {BIN_BYTES_MAX}"
+    );
+    Err(Error::invalid("farm id", farm, allowed))
+}
+
+/// `namespace/setSuffix` of a store's URI.
+pub(crate) fn checked_suffix(namespace: &str, suffix: &str) -> Result<()> {
+    checked_namespace(namespace)?;
+    if !is_clean(suffix) || suffix.len() > SUFFIX_BYTES_MAX {
+        let allowed = format!(
+            "1 to {SUFFIX_BYTES_MAX} bytes without '/', ':' and ';', as the set DC#<farm>#<suffix> may \
+             have {SET_BYTES_MAX}"
+        );
+        return Err(Error::invalid("set suffix", suffix, allowed));
+    }
+    Ok(())
+}
+
+/// `namespace/set` of an application's own records.
+pub(crate) fn checked_set(namespace: &str, set: &str) -> Result<()> {
+    checked_namespace(namespace)?;
+    if !is_clean(set) || set.len() > SET_BYTES_MAX {
+        let allowed = format!("1 to {SET_BYTES_MAX} bytes without '/', ':' and ';'");
+        return Err(Error::invalid("set", set, allowed));
+    }
+    if ["DC#", "XDC#", "D_FNC#", "D_LTCH#"].iter().any(|ours| set.starts_with(ours)) {
+        return Err(Error::invalid(
+            "set",
+            set,
+            "a set of the application's own: this one is for locks and latches",
+        ));
+    }
+    Ok(())
+}
+
+/// A bin of an application's record.
+pub(crate) fn checked_bin(name: &str) -> Result<&str> {
+    if (1..=BIN_BYTES_MAX).contains(&name.len()) && no_controls(name) {
+        return Ok(name);
+    }
+    Err(Error::invalid("bin", name, format!("1 to {BIN_BYTES_MAX} bytes without control characters")))
+}
+
+fn checked_namespace(namespace: &str) -> Result<()> {
+    if is_clean(namespace) && namespace.len() <= NAMESPACE_BYTES_MAX {
+        return Ok(());
+    }
+    let allowed = format!("1 to {NAMESPACE_BYTES_MAX} bytes without '/', ':' and ';'");
+    Err(Error::invalid("namespace", namespace, allowed))
+}
+
+fn is_clean(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['/', ':', ';']) && no_controls(text)
+}
+
+fn no_controls(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
+
+/// `ttl` in whole seconds, rounded up. Never zero, which would mean the namespace's default.
+pub(crate) fn whole_seconds(ttl: Duration) -> u32 {
+    // The longest TTL that a manager takes is a year.
+    let seconds = ttl.as_nanos().div_ceil(1_000_000_000).max(1);
+    u32::try_from(seconds).unwrap_or(u32::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::{Level, NamePolicy};
+
+    fn lock(level: Level, farm: Option<&str>) -> LockName {
+        LockName::new(level, "CLIENT_ID", farm, "LOCK#ID", NamePolicy::Strict).unwrap()
+    }
+
+    /// As `AerospikeStore` and `AerospikeLatchStorage` make them.
+    #[test]
+    fn sets_keys_and_bins_are_those_of_the_java_libraries() {
+        let dc = LockKeys::of(&lock(Level::Dc, Some("FA1")), "test").unwrap();
+        assert_eq!(dc.lock, RecordKey { set: "DC#FA1#test".into(), key: "CLIENT_ID#LOCK#ID".into() });
+        assert_eq!((dc.data_bin().as_str(), dc.updated_bin().as_str()), ("FA1##data", "FA1##uat"));
+        let xdc = LockKeys::of(&lock(Level::Xdc, None), "test").unwrap();
+        assert_eq!(xdc.lock, RecordKey { set: "XDC#test".into(), key: "CLIENT_ID#LOCK#ID".into() });
+        let latch = LatchName::new("CLIENT_ID", "FA1", "LATCH", NamePolicy::Strict).unwrap();
+        let latch = LatchKeys::of(&latch, "test").unwrap();
+        assert_eq!(
+            latch.record_key,
+            RecordKey { set: "D_LTCH#test".into(), key: "D_LTCH#CLIENT_ID#LATCH".into() }
+        );
+        assert_eq!(latch.count, "count#FA1");
+        assert!(is_count(&latch.count));
+        assert!([&latch.steps, &latch.due, &latch.made].iter().all(|bin| !is_count(bin)));
+    }
+
+    #[test]
+    fn the_longest_farm_and_suffix_fit_and_longer_ones_are_refused_with_the_limit() {
+        let (farm, suffix) = ("f".repeat(FARM_BYTES_MAX), "s".repeat(SUFFIX_BYTES_MAX));
+        let keys = LockKeys::of(&lock(Level::Dc, Some(&farm)), &suffix).unwrap();
+        assert_eq!((keys.lock.set.len(), keys.data_bin().len()), (SET_BYTES_MAX, BIN_BYTES_MAX));
+        assert!(fence_key(&lock(Level::Dc, Some(&farm)), &suffix).set.len() <= SET_BYTES_MAX);
+        let latch = LatchName::new("c", &farm, "l", NamePolicy::Strict).unwrap();
+        let latch = LatchKeys::of(&latch, &suffix).unwrap();
+        assert!(latch.record_key.set.len() <= SET_BYTES_MAX);
+        assert!(
+            [&latch.count, &latch.steps, &latch.due, &latch.made]
+                .iter()
+                .all(|bin| bin.len() <= BIN_BYTES_MAX)
+        );
+
+        let error = LockKeys::of(&lock(Level::Dc, Some(&format!("{farm}f"))), "s").unwrap_err();
+        assert!(error.to_string().contains("at most 9 bytes"), "{error}");
+        assert!(checked_suffix("test", &suffix).is_ok());
+        let error = checked_suffix("test", &format!("{suffix}s")).unwrap_err();
+        assert!(error.to_string().contains("1 to 50 bytes"), "{error}");
+        for (namespace, suffix) in [("", "s"), ("n", ""), ("a/b", "s"), ("n", "a;b"), ("n", "a\nb")] {
+            assert!(checked_suffix(namespace, suffix).is_err(), "{namespace:?} {suffix:?}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_is_rounded_up_to_seconds_and_never_becomes_the_namespaces_default() {
+        for (ms, seconds) in
+            [(1, 1), (999, 1), (1000, 1), (1001, 2), (90_000, 90), (31_536_000_000, 31_536_000)]
+        {
+            assert_eq!(whole_seconds(Duration::from_millis(ms)), seconds, "{ms} ms");
+        }
+        assert_eq!(whole_seconds(Duration::ZERO), 1);
+        assert!(whole_seconds(Duration::MAX) > 0);
+    }
+}

@@ -1,0 +1,198 @@
+//! A lock's record and counter as records of Aerospike.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, When, Write, Written};
+use super::diagnose::look_over;
+use super::keys::{LockKeys, fence_key, is_updated, whole_seconds};
+use super::latches::AerospikeLatches;
+use super::options::Setup;
+use super::ready::wait_until_ready;
+use crate::diagnostic::Diagnostic;
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::options::Options;
+use crate::owner::OwnerToken;
+use crate::store::LatchStore;
+use crate::store::remote::{
+    self, Capabilities, Compares, Create, Created, ReadBack, Record, Register, Replace, Reply, Standing,
+};
+use crate::time::{Deadline, wall_ms};
+
+/// Bins of our own in a lock's record.
+const TOKEN: &str = "dlm_token";
+const WHO: &str = "dlm_who";
+const FENCE: &str = "fence";
+
+/// Fence counters of locks that nobody takes any more go after this time.
+const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The [`Register`] in a namespace of Aerospike. URI: `aerospike://host:3000,host2/namespace/setSuffix`.
+///
+/// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
+/// do to their own locks (releasing one they lost, trusting one master's word) they can do to ours.
+///
+/// A grant is as durable as the namespace. One in memory with a single copy forgets its locks when the
+/// server restarts; one on disk with a single copy, when the server crashes, those of the last second.
+/// Fences go on rising all the same. In a cluster, `conflict-resolution-policy last-update-time` must be
+/// set, or a node that comes back may put an old holder's record over the new one's.
+#[derive(Debug)]
+pub struct AerospikeStore {
+    client: Arc<Client>,
+    suffix: String,
+    fenced: bool,
+    latches: AerospikeLatches,
+}
+
+impl AerospikeStore {
+    /// In the namespace of the cluster that any of `hosts` belongs to. No I/O until the first call.
+    pub(crate) fn open(
+        hosts: &str,
+        namespace: &str,
+        suffix: &str,
+        options: Options,
+    ) -> Result<AerospikeStore> {
+        let setup = Setup::read(hosts, namespace, suffix, options)?;
+        let client = Arc::new(Client::new(&setup));
+        Ok(AerospikeStore {
+            latches: AerospikeLatches::new(Arc::clone(&client), &setup.suffix),
+            client,
+            suffix: setup.suffix,
+            fenced: setup.fenced,
+        })
+    }
+}
+
+impl Register for AerospikeStore {
+    fn describe(&self) -> String {
+        self.client.place().to_owned()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            counts: self.fenced,
+            compares: Compares::Token,
+            read_back: ReadBack::Never,
+            ..Capabilities::default()
+        }
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        wait_until_ready(&self.client, &self.suffix, by)
+    }
+
+    fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
+        let keys = match LockKeys::of(create.name, &self.suffix) {
+            Ok(keys) => keys,
+            Err(error) => return Reply::Down(error),
+        };
+        let (data, updated, record) = (keys.data_bin(), keys.updated_bin(), create.record);
+        let steps = [
+            BinOperation::Put(&data, BinValue::Int(1)),
+            BinOperation::Put(&updated, BinValue::Int(wall_ms() as i64)),
+            BinOperation::Put(TOKEN, BinValue::Bytes(record.token().as_bytes().to_vec())),
+            BinOperation::Put(WHO, BinValue::Bytes(record.identity_bytes().to_vec())),
+        ];
+        let ttl_s = whole_seconds(record.ttl());
+        let write = Write {
+            record_key: &keys.lock,
+            exists: RecordExistsAction::CreateOnly,
+            when: None,
+            steps: &steps,
+            ttl_s,
+        };
+        Reply::of(self.client.write(&write, by).map(|written| match written {
+            Written::Done(_) => Ok(Created::default()),
+            Written::Missing | Written::Refused => Err(None),
+        }))
+    }
+
+    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
+        let keys = match LockKeys::of(replace.name, &self.suffix) {
+            Ok(keys) => keys,
+            Err(error) => return Reply::Down(error),
+        };
+        let (updated, token, ttl_s) =
+            (keys.updated_bin(), replace.expected.token(), whole_seconds(replace.record.ttl()));
+        let steps = [BinOperation::Put(&updated, BinValue::Int(wall_ms() as i64))];
+        // A request that comes late must not undo a longer renewal that came before it.
+        let when = When::IsNoLonger { bin: TOKEN, bytes: token.as_bytes(), left_s: ttl_s };
+        let write = Write {
+            record_key: &keys.lock,
+            exists: RecordExistsAction::UpdateOnly,
+            when: Some(when),
+            steps: &steps,
+            ttl_s,
+        };
+        Reply::of(self.client.write(&write, by).map(|written| match written {
+            Written::Done(_) => Ok(()),
+            Written::Missing => Err(Some(Standing::Free)),
+            // Another's, or ours with more time left than was asked for.
+            Written::Refused => Err(None),
+        }))
+    }
+
+    fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
+        let keys = match LockKeys::of(name, &self.suffix) {
+            Ok(keys) => keys,
+            Err(error) => return Reply::Down(error),
+        };
+        let deleted = self.client.delete(&keys.lock, When::Is(TOKEN, expected.token().as_bytes()), by);
+        Reply::of_bool(deleted.map(|written| matches!(written, Written::Done(_))))
+    }
+
+    fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
+        let keys = LockKeys::of(name, &self.suffix)?;
+        Ok(self.client.read(&keys.lock, &[], by)?.as_ref().map_or(Standing::Free, standing))
+    }
+
+    fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
+        let record_key = fence_key(name, &self.suffix);
+        let steps = [BinOperation::Raise(FENCE, least as i64), BinOperation::Tell(FENCE)];
+        let ttl_s = whole_seconds(FENCE_TTL);
+        let write = Write {
+            record_key: &record_key,
+            exists: RecordExistsAction::Update,
+            when: None,
+            steps: &steps,
+            ttl_s,
+        };
+        match self.client.write(&write, by)? {
+            Written::Done(Some(number)) => Ok(number as u64),
+            answer => {
+                let what = format!("the fence of lock {name} was answered with {answer:?}");
+                Err(Error::Internal { what, source: None })
+            }
+        }
+    }
+
+    fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
+        let found = self.client.read(&fence_key(name, &self.suffix), &[FENCE], by)?;
+        Ok(found.and_then(|found| found.int(FENCE)).map(|number| number as u64))
+    }
+
+    fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
+        look_over(&self.client, &self.suffix, by)
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(&self.latches)
+    }
+}
+
+/// Whatever record is there, the lock is held.
+fn standing(found: &FoundRecord) -> Standing {
+    // A lock of level XDC has the farm of whoever took it there.
+    let updated =
+        found.bins.iter().find(|(bin, _)| is_updated(bin)).and_then(|(_, bin_value)| match bin_value {
+            BinValue::Int(ms) => u64::try_from(*ms).ok(),
+            _ => None,
+        });
+    let token = found.bytes(TOKEN).and_then(|bytes| bytes.try_into().ok()).map(OwnerToken::from_bytes);
+    let left = found.left;
+    let record = token.map(|token| {
+        Record::of_parts(&token, left.unwrap_or_default(), found.bytes(WHO).unwrap_or_default())
+    });
+    Standing::Held(remote::Found { record, written_ms: updated, left })
+}

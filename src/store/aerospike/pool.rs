@@ -1,0 +1,372 @@
+//! Connections for blocking callers out of an asynchronous client, without a thread of the library's.
+//!
+//! A member of the pool is a single-threaded runtime and a client that lives in it. The calling thread drives the member
+//! itself for as long as its own request takes: no other thread wakes up, and a request costs what its
+//! system calls cost. A connection belongs to the runtime that opened it, so each member has its own.
+//! Callers prefer the member they used a moment ago, then any that nobody uses; where all are in use they
+//! share one, which takes turns inside and loses nothing but a little time.
+//!
+//! What a client does in the background (looking after the cluster) goes on only while a caller drives
+//! the member, so one that lay idle for long is not trusted any more and made anew.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::error::{Error, Result};
+use crate::process::signals::{self, NoSigpipe};
+use crate::process::threads;
+use crate::time::Moment;
+
+/// What a member may know of its servers after it lay idle for so long is too old.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+/// A thread comes back to its member within that time, and finds what it needs still in the processor's
+/// cache. Later the first free member does: under little load the others shall grow old.
+const WARM: Duration = Duration::from_millis(100);
+/// Looking up a host name takes a thread of the runtime's, which goes when it is not needed any more.
+const RESOLVER_IDLE: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Which member of a store's pool this thread used last. Of another store's members it is as good as any.
+    static LAST: Cell<usize> = const { Cell::new(0) };
+}
+
+pub(super) struct ClientPool<C> {
+    slots: Box<[PoolSlot<C>]>,
+    tls: bool,
+}
+
+/// Room for a member. Apart from its neighbours', as each is written to with every request.
+#[repr(align(128))]
+struct PoolSlot<C> {
+    users: AtomicUsize,
+    /// When it was given back last, as a [`Moment`].
+    used: AtomicU64,
+    member: Mutex<Option<Arc<PoolMember<C>>>>,
+}
+
+/// A runtime, and the client in it once there is one.
+struct PoolMember<C> {
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
+    client: Mutex<Option<Arc<C>>>,
+    /// The client's TLS writes by `writev`, which cannot be told to raise no SIGPIPE. Without TLS it writes by
+    /// `send`, which is.
+    tls: bool,
+}
+
+/// A member in use. Given back when dropped.
+pub(super) struct PooledClient<'a, C> {
+    slot: &'a PoolSlot<C>,
+    member: Arc<PoolMember<C>>,
+}
+
+impl<C: Send + Sync> ClientPool<C> {
+    /// Of so many at the most, which speak TLS or do not.
+    pub(super) fn new(max: usize, tls: bool) -> ClientPool<C> {
+        let slot =
+            |_| PoolSlot { users: AtomicUsize::new(0), used: AtomicU64::new(0), member: Mutex::default() };
+        ClientPool { slots: (0..max).map(slot).collect(), tls }
+    }
+
+    /// An unused member, a new one, or one shared with as few as can be. No I/O.
+    pub(super) fn lend(&self) -> Result<PooledClient<'_, C>> {
+        let (slot, alone) = self.enter();
+        let idle = || Moment::now().since(Moment::from_nanos(slot.used.load(Ordering::Relaxed)));
+        let mut member = slot.member.lock();
+        let known = member.as_ref().filter(|_| !alone || idle() <= IDLE_MAX).map(Arc::clone);
+        match known.map_or_else(|| PoolMember::new(self.tls).map(Arc::new), Ok) {
+            Ok(pooled) => {
+                *member = Some(Arc::clone(&pooled));
+                Ok(PooledClient { slot, member: pooled })
+            }
+            Err(error) => {
+                slot.users.fetch_sub(1, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+
+    /// The slot with one more user, and whether that is the only one.
+    fn enter(&self) -> (&PoolSlot<C>, bool) {
+        let last = LAST.get() % self.slots.len();
+        let warm = |slot: &PoolSlot<C>| {
+            Moment::now().since(Moment::from_nanos(slot.used.load(Ordering::Relaxed))) <= WARM
+        };
+        let free = |slot: &PoolSlot<C>| {
+            slot.users.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        if warm(&self.slots[last]) && free(&self.slots[last]) {
+            return (&self.slots[last], true);
+        }
+        if let Some(at) = self.slots.iter().position(free) {
+            LAST.set(at);
+            return (&self.slots[at], true);
+        }
+        let users = |slot: &&PoolSlot<C>| slot.users.load(Ordering::Relaxed);
+        let slot = self.slots.iter().min_by_key(users).expect("one member at the least is allowed");
+        let before = slot.users.fetch_add(1, Ordering::Acquire);
+        (slot, before == 0)
+    }
+}
+
+impl<C> PoolMember<C> {
+    fn new(tls: bool) -> Result<PoolMember<C>> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            // It is called where a thread is about to be started, which inherits the signal mask from there. What
+            // comes next there, a future that was polled or the wait for events, ends the blocking: the
+            // program's own signals do not wait for the network.
+            .thread_name_fn(|| {
+                signals::block();
+                "dlm-resolver".into()
+            })
+            .on_thread_park(signals::unblock)
+            .thread_keep_alive(RESOLVER_IDLE)
+            .max_blocking_threads(2)
+            .build()
+            .map_err(|error| Error::Connection {
+                store: "aerospike:".into(),
+                what: "the system gave no event queue for a connection; is the limit of open files reached?"
+                    .into(),
+                source: Some(error.into()),
+            })?;
+        Ok(PoolMember { runtime: Some(runtime), client: Mutex::default(), tls })
+    }
+}
+
+impl<C> Drop for PoolMember<C> {
+    fn drop(&mut self) {
+        // TLS may say farewell.
+        let _quiet = self.tls.then(NoSigpipe::new);
+        if let Some(runtime) = self.runtime.take() {
+            // Closes the connections and waits for nothing, so it may happen in anyone's thread.
+            runtime.shutdown_background();
+        }
+        drop(self.client.get_mut().take());
+    }
+}
+
+impl<C: Send + Sync> PooledClient<'_, C> {
+    pub(super) fn client(&self) -> Option<Arc<C>> {
+        self.member.client.lock().clone()
+    }
+
+    /// From now on the member's client, unless another caller was faster.
+    pub(super) fn adopt(&self, client: C) -> Arc<C> {
+        Arc::clone(self.member.client.lock().get_or_insert_with(|| Arc::new(client)))
+    }
+
+    /// Runs the future to its end in the calling thread. `None` if it panicked.
+    pub(super) fn drive<T: Send>(&self, future: impl Future<Output = T> + Send) -> Option<T> {
+        let runtime = self.member.runtime.as_ref().expect("there until dropped");
+        let run = || {
+            let mut future = pin!(future);
+            runtime.block_on(poll_fn(|context| {
+                let answer = future.as_mut().poll(context);
+                // See `PoolMember::new`.
+                signals::unblock();
+                answer
+            }))
+        };
+        let drive = || {
+            let _quiet = self.member.tls.then(NoSigpipe::new);
+            let answer = catch_unwind(AssertUnwindSafe(run)).ok();
+            signals::unblock();
+            answer
+        };
+        if Handle::try_current().is_err() {
+            return drive();
+        }
+        // A thread of the caller's own runtime cannot drive another one.
+        thread::scope(|scope| {
+            let driver = threads::spawn_scoped("dlm-driver", scope, drive);
+            driver.ok()?.join().ok().flatten()
+        })
+    }
+
+    /// No caller gets this member any more. Those who have it may finish.
+    pub(super) fn discard(&self) {
+        let mut member = self.slot.member.lock();
+        if member.as_ref().is_some_and(|member| Arc::ptr_eq(member, &self.member)) {
+            *member = None;
+        }
+    }
+}
+
+impl<C> Drop for PooledClient<'_, C> {
+    fn drop(&mut self) {
+        self.slot.used.store(Moment::now().as_nanos(), Ordering::Relaxed);
+        self.slot.users.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_in_use_is_shared_only_when_no_other_is_allowed() {
+        let pool: ClientPool<()> = ClientPool::new(2, false);
+        let (first, second) = (pool.lend().unwrap(), pool.lend().unwrap());
+        assert!(!Arc::ptr_eq(&first.member, &second.member));
+        let third = pool.lend().unwrap();
+        assert!(Arc::ptr_eq(&third.member, &first.member) || Arc::ptr_eq(&third.member, &second.member));
+        let member = Arc::clone(&first.member);
+        drop((first, second, third));
+        LAST.set(0);
+        assert!(Arc::ptr_eq(&pool.lend().unwrap().member, &member), "the first is preferred");
+    }
+
+    #[test]
+    fn a_thread_comes_back_to_its_lane_while_it_is_warm() {
+        let pool: ClientPool<()> = ClientPool::new(3, false);
+        let (first, second) = (pool.lend().unwrap(), pool.lend().unwrap());
+        let member = Arc::clone(&second.member);
+        drop((first, second));
+        pool.slots[1].used.store(Moment::now().as_nanos(), Ordering::Relaxed);
+        assert!(Arc::ptr_eq(&pool.lend().unwrap().member, &member));
+        let before = Moment::now().as_nanos() - 2 * WARM.as_nanos() as u64;
+        pool.slots[1].used.store(before, Ordering::Relaxed);
+        assert!(!Arc::ptr_eq(&pool.lend().unwrap().member, &member), "others would never grow old");
+    }
+
+    #[test]
+    fn a_discarded_lane_is_lent_to_nobody_and_goes_on_for_who_has_it() {
+        let pool: ClientPool<()> = ClientPool::new(1, false);
+        let (ours, theirs) = (pool.lend().unwrap(), pool.lend().unwrap());
+        ours.discard();
+        assert_eq!(theirs.drive(async { 7 }), Some(7));
+        assert!(!Arc::ptr_eq(&pool.lend().unwrap().member, &ours.member));
+    }
+
+    #[test]
+    fn a_lane_that_lay_idle_is_made_anew() {
+        let pool: ClientPool<u8> = ClientPool::new(1, false);
+        pool.lend().unwrap().adopt(1);
+        assert!(pool.lend().unwrap().client().is_some());
+        let long_ago = Moment::now().as_nanos() - 2 * IDLE_MAX.as_nanos() as u64;
+        pool.slots[0].used.store(long_ago, Ordering::Relaxed);
+        assert!(pool.lend().unwrap().client().is_none());
+    }
+
+    #[test]
+    fn a_panic_inside_is_an_answer_and_the_lane_goes_on() {
+        let pool: ClientPool<()> = ClientPool::new(1, false);
+        let pooled = pool.lend().unwrap();
+        assert_eq!(pooled.drive(async { panic!("planted") }), None::<()>);
+        assert_eq!(pooled.drive(async { 7 }), Some(7));
+    }
+
+    #[test]
+    fn threads_that_share_a_lane_all_get_their_answers() {
+        let pool: ClientPool<()> = ClientPool::new(1, false);
+        thread::scope(|scope| {
+            for number in 0..20u64 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    let pooled = pool.lend().unwrap();
+                    let sum = pooled.drive(async {
+                        let mut sum = 0;
+                        for _ in 0..10 {
+                            tokio::time::sleep(Duration::from_millis(number % 3)).await;
+                            sum += number;
+                        }
+                        sum
+                    });
+                    assert_eq!(sum, Some(10 * number));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_caller_that_is_itself_in_a_runtime_is_served() {
+        let theirs = Builder::new_current_thread().enable_all().build().unwrap();
+        theirs.block_on(async {
+            let pool: ClientPool<()> = ClientPool::new(1, false);
+            assert_eq!(pool.lend().unwrap().drive(async { 7 }), Some(7));
+        });
+    }
+
+    /// Its thread is started by tokio, in whichever thread drives the member.
+    #[test]
+    fn a_thread_that_looks_up_names_blocks_signals_and_the_caller_has_its_mask_back() {
+        let pool: ClientPool<()> = ClientPool::new(1, false);
+        let look_up = || tokio::task::spawn_blocking(signals::are_blocked);
+        let is_of_a_resolver = || thread::current().name() == Some("dlm-resolver");
+        let pooled = pool.lend().unwrap();
+        assert_eq!(
+            pooled.drive(async { tokio::task::spawn_blocking(is_of_a_resolver).await.unwrap() }),
+            Some(true)
+        );
+        // By the request itself, and by what goes on beside it.
+        for beside in [false, true] {
+            let pool: ClientPool<()> = ClientPool::new(1, false);
+            let answer = pool.lend().unwrap().drive(async {
+                let there = if beside {
+                    tokio::spawn(async move { look_up().await.unwrap() }).await.unwrap()
+                } else {
+                    look_up().await.unwrap()
+                };
+                // A look-up that is over before it is waited for has not interrupted this poll.
+                tokio::task::yield_now().await;
+                // The poll that began it is over, and so is the blocking.
+                (there, signals::are_blocked())
+            });
+            assert_eq!(answer, Some((true, false)), "beside: {beside}");
+            assert!(!signals::are_blocked());
+        }
+    }
+
+    /// A thread that shares a member waits without driving it.
+    #[test]
+    fn a_caller_waits_with_its_own_signal_mask_also_in_a_lane_that_another_drives() {
+        let pool: ClientPool<()> = ClientPool::new(1, false);
+        let (go_on, may_go_on) = tokio::sync::oneshot::channel::<()>();
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                pool.lend().unwrap().drive(async {
+                    begun.send(()).unwrap();
+                    may_go_on.await.unwrap();
+                })
+            });
+            has_begun.recv().unwrap();
+            let mut polls = Vec::new();
+            let answer = pool.lend().unwrap().drive(async {
+                let blocked = tokio::task::spawn_blocking(signals::are_blocked);
+                let mut blocked = pin!(blocked);
+                poll_fn(|context| {
+                    polls.push(signals::are_blocked());
+                    blocked.as_mut().poll(context)
+                })
+                .await
+                .unwrap()
+            });
+            assert_eq!(answer, Some(true));
+            // Right after the thread was started, and never again.
+            assert!(polls.len() < 2 || !polls[1..].contains(&true), "{polls:?}");
+            go_on.send(()).unwrap();
+            assert_eq!(first.join().unwrap(), Some(()));
+        });
+    }
+
+    #[test]
+    fn the_thread_for_a_caller_in_a_runtime_blocks_signals() {
+        let theirs = Builder::new_current_thread().enable_all().build().unwrap();
+        theirs.block_on(async {
+            let pool: ClientPool<()> = ClientPool::new(1, true);
+            assert_eq!(pool.lend().unwrap().drive(async { signals::are_blocked() }), Some(true));
+            assert!(!signals::are_blocked());
+        });
+    }
+}

@@ -1,0 +1,38 @@
+//! Whether a cluster takes records with a TTL: asked before the first lock or latch.
+
+use std::time::Duration;
+
+use super::client::{BinOperation, BinValue, Client, RecordExistsAction, When, Write};
+use super::keys::RecordKey;
+use crate::error::Result;
+use crate::owner::OwnerToken;
+use crate::time::{self, Deadline};
+
+/// Between two tries at a cluster that is not ready.
+const READY_POLL: Duration = Duration::from_millis(100);
+
+/// Waits for the cluster to form, and proves that records with a TTL can be written and deleted. Nothing has to be
+/// created.
+pub(super) fn wait_until_ready(client: &Client, suffix: &str, by: Deadline) -> Result<()> {
+    let token = OwnerToken::draw()?;
+    let key = token.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let record_key = RecordKey { set: format!("D_FNC#{suffix}"), key };
+    let steps = [BinOperation::Put("dlm_token", BinValue::Bytes(token.as_bytes().to_vec()))];
+    let write = Write {
+        record_key: &record_key,
+        exists: RecordExistsAction::Update,
+        when: None,
+        steps: &steps,
+        ttl_s: 1,
+    };
+    loop {
+        match client.write(&write, by) {
+            // What is left of it expires.
+            Ok(_) => {
+                return client.delete(&record_key, When::Is("dlm_token", token.as_bytes()), by).map(drop);
+            }
+            Err(error) if error.is_retryable() && by.remaining() > READY_POLL => time::sleep(READY_POLL),
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! A lock's record and counter as cells of HBase.
+
+use std::time::Duration;
+
+use super::cell_store::{Cell, CellStore, CheckAndPut, Content, Count, Durability, Take};
+use super::diagnose::{diagnose_clocks, diagnose_version};
+use super::layout::{FENCE, FREE, LOCK};
+use super::rules::{FencePlace, Rules};
+use crate::diagnostic::{Diagnostic, Severity};
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::options::Options;
+use crate::store::LatchStore;
+use crate::store::remote::resolve::until_answered;
+use crate::store::remote::{
+    Capabilities, Compares, Create, Created, Found, ReadBack, Record, Register, Replace, Reply, Standing,
+};
+use crate::time::Deadline;
+
+/// Fence counters of locks that nobody takes any more go after this time.
+const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Counters are seeded with the clock, far above this; one below was just created by our increment.
+const FENCE_SEEDED: i64 = 1 << 40;
+/// Counts of one call: each needs a peer that counted or seeded in between.
+const COUNTS: usize = 16;
+
+/// Releases of leases up to this TTL do not wait for the server's log. A crash of the server can undo
+/// such a release, and then nobody has the lock for the rest of the TTL. Masters notice a crash only
+/// after ZooKeeper's session time-out, 90 s unless set: until then nobody gets any lock of that server.
+const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
+/// One try of a renewal takes at most a third of the time that the lease has left. Where the first try meets
+/// a dead connection, there is time to read over another one what became of it, and to ask again.
+const RENEW_PARTS: u32 = 3;
+
+/// The [`Register`] in a table of HBase, with latches in a table beside it. URI: `hbase://master1:16000,master2:16000/table`, or
+/// `hbase+thrift://host:9090/table` where only the gateway can be reached.
+///
+/// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
+/// do to their own locks (releasing one they lost, trusting their clocks) they can do to ours.
+#[derive(Debug)]
+pub struct HbaseStore {
+    pub(super) rows: Box<dyn CellStore>,
+    pub(super) latches: Box<dyn LatchStore>,
+    pub(super) rules: Rules,
+}
+
+impl HbaseStore {
+    /// Through the Thrift1 gateway at `address`. No I/O until the first call.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
+        let rules = Rules::take(&mut options)?;
+        let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
+        if rules.fence == FencePlace::LockRow {
+            return Err(Error::invalid(
+                "fence",
+                "lock_row",
+                "row or off: only hbase:// can count in the lock's row",
+            ));
+        }
+        let locks = super::thrift::Gateway::new(address, table, options)?;
+        let latches = Box::new(super::thrift::GatewayLatches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
+    }
+
+    /// Directly, through any of the masters `host:port,host:port`. No I/O until the first call.
+    pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
+        let rules = Rules::take(&mut options)?;
+        let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
+        let locks = super::native::Native::new(masters, table, options)?;
+        let latches = Box::new(super::native::NativeLatches::beside(&locks, &latch_table));
+        Ok(HbaseStore { rows: Box::new(locks), latches, rules })
+    }
+
+    fn fence_row(&self, name: &LockName) -> Option<Vec<u8>> {
+        match self.rules.fence {
+            FencePlace::Row => Some(name.hbase_fence_row()),
+            FencePlace::LockRow => Some(name.hbase_row()),
+            FencePlace::Off => None,
+        }
+    }
+
+    fn swap(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Reply {
+        Reply::of_bool(self.rows.check_and_put(swap, by))
+    }
+}
+
+impl Register for HbaseStore {
+    fn describe(&self) -> String {
+        self.rows.describe()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            counts: self.rules.fence != FencePlace::Off,
+            compares: Compares::Record,
+            read_back: if self.rules.verifies() { ReadBack::Always } else { ReadBack::AfterCount },
+            repeats: self.rows.repeats_writes(),
+            hides: true,
+            // A gateway goes on with a call for minutes after its client has gone.
+            in_flight_for: Duration::from_secs(300),
+        }
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.rows.ensure_table(Content::Locks.family(), by)
+    }
+
+    /// Directly: one call for all three steps. Through the gateway: the first of three calls.
+    fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
+        let fence_row = self.fence_row(create.name);
+        let take = Take {
+            row: &create.name.hbase_row(),
+            column: LOCK,
+            value: create.record.as_bytes(),
+            ttl: create.record.ttl(),
+            count: fence_row.as_deref().zip(create.count).map(|(row, least)| counter(row, least)),
+            verify: create.read_back,
+        };
+        Reply::of(self.rows.take(&take, by).map(|taken| {
+            let standing = taken.found.map(standing);
+            if taken.put {
+                Ok(Created { count: taken.counted.and_then(seeded), standing })
+            } else {
+                Err(standing)
+            }
+        }))
+    }
+
+    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
+        let swap = CheckAndPut {
+            row: &replace.name.hbase_row(),
+            column: LOCK,
+            expected: replace.expected.as_bytes(),
+            value: replace.record.as_bytes(),
+            // The longest that any version was written with.
+            ttl: replace.record.ttl(),
+            durability: Durability::UseDefault,
+            parts: RENEW_PARTS,
+        };
+        self.swap(&swap, by)
+    }
+
+    fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
+        let ttl = expected.ttl();
+        let durability = if ttl <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::UseDefault };
+        let (row, expected) = (&name.hbase_row(), expected.as_bytes());
+        self.swap(&CheckAndPut { row, column: LOCK, expected, value: FREE, ttl, durability, parts: 1 }, by)
+    }
+
+    fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
+        self.rows.get(&name.hbase_row(), LOCK, by).map(standing)
+    }
+
+    /// Numbers of a counter that is there go on from the last one. `least` is the seed of a new counter.
+    fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
+        let row = self.fence_row(name).unwrap_or_default();
+        let count = counter(&row, least);
+        for _ in 0..COUNTS {
+            let number = self.rows.count(count, by)?;
+            if let Some(number) = seeded(number) {
+                return Ok(number);
+            }
+            // Created a moment ago through a gateway, which can neither seed a counter nor give it a TTL.
+            let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
+            let (expected, value, ttl) = (&found[..], &seed[..], FENCE_TTL);
+            let swap = CheckAndPut {
+                row: &row,
+                column: FENCE,
+                expected,
+                value,
+                ttl,
+                durability: Durability::UseDefault,
+                parts: 1,
+            };
+            if until_answered(by, || self.rows.check_and_put(&swap, by))? {
+                return Ok(least);
+            }
+        }
+        let what =
+            format!("the counter of lock {name} was counted by others {COUNTS} times before it had a seed");
+        Err(Error::RetriesExhausted { store: self.rows.describe(), what, source: None })
+    }
+
+    fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
+        let Some(row) = self.fence_row(name) else { return Ok(None) };
+        let cell = self.rows.get(&row, FENCE, by)?;
+        Ok(cell.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?))))
+    }
+
+    /// An empty cell on top keeps hidden records hidden.
+    fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
+        let row = &name.hbase_row();
+        let swap = CheckAndPut {
+            row,
+            column: LOCK,
+            expected: FREE,
+            value: FREE,
+            ttl,
+            durability: Durability::UseDefault,
+            parts: 1,
+        };
+        self.rows.check_and_put(&swap, by).map(drop)
+    }
+
+    fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
+        let mut found = Vec::new();
+        match self.rows.version(by) {
+            Ok(version) => found.extend(version.as_deref().map(diagnose_version)),
+            // A master may refuse to tell; locks do without.
+            Err(error) => found.push(Diagnostic::warn("version", error.chain(), "ask the master's log why")),
+        }
+        let advice = "alter the family in the HBase shell, or make the table anew";
+        let table = match self.rows.diagnose_table(Content::Locks.family(), by)? {
+            None => Diagnostic::fail("table", "does not exist", "make it with initialize() or `dlm init`"),
+            Some(odd) if odd.is_empty() => Diagnostic::ok("table", "is as it should be"),
+            Some(odd) => Diagnostic::warn("table", odd.join(", "), advice),
+        };
+        let exists = table.severity < Severity::Fail;
+        found.push(table);
+        if exists {
+            found.push(diagnose_clocks(&*self.rows, by)?);
+        }
+        Ok(found)
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(&*self.latches)
+    }
+}
+
+/// No cell, or an empty one: free. Any other value: held, for nobody who wrote it meant "free".
+pub(super) fn standing(cell: Option<Cell>) -> Standing {
+    match cell {
+        Some(Cell { value, written_ms }) if value != FREE => {
+            Standing::Held(Found::written(Record::decode(value), written_ms))
+        }
+        _ => Standing::Free,
+    }
+}
+
+fn counter(row: &[u8], least: u64) -> Count<'_> {
+    Count { row, column: FENCE, seed: least as i64, ttl: FENCE_TTL }
+}
+
+/// A counter's number, unless the counter was created without a seed a moment ago.
+fn seeded(number: i64) -> Option<u64> {
+    (number >= FENCE_SEEDED).then_some(number as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::Identity;
+    use crate::time::wall_ms;
+
+    const TTL: Duration = Duration::from_secs(90);
+
+    fn draw() -> Record {
+        Record::draw(TTL, &Identity::this_process("tests").unwrap()).unwrap()
+    }
+
+    fn holder(value: &[u8], written_ms: u64) -> Option<crate::Holder> {
+        match standing(Some(Cell { value: value.to_vec(), written_ms })) {
+            Standing::Free => None,
+            Standing::Held(found) => Some(found.holder()),
+        }
+    }
+
+    #[test]
+    fn the_java_library_reads_our_record_as_held() {
+        assert_eq!(draw().as_bytes()[0], b'M');
+        assert!(!draw().as_bytes().is_empty() && FREE.is_empty());
+    }
+
+    #[test]
+    fn every_value_but_the_empty_one_is_held_and_none_panics() {
+        assert_eq!(holder(FREE, 0), None);
+        let bytes = draw().as_bytes().to_vec();
+        for cut in 1..bytes.len() {
+            assert!(holder(&bytes[..cut], 0).is_some(), "cut at {cut}");
+        }
+        assert_eq!(holder(b"M", 5).unwrap().identity, None);
+        assert_eq!(holder(b"x", u64::MAX).unwrap().identity, None);
+        let ours = holder(&bytes, wall_ms()).unwrap();
+        assert_eq!(ours.identity.unwrap().pid, std::process::id());
+        assert!(ours.remaining.unwrap() <= TTL);
+        assert_eq!(holder(&bytes, u64::MAX).unwrap().remaining, Some(TTL), "a stamp of the far future");
+    }
+}

@@ -1,0 +1,290 @@
+//! What the master is asked for: the table, made as the Java library makes it (GZ, one version, split at
+//! every first byte), its schema, and the version.
+
+use std::time::Duration;
+
+use super::address::Address;
+use super::connection::CallFailure;
+use super::exception::{Exception, RetryClass};
+use super::messages::{
+    BytesBytesPair, ColumnFamilySchema, CreateTableRequest, CreateTableResponse, ForeignException,
+    GetClusterStatusRequest, GetClusterStatusResponse, GetProcedureResultRequest, GetProcedureResultResponse,
+    GetRequest, GetResponse, GetTableDescriptorsRequest, GetTableDescriptorsResponse, HBASE_VERSION,
+    PROCEDURE_NOT_FOUND, PROCEDURE_RUNNING, TableName, TableSchema,
+};
+use super::region::Lookup;
+use super::request;
+use super::rpc::Native;
+use super::send_error::SendError;
+use super::servers::{CLIENT_SERVICE, MASTER_SERVICE};
+use crate::error::{Error, Result};
+use crate::store::request_kind::RequestKind;
+use crate::time::{self, Deadline, jittered};
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// What makes a family one for locks. HBase's defaults do for the rest.
+const ATTRIBUTES: [(&str, &str); 2] = [("VERSIONS", "1"), ("COMPRESSION", "GZ")];
+
+/// The TTL of a family that has none. A cell lives for the shorter of its own and its family's.
+const FOREVER_S: &[u8] = b"2147483647";
+
+/// A table to be made.
+struct Wanted {
+    families: Vec<ColumnFamilySchema>,
+    split_keys: Vec<Vec<u8>>,
+}
+
+impl Native {
+    /// The table for locks or latches, made as the Java library makes it.
+    pub(super) fn create_table(&self, family: &'static str, by: Deadline) -> Result<()> {
+        let wanted = || Wanted {
+            families: vec![described_family(family, &ATTRIBUTES)],
+            // One key for each first byte, 00 included, as the Java library has them: 257 regions, the first
+            // of them always empty.
+            split_keys: (0..=255u8).map(|byte| vec![byte]).collect(),
+        };
+        let check = |schema: &TableSchema| self.check_schema(family, schema);
+        let rows = [&b"\x00"[..], b"\x80", b"\xff\xff"];
+        self.make_table(wanted, check, &rows, family.as_bytes(), by)
+    }
+
+    /// A table of an application.
+    pub(super) fn create_rows_table(
+        &self,
+        families: &[(String, u32)],
+        splits: &[Vec<u8>],
+        by: Deadline,
+    ) -> Result<()> {
+        let wanted = || Wanted {
+            families: families
+                .iter()
+                .map(|(name, versions)| described_family(name, &[("VERSIONS", &versions.to_string())]))
+                .collect(),
+            split_keys: splits.to_vec(),
+        };
+        let check = |schema: &TableSchema| {
+            let has = |name: &str| schema.column_families.iter().any(|found| found.name == name.as_bytes());
+            match families.iter().find(|(name, _)| !has(name)) {
+                Some((name, _)) => Err(self.of_table(&format!("exists and has no family {name}"))),
+                None => Ok(()),
+            }
+        };
+        let Some((family, _)) = families.first() else { return Ok(()) };
+        let rows: Vec<_> = [&b"\x00"[..]].into_iter().chain(splits.iter().map(Vec::as_slice)).collect();
+        self.make_table(wanted, check, &rows, family.as_bytes(), by)
+    }
+
+    fn make_table(
+        &self,
+        wanted: impl Fn() -> Wanted,
+        check: impl Fn(&TableSchema) -> Result<()>,
+        rows: &[&[u8]],
+        family: &[u8],
+        by: Deadline,
+    ) -> Result<()> {
+        let failed =
+            |send_error: SendError| match self.explain(RequestKind::Read, "creating the table", send_error) {
+                error @ (Error::Connection { .. } | Error::TableCreation { .. }) => error,
+                error => Error::TableCreation {
+                    table: self.table.clone(),
+                    what: "could not be created".into(),
+                    source: Some(error.into()),
+                },
+            };
+        match self.described(by).map_err(failed)? {
+            Some(schema) => check(&schema)?,
+            None => {
+                self.ask_for_table(wanted(), by).map_err(failed)?;
+                if let Some(schema) = self.described(by).map_err(failed)? {
+                    check(&schema)?;
+                }
+            }
+        }
+        // The procedure of another creator may be under way: rows that can be read decide.
+        rows.iter().try_for_each(|row| self.wait_for_row(row, family, by))
+    }
+
+    fn wait_for_row(&self, row: &[u8], family: &[u8], by: Deadline) -> Result<()> {
+        loop {
+            let probe = self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
+                let request =
+                    GetRequest { region: region.specifier(), get: Some(request::get(row, family, &[b"L"])) };
+                let answer: Result<GetResponse, _> =
+                    self.locator.servers().call(&region.server, CLIENT_SERVICE, "Get", &request, by);
+                answer.map_err(SendError::Call)
+            });
+            match probe {
+                Ok(_) => return Ok(()),
+                Err(Error::TableCreation { .. }) if by.remaining() > POLL => time::sleep(jittered(POLL)),
+                Err(error) => {
+                    return Err(Error::TableCreation {
+                        table: self.table.clone(),
+                        what: "exists and does not serve yet".into(),
+                        source: Some(error.into()),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Asks the master, and waits for its procedure. Another creator who was faster is as good.
+    fn ask_for_table(&self, wanted: Wanted, by: Deadline) -> Result<(), SendError> {
+        let Wanted { families, split_keys } = wanted;
+        let schema = TableSchema { table_name: Some(self.table_name()), column_families: families };
+        let request = CreateTableRequest { table_schema: Some(schema), split_keys };
+        let created: Result<CreateTableResponse, SendError> = self.on_master("CreateTable", by, &request);
+        let proc_id = match created {
+            Ok(response) => response.proc_id.unwrap_or_default(),
+            Err(send_error) if is_exception(&send_error, "TableExistsException") => return Ok(()),
+            // Whether the master goes on with it is seen by looking for the table.
+            Err(SendError::Call(CallFailure::Lost(_) | CallFailure::TooLong(..))) => {
+                return self.wait_for_description(by);
+            }
+            Err(send_error) => return Err(send_error),
+        };
+        loop {
+            let request = GetProcedureResultRequest { proc_id };
+            let result: GetProcedureResultResponse = match self.on_master("getProcedureResult", by, &request)
+            {
+                // The master died; another one goes on with its procedures.
+                Err(SendError::Call(CallFailure::Lost(_))) => return self.wait_for_description(by),
+                answer => answer?,
+            };
+            match (result.state, result.exception) {
+                (_, Some(exception)) => return outcome(exception),
+                (PROCEDURE_RUNNING, None) if by.remaining() > POLL => time::sleep(jittered(POLL)),
+                // Forgotten by the master: it ended long ago, or another one took over.
+                (PROCEDURE_NOT_FOUND, None) => return self.wait_for_description(by),
+                (_, None) => return Ok(()),
+            }
+        }
+    }
+
+    fn wait_for_description(&self, by: Deadline) -> Result<(), SendError> {
+        loop {
+            match self.described(by) {
+                Ok(Some(_)) => return Ok(()),
+                Err(send_error) if by.remaining() <= POLL => return Err(send_error),
+                Ok(None) if by.remaining() <= POLL => return Err(SendError::Lookup(Lookup::NoTable)),
+                Ok(None) | Err(_) => time::sleep(jittered(POLL)),
+            }
+        }
+    }
+
+    fn described(&self, by: Deadline) -> Result<Option<TableSchema>, SendError> {
+        let request = GetTableDescriptorsRequest { table_names: vec![self.table_name()] };
+        match self.on_master::<GetTableDescriptorsResponse>("GetTableDescriptors", by, &request) {
+            Ok(response) => Ok(response.table_schema.into_iter().next()),
+            Err(send_error) if is_exception(&send_error, "TableNotFoundException") => Ok(None),
+            Err(send_error) => Err(send_error),
+        }
+    }
+
+    /// One request to the active master, wherever that is by now. Sent again only where it was not run.
+    fn on_master<T: prost::Message + Default>(
+        &self,
+        method: &str,
+        by: Deadline,
+        request: &impl prost::Message,
+    ) -> Result<T, SendError> {
+        loop {
+            let sent =
+                self.locator.active_master(by).map_err(SendError::Lookup).and_then(|master: Address| {
+                    self.locator
+                        .servers()
+                        .call(&master, MASTER_SERVICE, method, request, by)
+                        .map_err(SendError::Call)
+                });
+            match sent {
+                Err(send_error) if waits_for_master(&send_error) && by.remaining() > POLL => {
+                    time::sleep(jittered(POLL));
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    /// The active master's version, which its RegionServers have but for the time of an update.
+    pub(super) fn asked_version(&self, by: Deadline) -> Result<String> {
+        let request = GetClusterStatusRequest { options: vec![HBASE_VERSION] };
+        let answer: GetClusterStatusResponse = self
+            .on_master("GetClusterStatus", by, &request)
+            .map_err(|send_error| self.explain(RequestKind::Read, "asking for the version", send_error))?;
+        Ok(answer.cluster_status.and_then(|status| status.hbase_version).unwrap_or_default().version)
+    }
+
+    fn table_name(&self) -> TableName {
+        let (namespace, qualifier) = self.table.split_once(':').unwrap_or(("default", &self.table));
+        TableName { namespace: namespace.into(), qualifier: qualifier.into() }
+    }
+
+    fn check_schema(&self, family: &str, schema: &TableSchema) -> Result<()> {
+        for odd in self.oddities(family, schema)? {
+            log::warn!("table {:?}, {odd}", self.table);
+        }
+        Ok(())
+    }
+
+    /// What is not as it should be in the table; `None` where there is no table.
+    pub(super) fn diagnosed(&self, family: &str, by: Deadline) -> Result<Option<Vec<String>>> {
+        let described = self.described(by);
+        let schema = described
+            .map_err(|send_error| self.explain(RequestKind::Read, "describing the table", send_error))?;
+        schema.map(|schema| self.oddities(family, &schema)).transpose()
+    }
+
+    fn oddities(&self, family: &str, schema: &TableSchema) -> Result<Vec<String>> {
+        let mut odd = Vec::new();
+        let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
+            return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
+        };
+        for (key, expected) in ATTRIBUTES {
+            let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());
+            let value =
+                attribute.map_or("its default".into(), |found| String::from_utf8_lossy(&found.second));
+            if value != expected {
+                odd.push(format!("family {family}: {key} is {value}, expected is {expected}"));
+            }
+        }
+        let ttl = found.attributes.iter().find(|attribute| attribute.first == b"TTL");
+        if let Some(ttl) = ttl.filter(|ttl| ttl.second != FOREVER_S && ttl.second != b"FOREVER") {
+            odd.push(format!(
+                "family {family}: TTL is {} s, expected is none: longer leases end by then, fences fall back",
+                String::from_utf8_lossy(&ttl.second)
+            ));
+        }
+        Ok(odd)
+    }
+}
+
+/// A family with these attributes. HBase's defaults do for the rest.
+fn described_family(name: &str, attributes: &[(&str, &str)]) -> ColumnFamilySchema {
+    let attribute =
+        |(key, value): &(&str, &str)| BytesBytesPair { first: (*key).into(), second: (*value).into() };
+    ColumnFamilySchema { name: name.into(), attributes: attributes.iter().map(attribute).collect() }
+}
+
+/// A master that starts, or was replaced a moment ago.
+fn waits_for_master(send_error: &SendError) -> bool {
+    match send_error {
+        SendError::Call(CallFailure::Exception(exception)) => {
+            matches!(exception.retry_class(), RetryClass::Leave | RetryClass::Busy)
+        }
+        // The last that was heard of may be the one that is gone.
+        SendError::Call(CallFailure::NotSent(_)) | SendError::Lookup(Lookup::NotServed) => true,
+        SendError::Call(CallFailure::Lost(_) | CallFailure::TooLong(..) | CallFailure::Unwelcome(_))
+        | SendError::Lookup(_) => false,
+    }
+}
+
+fn is_exception(send_error: &SendError, class: &str) -> bool {
+    matches!(send_error, SendError::Call(CallFailure::Exception(exception)) if exception.class == class)
+}
+
+/// How a procedure ended that ended with an exception.
+fn outcome(exception: ForeignException) -> Result<(), SendError> {
+    let told = exception.generic_exception.unwrap_or_default();
+    let exception = Exception::told(&told.class_name, &told.message);
+    if exception.class == "TableExistsException" { Ok(()) } else { Err(exception.into()) }
+}

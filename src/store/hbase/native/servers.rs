@@ -1,0 +1,175 @@
+//! The servers of a cluster, and one connection to each service of each.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use prost::Message;
+
+use super::address::Address;
+use super::channel::{Channel, Security};
+use super::connection::{CallFailure, Connection};
+use crate::time::{Deadline, Moment};
+
+pub(super) const CLIENT_SERVICE: &str = "ClientService";
+pub(super) const MASTER_SERVICE: &str = "MasterService";
+pub(super) const META_SERVICE: &str = "ClientMetaService";
+
+/// How a cluster's servers are connected to.
+pub(super) struct ServerAccess {
+    pub(super) user: String,
+    pub(super) security: Security,
+    pub(super) connect_timeout: Duration,
+    /// See [`Connection::open`].
+    pub(super) reply_max: u32,
+}
+
+pub(super) struct Servers {
+    access: ServerAccess,
+    known: Mutex<HashMap<(Address, &'static str), Arc<Server>>>,
+}
+
+/// The connection to one service of one server, made when needed.
+#[derive(Default)]
+struct Server {
+    state: Mutex<ServerState>,
+}
+
+#[derive(Default)]
+struct ServerState {
+    connection: Option<Arc<Connection>>,
+    /// The last attempt that failed: when it ended, and how.
+    failed: Option<(Moment, io::ErrorKind, String)>,
+}
+
+impl Server {
+    /// Whether there is nothing in it worth keeping.
+    fn is_spent(&self) -> bool {
+        let idle =
+            |state: MutexGuard<'_, ServerState>| state.connection.as_ref().is_none_or(|c| !c.is_usable());
+        self.state.try_lock().is_some_and(idle)
+    }
+}
+
+impl Servers {
+    pub(super) fn new(access: ServerAccess) -> Servers {
+        Servers { access, known: Mutex::default() }
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.access.connect_timeout
+    }
+
+    /// One call to one service of one server.
+    pub(super) fn call<T: Message + Default>(
+        &self,
+        server: &Address,
+        service: &'static str,
+        method: &str,
+        parameter: &impl Message,
+        by: Deadline,
+    ) -> Result<T, CallFailure> {
+        let connection = self.connection(server, service, by).map_err(CallFailure::before_sending)?;
+        let answer = connection.call(method, parameter, by)?;
+        T::decode(answer.as_slice())
+            .map_err(|error| CallFailure::Lost(io::Error::new(io::ErrorKind::InvalidData, error)))
+    }
+
+    fn connection(
+        &self,
+        server: &Address,
+        service: &'static str,
+        by: Deadline,
+    ) -> io::Result<Arc<Connection>> {
+        let asked = Moment::now();
+        let entry = self.server(server, service);
+        // Only those who want this server wait while it is being connected to.
+        let mut state = entry.state.try_lock_for(by.remaining()).ok_or(io::ErrorKind::TimedOut)?;
+        if let Some(connection) = state.connection.as_ref().filter(|connection| connection.is_usable()) {
+            return Ok(Arc::clone(connection));
+        }
+        state.connection = None;
+        // Who waited for an attempt that failed has seen it fail: a crowd would otherwise try one after
+        // the other, each with the full time-out.
+        if let Some((_, kind, why)) = state.failed.as_ref().filter(|(ended, ..)| *ended > asked) {
+            return Err(io::Error::new(*kind, why.clone()));
+        }
+        let by = by.sooner(Deadline::after(self.access.connect_timeout));
+        match self.connect(server, service, by) {
+            Ok(connection) => Ok(Arc::clone(state.connection.insert(Arc::new(connection)))),
+            Err(error) => {
+                state.failed = Some((Moment::now(), error.kind(), error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the server of a region has lately answered over the connection that new calls would use.
+    pub(super) fn answers(&self, server: &Address) -> bool {
+        // Its lock is held for longer only while it is being connected to.
+        const LOCKED: Duration = Duration::from_millis(5);
+        let known = self.known.lock().get(&(server.clone(), CLIENT_SERVICE)).cloned();
+        let answers =
+            |state: MutexGuard<'_, ServerState>| state.connection.as_ref().is_some_and(|c| c.is_usable());
+        known.is_some_and(|known| known.state.try_lock_for(LOCKED).is_some_and(answers))
+    }
+
+    fn server(&self, server: &Address, service: &'static str) -> Arc<Server> {
+        let key = (server.clone(), service);
+        let mut servers = self.known.lock();
+        if let Some(known) = servers.get(&key) {
+            return Arc::clone(known);
+        }
+        // New addresses are rare. Those of servers that are gone go, and their sockets with them.
+        servers.retain(|_, known| Arc::strong_count(known) > 1 || !known.is_spent());
+        Arc::clone(servers.entry(key).or_default())
+    }
+
+    fn connect(&self, server: &Address, service: &str, by: Deadline) -> io::Result<Connection> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+        // The look-up has the time-outs of the system's resolver, which cannot be set from here.
+        let addresses: Vec<_> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
+        for (tried, address) in addresses.iter().enumerate() {
+            let by = share(by, addresses.len() - tried);
+            match Channel::connect(address, &server.host, &self.access.security, by).and_then(|channel| {
+                Connection::open(channel, service, &self.access.user, self.access.reply_max, by)
+            }) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => {
+                    last = io::Error::new(error.kind(), format!("{}:{}: {error}", server.host, server.port))
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+/// The first of `attempts` shares of the time until `by`.
+pub(super) fn share(by: Deadline, attempts: usize) -> Deadline {
+    by.sooner(Deadline::after(by.remaining() / u32::try_from(attempts).unwrap_or(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RegionServers come and go under new names for as long as a process lives.
+    #[test]
+    fn addresses_that_serve_no_more_do_not_pile_up() {
+        let access = ServerAccess {
+            user: "me".into(),
+            security: None,
+            connect_timeout: Duration::from_secs(1),
+            reply_max: 4 << 20,
+        };
+        let servers = Servers::new(access);
+        for port in 1..1000 {
+            let server = Address { host: "127.0.0.1".into(), port };
+            servers.server(&server, CLIENT_SERVICE);
+        }
+        assert_eq!(servers.known.lock().len(), 1);
+    }
+}

@@ -1,0 +1,396 @@
+//! The gateway: requests to it, and what its answers mean.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hbase_thrift::hbase::{
+    AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, THbaseSyncClient as _,
+};
+
+use super::pool::{Pool, PoolShare};
+use super::wire::ThriftClient;
+use crate::error::{Error, Result};
+use crate::options::{Options, parse_duration};
+use crate::store::hbase::cell_store::{Cell, CellColumn, CellStore, CheckAndPut, Content, Count, NO_TABLE};
+use crate::store::remote::resolve::part;
+use crate::store::request_kind::RequestKind;
+use crate::store_option::{self, StoreOption};
+use crate::time::{self, Deadline, jittered};
+
+const POOL_DEFAULT: usize = 16;
+const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
+
+/// A read, or a write that the gateway surely did not receive, is sent this often at the most.
+const SENDS: usize = 3;
+/// Looks at a table that is being created.
+const CREATION_POLL: Duration = Duration::from_millis(200);
+/// How much of a gateway's message (often a Java stack trace) an error carries.
+const MESSAGE_CHARS: usize = 300;
+
+/// The attribute by which HBase takes a cell's time to live: 8 bytes, big-endian milliseconds.
+pub(super) const TTL: &[u8] = b"_ttl";
+
+#[derive(Debug)]
+pub(in crate::store::hbase) struct Gateway {
+    pub(super) place: String,
+    table: String,
+    content: Content,
+    pool: Arc<Pool>,
+}
+
+impl Gateway {
+    /// # Errors
+    /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
+    pub(in crate::store::hbase) fn new(address: &str, table: &str, options: Options) -> Result<Gateway> {
+        Gateway::over(address, table, Content::Locks, options, &store_option::GATEWAY)
+    }
+
+    /// A table of an application. See [`Gateway::new`].
+    pub(super) fn for_rows(address: &str, table: &str, options: Options) -> Result<Gateway> {
+        Gateway::over(address, table, Content::Rows, options, &store_option::GATEWAY_TABLE)
+    }
+
+    fn over(
+        address: &str,
+        table: &str,
+        content: Content,
+        mut options: Options,
+        known: &[StoreOption],
+    ) -> Result<Gateway> {
+        let size = options.take_number("pool", 1, 1024)?.unwrap_or(POOL_DEFAULT);
+        let connect_timeout = options
+            .take("connect_timeout")
+            .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
+            .and_then(crate::config::checked_timeout)?;
+        options.finish(known)?;
+        Ok(Gateway {
+            place: format!("hbase+thrift://{address}/{table}"),
+            table: table.to_owned(),
+            content,
+            pool: Arc::new(Pool::new(address, size, connect_timeout)),
+        })
+    }
+
+    /// Another table behind the same gateway, over the same connections.
+    pub(super) fn beside(&self, table: &str, content: Content) -> Gateway {
+        let gateway = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
+        Gateway {
+            place: format!("{gateway}{table}"),
+            table: table.to_owned(),
+            content,
+            pool: Arc::clone(&self.pool),
+        }
+    }
+
+    pub(super) fn table(&self) -> Vec<u8> {
+        self.table.clone().into_bytes()
+    }
+
+    /// Makes one request. Sends it again only where that cannot do it twice: a read, or a write of
+    /// which the operating system did not even take all bytes.
+    ///
+    /// `row`: the one that it concerns, where it is one.
+    pub(super) fn call<T>(
+        &self,
+        kind: RequestKind,
+        what: &str,
+        row: Option<&[u8]>,
+        by: Deadline,
+        request: impl Fn(&mut ThriftClient) -> thrift::Result<T>,
+    ) -> Result<T> {
+        self.call_in_parts(kind, what, row, (by, 1), request)
+    }
+
+    /// As [`call`](Gateway::call); one send takes the first of so many [parts](part) of the time.
+    pub(super) fn call_in_parts<T>(
+        &self,
+        kind: RequestKind,
+        what: &str,
+        row: Option<&[u8]>,
+        (by, parts): (Deadline, u32),
+        request: impl Fn(&mut ThriftClient) -> thrift::Result<T>,
+    ) -> Result<T> {
+        let share = PoolShare { table: self.content, first: row.and_then(|row| row.first().copied()) };
+        let mut sends = 1;
+        loop {
+            let mut pooled = self.pool.lend(share, by)?;
+            let link = pooled.link();
+            link.begin(part(by, parts));
+            let error = match request(&mut link.client) {
+                Ok(answer) => {
+                    pooled.keep();
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            let sent = link.sent();
+            if let thrift::Error::User(declared) = &error {
+                let refused = self.refusal(kind, what, declared.as_ref());
+                pooled.keep();
+                return Err(refused);
+            }
+            drop(pooled);
+            let harmless = kind == RequestKind::Read || !sent;
+            if harmless && sends < SENDS && !by.passed() && matches!(error, thrift::Error::Transport(_)) {
+                sends += 1;
+                continue;
+            }
+            return Err(self.lost(harmless, what, error));
+        }
+    }
+
+    /// No whole answer: the connection broke, the time was over, or what came was not an answer.
+    pub(super) fn lost(&self, harmless: bool, what: &str, error: thrift::Error) -> Error {
+        if !harmless {
+            return Error::InDoubt {
+                what: format!("{}: {what}: no answer", self.place),
+                source: Some(error.into()),
+            };
+        }
+        match error {
+            error @ thrift::Error::Transport(_) => Error::Connection {
+                store: self.place.clone(),
+                what: format!("{what}: no answer"),
+                source: Some(error.into()),
+            },
+            // What it shows by itself is no more than "bad data".
+            thrift::Error::Protocol(unreadable) => Error::RetriesExhausted {
+                store: self.place.clone(),
+                what: format!("{what}: the answer cannot be read: {}", unreadable.message),
+                source: Some(thrift::Error::Protocol(unreadable).into()),
+            },
+            // The message of an application error is the gateway's own; the others are ours.
+            error => Error::RetriesExhausted {
+                store: self.place.clone(),
+                what: format!("{what}: the answer makes no sense; is this a Thrift1 gateway?"),
+                source: Some(error.into()),
+            },
+        }
+    }
+
+    /// An exception that the gateway's interface declares. Its text is the only thing that tells them
+    /// apart; what is not known surely to have had no effect leaves a write in doubt.
+    fn refusal(
+        &self,
+        kind: RequestKind,
+        what: &str,
+        declared: &(dyn std::error::Error + Send + Sync + 'static),
+    ) -> Error {
+        let text = text(declared);
+        let of_table = |what: String| Error::TableCreation { table: self.table.clone(), what, source: None };
+        if text.contains("TableNotFoundException") {
+            return of_table(NO_TABLE.into());
+        }
+        if text.contains("TableNotEnabledException") {
+            return of_table(format!("is disabled; in the HBase shell: enable {:?}", self.table));
+        }
+        if text.contains("NoSuchColumnFamilyException") {
+            return of_table(self.content.lacking());
+        }
+        let said = format!("{what}: {}", shown(&text));
+        if self.content == Content::Rows && text.contains("Field is not a long") {
+            return Error::invalid("row", shown(&text), "counters of 8 bytes");
+        }
+        if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
+            return Error::Internal { what: format!("{}: {said}", self.place), source: None };
+        }
+        // Before a write this would mean that nothing was sent; in the middle of the gateway's own retries
+        // it does not.
+        if kind == RequestKind::Read && text.contains("Zookeeper") && text.contains("could not be completed")
+        {
+            return Error::Connection {
+                store: self.place.clone(),
+                what: format!("its gateway does not reach the cluster: {said}"),
+                source: None,
+            };
+        }
+        if kind == RequestKind::Read {
+            Error::RetriesExhausted { store: self.place.clone(), what: said, source: None }
+        } else {
+            Error::InDoubt { what: format!("{}: {said}", self.place), source: None }
+        }
+    }
+
+    /// The families of the table; `None` when there is no such table.
+    pub(super) fn families(&self, by: Deadline) -> Result<Option<BTreeMap<Vec<u8>, ColumnDescriptor>>> {
+        let found = self.call(RequestKind::Read, "getColumnDescriptors", None, by, |client| {
+            client.get_column_descriptors(self.table())
+        });
+        match found {
+            Ok(families) => Ok(Some(families)),
+            Err(Error::TableCreation { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for the table. What became of the request is seen by looking for the table afterwards, so
+    /// a doubt is no failure here.
+    pub(super) fn create(&self, family: &str, by: Deadline) -> Result<()> {
+        log::warn!(
+            "creating table {:?} with one region: a Thrift gateway cannot pre-split; a table for many locks is \
+             better created with 256 splits, as the Java library does",
+            self.table
+        );
+        let created = self.call(RequestKind::Write, "createTable", None, by, |client| {
+            // Already there is what we want; any other declared error goes on.
+            match client.create_table(self.table(), vec![lock_family(family)]) {
+                Err(thrift::Error::User(declared)) if declared.is::<AlreadyExists>() => Ok(()),
+                answer => answer,
+            }
+        });
+        match created {
+            Err(error) if !error.is_in_doubt() => Err(error),
+            Err(error) => {
+                log::warn!("{}", error.chain());
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn check_schema(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<()> {
+        if let Some(odd) = self.oddity(family, families)? {
+            log::warn!("table {:?}: {odd}", self.table);
+        }
+        Ok(())
+    }
+
+    /// What is not as it should be in the table.
+    fn oddity(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<Option<String>> {
+        let Some(found) = families.get(format!("{family}:").as_bytes()) else {
+            return Err(Error::TableCreation {
+                table: self.table.clone(),
+                what: format!("exists and {}", self.content.lacking()),
+                source: None,
+            });
+        };
+        let as_expected = found.max_versions == Some(1) && found.compression.as_deref() == Some("GZ");
+        Ok((!as_expected).then(|| {
+            format!(
+                "family {family} keeps {} versions with compression {}; expected are 1 and GZ",
+                found.max_versions.unwrap_or_default(),
+                found.compression.as_deref().unwrap_or("unknown")
+            )
+        }))
+    }
+}
+
+impl CellStore for Gateway {
+    fn describe(&self) -> String {
+        self.place.clone()
+    }
+
+    fn repeats_writes(&self) -> bool {
+        true
+    }
+
+    fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>> {
+        let cells = self.call(RequestKind::Read, "get", Some(row), by, |client| {
+            client.get(self.table(), row.to_vec(), name(column), BTreeMap::new())
+        })?;
+        Ok(cells.into_iter().next().map(|cell| Cell {
+            value: cell.value.unwrap_or_default(),
+            written_ms: cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default(),
+        }))
+    }
+
+    fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
+        let CheckAndPut { row, column, expected, value, ttl, durability: _, parts } = *swap;
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        self.call_in_parts(RequestKind::Write, "checkAndPut", Some(row), (by, parts), |client| {
+            let put = Mutation::new(false, name(column), value.to_vec(), true);
+            let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
+            client.check_and_put(self.table(), row.to_vec(), name(column), expected.to_vec(), put, attributes)
+        })
+    }
+
+    /// The gateway's call has no room for a seed or a TTL: a new counter begins at one and lasts for
+    /// ever, one that is there keeps the TTL it has. Whoever sees such a small number replaces it.
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
+        self.call(RequestKind::Write, "atomicIncrement", Some(count.row), by, |client| {
+            client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
+        })
+    }
+
+    fn version(&self, _: Deadline) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+        let Some(families) = self.families(by)? else { return Ok(None) };
+        Ok(Some(self.oddity(family, &families)?.into_iter().collect()))
+    }
+
+    fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
+        let failed = |error: Error| match error {
+            error @ (Error::TableCreation { .. } | Error::Connection { .. }) => error,
+            error => Error::TableCreation {
+                table: self.table.clone(),
+                what: "could not be created".into(),
+                source: Some(error.into()),
+            },
+        };
+        if let Some(families) = self.families(by).map_err(failed)? {
+            return self.check_schema(family, &families);
+        }
+        self.create(family, by).map_err(failed)?;
+        loop {
+            // Families are listed before the region serves, so a read decides.
+            let serves = match self.families(by) {
+                Ok(Some(families)) => {
+                    self.check_schema(family, &families)?;
+                    self.get(b"?", CellColumn { family, qualifier: "L" }, by).map(|_| true)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(error),
+            };
+            match serves {
+                Ok(true) => return Ok(()),
+                outcome if by.remaining() < CREATION_POLL => {
+                    let source = outcome.err().map(Into::into);
+                    let what = "was asked for and does not serve yet; call initialize() again".into();
+                    return Err(Error::TableCreation { table: self.table.clone(), what, source });
+                }
+                _ => time::sleep(jittered(CREATION_POLL)),
+            }
+        }
+    }
+}
+
+fn name(column: CellColumn) -> Vec<u8> {
+    format!("{}:{}", column.family, column.qualifier).into_bytes()
+}
+
+/// As the Java library makes it: GZ and one version, all else as HBase has it by default. The gateway's
+/// own defaults are others, so each is named.
+fn lock_family(family: &str) -> ColumnDescriptor {
+    ColumnDescriptor {
+        name: Some(format!("{family}:").into_bytes()),
+        max_versions: Some(1),
+        compression: Some("GZ".into()),
+        in_memory: Some(false),
+        bloom_filter_type: Some("ROW".into()),
+        bloom_filter_vector_size: Some(0),
+        bloom_filter_nb_hashes: Some(0),
+        block_cache_enabled: Some(true),
+        time_to_live: Some(i32::MAX),
+    }
+}
+
+/// The message of a declared exception: often a whole Java stack trace.
+fn text(declared: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    if let Some(error) = declared.downcast_ref::<IOError>() {
+        error.message.clone().unwrap_or_default()
+    } else if let Some(error) = declared.downcast_ref::<IllegalArgument>() {
+        error.message.clone().unwrap_or_default()
+    } else {
+        declared.to_string()
+    }
+}
+
+/// A message as an error carries it: in one line, without the stack, cut.
+fn shown(text: &str) -> String {
+    let told = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("at "));
+    told.collect::<Vec<_>>().join("; ").chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect()
+}

@@ -1,0 +1,152 @@
+//! The record of a held lock, as bytes.
+//!
+//! | bytes | meaning |
+//! |---|---|
+//! | `M` | held: the Java library reads a value as "held" by this first byte |
+//! | 01 | format |
+//! | 16 bytes | owner token |
+//! | u64, big-endian | TTL in milliseconds: the longest that any version of this record was written with |
+//! | the rest | who holds it: `pid:u32 start_ms:u64 host_len:u8 host purpose_len:u8 purpose`; later versions may append |
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::holder::Identity;
+use crate::owner::OwnerToken;
+
+const MARK: u8 = b'M';
+const FORMAT: u8 = 1;
+const TOKEN_AT: usize = 2;
+const TTL_AT: usize = TOKEN_AT + OwnerToken::LEN;
+const IDENTITY_AT: usize = TTL_AT + 8;
+
+/// The record of one grant: its owner token, its TTL and who holds it. As secret as the token.
+///
+/// A store may keep the bytes as they are, or keep the parts by themselves.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Record(Box<[u8]>);
+
+impl Record {
+    /// The record of a new attempt, with a token of its own.
+    ///
+    /// # Errors
+    /// INTERNAL_ERROR when the operating system has no randomness to give.
+    pub fn draw(ttl: Duration, identity: &Identity) -> Result<Record> {
+        let mut bytes = start(&OwnerToken::draw()?, ttl);
+        identity.encode_into(&mut bytes);
+        Ok(Record(bytes.into()))
+    }
+
+    /// For stores that keep the parts by themselves. `identity`: bytes that [`identity_bytes`](Record::identity_bytes)
+    /// gave, or none.
+    pub fn of_parts(token: &OwnerToken, ttl: Duration, identity: &[u8]) -> Record {
+        let mut bytes = start(token, ttl);
+        bytes.extend_from_slice(identity);
+        Record(bytes.into())
+    }
+
+    /// The record with these bytes. `None` for what is not a record of this library in a format that it knows.
+    pub fn decode(bytes: impl Into<Box<[u8]>>) -> Option<Record> {
+        let bytes = bytes.into();
+        (bytes.len() >= IDENTITY_AT && bytes.starts_with(&[MARK, FORMAT])).then_some(Record(bytes))
+    }
+
+    /// The bytes: comparing them is comparing versions of one grant.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The owner token.
+    pub fn token(&self) -> OwnerToken {
+        let bytes = self.0[TOKEN_AT..].first_chunk().expect("a record is at least that long");
+        OwnerToken::from_bytes(*bytes)
+    }
+
+    /// The longest TTL that any version of this record was written with. What takes its place must not expire
+    /// sooner, or the older version appears again in a store that keeps old versions.
+    pub fn ttl(&self) -> Duration {
+        let bytes = self.0[TTL_AT..].first_chunk().expect("a record is at least that long");
+        Duration::from_millis(u64::from_be_bytes(*bytes))
+    }
+
+    /// Who holds the lock; `None` where the record does not say so in a form that can be read.
+    pub fn identity(&self) -> Option<Identity> {
+        Identity::decode(self.identity_bytes())
+    }
+
+    /// Who holds the lock, as bytes.
+    pub fn identity_bytes(&self) -> &[u8] {
+        &self.0[IDENTITY_AT..]
+    }
+
+    /// The same record for a lease of `ttl`, or of what it had if that was longer.
+    pub(crate) fn renewed(&self, ttl: Duration) -> Record {
+        let mut bytes = self.0.clone();
+        bytes[TTL_AT..IDENTITY_AT].copy_from_slice(&ttl_ms(self.ttl().max(ttl)).to_be_bytes());
+        Record(bytes)
+    }
+
+    /// Whether both carry one owner token: two versions of one grant.
+    pub(crate) fn same_owner(&self, other: &Record) -> bool {
+        self.0[TOKEN_AT..TTL_AT] == other.0[TOKEN_AT..TTL_AT]
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Record(***)")
+    }
+}
+
+fn start(token: &OwnerToken, ttl: Duration) -> Vec<u8> {
+    let mut bytes = vec![MARK, FORMAT];
+    bytes.extend_from_slice(token.as_bytes());
+    bytes.extend_from_slice(&ttl_ms(ttl).to_be_bytes());
+    bytes
+}
+
+fn ttl_ms(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(90);
+
+    fn draw() -> Record {
+        Record::draw(TTL, &Identity::this_process("tests").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_its_parts_and_never_shows_in_debug_output() {
+        let record = draw();
+        assert_eq!(Record::of_parts(&record.token(), record.ttl(), record.identity_bytes()), record);
+        assert_eq!(Record::decode(record.as_bytes()), Some(record.clone()));
+        assert_eq!(format!("{record:?}"), "Record(***)");
+    }
+
+    #[test]
+    fn a_renewed_record_has_the_same_owner_and_never_a_shorter_ttl() {
+        let record = draw();
+        assert_eq!(record.ttl(), TTL);
+        let longer = record.renewed(2 * TTL);
+        assert!(longer.same_owner(&record) && longer != record);
+        assert_eq!(longer.ttl(), 2 * TTL);
+        assert_eq!(longer.renewed(TTL / 2).ttl(), 2 * TTL);
+        assert!(!draw().same_owner(&record));
+    }
+
+    #[test]
+    fn a_record_that_was_cut_is_none() {
+        let bytes = draw().as_bytes().to_vec();
+        for cut in 0..IDENTITY_AT {
+            assert_eq!(Record::decode(&bytes[..cut]), None, "cut at {cut}");
+        }
+        for cut in IDENTITY_AT..bytes.len() {
+            assert_eq!(Record::decode(&bytes[..cut]).unwrap().identity(), None, "cut at {cut}");
+        }
+    }
+}

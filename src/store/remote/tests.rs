@@ -1,0 +1,464 @@
+//! The protocol over a register that does what each case tells it to.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::lock::RemoteStore;
+use super::record::Record;
+use super::register::{
+    Capabilities, Compares, Create, Created, Found, ReadBack, Register, Replace, Reply, Standing,
+};
+use crate::error::{Error, Result};
+use crate::holder::Identity;
+use crate::name::{Level, LockName, NamePolicy};
+use crate::owner::OwnerRecord;
+use crate::store::{Acquired, Attempt, Grant, LockStore, Released};
+use crate::time::Deadline;
+use crate::{Code, Fence};
+
+const LONG: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(30);
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Served,
+    /// Applied, and the answer lost.
+    ReplyLost,
+    /// Lost, and nobody can tell.
+    RequestLost,
+    Down,
+    /// Applied, sent again on the way, and the second answer returned.
+    Twice,
+    /// Applied and answered Yes, and hidden by a peer's delete.
+    Hidden,
+    /// Refused, though nothing stands a moment later.
+    Refused,
+}
+
+#[derive(Debug, Default)]
+struct Server {
+    record: Option<Record>,
+    number: u64,
+    fates: VecDeque<Fate>,
+    requests: Vec<&'static str>,
+    covered: usize,
+    cannot_count: bool,
+}
+
+#[derive(Debug)]
+struct Scripted {
+    server: Arc<Mutex<Server>>,
+    can: Capabilities,
+    /// Whether count and read-back travel with the creation.
+    one_request: bool,
+}
+
+impl Scripted {
+    fn change(&self, request: &'static str, change: impl Fn(&mut Server) -> bool) -> Reply {
+        let server = &mut *self.server.lock();
+        server.requests.push(request);
+        let lost = || Error::InDoubt { what: "no answer".into(), source: None };
+        match server.fates.pop_front().unwrap_or(Fate::Served) {
+            Fate::Served => Reply::of_bool(Ok(change(server))),
+            Fate::ReplyLost => {
+                change(server);
+                Reply::Lost(lost())
+            }
+            Fate::RequestLost => Reply::Lost(lost()),
+            Fate::Down => Reply::Down(down()),
+            Fate::Twice => {
+                change(server);
+                Reply::of_bool(Ok(change(server)))
+            }
+            Fate::Hidden => {
+                let answer = change(server);
+                server.record = None;
+                Reply::of_bool(Ok(answer))
+            }
+            Fate::Refused => Reply::No(None),
+        }
+    }
+
+    fn stands(&self, server: &Server, expected: &Record) -> bool {
+        server.record.as_ref().is_some_and(|record| match self.can.compares {
+            Compares::Record => record == expected,
+            Compares::Token => record.same_owner(expected),
+        })
+    }
+}
+
+fn down() -> Error {
+    Error::Connection { store: "scripted".into(), what: "down".into(), source: None }
+}
+
+impl Register for Scripted {
+    fn describe(&self) -> String {
+        "scripted".into()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.can
+    }
+
+    fn initialize(&self, _: Deadline) -> Result<()> {
+        Ok(())
+    }
+
+    fn create(&self, create: &Create<'_>, _: Deadline) -> Reply<Created> {
+        let reply = self.change("create", |server| {
+            let free = server.record.is_none();
+            if free {
+                server.record = Some(create.record.clone());
+            }
+            free
+        });
+        let server = &mut *self.server.lock();
+        match reply {
+            Reply::Yes(()) if self.one_request => {
+                server.number += 1;
+                Reply::Yes(Created { count: create.count.map(|_| server.number), standing: None })
+            }
+            Reply::Yes(()) => Reply::Yes(Created::default()),
+            Reply::No(known) => Reply::No(known),
+            Reply::Lost(error) => Reply::Lost(error),
+            Reply::Down(error) => Reply::Down(error),
+        }
+    }
+
+    fn replace(&self, replace: &Replace<'_>, _: Deadline) -> Reply {
+        self.change("replace", |server| {
+            // As Aerospike does it: what would be shortened is refused.
+            let lasts_longer = |stored: &Record| stored.ttl() > replace.record.ttl();
+            let refused =
+                self.can.compares == Compares::Token && server.record.as_ref().is_some_and(lasts_longer);
+            let holds = self.stands(server, replace.expected) && !refused;
+            if holds {
+                server.record = Some(replace.record.clone());
+            }
+            holds
+        })
+    }
+
+    fn remove(&self, _: &LockName, expected: &Record, _: Deadline) -> Reply {
+        self.change("remove", |server| {
+            let holds = self.stands(server, expected);
+            if holds {
+                server.record = None;
+            }
+            holds
+        })
+    }
+
+    fn read(&self, _: &LockName, _: Deadline) -> Result<Standing> {
+        let server = &mut *self.server.lock();
+        server.requests.push("read");
+        match server.fates.pop_front().unwrap_or(Fate::Served) {
+            Fate::Down => Err(down()),
+            _ => Ok(server.record.clone().map_or(Standing::Free, |record| {
+                Standing::Held(Found { record: Some(record), ..Found::default() })
+            })),
+        }
+    }
+
+    fn count(&self, _: &LockName, least: u64, _: Deadline) -> Result<u64> {
+        assert!(least > 0);
+        if self.server.lock().cannot_count {
+            return Err(down());
+        }
+        self.change("count", |server| {
+            server.number += 1;
+            true
+        })
+        .settled()
+        .map(|_| self.server.lock().number)
+    }
+
+    fn last_count(&self, _: &LockName, _: Deadline) -> Result<Option<u64>> {
+        let number = self.server.lock().number;
+        Ok((number > 0).then_some(number))
+    }
+
+    fn cover(&self, _: &LockName, _: Duration, _: Deadline) -> Result<()> {
+        self.server.lock().covered += 1;
+        Ok(())
+    }
+}
+
+struct Stage {
+    server: Arc<Mutex<Server>>,
+    store: RemoteStore<Scripted>,
+    name: LockName,
+}
+
+fn stage(can: Capabilities) -> Stage {
+    stage_with(can, false)
+}
+
+fn stage_with(can: Capabilities, one_request: bool) -> Stage {
+    let server = Arc::new(Mutex::new(Server::default()));
+    Stage {
+        store: RemoteStore::new(Scripted { server: Arc::clone(&server), can, one_request }),
+        server,
+        name: LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap(),
+    }
+}
+
+impl Stage {
+    fn next<const N: usize>(&self, fates: [Fate; N]) {
+        let mut server = self.server.lock();
+        server.fates = fates.into();
+        server.requests.clear();
+    }
+
+    fn acquire(&self) -> (Result<Acquired>, usize) {
+        self.acquire_for(TTL, Deadline::after(LONG))
+    }
+
+    fn acquire_for(&self, ttl: Duration, by: Deadline) -> (Result<Acquired>, usize) {
+        let (identity, mut doubtful) = (Identity::this_process("").unwrap(), Vec::new());
+        let answer =
+            self.store.acquire(Attempt { name: &self.name, ttl, identity: &identity, by }, &mut doubtful);
+        (answer, doubtful.len())
+    }
+
+    /// A grant, and how many requests are left to the background.
+    fn granted(&self) -> (Grant, usize) {
+        match self.acquire() {
+            (Ok(Acquired::Granted(grant)), doubtful) => (grant, doubtful),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn renew(&self, owner_record: &OwnerRecord, ttl: Duration) -> Result<Option<OwnerRecord>> {
+        self.store.renew(&self.name, owner_record, ttl, Deadline::after(LONG))
+    }
+
+    fn release(&self, owner_record: &OwnerRecord) -> Result<Released> {
+        self.store.release(&self.name, owner_record, Deadline::after(LONG))
+    }
+
+    fn requests(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.server.lock().requests)
+    }
+
+    fn is_free(&self) -> bool {
+        self.server.lock().record.is_none()
+    }
+}
+
+/// Stores that compare records, and stores that compare tokens.
+fn both() -> [Capabilities; 2] {
+    [Compares::Record, Compares::Token].map(|compares| Capabilities { compares, ..Capabilities::default() })
+}
+
+#[test]
+fn an_acquire_counts_and_then_reads_back_unless_both_travel_with_it() {
+    let can = Capabilities::default();
+    let cases = [
+        (can, false, vec!["create", "count", "read"]),
+        (can, true, vec!["create"]),
+        (Capabilities { read_back: ReadBack::Never, ..can }, false, vec!["create", "count"]),
+        (Capabilities { read_back: ReadBack::Always, ..can }, true, vec!["create", "read"]),
+        (Capabilities { counts: false, ..can }, false, vec!["create"]),
+        (Capabilities { counts: false, read_back: ReadBack::Always, ..can }, false, vec!["create", "read"]),
+    ];
+    for (can, one_request, requests) in cases {
+        let stage = stage_with(can, one_request);
+        let (grant, doubtful) = stage.granted();
+        assert_eq!((stage.requests(), doubtful), (requests, 0), "{can:?}");
+        assert_eq!(grant.fence, can.counts.then_some(Fence(1)));
+    }
+}
+
+#[test]
+fn an_acquire_whose_reply_was_lost_finds_its_record() {
+    for can in both() {
+        let stage = stage(can);
+        stage.next([Fate::ReplyLost]);
+        let (grant, doubtful) = stage.granted();
+        assert_eq!(stage.requests(), ["create", "read", "count", "read"]);
+        assert!(doubtful == 0 && !grant.may_reappear);
+        assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Freed);
+    }
+}
+
+#[test]
+fn an_acquire_whose_request_was_lost_tries_again_and_leaves_the_lost_one_to_the_background() {
+    for can in both() {
+        let stage = stage(can);
+        stage.next([Fate::RequestLost]);
+        let (grant, doubtful) = stage.granted();
+        assert_eq!(stage.requests(), ["create", "read", "create", "count", "read"]);
+        assert_eq!(doubtful, 1);
+        assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Freed);
+    }
+}
+
+#[test]
+fn a_refused_creation_may_be_ours_only_where_something_repeats_requests() {
+    for can in both() {
+        for repeats in [true, false] {
+            let stage = stage(Capabilities { repeats, ..can });
+            stage.next([Fate::Twice]);
+            match stage.acquire() {
+                (Ok(Acquired::Granted(grant)), 0) => assert!(repeats && grant.may_reappear),
+                (Ok(Acquired::Held(_)), 0) => assert!(!repeats),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hidden_record_is_no_grant_and_is_left_to_the_background() {
+    let stage = stage(Capabilities { hides: true, read_back: ReadBack::Always, ..Capabilities::default() });
+    stage.next([Fate::Hidden]);
+    let (_, doubtful) = stage.granted();
+    assert_eq!(stage.requests(), ["create", "count", "read", "create", "count", "read"]);
+    assert_eq!(doubtful, 1);
+}
+
+#[test]
+fn a_record_that_ended_before_it_was_read_back_is_no_grant_and_leaves_nothing_to_do() {
+    let stage = stage(Capabilities { read_back: ReadBack::Always, ..Capabilities::default() });
+    stage.next([Fate::Hidden]);
+    assert_eq!(stage.granted().1, 0);
+}
+
+#[test]
+fn a_lock_that_is_handed_back_and_may_reappear_is_left_to_the_background() {
+    let stage = stage(Capabilities { repeats: true, ..Capabilities::default() });
+    stage.next([Fate::Twice]);
+    stage.server.lock().cannot_count = true;
+    let (failed, doubtful) = stage.acquire_for(TTL, Deadline::after(Duration::from_millis(25)));
+    assert!(stage.is_free() && doubtful == 1, "{failed:?}");
+    assert_eq!(failed.unwrap_err().code(), Code::InDoubt);
+}
+
+#[test]
+fn a_lock_that_is_free_at_every_look_and_never_ours_is_held_and_what_may_be_hidden_is_covered() {
+    for hides in [true, false] {
+        let stage = stage(Capabilities { hides, ..Capabilities::default() });
+        // Each refusal is followed by a read.
+        stage.server.lock().fates = [Fate::Refused, Fate::Served].repeat(16).into();
+        assert!(matches!(stage.acquire(), (Ok(Acquired::Held(_)), 0)));
+        assert_eq!(stage.server.lock().covered, usize::from(hides));
+    }
+}
+
+#[test]
+fn a_held_lock_names_its_holder_and_one_that_cannot_be_read_is_held_all_the_same() {
+    let stage = stage(Capabilities::default());
+    stage.granted();
+    match stage.acquire() {
+        (Ok(Acquired::Held(holder)), 0) => assert_eq!(holder.identity.unwrap().pid, std::process::id()),
+        other => panic!("{other:?}"),
+    }
+    stage.next([Fate::Served, Fate::Down]);
+    assert!(matches!(stage.acquire(), (Ok(Acquired::Held(holder)), 0) if holder.identity.is_none()));
+}
+
+#[test]
+fn a_failure_after_a_lost_reply_is_in_doubt_and_says_what_failed() {
+    let stage = stage(Capabilities::default());
+    stage.server.lock().fates = [Fate::RequestLost].into_iter().chain([Fate::Down; 99]).collect();
+    let (failed, doubtful) = stage.acquire_for(TTL, Deadline::after(Duration::from_millis(50)));
+    let failed = failed.unwrap_err();
+    assert!(failed.code() == Code::InDoubt && failed.to_string().contains("down"), "{failed}");
+    assert_eq!(doubtful, 1);
+}
+
+#[test]
+fn a_grant_whose_fence_cannot_be_counted_is_handed_back() {
+    for can in both() {
+        let stage = stage(can);
+        stage.server.lock().cannot_count = true;
+        // The time is over before the fence is counted; the hand-back has some of its own.
+        let (failed, doubtful) = stage.acquire_for(TTL, Deadline::after(Duration::from_millis(25)));
+        assert!(failed.is_err() && doubtful == 0, "{failed:?}");
+        assert!(stage.is_free() && stage.requests().contains(&"remove"));
+    }
+}
+
+#[test]
+fn a_number_that_comes_after_the_end_of_the_lease_is_refused_where_nothing_is_read_back() {
+    let stage = stage(Capabilities { read_back: ReadBack::Never, ..Capabilities::default() });
+    let (failed, doubtful) = stage.acquire_for(Duration::ZERO, Deadline::after(LONG));
+    assert_eq!((failed.unwrap_err().code(), doubtful), (Code::RetriesExhausted, 0));
+    assert!(stage.is_free());
+}
+
+#[test]
+fn a_release_whose_reply_was_lost_is_gone_or_freed_and_never_touches_another_record() {
+    for can in both() {
+        let stage = stage(can);
+        let (grant, _) = stage.granted();
+        stage.next([Fate::ReplyLost]);
+        assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Gone, "{can:?}");
+        let (other, _) = stage.granted();
+        assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::NotOurs);
+        stage.next([Fate::RequestLost]);
+        assert_eq!(stage.release(&other.owner_record).unwrap(), Released::Freed);
+        assert!(stage.is_free());
+    }
+}
+
+#[test]
+fn a_renewal_whose_reply_was_lost_is_renewed_and_its_record_can_be_released() {
+    for can in both() {
+        for fate in [Fate::ReplyLost, Fate::RequestLost] {
+            let stage = stage(can);
+            let (grant, _) = stage.granted();
+            stage.next([fate]);
+            let renewed = stage.renew(&grant.owner_record, 2 * TTL).unwrap().unwrap();
+            assert_eq!(stage.server.lock().record.as_ref().unwrap().ttl(), 2 * TTL);
+            assert_eq!(stage.release(&renewed).unwrap(), Released::Freed, "{can:?} {fate:?}");
+        }
+    }
+}
+
+#[test]
+fn a_renewal_that_would_shorten_the_lease_is_a_success_that_changes_nothing() {
+    for can in both() {
+        let stage = stage(can);
+        let (grant, _) = stage.granted();
+        let longer = stage.renew(&grant.owner_record, 3 * TTL).unwrap().unwrap();
+        let renewed = stage.renew(&longer, TTL).unwrap().unwrap();
+        assert_eq!(stage.server.lock().record.as_ref().unwrap().ttl(), 3 * TTL);
+        assert_eq!(stage.release(&renewed).unwrap(), Released::Freed);
+        assert_eq!(stage.renew(&renewed, TTL).unwrap(), None, "lost");
+    }
+}
+
+/// A lease that was handed on has the version of its record from before the other process renewed it.
+#[test]
+fn an_older_version_of_a_record_is_renewed_and_released() {
+    for can in both() {
+        let stage = stage(can);
+        let (grant, _) = stage.granted();
+        stage.renew(&grant.owner_record, 2 * TTL).unwrap().unwrap();
+        assert!(stage.renew(&grant.owner_record, 3 * TTL).unwrap().is_some());
+        assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Freed);
+    }
+}
+
+#[test]
+fn an_owner_record_of_another_kind_of_store_is_refused_before_any_request() {
+    for can in both() {
+        let stage = stage(can);
+        let odd = OwnerRecord::from_bytes([7; 15]);
+        assert_eq!(stage.renew(&odd, TTL).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(stage.release(&odd).unwrap_err().code(), Code::InvalidArgument);
+        assert!(stage.requests().is_empty());
+    }
+}
+
+#[test]
+fn a_lost_reply_is_in_doubt_whatever_error_a_register_gives_with_it() {
+    let lost: Reply = Reply::Lost(down());
+    assert_eq!(lost.settled().unwrap_err().code(), Code::InDoubt);
+}

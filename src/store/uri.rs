@@ -1,0 +1,381 @@
+//! Store URIs: the one string that opens a store from every language and from the shell.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::name::checked_table;
+use crate::options::Options;
+#[cfg(feature = "aerospike")]
+use crate::store::AerospikeStore;
+#[cfg(feature = "hbase")]
+use crate::store::HbaseStore;
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+use crate::store::remote::RemoteStore;
+use crate::store::scheme::{self, Scheme, schemes};
+use crate::store::store_uri::{StoreUri, decode, decoded, without_secrets};
+use crate::store::{LockStore, MemoryStore};
+use crate::store_option::STORE_OPTIONS;
+
+/// The URIs of the stores in this crate.
+const FORMS: [&str; 6] = [
+    "memory:",
+    "embedded:",
+    "embedded:/path",
+    "hbase://master:16000,master2:16000/table",
+    "hbase+thrift://host:9090/table",
+    "aerospike://host:3000,host2/namespace/setSuffix",
+];
+
+/// A URI taken apart, nothing opened yet.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    endpoint: Endpoint,
+    pub(crate) options: Options,
+}
+
+#[derive(Debug)]
+enum Endpoint {
+    Memory,
+    #[cfg_attr(
+        not(feature = "embedded"),
+        allow(dead_code, reason = "parsed to say which feature is missing")
+    )]
+    Embedded(Option<PathBuf>),
+    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "parsed to say which feature is missing"))]
+    HbaseThrift {
+        address: String,
+        table: String,
+    },
+    #[cfg_attr(not(feature = "hbase"), allow(dead_code, reason = "parsed to say which feature is missing"))]
+    Hbase {
+        masters: String,
+        table: String,
+    },
+    #[cfg_attr(
+        not(feature = "aerospike"),
+        allow(dead_code, reason = "parsed to say which feature is missing")
+    )]
+    Aerospike {
+        hosts: String,
+        namespace: String,
+        suffix: String,
+    },
+    /// A store of another crate.
+    Registered(Scheme, StoreUri),
+}
+
+/// Opens the store at `uri`, such as `embedded:/path`, for a program that wraps it or asks it without
+/// a manager. Takes the store's own options; those of a manager (`client`, `ttl`, ...) are refused.
+///
+/// # Errors
+/// INVALID_ARGUMENT before any I/O; then what the store says, as for
+/// [`Builder::open`](crate::Builder::open).
+pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
+    let uri = Opener::parse(uri)?;
+    uri.options.refuse_managers()?;
+    uri.open()
+}
+
+impl Opener {
+    /// # Errors
+    /// INVALID_ARGUMENT, before any I/O.
+    pub(crate) fn parse(uri: &str) -> Result<Opener> {
+        let refuse = || Error::invalid("store", without_secrets(uri), forms());
+        let (scheme, rest) = uri.split_once(':').ok_or_else(refuse)?;
+        let (endpoint, query) = match rest.split_once('?') {
+            Some((endpoint, query)) => (endpoint, Some(query)),
+            None => (rest, None),
+        };
+        let endpoint = match (scheme, endpoint) {
+            ("memory", "") => Endpoint::Memory,
+            ("embedded", "") => Endpoint::Embedded(None),
+            ("embedded", path) if path.starts_with('/') => Endpoint::Embedded(Some(decode(path)?.into())),
+            ("hbase+thrift", endpoint) => {
+                let (address, table) =
+                    endpoint.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
+                Endpoint::HbaseThrift {
+                    address: checked_address(address)?,
+                    table: checked_table(&decode(table)?)?,
+                }
+            }
+            ("hbase", endpoint) => {
+                let (masters, table) =
+                    endpoint.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
+                for master in masters.split(',') {
+                    checked_address(master)?;
+                }
+                Endpoint::Hbase { masters: masters.to_owned(), table: checked_table(&decode(table)?)? }
+            }
+            ("aerospike", endpoint) => {
+                let (hosts, endpoint) =
+                    endpoint.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
+                let (namespace, suffix) = endpoint.split_once('/').ok_or_else(refuse)?;
+                if hosts.contains('@') {
+                    let allowed = "hosts without user and password: see the option user";
+                    return Err(Error::invalid("store address", without_secrets(hosts), allowed));
+                }
+                Endpoint::Aerospike {
+                    hosts: hosts.to_owned(),
+                    namespace: decode(namespace)?,
+                    suffix: decode(suffix)?,
+                }
+            }
+            (scheme, endpoint) => {
+                let scheme = scheme::named(scheme)?.ok_or_else(refuse)?;
+                Endpoint::Registered(scheme, StoreUri::new(scheme.name(), endpoint)?)
+            }
+        };
+        let mut options = Options::default();
+        for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(|| {
+                // It may be a part of a password that has a question mark or an ampersand.
+                let is_key = STORE_OPTIONS.iter().any(|(_, known)| known.iter().any(|it| it.key == pair));
+                Error::invalid("store option", if is_key { pair } else { "***" }, "key=value")
+            })?;
+            let key = decode(key)?;
+            let value = decoded(value, &key)?;
+            options.insert(key, value)?;
+        }
+        Ok(Opener { endpoint, options })
+    }
+
+    /// Where an application's table in HBase is, and the options.
+    #[cfg(feature = "hbase")]
+    pub(crate) fn rows(self) -> Result<(crate::store::hbase::TableEndpoint, Options)> {
+        match self.endpoint {
+            Endpoint::Hbase { masters, table } => {
+                Ok((crate::store::hbase::TableEndpoint::Native { masters, table }, self.options))
+            }
+            #[cfg(feature = "gateway")]
+            Endpoint::HbaseThrift { address, table } => {
+                Ok((crate::store::hbase::TableEndpoint::Gateway { address, table }, self.options))
+            }
+            _ => {
+                let allowed = "hbase://master:16000,master2:16000/table or hbase+thrift://host:9090/table";
+                Err(Error::invalid("table", "of another store", allowed))
+            }
+        }
+    }
+
+    /// Hosts, namespace, set and options, of an `aerospike://` URI.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for that of another store.
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn into_aerospike(self) -> Result<(String, String, String, Options)> {
+        match self.endpoint {
+            Endpoint::Aerospike { hosts, namespace, suffix } => Ok((hosts, namespace, suffix, self.options)),
+            _ => Err(Error::invalid("store", "of another kind", "aerospike://host:3000,host2/namespace/set")),
+        }
+    }
+
+    /// Opens the store with the options meant for it; refuses those that are left over.
+    pub(crate) fn open(self) -> Result<Arc<dyn LockStore>> {
+        match self.endpoint {
+            Endpoint::Registered(scheme, uri) => scheme.open(uri, self.options),
+            Endpoint::Memory => {
+                self.options.finish(&[])?;
+                Ok(Arc::new(MemoryStore::new()))
+            }
+            #[cfg(feature = "embedded")]
+            Endpoint::Embedded(path) => {
+                use crate::store::EmbeddedStore;
+                let mut options = self.options;
+                let group = match options.take("group").as_deref() {
+                    None | Some("off") => false,
+                    Some("on") => true,
+                    Some(other) => return Err(Error::invalid("group", other, "on or off")),
+                };
+                options.finish(&crate::store_option::EMBEDDED)?;
+                Ok(Arc::new(match path {
+                    Some(path) if group => EmbeddedStore::open_group(&path)?,
+                    Some(path) => EmbeddedStore::open(&path)?,
+                    None if group => {
+                        let allowed = "the default store is one user's: name a directory, as in \
+                                       embedded:/path?group=on";
+                        return Err(Error::invalid("group", "on", allowed));
+                    }
+                    None => EmbeddedStore::open(&EmbeddedStore::default_path()?)?,
+                }))
+            }
+            #[cfg(not(feature = "embedded"))]
+            Endpoint::Embedded(_) => {
+                Err(Error::invalid("store scheme", "embedded", "this build lacks the feature `embedded`"))
+            }
+            #[cfg(feature = "gateway")]
+            Endpoint::HbaseThrift { address, table } => {
+                Ok(Arc::new(RemoteStore::new(HbaseStore::thrift(&address, &table, self.options)?)))
+            }
+            #[cfg(feature = "hbase")]
+            Endpoint::Hbase { masters, table } => {
+                Ok(Arc::new(RemoteStore::new(HbaseStore::native(&masters, &table, self.options)?)))
+            }
+            #[cfg(feature = "aerospike")]
+            Endpoint::Aerospike { hosts, namespace, suffix } => Ok(Arc::new(RemoteStore::new(
+                AerospikeStore::open(&hosts, &namespace, &suffix, self.options)?,
+            ))),
+            #[cfg(not(feature = "aerospike"))]
+            Endpoint::Aerospike { .. } => {
+                Err(Error::invalid("store scheme", "aerospike", "this build lacks the feature `aerospike`"))
+            }
+            #[cfg(not(feature = "gateway"))]
+            Endpoint::HbaseThrift { .. } => {
+                Err(Error::invalid("store scheme", "hbase+thrift", "this build lacks the feature `gateway`"))
+            }
+            #[cfg(not(feature = "hbase"))]
+            Endpoint::Hbase { .. } => {
+                Err(Error::invalid("store scheme", "hbase", "this build lacks the feature `hbase`"))
+            }
+        }
+    }
+}
+
+/// What a store's URI may look like, registered ones included, as a message says it.
+fn forms() -> String {
+    let mut forms = FORMS.to_vec();
+    forms.extend(schemes().iter().map(Scheme::form));
+    let last = forms.pop().unwrap_or_default();
+    format!("{} or {last}", forms.join(", "))
+}
+
+/// `host:port` or `[v6]:port`.
+fn checked_address(address: &str) -> Result<String> {
+    let refuse = |allowed: &str| Err(Error::invalid("store address", without_secrets(address), allowed));
+    if address.contains('@') {
+        return refuse("host:port; no user and password: see the option user");
+    }
+    if address.contains([',', ';']) {
+        return refuse("one host:port; put a load balancer before several gateways");
+    }
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
+            Ok(address.to_owned())
+        }
+        _ => refuse("host:port, such as gateway.example.org:9090"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store_option::MANAGER;
+
+    #[test]
+    fn a_bad_uri_is_refused_before_any_io_and_says_what_is_allowed() {
+        let bad = [
+            "",
+            "memory",
+            "memory:x",
+            "redis://localhost",
+            "embedded:relative/path",
+            "hbase+thrift://host/table",
+            "hbase+thrift://host:0/table",
+            "hbase+thrift://host:99999/table",
+            "hbase+thrift://:9090/table",
+            "hbase+thrift://host:9090",
+            "hbase+thrift://host:9090/",
+            "hbase+thrift://host:9090/a/b",
+            "hbase+thrift://host:9090/-a",
+            "hbase+thrift://a:1,b:2/table",
+            "hbase+thrift:host:9090/table",
+            "hbase://master/table",
+            "hbase://a:1,,b:2/table",
+            "hbase://a:1;b:2/table",
+            "hbase://a:1,b:2/",
+            "memory:?ttl",
+            "memory:?ttl=1s&ttl=2s",
+            "memory:?purpose=%zz",
+            "memory:?purpose=%f",
+            "memory:?purpose=%ff",
+        ];
+        for uri in bad {
+            let error = Opener::parse(uri).unwrap_err();
+            assert_eq!(error.code(), crate::Code::InvalidArgument, "{uri}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_uri_is_not_repeated() {
+        for uri in ["hbase+thrift://me:hunter2@host:9090/t", "redis://me:hunter2@host", "me:hunter2@host"] {
+            let error = Opener::parse(uri).unwrap_err().chain();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        for options in ["password=hunter2", "password=a@hunter2"] {
+            let error = Opener::parse(&format!("aerospike://host?{options}")).unwrap_err().chain();
+            assert!(error.contains("aerospike:") && !error.contains("hunter2"), "{error}");
+        }
+        for uri in ["aerospike://me:hunter2?@host/n/s", "aerospike://host/n/s?password=hunter2"] {
+            let builder = crate::LockManager::builder().store_uri(uri);
+            let builder = builder.option("password", "hunter2").store(Arc::new(MemoryStore::new()));
+            let (shown, error) = (format!("{builder:?}"), builder.open().unwrap_err().chain());
+            assert!(!shown.contains("hunter2") && !error.contains("hunter2"), "{shown}: {error}");
+        }
+    }
+
+    #[test]
+    fn good_uris_are_taken_apart() {
+        let uri = Opener::parse("hbase+thrift://[::1]:9090/ns:locks?client=a%20b&farm=x+y&").unwrap();
+        assert!(
+            matches!(&uri.endpoint, Endpoint::HbaseThrift { address, table } if address == "[::1]:9090" && table == "ns:locks")
+        );
+        let mut options = uri.options;
+        assert_eq!(options.take("client").as_deref(), Some("a b"));
+        assert_eq!(options.take("farm").as_deref(), Some("x+y"));
+        assert!(options.finish(&[]).is_ok());
+        let uri = Opener::parse("embedded:/var/lib/a%3Fb").unwrap();
+        assert!(
+            matches!(&uri.endpoint, Endpoint::Embedded(Some(path)) if path.as_os_str() == "/var/lib/a?b")
+        );
+    }
+
+    /// Nobody would heed them. The folder and the file are not there: they are not asked for first.
+    #[test]
+    fn a_store_by_itself_says_of_a_managers_setting_whose_it_is() {
+        let stores = [
+            "memory:?",
+            "embedded:/dev/null/nowhere?",
+            "hbase://127.0.0.1:1/t?tls=on&tls_ca=/dev/null/nowhere&",
+            "hbase+thrift://127.0.0.1:1/t?pool=2&",
+            "aerospike://127.0.0.1:1/n/s?tls=on&tls_ca=/dev/null/nowhere&",
+        ];
+        for store in stores {
+            for key in MANAGER.map(|option| option.key) {
+                let error = crate::store::open(&format!("{store}{key}=7s")).unwrap_err();
+                assert_eq!(error.code(), crate::Code::InvalidArgument, "{error}");
+                let said = error.to_string();
+                let told = format!("{key} \"7s\" is not allowed: it is a setting of a manager");
+                assert!(said.starts_with(&told) && !said.contains("one of"), "{store}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_option_is_answered_with_those_that_are_taken_there() {
+        let alone = crate::store::open("memory:?tll=5s").unwrap_err().to_string();
+        assert!(alone.ends_with("has no options of its own"), "{alone}");
+        let managed = crate::LockManager::open("memory:?client=a&tll=5s").unwrap_err();
+        assert_eq!(offered(&managed), MANAGER.map(|option| option.key));
+    }
+
+    #[cfg(feature = "gateway")]
+    #[test]
+    fn a_stores_own_options_are_offered_with_a_managers_or_alone() {
+        let uri = "hbase+thrift://127.0.0.1:1/t?tll=5s";
+        let alone = crate::store::open(uri).unwrap_err();
+        assert!(offered(&alone).contains(&"pool".into()), "{alone}");
+        assert!(!offered(&alone).iter().any(|key| MANAGER.iter().any(|option| option.key == key)), "{alone}");
+        let managed = crate::LockManager::open(&format!("{uri}&client=a")).unwrap_err();
+        assert_eq!(
+            offered(&managed),
+            [&MANAGER.map(|option| option.key.to_owned())[..], &offered(&alone)].concat()
+        );
+    }
+
+    /// The keys that a message about an unknown one names.
+    fn offered(error: &Error) -> Vec<String> {
+        let said = error.to_string();
+        let (_, keys) = said.split_once(": one of ").unwrap_or_else(|| panic!("{said}"));
+        keys.split(", ").map(str::to_owned).collect()
+    }
+}

@@ -1,0 +1,13 @@
+//! Texts of callers in messages.
+
+/// A caller's text as it may appear in a message: escaped, so that it cannot forge log lines or
+/// colour a terminal, and cut, so that it cannot flood them.
+pub(crate) fn quoted(text: &str) -> String {
+    const SHOWN_CHARS: usize = 80;
+    let total = text.chars().count();
+    if total <= SHOWN_CHARS {
+        return format!("{text:?}");
+    }
+    let head: String = text.chars().take(SHOWN_CHARS).collect();
+    format!("{head:?}... ({} bytes)", text.len())
+}

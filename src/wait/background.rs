@@ -1,0 +1,491 @@
+//! The library's own threads: jobs that are done some time after a call has returned.
+//!
+//! | job | made by | ends |
+//! |---|---|---|
+//! | freeing a lock that a request in doubt may have taken | manager, lease | freed, or the doubt is over |
+//! | reading the latches that are due | latch poller | when nobody waits for a latch |
+//!
+//! A fixed number of threads serves any number of jobs, in the order in which they are due. They are
+//! started when there are jobs for them, so that a program without any has none, and joined by `stop`.
+//! Freeing locks may use all threads but one: a server that hangs keeps those waiting for seconds, and the
+//! latches of other servers are read by the last one meanwhile. A pool of one thread serves both.
+//! A job holds what it needs to do its work and never the manager, whose end ends the threads.
+//!
+//! The threads park by the standard library's means and not parking_lot's, which notes all parked threads
+//! of a process in one table: a forked child would find in it threads that it does not have, on stacks that
+//! it gives to others, and parking anywhere in it could go wrong.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::process::{process_mark, threads};
+use crate::time::{Deadline, Moment};
+
+/// Jobs still open when the pool is stopped are run once more, as far as this time allows.
+const LAST_RUN: Duration = Duration::from_secs(2);
+
+/// Locks in doubt at one time. Beyond that, as in a long outage with many callers, locks are left to
+/// their TTL.
+const JOBS_MAX: usize = 4096;
+
+/// Parked threads look up at least this often while a job is open: their timer stands still while the
+/// machine is suspended, the lease clock does not.
+const LONGEST_PARK: Duration = Duration::from_secs(10);
+
+/// What a job wants after it ran.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Run it again after this time.
+    After(Duration),
+    /// It is done.
+    Done,
+}
+
+type Job = Box<dyn FnMut() -> Next + Send>;
+
+/// Names a job that waits for its time. Ordered by that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket {
+    due: Moment,
+    number: u64,
+}
+
+impl Ticket {
+    pub(crate) fn due(self) -> Moment {
+        self.due
+    }
+}
+
+/// The pool. Stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Background {
+    shared: Arc<JobsShared>,
+    /// The process the threads live in, see [`process_mark`]: a forked child has the handles and no threads,
+    /// and what one of them had locked stays locked.
+    process: u64,
+}
+
+#[derive(Debug)]
+struct JobsShared {
+    threads_max: usize,
+    /// Of them, so many may free locks at one time.
+    freeing_max: usize,
+    state: Mutex<JobsState>,
+    /// One thread or all of them have something new to look at.
+    wake: Condvar,
+}
+
+impl JobsShared {
+    /// No job runs under the lock, so none leaves it half changed by a panic.
+    fn lock(&self) -> MutexGuard<'_, JobsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct JobsState {
+    freeing: JobShare,
+    reading: JobShare,
+    tickets: u64,
+    threads: Vec<JoinHandle<()>>,
+    /// Set once it is stopped: until when open jobs are run once more.
+    stopping: Option<Deadline>,
+}
+
+/// The jobs of one kind.
+#[derive(Default)]
+struct JobShare {
+    jobs: BTreeMap<Ticket, Job>,
+    /// Threads that run one.
+    busy: usize,
+}
+
+impl JobShare {
+    fn open(&self) -> usize {
+        self.jobs.len() + self.busy
+    }
+
+    fn first(&self) -> Option<Ticket> {
+        self.jobs.first_key_value().map(|(ticket, _)| *ticket)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobKind {
+    /// Of a lock in doubt.
+    Freeing,
+    /// Of latches.
+    Reading,
+}
+
+impl JobsState {
+    fn share(&mut self, kind: JobKind) -> &mut JobShare {
+        match kind {
+            JobKind::Freeing => &mut self.freeing,
+            JobKind::Reading => &mut self.reading,
+        }
+    }
+
+    /// The job that a free thread runs next, or waits for. Of two that are due, latches are read first.
+    fn next(&self, freeing_max: usize) -> Option<(Ticket, JobKind)> {
+        let reading = self.reading.first().map(|ticket| (ticket, JobKind::Reading));
+        let may_free = self.freeing.busy < freeing_max || self.stopping.is_some();
+        let freeing = self.freeing.first().filter(|_| may_free).map(|ticket| (ticket, JobKind::Freeing));
+        let now = Moment::now();
+        match (reading, freeing) {
+            (Some(reading), Some(freeing)) if reading.0.due > now && freeing.0 < reading.0 => Some(freeing),
+            (reading, freeing) => reading.or(freeing),
+        }
+    }
+}
+
+impl Background {
+    /// A pool of so many threads at the most, none of them started.
+    pub(crate) fn new(threads_max: usize) -> Background {
+        let freeing_max = threads_max.saturating_sub(1).max(1);
+        let shared = JobsShared { threads_max, freeing_max, state: Mutex::default(), wake: Condvar::new() };
+        Background { shared: Arc::new(shared), process: process_mark::current() }
+    }
+
+    /// Runs `job`, which frees a lock, `after` that time, and again as often as it asks for it. The job must
+    /// bound its own time: others of its kind wait for the thread. A job that panics is dropped and reported
+    /// to the log.
+    ///
+    /// Once the pool is stopped the job is run once, by the caller.
+    pub(crate) fn run(&self, after: Duration, mut job: impl FnMut() -> Next + Send + 'static) {
+        let mut state = self.shared.lock();
+        if state.stopping.is_some() {
+            drop(state);
+            if run_one(&mut job) != Next::Done {
+                log::warn!("a lock in doubt is left to its TTL: the manager is closed");
+            }
+            return;
+        }
+        if state.freeing.jobs.len() >= JOBS_MAX {
+            log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL");
+            return;
+        }
+        if let Err(error) = self.push(&mut state, JobKind::Freeing, Moment::now().after(after), Box::new(job))
+        {
+            log::error!("no thread for background work, which is left undone: {error}");
+        }
+    }
+
+    /// Runs `job`, which reads latches, at `due`. A caller has one or two such jobs open at the most: they
+    /// are not counted.
+    ///
+    /// # Errors
+    /// No thread could be started, and none runs; or the pool is stopped. The job will not run.
+    pub(crate) fn run_at(
+        &self,
+        due: Moment,
+        job: impl FnMut() -> Next + Send + 'static,
+    ) -> io::Result<Ticket> {
+        let mut state = self.shared.lock();
+        if state.stopping.is_some() {
+            return Err(io::Error::other("the library's threads have ended"));
+        }
+        self.push(&mut state, JobKind::Reading, due, Box::new(job))
+    }
+
+    /// Takes back a job of [`run_at`](Background::run_at) that has not begun to run.
+    pub(crate) fn cancel(&self, ticket: Ticket) {
+        let job = self.shared.lock().reading.jobs.remove(&ticket);
+        // Dropped without the lock: what it holds may be large.
+        drop(job);
+    }
+
+    fn push(&self, state: &mut JobsState, kind: JobKind, due: Moment, job: Job) -> io::Result<Ticket> {
+        let ticket = Ticket { due, number: state.tickets };
+        state.share(kind).jobs.insert(ticket, job);
+        let wanted = state.reading.open() + state.freeing.open().min(self.shared.freeing_max);
+        if state.threads.len() < wanted.min(self.shared.threads_max) {
+            let shared = Arc::clone(&self.shared);
+            let name = format!("dlm-bg-{}", state.threads.len() + 1);
+            match threads::spawn(name, move || work(&shared)) {
+                Ok(thread) => state.threads.push(thread),
+                Err(error) if state.threads.is_empty() => {
+                    state.share(kind).jobs.remove(&ticket);
+                    return Err(error);
+                }
+                Err(error) => log::warn!("background work is done by fewer threads: {error}"),
+            }
+        }
+        state.tickets += 1;
+        if state.next(self.shared.freeing_max).is_some_and(|(first, _)| first == ticket) {
+            self.shared.wake.notify_one();
+        }
+        Ok(ticket)
+    }
+
+    /// Ends the threads: open jobs run once more, within two seconds and the time of two jobs, and no
+    /// job is taken on afterwards.
+    pub(crate) fn stop(&self) {
+        if self.process != process_mark::current() {
+            // Joining a thread that this process never had panics or hangs.
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
+        let threads = {
+            let mut state = self.shared.lock();
+            state.stopping.get_or_insert_with(|| Deadline::after(LAST_RUN));
+            std::mem::take(&mut state.threads)
+        };
+        self.shared.wake.notify_all();
+        for thread in threads {
+            // A job may own the last handle of the manager that stops these threads.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                log::error!("a background thread panicked");
+            }
+        }
+        let mut state = self.shared.lock();
+        let left =
+            [JobKind::Freeing, JobKind::Reading].map(|kind| std::mem::take(&mut state.share(kind).jobs));
+        drop(state);
+        drop(left);
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl std::fmt::Debug for JobsState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("freeing", &self.freeing.jobs.len())
+            .field("reading", &self.reading.jobs.len())
+            .field("threads", &self.threads.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A thread: sleeps until a job is due or comes in, and ends when the pool is stopped.
+fn work(shared: &JobsShared) {
+    let mut state = shared.lock();
+    loop {
+        let stopping = state.stopping;
+        if stopping.is_some_and(Deadline::passed) {
+            return;
+        }
+        let next = state.next(shared.freeing_max);
+        let now = Moment::now();
+        match next {
+            Some((ticket, kind)) if ticket.due <= now || stopping.is_some() => {
+                let Some(job) = state.share(kind).jobs.remove(&ticket) else { continue };
+                state = run_taken(shared, state, kind, job);
+            }
+            None if stopping.is_some() => return,
+            None => state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some((ticket, _)) => {
+                let pause = ticket.due.since(now).min(LONGEST_PARK);
+                state = shared.wake.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+fn run_taken<'a>(
+    shared: &'a JobsShared,
+    mut state: MutexGuard<'a, JobsState>,
+    kind: JobKind,
+    mut job: Job,
+) -> MutexGuard<'a, JobsState> {
+    state.share(kind).busy += 1;
+    if state.next(shared.freeing_max).is_some() {
+        // This thread was the one that would have woken for the next.
+        shared.wake.notify_one();
+    }
+    drop(state);
+    // Dropped without the lock, too: a job may own the last handle of the manager, which stops the pool.
+    let again = match run_one(&mut job) {
+        Next::After(pause) => Some((pause, job)),
+        Next::Done => {
+            drop(job);
+            None
+        }
+    };
+    let mut state = shared.lock();
+    state.share(kind).busy -= 1;
+    match again {
+        Some((pause, job)) if state.stopping.is_none() => {
+            let ticket = Ticket { due: Moment::now().after(pause), number: state.tickets };
+            state.tickets += 1;
+            state.share(kind).jobs.insert(ticket, job);
+            state
+        }
+        Some(_) => {
+            drop(state);
+            drop(again);
+            shared.lock()
+        }
+        None => state,
+    }
+}
+
+fn run_one(job: &mut dyn FnMut() -> Next) -> Next {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_| {
+        log::error!("a background job panicked and is dropped");
+        Next::Done
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn counting(counter: &Arc<AtomicUsize>, runs: usize) -> impl FnMut() -> Next + Send + 'static {
+        let counter = Arc::clone(counter);
+        move || {
+            if counter.fetch_add(1, Ordering::SeqCst) + 1 < runs {
+                Next::After(Duration::ZERO)
+            } else {
+                Next::Done
+            }
+        }
+    }
+
+    fn until(mut done: impl FnMut() -> bool) {
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while !done() {
+            assert!(!deadline.passed());
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_job_that_panics_does_not_stop_the_others() {
+        let background = Background::new(1);
+        let counter = Arc::new(AtomicUsize::new(0));
+        background.run(Duration::ZERO, || panic!("planted"));
+        background.run(Duration::ZERO, counting(&counter, 3));
+        until(|| counter.load(Ordering::SeqCst) == 3);
+    }
+
+    /// Locks of a server that hangs are freed by one thread of two, 2 s each, and there may be thousands.
+    #[test]
+    fn freeing_locks_of_a_server_that_hangs_does_not_keep_latches_from_being_read() {
+        let background = Background::new(2);
+        let (read, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let begun = Arc::new(AtomicUsize::new(0));
+        for _ in 0..10 {
+            let (stuck, begun) = (Arc::clone(&go_on), Arc::clone(&begun));
+            background.run(Duration::ZERO, move || {
+                begun.fetch_add(1, Ordering::SeqCst);
+                until(|| stuck.load(Ordering::SeqCst) > 0);
+                Next::Done
+            });
+        }
+        until(|| begun.load(Ordering::SeqCst) > 0);
+        for reads in 1..=3 {
+            background.run_at(Moment::now(), counting(&read, 1)).unwrap();
+            until(|| read.load(Ordering::SeqCst) == reads);
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 1, "one thread is kept for reading");
+        go_on.store(1, Ordering::SeqCst);
+        until(|| begun.load(Ordering::SeqCst) == 10);
+    }
+
+    #[test]
+    fn a_pool_of_one_thread_frees_and_reads() {
+        let background = Background::new(1);
+        let (freed, read) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        background.run(Duration::ZERO, counting(&freed, 3));
+        background.run_at(Moment::now(), counting(&read, 3)).unwrap();
+        until(|| freed.load(Ordering::SeqCst) == 3 && read.load(Ordering::SeqCst) == 3);
+    }
+
+    #[test]
+    fn a_job_that_takes_long_does_not_keep_the_others_waiting() {
+        let background = Background::new(3);
+        let (counter, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let stuck = Arc::clone(&go_on);
+        background.run(Duration::ZERO, move || {
+            until(|| stuck.load(Ordering::SeqCst) > 0);
+            Next::Done
+        });
+        (0..100).for_each(|_| background.run(Duration::ZERO, counting(&counter, 3)));
+        // All that are due run three times, and this ends only if there is a second thread for them.
+        until(|| counter.load(Ordering::SeqCst) >= 100);
+        go_on.store(1, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn jobs_run_when_they_are_due_and_a_cancelled_one_never() {
+        let background = Background::new(1);
+        let (order, now) = (Arc::new(parking_lot::Mutex::new(Vec::new())), Moment::now());
+        let mut tickets = Vec::new();
+        for ms in [60, 20, 0, 40] {
+            let order = Arc::clone(&order);
+            let due = now.after(Duration::from_millis(ms));
+            let job = move || {
+                order.lock().push((ms, Moment::now() >= due));
+                Next::Done
+            };
+            tickets.push(background.run_at(due, job).unwrap());
+        }
+        background.cancel(tickets[3]);
+        until(|| order.lock().len() == 3);
+        background.stop();
+        assert_eq!(*order.lock(), [(0, true), (20, true), (60, true)]);
+        assert!(background.run_at(now, || Next::Done).is_err());
+    }
+
+    #[test]
+    fn threads_are_started_for_jobs_and_no_more_than_are_allowed() {
+        let background = Background::new(3);
+        let threads = || background.shared.lock().threads.len();
+        assert_eq!(threads(), 0);
+        for many in [1, 2, 3, 3, 3] {
+            background.run_at(Moment::now().after(Duration::from_secs(3600)), || Next::Done).unwrap();
+            assert_eq!(threads(), many);
+        }
+        let background = Background::new(3);
+        for many in [1, 2, 2] {
+            background.run(Duration::from_secs(3600), || Next::Done);
+            assert_eq!(background.shared.lock().threads.len(), many, "more could not free locks");
+        }
+    }
+
+    #[test]
+    fn stopping_does_not_wait_for_all_that_is_due() {
+        let background = Background::new(2);
+        let counter = Arc::new(AtomicUsize::new(0));
+        for _ in 0..50 {
+            let counter = Arc::clone(&counter);
+            background.run(Duration::ZERO, move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(LAST_RUN / 8);
+                Next::After(Duration::ZERO)
+            });
+        }
+        until(|| counter.load(Ordering::SeqCst) > 0);
+        background.stop();
+        let ran = counter.load(Ordering::SeqCst);
+        assert!(ran < 30, "{ran} jobs ran before the threads ended");
+    }
+
+    #[test]
+    fn stopping_runs_what_is_open_once_more_and_what_comes_later_once() {
+        let background = Background::new(2);
+        let counter = Arc::new(AtomicUsize::new(0));
+        background.run(Duration::from_secs(3600), counting(&counter, 100));
+        assert_eq!(Arc::strong_count(&background.shared), 2, "the thread has one");
+        background.stop();
+        assert_eq!(Arc::strong_count(&background.shared), 1, "the thread was not waited for");
+        assert_eq!(counter.load(Ordering::SeqCst), 1);
+        background.run(Duration::ZERO, counting(&counter, 100));
+        assert_eq!(counter.load(Ordering::SeqCst), 2, "run once by the caller");
+        background.stop();
+        assert_eq!(counter.load(Ordering::SeqCst), 2);
+    }
+}

@@ -1,0 +1,361 @@
+//! Waiting for a lock inside one process: a line per key, first come first served.
+//!
+//! Only the waiter at the front asks the store; the others park. So a crowd of threads costs the
+//! store one question per retry interval, and a lock released in this process goes straight to the
+//! next in line.
+//!
+//! | who | waits for | leaves when |
+//! |---|---|---|
+//! | front | `next_ask`, or a local release that brings it forward | granted, failed, deadline, cancelled, closed |
+//! | others | becoming the front | deadline, cancelled, closed, or the front met an error that concerns all |
+//!
+//! A process that hands a lock from thread to thread would keep it from every other process for ever,
+//! so after [`QUANTUM`] retry intervals, its fairness quantum, the line yields for one. So does, after longer, a single
+//! thread that takes a lock in a loop: see [`fairness`](crate::wait::fairness). A wait that would be over by then asks all the same.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::cancel::CancelToken;
+use crate::error::{Code, Error, Result};
+use crate::holder::Holder;
+use crate::name::LockName;
+use crate::time::{Deadline, Moment, jittered};
+use crate::wait::fairness::{Past, Recent, others_turn};
+
+/// How many retry intervals a lock may be passed on within this process before other processes,
+/// which ask once per interval, are given one interval in which they find it free.
+const QUANTUM: u32 = 10;
+
+/// Parked threads look up at least this often: their timer stands still while the machine is
+/// suspended, the lease clock does not.
+const LONGEST_PARK: Duration = Duration::from_secs(10);
+
+/// What the front of the line found out.
+pub(crate) enum Answer<T> {
+    /// It is ours.
+    Got(T),
+    /// Someone holds it.
+    Busy(Option<Holder>),
+}
+
+/// How the store should be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// The lock is likely free: try to take it.
+    Attempt,
+    /// The lock was held a moment ago: look first, so that a refusal costs the store a read only.
+    Look,
+}
+
+/// How a wait ended without the lock.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The deadline passed.
+    Unavailable(Option<Holder>),
+    /// The caller's token was cancelled.
+    Cancelled,
+    /// The manager was closed, or the store failed.
+    Failed(Error),
+}
+
+/// The terms of one wait.
+pub(crate) struct Terms<'a> {
+    pub(crate) by: Deadline,
+    pub(crate) retry: Duration,
+    pub(crate) cancel: Option<&'a CancelToken>,
+    /// Whether a failure to reach the store concerns the whole line. Not if this waiter gives the store
+    /// less time than the others do.
+    pub(crate) speaks_for_all: bool,
+}
+
+/// The lines of one manager.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    closed: AtomicBool,
+    lines: Mutex<HashMap<LockName, Arc<Line>>>,
+    /// What is known of names without a line. Locked after `lines` where both are.
+    recent: Mutex<Recent>,
+}
+
+#[derive(Debug)]
+struct Line {
+    state: Mutex<QueueState>,
+}
+
+#[derive(Debug)]
+struct QueueState {
+    waiting: VecDeque<Arc<Waiter>>,
+    /// When the front asks the store next.
+    next_ask: Moment,
+    how: Ask,
+    /// Whether that is for the sake of other processes.
+    yielding: bool,
+    /// Since when this process has had the lock without anyone else getting a turn.
+    ours_since: Option<Moment>,
+    /// Who held the lock when it was last looked at.
+    holder: Option<Holder>,
+    /// Whether a thread of this process has the lock.
+    ours: bool,
+    /// Local releases so far: one that comes while the front asks makes its answer old.
+    releases: u64,
+}
+
+/// One waiting thread.
+#[derive(Debug, Default)]
+struct Waiter {
+    /// Used with the line's mutex only.
+    wake: Condvar,
+    /// Set by the front when it met an error that concerns everybody in the line.
+    failure: Mutex<Option<Error>>,
+}
+
+impl Queue {
+    /// Waits in line for `name`; at the front, calls `ask` until it gets an answer to leave with.
+    /// `ask` runs without any lock of the queue held, and at least once unless others are in front.
+    pub(crate) fn wait<T>(
+        &self,
+        name: &LockName,
+        terms: &Terms<'_>,
+        mut ask: impl FnMut(Ask) -> Result<Answer<T>>,
+    ) -> Result<T, Ended> {
+        let ticket = self.join(name);
+        let _registration = terms.cancel.map(|token| {
+            let (line, waiter) = (Arc::clone(&ticket.line), Arc::clone(&ticket.waiter));
+            token.on_cancel(Arc::new(move || {
+                let _state = line.state.lock();
+                waiter.wake.notify_one();
+            }))
+        });
+        let mut asked = false;
+        loop {
+            let (how, releases) = ticket.wait_for_turn(terms, asked)?;
+            asked = true;
+            match ask(how) {
+                Ok(Answer::Got(got)) => {
+                    ticket.granted(terms.retry);
+                    return Ok(got);
+                }
+                Ok(Answer::Busy(holder)) => ticket.refused(holder, terms.retry, releases),
+                Err(error) => return Err(Ended::Failed(ticket.failed(error, terms, releases))),
+            }
+        }
+    }
+
+    /// Tells the line that the lock was released in this process.
+    pub(crate) fn released(&self, name: &LockName, retry: Duration) {
+        let line = self.lines.lock().get(name).cloned();
+        let Some(line) = line else { return self.recent.lock().released(name, retry) };
+        let mut state = line.state.lock();
+        state.releases += 1;
+        state.ours = false;
+        let now = Moment::now();
+        let quantum = state.ours_since.map_or(Duration::ZERO, |since| now.since(since));
+        if quantum > retry.saturating_mul(QUANTUM) {
+            state.ours_since = None;
+            state.yield_until(others_turn(now, retry));
+        } else {
+            state.ask_at(now, Ask::Attempt);
+            state.wake_front();
+        }
+    }
+
+    /// How many threads are in line.
+    pub(crate) fn waiting(&self) -> usize {
+        let lines: Vec<_> = self.lines.lock().values().cloned().collect();
+        lines.iter().map(|line| line.state.lock().waiting.len()).sum()
+    }
+
+    /// Ends every wait with CLOSED, those to come included.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        let lines: Vec<_> = self.lines.lock().values().cloned().collect();
+        for line in lines {
+            let state = line.state.lock();
+            state.waiting.iter().for_each(|waiter| {
+                waiter.wake.notify_one();
+            });
+        }
+    }
+
+    fn join(&self, name: &LockName) -> QueueTicket<'_> {
+        let waiter = Arc::new(Waiter::default());
+        let mut lines = self.lines.lock();
+        let line = match lines.get(name) {
+            Some(line) => Arc::clone(line),
+            None => {
+                let state = QueueState::after(self.recent.lock().take(name));
+                let line = Arc::new(Line { state: Mutex::new(state) });
+                lines.insert(name.clone(), Arc::clone(&line));
+                line
+            }
+        };
+        // Under the map's lock, so that the line is not taken out as empty in between.
+        line.state.lock().waiting.push_back(Arc::clone(&waiter));
+        QueueTicket { queue: self, name: name.clone(), line, waiter }
+    }
+}
+
+impl QueueState {
+    /// State of a new line. Its first waiter asks the store at once, unless this process is yielding.
+    fn after(past: Past) -> QueueState {
+        let mut state = QueueState {
+            waiting: VecDeque::new(),
+            next_ask: Moment::from_nanos(0),
+            how: Ask::Attempt,
+            yielding: false,
+            ours_since: None,
+            holder: None,
+            ours: matches!(past, Past::Held(_)),
+            releases: 0,
+        };
+        match past {
+            Past::Held(since) | Past::GoesOn(since) => state.ours_since = Some(since),
+            Past::Yields(until) => state.yield_until(until),
+            Past::Nothing => {}
+        }
+        state
+    }
+
+    fn ask_at(&mut self, when: Moment, how: Ask) {
+        self.next_ask = when;
+        self.how = how;
+        self.yielding = false;
+    }
+
+    fn yield_until(&mut self, until: Moment) {
+        self.ask_at(until, Ask::Look);
+        self.yielding = true;
+    }
+
+    fn wake_front(&self) {
+        if let Some(front) = self.waiting.front() {
+            front.wake.notify_one();
+        }
+    }
+}
+
+/// A thread's place in a line, given back on drop, also when a store call panics.
+struct QueueTicket<'a> {
+    queue: &'a Queue,
+    name: LockName,
+    line: Arc<Line>,
+    waiter: Arc<Waiter>,
+}
+
+impl QueueTicket<'_> {
+    /// Parks until it is this thread's turn to ask the store. `asked`: whether it did already, so that
+    /// even a wait of zero asks once.
+    fn wait_for_turn(&self, terms: &Terms<'_>, asked: bool) -> Result<(Ask, u64), Ended> {
+        let mut state = self.line.state.lock();
+        loop {
+            if let Some(error) = self.waiter.failure.lock().take() {
+                return Err(Ended::Failed(error));
+            }
+            if self.queue.closed.load(Ordering::SeqCst) {
+                return Err(Ended::Failed(Error::Closed));
+            }
+            if terms.cancel.is_some_and(CancelToken::is_cancelled) {
+                return Err(Ended::Cancelled);
+            }
+            let now = Moment::now();
+            let front = state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+            let brief = state.yielding && !asked && terms.by.moment() <= state.next_ask;
+            if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
+                return Ok((state.how, state.releases));
+            }
+            if now >= terms.by.moment() {
+                return Err(Ended::Unavailable(state.holder.clone()));
+            }
+            let until = if front { terms.by.moment().min(state.next_ask) } else { terms.by.moment() };
+            self.waiter.wake.wait_for(&mut state, until.since(now).min(LONGEST_PARK));
+        }
+    }
+
+    fn granted(&self, retry: Duration) {
+        let mut state = self.line.state.lock();
+        let now = Moment::now();
+        state.ours_since.get_or_insert(now);
+        state.holder = None;
+        state.ours = true;
+        // The next in line need not ask while a thread of this process holds the lock: its release
+        // brings the question forward.
+        state.ask_at(now.after(jittered(retry)), Ask::Look);
+    }
+
+    /// `releases`: their number when the store was asked.
+    fn refused(&self, holder: Option<Holder>, retry: Duration, releases: u64) {
+        let mut state = self.line.state.lock();
+        if state.releases != releases {
+            // Released here meanwhile: the next question is due as the release has set it.
+            return;
+        }
+        let mut pause = jittered(retry);
+        if let Some(left) = holder.as_ref().and_then(|holder| holder.remaining) {
+            // Not after the lease has ended; and not in a tight loop when clocks disagree about that.
+            pause = pause.min(left.max(retry / 20));
+        }
+        // Refused by a thread of this process is no turn of another's.
+        if !state.ours {
+            state.ours_since = None;
+        }
+        state.holder = holder;
+        state.ask_at(Moment::now().after(pause), Ask::Look);
+    }
+
+    /// A store that does not serve the front serves none of the line: all leave with that error. A
+    /// doubt about the front's own request is its own.
+    fn failed(&self, error: Error, terms: &Terms<'_>, releases: u64) -> Error {
+        let mut state = self.line.state.lock();
+        if state.releases == releases {
+            state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
+        }
+        if !terms.speaks_for_all
+            || !matches!(
+                error.code(),
+                Code::ConnectionError | Code::RetriesExhausted | Code::TableCreationError
+            )
+        {
+            return error;
+        }
+        let shared = Arc::new(error);
+        let own = || Error::Context { doing: "waiting in line".into(), source: Arc::clone(&shared) };
+        for waiter in state.waiting.iter().filter(|waiter| !Arc::ptr_eq(waiter, &self.waiter)) {
+            *waiter.failure.lock() = Some(own());
+            waiter.wake.notify_one();
+        }
+        state.waiting.retain(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+        own()
+    }
+
+    fn leave(&self, mut state: MutexGuard<'_, QueueState>) -> bool {
+        let was_front = state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+        state.waiting.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
+        if was_front {
+            state.wake_front();
+        }
+        state.waiting.is_empty()
+    }
+}
+
+impl Drop for QueueTicket<'_> {
+    fn drop(&mut self) {
+        let mut lines = self.queue.lines.lock();
+        let empty = self.leave(self.line.state.lock());
+        // A line emptied by a failure may have been replaced by a new one already.
+        if empty && lines.get(&self.name).is_some_and(|line| Arc::ptr_eq(line, &self.line)) {
+            let name = lines.remove_entry(&self.name).map(|(name, _)| name);
+            let state = self.line.state.lock();
+            if let (Some(name), Some(since), true) = (name, state.ours_since, state.ours) {
+                self.queue.recent.lock().held(name, since);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! One line at a time: who asks when, who leaves with what.
+
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+
+use super::*;
+use crate::name::{Level, NamePolicy};
+use crate::patience::until;
+
+const RETRY: Duration = Duration::from_millis(20);
+
+fn name() -> LockName {
+    LockName::new(Level::Xdc, "tests", None, "queue", NamePolicy::Strict).unwrap()
+}
+
+fn terms(wait: Duration) -> Terms<'static> {
+    Terms { by: Deadline::after(wait), retry: RETRY, cancel: None, speaks_for_all: true }
+}
+
+fn in_line(queue: &Queue) -> usize {
+    queue.lines.lock().values().map(|line| line.state.lock().waiting.len()).sum()
+}
+
+#[test]
+fn a_wait_of_zero_asks_once_and_leaves_no_line_behind() {
+    let queue = Queue::default();
+    let mut asked = 0;
+    let ended = queue.wait::<()>(&name(), &terms(Duration::ZERO), |_| {
+        asked += 1;
+        Ok(Answer::Busy(None))
+    });
+    assert!(matches!(ended, Err(Ended::Unavailable(None))), "{ended:?}");
+    assert_eq!((asked, queue.lines.lock().len()), (1, 0));
+}
+
+#[test]
+fn only_the_front_asks_and_each_release_goes_to_the_next_in_order() {
+    let queue = Queue::default();
+    let free = AtomicBool::new(false);
+    let refusals = AtomicUsize::new(0);
+    let order = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for number in 0..50 {
+            let (queue, free, refusals, order) = (&queue, &free, &refusals, &order);
+            scope.spawn(move || {
+                let terms = Terms { retry: Duration::from_secs(3600), ..terms(Duration::from_secs(60)) };
+                queue
+                    .wait(&name(), &terms, |_| {
+                        if free.swap(false, Ordering::SeqCst) {
+                            return Ok(Answer::Got(()));
+                        }
+                        refusals.fetch_add(1, Ordering::SeqCst);
+                        Ok(Answer::Busy(None))
+                    })
+                    .unwrap();
+                order.lock().push(number);
+                free.store(true, Ordering::SeqCst);
+                queue.released(&name(), Duration::from_secs(3600));
+            });
+            until("the thread joins the line", || in_line(queue) == number + 1);
+        }
+        until("the front asks", || refusals.load(Ordering::SeqCst) == 1);
+        free.store(true, Ordering::SeqCst);
+        queue.released(&name(), Duration::from_secs(3600));
+    });
+    assert_eq!(*order.lock(), (0..50).collect::<Vec<_>>());
+    assert_eq!(refusals.load(Ordering::SeqCst), 1, "the crowd must not reach the store");
+    assert!(queue.lines.lock().is_empty());
+}
+
+#[test]
+fn a_cancelled_or_panicking_front_makes_way_for_the_next() {
+    let queue = Queue::default();
+    let token = CancelToken::new();
+    let free = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let front = scope.spawn(|| {
+            let terms = Terms { cancel: Some(&token), ..terms(Duration::MAX) };
+            queue.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None)))
+        });
+        until("the front is in line", || in_line(&queue) == 1);
+        let panicking =
+            scope.spawn(|| queue.wait::<()>(&name(), &terms(Duration::MAX), |_| panic!("planted")));
+        until("the second is in line", || in_line(&queue) == 2);
+        let last = scope.spawn(|| {
+            queue.wait(&name(), &terms(Duration::MAX), |_| {
+                Ok(if free.load(Ordering::SeqCst) { Answer::Got(7) } else { Answer::Busy(None) })
+            })
+        });
+        until("the third is in line", || in_line(&queue) == 3);
+        token.cancel();
+        assert!(matches!(front.join().unwrap(), Err(Ended::Cancelled)));
+        assert!(panicking.join().is_err());
+        free.store(true, Ordering::SeqCst);
+        assert_eq!(last.join().unwrap().unwrap(), 7);
+    });
+    assert!(queue.lines.lock().is_empty());
+}
+
+#[test]
+fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
+    let queue = Queue::default();
+    let down = AtomicBool::new(false);
+    let ask = |_| -> Result<Answer<()>> {
+        if down.load(Ordering::SeqCst) {
+            return Err(Error::Connection { store: "s".into(), what: "refused".into(), source: None });
+        }
+        Ok(Answer::Busy(None))
+    };
+    thread::scope(|scope| {
+        let waiters: Vec<_> =
+            (0..20).map(|_| scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask))).collect();
+        until("all are in line", || in_line(&queue) == 20);
+        down.store(true, Ordering::SeqCst);
+        for waiter in waiters {
+            match waiter.join().unwrap() {
+                Err(Ended::Failed(error)) => assert_eq!(error.code(), Code::ConnectionError),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    assert!(queue.lines.lock().is_empty());
+
+    let hurried = AtomicBool::new(true);
+    let ask = |_| match hurried.swap(false, Ordering::SeqCst) {
+        true => Err(Error::Connection { store: "s".into(), what: "no answer in 1 ms".into(), source: None }),
+        false => Ok(Answer::Got(())),
+    };
+    thread::scope(|scope| {
+        let front = scope.spawn(|| {
+            let terms = Terms { speaks_for_all: false, ..terms(Duration::MAX) };
+            queue.wait(&name(), &terms, |how| {
+                until("another is in line", || in_line(&queue) == 2);
+                ask(how)
+            })
+        });
+        until("the front is in line", || in_line(&queue) == 1);
+        let other = scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask));
+        assert!(front.join().unwrap().is_err());
+        assert!(other.join().unwrap().is_ok(), "a waiter in a hurry fails for itself alone");
+    });
+
+    let doubts = AtomicUsize::new(0);
+    let ask = |_| match doubts.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(Error::InDoubt { what: "lost".into(), source: None }),
+        _ => Ok(Answer::Got(())),
+    };
+    let wait = || queue.wait(&name(), &terms(Duration::MAX), ask);
+    let granted = thread::scope(|scope| {
+        let both = [scope.spawn(wait), scope.spawn(wait)];
+        both.into_iter().filter_map(|waiter| waiter.join().unwrap().ok()).count()
+    });
+    assert_eq!(granted, 1, "the doubt concerns the one who asked");
+}
+
+#[test]
+fn closing_wakes_every_waiter() {
+    let queue = Queue::default();
+    thread::scope(|scope| {
+        let waiters: Vec<_> = (0..10)
+            .map(|_| {
+                let terms = Terms { retry: Duration::from_secs(3600), ..terms(Duration::MAX) };
+                let queue = &queue;
+                scope.spawn(move || queue.wait::<()>(&name(), &terms, |_| Ok(Answer::Busy(None))))
+            })
+            .collect();
+        until("all are in line", || in_line(&queue) == 10);
+        queue.close();
+        for waiter in waiters {
+            assert!(matches!(waiter.join().unwrap(), Err(Ended::Failed(Error::Closed))));
+        }
+    });
+}
+
+/// Without it a process with two busy threads would keep the lock from all others for ever.
+#[test]
+fn after_its_quantum_the_queue_yields_for_one_interval() {
+    let queue = Queue::default();
+    let ticket = queue.join(&name());
+    ticket.granted(RETRY);
+    queue.released(&name(), Duration::from_secs(60));
+    assert!(ticket.line.state.lock().next_ask <= Moment::now(), "a hand-over is immediate");
+    let long_ago = Moment::now().as_nanos() - (RETRY * (QUANTUM + 1)).as_nanos() as u64;
+    ticket.line.state.lock().ours_since = Some(Moment::from_nanos(long_ago));
+    let before = Moment::now();
+    queue.released(&name(), RETRY);
+    let state = ticket.line.state.lock();
+    assert!(state.next_ask >= before.after(RETRY.mul_f64(1.1)), "others get one interval");
+    assert!(state.ours_since.is_none());
+}
+
+#[test]
+fn a_loop_of_one_thread_yields_after_its_quantum_and_a_brief_wait_asks_all_the_same() {
+    let queue = Queue::default();
+    let got = |wait| queue.wait(&name(), &terms(wait), |how| Ok(Answer::Got(how))).unwrap();
+    let long_ago = Moment::from_nanos(0);
+    queue.recent.lock().held(name(), long_ago);
+    let released = Moment::now();
+    queue.released(&name(), RETRY);
+    assert_eq!(got(Duration::MAX), Ask::Look);
+    assert!(Moment::now().since(released) >= RETRY.mul_f64(1.1), "others get one interval");
+    assert!(queue.lines.lock().is_empty());
+    assert!(matches!(queue.recent.lock().take(&name()), Past::Held(since) if since >= released));
+
+    queue.recent.lock().held(name(), long_ago);
+    queue.released(&name(), RETRY);
+    got(Duration::ZERO);
+}
+
+#[test]
+fn a_loop_of_one_thread_asks_at_once_for_as_long_as_its_quantum_lasts() {
+    let queue = Queue::default();
+    let an_hour = Duration::from_secs(3600);
+    let got = || queue.wait(&name(), &terms(Duration::MAX), |how| Ok(Answer::Got(how))).unwrap();
+    assert_eq!(got(), Ask::Attempt);
+    let Past::Held(since) = queue.recent.lock().take(&name()) else { panic!("it was forgotten") };
+    queue.recent.lock().held(name(), since);
+    for _ in 0..10 {
+        queue.released(&name(), an_hour);
+        assert_eq!(got(), Ask::Attempt);
+    }
+    assert_eq!(queue.recent.lock().take(&name()), Past::Held(since), "the quantum began anew");
+}
+
+/// The front hears "busy" for a lock that is released here before it hears it.
+#[test]
+fn a_release_while_the_front_asks_is_not_lost() {
+    let queue = Queue::default();
+    let ticket = queue.join(&name());
+    let seen = ticket.line.state.lock().releases;
+    queue.released(&name(), Duration::from_secs(60));
+    ticket.refused(None, Duration::from_secs(60), seen);
+    let state = ticket.line.state.lock();
+    assert!(state.next_ask <= Moment::now() && state.how == Ask::Attempt);
+}
+
+#[test]
+fn holds_longer_than_the_interval_end_the_quantum_too() {
+    let queue = Queue::default();
+    let ticket = queue.join(&name());
+    ticket.granted(RETRY);
+    ticket.refused(None, RETRY, 0);
+    assert!(ticket.line.state.lock().ours_since.is_some(), "refused by ourselves");
+    ticket.line.state.lock().ours = false;
+    ticket.refused(None, RETRY, 0);
+    assert!(ticket.line.state.lock().ours_since.is_none(), "refused by another");
+}
+
+#[test]
+fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
+    let queue = Queue::default();
+    let ticket = queue.join(&name());
+    let before = Moment::now();
+    let holder = |left| Some(Holder::new(None, Some(left), None));
+    ticket.refused(holder(Duration::from_secs(5)), Duration::from_secs(60), 0);
+    let wait = ticket.line.state.lock().next_ask.since(before);
+    assert!(wait >= Duration::from_secs(5) && wait < Duration::from_secs(50), "{wait:?}");
+    ticket.refused(holder(Duration::ZERO), Duration::from_secs(60), 0);
+    let wait = ticket.line.state.lock().next_ask.since(before);
+    assert!(wait >= Duration::from_secs(3), "clocks that disagree must not make it spin: {wait:?}");
+}

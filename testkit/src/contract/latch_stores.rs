@@ -1,0 +1,366 @@
+//! The contract of `dlm::store::LatchStore`.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::{LatchName, LatchStore, LockStore, NewLatch, Step, Stepped};
+use dlm::{Code, Deadline, Level, Moment, NamePolicy};
+
+use super::stores::ODD_IDS;
+use super::{LONG, Site, code, patiently, soon, take, until};
+
+/// Longer than any case.
+const TTL: Duration = Duration::from_secs(3600);
+
+fn name_in(site: &Site, farm: &str, id: &str) -> LatchName {
+    LatchName::new(site.client(), farm, id, NamePolicy::Strict).unwrap()
+}
+
+fn name(site: &Site, id: &str) -> LatchName {
+    name_in(site, "dc1", id)
+}
+
+fn latches(store: &dyn LockStore) -> &dyn LatchStore {
+    store.latches().expect("this suite is for stores that keep latches")
+}
+
+fn create_for(
+    store: &dyn LockStore,
+    name: &LatchName,
+    count: i64,
+    roster: &[String],
+    ttl: Duration,
+) -> dlm::Result<bool> {
+    latches(store).create_latch(&NewLatch { name, count, roster, ttl, by: soon() })
+}
+
+fn create(store: &dyn LockStore, name: &LatchName, count: i64, ttl: Duration) -> bool {
+    create_for(store, name, count, &[], ttl).unwrap()
+}
+
+fn step_as(
+    store: &dyn LockStore,
+    name: &LatchName,
+    add: i64,
+    participant: Option<&str>,
+    ttl: Duration,
+) -> dlm::Result<Stepped> {
+    latches(store).step(&Step { name, add, participant, ttl, by: soon() })
+}
+
+fn step(store: &dyn LockStore, name: &LatchName, add: i64) -> dlm::Result<Stepped> {
+    step_as(store, name, add, None, TTL)
+}
+
+fn count_at(store: &dyn LockStore, name: &LatchName, level: Level) -> Option<i64> {
+    let counts = latches(store).counts(&[(name, level)], soon()).unwrap();
+    let [count] = counts.try_into().unwrap();
+    count.unwrap()
+}
+
+fn count(store: &dyn LockStore, name: &LatchName) -> Option<i64> {
+    count_at(store, name, Level::Dc)
+}
+
+pub fn a_latch_is_made_once_and_never_added_to(site: &Site) {
+    let (ours, theirs, name) = (site.store(), site.store(), name(site, "a"));
+    assert_eq!(count(&*theirs, &name), None);
+    assert!(create(&*ours, &name, 3, TTL));
+    for store in [&ours, &theirs] {
+        assert!(!create(&**store, &name, 5, TTL));
+        assert_eq!(count(&**store, &name), Some(3));
+    }
+    step(&*theirs, &name, -1).unwrap();
+    assert!(!create(&*ours, &name, 3, TTL));
+    assert_eq!(count(&*ours, &name), Some(2), "making it again changed the count");
+}
+
+pub fn of_many_who_make_a_latch_at_once_one_does(site: &Site) {
+    const ASKING: usize = 6;
+    let barrier = Barrier::new(ASKING);
+    for round in 0..site.rounds.div_ceil(20) {
+        let name = name(site, &round.to_string());
+        let made: Vec<bool> = thread::scope(|scope| {
+            let asking = (0..ASKING).map(|asking| {
+                let (store, name, barrier) = (site.store(), &name, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    create(&*store, name, 10 + asking as i64, TTL)
+                })
+            });
+            let asking: Vec<_> = asking.collect();
+            asking.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let maker = made.iter().position(|made| *made).expect("nobody made it");
+        assert_eq!(made.iter().filter(|made| **made).count(), 1, "round {round}");
+        assert_eq!(count(&*site.store(), &name), Some(10 + maker as i64), "another's count");
+    }
+}
+
+pub fn each_step_counts_once_and_tells_the_count(site: &Site) {
+    let (stores, name) = ([site.store(), site.store()], name(site, "a"));
+    assert!(create(&*stores[0], &name, 2, TTL));
+    let mut expected = 2;
+    // Below zero as well: arrivals too many are not hidden.
+    for (round, add) in [-1, -1, -1, 1, 1, 1, -1, -1, -1, -1].into_iter().enumerate() {
+        expected += add;
+        match step(&*stores[round % 2], &name, add).unwrap() {
+            Stepped::Counted(told) => assert!(told.is_none_or(|told| told == expected), "{told:?}"),
+            Stepped::Already => panic!("a step without a name was taken for a repetition"),
+        }
+        for store in &stores {
+            assert_eq!(count(&**store, &name), Some(expected));
+        }
+    }
+}
+
+pub fn steps_of_many_at_once_are_all_counted(site: &Site) {
+    const ASKING: usize = 6;
+    let (name, rounds) = (name(site, "a"), site.rounds.div_ceil(8));
+    assert!(create(&*site.store(), &name, 0, TTL));
+    thread::scope(|scope| {
+        for asking in 0..ASKING {
+            let (store, name) = (site.store(), &name);
+            let add = if asking % 3 == 0 { 1 } else { -1 };
+            scope.spawn(move || {
+                for _ in 0..rounds {
+                    until("the step is not refused", || match step(&*store, name, add) {
+                        Ok(stepped) => matches!(stepped, Stepped::Counted(_)),
+                        Err(error) if !site.settles && error.is_retryable() && !error.is_in_doubt() => false,
+                        Err(error) => panic!("{}", error.chain()),
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!(count(&*site.store(), &name), Some(-((ASKING * rounds / 3) as i64)));
+}
+
+pub fn a_latch_that_is_not_there_is_not_found_and_not_made(site: &Site) {
+    let (store, name) = (site.store(), name(site, "a"));
+    for add in [-1, 1] {
+        assert_eq!(code(step(&*store, &name, add)), Code::NotFound);
+    }
+    if site.names {
+        assert_eq!(code(step_as(&*store, &name, -1, Some("a"), TTL)), Code::NotFound);
+        assert_eq!(code(latches(&*store).roster(&name, soon())), Code::NotFound);
+    }
+    for level in [Level::Dc, Level::Xdc] {
+        assert_eq!(count_at(&*store, &name, level), None, "a step made what was not there");
+    }
+}
+
+/// A latch that exists for a short time; `None` when the machine was too slow to make sure.
+fn create_briefly(store: &dyn LockStore, name: &LatchName, count: i64, ttl: Duration) -> Option<()> {
+    let asked = Moment::now();
+    let made = create(store, name, count, ttl);
+    (made && Moment::now().since(asked) < ttl / 2).then_some(())
+}
+
+fn until_gone(store: &dyn LockStore, name: &LatchName) -> Moment {
+    until("the latch is gone", || count(store, name).is_none());
+    Moment::now()
+}
+
+pub fn a_latch_is_gone_after_its_ttl_and_may_be_made_anew(site: &Site) {
+    patiently(|ttl| {
+        let (ours, theirs, name) = (site.store(), site.store(), name(site, &format!("{ttl:?}")));
+        let asked = Moment::now();
+        create_briefly(&*ours, &name, 7, ttl)?;
+        if count(&*theirs, &name) != Some(7) {
+            assert!(Moment::now().since(asked) >= ttl, "gone before its time");
+            return None;
+        }
+        let gone = until_gone(&*theirs, &name);
+        // Servers count in milliseconds of their own clock.
+        assert!(gone.since(asked) >= ttl - Duration::from_millis(5), "{:?} early", ttl - gone.since(asked));
+        assert_eq!(code(step_as(&*ours, &name, -1, None, ttl)), Code::NotFound);
+        assert_eq!(count(&*ours, &name), None);
+        assert!(create(&*ours, &name, 2, TTL));
+        assert_eq!(count(&*theirs, &name), Some(2), "an old count shows again");
+        Some(())
+    });
+}
+
+pub fn each_step_gives_the_latch_its_whole_ttl_again(site: &Site) {
+    patiently(|ttl| {
+        let (store, name) = (site.store(), name(site, &format!("{ttl:?}")));
+        let asked = Moment::now();
+        create_briefly(&*store, &name, 7, ttl)?;
+        thread::sleep(ttl / 2);
+        let before_step = Moment::now();
+        if let Err(error) = step_as(&*store, &name, -1, None, ttl) {
+            assert!(error.code() == Code::NotFound && Moment::now().since(asked) >= ttl, "{}", error.chain());
+            return None;
+        }
+        thread::sleep((ttl * 3 / 4).saturating_sub(Moment::now().since(before_step)));
+        let seen = count(&*store, &name);
+        if Moment::now().since(before_step) >= ttl {
+            return None;
+        }
+        assert_eq!(seen, Some(6), "the step did not count the TTL anew");
+        let gone = until_gone(&*store, &name).since(before_step);
+        assert!(gone >= ttl - Duration::from_millis(5), "gone {gone:?} after a step with a TTL of {ttl:?}");
+        Some(())
+    });
+}
+
+pub fn a_farm_counts_for_itself_and_all_are_summed(site: &Site) {
+    let store = site.store();
+    let [one, two, three] = ["dc1", "dc2", "dc3"].map(|farm| name_in(site, farm, "a"));
+    assert!(create(&*store, &one, 3, TTL));
+    assert_eq!(code(step(&*store, &two, -1)), Code::NotFound, "another farm's count");
+    assert_eq!(count(&*store, &two), None);
+    assert_eq!(count_at(&*store, &two, Level::Xdc), Some(3));
+    assert!(create(&*store, &two, 4, TTL));
+    step(&*store, &one, -1).unwrap();
+    for (name, own) in [(&one, Some(2)), (&two, Some(4)), (&three, None)] {
+        assert_eq!(count_at(&*store, name, Level::Dc), own, "{name:?}");
+        assert_eq!(count_at(&*store, name, Level::Xdc), Some(6), "{name:?}");
+    }
+}
+
+pub fn counts_of_many_latches_come_in_their_order(site: &Site) {
+    let (store, many) = (site.store(), site.rounds.clamp(40, 300) as i64);
+    let names: Vec<_> = (0..many).map(|number| name(site, &number.to_string())).collect();
+    let missing = |number: i64| number % 7 == 3;
+    for (number, name) in (0..many).zip(&names).filter(|(number, _)| !missing(*number)) {
+        assert!(create(&*store, name, number, TTL));
+    }
+    assert_eq!(latches(&*store).counts(&[], soon()).unwrap().len(), 0);
+    let level = |number: i64| if number % 2 == 0 { Level::Dc } else { Level::Xdc };
+    let asked: Vec<_> = (0..many).zip(&names).map(|(number, name)| (name, level(number))).collect();
+    // One twice, and not where it would be expected.
+    let asked = [&asked[..], &[(&names[5], Level::Dc)]].concat();
+    let counts = latches(&*store).counts(&asked, soon()).unwrap();
+    let expected = (0..many).map(|number| (!missing(number)).then_some(number)).chain([Some(5)]);
+    assert_eq!(
+        counts.into_iter().map(|count| count.unwrap()).collect::<Vec<_>>(),
+        expected.collect::<Vec<_>>()
+    );
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+pub fn a_participant_counts_once_and_the_roster_tells_who_has_not(site: &Site) {
+    let (ours, theirs, name) = (site.store(), site.store(), name(site, "a"));
+    // What a careless encoding would confuse: a prefix, a delimiter, a name that looks like a number.
+    let longest = "é".repeat(127);
+    let expected = ["worker-1", "worker-10", "a_b", "a_b_1", "a#b", "1", " ", "日本語", &longest];
+    let mut sorted = owned(&expected);
+    sorted.sort();
+    let created = create_for(&*ours, &name, expected.len() as i64, &sorted, TTL);
+    if !site.names {
+        assert_eq!(code(created), Code::InvalidArgument);
+        assert_eq!(count(&*ours, &name), None, "it was made all the same");
+        assert!(create(&*ours, &name, 3, TTL));
+        assert_eq!(code(step_as(&*ours, &name, -1, Some("a"), TTL)), Code::InvalidArgument);
+        assert_eq!(code(latches(&*ours).roster(&name, soon())), Code::InvalidArgument);
+        assert_eq!(count(&*ours, &name), Some(3));
+        return;
+    }
+    assert!(created.unwrap());
+    let roster = |store: &dyn LockStore| latches(store).roster(&name, soon()).unwrap();
+    assert_eq!((roster(&*theirs).pending, roster(&*theirs).arrived), (sorted.clone(), vec![]));
+    let mut left = sorted.clone();
+    for (number, participant) in expected.iter().enumerate() {
+        left.retain(|name| name != participant);
+        for (store, again) in [(&ours, false), (&theirs, true), (&ours, true)] {
+            let stepped = step_as(&**store, &name, -1, Some(participant), TTL).unwrap();
+            assert_eq!(stepped == Stepped::Already, again, "{participant:?}");
+            assert_eq!(roster(&**store).pending, left, "{participant:?}");
+            assert_eq!(count(&**store, &name), Some((expected.len() - number - 1) as i64));
+        }
+    }
+    assert_eq!(roster(&*ours).arrived, sorted);
+    // One that was not expected counts too, and is told.
+    assert!(matches!(step_as(&*theirs, &name, -1, Some("guest"), TTL), Ok(Stepped::Counted(_))));
+    assert_eq!(step_as(&*ours, &name, -1, Some("guest"), TTL).unwrap(), Stepped::Already);
+    assert!(roster(&*ours).pending.is_empty() && roster(&*ours).arrived.contains(&"guest".to_owned()));
+    assert_eq!(count(&*ours, &name), Some(-1));
+}
+
+pub fn a_new_latch_knows_nothing_of_the_names_of_the_last(site: &Site) {
+    if !site.names {
+        return;
+    }
+    patiently(|ttl| {
+        let (store, name) = (site.store(), name(site, &format!("{ttl:?}")));
+        let asked = Moment::now();
+        assert!(create_for(&*store, &name, 2, &owned(&["a", "b"]), ttl).unwrap());
+        let stepped = step_as(&*store, &name, -1, Some("a"), ttl);
+        if Moment::now().since(asked) >= ttl {
+            return None;
+        }
+        assert!(matches!(stepped, Ok(Stepped::Counted(_))), "{stepped:?}");
+        until_gone(&*store, &name);
+        assert_eq!(code(latches(&*store).roster(&name, soon())), Code::NotFound);
+        assert!(create_for(&*store, &name, 2, &owned(&["a", "c"]), TTL).unwrap());
+        let roster = latches(&*store).roster(&name, soon()).unwrap();
+        assert_eq!((roster.pending, roster.arrived), (owned(&["a", "c"]), vec![]));
+        assert!(matches!(step_as(&*store, &name, -1, Some("a"), TTL), Ok(Stepped::Counted(_))));
+        assert_eq!(count(&*store, &name), Some(1));
+        Some(())
+    });
+}
+
+pub fn latches_of_odd_names_are_as_good_as_others(site: &Site) {
+    let store = site.store();
+    let longest = "é".repeat(512);
+    let ids: Vec<_> = ODD_IDS.into_iter().chain([longest.as_str()]).collect();
+    for (number, id) in ids.iter().enumerate() {
+        assert!(create(&*store, &name(site, id), 100 + number as i64, TTL), "{id:?} is another's name");
+    }
+    for (number, id) in ids.iter().enumerate() {
+        step(&*store, &name(site, id), -1).unwrap();
+        assert_eq!(count(&*store, &name(site, id)), Some(99 + number as i64), "{id:?}");
+    }
+}
+
+pub fn latches_and_locks_of_one_name_do_not_touch_each_other(site: &Site) {
+    let store = site.store();
+    let (lock, latch) = (site.name("a"), name(site, "a"));
+    let grant = take(&*store, &lock, LONG);
+    assert!(create(&*store, &latch, 3, TTL));
+    step(&*store, &latch, -1).unwrap();
+    assert!(store.renew(&lock, &grant.owner_record, LONG, soon()).unwrap().is_some());
+    store.release(&lock, &grant.owner_record, soon()).unwrap();
+    assert_eq!(count(&*store, &latch), Some(2));
+    assert_eq!(store.holder(&lock, soon()).unwrap(), None);
+}
+
+pub fn initializing_latches_again_does_no_harm(site: &Site) {
+    let name = name(site, "a");
+    assert!(create(&*site.store(), &name, 3, TTL));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let store = site.store();
+            scope.spawn(move || latches(&*store).initialize_latches(Deadline::after(LONG)).unwrap());
+        }
+    });
+    assert_eq!(count(&*site.store(), &name), Some(3));
+}
+
+/// Whether it is done or refused: in time, and never half.
+pub fn a_call_on_latches_that_is_late_already_comes_back(site: &Site) {
+    let (store, name) = (site.store(), name(site, "a"));
+    assert!(create(&*store, &name, 3, TTL));
+    let by = Deadline::after(Duration::ZERO);
+    let began = Moment::now();
+    let stepped = latches(&*store).step(&Step { name: &name, add: -1, participant: None, ttl: TTL, by });
+    let expected = match &stepped {
+        Ok(_) => Some(2),
+        Err(error) if error.is_in_doubt() => None,
+        Err(error) => {
+            assert!(error.is_retryable(), "{}", error.chain());
+            Some(3)
+        }
+    };
+    let counted = count(&*store, &name).expect("it is there");
+    assert!(expected.is_none_or(|expected| counted == expected), "{counted} after {stepped:?}");
+    let _ = latches(&*store).counts(&[(&name, Level::Xdc)], by);
+    assert!(Moment::now().since(began) < LONG);
+}

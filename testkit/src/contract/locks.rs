@@ -1,0 +1,327 @@
+//! Locks and managers over any store.
+
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Code, Error, LeaseToken, Level, LockManager};
+
+use super::stores::ODD_IDS;
+use super::{LONG, Site, code, patiently};
+use crate::{Call, Spy};
+
+pub fn a_held_lock_is_refused_at_once_with_its_holder(site: &Site) {
+    let (ours, theirs) = (site.manager(), site.manager());
+    let lease = ours.lock("a", Level::Dc).unwrap().try_acquire().unwrap();
+    lease.check().unwrap();
+    for manager in [&ours, &theirs] {
+        // Within one manager too: locks are not reentrant.
+        match manager.lock("a", Level::Dc).unwrap().try_acquire() {
+            Err(Error::LockUnavailable { name, waited, holder }) => {
+                assert_eq!((name, waited), (lease.name().to_string(), Duration::ZERO));
+                let identity = holder.expect("the store knows").identity.expect("our record says who");
+                assert_eq!((identity.pid, identity.purpose.as_str()), (std::process::id(), "contract"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(lease.release().unwrap());
+    assert!(theirs.lock("a", Level::Dc).unwrap().try_acquire().unwrap().release().unwrap());
+}
+
+pub fn a_second_release_is_false_and_asks_no_store(site: &Site) {
+    let spy = Spy::on(site.store());
+    let manager = site.manager_over(spy.clone());
+    let lease = manager.lock("a", Level::Xdc).unwrap().acquire().unwrap();
+    assert!(lease.release().unwrap());
+    let calls = spy.calls();
+    assert!(!lease.release().unwrap());
+    assert_eq!(code(lease.check()), Code::LeaseLost);
+    assert_eq!(code(lease.renew()), Code::LeaseLost);
+    assert_eq!(lease.remaining(), Duration::ZERO);
+    drop(lease);
+    assert_eq!(spy.calls(), calls, "the store was asked about a lease that had been released");
+}
+
+pub fn fences_rise_over_managers(site: &Site) {
+    let mut last = None;
+    for round in 0..site.rounds.div_ceil(4) {
+        let manager = site.manager();
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        let lease = if round % 2 == 0 { lock.acquire() } else { lock.try_acquire() }.unwrap();
+        assert!(lease.fence() > last, "{:?} after {last:?}", lease.fence());
+        last = lease.fence();
+        if round % 3 == 0 {
+            lease.release().unwrap();
+        }
+    }
+}
+
+pub fn a_dropped_lease_frees_the_lock(site: &Site) {
+    let lock = site.manager().lock("a", Level::Xdc).unwrap();
+    let other = site.manager().lock("a", Level::Xdc).unwrap();
+    drop(lock.acquire().unwrap());
+    drop(other.try_acquire().unwrap());
+    // Also when it is a panic that drops it.
+    let panicked = super::spawn("panics", move || {
+        let _lease = lock.try_acquire().unwrap();
+        panic!("planted");
+    });
+    assert!(panicked.join().is_err());
+    drop(other.try_acquire().unwrap());
+}
+
+fn only(error: Error, code: Code) -> Result<(), Error> {
+    if error.code() == code { Ok(()) } else { Err(error) }
+}
+
+pub fn a_lease_is_released_once_by_whichever_thread_comes_first(site: &Site) {
+    let manager = site.manager();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    for _ in 0..site.rounds.div_ceil(10) {
+        let lease = lock.acquire().unwrap();
+        let freed: Vec<bool> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| lease.release().unwrap())).collect();
+            // A renewal in between succeeds or says LOST, and must not bring the lock back.
+            scope.spawn(|| lease.renew().or_else(|error| only(error, Code::LeaseLost)).unwrap());
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(freed.iter().filter(|freed| **freed).count(), 1);
+        assert!(lock.inspect().unwrap().holder.is_none());
+    }
+}
+
+pub fn levels_farms_and_clients_have_locks_of_their_own(site: &Site) {
+    let store = site.store();
+    let open = |client: String, farm: &str| {
+        LockManager::builder().store(store.clone()).client(&client).farm(farm).open().unwrap()
+    };
+    let here = open(site.client().into(), "dc1");
+    let there = open(site.client().into(), "dc2");
+    let stranger = open(format!("{}-b", site.client()), "dc1");
+    let leases: Vec<_> = [
+        here.lock("a", Level::Dc),
+        here.lock("a", Level::Xdc),
+        there.lock("a", Level::Dc),
+        stranger.lock("a", Level::Dc),
+        stranger.lock("a", Level::Xdc),
+        here.lock("A", Level::Dc),
+    ]
+    .into_iter()
+    .map(|lock| lock.unwrap().try_acquire().unwrap())
+    .collect();
+    // One lock for all farms, and one for all processes of a farm.
+    assert_eq!(code(there.lock("a", Level::Xdc).unwrap().try_acquire()), Code::LockUnavailable);
+    let again = open(site.client().into(), "dc1");
+    assert_eq!(code(again.lock("a", Level::Dc).unwrap().try_acquire()), Code::LockUnavailable);
+    for lease in leases {
+        assert!(lease.release().unwrap());
+    }
+}
+
+pub fn locks_of_odd_ids_exclude_each_other_as_any_do(site: &Site) {
+    let (ours, theirs) = (site.manager(), site.manager());
+    let longest = "é".repeat(512);
+    for id in ODD_IDS.into_iter().chain([longest.as_str()]) {
+        for level in [Level::Dc, Level::Xdc] {
+            let lease = ours.lock(id, level).unwrap().try_acquire().unwrap();
+            let refused = theirs.lock(id, level).unwrap().try_acquire();
+            assert_eq!(code(refused), Code::LockUnavailable, "{id:?}");
+            let token: LeaseToken = lease.into_token().unwrap().to_string().parse().unwrap();
+            assert!(theirs.adopt(token).unwrap().release().unwrap(), "{id:?}");
+        }
+    }
+}
+
+pub fn bad_input_is_refused_before_any_io(site: &Site) {
+    let spy = Spy::on(site.store());
+    let builder = || site.builder().store(spy.clone());
+    let long = "x".repeat(256);
+    for part in ["", "a#b", "a\0b", "a\nb", "\u{7f}", &long] {
+        assert_eq!(code(builder().client(part).open()), Code::InvalidArgument, "client {part:?}");
+        assert_eq!(code(builder().farm(part).open()), Code::InvalidArgument, "farm {part:?}");
+    }
+    let day = Duration::from_secs(24 * 3600);
+    let absurd_ttls = [Duration::ZERO, Duration::from_nanos(999_999), 366 * day, Duration::MAX];
+    for ttl in absurd_ttls {
+        assert_eq!(code(builder().ttl(ttl).open()), Code::InvalidArgument, "{ttl:?}");
+    }
+    for pause in [Duration::ZERO, day, Duration::MAX] {
+        assert_eq!(code(builder().retry(pause).open()), Code::InvalidArgument, "{pause:?}");
+        assert_eq!(code(builder().timeout(pause).open()), Code::InvalidArgument, "{pause:?}");
+    }
+    assert_eq!(code(builder().purpose("a\nb").open()), Code::InvalidArgument);
+    assert_eq!(code(builder().purpose(&long).open()), Code::InvalidArgument);
+    assert_eq!(code(builder().store_uri("memory:").open()), Code::InvalidArgument, "two stores");
+
+    let manager = builder().open().unwrap();
+    let too_long = "x".repeat(1025);
+    for id in ["", "a\0b", &too_long] {
+        assert_eq!(code(manager.lock(id, Level::Dc)), Code::InvalidArgument, "{id:?}");
+    }
+    let nowhere = LockManager::builder().store(spy.clone()).client("a").open().unwrap();
+    assert_eq!(code(nowhere.lock("a", Level::Dc)), Code::InvalidArgument, "a DC lock without a farm");
+    let lock = manager.lock("a", Level::Dc).unwrap();
+    for ttl in absurd_ttls {
+        assert_eq!(code(lock.try_acquire_with_ttl(ttl)), Code::InvalidArgument, "{ttl:?}");
+        assert_eq!(code(lock.acquire_with_ttl(ttl)), Code::InvalidArgument, "{ttl:?}");
+    }
+    for text in ["", "dlm1.", "dlm1.00", "dlm2.", "dlm2.00"] {
+        assert_eq!(code(text.parse::<LeaseToken>()), Code::InvalidArgument, "{text:?}");
+    }
+    assert_eq!(spy.calls(), 0, "bad input reached the store");
+
+    let lease = lock.acquire().unwrap();
+    let calls = spy.calls();
+    for ttl in absurd_ttls {
+        assert_eq!(code(lease.renew_for(ttl)), Code::InvalidArgument, "{ttl:?}");
+    }
+    assert_eq!(spy.calls(), calls, "bad input reached the store");
+    lease.check().expect("a refused renewal must not end the lease");
+}
+
+pub fn the_longest_and_the_shortest_ttl_work(site: &Site) {
+    let manager = site.manager();
+    let lock = manager.lock("long", Level::Xdc).unwrap();
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let lease = lock.try_acquire_with_ttl(year).unwrap();
+    let useful = year - year / 10; // the clock margin
+    assert!(lease.remaining() > useful - LONG && lease.remaining() <= useful);
+    lease.renew_for(year).unwrap();
+    assert!(lease.release().unwrap());
+    assert!(lock.try_acquire().unwrap().release().unwrap());
+
+    // Too short for most stores to answer in time: then that must be said, and the lock be free again.
+    let lock = manager.lock("short", Level::Xdc).unwrap();
+    for _ in 0..site.rounds.div_ceil(10) {
+        match lock.try_acquire_with_ttl(Duration::from_millis(1)) {
+            Ok(lease) => assert!(lease.remaining() <= Duration::from_millis(1)),
+            Err(error) => assert!(error.is_retryable(), "{}", error.chain()),
+        }
+    }
+    assert!(lock.acquire().unwrap().release().unwrap());
+    // Less than the millisecond that stores count in is rounded up, never down to nothing.
+    patiently(|ttl| {
+        let ttl = ttl + Duration::from_nanos(1);
+        let lease = lock.acquire_with_ttl(ttl).ok()?;
+        assert!(lease.remaining() <= ttl + Duration::from_millis(1));
+        let over = code(lock.try_acquire()) == Code::LockUnavailable && lease.release().ok()?;
+        over.then_some(())
+    });
+}
+
+pub fn inspecting_tells_holder_and_fence_and_changes_nothing(site: &Site) {
+    let manager = site.manager();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    assert!(lock.inspect().unwrap().holder.is_none());
+    let lease = lock.acquire_with_ttl(LONG).unwrap();
+    let other = site.manager().lock("a", Level::Xdc).unwrap();
+    for _ in 0..2 {
+        let found = other.inspect().unwrap();
+        let holder = found.holder.unwrap();
+        assert_eq!(found.fence, lease.fence());
+        assert_eq!(holder.identity.unwrap().pid, std::process::id());
+        assert!(holder.remaining.unwrap() <= LONG);
+    }
+    assert!(lease.release().unwrap());
+    assert!(other.inspect().unwrap().holder.is_none());
+    assert!(other.try_acquire().unwrap().fence() > lease.fence());
+}
+
+pub fn a_lease_goes_to_another_process_as_text_and_the_first_lets_go(site: &Site) {
+    let (ours, theirs) = (site.manager(), site.manager());
+    let lock = ours.lock("a", Level::Dc).unwrap();
+    let lease = lock.acquire_with_ttl(2 * LONG).unwrap();
+    let (fence, ends) = (lease.fence(), lease.ends());
+    let text = lease.into_token().unwrap().to_string();
+    ours.close().unwrap();
+    assert_eq!(code(site.manager().lock("a", Level::Dc).unwrap().try_acquire()), Code::LockUnavailable);
+
+    let adopted = theirs.adopt(text.parse().unwrap()).unwrap();
+    adopted.check().unwrap();
+    assert_eq!((adopted.name(), adopted.fence()), (lock.name(), fence));
+    assert_eq!(adopted.ends(), ends, "one machine has one boot clock");
+    adopted.renew_for(3 * LONG).unwrap();
+    assert!(adopted.remaining() > 2 * LONG);
+    // A renewal may have changed what proves the lease.
+    let text = adopted.into_token().unwrap().to_string();
+    let adopted = site.manager().adopt(text.parse().unwrap()).unwrap();
+    assert!(adopted.release().unwrap());
+    assert!(theirs.lock("a", Level::Dc).unwrap().try_acquire().unwrap().release().unwrap());
+}
+
+pub fn a_text_of_a_released_lease_has_no_power(site: &Site) {
+    let (ours, theirs) = (site.manager(), site.manager());
+    let lock = ours.lock("a", Level::Dc).unwrap();
+    let text = lock.acquire().unwrap().into_token().unwrap().to_string();
+    assert!(ours.adopt(text.parse().unwrap()).unwrap().release().unwrap());
+    assert_eq!(code(theirs.adopt(text.parse().unwrap()).unwrap().renew()), Code::LeaseLost);
+    assert_eq!(code(theirs.adopt(text.parse().unwrap()).unwrap().release()), Code::LeaseLost);
+
+    let successor = lock.acquire().unwrap();
+    assert_eq!(code(theirs.adopt(text.parse().unwrap()).unwrap().renew()), Code::LeaseLost);
+    assert_eq!(code(theirs.adopt(text.parse().unwrap()).unwrap().release()), Code::LeaseLost);
+    drop(theirs.adopt(text.parse().unwrap()).unwrap());
+    successor.renew().expect("an old lease ended that of its successor");
+    let gone = lock.try_acquire().map(|_| ());
+    assert_eq!(code(gone), Code::LockUnavailable);
+    successor.release().unwrap();
+    assert_eq!(code(successor.into_token()), Code::LeaseLost);
+}
+
+pub fn closing_frees_what_is_held_and_ends_everything(site: &Site) {
+    let spy = Spy::on(site.store());
+    let manager = site.manager_over(spy.clone());
+    let locks: Vec<_> = (0..5).map(|id| manager.lock(&id.to_string(), Level::Xdc).unwrap()).collect();
+    let leases: Vec<_> = locks.iter().map(|lock| lock.acquire().unwrap()).collect();
+    leases[0].release().unwrap();
+    manager.close().unwrap();
+    assert_eq!(spy.calls_of(Call::Release), 5, "each once");
+    let other = site.manager();
+    for lock in &locks {
+        let lock = other.lock(lock.name().key().rsplit('#').next().unwrap(), Level::Xdc).unwrap();
+        assert!(lock.try_acquire().unwrap().release().unwrap());
+    }
+    let calls = spy.calls();
+    for lease in &leases {
+        assert_eq!(code(lease.check()), Code::LeaseLost);
+        assert!(!lease.release().unwrap());
+        assert_eq!(code(lease.renew()), Code::Closed);
+    }
+    assert_eq!(code(locks[0].try_acquire()), Code::Closed);
+    assert_eq!(code(locks[0].acquire()), Code::Closed);
+    assert_eq!(code(locks[0].inspect()), Code::Closed);
+    assert_eq!(code(manager.initialize()), Code::Closed);
+    manager.clone().close().unwrap();
+    drop(leases);
+    assert_eq!(spy.calls(), calls, "a closed manager asked its store");
+}
+
+pub fn initializing_from_many_threads_does_no_harm(site: &Site) {
+    let manager = site.manager();
+    let lease = manager.lock("a", Level::Xdc).unwrap().acquire().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| manager.initialize().unwrap());
+        }
+    });
+    assert!(lease.release().unwrap());
+}
+
+pub fn examining_a_store_that_does_finds_no_failure(site: &Site) {
+    let manager = site.manager();
+    let lease = manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap();
+    let found = manager.diagnose().unwrap();
+    assert!(found.iter().all(|diagnostic| diagnostic.severity < dlm::Severity::Fail), "{found:?}");
+    for topic in ["a lock", "latency"] {
+        assert_eq!(found.iter().filter(|diagnostic| diagnostic.topic == topic).count(), 1, "{found:?}");
+    }
+    assert!(found.len() > 2, "the store tells nothing of itself: {found:?}");
+    // Who warns says what to do.
+    let silent = |diagnostic: &&dlm::Diagnostic| {
+        diagnostic.severity > dlm::Severity::Ok && diagnostic.advice.is_empty()
+    };
+    assert_eq!(found.iter().find(silent), None);
+    assert!(lease.release().unwrap());
+    manager.close().unwrap();
+    assert_eq!(code(manager.diagnose()), Code::Closed);
+}

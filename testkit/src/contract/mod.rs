@@ -1,0 +1,346 @@
+//! What every store promises, and what locks promise over every store.
+//!
+//! The test program of a store has a function that makes a [`Site`], a fresh place in the store. It returns
+//! `None` where this machine cannot run the store, after [`skipped`](crate::skipped) has said why.
+//! [`contract!`](crate::contract!) turns every case of the suite into a test of its own:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use dlm::store::{LockStore, MemoryStore};
+//! use dlm_testkit::contract::Site;
+//!
+//! fn site(test: &str) -> Site {
+//!     let store = Arc::new(MemoryStore::new());
+//!     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
+//! }
+//!
+//! dlm_testkit::contract!(site);
+//! dlm_testkit::latch_contract!(site); // where LockStore::latches is not None
+//! ```
+//!
+//! The site says what the store cannot do: see [`Site::without_names`]. A store that cannot do one of the
+//! cases names those that it can do; what is left out needs a reason beside it:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use dlm::store::{LockStore, MemoryStore};
+//! # use dlm_testkit::contract::Site;
+//! # fn site(test: &str) -> Site {
+//! #     let store = Arc::new(MemoryStore::new());
+//! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
+//! # }
+//! // One invocation for each layer: stores, locks, leases, waits, latch_stores, latches.
+//! dlm_testkit::contract! { site => waits:
+//!     a_wait_of_zero_asks_once,
+//!     closing_wakes_every_waiter,
+//! }
+//! ```
+//!
+//! The clock gives lower bounds. No upper bound is below [`LONG`]: a slow machine must not fail a store.
+//! Where a case needs a lease to last for a few calls, it repeats itself with longer and longer leases.
+
+#[doc(hidden)]
+pub mod latch_stores;
+#[doc(hidden)]
+pub mod latches;
+#[doc(hidden)]
+pub mod leases;
+#[doc(hidden)]
+pub mod locks;
+#[doc(hidden)]
+pub mod stores;
+#[doc(hidden)]
+pub mod waits;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlm::store::{Acquired, Attempt, Grant, LockStore};
+use dlm::{Builder, Code, Deadline, Identity, Level, LockManager, LockName, Moment, NamePolicy};
+
+use crate::patience::{LONG, until};
+
+/// One test's place in a store.
+pub struct Site {
+    client: String,
+    open: Box<dyn Fn() -> Arc<dyn LockStore> + Send + Sync>,
+    pub(crate) rounds: usize,
+    /// Whether latches have participants with names.
+    pub(crate) names: bool,
+    /// Whether each change of a latch is settled by the store. Where it is not, one that others got in the
+    /// way of may be refused.
+    pub(crate) settles: bool,
+}
+
+impl Site {
+    /// A place that no other test of the store uses.
+    ///
+    /// `test` is the name of the case. `rounds` is how many calls of this store take a fraction of a second:
+    /// a thousand in memory, some dozen over a network. `open` returns a new way into the same store each
+    /// time, as another process would have it.
+    pub fn new(
+        test: &str,
+        rounds: usize,
+        open: impl Fn() -> Arc<dyn LockStore> + Send + Sync + 'static,
+    ) -> Site {
+        // A store may have kept what an earlier run left behind.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        // HBase ends the client's part of a latch's key with an underscore.
+        let test = test.replace('_', "-");
+        let client = format!("{test:.80}-{since}-{}-{number}", std::process::id());
+        Site { client, open: Box::new(open), rounds, names: true, settles: true }
+    }
+
+    /// For a store whose latches know no participants by name.
+    pub fn without_names(self) -> Site {
+        Site { names: false, ..self }
+    }
+
+    /// For a store that may refuse a change of a latch when others change it at the same time.
+    pub fn without_settling(self) -> Site {
+        Site { settles: false, ..self }
+    }
+
+    /// The store, as one more process sees it.
+    pub fn store(&self) -> Arc<dyn LockStore> {
+        (self.open)()
+    }
+
+    /// The client id of all locks and latches of this site.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// The name of a lock at this site.
+    pub fn name(&self, id: &str) -> LockName {
+        LockName::new(Level::Xdc, &self.client, None, id, NamePolicy::Strict).unwrap()
+    }
+
+    /// A manager of one more process, with a TTL that no case outlives and short pauses.
+    pub fn manager(&self) -> LockManager {
+        self.manager_over(self.store())
+    }
+
+    /// The same over a store that wraps this site's, such as a [`Spy`](crate::Spy).
+    pub fn manager_over(&self, store: Arc<dyn LockStore>) -> LockManager {
+        self.builder().store(store).open().unwrap()
+    }
+
+    /// For a manager with other settings; its store is yet to be given.
+    pub fn builder(&self) -> Builder {
+        LockManager::builder()
+            .client(&self.client)
+            .farm("dc1")
+            .ttl(10 * LONG)
+            .wait(LONG)
+            .retry(Duration::from_millis(20))
+            .purpose("contract")
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Site").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// A deadline for one call.
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+/// One attempt at a lock, by a store's own means.
+pub(crate) fn attempt(store: &dyn LockStore, name: &LockName, ttl: Duration) -> dlm::Result<Acquired> {
+    let identity = Identity::this_process("contract").unwrap();
+    let mut doubtful = Vec::new();
+    let answer = store.acquire(Attempt { name, ttl, identity: &identity, by: soon() }, &mut doubtful);
+    assert!(doubtful.is_empty(), "a store in good health leaves no doubt");
+    answer
+}
+
+/// Takes a lock that is free.
+pub(crate) fn take(store: &dyn LockStore, name: &LockName, ttl: Duration) -> Grant {
+    match attempt(store, name, ttl).unwrap() {
+        Acquired::Granted(grant) => grant,
+        Acquired::Held(holder) => panic!("{name} should be free and is held by {holder}"),
+    }
+}
+
+/// Takes a lock that is free for a short time. `None` when the machine was too slow for that: the lease
+/// was over before the store had answered.
+pub(crate) fn take_briefly(store: &dyn LockStore, name: &LockName, ttl: Duration) -> Option<Grant> {
+    let (identity, asked) = (Identity::this_process("contract").unwrap(), Moment::now());
+    let answer = store.acquire(Attempt { name, ttl, identity: &identity, by: soon() }, &mut Vec::new());
+    match answer {
+        Ok(Acquired::Granted(grant)) => Some(grant),
+        other if Moment::now().since(asked) < ttl => panic!("{name} should be free: {other:?}"),
+        _ => None,
+    }
+}
+
+/// Tries until the lock is granted, and answers when that was seen.
+pub(crate) fn take_when_free(store: &dyn LockStore, name: &LockName, ttl: Duration) -> (Grant, Moment) {
+    let mut granted = None;
+    until("the lock becomes free", || match attempt(store, name, ttl).unwrap() {
+        Acquired::Granted(grant) => {
+            granted = Some((grant, Moment::now()));
+            true
+        }
+        Acquired::Held(_) => false,
+    });
+    granted.unwrap()
+}
+
+/// Runs `case` with a short TTL; and with longer ones if the machine was too slow for that: the case
+/// answers `None` when the clock showed that its lease had ended before the case was through.
+pub(crate) fn patiently(mut case: impl FnMut(Duration) -> Option<()>) {
+    for ttl_ms in [400, 3_000, 15_000] {
+        if case(Duration::from_millis(ttl_ms)).is_some() {
+            return;
+        }
+    }
+    panic!("a lease of 15 s was over before a few calls were: the store is stuck, or ends leases too soon");
+}
+
+/// The code of a call that must fail.
+#[track_caller]
+pub(crate) fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+/// Runs `job` in a thread of that name.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    thread::Builder::new().name(format!("dlm-test-{name}")).spawn(job).unwrap()
+}
+
+/// Makes a test of every case on latches, over the sites that the function makes: see
+/// [`contract`](mod@crate::contract).
+#[macro_export]
+macro_rules! latch_contract {
+    ($site:ident) => {
+        $crate::contract! { $site => latch_stores:
+            a_latch_is_made_once_and_never_added_to,
+            of_many_who_make_a_latch_at_once_one_does,
+            each_step_counts_once_and_tells_the_count,
+            steps_of_many_at_once_are_all_counted,
+            a_latch_that_is_not_there_is_not_found_and_not_made,
+            a_latch_is_gone_after_its_ttl_and_may_be_made_anew,
+            each_step_gives_the_latch_its_whole_ttl_again,
+            a_farm_counts_for_itself_and_all_are_summed,
+            counts_of_many_latches_come_in_their_order,
+            a_participant_counts_once_and_the_roster_tells_who_has_not,
+            a_new_latch_knows_nothing_of_the_names_of_the_last,
+            latches_of_odd_names_are_as_good_as_others,
+            latches_and_locks_of_one_name_do_not_touch_each_other,
+            initializing_latches_again_does_no_harm,
+            a_call_on_latches_that_is_late_already_comes_back,
+        }
+        $crate::contract! { $site => latches:
+            making_a_latch_again_says_so_and_changes_nothing,
+            a_missing_latch_is_not_found_by_every_call_and_ends_every_wait,
+            a_latch_that_expires_ends_every_wait_with_not_found,
+            get_or_create_makes_a_latch_once,
+            a_latch_counts_down_to_zero_and_below_and_up_only_if_it_may,
+            a_latch_of_zero_is_open_at_once,
+            bad_input_for_latches_is_refused_before_any_io,
+            levels_farms_and_clients_have_latches_as_they_should,
+            named_participants_are_counted_once_and_told,
+            a_wait_ends_when_another_process_opens_the_latch,
+            a_count_down_in_this_process_wakes_its_waiters_at_once,
+            a_sum_over_farms_opens_when_the_last_farm_is_done,
+            a_wait_that_is_over_says_no_and_leaves_nothing_behind,
+            a_wait_of_zero_for_a_latch_looks_once,
+            a_cancelled_wait_for_a_latch_ends_and_leaves_nothing_behind,
+            closing_wakes_every_waiter_of_every_latch,
+            many_waiters_of_one_latch_cost_one_look_at_a_time,
+            processes_that_count_down_open_the_latch_exactly,
+        }
+    };
+}
+
+/// Makes a test of every case on locks, over the sites that the function makes; or of those cases that are
+/// named: see [`contract`](mod@crate::contract). The function is `fn(test: &str) -> Site`, or returns
+/// `Option<Site>`.
+#[macro_export]
+macro_rules! contract {
+    ($site:ident) => {
+        $crate::contract! { $site => stores:
+            a_free_lock_is_granted_and_a_held_one_refused_with_its_holder,
+            releasing_frees_the_lock_and_doing_it_twice_changes_nothing,
+            of_many_who_ask_at_once_exactly_one_is_granted,
+            fences_rise_with_every_grant_whoever_asks,
+            a_fence_rises_over_a_lease_that_ran_out,
+            the_proof_of_another_grant_changes_nothing,
+            a_lease_ends_not_before_its_ttl_and_then_lets_the_next_in,
+            a_renewed_lease_outlives_its_first_ttl_and_leaves_nothing_behind,
+            a_lease_that_ran_out_cannot_be_renewed,
+            a_shorter_renewal_never_frees_the_lock_too_soon_nor_brings_it_back,
+            a_shorter_renewal_never_shortens_what_stands,
+            locks_of_odd_names_are_as_good_as_others,
+            one_lock_does_not_touch_another,
+            what_is_told_about_a_lock_is_true,
+            a_renewed_lock_still_names_its_holder,
+            a_call_that_is_late_already_leaves_nothing_behind,
+            initializing_again_and_at_once_does_no_harm,
+        }
+        $crate::contract! { $site => locks:
+            a_held_lock_is_refused_at_once_with_its_holder,
+            a_second_release_is_false_and_asks_no_store,
+            fences_rise_over_managers,
+            a_dropped_lease_frees_the_lock,
+            a_lease_is_released_once_by_whichever_thread_comes_first,
+            levels_farms_and_clients_have_locks_of_their_own,
+            locks_of_odd_ids_exclude_each_other_as_any_do,
+            bad_input_is_refused_before_any_io,
+            the_longest_and_the_shortest_ttl_work,
+            inspecting_tells_holder_and_fence_and_changes_nothing,
+            a_lease_goes_to_another_process_as_text_and_the_first_lets_go,
+            a_text_of_a_released_lease_has_no_power,
+            closing_frees_what_is_held_and_ends_everything,
+            initializing_from_many_threads_does_no_harm,
+            examining_a_store_that_does_finds_no_failure,
+        }
+        $crate::contract! { $site => leases:
+            a_late_release_says_lost_and_leaves_the_next_holder_alone,
+            a_late_release_says_lost_though_nobody_came,
+            a_dropped_lost_lease_leaves_the_next_holder_alone,
+            a_lease_knows_its_end_without_asking,
+            a_renewed_lease_goes_on_and_is_released_as_ours,
+            a_lost_lease_cannot_be_renewed,
+            a_shorter_renewal_ends_the_lease_sooner_and_is_released_as_ours,
+        }
+        $crate::contract! { $site => waits:
+            acquire_waits_for_a_release_in_another_process,
+            acquire_waits_for_a_release_in_this_process,
+            a_wait_that_is_over_says_how_long_it_was_and_who_has_the_lock,
+            a_wait_of_zero_asks_once,
+            a_cancelled_wait_ends_and_holds_nothing,
+            a_grant_that_comes_after_the_cancellation_is_given_back,
+            closing_wakes_every_waiter,
+            a_holder_that_vanished_is_followed_when_its_ttl_ends,
+            threads_of_several_managers_never_overlap,
+        }
+    };
+    ($site:ident => $layer:ident: $($case:ident),+ $(,)?) => {
+        mod $layer {
+            $(
+                #[test]
+                fn $case() {
+                    let site: ::std::option::Option<$crate::contract::Site> =
+                        super::$site(stringify!($case)).into();
+                    if let ::std::option::Option::Some(site) = site {
+                        $crate::contract::$layer::$case(&site);
+                    }
+                }
+            )+
+        }
+    };
+}

@@ -1,0 +1,313 @@
+//! The contract of `dlm::store::LockStore`.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use dlm::store::{Acquired, Attempt, OwnerRecord, OwnerToken, Released};
+use dlm::{Deadline, Fence, Identity, Moment};
+
+use super::{LONG, Site, attempt, patiently, soon, take, take_briefly, take_when_free};
+
+/// Ids that a careless encoding would cut, fold or confuse.
+pub const ODD_IDS: [&str; 13] = [
+    "#",
+    "##",
+    "a#b",
+    "a",
+    "A",
+    " ",
+    "a ",
+    "a\nb",
+    "a\u{1b}[31mb",
+    "日本語",
+    "💥",
+    "e\u{301}",
+    "../../etc/passwd?x=1&y=%00",
+];
+
+pub fn a_free_lock_is_granted_and_a_held_one_refused_with_its_holder(site: &Site) {
+    let (ours, theirs, name) = (site.store(), site.store(), site.name("a"));
+    assert_eq!(ours.holder(&name, soon()).unwrap(), None);
+    let grant = take(&*ours, &name, LONG);
+    for store in [&ours, &theirs] {
+        let holder = match attempt(&**store, &name, LONG).unwrap() {
+            Acquired::Held(holder) => holder,
+            Acquired::Granted(_) => panic!("granted twice"),
+        };
+        let identity = holder.identity.as_ref().expect("our records say who wrote them");
+        assert_eq!((identity.pid, identity.purpose.as_str()), (std::process::id(), "contract"));
+        assert_eq!(theirs.holder(&name, soon()).unwrap().unwrap().identity, holder.identity);
+    }
+    assert_eq!(ours.release(&name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+}
+
+pub fn releasing_frees_the_lock_and_doing_it_twice_changes_nothing(site: &Site) {
+    let (ours, theirs, name) = (site.store(), site.store(), site.name("a"));
+    let first = take(&*ours, &name, LONG);
+    assert_eq!(ours.release(&name, &first.owner_record, soon()).unwrap(), Released::Freed);
+    assert_eq!(theirs.holder(&name, soon()).unwrap(), None);
+    assert_eq!(ours.release(&name, &first.owner_record, soon()).unwrap(), Released::NotOurs);
+    let second = take(&*theirs, &name, LONG);
+    assert_eq!(ours.release(&name, &first.owner_record, soon()).unwrap(), Released::NotOurs);
+    assert!(theirs.holder(&name, soon()).unwrap().is_some(), "the second holder was released by the first");
+    assert_eq!(ours.release(&name, &second.owner_record, soon()).unwrap(), Released::Freed, "by any process");
+}
+
+pub fn of_many_who_ask_at_once_exactly_one_is_granted(site: &Site) {
+    const ASKING: usize = 8;
+    let barrier = Barrier::new(ASKING);
+    for round in 0..site.rounds.div_ceil(10) {
+        // A name used before and a new one: a free lock has two forms in some stores.
+        let name = site.name(["again", &round.to_string()][round % 2]);
+        let grants: Vec<_> = thread::scope(|scope| {
+            let asking = (0..ASKING).map(|_| {
+                let (store, name, barrier) = (site.store(), &name, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    attempt(&*store, name, LONG).unwrap()
+                })
+            });
+            let asking: Vec<_> = asking.collect();
+            asking.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let granted: Vec<_> = grants
+            .into_iter()
+            .filter_map(|answer| match answer {
+                Acquired::Granted(grant) => Some(grant),
+                Acquired::Held(_) => None,
+            })
+            .collect();
+        assert_eq!(granted.len(), 1, "round {round}");
+        assert_eq!(site.store().release(&name, &granted[0].owner_record, soon()).unwrap(), Released::Freed);
+    }
+}
+
+pub fn fences_rise_with_every_grant_whoever_asks(site: &Site) {
+    let (stores, name) = ([site.store(), site.store()], site.name("a"));
+    let mut last = None;
+    for round in 0..site.rounds {
+        let store = &stores[round % 2];
+        let grant = take(&**store, &name, LONG);
+        assert!(grant.fence.is_some() && grant.fence > last, "{:?} after {last:?}", grant.fence);
+        last = grant.fence;
+        store.release(&name, &grant.owner_record, soon()).unwrap();
+    }
+    assert!(last > Some(Fence(0)));
+}
+
+pub fn a_fence_rises_over_a_lease_that_ran_out(site: &Site) {
+    patiently(|ttl| {
+        let (store, name) = (site.store(), site.name(&format!("{ttl:?}")));
+        let first = take_briefly(&*store, &name, ttl)?;
+        let (second, _) = take_when_free(&*store, &name, LONG);
+        assert!(second.fence > first.fence, "{:?} after {:?}", second.fence, first.fence);
+        Some(())
+    });
+}
+
+pub fn the_proof_of_another_grant_changes_nothing(site: &Site) {
+    let (store, name, other) = (site.store(), site.name("a"), site.name("b"));
+    let grant = take(&*store, &name, LONG);
+    let stranger = take(&*store, &other, LONG);
+    assert_eq!(store.release(&name, &stranger.owner_record, soon()).unwrap(), Released::NotOurs);
+    assert!(store.renew(&name, &stranger.owner_record, LONG, soon()).unwrap().is_none());
+    assert!(store.renew(&other, &grant.owner_record, LONG, soon()).unwrap().is_none());
+    // What no store of this kind wrote may be refused, and must not free anything.
+    let drawn = OwnerToken::draw().unwrap();
+    for foreign in [&b""[..], b"M", drawn.as_bytes(), &[0; 64]] {
+        let foreign = OwnerRecord::from_bytes(foreign);
+        assert!(!matches!(store.release(&name, &foreign, soon()), Ok(Released::Freed)));
+        assert!(!matches!(store.renew(&name, &foreign, LONG, soon()), Ok(Some(_))));
+    }
+    for (name, grant) in [(&name, &grant), (&other, &stranger)] {
+        assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+    }
+}
+
+pub fn a_lease_ends_not_before_its_ttl_and_then_lets_the_next_in(site: &Site) {
+    patiently(|ttl| {
+        let (ours, theirs, name) = (site.store(), site.store(), site.name(&format!("{ttl:?}")));
+        let first = take_briefly(&*ours, &name, ttl)?;
+        let (second, seen) = take_when_free(&*theirs, &name, LONG);
+        let ends = first.since.after(ttl);
+        assert!(seen >= ends, "let in {:?} early", ends.since(seen));
+        assert!(ours.renew(&name, &first.owner_record, LONG, soon()).unwrap().is_none());
+        assert_eq!(ours.release(&name, &first.owner_record, soon()).unwrap(), Released::NotOurs);
+        assert_eq!(theirs.release(&name, &second.owner_record, soon()).unwrap(), Released::Freed);
+        Some(())
+    });
+}
+
+pub fn a_renewed_lease_outlives_its_first_ttl_and_leaves_nothing_behind(site: &Site) {
+    patiently(|ttl| {
+        let (store, name) = (site.store(), site.name(&format!("{ttl:?}")));
+        let grant = take_briefly(&*store, &name, ttl)?;
+        let (mut owner_record, mut since) = (grant.owner_record, grant.since);
+        // Two versions of the record under the last one: none may show again.
+        while Moment::now().since(grant.since) < 2 * ttl {
+            let asked = Moment::now();
+            match store.renew(&name, &owner_record, ttl, soon()).unwrap() {
+                Some(renewed) => (owner_record, since) = (renewed, asked),
+                None if Moment::now().since(since) < ttl => panic!("lost before its TTL was over"),
+                None => return None,
+            }
+            thread::sleep(ttl / 4);
+        }
+        let refused = matches!(attempt(&*site.store(), &name, LONG).unwrap(), Acquired::Held(_));
+        match store.release(&name, &owner_record, soon()).unwrap() {
+            Released::Freed => assert!(refused, "granted to another while held"),
+            _ if Moment::now().since(since) < ttl => panic!("lost before its TTL was over"),
+            _ => return None,
+        }
+        let watch = Deadline::after(2 * ttl);
+        while !watch.passed() {
+            assert_eq!(store.holder(&name, soon()).unwrap(), None, "a released record came back");
+            thread::sleep(ttl / 10);
+        }
+        Some(())
+    });
+}
+
+pub fn a_lease_that_ran_out_cannot_be_renewed(site: &Site) {
+    patiently(|ttl| {
+        let (store, name) = (site.store(), site.name(&format!("{ttl:?}")));
+        let grant = take_briefly(&*store, &name, ttl)?;
+        super::until("the lease ends", || store.holder(&name, soon()).unwrap().is_none());
+        assert!(store.renew(&name, &grant.owner_record, LONG, soon()).unwrap().is_none());
+        assert_eq!(store.holder(&name, soon()).unwrap(), None, "a renewal brought the lease back");
+        assert_eq!(store.release(&name, &grant.owner_record, soon()).unwrap(), Released::NotOurs);
+        Some(())
+    });
+}
+
+pub fn a_shorter_renewal_never_frees_the_lock_too_soon_nor_brings_it_back(site: &Site) {
+    patiently(|long| {
+        let (store, name) = (site.store(), site.name(&format!("{long:?}")));
+        let short = long / 20;
+        let grant = take_briefly(&*store, &name, long)?;
+        let asked = Moment::now();
+        let Some(owner_record) = store.renew(&name, &grant.owner_record, short, soon()).unwrap() else {
+            assert!(Moment::now().since(grant.since) >= long, "lost before its TTL was over");
+            return None;
+        };
+        // It may go on for as long as the first TTL. Free must mean free for good, though.
+        let (second, seen) = take_when_free(&*store, &name, LONG);
+        assert!(seen >= asked.after(short));
+        assert_eq!(store.release(&name, &owner_record, soon()).unwrap(), Released::NotOurs);
+        assert_eq!(store.release(&name, &second.owner_record, soon()).unwrap(), Released::Freed);
+        while Moment::now().since(grant.since) < 2 * long {
+            assert_eq!(store.holder(&name, soon()).unwrap(), None, "a record came back");
+            thread::sleep(short);
+        }
+        Some(())
+    });
+}
+
+pub fn a_shorter_renewal_never_shortens_what_stands(site: &Site) {
+    patiently(|short| {
+        let (store, name) = (site.store(), site.name(&format!("long {short:?}")));
+        let grant = take(&*store, &name, 10 * LONG);
+        let owner_record =
+            store.renew(&name, &grant.owner_record, short, soon()).unwrap().expect("ours for ten minutes");
+        // What was asked for later and for as long is over.
+        let beside = site.name(&format!("short {short:?}"));
+        take_briefly(&*store, &beside, short)?;
+        super::until("the short lease ends", || store.holder(&beside, soon()).unwrap().is_none());
+        assert!(store.holder(&name, soon()).unwrap().is_some(), "the shorter renewal shortened the lease");
+        assert!(matches!(attempt(&*site.store(), &name, LONG).unwrap(), Acquired::Held(_)));
+        assert_eq!(store.release(&name, &owner_record, soon()).unwrap(), Released::Freed);
+        Some(())
+    });
+}
+
+pub fn locks_of_odd_names_are_as_good_as_others(site: &Site) {
+    let store = site.store();
+    let longest = ["x".repeat(1024), "é".repeat(512), format!("{}y", "x".repeat(1023))];
+    let ids: Vec<&str> = ODD_IDS.into_iter().chain(longest.iter().map(String::as_str)).collect();
+    let names: Vec<_> = ids.iter().map(|id| site.name(id)).collect();
+    let grants: Vec<_> = names.iter().map(|name| take(&*store, name, LONG)).collect();
+    for (name, grant) in names.iter().zip(&grants) {
+        assert!(matches!(attempt(&*site.store(), name, LONG).unwrap(), Acquired::Held(_)), "{name}");
+        assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed, "{name}");
+    }
+}
+
+pub fn one_lock_does_not_touch_another(site: &Site) {
+    let store = site.store();
+    let names: Vec<_> = (0..20).map(|id| site.name(&id.to_string())).collect();
+    let grants: Vec<_> = names.iter().map(|name| take(&*store, name, LONG)).collect();
+    for (name, grant) in names.iter().zip(&grants).step_by(2) {
+        assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+    }
+    for (at, (name, grant)) in names.iter().zip(&grants).enumerate() {
+        assert_eq!(store.holder(name, soon()).unwrap().is_some(), at % 2 == 1, "{name}");
+        let renewed = store.renew(name, &grant.owner_record, LONG, soon()).unwrap();
+        assert_eq!(renewed.is_some(), at % 2 == 1, "{name}");
+    }
+}
+
+pub fn what_is_told_about_a_lock_is_true(site: &Site) {
+    let (store, name) = (site.store(), site.name("a"));
+    let nothing = store.inspect(&name, soon()).unwrap();
+    assert_eq!((nothing.holder, nothing.fence), (None, None));
+    let before = SystemTime::now();
+    let grant = take(&*store, &name, LONG);
+    let found = site.store().inspect(&name, soon()).unwrap();
+    assert_eq!(found.fence, grant.fence);
+    let holder = found.holder.unwrap();
+    let remaining = holder.remaining.expect("this store knows");
+    assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+    // Two clocks of one machine, one in whole milliseconds; it may be set a little in between.
+    let since = holder.since.expect("this store knows");
+    let off = since.duration_since(before).unwrap_or_else(|error| error.duration());
+    assert!(off < LONG / 2, "{off:?}");
+    store.release(&name, &grant.owner_record, soon()).unwrap();
+    let after = store.inspect(&name, soon()).unwrap();
+    assert_eq!(after.holder, None);
+    assert!(after.fence.is_none() || after.fence == grant.fence, "{:?}", after.fence);
+}
+
+/// A store that compares tokens is given a record without an identity to renew with.
+pub fn a_renewed_lock_still_names_its_holder(site: &Site) {
+    let (store, name) = (site.store(), site.name("a"));
+    let grant = take(&*store, &name, LONG);
+    let renewed = store.renew(&name, &grant.owner_record, LONG, soon()).unwrap().expect("it is held");
+    let holder = site.store().inspect(&name, soon()).unwrap().holder.expect("it is held");
+    assert_eq!(holder.identity.expect("a record of this library").pid, std::process::id());
+    assert_eq!(store.release(&name, &renewed, soon()).unwrap(), Released::Freed);
+}
+
+/// An error other than IN_DOUBT says that nothing happened and nothing will.
+pub fn a_call_that_is_late_already_leaves_nothing_behind(site: &Site) {
+    let (store, name, identity) = (site.store(), site.name("a"), Identity::this_process("contract").unwrap());
+    let late = Deadline::after(Duration::ZERO);
+    let mut doubtful = Vec::new();
+    match store.acquire(Attempt { name: &name, ttl: LONG, identity: &identity, by: late }, &mut doubtful) {
+        Ok(Acquired::Granted(grant)) => {
+            assert_eq!(store.release(&name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+        }
+        Ok(Acquired::Held(holder)) => panic!("held by {holder}"),
+        Err(error) => assert!(error.is_retryable(), "{error}"),
+    }
+    for owner_record in doubtful {
+        store.release(&name, &owner_record, soon()).unwrap();
+    }
+    assert_eq!(store.holder(&name, soon()).unwrap(), None);
+}
+
+pub fn initializing_again_and_at_once_does_no_harm(site: &Site) {
+    let (store, name) = (site.store(), site.name("a"));
+    let grant = take(&*store, &name, LONG);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let store = site.store();
+            scope.spawn(move || store.initialize(soon()).unwrap());
+        }
+    });
+    assert_eq!(
+        store.release(&name, &grant.owner_record, soon()).unwrap(),
+        Released::Freed,
+        "a lock was forgotten"
+    );
+}

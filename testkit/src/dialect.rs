@@ -1,0 +1,129 @@
+//! The proxy before servers that answer one request after another on each connection.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use crate::fault::{Fault, Proxy, Wire};
+
+/// A protocol, as far as telling its messages apart takes.
+///
+/// Both sides send whole messages in turn: a client that sends a second request before the first is answered
+/// loses its connection. For a protocol that is not like that, write a proxy over [`Wire`].
+pub trait Dialect: Send + Sync + 'static {
+    /// Where the message at the beginning of `bytes` ends; `None` when that is not there yet. Requests and
+    /// replies are asked about alike.
+    fn end_of_message(&self, bytes: &[u8]) -> Option<usize>;
+
+    /// What a request is called in the rules of the proxy, such as `get`.
+    fn method(&self, request: &[u8]) -> String;
+
+    /// The reply as the client is to see it. A server whose replies say where to find it has its own address
+    /// replaced by the proxy's here.
+    fn readdressed(&self, reply: Vec<u8>, server: SocketAddr, proxy: SocketAddr) -> Vec<u8> {
+        let _ = (server, proxy);
+        reply
+    }
+}
+
+impl Proxy {
+    /// In front of a server that speaks `dialect`.
+    pub fn speaking(dialect: impl Dialect, server: SocketAddr) -> Proxy {
+        let (wire, dialect) = (Arc::new(Wire::default()), Arc::new(dialect));
+        let serving = Arc::clone(&wire);
+        wire.listen(TcpListener::bind("127.0.0.1:0").unwrap(), move |client| {
+            let stream = serving.connect(server)?;
+            let outcome =
+                Link { wire: &serving, dialect: &*dialect, client, server: &stream }.pass_messages();
+            let _ = stream.shutdown(Shutdown::Both);
+            outcome
+        });
+        Proxy::over(wire)
+    }
+}
+
+/// One client's connection, and ours for it.
+struct Link<'a> {
+    wire: &'a Wire,
+    dialect: &'a dyn Dialect,
+    client: &'a TcpStream,
+    server: &'a TcpStream,
+}
+
+impl Link<'_> {
+    /// Passes requests and replies until a side hangs up or a fault ends the connection.
+    fn pass_messages(&self) -> io::Result<()> {
+        let mut client = self.client;
+        loop {
+            let request = self.read(client)?;
+            match self.wire.fault_for_request(self.dialect.method(&request), &request) {
+                None => client.write_all(&self.ask(&request)?)?,
+                Some(Fault::LoseReply) => return self.ask(&request).map(drop),
+                Some(Fault::LoseRequest) => return Ok(()),
+                Some(Fault::Twice) => {
+                    self.ask(&request)?;
+                    client.write_all(&self.ask(&request)?)?;
+                }
+                Some(Fault::CutReply(bytes)) => {
+                    let reply = self.ask(&request)?;
+                    return client.write_all(&reply[..bytes.min(reply.len() - 1)]);
+                }
+                Some(Fault::Keep(gate)) => {
+                    gate.pass();
+                    let reply = self.ask_late(&request)?;
+                    let _ = client.write_all(&reply);
+                }
+                Some(Fault::KeepAndBreak(gate)) => {
+                    client.shutdown(Shutdown::Both)?;
+                    gate.pass();
+                    return self.ask_late(&request).map(drop);
+                }
+                // Until the client has had enough.
+                Some(Fault::Swallow) => return self.read(client).map(drop),
+                Some(Fault::Drip(pause)) => {
+                    for byte in self.ask(&request)? {
+                        client.write_all(&[byte])?;
+                        thread::sleep(pause);
+                    }
+                }
+                Some(Fault::Answer(bytes)) => {
+                    client.write_all(&bytes)?;
+                    return self.read(client).map(drop);
+                }
+            }
+        }
+    }
+
+    /// The server's answer, as if the proxy were the server.
+    fn ask(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        let mut server = self.server;
+        server.write_all(request)?;
+        let reply = self.read(server)?;
+        Ok(self.dialect.readdressed(reply, server.peer_addr()?, self.wire.address()))
+    }
+
+    fn ask_late(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        let reply = self.ask(request)?;
+        self.wire.carried_out_late();
+        Ok(reply)
+    }
+
+    /// Reads one whole message. An error also when the other side ends or goes on after it: nobody here
+    /// sends a second request before the first is answered.
+    fn read(&self, mut stream: &TcpStream) -> io::Result<Vec<u8>> {
+        let mut message = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            match self.dialect.end_of_message(&message) {
+                Some(end) if end == message.len() => return Ok(message),
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+                None => {}
+            }
+            match stream.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => message.extend_from_slice(&buffer[..count]),
+            }
+        }
+    }
+}

@@ -1,0 +1,746 @@
+//! What lost, late and cut messages do to locks, over a real server: what the caller is told must be true
+//! each time, and no lock may stay behind.
+//!
+//! The test program of a store describes in a [`Target`] how the store is reached and what its requests are
+//! called on the wire. [`losses!`](crate::losses!) turns every case of the suite into a test of its own:
+//!
+//! ```no_run
+//! use std::net::SocketAddr;
+//! use dlm::Code;
+//! use dlm_testkit::losses::{SHORT, Target};
+//! use dlm_testkit::{Dialect, Proxy};
+//!
+//! /// A protocol of lines: `SET key value`.
+//! #[derive(Clone, Copy)]
+//! struct Lines;
+//!
+//! impl Dialect for Lines {
+//!     fn end_of_message(&self, bytes: &[u8]) -> Option<usize> {
+//!         Some(bytes.iter().position(|byte| *byte == b'\n')? + 1)
+//!     }
+//!     fn method(&self, request: &[u8]) -> String {
+//!         String::from_utf8_lossy(request).split(' ').next().unwrap_or_default().to_owned()
+//!     }
+//! }
+//!
+//! static TARGET: Target = Target {
+//!     server: || Some(SocketAddr::from(([127, 0, 0, 1], 4711))), // or skipped(..), and None
+//!     proxy: |server| Proxy::speaking(Lines, server),
+//!     uri: |address| format!("lines://{address}/locks"),
+//!     requests: &["SET", "COUNT", "GET"],
+//!     acquire: &["SET", "COUNT"],
+//!     settle: &["GET", "COUNT"],
+//!     seed: &[("COUNT", 0)],
+//!     renew: ["SET", "GET"],
+//!     release: ["SET", "GET"],
+//!     reply_bytes: 5,
+//!     down: SHORT,
+//!     silent: Code::InDoubt,
+//! };
+//!
+//! dlm_testkit::losses!(TARGET);
+//! # fn main() {}
+//! ```
+//!
+//! A time-out that is to run out is [`SHORT`]; where a call that must succeed shares it, [`BLIND`].
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment};
+use parking_lot::Mutex;
+
+use crate::fault::{Fault, Gate, Proxy};
+use crate::patience::{LONG, until};
+
+/// No lease of these tests ends by itself: what becomes free was freed.
+const TTL: Duration = Duration::from_secs(1800);
+/// Time-out of those who ask for what does not come.
+pub const SHORT: Duration = Duration::from_millis(700);
+/// Time-out of those who shall look in vain until it is over, and of those who shall first succeed: no
+/// call that is answered takes so long.
+pub const BLIND: Duration = Duration::from_secs(2);
+/// A lease that ends while the test waits, in whole seconds: some stores know no others.
+const BRIEF: Duration = Duration::from_secs(2);
+
+/// How a store is reached, and what its requests are called on the wire: by the
+/// [`Dialect`](crate::Dialect) of its proxy.
+#[derive(Debug)]
+pub struct Target {
+    /// A server; `None`, after saying so, on a machine where none can run.
+    pub server: fn() -> Option<SocketAddr>,
+    /// A proxy in front of it.
+    pub proxy: fn(SocketAddr) -> Proxy,
+    /// URI of the locks there, by way of whatever listens at the address.
+    pub uri: fn(SocketAddr) -> String,
+    /// Every request that concerns a lock.
+    pub requests: &'static [&'static str],
+    /// The requests of an acquire that goes well, in order.
+    pub acquire: &'static [&'static str],
+    /// What follows when the first of them was carried out and not answered. It begins with the look.
+    pub settle: &'static [&'static str],
+    /// The requests that make a lock's counter, each with how many of its kind come before it.
+    pub seed: &'static [(&'static str, usize)],
+    /// A renewal's request, and how it finds out what became of it.
+    pub renew: [&'static str; 2],
+    /// A release's.
+    pub release: [&'static str; 2],
+    /// Length of the shortest reply to a write.
+    pub reply_bytes: usize,
+    /// Time-out under which a server that is down is told of within [`LONG`] / 4, several times over.
+    pub down: Duration,
+    /// What an acquire says of a server that takes connections and never a word: CONNECTION_ERROR where it
+    /// has a question first.
+    pub silent: Code,
+}
+
+/// One test of a target.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// What is tested.
+    pub target: &'a Target,
+    /// The name of the test: part of the names of its locks.
+    pub test: &'a str,
+}
+
+/// A lock as two processes see it: one through a proxy, one not.
+#[derive(Debug)]
+pub struct Stage {
+    /// Where messages are lost.
+    pub proxy: Proxy,
+    /// The manager behind the proxy.
+    pub manager: LockManager,
+    /// The lock by way of the proxy.
+    pub ours: Lock,
+    /// The same lock without the proxy.
+    pub theirs: Lock,
+    last_fence: Mutex<Option<Fence>>,
+}
+
+impl Case<'_> {
+    /// A stage whose calls by way of the proxy have this time-out. What a client asks only once has been
+    /// asked when this returns. `None`, after saying so, on a machine where the server cannot run.
+    pub fn stage(&self, timeout: Duration) -> Option<Stage> {
+        let server = (self.target.server)()?;
+        let (proxy, client) = ((self.target.proxy)(server), self.client());
+        let manager = self.manager(&client, proxy.address(), timeout);
+        let ours = manager.lock("a", Level::Xdc).unwrap();
+        until("the store answers", || ours.inspect().is_ok());
+        let theirs = self.manager(&client, server, LONG / 2).lock("a", Level::Xdc).unwrap();
+        Some(Stage { proxy, manager, ours, theirs, last_fence: Mutex::default() })
+    }
+
+    /// A name that no other test has used.
+    pub fn client(&self) -> String {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        format!("{:.60}-{since}", self.test.replace('_', "-"))
+    }
+
+    /// A manager whose store is reached at `address`.
+    pub fn manager(&self, client: &str, address: SocketAddr, timeout: Duration) -> LockManager {
+        LockManager::builder()
+            .store_uri(&(self.target.uri)(address))
+            .client(client)
+            .ttl(TTL)
+            .wait(LONG)
+            .retry(Duration::from_millis(100))
+            .timeout(timeout)
+            .open()
+            .unwrap()
+    }
+
+    /// The ways to lose one message.
+    pub fn losses(&self) -> Vec<Fault> {
+        let bytes = self.target.reply_bytes;
+        assert!(bytes > 0, "the length of a reply");
+        let cuts = (0..bytes).step_by((bytes / 5).max(1)).chain([bytes - 1]).map(Fault::CutReply);
+        [Fault::LoseReply, Fault::LoseRequest].into_iter().chain(cuts).collect()
+    }
+}
+
+impl Stage {
+    /// A grant that is one: the lease lasts, others are refused, the fence has grown.
+    #[track_caller]
+    pub fn assert_held(&self, lease: &Lease) {
+        lease.check().unwrap();
+        assert_eq!(code(self.theirs.try_acquire()), Code::LockUnavailable);
+        let before = std::mem::replace(&mut *self.last_fence.lock(), lease.fence());
+        assert!(lease.fence() > before, "{:?} after {before:?}", lease.fence());
+    }
+
+    /// The lock can be taken, by way of the other process.
+    #[track_caller]
+    pub fn assert_free(&self) {
+        let lease = self.theirs.try_acquire().unwrap();
+        self.assert_held(&lease);
+        assert!(lease.release().unwrap());
+    }
+
+    /// One acquire and release by way of the proxy, and what else must be true.
+    #[track_caller]
+    pub fn cycle(&self) {
+        let lease = self.ours.try_acquire().unwrap();
+        self.assert_held(&lease);
+        assert!(lease.release().unwrap());
+        self.assert_free();
+    }
+
+    /// Until further notice nothing comes through.
+    pub fn lose_everything(&self, fault: Fault) {
+        self.proxy.later("*", 0, usize::MAX, fault);
+    }
+
+    /// Lets through what is kept back, where nothing else was done to any request.
+    #[track_caller]
+    fn let_late_ones_in(&self, gate: &Gate) {
+        assert!(self.proxy.hits() > 0, "nothing was kept back");
+        gate.open();
+        until("the late requests are carried out", || self.proxy.late() == self.proxy.hits());
+    }
+}
+
+/// The code of a call that must fail.
+#[track_caller]
+pub fn code<T: fmt::Debug>(answer: dlm::Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+#[doc(hidden)]
+pub fn an_acquire_of_which_any_one_message_is_lost_is_a_grant_with_a_fence(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let mut faults = 0;
+    for method in case.target.acquire {
+        for loss in case.losses() {
+            stage.proxy.next(method, loss);
+            let lease = stage.ours.try_acquire().unwrap();
+            faults += 1;
+            assert_eq!(stage.proxy.hits(), faults, "no {method} was sent");
+            stage.assert_held(&lease);
+            assert!(lease.release().unwrap());
+            stage.assert_free();
+        }
+    }
+}
+
+#[doc(hidden)]
+pub fn an_acquire_in_doubt_of_which_any_further_message_is_lost_is_a_grant_with_a_fence(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    for step in 0..case.target.settle.len() {
+        case.losses().into_iter().for_each(|loss| settle(case, &stage, step, 1, loss));
+    }
+}
+
+/// One reply in many is what networks lose, but a dozen in a row is what they lose in a bad second.
+#[doc(hidden)]
+pub fn an_acquire_in_doubt_looks_counts_and_looks_again_until_it_is_answered(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    for step in 0..case.target.settle.len() {
+        settle(case, &stage, step, 12, Fault::LoseReply);
+    }
+}
+
+/// An acquire whose first reply is lost, and so many times one of the messages by which it finds out.
+#[track_caller]
+fn settle(case: &Case<'_>, stage: &Stage, step: usize, times: usize, loss: Fault) {
+    let Target { acquire, settle, .. } = case.target;
+    let (hits, of_its_kind) = (stage.proxy.hits(), |before: &&&str| **before == settle[step]);
+    stage.proxy.next(acquire[0], Fault::LoseReply);
+    stage.proxy.later(settle[step], settle[..step].iter().filter(of_its_kind).count(), times, loss);
+    let lease = stage.ours.try_acquire().unwrap();
+    assert_eq!(stage.proxy.hits(), hits + 1 + times, "too few {} were sent", settle[step]);
+    stage.assert_held(&lease);
+    assert!(lease.release().unwrap());
+    stage.assert_free();
+}
+
+/// The Java library sends the request again, meets its own record, and nobody has the lock for its TTL.
+#[doc(hidden)]
+pub fn an_acquire_whose_reply_was_lost_is_not_refused_over_its_own_record(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    // The first cycle of a lock also creates its counter.
+    stage.cycle();
+    let Target { requests, acquire, settle, .. } = case.target;
+    let before = stage.proxy.requests().len();
+    // The first look is lost as well.
+    stage.proxy.next(acquire[0], Fault::LoseReply);
+    stage.proxy.next(settle[0], Fault::LoseReply);
+    let lease = stage.ours.try_acquire().unwrap();
+    let sent = stage.proxy.requests().split_off(before);
+    let sent: Vec<_> = sent.iter().filter(|sent| requests.contains(&sent.as_str())).collect();
+    assert_eq!(sent, [&[acquire[0], settle[0]], *settle].concat(), "what is ours is not asked for again");
+    stage.assert_held(&lease);
+    assert!(lease.release().unwrap());
+}
+
+#[doc(hidden)]
+pub fn a_lock_whose_counter_is_new_gets_its_fence_though_messages_are_lost(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    for (number, loss) in case.losses().into_iter().enumerate() {
+        for (method, after) in case.target.seed {
+            let (name, hits) = (format!("{number}-{method}-{after}"), stage.proxy.hits());
+            let lock = stage.manager.lock(&name, Level::Xdc).unwrap();
+            stage.proxy.later(method, *after, 1, loss.clone());
+            let first = lock.try_acquire().unwrap();
+            assert_eq!(stage.proxy.hits(), hits + 1);
+            assert!(first.release().unwrap());
+            let second = lock.try_acquire().unwrap();
+            assert!(second.fence() > first.fence() && first.fence() >= Some(Fence(1 << 40)));
+        }
+    }
+}
+
+#[doc(hidden)]
+pub fn a_release_of_which_a_message_is_lost_says_true_and_the_lock_is_free(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    for loss in case.losses() {
+        let lease = stage.ours.try_acquire().unwrap();
+        stage.assert_held(&lease);
+        let hits = stage.proxy.hits();
+        stage.proxy.next(case.target.release[0], loss);
+        assert!(lease.release().unwrap());
+        assert_eq!(stage.proxy.hits(), hits + 1);
+        assert!(!lease.release().unwrap());
+        stage.assert_free();
+    }
+}
+
+#[doc(hidden)]
+pub fn a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let lease = stage.ours.try_acquire().unwrap();
+    // The release is carried out; before its outcome can be looked up the lock has a new holder.
+    let (gate, [request, question]) = (Arc::new(Gate::default()), case.target.release);
+    stage.proxy.next(request, Fault::LoseReply);
+    stage.proxy.next(question, Fault::Keep(Arc::clone(&gate)));
+    let next = thread::scope(|scope| {
+        let releasing = thread::Builder::new().name("dlm-test-releasing".into());
+        let releasing = releasing.spawn_scoped(scope, || lease.release()).unwrap();
+        let next = stage.theirs.acquire().unwrap();
+        gate.open();
+        assert!(releasing.join().unwrap().unwrap());
+        next
+    });
+    assert_eq!(stage.proxy.hits(), 2);
+    next.renew().expect("the release was sent twice and took the next holder's record");
+    assert!(next.release().unwrap());
+}
+
+#[doc(hidden)]
+pub fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    for loss in case.losses() {
+        let lease = stage.ours.try_acquire().unwrap();
+        stage.assert_held(&lease);
+        let granted = stage.theirs.inspect().unwrap().holder.unwrap().since.unwrap();
+        // The store's clock counts milliseconds.
+        thread::sleep(Duration::from_millis(10));
+        // Once with the TTL it has, so that the record stays the same, and once with a longer one.
+        for ttl in [TTL, 2 * TTL] {
+            let (hits, asked) = (stage.proxy.hits(), Moment::now());
+            stage.proxy.next(case.target.renew[0], loss.clone());
+            lease.renew_for(ttl).unwrap();
+            assert_eq!(stage.proxy.hits(), hits + 1);
+            assert!(lease.ends() >= asked.after(ttl - ttl / 10));
+            let holder = stage.theirs.inspect().unwrap().holder.unwrap();
+            assert!(holder.since.unwrap() > granted, "the store was not asked");
+            assert!(holder.remaining.unwrap() > ttl - ttl / 100);
+        }
+        assert!(lease.release().unwrap());
+        stage.assert_free();
+    }
+}
+
+/// The store's record is then another than the lease knows of.
+#[doc(hidden)]
+pub fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_release(case: &Case<'_>) {
+    let Some(stage) = case.stage(BLIND) else { return };
+    let [request, question] = case.target.renew;
+    for again in [true, false] {
+        let lease = stage.ours.try_acquire().unwrap();
+        let (hits, ends) = (stage.proxy.hits(), lease.ends());
+        stage.proxy.next(request, Fault::LoseReply);
+        // It is looked for until the time is over.
+        stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
+        assert_eq!(code(lease.renew_for(2 * TTL)), Code::InDoubt);
+        stage.proxy.heal();
+        assert!(stage.proxy.hits() > hits + 4, "{} faults", stage.proxy.hits() - hits);
+        assert_eq!(lease.ends(), ends);
+        stage.assert_held(&lease);
+        if again {
+            lease.renew().unwrap();
+            stage.theirs.inspect().unwrap().holder.expect("the renewal lost the lock");
+        }
+        assert!(lease.release().unwrap());
+        stage.assert_free();
+    }
+}
+
+/// The holder goes on by the end that it knows. The record must not be gone before.
+#[doc(hidden)]
+pub fn a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok(case: &Case<'_>) {
+    let Some(stage) = case.stage(BLIND) else { return };
+    let [request, question] = case.target.renew;
+    let lease = stage.ours.try_acquire_with_ttl(BRIEF * 4).unwrap();
+    let ends = lease.ends();
+    stage.proxy.next(request, Fault::LoseReply);
+    stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
+    assert_eq!(code(lease.renew_for(BRIEF)), Code::InDoubt);
+    assert!(stage.proxy.hits() > 1, "{} faults", stage.proxy.hits());
+    assert_eq!(lease.ends(), ends, "a doubtful renewal leaves the lease as it was");
+    until("the record goes", || {
+        let held = stage.theirs.inspect().unwrap().holder.is_some();
+        // Asked for after the store was.
+        let certain = lease.check().is_ok();
+        assert!(held || !certain, "the record is gone, and check() is Ok for {:?} more", lease.remaining());
+        !held
+    });
+}
+
+/// The request of a renewal hangs somewhere, and arrives when another one has been answered.
+#[doc(hidden)]
+pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &Case<'_>) {
+    let Some(stage) = case.stage(BLIND) else { return };
+    for (round, breaks) in [false, true].into_iter().enumerate() {
+        let lease = stage.ours.try_acquire().unwrap();
+        let (gate, hits) = (Arc::new(Gate::default()), stage.proxy.hits());
+        if breaks {
+            // Asked for again at once, and answered.
+            stage.proxy.next(case.target.renew[0], Fault::KeepAndBreak(Arc::clone(&gate)));
+            lease.renew_for(BRIEF).unwrap();
+        } else {
+            stage.proxy.later(case.target.renew[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
+            assert_eq!(code(lease.renew_for(BRIEF)), Code::InDoubt);
+            stage.proxy.heal();
+        }
+        lease.renew_for(TTL).unwrap();
+        assert!(stage.proxy.hits() > hits, "nothing was kept back");
+        stage.let_late_ones_in(&gate);
+        // Taken later than the late request was carried out, and for as long.
+        let beside = stage.manager.lock(&format!("beside-{round}"), Level::Xdc).unwrap();
+        let brief = beside.try_acquire_with_ttl(BRIEF);
+        until("the short lease ends", || beside.inspect().unwrap().holder.is_none());
+        drop(brief);
+        stage.assert_held(&lease);
+        assert!(lease.release().unwrap());
+        stage.assert_free();
+    }
+}
+
+/// Servers go on with requests whose client has gone.
+#[doc(hidden)]
+pub fn an_acquire_that_arrives_after_its_deadline_is_in_doubt_and_is_freed_in_the_background(
+    case: &Case<'_>,
+) {
+    let Some(stage) = case.stage(SHORT) else { return };
+    let gate = Arc::new(Gate::default());
+    // All of them: a store may leave itself the time to try again.
+    stage.proxy.later(case.target.acquire[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
+    assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
+    stage.proxy.heal();
+    stage.assert_free();
+    stage.let_late_ones_in(&gate);
+    // Its TTL is half an hour.
+    let lease = stage.theirs.acquire().unwrap();
+    stage.assert_held(&lease);
+}
+
+#[doc(hidden)]
+pub fn a_request_that_arrives_after_the_lock_was_used_and_released_is_freed_in_the_background(
+    case: &Case<'_>,
+) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let gate = Arc::new(Gate::default());
+    stage.proxy.next(case.target.acquire[0], Fault::KeepAndBreak(Arc::clone(&gate)));
+    stage.cycle();
+    stage.let_late_ones_in(&gate);
+    let lease = stage.theirs.acquire().unwrap();
+    stage.assert_held(&lease);
+}
+
+#[doc(hidden)]
+pub fn a_request_that_arrives_while_its_sender_holds_the_lock_does_no_harm(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let gate = Arc::new(Gate::default());
+    stage.proxy.next(case.target.acquire[0], Fault::KeepAndBreak(Arc::clone(&gate)));
+    let lease = stage.ours.try_acquire().unwrap();
+    stage.let_late_ones_in(&gate);
+    // The background job that looks for the late request must leave the lease alone.
+    thread::sleep(Duration::from_millis(1500));
+    lease.renew().unwrap();
+    stage.assert_held(&lease);
+    assert!(lease.release().unwrap());
+}
+
+#[doc(hidden)]
+pub fn a_renewal_that_arrives_after_the_release_does_not_bring_the_lock_back(case: &Case<'_>) {
+    let Some(stage) = case.stage(BLIND) else { return };
+    let lease = stage.ours.try_acquire().unwrap();
+    let (gate, ends) = (Arc::new(Gate::default()), lease.ends());
+    stage.proxy.later(case.target.renew[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
+    assert_eq!(code(lease.renew()), Code::InDoubt);
+    stage.proxy.heal();
+    assert_eq!(lease.ends(), ends, "a doubtful renewal leaves the lease as it was");
+    lease.check().unwrap();
+    assert!(lease.release().unwrap());
+    stage.let_late_ones_in(&gate);
+    stage.assert_free();
+}
+
+#[doc(hidden)]
+pub fn a_dropped_lease_whose_release_was_lost_is_freed_in_the_background(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let lease = stage.ours.try_acquire().unwrap();
+    stage.assert_held(&lease);
+    stage.lose_everything(Fault::LoseRequest);
+    drop(lease);
+    assert!(stage.theirs.inspect().unwrap().holder.is_some(), "nothing was lost");
+    stage.proxy.heal();
+    let next = stage.theirs.acquire().unwrap();
+    stage.assert_held(&next);
+}
+
+#[doc(hidden)]
+pub fn a_failed_release_may_be_repeated(case: &Case<'_>) {
+    let Some(stage) = case.stage(BLIND) else { return };
+    let lease = stage.ours.try_acquire().unwrap();
+    stage.assert_held(&lease);
+    stage.lose_everything(Fault::Swallow);
+    assert_eq!(code(lease.release()), Code::InDoubt);
+    assert_eq!(code(lease.check()), Code::LeaseLost, "from then on another may have the lock");
+    stage.proxy.heal();
+    assert!(lease.release().unwrap());
+    stage.assert_free();
+}
+
+#[doc(hidden)]
+pub fn connections_that_the_server_closed_are_replaced_and_nobody_notices(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let sent = || {
+        let sent = stage.proxy.requests();
+        sent.iter().filter(|sent| case.target.requests.contains(&sent.as_str())).count()
+    };
+    // The first cycle of a lock also creates its counter.
+    stage.cycle();
+    let first = sent();
+    stage.cycle();
+    let usual = sent() - first;
+    for round in 2..=20 {
+        stage.proxy.hang_up();
+        stage.cycle();
+        assert_eq!(sent(), first + round * usual, "a request was sent twice");
+    }
+    assert!(stage.proxy.connections() >= 20, "{} connections", stage.proxy.connections());
+
+    // Also when many were idle.
+    thread::scope(|scope| {
+        for id in 0..8 {
+            let manager = &stage.manager;
+            scope.spawn(move || manager.lock(&id.to_string(), Level::Xdc).unwrap().try_acquire().unwrap());
+        }
+    });
+    stage.proxy.hang_up();
+    stage.cycle();
+}
+
+#[doc(hidden)]
+pub fn a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
+    let manager = manager_of_nobody(case);
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let began = Moment::now();
+    assert_eq!(code(lock.try_acquire()), Code::ConnectionError);
+    assert_eq!(code(lock.inspect()), Code::ConnectionError);
+    // A refused connection says at once what a wait would not change.
+    assert_eq!(code(lock.acquire()), Code::ConnectionError);
+    let took = Moment::now().since(began);
+    assert!(took < LONG / 4, "{took:?}");
+    manager.close().unwrap();
+}
+
+/// Of a short lease, with a time-out that is longer than it.
+#[doc(hidden)]
+pub fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(case: &Case<'_>) {
+    const TTL: Duration = Duration::from_secs(12);
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let (method, look) = (case.target.renew[0], case.target.renew[1]);
+    // Of the renewal alone, and of the first look at what became of it.
+    for silent in [&[method][..], &[method, look]] {
+        let lease = stage.ours.try_acquire_with_ttl(TTL).unwrap();
+        let (ends, hits) = (lease.ends(), stage.proxy.hits());
+        silent.iter().for_each(|method| stage.proxy.next(method, Fault::Swallow));
+        lease.renew().unwrap_or_else(|error| panic!("{silent:?}: {}", error.chain()));
+        assert!(Moment::now() < ends, "{silent:?}: the lease had ended before");
+        assert!(lease.ends() > ends, "{silent:?}");
+        assert_eq!(stage.proxy.hits(), hits + silent.len(), "{silent:?}");
+        assert_eq!(code(stage.theirs.try_acquire()), Code::LockUnavailable, "{silent:?}");
+        assert!(lease.release().unwrap(), "{silent:?}");
+    }
+}
+
+/// Not where a cluster is waited for until it has formed.
+#[doc(hidden)]
+pub fn initializing_over_a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
+    let (manager, began) = (manager_of_nobody(case), Moment::now());
+    assert_eq!(code(manager.initialize()), Code::ConnectionError);
+    let took = Moment::now().since(began);
+    assert!(took < LONG / 4, "{took:?}");
+}
+
+/// With the address of a port that was free a moment ago; nobody listens there.
+fn manager_of_nobody(case: &Case<'_>) -> LockManager {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    case.manager("down", address, case.target.down)
+}
+
+#[doc(hidden)]
+pub fn a_server_that_never_answers_costs_no_more_than_the_deadline(case: &Case<'_>) {
+    // Connections are accepted by the system, and nobody reads from them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lock = case.manager("silent", silent.local_addr().unwrap(), SHORT).lock("a", Level::Xdc).unwrap();
+    let began = Moment::now();
+    assert_eq!(code(lock.try_acquire()), case.target.silent);
+    assert_eq!(code(lock.inspect()), Code::ConnectionError, "a read that can be repeated");
+    let took = Moment::now().since(began);
+    assert!(took >= 2 * SHORT && took < LONG / 4, "{took:?}");
+}
+
+#[doc(hidden)]
+pub fn a_server_that_comes_back_is_used_again(case: &Case<'_>) {
+    let Some(stage) = case.stage(BLIND) else { return };
+    stage.cycle();
+    stage.lose_everything(Fault::LoseRequest);
+    let error = stage.ours.acquire().expect_err("nothing came through");
+    assert!(error.is_retryable(), "{}", error.chain());
+    stage.proxy.heal();
+    let lease = stage.ours.acquire().unwrap();
+    stage.assert_held(&lease);
+}
+
+#[doc(hidden)]
+pub fn a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline(case: &Case<'_>) {
+    let Some(stage) = case.stage(SHORT) else { return };
+    // A time-out that counted from the last byte would let each of them through.
+    let drip = Fault::Drip(SHORT / 5);
+    stage.lose_everything(drip);
+    assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
+    let hits = stage.proxy.hits();
+    assert_eq!(code(stage.ours.inspect()), Code::ConnectionError);
+    assert!(hits > 0 && stage.proxy.hits() > hits);
+    stage.proxy.heal();
+    let lease = stage.theirs.acquire().expect("what was carried out is freed in the background");
+    stage.assert_held(&lease);
+}
+
+/// What the network does to a fifth of all messages, all the time.
+#[doc(hidden)]
+pub fn of_many_cycles_with_a_fifth_of_the_replies_lost_none_is_granted_twice(case: &Case<'_>) {
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    for method in case.target.requests {
+        stage.proxy.sometimes(method, 5, Fault::LoseReply);
+    }
+    for _ in 0..100 {
+        let lease = stage.ours.acquire().unwrap();
+        stage.assert_held(&lease);
+        assert!(lease.release().unwrap());
+        stage.assert_free();
+    }
+    assert!(stage.proxy.hits() > 20, "{} faults", stage.proxy.hits());
+}
+
+/// Every sixth message or so is lost, for several threads and two processes, one of them spared.
+#[doc(hidden)]
+pub fn in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind(case: &Case<'_>) {
+    const CYCLES: usize = 40;
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let seed = fastrand::u64(..);
+    eprintln!("the seed is {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let losses = case.losses();
+    let mut at = 0;
+    while at < 4000 {
+        stage.proxy.later("*", at, 1, losses[random.usize(..losses.len())].clone());
+        at += random.usize(..6);
+    }
+    let (inside, doubts) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let last = Mutex::new(None);
+    let work = |lock: Lock| {
+        for _ in 0..CYCLES {
+            let lease = match lock.acquire() {
+                Ok(lease) => lease,
+                Err(error) => {
+                    assert!(error.is_retryable(), "{}", error.chain());
+                    doubts.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
+            };
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold one lock");
+            let before = std::mem::replace(&mut *last.lock(), lease.fence());
+            assert!(lease.fence() > before, "{:?} after {before:?}", lease.fence());
+            assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "two hold one lock");
+            match lease.release() {
+                Ok(freed) => assert!(freed),
+                Err(error) => assert!(error.is_retryable(), "{}", error.chain()),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let locks = [&stage.ours, &stage.ours, &stage.ours, &stage.theirs];
+        let threads = locks.map(|lock| scope.spawn(|| work(lock.clone())));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    assert!(stage.proxy.hits() > 3 * CYCLES / 2, "{} losses are no storm", stage.proxy.hits());
+    let doubts = doubts.load(Ordering::SeqCst);
+    assert!(doubts <= CYCLES, "{doubts} of {} acquires failed", 4 * CYCLES);
+    let lease = stage.theirs.acquire().expect("a lock was left behind for its whole TTL");
+    stage.assert_held(&lease);
+}
+
+/// Makes a test of every case of the suite, over that [`Target`](crate::losses::Target), a `static`; or of
+/// those cases that are named. Two cases have to be named, for not every store can do them:
+///
+/// * `initializing_over_a_server_that_is_down_is_a_connection_error_soon`: not where a cluster is waited for
+///   until it has formed.
+/// * `a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends`: for a store that gives one try a
+///   part of the time.
+#[macro_export]
+macro_rules! losses {
+    ($target:ident) => {
+        $crate::losses! { $target:
+            an_acquire_of_which_any_one_message_is_lost_is_a_grant_with_a_fence,
+            an_acquire_in_doubt_of_which_any_further_message_is_lost_is_a_grant_with_a_fence,
+            an_acquire_whose_reply_was_lost_is_not_refused_over_its_own_record,
+            an_acquire_in_doubt_looks_counts_and_looks_again_until_it_is_answered,
+            a_lock_whose_counter_is_new_gets_its_fence_though_messages_are_lost,
+            a_release_of_which_a_message_is_lost_says_true_and_the_lock_is_free,
+            a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then,
+            a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last,
+            a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_release,
+            a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok,
+            a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one,
+            an_acquire_that_arrives_after_its_deadline_is_in_doubt_and_is_freed_in_the_background,
+            a_request_that_arrives_after_the_lock_was_used_and_released_is_freed_in_the_background,
+            a_request_that_arrives_while_its_sender_holds_the_lock_does_no_harm,
+            a_renewal_that_arrives_after_the_release_does_not_bring_the_lock_back,
+            a_dropped_lease_whose_release_was_lost_is_freed_in_the_background,
+            a_failed_release_may_be_repeated,
+            connections_that_the_server_closed_are_replaced_and_nobody_notices,
+            a_server_that_is_down_is_a_connection_error_soon,
+            a_server_that_never_answers_costs_no_more_than_the_deadline,
+            a_server_that_comes_back_is_used_again,
+            a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline,
+            of_many_cycles_with_a_fifth_of_the_replies_lost_none_is_granted_twice,
+            in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind,
+        }
+    };
+    ($target:ident: $($case:ident),+ $(,)?) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::losses::$case(&$crate::losses::Case { target: &$target, test: stringify!($case) });
+            }
+        )+
+    };
+}

@@ -1,0 +1,144 @@
+//! A store that answers what a test tells it to answer.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use dlm::store::{Acquired, Attempt, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::{Deadline, Error, Holder, Inspection, LockName, Moment, Result};
+use parking_lot::Mutex;
+
+type AcquireLine =
+    Box<dyn FnOnce(&MemoryStore, Attempt<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired> + Send>;
+type RenewLine = Box<dyn FnOnce(Option<OwnerRecord>) -> Result<Option<OwnerRecord>> + Send>;
+
+/// What one call of [`LockStore::release`] does.
+#[derive(Debug)]
+pub enum ReleaseLine {
+    /// What it should.
+    Truth,
+    /// Answers this and does nothing.
+    Lie(Result<Released>),
+    /// Does it, and answers this.
+    Applied(Error),
+}
+
+/// A memory store with a script for its next answers. Where the script has no line, it tells the truth.
+///
+/// ```
+/// use std::sync::Arc;
+/// use dlm::{Code, Error, Level, LockManager};
+/// use dlm_testkit::Scripted;
+///
+/// let store = Arc::new(Scripted::default());
+/// let manager = LockManager::builder().store(store.clone()).client("me").open()?;
+/// let lock = manager.lock("a", Level::Xdc)?;
+/// store.to_acquire(|memory, attempt, doubtful| {
+///     // The request is carried out and the reply is lost.
+///     let granted = memory.acquire(attempt, doubtful)?;
+///     # use dlm::store::LockStore as _;
+///     let dlm::store::Acquired::Granted(grant) = granted else { panic!("it is free") };
+///     doubtful.push(grant.owner_record);
+///     Err(Error::InDoubt { what: "the reply was lost".into(), source: None })
+/// });
+/// assert_eq!(lock.try_acquire().unwrap_err().code(), Code::InDoubt);
+/// # Ok::<(), dlm::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Scripted {
+    memory: MemoryStore,
+    acquire: Mutex<VecDeque<AcquireLine>>,
+    renew: Mutex<VecDeque<RenewLine>>,
+    release: Mutex<VecDeque<ReleaseLine>>,
+    released: Mutex<Vec<(Moment, Duration)>>,
+}
+
+impl Scripted {
+    /// Adds what an acquire does. It is given the store that would tell the truth.
+    pub fn to_acquire(
+        &self,
+        line: impl FnOnce(&MemoryStore, Attempt<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired> + Send + 'static,
+    ) {
+        self.acquire.lock().push_back(Box::new(line));
+    }
+
+    /// Adds what a renewal answers, given the true answer. The renewal was carried out by then.
+    pub fn to_renew(
+        &self,
+        line: impl FnOnce(Option<OwnerRecord>) -> Result<Option<OwnerRecord>> + Send + 'static,
+    ) {
+        self.renew.lock().push_back(Box::new(line));
+    }
+
+    /// Adds what releases do.
+    pub fn to_release(&self, lines: impl IntoIterator<Item = ReleaseLine>) {
+        self.release.lock().extend(lines);
+    }
+
+    /// How many releases were asked for so far.
+    pub fn releases(&self) -> usize {
+        self.released.lock().len()
+    }
+
+    /// When each release was asked for, and how much time it was given.
+    pub fn release_log(&self) -> Vec<(Moment, Duration)> {
+        self.released.lock().clone()
+    }
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scripted").field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+impl LockStore for Scripted {
+    fn describe(&self) -> String {
+        "scripted:".into()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.memory.initialize(by)
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+        let line = self.acquire.lock().pop_front();
+        match line {
+            Some(line) => line(&self.memory, attempt, doubtful),
+            None => self.memory.acquire(attempt, doubtful),
+        }
+    }
+
+    fn renew(
+        &self,
+        name: &LockName,
+        owner_record: &OwnerRecord,
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<Option<OwnerRecord>> {
+        let truth = self.memory.renew(name, owner_record, ttl, by)?;
+        let line = self.renew.lock().pop_front();
+        match line {
+            Some(line) => line(truth),
+            None => Ok(truth),
+        }
+    }
+
+    fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        self.released.lock().push((Moment::now(), by.remaining()));
+        let line = self.release.lock().pop_front();
+        match line.unwrap_or(ReleaseLine::Truth) {
+            ReleaseLine::Truth => self.memory.release(name, owner_record, by),
+            ReleaseLine::Lie(answer) => answer,
+            ReleaseLine::Applied(error) => self.memory.release(name, owner_record, by).and(Err(error)),
+        }
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        self.memory.holder(name, by)
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        self.memory.inspect(name, by)
+    }
+}

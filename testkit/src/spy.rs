@@ -1,0 +1,172 @@
+//! A store that is watched: which calls reach it, and when each has been answered.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlm::store::{Acquired, Attempt, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Step, Stepped};
+use dlm::{Deadline, Diagnostic, Holder, Inspection, LatchName, Level, LockName, Moment, Result, Roster};
+use parking_lot::Mutex;
+
+/// A method of [`LockStore`] or [`LatchStore`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// [`LockStore::initialize`].
+    Initialize,
+    /// [`LockStore::acquire`].
+    Acquire,
+    /// [`LockStore::renew`].
+    Renew,
+    /// [`LockStore::release`].
+    Release,
+    /// [`LockStore::holder`].
+    Holder,
+    /// [`LockStore::inspect`].
+    Inspect,
+    /// [`LatchStore::initialize_latches`].
+    InitializeLatches,
+    /// [`LatchStore::create_latch`].
+    CreateLatch,
+    /// [`LatchStore::step`].
+    Step,
+    /// [`LatchStore::counts`], of so many latches at once.
+    Counts(usize),
+    /// [`LatchStore::roster`].
+    Roster,
+}
+
+type Hook = Box<dyn Fn(Call) + Send + Sync>;
+
+/// Passes every call on, and keeps a list of them.
+pub struct Spy {
+    inner: Arc<dyn LockStore>,
+    calls: Mutex<Vec<(Call, Moment)>>,
+    /// Called when a call has been answered by the store and its caller does not know yet.
+    answered: Hook,
+}
+
+impl Spy {
+    /// Over `inner`.
+    pub fn on(inner: Arc<dyn LockStore>) -> Arc<Spy> {
+        Spy::with_hook(inner, |_| {})
+    }
+
+    /// The same, and `answered` is called whenever the store has answered a call and its caller does not know
+    /// yet.
+    pub fn with_hook(inner: Arc<dyn LockStore>, answered: impl Fn(Call) + Send + Sync + 'static) -> Arc<Spy> {
+        Arc::new(Spy { inner, calls: Mutex::default(), answered: Box::new(answered) })
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> usize {
+        self.calls.lock().len()
+    }
+
+    /// Calls of one method so far.
+    pub fn calls_of(&self, call: Call) -> usize {
+        self.calls.lock().iter().filter(|(made, _)| *made == call).count()
+    }
+
+    /// The calls so far, and when each was made.
+    pub fn log(&self) -> Vec<(Call, Moment)> {
+        self.calls.lock().clone()
+    }
+
+    /// How many latches were asked for in each read of counts so far.
+    pub fn reads(&self) -> Vec<usize> {
+        let asked = |call: &(Call, Moment)| match call.0 {
+            Call::Counts(asked) => Some(asked),
+            _ => None,
+        };
+        self.calls.lock().iter().filter_map(asked).collect()
+    }
+
+    fn pass<T>(&self, call: Call, to: impl FnOnce(&dyn LockStore) -> T) -> T {
+        self.calls.lock().push((call, Moment::now()));
+        let answer = to(&*self.inner);
+        (self.answered)(call);
+        answer
+    }
+}
+
+impl fmt::Debug for Spy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spy").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl LockStore for Spy {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.pass(Call::Initialize, |store| store.initialize(by))
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+        self.pass(Call::Acquire, |store| store.acquire(attempt, doubtful))
+    }
+
+    fn renew(
+        &self,
+        name: &LockName,
+        owner_record: &OwnerRecord,
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<Option<OwnerRecord>> {
+        self.pass(Call::Renew, |store| store.renew(name, owner_record, ttl, by))
+    }
+
+    fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        self.pass(Call::Release, |store| store.release(name, owner_record, by))
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        self.pass(Call::Holder, |store| store.holder(name, by))
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        self.pass(Call::Inspect, |store| store.inspect(name, by))
+    }
+
+    fn in_flight_for(&self) -> Duration {
+        self.inner.in_flight_for()
+    }
+
+    fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
+        self.inner.diagnose(by)
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        self.inner.latches().map(|_| self as &dyn LatchStore)
+    }
+}
+
+impl Spy {
+    fn pass_latch<T>(&self, call: Call, to: impl FnOnce(&dyn LatchStore) -> T) -> T {
+        self.pass(call, |store| to(store.latches().expect("it was asked before")))
+    }
+}
+
+impl LatchStore for Spy {
+    fn initialize_latches(&self, by: Deadline) -> Result<()> {
+        self.pass_latch(Call::InitializeLatches, |store| store.initialize_latches(by))
+    }
+
+    fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
+        self.pass_latch(Call::CreateLatch, |store| store.create_latch(new))
+    }
+
+    fn step(&self, step: &Step<'_>) -> Result<Stepped> {
+        self.pass_latch(Call::Step, |store| store.step(step))
+    }
+
+    fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
+        self.pass_latch(Call::Counts(asked.len()), |store| store.counts(asked, by))
+    }
+
+    fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
+        self.pass_latch(Call::Roster, |store| store.roster(name, by))
+    }
+}

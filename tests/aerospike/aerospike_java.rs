@@ -1,0 +1,82 @@
+//! Services in Java on the same records: they and ours exclude each other and count together.
+#![cfg(feature = "aerospike")]
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dlm::{Code, LatchKind, Level, LockManager};
+use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
+use dlm_fixtures::aerospike_java;
+use dlm_fixtures::java::Java;
+use dlm_testkit::skipped;
+
+const FARM: &str = "dc1";
+
+/// The manager, its client id, and a Java client on the same server.
+fn both() -> Option<(LockManager, String, Java)> {
+    let place: Place = aerospike_or_skip()?;
+    let java = match aerospike_java::start(&place) {
+        Ok(java) => java,
+        Err(why) => {
+            skipped("maven", why);
+            return None;
+        }
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    let client = format!("java-{since}");
+    let manager = LockManager::builder().store_uri(&place.uri()).client(&client).farm(FARM).open();
+    Some((manager.unwrap(), client, java))
+}
+
+#[test]
+fn a_lock_that_java_holds_is_refused_here_and_the_other_way_round() {
+    let Some((manager, client, mut java)) = both() else { return };
+    for (level, set) in [(Level::Dc, "DC#dc1#tests"), (Level::Xdc, "XDC#tests")] {
+        let lock = manager.lock("a", level).unwrap();
+        let place = format!("{set} {client}#a");
+        let mut fence = None;
+        for _ in 0..3 {
+            let lease = lock.try_acquire().unwrap();
+            assert!(lease.fence() > fence, "a release by Java set the fence back");
+            fence = lease.fence();
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "unavailable");
+            lease.renew().unwrap();
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "unavailable");
+            assert!(lease.release().unwrap());
+
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "acquired");
+            let error = lock.try_acquire().unwrap_err();
+            assert_eq!(error.code(), Code::LockUnavailable);
+            let holder = lock.inspect().unwrap().holder.unwrap();
+            assert!(holder.identity.is_none() && holder.since.is_some() && holder.remaining.is_some());
+            assert_eq!(java.ask(&format!("release {place}")), "released");
+        }
+        // The Java library releases whoever's lock it is. Ours is told.
+        let lease = lock.try_acquire().unwrap();
+        assert_eq!(java.ask(&format!("release {place}")), "released");
+        assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost);
+    }
+}
+
+#[test]
+fn a_latch_is_counted_by_java_and_here_alike() {
+    let Some((manager, client, mut java)) = both() else { return };
+    let latch = |id: &str, level| manager.latch(id, level, LatchKind::CountUpDown).unwrap();
+    let place = |id: &str| format!("D_LTCH#tests D_LTCH#{client}#{id}");
+
+    let ours = latch("ours", Level::Dc);
+    ours.create_for(&["a", "b", "c"]).unwrap();
+    assert!(ours.count_down_as("a").unwrap());
+    assert_eq!(java.ask(&format!("add {} count#{FARM} -1 600", place("ours"))), "ok");
+    assert_eq!(java.ask(&format!("count {} count#{FARM}", place("ours"))), "1");
+    assert_eq!(java.ask(&format!("sum {}", place("ours"))), "1", "what we note is added up");
+    assert_eq!((ours.count().unwrap(), ours.pending().unwrap().len()), (1, 2));
+    assert!(java.ask(&format!("create {} count#{FARM} 9 600", place("ours"))).starts_with("error"));
+
+    assert_eq!(java.ask(&format!("create {} count#{FARM} 2 600", place("theirs"))), "ok");
+    let theirs = latch("theirs", Level::Xdc);
+    assert_eq!(theirs.create(5).unwrap_err().code(), Code::AlreadyExists);
+    theirs.count_down().unwrap();
+    assert!(theirs.count_down_as("late").unwrap() && !theirs.count_down_as("late").unwrap());
+    assert_eq!(java.ask(&format!("count {} count#{FARM}", place("theirs"))), "0");
+    theirs.await_open().unwrap();
+}

@@ -1,0 +1,373 @@
+//! Requests and replies that are lost, late or cut between a client and a real Aerospike: locks, and then
+//! latches.
+#![cfg(feature = "aerospike")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlm::store::Attempt;
+use dlm::{Code, Deadline, Identity, Latch, LatchKind, Level, LockManager};
+use dlm_fixtures::aerospike::{Place, aerospike_or_skip, namespace};
+use dlm_fixtures::aerospike_proxy;
+use dlm_testkit::losses::{Case, Target, code};
+use dlm_testkit::{Fault, Gate, LONG, Proxy, until};
+
+static SERVER: Target = Target {
+    server: || Some(aerospike_or_skip()?.address),
+    proxy: aerospike_proxy::before,
+    uri,
+    requests: &["create", "fence", "get", "change", "delete"],
+    acquire: &["create", "fence"],
+    settle: &["get", "fence"],
+    seed: &[("create", 0), ("fence", 0)],
+    // What is asked for again does no harm, and tells.
+    renew: ["change", "change"],
+    release: ["delete", "delete"],
+    // A header of 8 bytes and 22 more.
+    reply_bytes: 30,
+    down: Duration::from_secs(LONG.as_secs() / 4),
+    // The cluster is asked for first, and nothing is written yet.
+    silent: Code::ConnectionError,
+};
+
+fn uri(address: SocketAddr) -> String {
+    Place { address, namespace: namespace() }.uri()
+}
+
+dlm_testkit::losses!(SERVER);
+
+/// A fence that comes when the lease is over may be lower than that of the next holder.
+#[test]
+fn a_fence_that_was_counted_after_the_lease_ended_is_no_grant() {
+    let site = Case { target: &SERVER, test: "late-fence" };
+    let Some(stage) = site.stage(LONG / 2) else { return };
+    let gate = Arc::new(Gate::default());
+    stage.proxy.next("fence", Fault::Keep(Arc::clone(&gate)));
+    // Without a manager, which looks at the lease once more.
+    let store = dlm::store::open(&uri(stage.proxy.address())).unwrap();
+    let (name, identity) = (stage.ours.name(), Identity::this_process("late").unwrap());
+    let by = Deadline::after(LONG);
+    let attempt = Attempt { name, ttl: Duration::from_secs(1), identity: &identity, by };
+    thread::scope(|scope| {
+        let late = thread::Builder::new().name("dlm-test-late".into());
+        let late = late.spawn_scoped(scope, || store.acquire(attempt, &mut Vec::new())).unwrap();
+        until("the fence is kept back", || stage.proxy.hits() == 1);
+        // When the first lease is over.
+        let next = stage.theirs.acquire().unwrap();
+        gate.open();
+        let refused = late.join().unwrap();
+        assert!(refused.is_err(), "a grant after its end: {refused:?}");
+        next.renew().expect("the late acquire took the next holder's record");
+        assert!(next.release().unwrap());
+    });
+}
+
+const LATCHES: Case<'_> = Case { target: &SERVER, test: "latches" };
+
+/// A latch as two processes see it: one through a proxy, one not.
+struct LatchStage {
+    place: Place,
+    proxy: Proxy,
+    client: String,
+    ours: Latch,
+    theirs: Latch,
+}
+
+fn latch_stage(test: &str) -> Option<LatchStage> {
+    let place = aerospike_or_skip()?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let client = format!("{test}-{since}");
+    let proxy = aerospike_proxy::before(place.address);
+    let latch = |address| {
+        let manager = LockManager::builder().store_uri(&place.uri_by(address)).client(&client).farm("dc1");
+        manager.timeout(LONG / 2).open().unwrap().latch("a", Level::Dc, LatchKind::CountUpDown).unwrap()
+    };
+    let (ours, theirs) = (latch(proxy.address()), latch(place.address));
+    Some(LatchStage { place, proxy, client, ours, theirs })
+}
+
+#[test]
+fn a_latch_of_whose_making_a_message_is_lost_is_made_once_by_who_asked() {
+    for loss in LATCHES.losses() {
+        let Some(stage) = latch_stage("lost-making") else { return };
+        stage.proxy.next("change", loss);
+        stage.ours.create(3).unwrap();
+        assert_eq!(stage.proxy.hits(), 1);
+        for latch in [&stage.ours, &stage.theirs] {
+            assert_eq!(code(latch.create(3)), Code::AlreadyExists);
+            assert_eq!(latch.count().unwrap(), 3);
+        }
+    }
+}
+
+#[test]
+fn a_latch_that_another_made_is_not_taken_for_ours_though_an_answer_was_lost() {
+    let Some(stage) = latch_stage("lost-others") else { return };
+    stage.theirs.create(3).unwrap();
+    stage.proxy.next("change", Fault::LoseReply);
+    assert_eq!(code(stage.ours.create(3)), Code::AlreadyExists);
+    assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (1, 3));
+}
+
+#[test]
+fn a_step_of_which_a_message_is_lost_counts_once() {
+    let Some(stage) = latch_stage("lost-step") else { return };
+    let losses = LATCHES.losses();
+    stage.ours.create(100).unwrap();
+    for (number, loss) in losses.iter().enumerate() {
+        stage.proxy.next("change", loss.clone());
+        stage.ours.count_down().unwrap();
+        assert_eq!(stage.proxy.hits(), 2 * number + 1);
+        stage.proxy.next("change", loss.clone());
+        assert!(stage.ours.count_down_as(&format!("worker-{number}")).unwrap(), "it was ours");
+        assert!(!stage.ours.count_down_as(&format!("worker-{number}")).unwrap());
+        assert_eq!(stage.theirs.count().unwrap(), 100 - 2 * (number as i64 + 1));
+    }
+    assert_eq!(stage.theirs.roster().unwrap().arrived.len(), losses.len());
+}
+
+impl LatchStage {
+    /// What lies in the record of the latch.
+    fn record(&self) -> ::aerospike::Record {
+        self.raw(|client, key| async move {
+            client.get(&::aerospike::ReadPolicy::default(), &key, ::aerospike::Bins::All).await.unwrap()
+        })
+    }
+
+    /// The record goes, as one whose time is over.
+    fn delete(&self) {
+        self.raw(|client, key| async move {
+            assert!(client.delete(&::aerospike::WritePolicy::default(), &key).await.unwrap(), "it is there");
+        });
+    }
+
+    /// Writes a record as others do.
+    fn put(&self, bins: &[(&str, ::aerospike::Value)]) {
+        let bins: Vec<_> =
+            bins.iter().map(|(name, value)| ::aerospike::Bin::new(*name, value.clone())).collect();
+        self.raw(|client, key| async move {
+            let expiration = ::aerospike::Expiration::Seconds(600);
+            let policy = ::aerospike::WritePolicy { expiration, ..::aerospike::WritePolicy::default() };
+            client.put(&policy, &key, &bins).await.unwrap();
+        });
+    }
+
+    fn raw<T, F: Future<Output = T>>(
+        &self,
+        request: impl FnOnce(::aerospike::Client, ::aerospike::Key) -> F,
+    ) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let policy = ::aerospike::ClientPolicy::default();
+            let client = ::aerospike::Client::new(&policy, &self.place.address.to_string()).await.unwrap();
+            let (namespace, name) = (self.place.namespace.as_str(), format!("D_LTCH#{}#a", self.client));
+            let key = ::aerospike::Key::new(namespace, "D_LTCH#tests", name.into()).unwrap();
+            request(client, key).await
+        })
+    }
+
+    /// Counts down, by name or without. The reply to the first request is lost; before it is asked again,
+    /// `meanwhile` happens.
+    fn count_down_in_doubt(&self, name: Option<&str>, meanwhile: impl FnOnce()) -> dlm::Result<()> {
+        let (gate, hits) = (Arc::new(Gate::default()), self.proxy.hits());
+        self.proxy.next("change", Fault::LoseReply);
+        self.proxy.next("change", Fault::Keep(Arc::clone(&gate)));
+        thread::scope(|scope| {
+            let counting = thread::Builder::new().name("dlm-test-counting".into());
+            let count_down = || match name {
+                Some(name) => self.ours.count_down_as(name).map(|_| ()),
+                None => self.ours.count_down(),
+            };
+            let counting = counting.spawn_scoped(scope, count_down).unwrap();
+            until("it is asked again", || self.proxy.hits() == hits + 2);
+            meanwhile();
+            gate.open();
+            counting.join().unwrap()
+        })
+    }
+}
+
+/// The step had counted. That it had no effect would be untrue.
+#[test]
+fn a_step_whose_reply_was_lost_and_whose_latch_is_gone_is_in_doubt() {
+    for name in [None, Some("worker-1")] {
+        let Some(stage) = latch_stage("gone-step") else { return };
+        stage.ours.create(3).unwrap();
+        let answer = stage.count_down_in_doubt(name, || {
+            assert_eq!(stage.theirs.count().unwrap(), 2, "the step counted");
+            stage.delete();
+        });
+        assert_eq!(code(answer), Code::InDoubt);
+        // Nothing of this one is lost.
+        assert_eq!(code(stage.ours.count_down()), Code::NotFound);
+    }
+}
+
+#[test]
+fn a_step_whose_reply_was_lost_is_not_taken_again_in_a_latch_that_was_made_anew() {
+    for name in [None, Some("worker-1")] {
+        let Some(stage) = latch_stage("anew-step") else { return };
+        stage.ours.create(3).unwrap();
+        let answer = stage.count_down_in_doubt(name, || {
+            stage.delete();
+            stage.theirs.create(10).unwrap();
+        });
+        assert_eq!(code(answer), Code::InDoubt);
+        assert_eq!(stage.theirs.count().unwrap(), 10, "a step for the latch before counted");
+        // The next step is one for the new latch.
+        stage.ours.count_down().unwrap();
+        assert!(stage.ours.count_down_as("worker-1").unwrap());
+        assert_eq!(stage.theirs.count().unwrap(), 8);
+    }
+}
+
+#[test]
+fn a_step_that_comes_late_does_not_count_in_a_latch_that_was_made_anew() {
+    let as_java = [("count#dc1", 10.into())];
+    for (name, java) in [(None, false), (Some("worker-1"), false), (None, true), (Some("worker-1"), true)] {
+        let Some(stage) = latch_stage("late-anew") else { return };
+        let make = || match java {
+            true => stage.put(&as_java),
+            false => stage.theirs.create(10).unwrap(),
+        };
+        make();
+        // By then the latch is known to be there.
+        stage.ours.count_down().unwrap();
+        let gate = Arc::new(Gate::default());
+        stage.proxy.next("change", Fault::KeepAndBreak(Arc::clone(&gate)));
+        match name {
+            Some(name) => assert!(stage.ours.count_down_as(name).unwrap()),
+            None => stage.ours.count_down().unwrap(),
+        }
+        assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (1, 8));
+        stage.delete();
+        make();
+        gate.open();
+        until("the late request is carried out", || stage.proxy.late() == 1);
+        assert_eq!(stage.theirs.count().unwrap(), 10, "by {name:?} of a latch of Java's: {java}");
+        stage.ours.count_down().unwrap();
+        assert_eq!(stage.theirs.count().unwrap(), 9);
+    }
+}
+
+/// A latch of Java's is marked before its first step is taken.
+#[test]
+fn a_first_step_for_a_latch_of_javas_counts_once_though_a_message_before_it_is_lost_or_late() {
+    let Some(stage) = latch_stage("marked") else { return };
+    for (number, loss) in LATCHES.losses().into_iter().enumerate() {
+        stage.put(&[("count#dc1", 10.into())]);
+        // What this process knew of the one before is old.
+        stage.proxy.later("change", usize::from(number > 0), 1, loss);
+        stage.ours.count_down().unwrap();
+        assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (number + 1, 9));
+        stage.delete();
+    }
+    let (gate, hits) = (Arc::new(Gate::default()), stage.proxy.hits());
+    stage.put(&[("count#dc1", 10.into())]);
+    stage.proxy.later("change", 1, 1, Fault::KeepAndBreak(Arc::clone(&gate)));
+    stage.ours.count_down().unwrap();
+    stage.delete();
+    stage.put(&[("count#dc1", 10.into())]);
+    let lives = stage.record().time_to_live().unwrap();
+    gate.open();
+    until("the late mark is made", || stage.proxy.late() == 1);
+    assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (hits + 1, 10));
+    assert!(stage.record().time_to_live().unwrap() <= lives, "the late mark let the latch live longer");
+    for latch in [&stage.ours, &stage.theirs] {
+        latch.count_down().unwrap();
+    }
+    assert_eq!(stage.theirs.count().unwrap(), 8);
+}
+
+/// As 0.1 wrote it before steps named the making of their latch, and as Java writes it: a count alone.
+#[test]
+fn a_latch_that_an_older_version_or_java_made_is_read_and_counted() {
+    use ::aerospike::Value;
+    let note = Value::Blob([[7; 8], [0; 8]].concat());
+    let notes = [(note.clone(), 0.into()), ("eu".into(), note)];
+    let older = [
+        ("count#dc1", Value::from(5)),
+        ("steps#dc1", Value::SortedMap(notes.into())),
+        ("due#dc1", Value::List(vec!["eu".into(), "us".into()])),
+    ];
+    for bins in [&older[..], &older[..1]] {
+        let Some(stage) = latch_stage("older") else { return };
+        stage.put(bins);
+        let expires = stage.record().time_to_live().unwrap();
+        let java = bins.len() == 1;
+        let expected = if java { Default::default() } else { (vec!["us".to_owned()], vec!["eu".to_owned()]) };
+        let roster = stage.theirs.roster().unwrap();
+        assert_eq!((roster.pending, roster.arrived), expected);
+        assert_eq!(stage.ours.count().unwrap(), 5);
+        stage.ours.count_down().unwrap();
+        assert!(stage.theirs.count_down_as("us").unwrap());
+        assert_eq!(stage.ours.count_down_as("eu").unwrap(), java, "the older version counted it");
+        let roster = stage.ours.roster().unwrap();
+        assert_eq!((roster.pending, roster.arrived), (vec![], vec!["eu".to_owned(), "us".to_owned()]));
+        assert_eq!(stage.theirs.count().unwrap(), if java { 2 } else { 3 });
+        let left = stage.record().time_to_live().unwrap();
+        assert!(left > expires, "{left:?} are left and not the TTL of a step, a day");
+        // Java adds up what has this in its name.
+        let counts = stage.record().bins.into_keys().filter(|bin| bin.contains("count#"));
+        assert_eq!(counts.collect::<Vec<_>>(), ["count#dc1"]);
+    }
+}
+
+/// Its note must not be forgotten with those of steps that were answered.
+#[test]
+fn a_step_whose_first_request_comes_late_counts_once() {
+    let Some(stage) = latch_stage("late-step") else { return };
+    stage.ours.create(100).unwrap();
+    let gate = Arc::new(Gate::default());
+    stage.proxy.next("change", Fault::KeepAndBreak(Arc::clone(&gate)));
+    stage.ours.count_down().unwrap();
+    for _ in 0..3 {
+        stage.ours.count_down().unwrap();
+    }
+    gate.open();
+    until("the late request is carried out", || stage.proxy.late() == 1);
+    assert_eq!(stage.theirs.count().unwrap(), 96);
+}
+
+#[test]
+fn count_downs_are_exact_though_a_fifth_of_the_replies_is_lost() {
+    const THREADS: usize = 4;
+    const EACH: usize = 25;
+    let Some(stage) = latch_stage("fifth-latch") else { return };
+    for method in ["change", "get"] {
+        stage.proxy.sometimes(method, 5, Fault::LoseReply);
+    }
+    stage.ours.create(10_000).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let latch = &stage.ours;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    latch.count_down().unwrap();
+                    assert!(latch.count_down_as(&format!("{thread}-{number}")).unwrap());
+                    latch.count_up().unwrap();
+                }
+            });
+        }
+    });
+    assert!(stage.proxy.hits() > 20, "{} faults", stage.proxy.hits());
+    assert_eq!(stage.theirs.count().unwrap(), 10_000 - (THREADS * EACH) as i64);
+    assert_eq!(stage.theirs.roster().unwrap().arrived.len(), THREADS * EACH);
+}
+
+/// A latch that is counted down a million times must not become a record of a million notes.
+#[test]
+fn notes_of_answered_steps_do_not_pile_up() {
+    let Some(stage) = latch_stage("notes") else { return };
+    stage.theirs.create(1000).unwrap();
+    for _ in 0..100 {
+        stage.theirs.count_down().unwrap();
+    }
+    let notes = match &stage.record().bins["steps#dc1"] {
+        ::aerospike::Value::SortedMap(notes) => notes.len(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(notes, 1, "the last step is still needed");
+}

@@ -1,0 +1,8 @@
+//! Locks, latches and records in Aerospike. A test that kills a server starts one for itself.
+
+mod aerospike_contract;
+mod aerospike_hostile;
+mod aerospike_java;
+mod aerospike_losses;
+mod aerospike_records;
+mod aerospike_restarts;

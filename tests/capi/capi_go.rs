@@ -1,0 +1,184 @@
+//! The Go package: its own tests, its example, its builds.
+
+use std::fs;
+use std::process::Command;
+
+use dlm_fixtures::c::{self, Link};
+use dlm_fixtures::{go, hbase};
+use dlm_testkit::shortened;
+
+#[test]
+fn the_package_passes_its_tests_under_the_race_detector() {
+    if !go::has_go() {
+        return;
+    }
+    assert_eq!(c::run(go::tool("gofmt").args(["-l", "."])).unwrap(), "", "not formatted");
+    let tags = go::tags(Link::Static);
+    c::run(go::tool("go").args(["vet", tags, "./..."])).unwrap();
+    let mut command = go::tool("go");
+    command.args(["test", tags, "-count=1", "-v", "-timeout=900s"]);
+    // It builds Go's own packages once more, and makes all that it watches some ten times slower.
+    if !shortened("all of them, and without the race detector") {
+        command.arg("-race");
+    }
+    command.arg("./...");
+    let mut expected = vec![
+        "TestTwoProcessesExcludeEachOther",
+        "TestACancelledCallReturnsAtOnce",
+        "TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn",
+        "ExampleLatch",
+    ];
+    // The others need no server.
+    if let Some(hbase) = hbase::hbase_or_skip() {
+        command.env("DLM_TEST_HBASE_THRIFT", hbase.thrift.to_string());
+        expected.push("TestADeadRegionLeavesTheOthersTheirPlaces");
+        if cfg!(feature = "hbase") {
+            command.env("DLM_TEST_HBASE_MASTER", hbase.master.to_string());
+            expected.push("TestManyGoroutinesModifyARow");
+            expected.push("TestALaterHolderShutsAnEarlierOneOut");
+        }
+    }
+    let output = c::run(&mut command).unwrap();
+    // What they have measured: see it with `--nocapture`.
+    output.lines().filter(|line| line.contains("_test.go:")).for_each(|line| println!("{}", line.trim()));
+    for shown in expected {
+        assert!(output.contains(&format!("--- PASS: {shown} ")), "{shown} did not run:\n{output}");
+    }
+}
+
+#[test]
+fn programs_in_go_run_with_the_shared_library() {
+    if !go::has_go() {
+        return;
+    }
+    let tests = ["test", go::tags(Link::Shared), "-count=1", "-run=^Example", "."];
+    c::run(c::with_library(go::tool("go").args(tests))).unwrap();
+}
+
+#[test]
+fn the_example_takes_a_lock_and_gives_it_back() {
+    if !go::has_go() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    let program = dir.path().join("lock");
+    let mut build = go::tool("go");
+    build.args(["build", "-buildvcs=false", go::tags(Link::Static), "-o"]).arg(&program);
+    c::run(build.arg("./examples/lock")).unwrap();
+    for _ in 0..2 {
+        let output = c::run(Command::new(&program).arg(&store)).unwrap();
+        let steps: Vec<_> = output.lines().map(|line| line.split(" with fence ").next().unwrap()).collect();
+        assert_eq!(steps, ["step 0 written", "step 1 written", "step 2 written"], "{output}");
+    }
+}
+
+#[test]
+#[cfg(feature = "hbase")]
+fn the_example_moves_money_between_two_accounts_from_two_processes() {
+    if !go::has_go() {
+        return;
+    }
+    let Some(hbase) = hbase::hbase_or_skip() else { return };
+    // A busy machine has time.
+    let table = format!("hbase://{}/{}?timeout=1m", hbase.master, hbase::fresh_table("go_transfer"));
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("transfer");
+    let mut build = go::tool("go");
+    build.args(["build", "-buildvcs=false", go::tags(Link::Static), "-o"]).arg(&program);
+    c::run(build.arg("./examples/transfer")).unwrap();
+    let said = std::thread::scope(|scope| {
+        let running = [(); 2].map(|()| scope.spawn(|| c::run(Command::new(&program).arg(&table)).unwrap()));
+        running.map(|process| process.join().unwrap())
+    });
+    for output in &said {
+        assert!(output.ends_with("the balances add up to 200\n"), "{output}");
+    }
+    let opened = said.iter().filter(|output| output.starts_with("opened the accounts: true\n")).count();
+    assert_eq!(opened, 1, "{said:?}");
+}
+
+/// Everything in the README's section, done in a module of a user's.
+#[test]
+fn a_module_beside_a_clone_uses_the_package_as_the_readme_says() {
+    if !go::has_go() {
+        return;
+    }
+    let readme = include_str!("../../README.md");
+    let section = readme.split("\n## In Go\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let block = |kind: &str| section.split(kind).nth(1).unwrap().split("```").next().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let module = dir.path().join("orders");
+    fs::create_dir(&module).unwrap();
+    std::os::unix::fs::symlink(c::root(), dir.path().join("dlm")).unwrap();
+    fs::write(module.join("main.go"), block("```go\n")).unwrap();
+    c::run(go::tool("go").current_dir(&module).args(["mod", "init", "orders"])).unwrap();
+    let mut ran = 0;
+    for line in block("```sh\n").lines() {
+        let line = line.split(" #").next().unwrap().trim();
+        if line.starts_with("cargo build ") {
+            continue; // it is what has built the library of this run
+        }
+        let mut words = line.split(' ');
+        let mut command = go::tool(words.next().unwrap());
+        command.args(words).current_dir(&module).env("GOFLAGS", "-buildvcs=false");
+        let output = c::run(command.env("DLM_STORE", format!("embedded:{}", dir.path().display()))).unwrap();
+        if line.starts_with("go run ") {
+            assert!(output.starts_with("writing with fence "), "{output}");
+        }
+        ran += 1;
+    }
+    assert_eq!(ran, 2, "{section}");
+}
+
+/// What a build with vendored modules needs of this one is in its folder: no path leads out of it.
+#[test]
+fn a_module_that_vendors_the_package_builds_and_runs() {
+    if !go::has_go() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let module = dir.path().join("orders");
+    fs::create_dir(&module).unwrap();
+    fs::copy(go::root().join("examples/lock/main.go"), module.join("main.go")).unwrap();
+    let go = |arguments: &[&str]| {
+        c::run(go::tool("go").current_dir(&module).env("GOFLAGS", "-buildvcs=false").args(arguments)).unwrap()
+    };
+    go(&["mod", "init", "orders"]);
+    let replace = format!("-replace=libdlm.org/dlm={}", go::root().display());
+    go(&["mod", "edit", "-require=libdlm.org/dlm@v0.0.0", &replace]);
+    go(&["mod", "vendor"]);
+    let vendored = module.join("vendor/libdlm.org/dlm");
+    let header = fs::read(vendored.join("dlm.h")).expect("the header is vendored");
+    assert!(header == fs::read(c::root().join("include/dlm.h")).unwrap(), "another header");
+    // Whatever is outside of the vendored folder is not there, as on a machine that builds from it.
+    for file in fs::read_dir(&vendored).unwrap().map(|entry| entry.unwrap().path()) {
+        let source = fs::read_to_string(&file).unwrap();
+        let outside =
+            source.lines().find(|line| line.starts_with("#include \"../") || line.contains("-I${SRCDIR}/.."));
+        assert_eq!(outside, None, "{}", file.display());
+    }
+    let program = dir.path().join("lock");
+    go(&["build", "-mod=vendor", go::tags(Link::Static), "-o", program.to_str().unwrap(), "."]);
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    let output = c::run(Command::new(&program).arg(&store)).unwrap();
+    assert!(output.starts_with("step 0 written"), "{output}");
+}
+
+#[test]
+fn without_cgo_the_build_says_what_is_missing() {
+    if !go::has_go() {
+        return;
+    }
+    let failure = c::run(go::tool("go").arg("build").env("CGO_ENABLED", "0")).unwrap_err();
+    let complaints: Vec<_> = failure.lines().filter(|line| line.contains(".go:")).collect();
+    assert_eq!(complaints.len(), 1, "{failure}");
+    assert!(complaints[0].contains("set_CGO_ENABLED_to_1_and_install_a_C_compiler"), "{failure}");
+}
+
+#[test]
+fn a_static_build_links_the_systems_libraries_that_the_readme_lists() {
+    let source = fs::read_to_string(go::root().join("capi.go")).unwrap();
+    let line = source.lines().find_map(|line| line.strip_prefix("#cgo dlm_static LDFLAGS: -l:libdlm.a "));
+    assert_eq!(line.unwrap(), c::system_libraries().join(" "));
+}

@@ -1,0 +1,147 @@
+//! The checked-in C header is the one that `src/capi` makes, and its names are nobody else's.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+
+use dlm_fixtures::c;
+use dlm_testkit::skipped;
+
+/// To take a change over into both: `DLM_BLESS=1 cargo test --features capi --test header`.
+///
+/// The Go module has a copy of its own: what is outside of a module's folder is not part of the module.
+#[test]
+fn the_checked_in_headers_are_not_old_ones() {
+    let made = include_str!(concat!(env!("OUT_DIR"), "/dlm.h"));
+    for header in ["include/dlm.h", "go/dlm.h"] {
+        let path = c::root().join(header);
+        if env::var_os("DLM_BLESS").is_some() {
+            fs::write(&path, made).unwrap();
+        }
+        let old = fs::read_to_string(path).ok().is_none_or(|checked_in| checked_in != made);
+        assert!(!old, "{header} is missing or old: see this test");
+    }
+}
+
+#[test]
+fn the_header_declares_what_the_library_exports_and_nothing_else() {
+    let declared: BTreeSet<_> = c::functions().into_iter().map(|it| it.name).collect();
+    assert!(declared.len() > 30);
+    assert_eq!(c::exported(&c::library("libdlm.so")), declared);
+}
+
+/// A program in C has no other list of them.
+#[test]
+fn the_header_names_every_kind_of_store_that_the_readme_names() {
+    let header = fs::read_to_string(c::root().join("include/dlm.h")).unwrap();
+    let readme = fs::read_to_string(c::root().join("README.md")).unwrap();
+    let section = readme.split_once("## Store URIs\n").unwrap().1.split_once("\n|").unwrap().0;
+    let quoted = section.split('`').skip(1).step_by(2);
+    let schemes: BTreeSet<_> =
+        quoted.filter_map(|uri| uri.split_once(':')).map(|(scheme, _)| scheme).collect();
+    assert!(schemes.len() >= 5, "{schemes:?}");
+    for scheme in schemes {
+        assert!(header.contains(&format!("\"{scheme}:")), "{scheme}");
+    }
+}
+
+#[test]
+fn the_header_explains_the_options_of_managers_and_tables_as_the_code_does() {
+    let header = fs::read_to_string(c::root().join("include/dlm.h")).unwrap();
+    let told: Vec<Vec<_>> = header
+        .split("/// | key | default | |\n/// |---|---|---|\n")
+        .skip(1)
+        .map(|it| it.lines().map_while(|line| line.strip_prefix("/// | ")?.strip_suffix(" |")).collect())
+        .collect();
+    let [(_, options), ..] = dlm::STORE_OPTIONS;
+    assert_eq!(told[0], listed(options));
+    #[cfg(feature = "hbase")]
+    {
+        let [(_, options), ..] = dlm::TABLE_OPTIONS;
+        assert_eq!(told[1], listed(options));
+    }
+}
+
+fn listed(options: &[dlm::StoreOption]) -> Vec<String> {
+    options
+        .iter()
+        .map(|it| {
+            let default = if it.default.is_empty() { "none" } else { it.default };
+            format!("{} | {default} | {}", it.key, it.meaning.replace('`', ""))
+        })
+        .collect()
+}
+
+#[test]
+fn every_exported_name_begins_with_dlm() {
+    for name in c::exported(&c::library("libdlm.so")) {
+        assert!(name.starts_with("dlm_"), "{name}");
+    }
+}
+
+/// Names of libdlm3 4.2.0, the kernel DLM's library in Debian 12.
+const KERNEL_DLM: [&str; 26] = [
+    "dlm_close_lockspace",
+    "dlm_create_lockspace",
+    "dlm_dispatch",
+    "dlm_get_fd",
+    "dlm_kernel_version",
+    "dlm_library_version",
+    "dlm_lock",
+    "dlm_lock_wait",
+    "dlm_ls_deadlock_cancel",
+    "dlm_ls_get_fd",
+    "dlm_ls_lock",
+    "dlm_ls_lock_wait",
+    "dlm_ls_lockx",
+    "dlm_ls_pthread_init",
+    "dlm_ls_purge",
+    "dlm_ls_unlock",
+    "dlm_ls_unlock_wait",
+    "dlm_new_lockspace",
+    "dlm_open_lockspace",
+    "dlm_pthread_cleanup",
+    "dlm_pthread_init",
+    "dlm_release_lockspace",
+    "dlm_unlock",
+    "dlm_unlock_wait",
+    "lock_resource",
+    "unlock_resource",
+];
+
+#[test]
+fn no_function_is_named_as_one_of_the_kernel_dlm() {
+    let ours = c::exported(&c::library("libdlm.so"));
+    for name in KERNEL_DLM {
+        assert!(!ours.contains(name), "{name}");
+    }
+}
+
+/// The list above is of one version: today's package is asked as well, and its header included.
+#[test]
+fn the_kernel_dlm_of_this_system_can_be_used_in_the_same_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "apt-get download libdlm3 libdlm-dev && for it in *.deb; do dpkg-deb -x $it .; done";
+    let fetched = c::run(std::process::Command::new("sh").args(["-ec", script]).current_dir(dir.path()));
+    if let Err(failure) = fetched {
+        return skipped("libdlm3", format!("the packages cannot be had: {failure}"));
+    }
+    let found = c::find(dir.path(), |name| name.starts_with("libdlm.so.3."));
+    let theirs = c::exported(&found.expect("a library in the package"));
+    assert!(theirs.contains("dlm_lock"), "{theirs:?}");
+    let shared: Vec<_> = c::exported(&c::library("libdlm.so")).intersection(&theirs).cloned().collect();
+    assert!(shared.is_empty(), "{shared:?}");
+
+    let program = dir.path().join("both.c");
+    fs::write(
+        &program,
+        "#include <sys/types.h>\n#include <libdlm.h>\n#include <dlm.h>\nint main(void) { return 0; }\n",
+    )
+    .unwrap();
+    for (compiler, standard) in [("gcc", "-std=gnu99"), ("g++", "-xc++")] {
+        let mut command = std::process::Command::new(compiler);
+        command.args([standard, "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).arg(&program);
+        command.arg("-I").arg(dir.path().join("usr/include")).arg("-I").arg(c::root().join("include"));
+        c::run(&mut command).unwrap();
+    }
+}

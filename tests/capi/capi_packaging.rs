@@ -1,0 +1,322 @@
+//! What is installed can be found and built against: by pkg-config, by CMake and by the examples' Makefile.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dlm_fixtures::c;
+use dlm_testkit::{left_to_the_long_run, skipped};
+
+/// An installed libdlm, and a place for programs.
+struct Installed {
+    dir: tempfile::TempDir,
+}
+
+impl Installed {
+    fn new() -> Installed {
+        Installed::of(c::root(), c::library("libdlm.so").parent().unwrap())
+    }
+
+    /// What the source at `root` installs of the libraries that were built of it.
+    fn of(root: &Path, libraries: &Path) -> Installed {
+        let dir = tempfile::tempdir().unwrap();
+        let mut install = Command::new(root.join(".packaging/install"));
+        c::run(install.arg(dir.path().join("prefix")).env("LIBRARIES", libraries)).unwrap();
+        Installed { dir }
+    }
+
+    fn prefix(&self) -> PathBuf {
+        self.dir.path().join("prefix")
+    }
+
+    fn pkg_config(&self, options: &[&str]) -> Vec<String> {
+        let mut command = Command::new("pkg-config");
+        command.args(options).arg("dlm").env("PKG_CONFIG_PATH", self.prefix().join("lib/pkgconfig"));
+        c::run(&mut command).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn abi(&self) -> String {
+        c::abi(&self.prefix().join("include/dlm.h"))
+    }
+
+    /// The library that a program asks for when it is started.
+    fn assert_asked_for(&self, program: &Path) {
+        let needs = c::run(Command::new("readelf").arg("-d").arg(program)).unwrap();
+        assert!(needs.contains(&format!("Shared library: [libdlm.so.{}]", self.abi())), "{needs}");
+    }
+
+    /// Builds a program with `libdlm.a`, as the README says: by path.
+    fn linked_statically(&self, source: &Path) -> PathBuf {
+        let program = self.dir.path().join("static");
+        let mut cc = Command::new("cc");
+        cc.arg("-std=c99").arg("-I").arg(self.prefix().join("include"));
+        cc.arg(source).arg("-o").arg(&program).arg(self.prefix().join("lib/libdlm.a"));
+        c::run(cc.args(c::system_libraries())).unwrap();
+        program
+    }
+
+    /// Runs an example on a store of its own.
+    fn run(&self, program: &Path) -> String {
+        let store = format!("embedded:{}", self.dir.path().join("store").display());
+        c::run(Command::new(program).arg(store).env("LD_LIBRARY_PATH", self.prefix().join("lib"))).unwrap()
+    }
+}
+
+fn has(tool: &str) -> bool {
+    let found = c::run(Command::new(tool).arg("--version"));
+    if let Err(failure) = &found {
+        skipped(tool, failure);
+    }
+    found.is_ok()
+}
+
+fn example(name: &str) -> PathBuf {
+    c::root().join("c-examples").join(name)
+}
+
+#[test]
+fn pkg_config_finds_the_library_and_programs_ask_for_it_by_its_own_name() {
+    if !has("pkg-config") {
+        return;
+    }
+    let installed = Installed::new();
+    assert_eq!(installed.pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    pkg_config_builds_and_runs(&installed);
+
+    let program = installed.linked_statically(&example("lock.c"));
+    let needs = c::run(Command::new("readelf").arg("-d").arg(&program)).unwrap();
+    assert!(!needs.contains("libdlm"), "{needs}");
+    assert!(installed.run(&program).starts_with("writing with fence "));
+    // Both files list what the archive needs.
+    let private = installed.pkg_config(&["--libs", "--static"]);
+    for library in c::system_libraries() {
+        assert!(private.iter().any(|it| it == library), "{library} in {private:?}");
+        let cmake = include_str!("../../.packaging/cmake/dlmConfig.cmake");
+        let listed = cmake.split("INTERFACE_LINK_LIBRARIES \"").nth(1).unwrap().split('"').next().unwrap();
+        assert!(listed.split(';').any(|it| it == &library[2..]), "{library} in {listed}");
+    }
+}
+
+fn pkg_config_builds_and_runs(installed: &Installed) {
+    let program = installed.dir.path().join("shared");
+    let mut cc = Command::new("cc");
+    cc.arg("-std=c99").arg(example("lock.c")).arg("-o").arg(&program);
+    c::run(cc.args(installed.pkg_config(&["--cflags", "--libs"]))).unwrap();
+    assert!(installed.run(&program).starts_with("writing with fence "));
+    installed.assert_asked_for(&program);
+}
+
+/// LMDB is in `libdlm.a`, and much else: none of it is the business of a program that uses the archive.
+#[test]
+fn the_installed_archive_shows_its_interface_and_nothing_else() {
+    let installed = Installed::new();
+    let archive = installed.prefix().join("lib/libdlm.a");
+    let listed = c::run(Command::new("nm").args(["-g", "--defined-only"]).arg(&archive)).unwrap();
+    let shown: BTreeSet<_> = listed.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    let declared: Vec<_> = c::functions().into_iter().map(|function| function.name).collect();
+    let others: Vec<_> = shown.iter().filter(|name| !declared.iter().any(|it| it == *name)).collect();
+    assert!(others.is_empty(), "{} names, such as {:?}", others.len(), &others[..10.min(others.len())]);
+    assert_eq!(shown.len(), declared.len());
+
+    // A program with an LMDB of its own, of which the library's takes no notice.
+    let source = installed.dir.path().join("own.c");
+    let own = "int mdb_env_create(void **env);\nint mdb_txn_begin(void);\n\
+               int mdb_env_create(void **env) { *env = 0; return -1; }\n\
+               int mdb_txn_begin(void) { return -1; }\n";
+    fs::write(&source, format!("{own}\n#include \"{}\"\n", example("lock.c").display())).unwrap();
+    let program = installed.linked_statically(&source);
+    assert!(installed.run(&program).starts_with("writing with fence "));
+}
+
+#[test]
+fn cmake_finds_both_libraries_and_checks_the_version() {
+    if has("cmake") {
+        cmake_builds_and_runs(&Installed::new(), Path::new("cmake"));
+    }
+}
+
+/// The oldest CMake that `dlmConfig.cmake` accepts.
+fn oldest_cmake() -> &'static str {
+    let config = include_str!("../../.packaging/cmake/dlmConfig.cmake");
+    let (_, version) = config.split_once("if(CMAKE_VERSION VERSION_LESS ").expect("it says so");
+    version.split(')').next().unwrap()
+}
+
+#[test]
+fn the_oldest_cmake_that_the_package_names_can_use_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // In Python's registry, as a program.
+    let wanted = format!("cmake=={}.*", oldest_cmake());
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "-q", "--no-deps", "--only-binary", ":all:", "--target"]);
+    if let Err(failure) = c::run(pip.arg(dir.path()).arg(&wanted)) {
+        return skipped("an old cmake", format!("{wanted} cannot be had: {failure}"));
+    }
+    cmake_builds_and_runs(&Installed::new(), &dir.path().join("cmake/data/bin/cmake"));
+}
+
+fn cmake_builds_and_runs(installed: &Installed, cmake: &Path) {
+    let project = installed.dir.path().join("project");
+    fs::create_dir(&project).unwrap();
+    let text = format!(
+        "cmake_minimum_required(VERSION {oldest})\n\
+         project(example C CXX)\n\
+         find_package(dlm 0.1 CONFIG REQUIRED)\n\
+         find_package(dlm 99 CONFIG QUIET)\n\
+         if(dlm_FOUND)\n  message(FATAL_ERROR \"version 99 was found\")\nendif()\n\
+         add_executable(shared {lock})\ntarget_link_libraries(shared dlm::dlm)\n\
+         add_executable(static {cpp})\ntarget_link_libraries(static dlm::static)\n\
+         target_compile_features(static PRIVATE cxx_std_17)\n\
+         get_target_property(name dlm::dlm IMPORTED_SONAME)\n\
+         file(WRITE ${{CMAKE_BINARY_DIR}}/soname \"${{name}}\")\n",
+        oldest = oldest_cmake(),
+        lock = example("lock.c").display(),
+        cpp = example("lock.cpp").display(),
+    );
+    fs::write(project.join("CMakeLists.txt"), text).unwrap();
+    let build = project.join("build");
+    let mut configure = Command::new(cmake);
+    configure.arg("-S").arg(&project).arg("-B").arg(&build);
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", installed.prefix().display()));
+    c::run(&mut configure).unwrap();
+    // A path that is kept there outlives the library, and hides where it is installed next.
+    let cache = fs::read_to_string(build.join("CMakeCache.txt")).unwrap();
+    assert!(!cache.contains("_dlm_"), "{cache}");
+    c::run(Command::new(cmake).arg("--build").arg(&build)).unwrap();
+    for program in ["shared", "static"] {
+        assert!(installed.run(&build.join(program)).starts_with("writing with fence "), "{program}");
+    }
+    installed.assert_asked_for(&build.join("shared"));
+    let name = fs::read_to_string(build.join("soname")).unwrap();
+    assert_eq!(name, format!("libdlm.so.{}", installed.abi()));
+}
+
+/// `DLM_ABI` in `src/capi/version.rs` is the only place that says the number.
+#[test]
+fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
+    if left_to_the_long_run() {
+        return;
+    }
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("abi");
+    let (source, target) = (place.join("source"), place.join("target"));
+    let _ = fs::remove_dir_all(&source);
+    fs::create_dir_all(&source).unwrap();
+    let mut copy = Command::new("cp");
+    copy.current_dir(c::root()).args(["-r", "Cargo.toml", "Cargo.lock", "README.md", "build.rs", "src"]);
+    c::run(copy.args(["include", "tests", "testkit", "benches", "examples", ".packaging"]).arg(&source))
+        .unwrap();
+    let version = source.join("src/capi/version.rs");
+    let text = fs::read_to_string(&version).unwrap();
+    let changed = text.replace("pub const DLM_ABI: u32 = 0;", "pub const DLM_ABI: u32 = 7;");
+    assert_ne!(text, changed, "the number has changed: here too, please");
+    fs::write(&version, changed).unwrap();
+
+    // What an earlier run left: one header is to be found.
+    for left in fs::read_dir(target.join("debug/build")).into_iter().flatten().map(Result::unwrap) {
+        if left.file_name().to_str().unwrap().starts_with("dlm-") {
+            fs::remove_dir_all(left.path()).unwrap();
+        }
+    }
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--lib", "--no-default-features", "--features", "capi,embedded", "--target-dir"]);
+    // Nobody debugs it: smaller, and sooner done.
+    build.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_INCREMENTAL", "0")]);
+    c::run(build.arg(&target).current_dir(&source)).unwrap();
+    let header = c::find(&target.join("debug/build"), |name| name == "dlm.h").expect("build.rs writes it");
+    fs::copy(header, source.join("include/dlm.h")).unwrap();
+
+    let installed = Installed::of(&source, &target.join("debug"));
+    assert_eq!(installed.abi(), "7");
+    if has("pkg-config") {
+        pkg_config_builds_and_runs(&installed);
+    }
+    if has("cmake") {
+        cmake_builds_and_runs(&installed, Path::new("cmake"));
+    }
+    let mut uninstall = Command::new(source.join(".packaging/install"));
+    c::run(uninstall.arg("--uninstall").arg(installed.prefix())).unwrap();
+    assert_eq!(c::find(&installed.prefix(), |_| true), None);
+}
+
+/// cargo-c gives the library the first number of a version, and cannot look into the header.
+#[test]
+fn cargo_c_gives_the_library_the_same_name() {
+    let manifest = include_str!("../../Cargo.toml");
+    let (_, library) = manifest.split_once("[package.metadata.capi.library]\n").unwrap();
+    let library = library.split("\n[").next().unwrap();
+    assert!(library.contains("\nversion_suffix_components = 1\n"), "{library}");
+    let version = library.lines().find_map(|line| line.strip_prefix("version = \"")).expect("a version");
+    assert_eq!(version.split('.').next().unwrap(), c::abi(&c::root().join("include/dlm.h")));
+}
+
+#[test]
+fn nothing_is_left_after_uninstalling() {
+    let installed = Installed::new();
+    assert!(c::find(&installed.prefix(), |name| name == "dlm.hpp").is_some());
+    let mut uninstall = Command::new(c::root().join(".packaging/install"));
+    c::run(uninstall.arg("--uninstall").arg(installed.prefix())).unwrap();
+    assert_eq!(c::find(&installed.prefix(), |_| true), None);
+}
+
+/// The Makefile's line for linking is the README's.
+fn built_examples(out: &Path) {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(c::root().join("c-examples")).arg(format!("OUT={}", out.display()));
+    make.arg(format!("TARGET={}", c::library("libdlm.a").parent().unwrap().display()));
+    make.args(["CFLAGS=-Wall -Wextra -Werror", "CXXFLAGS=-Wall -Wextra -Werror"]);
+    c::run(&mut make).unwrap();
+    let makefile = include_str!("../../c-examples/Makefile");
+    assert!(makefile.contains(&format!("libdlm.a {}\n", c::system_libraries().join(" "))));
+}
+
+#[test]
+fn the_examples_do_what_they_say() {
+    if !has("make") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    built_examples(dir.path());
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    for (name, says) in [
+        ("lock", "writing with fence "),
+        ("latch", "all have come\n"),
+        ("id_lock", "the balances add up to 0\n"),
+        ("event_loop", "renewed\nrenewed\nrenewed\nLEASE_LOST\n"),
+        ("lock_cpp", "writing with fence "),
+    ] {
+        let said = c::run(Command::new(dir.path().join(name)).arg(&store)).unwrap();
+        assert!(said.starts_with(says), "{name}: {said}");
+    }
+}
+
+#[test]
+#[cfg(feature = "hbase")]
+fn the_examples_with_rows_do_what_they_say() {
+    if !has("make") {
+        return;
+    }
+    let Some(hbase) = dlm_fixtures::hbase::hbase_or_skip() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    built_examples(dir.path());
+    let table = |options: &str| {
+        format!("hbase://{}/{}{options}", hbase.master, dlm_fixtures::hbase::fresh_table("c_examples"))
+    };
+    let said = c::run(Command::new(dir.path().join("create_or_update")).arg(table(""))).unwrap();
+    assert_eq!(said, "4 processes were told 25 times that they made one of 25 rows\n");
+    let store = format!("embedded:{}", dir.path().join("store").display());
+    let said =
+        c::run(Command::new(dir.path().join("fenced_writer")).args([store, table("?family=d")])).unwrap();
+    assert_eq!(said, "refused: a lower fence than the row has\nthe report is by the second\n");
+}
+
+#[test]
+#[cfg(feature = "gateway")]
+fn an_example_runs_on_hbase() {
+    let Some(hbase) = dlm_fixtures::hbase::hbase_or_skip() else { return };
+    let uri = format!("hbase+thrift://{}/{}", hbase.thrift, dlm_fixtures::hbase::fresh_table("c_examples"));
+    let dir = tempfile::tempdir().unwrap();
+    built_examples(dir.path());
+    let said = c::run(Command::new(dir.path().join("lock")).arg(uri)).unwrap();
+    assert!(said.starts_with("writing with fence "), "{said}");
+}

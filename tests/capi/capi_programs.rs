@@ -1,0 +1,704 @@
+//! The C interface from outside: programs in C and C++, built with several compilers against both
+//! libraries, run as they are, under AddressSanitizer and under valgrind.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dlm_fixtures::c::{self, Link};
+use dlm_testkit::{shortened, skipped};
+
+/// Programs in `tests/c`, and the arguments with which they run beside the store.
+const C: [(&str, &[&str]); 11] = [
+    ("locks", &[]),
+    ("latches", &[]),
+    ("ids", &[]),
+    ("lost", &[]),
+    ("waiting", &[]),
+    ("forks", &[]),
+    ("log", &[]),
+    ("masks", &[]),
+    ("signals", &[]),
+    ("exits", &[]),
+    ("random", &["2000", "42"]),
+];
+
+fn source(name: &str) -> PathBuf {
+    c::root().join("tests/c").join(name)
+}
+
+/// A directory, and a store in it.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn store(&self) -> String {
+        format!("embedded:{}", self.dir.path().join("store").display())
+    }
+
+    fn c(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
+        let out = self.dir.path().join(format!("{name}-{compiler}"));
+        let mut command = Command::new(compiler);
+        command.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"]).args(flags);
+        command.arg(source(name).with_extension("c")).arg("-o").arg(&out);
+        c::run(link.add_to(&mut command)).unwrap();
+        out
+    }
+
+    fn cpp(&self, compiler: &str, link: Link, flags: &[&str]) -> PathBuf {
+        self.cpp_of(compiler, "tour", link, flags)
+    }
+
+    fn cpp_of(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
+        let out = self.dir.path().join(format!("{name}-{compiler}"));
+        let mut command = Command::new(compiler);
+        command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"]).args(flags);
+        command.args([source(name).with_extension("cpp"), source("more.cpp")]).arg("-o").arg(&out);
+        c::run(link.add_to(&mut command)).unwrap();
+        out
+    }
+
+    fn run(&self, program: &Path, args: &[&str]) {
+        c::run(c::with_library(&mut Command::new(program)).arg(self.store()).args(args)).unwrap();
+    }
+}
+
+/// Whether the test can go on.
+fn has(tool: &str) -> bool {
+    let found = c::run(Command::new(tool).arg("--version"));
+    if let Err(failure) = &found {
+        skipped(tool, failure);
+    }
+    found.is_ok()
+}
+
+#[test]
+fn c_programs_run_with_the_shared_library() {
+    run_all("gcc", Link::Shared);
+}
+
+#[test]
+fn c_programs_run_with_the_static_library_linked_as_the_readme_says() {
+    run_all("clang", Link::Static);
+}
+
+fn run_all(compiler: &str, link: Link) {
+    let place = Place::new();
+    for (name, args) in C.iter().filter(|_| has(compiler)) {
+        place.run(&place.c(compiler, name, link, &[]), args);
+    }
+}
+
+/// A plug-in may bring the library into a program and be taken out again.
+#[test]
+fn a_program_may_load_the_library_and_let_go_of_it() {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    let out = place.dir.path().join("unloads");
+    let mut compile = Command::new("gcc");
+    compile.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g", "-I"]);
+    compile.arg(c::root().join("include")).arg(source("unloads.c")).arg("-o").arg(&out).arg("-ldl");
+    c::run(&mut compile).unwrap();
+    place.run(&out, &[c::library("libdlm.so").to_str().unwrap()]);
+}
+
+#[test]
+fn cpp_programs_run_with_both_libraries() {
+    for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
+        for link in [Link::Shared, Link::Static] {
+            let place = Place::new();
+            place.run(&place.cpp(compiler, link, &[]), &[]);
+        }
+    }
+}
+
+/// What must compile in C++, and what nearly says the same and must not.
+const TYPES: [(&str, &[&str]); 12] = [
+    (
+        "(void)lock.acquire_for(dlm::Ttl(30s), dlm::Wait(5s));",
+        &[
+            "(void)lock.acquire_for(dlm::Wait(5s), dlm::Ttl(30s));",
+            "(void)lock.acquire_for(30s, 5s);",
+            "(void)lock.acquire_for({30s}, {5s});",
+            "(void)lock.acquire_for(dlm::Ttl(30s), 5s);",
+            "(void)lock.acquire_for(30s, dlm::Wait(5s));",
+            "(void)lock.acquire_for(dlm::Ttl(30s), {});",
+            "(void)lock.acquire_for({}, dlm::Wait(5s));",
+        ],
+    ),
+    (
+        "(void)lock.acquire_for(dlm::use_default, dlm::forever);",
+        &[
+            "(void)lock.acquire_for(dlm::forever, dlm::use_default);",
+            "(void)lock.acquire_for(DLM_DEFAULT, DLM_FOREVER);",
+        ],
+    ),
+    (
+        "(void)lock.acquire_for(dlm::use_default, dlm::use_default, &cancel);",
+        &["(void)lock.acquire_for(dlm::forever, dlm::forever, &cancel);"],
+    ),
+    (
+        "(void)lock.try_acquire(dlm::Ttl(1s));",
+        &["(void)lock.try_acquire(dlm::Wait(1s));", "(void)lock.try_acquire(1s);", "lock.try_acquire();"],
+    ),
+    (
+        "if (lock.acquire()) std::abort();",
+        &["lock.acquire();", "bool held = lock.acquire(); (void)held;", "dlm::Lease lease = lock.acquire();"],
+    ),
+    (
+        "dlm::Lease lease = lock.acquire().lease(); lease.renew(dlm::Ttl(1s));",
+        &[
+            "dlm::Lease lease = lock.acquire().lease(); lease.renew(dlm::Wait(1s));",
+            "dlm::Lease lease = lock.acquire().lease(); lease.renew(dlm::forever);",
+            "dlm::Lease lease = lock.acquire().lease(); lease.renew(1s);",
+        ],
+    ),
+    (
+        "(void)manager.latch(\"a\", dlm::Level::dc, dlm::LatchKind::count_down, dlm::Ttl(1h));",
+        &[
+            "(void)manager.latch(\"a\", dlm::Level::dc, dlm::LatchKind::count_down, dlm::Wait(1h));",
+            "(void)manager.latch(\"a\", dlm::Level::dc, dlm::LatchKind::count_down, 1h);",
+        ],
+    ),
+    (
+        "(void)latch.await_open_for(dlm::Wait(1s));",
+        &[
+            "(void)latch.await_open_for(dlm::Ttl(1s));",
+            "(void)latch.await_open_for(dlm::use_default);",
+            "(void)latch.await_open_for(1s);",
+        ],
+    ),
+    (
+        "(void)ids.try_lock_for(1, dlm::Wait(1s)); (void)ids.try_lock_many_for({1}, dlm::forever);",
+        &[
+            "(void)ids.try_lock_for(1, dlm::Ttl(1s));",
+            "(void)ids.try_lock_for(1, dlm::use_default);",
+            "(void)ids.try_lock_many_for({1}, 1s);",
+        ],
+    ),
+    (
+        "(void)keys.try_lock_for(\"a\", dlm::Wait(1s));",
+        &["(void)keys.try_lock_for(\"a\", dlm::Ttl(1s));", "(void)keys.try_lock_for(\"a\", 1s);"],
+    ),
+    (
+        "(void)dlm::Wait::until(std::chrono::steady_clock::now());",
+        &[
+            "(void)dlm::Wait::until(1s);",
+            "(void)dlm::Wait(std::chrono::steady_clock::now());",
+            "(void)dlm::Wait(dlm::Ttl(1s));",
+            "(void)dlm::Ttl(dlm::Wait(1s));",
+            "(void)dlm::Ttl(30);",
+            "(void)dlm::Wait(30);",
+            "(void)dlm::Ttl(dlm::forever);",
+            "(void)dlm::Wait(dlm::use_default);",
+        ],
+    ),
+    (
+        "if (row.create(dlm::Cells()) == dlm::Creation::created) std::abort();\
+         const dlm::RowCells cells = row.read(); (void)cells.value(\"d:a\"); (void)row.delete_if(\"d:a\", \"\");",
+        &[
+            "row.create(dlm::Cells());",
+            "row.update(dlm::Cells());",
+            "row.delete_if(\"d:a\", \"\");",
+            "row.compare_and_set(\"d:a\", \"\", \"\");",
+            "row.commit_if_unchanged(row.read(), dlm::Changes());",
+            "row.modify({\"d:a\"}, [](const dlm::RowCells &) { return std::optional<dlm::Changes>(); });",
+            "if (row.create(dlm::Cells())) std::abort();",
+            // The cells would be gone before the value is used.
+            "(void)row.read().value(\"d:a\");",
+            "(void)row.read().at(0);",
+        ],
+    ),
+];
+
+#[test]
+fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile() {
+    let dir = tempfile::tempdir().unwrap();
+    for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
+        // All that is right at once, each that is wrong alone.
+        let compile = |statements: &str| {
+            let program = dir.path().join("types.cpp");
+            let text = format!(
+                "#include <dlm.hpp>\n#include <cstdlib>\nusing namespace std::chrono_literals;\n\
+                 void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
+                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel, const dlm::Row &row);\n\
+                 void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
+                 const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel, const dlm::Row &row) {{\n\
+                 (void)manager, (void)lock, (void)latch, (void)ids, (void)keys, (void)cancel, (void)row;\n{statements}\n}}\n"
+            );
+            fs::write(&program, text).unwrap();
+            let mut command = Command::new(compiler);
+            command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+            c::run(command.arg(c::root().join("include")).arg(&program))
+        };
+        let right: Vec<_> = TYPES.iter().map(|(right, _)| format!("{{ {right} }}")).collect();
+        compile(&right.join("\n")).unwrap();
+        for wrong in TYPES.iter().flat_map(|(_, wrong)| *wrong) {
+            assert!(compile(wrong).is_err(), "{compiler} compiles {wrong}");
+        }
+    }
+}
+
+/// Runs `tests/c/pipes.c` beside a store whose peer closes.
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+fn survives(link: Link, uri: &str) {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.c("gcc", "pipes", link, &[]);
+    let told = c::run(c::with_library(&mut Command::new(program)).arg(uri)).unwrap();
+    println!("{uri}: {told}");
+}
+
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+fn survives_a_closer(uri: impl Fn(u16) -> String) {
+    let closer = super::closer::Closer::start(None);
+    survives(Link::Shared, &uri(closer.address.port()));
+    // Four times three calls.
+    assert!(closer.connections() >= 12, "{}", closer.connections());
+}
+
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+fn survives_a_closer_with_tls(uri: impl Fn(u16) -> String) {
+    let certificate = match super::closer::Certificate::new() {
+        Ok(certificate) => certificate,
+        Err(failure) => return skipped("openssl", failure),
+    };
+    for link in [Link::Shared, Link::Static] {
+        let closer = super::closer::Closer::start(Some(&certificate));
+        let options = format!("tls=on&tls_ca={}", certificate.authority().display());
+        survives(link, &format!("{}&{options}", uri(closer.address.port())));
+        assert!(closer.handshakes() >= 12, "{} of {}", closer.handshakes(), closer.connections());
+    }
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn a_c_program_survives_an_hbase_that_closes() {
+    survives_a_closer(|port| format!("hbase://127.0.0.1:{port}/locks?client=c&timeout=1s"));
+    let always = dlm_fixtures::fake::always("Multi", dlm_fixtures::fake::Answer::Close);
+    let fake = dlm_fixtures::fake::Fake::start(always);
+    survives(Link::Static, &format!("hbase://{}/locks?client=c&timeout=1s", fake.address));
+    assert!(fake.count("Multi") >= 12, "{}", fake.count("Multi"));
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn a_c_program_survives_an_hbase_that_closes_with_tls() {
+    survives_a_closer_with_tls(|port| format!("hbase://localhost:{port}/locks?client=c&timeout=1s"));
+}
+
+#[cfg(feature = "gateway")]
+#[test]
+fn a_c_program_survives_a_gateway_that_closes() {
+    survives_a_closer(|port| format!("hbase+thrift://127.0.0.1:{port}/locks?client=c&timeout=1s"));
+}
+
+#[cfg(feature = "aerospike")]
+#[test]
+fn a_c_program_survives_an_aerospike_that_closes() {
+    survives_a_closer(|port| format!("aerospike://127.0.0.1:{port}/test/locks?client=c&timeout=1s"));
+}
+
+/// The client library of Aerospike writes TLS by `writev`, which raises SIGPIPE.
+#[cfg(feature = "aerospike")]
+#[test]
+fn a_c_program_survives_an_aerospike_that_closes_with_tls() {
+    survives_a_closer_with_tls(|port| format!("aerospike://localhost:{port}/test/locks?client=c&timeout=1s"));
+}
+
+/// A lock in doubt is freed by a thread of the library's, which leaves signals to the program.
+#[cfg(feature = "hbase")]
+#[test]
+fn threads_that_free_locks_in_doubt_leave_signals_to_the_c_program() {
+    if !has("gcc") {
+        return;
+    }
+    for link in [Link::Shared, Link::Static] {
+        let place = Place::new();
+        let fake = dlm_fixtures::fake::Fake::start(|request| match request.method.as_str() {
+            "Multi" => dlm_fixtures::fake::Answer::ApplyAndClose,
+            "Get" => dlm_fixtures::fake::Answer::Silence,
+            _ => dlm_fixtures::fake::Answer::Honest,
+        });
+        place.run(
+            &place.c("gcc", "masks", link, &["-pthread"]),
+            &[&format!("hbase://{}/locks?client=c&timeout=1s", fake.address)],
+        );
+    }
+}
+
+/// Where a table of rows may be made that no other test has; `None`, after saying so, without an HBase.
+#[cfg(feature = "hbase")]
+fn rows_uri() -> Option<String> {
+    let hbase = dlm_fixtures::hbase::hbase_or_skip()?;
+    // A busy machine has time, and so has valgrind.
+    let options = "?family=d&timeout=1m";
+    Some(format!("hbase://{}/{}{options}", hbase.master, dlm_fixtures::hbase::fresh_table("c_rows")))
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn rows_are_made_and_changed_in_c() {
+    if !has("gcc") {
+        return;
+    }
+    for (link, flags, more) in [
+        (Link::Shared, &[][..], &[][..]),
+        // As below: with another argument, the program does not fork.
+        (Link::Static, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"], &["no fork"]),
+    ] {
+        let Some(uri) = rows_uri() else { return };
+        let place = Place::new();
+        let args: Vec<_> = [uri.as_str()].into_iter().chain(more.iter().copied()).collect();
+        place.run(&place.c("gcc", "rows", link, &[flags, &["-pthread"]].concat()), &args);
+    }
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn rows_are_made_and_changed_in_cpp() {
+    let sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-pthread"];
+    for (compiler, link, flags) in [
+        ("g++", Link::Shared, &["-pthread"][..]),
+        ("g++", Link::Static, &sanitized),
+        ("clang++", Link::Static, &["-pthread"]),
+    ] {
+        if !has(compiler) {
+            continue;
+        }
+        let Some(uri) = rows_uri() else { return };
+        let place = Place::new();
+        place.run(&place.cpp_of(compiler, "rows", link, flags), &[&uri]);
+    }
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn rows_in_c_are_not_reported_by_valgrind() {
+    if dlm_testkit::left_to_the_long_run() || !has("valgrind") || !has("gcc") {
+        return;
+    }
+    let Some(uri) = rows_uri() else { return };
+    let place = Place::new();
+    let program = place.c("gcc", "rows", Link::Shared, &["-pthread"]);
+    c::run(valgrind().arg(program).arg(place.store()).args([&uri, "no fork"])).unwrap();
+}
+
+fn valgrind() -> Command {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["-q", "--error-exitcode=9", "--fair-sched=yes", "--leak-check=full"]);
+    // Rust keeps pointers into the middle of its own blocks, which valgrind calls "possibly lost".
+    valgrind.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+    c::with_library(&mut valgrind);
+    valgrind
+}
+
+/// The library itself is not instrumented here: what it hands to C is seen, and what it leaks.
+#[test]
+fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"];
+    let place = Place::new();
+    let few = shortened("four programs of eleven");
+    // This sanitizer's own memory allocator may be locked in a forked child (GCC 12): it hangs there.
+    let ours = |name: &str| name != "forks" && (!few || ["locks", "latches", "random"].contains(&name));
+    for (name, args) in C.iter().filter(|(name, _)| ours(name)) {
+        place.run(&place.c("gcc", name, Link::Static, &flags), args);
+    }
+    place.run(&place.cpp("g++", Link::Static, &flags), &[]);
+}
+
+#[test]
+fn no_c_or_cpp_program_is_reported_by_valgrind() {
+    if !has("valgrind") || !has("gcc") || !has("g++") {
+        return;
+    }
+    let place = Place::new();
+    let mut programs = vec![(place.cpp("g++", Link::Shared, &[]), &[] as &[&str])];
+    let few = shortened("three programs of seven");
+    for name in if few { &["locks"][..] } else { &["locks", "latches", "ids", "lost", "log"] } {
+        programs.push((place.c("gcc", name, Link::Shared, &[]), &[]));
+    }
+    programs.push((place.c("gcc", "random", Link::Shared, &[]), &["100", "42"]));
+    for (program, args) in programs {
+        c::run(valgrind().arg(program).arg(place.store()).args(args)).unwrap();
+    }
+}
+
+#[test]
+fn a_hundred_thousand_random_sequences_of_calls_neither_crash_nor_leak() {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    let program = place.c("gcc", "random", Link::Static, &["-O2"]);
+    let seeds = ["1", "20250131", "77", "9000"];
+    let runs = seeds.map(|seed| {
+        let mut command = Command::new(&program);
+        let name = format!("dlm-test-{seed}");
+        let run = move || c::run(command.args(["memory:", "25000", seed])).unwrap();
+        std::thread::Builder::new().name(name).spawn(run).unwrap()
+    });
+    for run in runs {
+        run.join().unwrap();
+    }
+}
+
+/// `tests/c/abi0` is never changed: a program and the header it was built with.
+#[test]
+fn a_program_of_an_older_header_works_with_this_library() {
+    if !has("gcc") {
+        return;
+    }
+    let place = Place::new();
+    for link in [Link::Shared, Link::Static] {
+        let program = place.dir.path().join("old");
+        let mut gcc = Command::new("gcc");
+        // Before the directory that `link` adds.
+        gcc.args(["-std=c99", "-g", "-I"])
+            .arg(source("abi0"))
+            .arg(source("abi0/program.c"))
+            .arg("-o")
+            .arg(&program);
+        c::run(link.add_to(&mut gcc)).unwrap();
+        place.run(&program, &[]);
+    }
+}
+
+/// What a program was compiled against: constants, numbers of statuses, types of functions.
+#[test]
+fn no_declaration_of_an_older_header_has_changed() {
+    let declared = |header: &str| -> Vec<String> {
+        let code = header.split_once("*/").unwrap().1.lines().filter(|line| !line.trim().starts_with("//"));
+        // No part of a type: programs built without it are the same.
+        let code = code.filter(|line| *line != "DLM_NODISCARD");
+        let code =
+            code.filter(|line| !line.starts_with("#define DLM_VERSION")).collect::<Vec<_>>().join("\n");
+        // A statement, an entry of an enum, a constant.
+        let parts = code.split([';', '{', '}']).flat_map(|part| part.split("\n\n"));
+        let parts =
+            parts.flat_map(|part| if part.contains('(') { vec![part] } else { part.split('\n').collect() });
+        parts
+            .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+            .filter(|it| !it.is_empty())
+            .collect()
+    };
+    let old = fs::read_to_string(source("abi0/dlm.h")).unwrap();
+    let new = declared(&fs::read_to_string(c::root().join("include/dlm.h")).unwrap());
+    let old = declared(&old);
+    assert!(old.len() > 100, "{old:?}");
+    for declaration in old {
+        assert!(new.contains(&declaration), "{declaration}");
+    }
+}
+
+/// A lock whose acquiring failed unnoticed is not held.
+#[test]
+fn every_compiler_reports_a_status_that_is_ignored() {
+    let statuses: Vec<_> =
+        c::functions().into_iter().filter(|function| function.returns == "enum dlm_status").collect();
+    assert!(statuses.len() > 30, "{statuses:?}");
+    let program = |returns: &str, before: &str| {
+        let mut text = String::from("#include <dlm.h>\n");
+        for (at, function) in statuses.iter().enumerate() {
+            let takes: Vec<_> = function.takes.iter().map(|(kind, name)| format!("{kind} {name}")).collect();
+            let names: Vec<_> = function.takes.iter().map(|(_, name)| name.as_str()).collect();
+            let (takes, names) = (takes.join(", "), names.join(", "));
+            let _ = writeln!(text, "{returns} call_{at}({takes}) {{ {before}{}({names}); }}", function.name);
+        }
+        text
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (ignored, used) = (dir.path().join("ignored.c"), dir.path().join("used.c"));
+    fs::write(&ignored, program("void", "")).unwrap();
+    fs::write(&used, program("enum dlm_status", "return ")).unwrap();
+    for (compiler, standard) in [
+        ("gcc", "-std=c99"),
+        ("gcc", "-std=c2x"),
+        ("clang", "-std=c99"),
+        ("clang", "-std=c2x"),
+        ("g++", "-std=c++11"),
+        ("g++", "-std=c++17"),
+        ("clang++", "-std=c++11"),
+        ("clang++", "-std=c++17"),
+    ] {
+        if !has(compiler) {
+            continue;
+        }
+        let compile = |program: &Path| {
+            let mut command = Command::new(compiler);
+            command.args([standard, "-pedantic", "-Wall", "-Wextra", "-Werror", "-c", "-o", "/dev/null"]);
+            command.args(if compiler.ends_with("++") { ["-x", "c++"] } else { ["-x", "c"] });
+            // Not every compiler goes on after twenty errors by itself.
+            command.arg(if compiler.starts_with('g') { "-fmax-errors=0" } else { "-ferror-limit=0" });
+            c::run(command.arg("-I").arg(c::root().join("include")).arg(program))
+        };
+        compile(&used).unwrap();
+        let reported = compile(&ignored).expect_err(compiler);
+        let count = reported.matches("error:").count();
+        assert_eq!(count, statuses.len(), "{compiler} {standard}: {reported}");
+        for function in &statuses {
+            assert!(reported.contains(&function.name), "{compiler} {standard}: {}", function.name);
+        }
+    }
+}
+
+/// Pointers that may be NULL, by the name of the argument, or of the function and the argument.
+const NULL_ALLOWED: [&str; 12] = [
+    "error_out",
+    "freed_out",
+    "dlm_latch_get_or_create created_out",
+    "dlm_row_fence names_out",
+    "cell_out",
+    "counted_out",
+    "dlm_manager_open options",
+    "dlm_lock_acquire cancel",
+    "dlm_lock_acquire_within cancel",
+    "dlm_latch_await_open cancel",
+    "dlm_log_to callback",
+    "dlm_log_to user",
+];
+
+/// Made from the header: every function with each of its pointers NULL, then with all of them.
+#[test]
+fn every_function_answers_null_for_every_pointer() {
+    if !has("gcc") {
+        return;
+    }
+    let mut calls = String::new();
+    let mut count = 0;
+    for function in c::functions() {
+        let pointers: Vec<_> = (0..function.takes.len())
+            .filter(|&at| function.takes[at].0.contains('*') || function.takes[at].0.contains("callback"))
+            .collect();
+        let mut sets: Vec<Vec<usize>> = pointers.iter().map(|&at| vec![at]).collect();
+        sets.push(pointers);
+        for nulls in sets {
+            calls += &null_call(&function, &nulls);
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count}");
+    let place = Place::new();
+    let program = place.dir.path().join("nulls.c");
+    fs::write(&program, fs::read_to_string(source("nulls.c.in")).unwrap().replace("/* CALLS */", &calls))
+        .unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g", "-fsanitize=address,undefined"]);
+    gcc.arg("-I").arg(c::root().join("tests/c")).arg(&program).arg("-o").arg(program.with_extension("out"));
+    c::run(Link::Static.add_to(&mut gcc)).unwrap();
+    c::run(&mut Command::new(program.with_extension("out"))).unwrap();
+}
+
+/// What a call comes to whose arguments are allowed.
+fn unrefused(name: &str) -> &'static str {
+    let of_rows = ["dlm_table_", "dlm_row_", "dlm_lease_row"].iter().any(|of| name.starts_with(of));
+    match name {
+        // There is no table.
+        _ if of_rows && !cfg!(feature = "hbase") => "DLM_INVALID_ARGUMENT",
+        "dlm_table_open"
+        | "dlm_table_row"
+        | "dlm_table_setting"
+        | "dlm_lease_row"
+        | "dlm_row_exactly_once" => "DLM_OK",
+        // Nothing was read that could be passed.
+        "dlm_row_commit_if_unchanged" => "DLM_INVALID_ARGUMENT",
+        // The table is on no server.
+        _ if of_rows => "DLM_CONNECTION_ERROR",
+        _ => "DLM_OK",
+    }
+}
+
+fn null_call(function: &c::Function, nulls: &[usize]) -> String {
+    let name = &function.name;
+    let good = |(kind, argument): &(String, String)| -> String {
+        match (kind.as_str(), argument.as_str()) {
+            (_, "uri") if name == "dlm_table_open" => "NO_TABLE".into(),
+            (_, "uri") => "\"memory:?client=c\"".into(),
+            (_, "column") => "\"d:a\"".into(),
+            (_, "column_size") => "3".into(),
+            (_, "key") if name == "dlm_table_setting" => "\"attempts\"".into(),
+            (_, "key") if name.ends_with("_setting_ms") => "\"ttl\"".into(),
+            ("const char *" | "const void *", _) => "\"purpose\"".into(),
+            ("const uint64_t *", _) => "many".into(),
+            ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
+            ("size_t", _) => "2".into(),
+            (_, "ttl_ms") => "DLM_DEFAULT".into(),
+            (_, "wait_ms" | "abi") => "0".into(),
+            ("const char *const *", _) => "texts".into(),
+            (_, "level" | "kind") => "2".into(),
+            ("int64_t", "count" | "by") => "1".into(),
+            ("uint64_t" | "int32_t", _) => "1".into(),
+            ("void *", "user") => "(void *)many".into(),
+            (_, "callback") => "heard".into(),
+            (_, argument) if argument.ends_with("_out") => {
+                format!("&out_{}", argument.trim_end_matches("_out"))
+            }
+            // With what can be released in it.
+            ("const struct dlm_id_lock *", _) if name.contains("_release") => "held_ids".into(),
+            ("const struct dlm_key_lock *", _) if name.contains("_release") => "held_keys".into(),
+            // One that is not made yet.
+            ("const struct dlm_latch *", _) if name.contains("_create") => "new_latch".into(),
+            (kind, _) => kind
+                .trim_start_matches("const ")
+                .trim_start_matches("struct dlm_")
+                .trim_end_matches(" *")
+                .into(),
+        }
+    };
+    let arguments: Vec<_> = function
+        .takes
+        .iter()
+        .enumerate()
+        .map(|(at, argument)| if nulls.contains(&at) { "NULL".into() } else { good(argument) })
+        .collect();
+    let call = format!("{name}({})", arguments.join(", "));
+    let refused = nulls.iter().map(|&at| &function.takes[at].1).any(|argument| {
+        !NULL_ALLOWED.contains(&argument.as_str())
+            && !NULL_ALLOWED.contains(&format!("{name} {argument}").as_str())
+    });
+    let outputs: Vec<_> = (0..function.takes.len())
+        .filter(|at| !nulls.contains(at))
+        .filter_map(|at| function.takes[at].1.strip_suffix("_out"))
+        .collect();
+    let mut text = String::from("    begin();\n");
+    for output in &outputs {
+        let _ = writeln!(text, "    memset(&out_{output}, 0xa5, sizeof out_{output});");
+    }
+    let _ = match (function.returns.as_str(), refused) {
+        ("enum dlm_status", _) if name == "dlm_error_status" => {
+            writeln!(text, "    CHECK({call} == DLM_INVALID_ARGUMENT);")
+        }
+        ("enum dlm_status", true) => writeln!(text, "    CHECK({call} == DLM_INVALID_ARGUMENT);"),
+        ("enum dlm_status", false) => writeln!(text, "    CHECK({call} == {});", unrefused(name)),
+        ("void", _) => writeln!(text, "    {call};"),
+        (kind, _) if kind.contains("char *") => writeln!(text, "    CHECK({call} != NULL);"),
+        (kind, _) if kind.contains("struct") => writeln!(text, "    made({call}, \"{kind}\");"),
+        _ => writeln!(text, "    (void){call};"),
+    };
+    // As the header says: NULL, 0, false or -1 on failure.
+    for output in outputs.iter().filter(|_| refused) {
+        let _ = match *output {
+            "error" => writeln!(text, "    CHECK(out_error != NULL);"),
+            "fd" => writeln!(text, "    CHECK(out_fd == -1);"),
+            "stats" => {
+                writeln!(text, "    CHECK(out_stats.leases_held == 0 && out_stats.threads_waiting == 0);")
+            }
+            "cell" => writeln!(text, "    CHECK(out_cell.value == NULL && out_cell.column_size == 0);"),
+            other => writeln!(text, "    CHECK(!out_{other});"),
+        };
+    }
+    text + "    end();\n"
+}

@@ -1,0 +1,17 @@
+//! The contract, and what is special to HBase, on a real one through its Thrift1 gateway.
+#![cfg(feature = "gateway")]
+
+use dlm_fixtures::table;
+use dlm_testkit::contract::Site;
+
+fn site(test: &str) -> Option<Site> {
+    let uri = table::uri(table::gateway()?);
+    Some(Site::new(test, 40, move || dlm::store::open(&uri).unwrap()))
+}
+
+fn site_of_latches(test: &str) -> Option<Site> {
+    site(test).map(Site::without_names)
+}
+
+dlm_testkit::contract!(site);
+dlm_testkit::latch_contract!(site_of_latches);

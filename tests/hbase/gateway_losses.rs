@@ -1,0 +1,69 @@
+//! Requests and replies that are lost, late or cut between a client and a real HBase gateway.
+#![cfg(feature = "gateway")]
+
+use std::time::Duration;
+
+use dlm::Code;
+use dlm_fixtures::table;
+use dlm_fixtures::thrift_proxy;
+use dlm_testkit::losses::{BLIND, Case, Target, code};
+use dlm_testkit::{Fault, LONG};
+
+use super::raw::Raw;
+
+static GATEWAY: Target = Target {
+    server: table::gateway,
+    proxy: thrift_proxy::before,
+    uri: table::uri,
+    requests: &["checkAndPut", "atomicIncrement", "get"],
+    acquire: &["checkAndPut", "atomicIncrement", "get"],
+    settle: &["get", "atomicIncrement", "get"],
+    // The first conditional put takes the lock, the second seeds its counter.
+    seed: &[("checkAndPut", 0), ("checkAndPut", 1)],
+    renew: ["checkAndPut", "get"],
+    release: ["checkAndPut", "get"],
+    // Header, name, number, one field, its bool, the end.
+    reply_bytes: 4 + 4 + "checkAndPut".len() + 4 + 3 + 1 + 1,
+    down: Duration::from_secs(LONG.as_secs() / 4),
+    // A write that may yet arrive.
+    silent: Code::InDoubt,
+};
+
+dlm_testkit::losses!(GATEWAY);
+dlm_testkit::losses! { GATEWAY:
+    initializing_over_a_server_that_is_down_is_a_connection_error_soon,
+    a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends,
+}
+
+/// The second request is refused over the record of the first; a third may be under way.
+#[test]
+fn an_acquire_that_the_gateway_sent_twice_is_a_grant_and_is_looked_for_after_its_release() {
+    let site = Case { target: &GATEWAY, test: "twice" };
+    let Some(stage) = site.stage(LONG / 2) else { return };
+    let name = stage.ours.name();
+    let mut raw = Raw::connect(table::gateway().unwrap(), table::TABLE);
+    stage.proxy.next("checkAndPut", Fault::Twice);
+    let lease = stage.ours.try_acquire().expect("it is refused over its own record");
+    stage.assert_held(&lease);
+    let (record, _) = raw.lock_cell(name).unwrap();
+    assert!(lease.release().unwrap());
+    let (freed, at) = raw.lock_cell(name).unwrap();
+    assert!(freed.is_empty());
+    raw.put_at(name, &record, at + 1);
+    let lease = stage.theirs.acquire().expect("what came late is not freed");
+    stage.assert_held(&lease);
+}
+
+#[test]
+fn an_acquire_that_was_sent_twice_and_cannot_be_looked_for_is_in_doubt_and_is_freed_in_the_background() {
+    let site = Case { target: &GATEWAY, test: "twice-blind" };
+    let Some(stage) = site.stage(BLIND) else { return };
+    stage.proxy.next("checkAndPut", Fault::Twice);
+    // It is looked for until the time is over.
+    stage.proxy.later("get", 0, usize::MAX, Fault::LoseRequest);
+    assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
+    stage.proxy.heal();
+    assert!(stage.proxy.hits() > 4, "{} faults", stage.proxy.hits());
+    let lease = stage.theirs.acquire().expect("it is not freed");
+    stage.assert_held(&lease);
+}

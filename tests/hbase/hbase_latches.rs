@@ -1,0 +1,623 @@
+//! Latches in a real HBase: counts that stay exact though messages are lost or come late, and rows that
+//! services on the Java library share.
+#![cfg(feature = "gateway")]
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{env, thread};
+
+use dlm::store::{LatchName, LatchStore, LockStore, NewLatch, Roster, Step, Stepped};
+use dlm::{Code, Deadline, Error, LatchKind, Level, LockManager, Moment, NamePolicy};
+use dlm_fixtures::hbase::{self, Hbase, hbase_or_skip};
+use dlm_fixtures::peer::{Peer, hex};
+use dlm_fixtures::role::test_in;
+use dlm_fixtures::rpc_proxy;
+use dlm_fixtures::table;
+use dlm_fixtures::thrift_proxy;
+use dlm_testkit::{Fault, Gate, LONG, Proxy, until};
+
+use super::raw::Raw;
+
+/// No latch of these tests expires by itself, unless it is meant to.
+const TTL: Duration = Duration::from_secs(3600);
+const TABLE: &str = "D_LTCH_dlm_test_locks";
+
+/// One process's way to a latch.
+struct Latch {
+    store: Arc<dyn LockStore>,
+    name: LatchName,
+    timeout: Duration,
+}
+
+impl Latch {
+    fn open(uri: &str, client: &str) -> Latch {
+        let name = LatchName::new(client, "dc1", "a", NamePolicy::Strict).unwrap();
+        Latch { store: dlm::store::open(uri).unwrap(), name, timeout: LONG }
+    }
+
+    fn store(&self) -> &dyn LatchStore {
+        self.store.latches().unwrap()
+    }
+
+    fn create(&self, count: i64) -> dlm::Result<bool> {
+        self.create_for(count, &[], TTL)
+    }
+
+    fn create_for(&self, count: i64, names: &[&str], ttl: Duration) -> dlm::Result<bool> {
+        let roster: Vec<_> = names.iter().map(|name| name.to_string()).collect();
+        let by = Deadline::after(self.timeout);
+        self.store().create_latch(&NewLatch { name: &self.name, count, roster: &roster, ttl, by })
+    }
+
+    fn step(&self, add: i64, participant: Option<&str>) -> dlm::Result<Stepped> {
+        self.step_with(add, participant, TTL)
+    }
+
+    fn step_with(&self, add: i64, participant: Option<&str>, ttl: Duration) -> dlm::Result<Stepped> {
+        let by = Deadline::after(self.timeout);
+        self.store().step(&Step { name: &self.name, add, participant, ttl, by })
+    }
+
+    fn count(&self, level: Level) -> dlm::Result<Option<i64>> {
+        self.store().counts(&[(&self.name, level)], Deadline::after(LONG)).unwrap().pop().unwrap()
+    }
+
+    fn dc(&self) -> Option<i64> {
+        self.count(Level::Dc).unwrap()
+    }
+
+    fn roster(&self) -> Roster {
+        self.store().roster(&self.name, Deadline::after(LONG)).unwrap()
+    }
+}
+
+fn fresh(test: &str) -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    format!("{test}-{since}")
+}
+
+fn direct(master: SocketAddr) -> String {
+    format!("hbase://{master}/{}", table::TABLE)
+}
+
+/// The shared server, with its tables.
+fn server() -> Option<&'static Hbase> {
+    table::gateway()?;
+    let hbase = hbase_or_skip()?;
+    let store = dlm::store::open(&direct(hbase.master)).unwrap();
+    store.latches().unwrap().initialize_latches(Deadline::after(LONG)).unwrap();
+    Some(hbase)
+}
+
+/// A latch as two processes see it: one through a proxy, one not.
+fn stage(test: &str) -> Option<(Proxy, Latch, Latch)> {
+    let hbase = server()?;
+    let (proxy, client) = (rpc_proxy::before(hbase.master), fresh(test));
+    let ours = Latch::open(&direct(proxy.address()), &client);
+    // Connections, and what is known of regions.
+    assert_eq!(ours.dc(), None);
+    Some((proxy, ours, Latch::open(&direct(hbase.master), &client)))
+}
+
+#[track_caller]
+fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+#[track_caller]
+fn counted(answer: dlm::Result<Stepped>) {
+    match answer {
+        Ok(Stepped::Counted(_)) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_change_of_which_a_message_is_lost_counts_once() {
+    let Some((proxy, ours, theirs)) = stage("lost-change") else { return };
+    assert!(theirs.create(100).unwrap());
+    let mut hits = 0;
+    for (round, loss) in [Fault::LoseReply, Fault::LoseRequest, Fault::LoseReply].into_iter().enumerate() {
+        for participant in [None, Some(format!("w{round}"))] {
+            proxy.next("Multi", loss.clone());
+            counted(ours.step(-1, participant.as_deref()));
+            hits += 1;
+            assert_eq!(proxy.hits(), hits, "nothing was lost");
+        }
+    }
+    assert_eq!(theirs.dc(), Some(94));
+    assert_eq!(theirs.roster().arrived, ["w0", "w1", "w2"]);
+    // By another with the same name, it is no repetition of ours.
+    proxy.next("Multi", Fault::LoseReply);
+    assert_eq!(ours.step(-1, Some("w0")).unwrap(), Stepped::Already);
+    assert_eq!(theirs.dc(), Some(94));
+}
+
+#[test]
+fn a_latch_whose_making_lost_its_reply_is_ours_and_anothers_is_not() {
+    let Some((proxy, ours, theirs)) = stage("lost-making") else { return };
+    proxy.next("Multi", Fault::LoseReply);
+    assert!(ours.create(3).unwrap(), "it was made, and by us");
+    assert_eq!((proxy.hits(), theirs.dc()), (1, Some(3)));
+    for loss in [Fault::LoseReply, Fault::LoseRequest] {
+        proxy.next("Multi", loss);
+        assert!(!ours.create(3).unwrap(), "it was there");
+    }
+    assert_eq!((proxy.hits(), theirs.dc()), (3, Some(3)));
+}
+
+/// A request that comes so late that its process has long counted on.
+#[test]
+fn a_request_that_arrives_after_later_changes_does_not_count_again() {
+    let Some((proxy, ours, theirs)) = stage("late-change") else { return };
+    assert!(theirs.create(100).unwrap());
+    for (round, participant) in [None, Some("w")].into_iter().enumerate() {
+        let gate = Arc::new(Gate::default());
+        proxy.next("Multi", Fault::KeepAndBreak(Arc::clone(&gate)));
+        counted(ours.step(-1, participant));
+        // Each of them would take the place of the mark, were it not for the request that is astray.
+        for _ in 0..3 {
+            counted(ours.step(1, None));
+        }
+        let before = theirs.dc();
+        gate.open();
+        until("the late request is carried out", || proxy.late() == round + 1);
+        assert_eq!(theirs.dc(), before, "it counted twice, named: {participant:?}");
+    }
+}
+
+#[test]
+fn a_latch_that_was_not_found_is_not_counted_when_it_is_made_later() {
+    let Some((proxy, ours, theirs)) = stage("late-not-found") else { return };
+    let gate = Arc::new(Gate::default());
+    proxy.next("Multi", Fault::KeepAndBreak(Arc::clone(&gate)));
+    assert_eq!(code(ours.step(-1, None)), Code::NotFound);
+    assert!(theirs.create(3).unwrap());
+    gate.open();
+    until("the late request is carried out", || proxy.late() == 1);
+    assert_eq!(theirs.dc(), Some(3), "a count-down that was said not to be made was made");
+}
+
+/// Its row is not empty then: marks and names are still there.
+#[test]
+fn a_latch_that_expired_is_not_found_and_not_brought_back() {
+    let Some((_proxy, ours, theirs)) = stage("expired") else { return };
+    const SHORT: Duration = Duration::from_millis(500);
+    for name in [None, Some("w")] {
+        assert!(ours.create_for(3, &[], SHORT).unwrap());
+        let stepped = ours.step_with(-1, name, SHORT);
+        until("it expires", || theirs.dc().is_none());
+        for name in [None, Some("w"), Some("x")] {
+            assert_eq!(code(ours.step(-1, name)), Code::NotFound, "{stepped:?}");
+        }
+        assert_eq!(theirs.count(Level::Xdc).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_late_request_in_a_name_does_not_count_for_the_next_latch() {
+    let Some((proxy, mut ours, theirs)) = stage("late-name") else { return };
+    assert!(theirs.create_for(3, &["a"], Duration::from_secs(2)).unwrap());
+    ours.timeout = Duration::from_millis(700);
+    let gate = Arc::new(Gate::default());
+    let mut late = Some(Fault::KeepAndBreak(Arc::clone(&gate)));
+    proxy.storm(move |method| match &late {
+        Some(_) if method == "Multi" => late.take(),
+        Some(_) => None,
+        None => Some(Fault::LoseRequest),
+    });
+    assert_eq!(code(ours.step(-1, Some("a"))), Code::InDoubt);
+    until("it expires", || theirs.dc().is_none());
+    assert!(theirs.create_for(3, &["a"], TTL).unwrap());
+    gate.open();
+    until("the late request is carried out", || proxy.late() == 1);
+    assert_eq!(theirs.dc(), Some(3));
+    assert_eq!(theirs.roster().pending, ["a"]);
+}
+
+#[test]
+fn a_change_that_cannot_be_settled_in_time_is_in_doubt() {
+    let Some((proxy, mut ours, theirs)) = stage("doubt") else { return };
+    assert!(theirs.create(3).unwrap());
+    ours.timeout = Duration::from_millis(700);
+    for participant in [None, Some("w")] {
+        let before = theirs.dc().unwrap();
+        let mut sent = false;
+        // The change is made, and from then on nothing comes through.
+        proxy.storm(move |method| {
+            sent |= method == "Multi";
+            sent.then_some(if method == "Multi" { Fault::LoseReply } else { Fault::LoseRequest })
+        });
+        assert_eq!(code(ours.step(-1, participant)), Code::InDoubt);
+        proxy.heal();
+        assert_eq!(theirs.dc(), Some(before - 1));
+    }
+}
+
+/// The older count would show again once a shorter TTL is over.
+#[test]
+fn a_change_with_a_shorter_ttl_than_the_latch_was_made_with_does_not_bring_an_old_count_back() {
+    let Some((_proxy, ours, theirs)) = stage("ttl") else { return };
+    assert!(theirs.create(5).unwrap());
+    counted(ours.step_with(-1, None, Duration::from_millis(200)));
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(theirs.dc(), Some(4));
+}
+
+#[test]
+fn names_outlast_the_ttl_of_a_latch_that_is_kept_alive_and_go_with_it() {
+    let Some((_proxy, ours, theirs)) = stage("names") else { return };
+    const SHORT: Duration = Duration::from_secs(2);
+    assert!(ours.create_for(3, &["a", "b", "c"], SHORT).unwrap());
+    let (made, first) = (Moment::now(), ours.step_with(-1, Some("a"), SHORT));
+    counted(first);
+    while Moment::now().since(made) < SHORT + SHORT / 2 {
+        thread::sleep(SHORT / 10);
+        let kept = theirs.step_with(1, None, SHORT).and_then(|_| theirs.step_with(-1, None, SHORT));
+        // A machine that stood still for so long shows nothing.
+        let Ok(_) = kept else { return };
+    }
+    assert_eq!(theirs.step_with(-1, Some("a"), SHORT).unwrap(), Stepped::Already);
+    let Roster { pending, arrived } = theirs.roster();
+    assert_eq!((pending, arrived), (vec!["b".into(), "c".into()], vec!["a".into()]));
+    until("it expires", || theirs.dc().is_none());
+    assert!(ours.create(9).unwrap(), "without names, after one with names");
+    assert_eq!(theirs.roster(), Roster::default());
+    counted(theirs.step(-1, Some("a")));
+}
+
+#[test]
+fn marks_of_settled_changes_do_not_pile_up() {
+    let Some((_proxy, ours, theirs)) = stage("marks") else { return };
+    assert!(ours.create(100).unwrap());
+    for _ in 0..20 {
+        counted(ours.step(-1, None));
+    }
+    let mut raw = Raw::connect(table::gateway().unwrap(), TABLE);
+    let row = raw.row(theirs.name.hbase_row());
+    let marks: Vec<_> = row.keys().filter(|column| column.starts_with("C:op_")).collect();
+    assert_eq!(marks.len(), 1, "{marks:?}");
+    assert_eq!(row.len(), 2, "{:?}", row.keys());
+}
+
+#[test]
+fn a_count_of_another_kind_is_an_error_that_names_its_column() {
+    let Some(hbase) = server() else { return };
+    let mut raw = Raw::connect(hbase.thrift, TABLE);
+    for uri in [direct(hbase.master), table::uri(hbase.thrift)] {
+        let latch = Latch::open(&uri, &fresh("odd"));
+        raw.put(latch.name.hbase_row(), b"C:count_dc1", b"abc");
+        for answer in [
+            latch.count(Level::Dc).map(|_| ()),
+            latch.count(Level::Xdc).map(|_| ()),
+            latch.step(-1, None).map(|_| ()),
+        ] {
+            let error = answer.unwrap_err();
+            assert_eq!(error.code(), Code::InternalError, "{}", error.chain());
+            assert!(error.chain().contains("C:count_dc1"), "{}", error.chain());
+        }
+        assert!(!latch.create(3).unwrap(), "it is not overwritten");
+        assert_eq!(raw.row(latch.name.hbase_row())["C:count_dc1"], b"abc");
+        // One of many that are read at once does no harm to the others.
+        let other = Latch::open(&uri, &fresh("even"));
+        assert!(other.create(7).unwrap());
+        let both = [(&latch.name, Level::Dc), (&other.name, Level::Dc)];
+        let counts = latch.store().counts(&both, Deadline::after(LONG)).unwrap();
+        assert!(counts[0].is_err());
+        assert_eq!(*counts[1].as_ref().unwrap(), Some(7));
+    }
+}
+
+/// A manager that looks at latches often.
+fn watching(uri: &str, latches: &str) -> LockManager {
+    LockManager::builder()
+        .store_uri(&format!("{uri}?client=waits&farm=dc1&latches={latches}"))
+        .timeout(LONG)
+        .poll(Duration::from_millis(50))
+        .open()
+        .unwrap()
+}
+
+/// Waits without a limit, in a thread of its own: a wait that does not end fails the test and does not hang it.
+fn waiter(latch: dlm::Latch) -> thread::JoinHandle<dlm::Result<()>> {
+    thread::Builder::new().name("dlm-test-waiter".into()).spawn(move || latch.await_open()).unwrap()
+}
+
+#[track_caller]
+fn ended(waiter: thread::JoinHandle<dlm::Result<()>>) -> dlm::Result<()> {
+    until("a wait ends", || waiter.is_finished());
+    waiter.join().unwrap()
+}
+
+/// Nothing that the servers do by themselves opens a latch in a table that was disabled.
+#[test]
+fn a_table_that_is_disabled_ends_waits_and_is_named_at_once() {
+    let Some(hbase) = server() else { return };
+    let suffix = hbase::fresh_table("disabled");
+    let table = format!("D_LTCH_{suffix}");
+    let mut raw = Raw::connect(hbase.thrift, &table);
+    raw.create_table("C:");
+    let managers = [direct(hbase.master), table::uri(hbase.thrift)].map(|uri| watching(&uri, &suffix));
+    let latch = |at: usize, id: &str| managers[at].latch(id, Level::Dc, LatchKind::CountDown).unwrap();
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        latch(at, id).create(1).unwrap();
+    }
+    let waiters = [(0, "direct"), (1, "gateway"), (0, "gateway")].map(|(at, id)| waiter(latch(at, id)));
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        assert!(!latch(at, id).await_open_for(Duration::from_millis(200)).unwrap());
+    }
+    raw.disable_table();
+    for waiter in waiters {
+        let error = ended(waiter).unwrap_err();
+        assert_eq!(error.code(), Code::TableCreationError, "{}", error.chain());
+        assert!(error.chain().contains("disabled"), "{}", error.chain());
+    }
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        let begin = Moment::now();
+        for answer in
+            [latch(at, id).await_open(), latch(at, id).count_down(), latch(at, id).count().map(drop)]
+        {
+            let error = answer.unwrap_err();
+            assert_eq!(error.code(), Code::TableCreationError, "{id}: {}", error.chain());
+        }
+        assert!(Moment::now().since(begin) < LONG / 2, "{id}: waited for the deadline");
+    }
+    raw.enable_table();
+    for (at, id) in ["direct", "gateway"].into_iter().enumerate() {
+        latch(at, id).count_down().unwrap();
+        latch(at, id).await_open().unwrap();
+    }
+    raw.drop_table();
+}
+
+/// Where there is no table there is no latch; in a table of another kind there never is one.
+#[test]
+fn a_wait_in_no_table_and_in_one_without_the_family_ends() {
+    let Some(hbase) = server() else { return };
+    let [none, other] = ["none", "other"].map(hbase::fresh_table);
+    let mut raw = Raw::connect(hbase.thrift, &format!("D_LTCH_{other}"));
+    raw.create_table("X:");
+    for uri in [direct(hbase.master), table::uri(hbase.thrift)] {
+        let wait = |suffix: &str| {
+            let latch = watching(&uri, suffix).latch("a", Level::Dc, LatchKind::CountDown).unwrap();
+            ended(waiter(latch)).unwrap_err()
+        };
+        let error = wait(&none);
+        assert_eq!(error.code(), Code::NotFound, "{}", error.chain());
+        let error = wait(&other);
+        assert_eq!(error.code(), Code::TableCreationError, "{}", error.chain());
+        assert!(error.chain().contains("has no family C"), "{}", error.chain());
+    }
+    raw.drop_table();
+}
+
+/// A gateway reads whole rows for level XDC, and many with one request.
+#[test]
+fn a_row_that_is_too_large_for_a_gateways_reply_hides_no_other_latch() {
+    let Some(hbase) = server() else { return };
+    let uri = format!("hbase+thrift://{}/{}", hbase.thrift, table::TABLE);
+    let client = fresh("large-row");
+    let store = dlm::store::open(&uri).unwrap();
+    let name = |id: usize| LatchName::new(&client, "dc1", &id.to_string(), NamePolicy::Strict).unwrap();
+    let names: Vec<_> = (0..7).map(name).collect();
+    let by = Deadline::after(LONG);
+    for (name, count) in names.iter().zip(0..) {
+        let new = NewLatch { name, count, roster: &[], ttl: TTL, by };
+        assert!(store.latches().unwrap().create_latch(&new).unwrap());
+    }
+    Raw::connect(hbase.thrift, TABLE).put(names[3].hbase_row(), b"C:op_large_dc1", &vec![0; 1100 << 10]);
+    let asked: Vec<_> = names.iter().map(|name| (name, Level::Xdc)).collect();
+    let counts = store.latches().unwrap().counts(&asked, by).unwrap();
+    for (id, count) in counts.into_iter().enumerate() {
+        match count {
+            Ok(count) => assert_eq!(count, Some(id as i64)),
+            Err(error) => assert!(id == 3 && error.chain().contains("1 MiB"), "{id}: {}", error.chain()),
+        }
+    }
+}
+
+/// The names of all who have come are read with one answer, which has a limit.
+#[test]
+fn a_roster_that_could_not_be_read_back_is_refused() {
+    let Some((_proxy, ours, _)) = stage("large-roster") else { return };
+    let names: Vec<_> = (0..20_000).map(|number| format!("{number:x>20}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let error = ours.create_for(20_000, &names, TTL).unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument, "{}", error.chain());
+    assert_eq!(ours.dc(), None);
+    let fewer = &names[..14_000];
+    assert!(ours.create_for(14_000, fewer, TTL).unwrap());
+    assert_eq!(ours.roster().pending.len(), fewer.len());
+}
+
+#[test]
+fn a_client_whose_name_could_end_elsewhere_is_refused_before_any_io() {
+    let silent = "127.0.0.1:1";
+    for uri in [format!("hbase://{silent}/locks"), format!("hbase+thrift://{silent}/locks")] {
+        let latch = Latch::open(&uri, "a_b");
+        assert_eq!(code(latch.create(1)), Code::InvalidArgument);
+        assert_eq!(code(latch.step(-1, None)), Code::InvalidArgument);
+        assert_eq!(code(latch.count(Level::Dc)), Code::InvalidArgument);
+    }
+    let latch = Latch::open(&format!("hbase+thrift://{silent}/locks"), "a");
+    for answer in [latch.create_for(1, &["w"], TTL).map(|_| ()), latch.step(-1, Some("w")).map(|_| ())] {
+        let error = answer.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.to_string().contains("use hbase://"), "{error}");
+    }
+    let by = Deadline::after(LONG);
+    assert_eq!(code(latch.store().roster(&latch.name, by)), Code::InvalidArgument);
+}
+
+#[test]
+fn a_cluster_that_cannot_be_reached_fails_a_read_of_many_latches_as_a_whole() {
+    for uri in ["hbase://127.0.0.1:1/locks", "hbase+thrift://127.0.0.1:1/locks"] {
+        let latch = Latch::open(uri, "a");
+        let asked = [(&latch.name, Level::Dc), (&latch.name, Level::Xdc)];
+        let answer = latch.store().counts(&asked, Deadline::after(Duration::from_millis(500)));
+        assert_eq!(code(answer), Code::ConnectionError, "{uri}");
+        assert!(latch.store().counts(&[], Deadline::after(LONG)).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn java_services_and_ours_count_one_latch_and_read_one_sum() {
+    let Some(hbase) = server() else { return };
+    let mut peer = Peer::start(hbase);
+    for uri in [direct(hbase.master), table::uri(hbase.thrift)] {
+        let latch = Latch::open(&uri, &fresh("java"));
+        let row = hex(&latch.name.hbase_row());
+        let (dc, xdc) = (format!("latch-dc {TABLE} {row} dc1"), format!("latch-xdc {TABLE} {row}"));
+        // Made by Java, counted by both.
+        peer.ask(&format!("latch-init {TABLE} {row} dc1 10 3600"));
+        peer.ask(&format!("latch-init {TABLE} {row} dc2 100 3600"));
+        assert!(!latch.create(3).unwrap());
+        counted(latch.step(-1, None));
+        peer.ask(&format!("latch-add {TABLE} {row} dc1 -1"));
+        counted(latch.step(1, None));
+        if uri.starts_with("hbase://") {
+            counted(latch.step(-1, Some("w")));
+            assert_eq!(latch.step(-1, Some("w")).unwrap(), Stepped::Already);
+            counted(latch.step(1, None));
+        }
+        assert_eq!((latch.dc(), latch.count(Level::Xdc).unwrap()), (Some(9), Some(109)));
+        assert_eq!((peer.ask(&dc).as_str(), peer.ask(&xdc).as_str()), ("9", "109"), "{uri}");
+        // Made by us.
+        let latch = Latch::open(&uri, &fresh("java"));
+        let row = hex(&latch.name.hbase_row());
+        let names: &[&str] = if uri.starts_with("hbase://") { &["w", "x"] } else { &[] };
+        assert!(latch.create_for(5, names, TTL).unwrap());
+        peer.ask(&format!("latch-add {TABLE} {row} dc1 -1"));
+        counted(latch.step(-1, names.first().copied()));
+        let xdc = peer.ask(&format!("latch-xdc {TABLE} {row}"));
+        assert_eq!((latch.dc(), xdc.as_str()), (Some(3), "3"), "{uri}");
+    }
+}
+
+/// No test by itself: a process that counts down through a network that loses and delays.
+#[test]
+fn worker() {
+    let Ok(order) = env::var("DLM_TEST_LATCHER") else { return };
+    let [master, client, number, rounds] = order.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let proxy = rpc_proxy::before(master.parse().unwrap());
+    let latch = Latch::open(&direct(proxy.address()), client);
+    assert!(latch.dc().is_some());
+    proxy.storm(|_| match fastrand::u8(..100) {
+        ..20 => Some(Fault::LoseReply),
+        20..23 => Some(Fault::LoseRequest),
+        23..26 => Some(Fault::KeepAndBreak(Arc::new(Gate::opening_after(Duration::from_millis(
+            fastrand::u64(..300),
+        ))))),
+        _ => None,
+    });
+    let rounds: usize = rounds.parse().unwrap();
+    let named = AtomicI64::new(0);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (latch, named) = (&latch, &named);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    counted(latch.step(-1, None));
+                    if round % 10 == 0 {
+                        // The name is everybody's: one of all processes counts.
+                        let name = format!("{thread}-{round}");
+                        match latch.step(-1, Some(&name)).unwrap() {
+                            Stepped::Counted(_) => drop(named.fetch_add(1, Ordering::SeqCst)),
+                            Stepped::Already => {}
+                        }
+                    }
+                }
+            });
+        }
+    });
+    proxy.heal();
+    println!("\nlatcher {number} {} {} {}", named.into_inner(), proxy.hits(), proxy.late());
+}
+
+const THREADS: usize = 3;
+
+#[test]
+fn processes_on_a_network_that_loses_a_fifth_of_all_replies_count_down_exactly() {
+    const PROCESSES: usize = 3;
+    let Some(hbase) = server() else { return };
+    let rounds: usize = env::var("DLM_TEST_STORM").map_or(40, |rounds| rounds.parse().unwrap());
+    let client = fresh("storm");
+    let latch = Latch::open(&direct(hbase.master), &client);
+    let names = THREADS * rounds.div_ceil(10);
+    let total = (PROCESSES * THREADS * rounds + names) as i64;
+    assert!(latch.create(total).unwrap());
+    let children: Vec<Child> = (0..PROCESSES)
+        .map(|number| {
+            Command::new(env::current_exe().unwrap())
+                .args([&test_in(module_path!(), "worker"), "--exact", "--nocapture", "--test-threads=1"])
+                .env("DLM_TEST_LATCHER", format!("{} {client} {number} {rounds}", hbase.master))
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let (mut named, mut hits) = (0, 0);
+    for child in children {
+        let done = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{text}");
+        let told = text.lines().find_map(|line| line.strip_prefix("latcher ")).unwrap();
+        println!("{told}");
+        let told: Vec<usize> = told.split(' ').map(|number| number.parse().unwrap()).collect();
+        named += told[1];
+        hits += told[2];
+    }
+    // Requests on their own arrive within 300 ms.
+    thread::sleep(Duration::from_millis(500));
+    println!("{total} count-downs, {hits} losses");
+    assert_eq!(named, names, "each name counts for one process");
+    assert_eq!(latch.dc(), Some(0));
+    assert_eq!(latch.roster().arrived.len(), names);
+    assert!(hits > total as usize / 5, "{hits} losses are no storm");
+}
+
+#[test]
+fn through_a_gateway_what_was_lost_is_in_doubt_and_the_count_lies_within_the_doubts() {
+    const PROCESSES: usize = 3;
+    let Some(hbase) = server() else { return };
+    let rounds: usize = env::var("DLM_TEST_STORM").map_or(40, |rounds| rounds.parse().unwrap());
+    let client = fresh("gateway-storm");
+    let latch = Latch::open(&table::uri(hbase.thrift), &client);
+    assert!(latch.create(0).unwrap());
+    let done = [0; 3].map(AtomicI64::new);
+    let [counted, doubts, refused] = &done;
+    thread::scope(|scope| {
+        for _ in 0..PROCESSES {
+            let client = &client;
+            scope.spawn(move || {
+                let proxy = thrift_proxy::before(hbase.thrift);
+                let latch = Latch::open(&table::uri(proxy.address()), client);
+                proxy.storm(|_| match fastrand::u8(..100) {
+                    ..20 => Some(Fault::LoseReply),
+                    20..23 => Some(Fault::LoseRequest),
+                    _ => None,
+                });
+                for _ in 0..rounds {
+                    let outcome = match latch.step(-1, None) {
+                        Ok(_) => counted,
+                        Err(error) if error.is_in_doubt() => doubts,
+                        // Nothing but reads were sent.
+                        Err(Error::Connection { .. }) => refused,
+                        Err(error) => panic!("{}", error.chain()),
+                    };
+                    outcome.fetch_add(1, Ordering::SeqCst);
+                }
+                assert!(proxy.hits() > rounds / 5, "{} losses are no storm", proxy.hits());
+            });
+        }
+    });
+    let [counted, doubts, refused] = done.map(AtomicI64::into_inner);
+    let found = -latch.dc().unwrap();
+    println!("{counted} counted, {doubts} in doubt, {refused} refused: {found}");
+    assert!((counted..=counted + doubts).contains(&found), "{counted} <= {found} <= {}", counted + doubts);
+    assert!(doubts > 0 && counted > 0);
+}

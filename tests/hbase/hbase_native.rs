@@ -1,0 +1,341 @@
+//! A real HBase spoken to directly: the contract, the table that is made, and services on HBase's Java
+//! client or the gateway that share it.
+#![cfg(feature = "gateway")]
+
+use std::net::TcpListener;
+use std::sync::Once;
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Code, Deadline, Fence, Level, LockManager, LockName, Moment};
+use dlm_fixtures::hbase::{self, Hbase, fresh_table, hbase_or_skip};
+use dlm_fixtures::peer::Peer;
+use dlm_fixtures::table;
+use dlm_fixtures::watch::{self, Watch, Workers};
+use dlm_testkit::contract::Site;
+use parking_lot::Mutex;
+
+use super::raw::Raw;
+
+/// Bound on steps that take seconds; a slow machine must not fail a test.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The default, beside services of every kind: the fence in its own row, and a read-back.
+fn site(test: &str) -> Option<Site> {
+    // The table of the gateway's tests.
+    table::gateway()?;
+    Some(place(test, table::TABLE, ""))
+}
+
+/// Record and fence in one atomic step.
+fn site_of_lock_rows(test: &str) -> Option<Site> {
+    const TABLE: &str = "dlm_test_lock_rows";
+    static CREATED: Once = Once::new();
+    let hbase = hbase_or_skip()?;
+    CREATED.call_once(|| initialize(&uri(hbase, TABLE, "")));
+    Some(place(test, TABLE, "?fence=lock_row"))
+}
+
+/// Nothing but the record: no fence, no read-back.
+fn site_without_fences(test: &str) -> Option<Site> {
+    table::gateway()?;
+    Some(place(test, table::TABLE, "?fence=off&mixed_fleet=off"))
+}
+
+fn place(test: &str, table: &str, options: &str) -> Site {
+    let uri = uri(hbase::hbase(), table, options);
+    Site::new(test, 40, move || dlm::store::open(&uri).unwrap())
+}
+
+fn uri(hbase: &Hbase, table: &str, options: &str) -> String {
+    format!("hbase://{}/{table}{options}", hbase.master)
+}
+
+fn initialize(uri: &str) {
+    dlm::store::open(uri).unwrap().initialize(Deadline::after(LONG)).unwrap();
+}
+
+dlm_testkit::contract!(site);
+dlm_testkit::latch_contract!(site);
+
+mod lock_rows {
+    use super::site_of_lock_rows;
+
+    dlm_testkit::contract!(site_of_lock_rows);
+}
+
+/// The cases that do not ask for fences.
+mod without_fences {
+    use super::site_without_fences;
+
+    dlm_testkit::contract! { site_without_fences => stores:
+        a_free_lock_is_granted_and_a_held_one_refused_with_its_holder,
+        releasing_frees_the_lock_and_doing_it_twice_changes_nothing,
+        of_many_who_ask_at_once_exactly_one_is_granted,
+        the_proof_of_another_grant_changes_nothing,
+        a_lease_ends_not_before_its_ttl_and_then_lets_the_next_in,
+        a_renewed_lease_outlives_its_first_ttl_and_leaves_nothing_behind,
+        a_shorter_renewal_never_frees_the_lock_too_soon_nor_brings_it_back,
+        locks_of_odd_names_are_as_good_as_others,
+        one_lock_does_not_touch_another,
+    }
+    dlm_testkit::contract! { site_without_fences => leases:
+        a_late_release_says_lost_though_nobody_came,
+        a_renewed_lease_goes_on_and_is_released_as_ours,
+    }
+    dlm_testkit::contract! { site_without_fences => waits:
+        a_cancelled_wait_ends_and_holds_nothing,
+        a_holder_that_vanished_is_followed_when_its_ttl_ends,
+    }
+}
+
+/// No test by itself: what the processes of other tests do.
+#[test]
+fn worker() {
+    watch::work();
+}
+
+#[test]
+fn our_table_is_the_one_the_java_library_makes() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let (ours, theirs) = (fresh_table("ours"), fresh_table("theirs"));
+    let mut peer = Peer::start(hbase);
+    initialize(&uri(hbase, &ours, ""));
+    peer.ask(&format!("create {theirs}"));
+    let (ours, theirs) = (peer.ask(&format!("describe {ours}")), peer.ask(&format!("describe {theirs}")));
+    println!("both: {ours:.300}...");
+    assert_eq!(ours, theirs);
+    assert!(ours.contains(" regions=257 ") && ours.ends_with("fe,ff"), "{ours}");
+}
+
+#[test]
+fn creators_who_race_make_one_table_and_all_are_content() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let uri = uri(hbase, &fresh_table("raced"), "");
+    thread::scope(|scope| {
+        // Each with connections of its own, as processes would have.
+        for number in 0..4 {
+            let (name, uri) = (format!("dlm-test-creator-{number}"), &uri);
+            thread::Builder::new().name(name).spawn_scoped(scope, move || initialize(uri)).unwrap();
+        }
+    });
+    let manager = manager(&uri, "raced");
+    assert!(manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
+}
+
+#[test]
+fn a_table_of_another_schema_is_used_with_a_warning_that_names_the_difference() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let table = fresh_table("odd");
+    // The gateway's test support makes it without compression.
+    Raw::connect(hbase.thrift, &table).create_table("D:");
+    let warnings = Warnings::capture();
+    initialize(&uri(hbase, &table, ""));
+    let warnings = warnings.about(&table);
+    assert!(warnings.iter().any(|line| line.contains("COMPRESSION is NONE, expected is GZ")), "{warnings:?}");
+    assert!(!warnings.iter().any(|line| line.contains("VERSIONS")), "as it should be: {warnings:?}");
+}
+
+#[test]
+fn a_table_without_the_family_is_no_table_for_locks() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let table = fresh_table("family");
+    Raw::connect(hbase.thrift, &table).create_table("X:");
+    let store = dlm::store::open(&uri(hbase, &table, "")).unwrap();
+    let error = store.initialize(Deadline::after(LONG)).unwrap_err();
+    assert_eq!(error.code(), Code::TableCreationError);
+    assert!(error.chain().contains("no family D"), "{}", error.chain());
+    let refused = manager(&uri(hbase, &table, ""), "family").lock("a", Level::Xdc).unwrap().try_acquire();
+    assert_eq!(refused.unwrap_err().code(), Code::TableCreationError);
+}
+
+#[test]
+fn a_table_that_is_not_there_is_said_to_be_missing_and_at_once() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    for table in [fresh_table("absent"), "zzz_last_of_all".into(), "!first".replace('!', "0")] {
+        let error = manager(&uri(hbase, &table, ""), "absent").lock("a", Level::Xdc).unwrap().try_acquire();
+        let error = error.unwrap_err();
+        assert_eq!(error.code(), Code::TableCreationError, "{}", error.chain());
+        assert!(error.chain().contains("initialize()"), "{}", error.chain());
+    }
+}
+
+#[test]
+fn the_doctor_names_the_version_of_the_servers() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    if table::gateway().is_none() {
+        return;
+    }
+    let found = manager(&uri(hbase, table::TABLE, ""), "doctor").diagnose().unwrap();
+    let version = found.iter().find(|diagnostic| diagnostic.topic == "version").expect("no version");
+    assert!(version.severity == dlm::Severity::Ok && version.seen.starts_with("HBase 2."), "{version}");
+}
+
+#[test]
+fn a_master_that_is_gone_is_passed_over() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let table = fresh_table("masters");
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // One that refuses, one that never answers, and the one that is there.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let masters = format!("hbase://{gone},{},{}", silent.local_addr().unwrap(), hbase.master);
+    initialize(&format!("{masters}/{table}"));
+    let manager = manager(&format!("{masters}/{table}"), "masters");
+    assert!(manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
+}
+
+#[test]
+fn a_java_service_and_ours_exclude_each_other() {
+    let Some(mut stage) = mixed("exclude") else { return };
+    let (peer, row) = (&mut stage.peer, stage.name.hbase_row());
+    let lock = stage.manager.lock("a", Level::Xdc).unwrap();
+    assert!(peer.acquires(table::TABLE, &row, 600_000));
+    let refused = lock.try_acquire().unwrap_err();
+    assert_eq!(refused.code(), Code::LockUnavailable, "granted while Java holds it");
+    peer.releases(table::TABLE, &row);
+    let lease = lock.acquire().unwrap();
+    assert!(!peer.acquires(table::TABLE, &row, 600_000), "granted to Java while we hold it");
+    assert!(lease.renew().is_ok() && lease.release().unwrap());
+    assert!(peer.acquires(table::TABLE, &row, 600_000), "a lock that we released is free for Java");
+    peer.releases(table::TABLE, &row);
+}
+
+/// A Delete hides a record that the server accepts within the same millisecond.
+#[test]
+fn a_java_delete_just_before_our_acquire_never_makes_a_false_grant() {
+    const ROUNDS: usize = 400;
+    let Some(mut stage) = mixed("delete") else { return };
+    let (peer, row) = (&mut stage.peer, stage.name.hbase_row());
+    let lock = stage.manager.lock("a", Level::Xdc).unwrap();
+    let mut last: Option<Fence> = None;
+    let mut delayed = 0;
+    for _ in 0..ROUNDS {
+        peer.releases(table::TABLE, &row);
+        let asked = Moment::now();
+        let lease = lock.acquire().unwrap();
+        delayed += usize::from(Moment::now().since(asked) >= Duration::from_millis(2));
+        assert!(lease.fence() > last, "fence {:?} after {last:?}", lease.fence());
+        last = lease.fence();
+        let holder = lock.inspect().unwrap().holder.expect("granted, and the row says that it is free");
+        assert!(holder.identity.is_some(), "granted, and the record is another's");
+        assert!(!peer.acquires(table::TABLE, &row, 600_000), "granted to both");
+        assert!(lease.release().unwrap());
+    }
+    println!("{ROUNDS} acquires right after a Java Delete, {delayed} of them tried again (or slow)");
+}
+
+#[test]
+fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap() {
+    const TIME: Duration = Duration::from_secs(6);
+    let Some(mut stage) = mixed("contend") else { return };
+    let hbase = hbase::hbase();
+    let (row, watch, begin) = (stage.name.hbase_row(), Watch::default(), Moment::now());
+    let through_gateway = manager(&table::uri(hbase.thrift), &stage.client);
+    let take_turns = |manager: &LockManager| {
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        while Moment::now().since(begin) < TIME {
+            let lease = lock.acquire().unwrap();
+            watch.granted(lease.fence());
+            watch.before_release();
+            assert!(lease.release().unwrap());
+            thread::sleep(Duration::from_millis(fastrand::u64(..4)));
+        }
+    };
+    let (mut java, mut java_false) = (0, 0);
+    thread::scope(|scope| {
+        for (number, manager) in [&stage.manager, &stage.manager, &through_gateway].into_iter().enumerate() {
+            let name = format!("dlm-test-turns-{number}");
+            let take_turns = &take_turns;
+            thread::Builder::new().name(name).spawn_scoped(scope, move || take_turns(manager)).unwrap();
+        }
+        while Moment::now().since(begin) < TIME {
+            // Its Put carries a time of its own, which may be before that of the record it overwrites: it
+            // is told "acquired" then, and the row says otherwise. Nothing of ours can mend that.
+            if stage.peer.acquires(table::TABLE, &row, 600_000) {
+                let cell = Raw::connect(hbase.thrift, table::TABLE).lock_cell(&stage.name);
+                if cell.is_some_and(|(value, _)| value == b"M") {
+                    java += 1;
+                    watch.granted(None);
+                    watch.before_release();
+                    stage.peer.releases(table::TABLE, &row);
+                } else {
+                    java_false += 1;
+                }
+            }
+            thread::sleep(Duration::from_millis(fastrand::u64(3..8)));
+        }
+    });
+    let seen = watch.seen();
+    println!("{} grants, {java} of them to Java, which was {java_false} times told so falsely", seen.grants);
+    assert!(java > 0 && seen.grants > java + 10, "they did not contend");
+}
+
+#[test]
+fn processes_that_go_directly_and_through_the_gateway_exclude_each_other() {
+    let Some(gateway) = table::gateway() else { return };
+    let (direct, through) = (uri(hbase::hbase(), table::TABLE, ""), table::uri(gateway));
+    let workers = Workers::start(
+        module_path!(),
+        &[direct.clone(), through.clone(), direct, through],
+        &fresh_table("ways"),
+    );
+    let deadline = Deadline::after(LONG);
+    while workers.grants() < 150 && !deadline.passed() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let done = workers.finish();
+    println!("{done:?}");
+    assert!(done.grants >= 150 && done.errors == 0, "{done:?}");
+}
+
+/// A lock on the shared table, and a Java service that wants it.
+struct Mixed {
+    peer: Peer,
+    client: String,
+    manager: LockManager,
+    name: LockName,
+}
+
+fn mixed(test: &str) -> Option<Mixed> {
+    table::gateway()?;
+    let hbase = hbase::hbase();
+    let client = fresh_table(test);
+    let manager = manager(&uri(hbase, table::TABLE, ""), &client);
+    let name = manager.lock("a", Level::Xdc).unwrap().name().clone();
+    Some(Mixed { peer: Peer::start(hbase), client, manager, name })
+}
+
+fn manager(uri: &str, client: &str) -> LockManager {
+    let builder = LockManager::builder().store_uri(uri).client(client).timeout(LONG).wait(LONG);
+    builder.ttl(10 * LONG).retry(Duration::from_millis(5)).open().unwrap()
+}
+
+/// What the library logs, of all tests of this program.
+struct Warnings;
+
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl Warnings {
+    fn capture() -> Warnings {
+        // Set already by another test: as good.
+        let _ = log::set_logger(&Warnings);
+        log::set_max_level(log::LevelFilter::Warn);
+        Warnings
+    }
+
+    fn about(&self, what: &str) -> Vec<String> {
+        LOGGED.lock().iter().filter(|line| line.contains(what)).cloned().collect()
+    }
+}
+
+impl log::Log for Warnings {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LOGGED.lock().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}

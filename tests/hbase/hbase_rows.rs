@@ -1,0 +1,378 @@
+//! What lies in the rows of a real HBase, how it holds under load, and peers that do as the Java
+//! library does.
+#![cfg(feature = "gateway")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::{Acquired, Attempt, LockStore, Released};
+use dlm::{Code, Deadline, Fence, Identity, Level, Lock, LockManager, LockName, Moment, NamePolicy};
+use dlm_fixtures::{hbase, table};
+use dlm_testkit::{LONG, shortened, until};
+use parking_lot::Mutex;
+
+use super::raw::Raw;
+
+/// No lease of these tests ends by itself, unless it is meant to.
+const TTL: Duration = Duration::from_secs(1800);
+
+/// A lock's row, seen from all sides. The table is shared, the lock is not.
+struct Stage {
+    gateway: SocketAddr,
+    client: String,
+    name: LockName,
+    lock: Lock,
+    store: Arc<dyn LockStore>,
+    raw: Raw,
+}
+
+/// `None`, after saying so, on a machine where no HBase can run.
+fn stage(test: &str) -> Option<Stage> {
+    let gateway = table::gateway()?;
+    let client = hbase::fresh_table(test);
+    let lock = manager(gateway, &client).lock("a", Level::Xdc).unwrap();
+    let (store, raw) = (dlm::store::open(&table::uri(gateway)).unwrap(), Raw::connect(gateway, table::TABLE));
+    Some(Stage { gateway, name: lock.name().clone(), client, lock, store, raw })
+}
+
+fn manager(gateway: SocketAddr, client: &str) -> LockManager {
+    let builder = LockManager::builder().store_uri(&table::uri(gateway)).client(client).ttl(TTL).wait(LONG);
+    builder.retry(Duration::from_millis(10)).timeout(LONG / 2).open().unwrap()
+}
+
+fn soon() -> Deadline {
+    Deadline::after(LONG / 2)
+}
+
+#[track_caller]
+fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+/// Watches a lock from outside: how many hold it, and whether its fences rise.
+#[derive(Default)]
+struct Watch {
+    holders: AtomicUsize,
+    last_fence: Mutex<Option<Fence>>,
+    grants: AtomicUsize,
+}
+
+impl Watch {
+    fn granted(&self, fence: Option<Fence>) {
+        assert_eq!(self.holders.fetch_add(1, Ordering::SeqCst), 0, "granted while another holds it");
+        self.grants.fetch_add(1, Ordering::SeqCst);
+        if let Some(fence) = fence {
+            let before = self.last_fence.lock().replace(fence);
+            assert!(Some(fence) > before, "fence {fence} after {before:?}");
+        }
+    }
+
+    fn before_release(&self) {
+        assert_eq!(self.holders.fetch_sub(1, Ordering::SeqCst), 1, "another holds it as well");
+    }
+}
+
+#[test]
+fn five_thousand_cycles_as_fast_as_they_go_grant_no_lock_twice_and_lose_none() {
+    const THREADS: usize = 6;
+    const LOCKS: usize = 3;
+    let Some(stage) = stage("cycles") else { return };
+    let cycles = if shortened("1,000 cycles of 5,000") { 1000 } else { 5000 };
+    let watches: Vec<_> = (0..LOCKS).map(|_| Watch::default()).collect();
+    let left = AtomicUsize::new(cycles);
+    let managers = [(); 2].map(|()| manager(stage.gateway, &stage.client));
+    let work = |number: usize| {
+        let locks =
+            managers.each_ref().map(|manager| manager.lock(&(number % LOCKS).to_string(), Level::Xdc));
+        let [ours, theirs] = locks.map(Result::unwrap);
+        let (ours, theirs) = if number < THREADS / 2 { (ours, theirs) } else { (theirs, ours) };
+        let watch = &watches[number % LOCKS];
+        while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            // Released and taken again at once: what hides a record of the same millisecond shows here.
+            for _ in 0..2 {
+                let lease = ours.acquire().unwrap();
+                watch.granted(lease.fence());
+                if lease.fence().unwrap().0 % 4 == 0 {
+                    assert_eq!(code(theirs.try_acquire()), Code::LockUnavailable, "granted while held");
+                }
+                watch.before_release();
+                assert!(lease.release().unwrap());
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads = (0..THREADS).map(|number| {
+            let name = format!("dlm-test-cycles-{number}");
+            thread::Builder::new().name(name).spawn_scoped(scope, move || work(number)).unwrap()
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    let grants: usize = watches.iter().map(|watch| watch.grants.load(Ordering::SeqCst)).sum();
+    assert_eq!(grants, 2 * cycles);
+}
+
+#[test]
+fn a_released_lock_is_an_empty_cell_with_a_ttl_and_no_tombstone() {
+    let Some(Stage { lock, name, mut raw, .. }) = stage("marker") else { return };
+    assert_eq!(raw.lock_cell(&name), None);
+    let ttl = Duration::from_secs(3);
+    let lease = lock.acquire_with_ttl(ttl).unwrap();
+    let (held, held_at) = raw.lock_cell(&name).unwrap();
+    assert_eq!((held[0], held[1]), (b'M', 1), "a record that Java reads as held");
+    let began = Moment::now();
+    assert!(lease.release().unwrap());
+    let (free, freed_at) = raw.lock_cell(&name).expect("a release must not delete");
+    assert!(free.is_empty() && freed_at >= held_at);
+    until("the empty cell expires", || match raw.lock_cell(&name) {
+        None => true,
+        Some((value, _)) => {
+            assert!(value.is_empty(), "what was released shows again");
+            false
+        }
+    });
+    // The record below it lives that long, and would show again under a shorter one.
+    assert!(
+        Moment::now().since(began) >= ttl - ttl / 10,
+        "it was gone after {:?}",
+        Moment::now().since(began)
+    );
+    // A tombstone would hide this, which is as old as what was released.
+    raw.put_at(&name, b"x", freed_at);
+    assert_eq!(raw.lock_cell(&name), Some((b"x".to_vec(), freed_at)), "a tombstone hides it");
+}
+
+#[test]
+fn whatever_is_written_to_a_lock_goes_by_itself() {
+    let Some(Stage { store, name, mut raw, .. }) = stage("ttl") else { return };
+    let (ttl, identity) = (Duration::from_secs(2), Identity::this_process("test").unwrap());
+    let by = soon();
+    let mut doubtful = Vec::new();
+    let Acquired::Granted(grant) =
+        store.acquire(Attempt { name: &name, ttl, identity: &identity, by }, &mut doubtful).unwrap()
+    else {
+        panic!("a new lock is held");
+    };
+    until("the record expires", || raw.lock_cell(&name).is_none());
+    assert_eq!(store.release(&name, &grant.owner_record, soon()).unwrap(), Released::NotOurs);
+    let lease =
+        store.acquire(Attempt { name: &name, ttl, identity: &identity, by: soon() }, &mut doubtful).unwrap();
+    let Acquired::Granted(grant) = lease else { panic!("an expired lock is held") };
+    if store.renew(&name, &grant.owner_record, ttl, soon()).unwrap().is_some() {
+        until("the renewed record expires", || raw.lock_cell(&name).is_none());
+    }
+    let (fence, _) = raw.fence_cell(&name).expect("a fence outlives the lease");
+    assert_eq!(fence.len(), 8, "a counter as HBase increments it");
+}
+
+#[test]
+fn a_release_covers_the_longest_ttl_that_the_lease_ever_had() {
+    let Some(Stage { lock, name, mut raw, .. }) = stage("cover") else { return };
+    let long = Duration::from_secs(3);
+    let lease = lock.acquire_with_ttl(Duration::from_secs(1)).unwrap();
+    lease.renew_for(long).unwrap();
+    lease.renew_for(Duration::from_millis(500)).unwrap();
+    let began = Moment::now();
+    assert!(lease.release().unwrap());
+    while Moment::now().since(began) < 2 * long {
+        let cell = raw.lock_cell(&name);
+        assert!(cell.is_none_or(|(value, _)| value.is_empty()), "a released record came back");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_lock_and_one_of_the_java_library_exclude_each_other() {
+    let Some(Stage { lock, name, mut raw, .. }) = stage("java") else { return };
+    assert!(raw.java_acquires(&name, TTL));
+    match lock.try_acquire() {
+        Err(dlm::Error::LockUnavailable { holder, .. }) => {
+            let holder = holder.expect("it was looked at");
+            assert_eq!((holder.identity, holder.remaining), (None, None), "Java does not say");
+        }
+        other => panic!("granted over Java's M: {other:?}"),
+    }
+    assert!(lock.inspect().unwrap().holder.is_some());
+    raw.java_releases(&name);
+
+    let lease = lock.acquire().unwrap();
+    assert!(!raw.java_acquires(&name, TTL), "Java was granted over our record");
+    lease.renew().unwrap();
+    assert!(!raw.java_acquires(&name, TTL), "Java was granted over our renewed record");
+    assert!(lease.release().unwrap());
+    assert!(raw.java_acquires(&name, TTL), "Java takes our empty cell for held");
+    assert_eq!(raw.lock_cell(&name).unwrap().0, b"M");
+    assert_eq!(code(lock.try_acquire()), Code::LockUnavailable);
+
+    // Java's release deletes whatever is there, also ours: that must be noticed.
+    raw.java_releases(&name);
+    until("Java's tombstone is of the past", || {
+        lock.try_acquire().is_ok_and(|lease| lease.release().unwrap())
+    });
+    let lease = lock.acquire().unwrap();
+    raw.java_releases(&name);
+    assert_eq!(code(lease.renew()), Code::LeaseLost);
+}
+
+/// A Delete hides what is written in its millisecond or before, and the server says yes to it all the
+/// same.
+#[test]
+fn an_acquire_right_after_a_delete_by_java_is_no_false_grant() {
+    let Some(Stage { store, name, mut raw, .. }) = stage("masked") else { return };
+    let identity = Identity::this_process("test").unwrap();
+    let mut last = None;
+    for round in 0..400 {
+        // Without a pause between them: it is the same millisecond that matters.
+        assert!((0..10_000).any(|_| raw.java_acquires(&name, TTL)), "not granted to Java, in round {round}");
+        raw.java_releases(&name);
+        let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+        let Acquired::Granted(grant) = store.acquire(attempt, &mut Vec::new()).unwrap() else {
+            panic!("held by nobody, in round {round}");
+        };
+        let (value, _) = raw.lock_cell(&name).unwrap_or_else(|| panic!("hidden, in round {round}"));
+        assert!(value.len() > 1, "round {round}");
+        assert!(!raw.java_acquires(&name, TTL), "granted to Java as well, in round {round}");
+        assert!(grant.fence > last, "{:?} after {last:?}", grant.fence);
+        last = grant.fence;
+        assert_eq!(store.release(&name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+    }
+}
+
+#[test]
+fn in_a_mixed_fleet_no_two_hold_a_lock_at_once() {
+    const GRANTS: usize = 150;
+    let Some(stage) = stage("fleet") else { return };
+    let (watch, stop) = (Watch::default(), AtomicBool::new(false));
+    let granted = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let ours = || {
+        let lock = manager(stage.gateway, &stage.client).lock("a", Level::Xdc).unwrap();
+        while !stop.load(Ordering::SeqCst) {
+            let Ok(lease) = lock.try_acquire() else { continue };
+            watch.granted(lease.fence());
+            granted[0].fetch_add(1, Ordering::SeqCst);
+            watch.before_release();
+            assert!(lease.release().unwrap());
+        }
+    };
+    // The library itself believes the server's yes; this client looks, and so never enters unseen.
+    let java = || {
+        let mut raw = Raw::connect(stage.gateway, table::TABLE);
+        while !stop.load(Ordering::SeqCst) {
+            let acquired = raw.java_acquires(&stage.name, TTL);
+            if !acquired || raw.lock_cell(&stage.name).is_none_or(|(value, _)| value != b"M") {
+                continue;
+            }
+            watch.granted(None);
+            granted[1].fetch_add(1, Ordering::SeqCst);
+            watch.before_release();
+            raw.java_releases(&stage.name);
+        }
+    };
+    let enough = || granted.iter().all(|count| count.load(Ordering::SeqCst) >= GRANTS);
+    thread::scope(|scope| {
+        let named = |name: &str| thread::Builder::new().name(format!("dlm-test-{name}"));
+        let threads = [
+            named("ours-0").spawn_scoped(scope, ours).unwrap(),
+            named("ours-1").spawn_scoped(scope, ours).unwrap(),
+            named("java").spawn_scoped(scope, java).unwrap(),
+        ];
+        let deadline = Deadline::after(LONG);
+        while !enough() && !deadline.passed() && threads.iter().all(|thread| !thread.is_finished()) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    assert!(enough(), "grants to us and to Java: {granted:?}");
+}
+
+/// With Deletes in place of empty cells it grows to three times and more. Compared with rows that were
+/// taken once before, one of them after each cycle of the hot one: what other programs do slows down both.
+#[test]
+fn a_hot_lock_does_not_grow_slower() {
+    const BEFORE: usize = 4000;
+    const COMPARED: usize = 400;
+    let Some(Stage { store, name, client, .. }) = stage("hot") else { return };
+    let identity = Identity::this_process("test").unwrap();
+    let cycle = |name: &LockName| {
+        let began = Moment::now();
+        let attempt = Attempt { name, ttl: TTL, identity: &identity, by: soon() };
+        let Acquired::Granted(grant) = store.acquire(attempt, &mut Vec::new()).unwrap() else {
+            panic!("a lock of our own is held");
+        };
+        let took = Moment::now().since(began);
+        store.release(name, &grant.owner_record, soon()).unwrap();
+        took
+    };
+    for _ in 0..BEFORE {
+        cycle(&name);
+    }
+    let (mut hot, mut fresh) = (Vec::new(), Vec::new());
+    for number in 0..COMPARED {
+        hot.push(cycle(&name));
+        let id = format!("fresh-{number}");
+        let other = LockName::new(Level::Xdc, &client, None, &id, NamePolicy::Strict).unwrap();
+        // The first time also makes the fence's counter, as was done for the hot row.
+        cycle(&other);
+        fresh.push(cycle(&other));
+    }
+    let median = |times: &mut [Duration]| times.select_nth_unstable(COMPARED / 2).1.as_secs_f64();
+    let ratio = median(&mut hot) / median(&mut fresh);
+    assert!(ratio < 1.5, "an acquire takes {ratio:.2} times as long as that of a fresh lock");
+}
+
+#[test]
+fn a_missing_table_is_said_and_made_once_by_all_who_ask() {
+    let Some(hbase) = hbase::hbase_or_skip() else { return };
+    let table = hbase::fresh_table("dlm_test_made");
+    let uri = format!("hbase+thrift://{}/{table}?client=test", hbase.thrift);
+    let lock = LockManager::open(&uri).unwrap().lock("a", Level::Xdc).unwrap();
+    let error = lock.try_acquire().unwrap_err();
+    assert_eq!(error.code(), Code::TableCreationError);
+    assert!(error.chain().contains(&table) && error.chain().contains("dlm init"), "{}", error.chain());
+    assert_eq!(code(lock.inspect()), Code::TableCreationError);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| LockManager::open(&uri).unwrap().initialize().unwrap());
+        }
+    });
+    assert!(lock.try_acquire().unwrap().release().unwrap());
+    let mut raw = Raw::connect(hbase.thrift, &table);
+    assert_eq!(raw.families(), [("D:".to_owned(), 1, "GZ".to_owned())]);
+    raw.drop_table();
+}
+
+#[test]
+fn a_table_of_something_else_is_refused() {
+    let Some(hbase) = hbase::hbase_or_skip() else { return };
+    let table = hbase::fresh_table("dlm_test_other");
+    let mut raw = Raw::connect(hbase.thrift, &table);
+    raw.create_table("X:");
+    let uri = format!("hbase+thrift://{}/{table}?client=test", hbase.thrift);
+    let manager = LockManager::open(&uri).unwrap();
+    for error in
+        [manager.initialize().unwrap_err(), manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap_err()]
+    {
+        assert_eq!(error.code(), Code::TableCreationError, "{}", error.chain());
+        assert!(error.chain().contains("family D"), "{}", error.chain());
+    }
+    raw.drop_table();
+}
+
+/// Computed by the Java library. Other runs of this test may be using the same lock.
+#[test]
+fn rows_lie_where_the_java_library_looks_for_them() {
+    let Some(Stage { gateway, mut raw, .. }) = stage("rows") else { return };
+    let builder = LockManager::builder().store_uri(&table::uri(gateway)).client("CLIENT_ID").farm("FA1");
+    let manager = builder.ttl(LONG / 2).wait(LONG).open().unwrap();
+    for (level, row) in
+        [(Level::Xdc, &b"\xd2XDC#CLIENT_ID#LOCK_ID"[..]), (Level::Dc, b"\xcbDC#FA1#CLIENT_ID#LOCK_ID")]
+    {
+        let lease = manager.lock("LOCK_ID", level).unwrap().acquire().unwrap();
+        let (value, _) = raw.cell(row.to_vec(), b"D:L").unwrap();
+        assert_eq!(value[0], b'M');
+        assert!(lease.release().unwrap());
+    }
+}

@@ -1,0 +1,351 @@
+//! Threads that share one socket to a RegionServer: whatever happens to the call of one, the others get
+//! their own replies and do not notice.
+#![cfg(feature = "hbase")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::LockStore;
+use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
+use dlm_fixtures::fake::{Answer, Fake, Request, always, holds, thrown};
+use dlm_testkit::{LONG, until};
+
+/// How late an answer may be on a machine that is busy.
+const SLACK: Duration = Duration::from_secs(15);
+const IO: &str = "java.io.IOException";
+
+/// Locks whose fence counters hold numbers of their own, on one store.
+struct Shared {
+    fake: Fake,
+    store: Arc<dyn LockStore>,
+    names: Vec<LockName>,
+}
+
+const COUNTER: u64 = 1 << 41;
+
+fn shared(names: usize) -> Shared {
+    let fake = Fake::honest();
+    let name = |id: usize| LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+    let names: Vec<_> = (0..names).map(|id| name(id).unwrap()).collect();
+    for (id, name) in names.iter().enumerate() {
+        fake.put(name.hbase_fence_row(), "F", (COUNTER + id as u64).to_be_bytes().to_vec());
+    }
+    let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+    let shared = Shared { fake, store, names };
+    assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER, "connected");
+    shared
+}
+
+impl Shared {
+    /// The counter of a lock: two Gets, of which the first has an answer that is no other's.
+    fn counter(&self, id: usize, timeout: Duration) -> dlm::Result<u64> {
+        let found = self.store.inspect(&self.names[id], Deadline::after(timeout))?;
+        Ok(found.fence.expect("the counter is there").0)
+    }
+
+    fn is_of(request: &Request, name: &LockName) -> bool {
+        holds(&request.parameter, &name.hbase_fence_row())
+    }
+}
+
+#[test]
+fn replies_out_of_order_reach_their_callers() {
+    const THREADS: usize = 8;
+    let shared = shared(THREADS);
+    shared.fake.act(always("Get", Answer::Batch(5)));
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let shared = &shared;
+            let work = move || {
+                for _ in 0..40 {
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    assert_eq!(shared.fake.connections("ClientService"), 1, "all on one socket");
+}
+
+/// One caller's server never answers, or too late: the others do not notice, and the late reply is
+/// nobody's.
+#[test]
+fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
+    const THREADS: usize = 4;
+    let shared = shared(THREADS + 1);
+    let slow = shared.names[THREADS].clone();
+    let mut number = 0;
+    shared.fake.act(move |request| {
+        if !Shared::is_of(request, &slow) {
+            return Answer::Honest;
+        }
+        number += 1;
+        if number % 2 == 0 { Answer::Silence } else { Answer::Late(Duration::from_millis(90)) }
+    });
+    let (timeouts, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let (shared, timeouts, done) = (&shared, &timeouts, &done);
+            let work = move || {
+                while timeouts.load(Ordering::SeqCst) < 12 {
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+        for _ in 0..12 {
+            let begin = Moment::now();
+            let error = shared.counter(THREADS, Duration::from_millis(40)).unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+            assert!(Moment::now().since(begin) < SLACK);
+            timeouts.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    assert!(done.load(Ordering::SeqCst) > 0);
+    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was given up for one caller's sake");
+}
+
+#[test]
+fn a_call_whose_time_is_over_before_it_is_sent_breaks_no_other_on_its_socket() {
+    let shared = shared(2);
+    let (asked, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let slow = shared.names[0].clone();
+    let asking = Arc::clone(&asked);
+    shared.fake.act(move |request| {
+        if !Shared::is_of(request, &slow) {
+            return Answer::Honest;
+        }
+        asking.fetch_add(1, Ordering::SeqCst);
+        Answer::Late(Duration::from_millis(200))
+    });
+    thread::scope(|scope| {
+        let work = || {
+            assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER);
+            answered.fetch_add(1, Ordering::SeqCst);
+        };
+        thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
+        until("a reply is waited for", || asked.load(Ordering::SeqCst) == 1);
+        until("the reply comes", || {
+            let error = shared.counter(1, Duration::ZERO).unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+            answered.load(Ordering::SeqCst) == 1
+        });
+    });
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "the other had to ask again");
+    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was given up for one caller's sake");
+}
+
+#[test]
+fn a_socket_on_which_nothing_comes_any_more_is_given_up_for_the_next_call() {
+    let shared = shared(2);
+    let first = shared.fake.connections("ClientService");
+    // As after a firewall forgot it: nothing on the old connections is answered.
+    let old: BTreeSet<_> = shared.fake.log().iter().map(|(request, _)| request.connection).collect();
+    shared.fake.act(
+        move |request| {
+            if old.contains(&request.connection) { Answer::Silence } else { Answer::Honest }
+        },
+    );
+    shared.counter(1, Duration::from_millis(100)).unwrap_err();
+    assert_eq!(shared.counter(1, LONG).unwrap(), COUNTER + 1);
+    assert_eq!(shared.fake.connections("ClientService"), first + 1);
+}
+
+#[test]
+fn a_socket_that_breaks_takes_its_calls_with_it_and_they_are_asked_again() {
+    const THREADS: usize = 6;
+    let shared = shared(THREADS);
+    let mut number = 0;
+    shared.fake.act(move |request| {
+        number += usize::from(request.method == "Get");
+        match request.method.as_str() {
+            "Get" if number % 7 == 0 => Answer::Cut(11),
+            "Get" => Answer::Batch(3),
+            _ => Answer::Honest,
+        }
+    });
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let shared = &shared;
+            let work = move || {
+                for _ in 0..20 {
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                }
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+}
+
+/// It has run none of their requests, which is more than a broken socket says.
+#[test]
+fn a_refusal_of_the_whole_connection_reaches_each_call_on_it() {
+    const ACCESS_DENIED: &str = "org.apache.hadoop.hbase.security.AccessDeniedException";
+    for _ in 0..20 {
+        let fake = Fake::honest();
+        let uri = format!("hbase://{}/t?client=shared", fake.address);
+        let manager = dlm::LockManager::open(&uri).unwrap();
+        let locks = ["a", "b"].map(|id| manager.lock(id, Level::Xdc).unwrap());
+        locks.iter().for_each(|lock| assert!(lock.inspect().unwrap().holder.is_none()));
+        let mut writes = 0;
+        fake.act(move |request| {
+            writes += usize::from(request.method == "Multi");
+            match writes {
+                0 => Answer::Honest,
+                1 => Answer::Silence,
+                _ => Answer::Fatal(Some(u32::MAX), ACCESS_DENIED, "no"),
+            }
+        });
+        thread::scope(|scope| {
+            for lock in &locks {
+                let work = || {
+                    let error = lock.try_acquire().unwrap_err();
+                    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+                };
+                let name = format!("dlm-test-{}", lock.name().key());
+                thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
+            }
+        });
+        assert_eq!(fake.count("Multi"), 2, "asked again");
+    }
+}
+
+/// An exception for one call is not one for the connection.
+#[test]
+fn an_exception_reaches_the_call_it_is_for() {
+    let bytes = thrown(Some(3), IO, "x", None);
+    assert!(holds(&bytes, b"java.io.IOException"));
+    let shared = shared(2);
+    let refused = shared.names[1].clone();
+    shared.fake.act(move |request| {
+        let class = "org.apache.hadoop.hbase.DoNotRetryIOException";
+        if Shared::is_of(request, &refused) { Answer::Refuse(class, "x".into()) } else { Answer::Honest }
+    });
+    thread::scope(|scope| {
+        let work = || (0..50).for_each(|_| assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER));
+        thread::Builder::new().name("dlm-test-good".into()).spawn_scoped(scope, work).unwrap();
+        for _ in 0..50 {
+            shared.counter(1, LONG).unwrap_err();
+        }
+    });
+    assert_eq!(shared.fake.connections("ClientService"), 1);
+}
+
+/// As after a firewall forgot the connections that were there: what is sent on them is never answered.
+#[test]
+fn a_renewal_over_a_dead_connection_succeeds_over_another_before_the_lease_ends() {
+    const TTL: Duration = Duration::from_secs(9);
+    let fake = Fake::honest();
+    let uri = format!("hbase://{}/t?client=shared", fake.address);
+    let manager = dlm::LockManager::builder().store_uri(&uri).timeout(LONG).ttl(TTL).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let lease = lock.try_acquire().unwrap();
+    let dead: BTreeSet<_> = fake.log().iter().map(|(request, _)| request.connection).collect();
+    let connections = fake.connections("ClientService");
+    fake.act(move |request| match dead.contains(&request.connection) {
+        true => Answer::Silence,
+        false => Answer::Honest,
+    });
+    let ends = lease.ends();
+    lease.renew().unwrap_or_else(|error| panic!("{}", error.chain()));
+    assert!(Moment::now() < ends, "the lease had ended before");
+    assert!(lease.ends() > ends);
+    assert_eq!(fake.connections("ClientService"), connections + 1);
+    fake.assert_no_write_was_repeated_blindly();
+    assert!(lease.release().unwrap());
+}
+
+/// Of threads that need to know where one region is, one asks.
+#[test]
+fn many_threads_that_miss_a_region_look_it_up_once() {
+    const THREADS: usize = 32;
+    let fake = Fake::honest();
+    let answer = Arc::new(AtomicBool::new(false));
+    let when = Arc::clone(&answer);
+    fake.act(move |request| match request.method.as_str() {
+        "Scan" => Answer::When(Arc::clone(&when)),
+        _ => Answer::Honest,
+    });
+    let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+    let begun = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let (store, begun) = (&store, &begun);
+            let work = move || {
+                let name = LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+                begun.fetch_add(1, Ordering::SeqCst);
+                assert!(store.holder(&name.unwrap(), Deadline::after(LONG)).unwrap().is_none());
+            };
+            thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+        }
+        until("all have begun", || begun.load(Ordering::SeqCst) == THREADS && fake.count("Scan") > 0);
+        // A thread that is slower than this finds the answer there.
+        thread::sleep(Duration::from_millis(300));
+        answer.store(true, Ordering::SeqCst);
+    });
+    assert_eq!((fake.count("Scan"), fake.count("GetMetaRegionLocations")), (1, 1));
+    assert_eq!(fake.count("Get"), THREADS);
+}
+
+/// The server is slow with one row and answers others: it would say so if it had the region no more.
+#[test]
+fn a_call_that_times_out_makes_nobody_look_its_region_up_again() {
+    let shared = shared(2);
+    let (slow, over) = (shared.names[0].clone(), AtomicBool::new(false));
+    shared
+        .fake
+        .act(move |request| if Shared::is_of(request, &slow) { Answer::Silence } else { Answer::Honest });
+    thread::scope(|scope| {
+        let work = || {
+            while !over.load(Ordering::SeqCst) {
+                assert_eq!(shared.counter(1, LONG).unwrap(), COUNTER + 1);
+            }
+        };
+        thread::Builder::new().name("dlm-test-good".into()).spawn_scoped(scope, work).unwrap();
+        let answer = shared.counter(0, Duration::from_secs(1));
+        over.store(true, Ordering::SeqCst);
+        assert_eq!(answer.unwrap_err().code(), Code::ConnectionError);
+    });
+    assert_eq!(shared.counter(1, LONG).unwrap(), COUNTER + 1);
+    assert_eq!((shared.fake.count("Scan"), shared.fake.connections("ClientService")), (1, 1));
+}
+
+/// The thread that asks for all may have less time than those that wait for its answer, or far more.
+#[test]
+fn a_look_up_that_hangs_is_made_again_by_one_of_those_who_wait_for_it() {
+    const THREADS: usize = 16;
+    // How long the first may ask, and how long the others.
+    let times = [(Duration::from_millis(500), LONG), (Duration::from_secs(12), Duration::from_secs(8))];
+    for (first, others) in times {
+        let fake = Fake::honest();
+        let mut hang = true;
+        fake.act(move |request| match request.method.as_str() {
+            "Scan" if std::mem::take(&mut hang) => Answer::Silence,
+            _ => Answer::Honest,
+        });
+        let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+        let holder = &|id: usize, time: Duration| {
+            let name = LockName::new(Level::Xdc, "shared", None, &id.to_string(), NamePolicy::Strict);
+            store.holder(&name.unwrap(), Deadline::after(time))
+        };
+        thread::scope(|scope| {
+            let leader = thread::Builder::new().name("dlm-test-first".into());
+            let leader = leader.spawn_scoped(scope, || holder(0, first)).unwrap();
+            until("the first asks", || fake.count("Scan") == 1);
+            for id in 1..=THREADS {
+                let work = move || {
+                    let found = holder(id, others).unwrap_or_else(|error| panic!("{}", error.chain()));
+                    assert!(found.is_none());
+                };
+                thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
+            }
+            let error = leader.join().unwrap().unwrap_err();
+            assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+        });
+        assert_eq!(fake.count("Scan"), 2, "{first:?}, {others:?}");
+    }
+}

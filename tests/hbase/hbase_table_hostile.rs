@@ -1,0 +1,236 @@
+//! Answers about applications' rows of which a part failed: what was made is not made again.
+#![cfg(all(feature = "hbase", feature = "embedded"))]
+
+use std::time::{Duration, Instant};
+
+use dlm::hbase::{Cells, Changes, Creation, Row, Table};
+use dlm::{Code, Lease, Level, LockManager};
+use dlm_fixtures::fake::{Answer, Fake, Pb};
+
+const NOT_SERVING: &str = "org.apache.hadoop.hbase.NotServingRegionException";
+
+/// What became of one part of a Multi.
+#[derive(Clone, Copy)]
+enum Part {
+    Made,
+    NotMade,
+    Failed,
+    /// A read, of these cells.
+    Read(&'static [(&'static str, &'static str)]),
+}
+use Part::{Failed, Made, NotMade, Read};
+
+fn multi(parts: &[Part]) -> Answer {
+    let exception = Pb::new().bytes(1, NOT_SERVING.as_bytes()).bytes(2, b"closing");
+    let cell = |(qualifier, value): &(&str, &str)| {
+        Pb::new()
+            .bytes(1, b"r")
+            .bytes(2, b"D")
+            .bytes(3, qualifier.as_bytes())
+            .int(4, 1 << 40)
+            .int(5, 4)
+            .bytes(6, value.as_bytes())
+    };
+    let part = |part: &Part| match part {
+        Made => Pb::new().bytes(1, &Pb::new().int(1, 0).bytes(2, b"").0).int(3, 1),
+        NotMade => Pb::new().int(3, 0),
+        Failed => Pb::new().bytes(2, &exception.0),
+        Read(cells) => {
+            let row = cells.iter().map(cell).fold(Pb::new(), |row, cell| row.bytes(1, &cell.0));
+            Pb::new().bytes(1, &Pb::new().int(1, 0).bytes(2, &row.0).0)
+        }
+    };
+    Answer::Reply(parts.iter().map(part).fold(Pb::new(), |body, part| body.bytes(1, &part.0)).0)
+}
+
+/// A server that answers the first Multis so, and the last one of these all others.
+fn answering(answers: &[&[Part]]) -> Fake {
+    let mut answers: Vec<_> = answers.iter().rev().map(|parts| multi(parts)).collect();
+    Fake::start(move |request| match (request.method.as_str(), answers.len()) {
+        ("Multi", 2..) => answers.pop().unwrap(),
+        ("Multi", _) => answers[0].clone(),
+        _ => Answer::Honest,
+    })
+}
+
+fn table(fake: &Fake) -> Table {
+    Table::open(&format!("hbase://{}/t?family=D&timeout=2s", fake.address)).unwrap()
+}
+
+fn lease() -> (tempfile::TempDir, Lease) {
+    let place = tempfile::tempdir().unwrap();
+    let uri = format!("embedded:{}", place.path().display());
+    let manager = LockManager::builder().store_uri(&uri).client("rows").open().unwrap();
+    let lease = manager.lock("guard", Level::Xdc).unwrap().acquire().unwrap();
+    (place, lease)
+}
+
+fn id(value: &str) -> Cells {
+    Cells::new().put("D:id", value)
+}
+
+#[test]
+fn a_change_that_was_made_is_not_made_again_where_the_read_behind_it_failed() {
+    let (_place, lease) = lease();
+    type Call = fn(&Row) -> bool;
+    let cases: [(&[Part], bool, Call); 6] = [
+        (&[Made, Failed], false, |row| row.compare_and_set("D:id", Some(b"1"), Some(b"2")).unwrap()),
+        (&[Made, Made, Failed], false, |row| row.compare_and_set("D:n", None, Some(b"2")).unwrap()),
+        (&[Made, Failed], false, |row| row.update(&id("1")).unwrap() == dlm::hbase::Update::Updated),
+        (&[Made, Made, Made, Failed], true, |row| row.increment("D:n", 1).is_ok()),
+        (&[NotMade, Failed, Made, Failed], true, |row| row.put(&id("1")).is_ok()),
+        (&[Made, Failed], false, |row| row.create(&id("7")).unwrap() == Creation::Created),
+    ];
+    for (number, (parts, fenced, call)) in cases.into_iter().enumerate() {
+        let fake = answering(&[parts]);
+        fake.put(b"r".into(), "id", b"7".into());
+        fake.put(b"r".into(), "n", b"2".into());
+        let table = table(&fake);
+        let row = if fenced { lease.row(&table, "r").unwrap() } else { table.row("r") };
+        assert!(call(&row), "{number}");
+        assert_eq!(fake.count("Multi"), 1, "{number}: it was made again");
+    }
+}
+
+#[test]
+fn a_change_that_was_made_and_cannot_be_read_back_is_in_doubt() {
+    let fake = answering(&[&[Made, Failed]]);
+    let mut multi = Some(multi(&[Made, Failed]));
+    fake.act(move |request| match request.method.as_str() {
+        "Multi" => multi.take().unwrap(),
+        "Get" => Answer::Refuse(NOT_SERVING, "closed".into()),
+        _ => Answer::Honest,
+    });
+    let error = table(&fake).row("r").create(&id("7")).unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert_eq!(fake.count("Multi"), 1);
+}
+
+/// The region came back between two steps.
+#[test]
+fn a_change_that_was_made_behind_a_step_that_failed_is_not_made_again() {
+    let (_place, lease) = lease();
+    let fake = answering(&[&[Failed, Failed, Made, Read(&[])]]);
+    lease.row(&table(&fake), "r").unwrap().increment("D:n", 1).unwrap();
+    assert_eq!(fake.count("Multi"), 1, "it was made again");
+}
+
+#[test]
+fn a_change_that_was_not_made_behind_a_step_that_failed_is_tried_again() {
+    let fake = answering(&[&[Failed, NotMade, Read(&[])], &[Made, Made, Read(&[("n", "2")])]]);
+    assert!(table(&fake).row("r").compare_and_set("D:n", None, Some(b"2")).unwrap());
+    assert_eq!(fake.count("Multi"), 2);
+}
+
+/// Another column may have been deleted by then, or have lived for a millisecond.
+#[test]
+fn a_row_whose_anchor_is_there_was_created_whatever_became_of_its_other_columns() {
+    let fake = answering(&[&[Made, Read(&[("id", "7")])], &[NotMade, Read(&[("id", "7")])]]);
+    assert_eq!(table(&fake).row("r").create(&id("7").put("D:x", "")).unwrap(), Creation::Created);
+    assert_eq!(fake.count("Multi"), 1);
+}
+
+/// What was put is hidden by a Delete of the future: it may be seen by those who look later.
+#[test]
+fn what_was_put_and_is_never_seen_is_in_doubt() {
+    let fake = answering(&[&[Made, Read(&[])]]);
+    let error = table(&fake).row("r").create(&id("7")).unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert!(fake.count("Multi") > 1);
+}
+
+/// Ours may be hidden, or another may have replaced it: to make it again could bring back what was deleted, and
+/// "exists" would leave a row of which nobody was told that they made it.
+#[test]
+fn a_row_that_was_created_and_shows_another_anchor_is_in_doubt() {
+    let fake = answering(&[&[Made, Read(&[("id", "8")])], &[NotMade, Read(&[("id", "8")])]]);
+    let error = table(&fake).row("r").create(&id("7")).unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert_eq!(fake.count("Multi"), 1);
+}
+
+/// Others had the time to delete the row again.
+#[test]
+fn a_row_that_was_created_and_is_gone_when_it_is_read_later_is_not_created_again() {
+    let fake = answering(&[&[Made, Failed]]);
+    fake.act(|request| match request.method.as_str() {
+        "Multi" => multi(&[Made, Failed]),
+        "Get" => Answer::Reply(Vec::new()),
+        _ => Answer::Honest,
+    });
+    let error = table(&fake).row("r").create(&id("7")).unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert_eq!(fake.count("Multi"), 1);
+}
+
+/// What rests on no absence needs no look; what was refused did not happen.
+#[test]
+fn a_read_back_that_fails_takes_nothing_from_an_answer_that_needs_none() {
+    let cut = |parts: &'static [Part]| {
+        let fake = answering(&[&[Made, Failed]]);
+        let mut multi = Some(multi(parts));
+        fake.act(move |request| match request.method.as_str() {
+            "Multi" => multi.take().unwrap(),
+            "Get" => Answer::Refuse(NOT_SERVING, "closed".into()),
+            _ => Answer::Honest,
+        });
+        fake
+    };
+    let made = cut(&[Made, Failed]);
+    assert!(table(&made).row("r").compare_and_set("D:id", Some(b"1"), Some(b"2")).unwrap());
+    let refused = cut(&[Made, NotMade, Failed]);
+    let error = table(&refused).row("r").compare_and_set("D:id", None, Some(b"2")).unwrap_err();
+    assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
+}
+
+/// Two counters would be added to twice.
+#[test]
+fn a_change_of_which_only_a_part_was_hidden_is_not_made_again() {
+    let fake = answering(&[&[Made, Made, Read(&[])]]);
+    let row = table(&fake).row("r");
+    let error = row.modify(&["D:id"], |_| Some(Changes::new().put("D:id", "1").add("D:n", 1))).unwrap_err();
+    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+    assert_eq!(fake.count("Multi"), 1);
+}
+
+/// Marks, fences and what is about to be put are the library's business.
+#[test]
+fn each_try_of_modify_sees_the_columns_that_were_asked_for_and_no_others() {
+    let refused = Read(&[("\0dlm_op_1", "."), ("_fence", "12345678"), ("x", "1"), ("y", "2")]);
+    let fake = answering(&[&[Made, NotMade, refused]]);
+    let table = table(&fake);
+    let mut tries = 0;
+    let modified = table.row("r").modify(&["D:x"], |found| {
+        tries += 1;
+        let seen: Vec<_> = found.iter().map(|(column, _)| column.to_string()).collect();
+        if tries == 1 {
+            return Some(Changes::new().put("D:y", "3"));
+        }
+        assert_eq!(seen, ["D:x"]);
+        None
+    });
+    assert!(!modified.unwrap().changed && tries == 2);
+}
+
+/// Nothing that is put later may carry the timestamp that the Delete hides.
+#[test]
+fn a_delete_waits_until_the_millisecond_of_what_it_deletes_is_over() {
+    let fake = answering(&[&[Made, Read(&[])]]);
+    let row = table(&fake).row("r");
+    let took = (0..20).map(|_| {
+        fake.put(b"r".into(), "id", b"7".into());
+        let began = Instant::now();
+        assert!(row.compare_and_set("D:id", Some(b"7"), None).unwrap());
+        began.elapsed()
+    });
+    let took = took.min().unwrap();
+    assert!(took >= Duration::from_millis(2), "{took:?}");
+    let took = (0..20).map(|_| {
+        fake.put(b"r".into(), "id", b"7".into());
+        let began = Instant::now();
+        assert!(row.modify(&["D:id"], |_| Some(Changes::new().delete("D:id"))).unwrap().changed);
+        began.elapsed()
+    });
+    let took = took.min().unwrap();
+    assert!(took >= Duration::from_millis(2), "{took:?}");
+}

@@ -1,0 +1,19 @@
+//! Locks, latches and rows in the HBase that all tests share, directly (`hbase_*`) and through its Thrift1 gateway
+//! (`gateway_*`). No test here stops that server or slows it down: those are in `hbase_servers`.
+
+mod gateway_contract;
+mod gateway_losses;
+mod gateway_pool;
+mod hbase_latches;
+mod hbase_losses;
+mod hbase_native;
+mod hbase_rows;
+mod hbase_shared_socket;
+mod hbase_table;
+mod hbase_table_hostile;
+mod hbase_table_losses;
+mod hbase_table_pauses;
+#[cfg(feature = "gateway")]
+mod raw;
+#[cfg(all(feature = "hbase", feature = "embedded"))]
+mod rows;

@@ -1,0 +1,182 @@
+//! Locks and latches across crashes of HBase and restarts of its gateways, on servers of these tests' own.
+#![cfg(feature = "gateway")]
+
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Code, Latch, LatchKind, Lease, Level, Lock, LockManager};
+use dlm_fixtures::hbase::Hbase;
+use dlm_fixtures::table;
+use dlm_testkit::{LONG, until};
+
+/// Longer than any restart takes: no lease of these tests ends by itself, unless it is meant to.
+const TTL: Duration = Duration::from_secs(1800);
+
+/// As long as a lease may last whose release does not wait for the server's log.
+const BRIEF: Duration = Duration::from_secs(60);
+
+/// One process's way to the locks.
+fn manager(uri: &str) -> LockManager {
+    let builder = LockManager::builder().store_uri(uri).client("restarts");
+    builder.ttl(TTL).wait(TTL).retry(Duration::from_millis(200)).timeout(LONG / 2).open().unwrap()
+}
+
+fn lock(manager: &LockManager, id: &str) -> Lock {
+    manager.lock(id, Level::Xdc).unwrap()
+}
+
+#[track_caller]
+fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+/// What was done through one transport before the crash.
+struct Before {
+    ours: LockManager,
+    theirs: LockManager,
+    long: Lease,
+    short: Lease,
+}
+
+impl Before {
+    fn set_up(uri: &str) -> Before {
+        let (ours, theirs) = (manager(uri), manager(uri));
+        ours.initialize().unwrap();
+        let short = lock(&ours, "short").acquire_with_ttl(Duration::from_secs(2)).unwrap();
+        assert!(lock(&ours, "released").acquire().unwrap().release().unwrap());
+        // Last: no later write has the log synced for this one.
+        let long = lock(&ours, "long").acquire().unwrap();
+        Before { ours, theirs, long, short }
+    }
+
+    fn check_after_crash(self) {
+        let Before { ours: _ours, theirs, long, short } = self;
+        // A gateway may learn only by a failing call that the server was replaced.
+        until("it is told who holds the lock", || lock(&theirs, "long").inspect().is_ok());
+        assert_eq!(code(lock(&theirs, "long").try_acquire()), Code::LockUnavailable, "granted to two");
+        long.renew().expect("it is far from its end");
+        assert_eq!(code(lock(&theirs, "long").try_acquire()), Code::LockUnavailable, "granted to two");
+        assert!(long.release().unwrap());
+        let next = lock(&theirs, "long").acquire().unwrap();
+        assert!(next.fence() > long.fence(), "{:?} after {:?}", next.fence(), long.fence());
+
+        // What was over or given back by then is free.
+        assert_eq!(code(short.renew()), Code::LeaseLost);
+        let next = lock(&theirs, "short").try_acquire().unwrap();
+        assert!(next.fence() > short.fence(), "{:?} after {:?}", next.fence(), short.fence());
+        drop(lock(&theirs, "released").try_acquire().expect("a release was forgotten"));
+    }
+}
+
+#[test]
+fn a_crash_of_hbase_frees_no_lock_early_and_lets_no_fence_fall() {
+    let Some(hbase) = Hbase::private("crash") else { return };
+    let (gateway, direct) = (table::uri(hbase.thrift), format!("hbase://{}/{}", hbase.master, table::TABLE));
+    crash_in_between(
+        &hbase,
+        &gateway,
+        || {
+            let direct = manager(&direct);
+            let brief = lock(&direct, "brief").acquire_with_ttl(BRIEF).unwrap();
+            // The server does not wait for its log before it answers: see docs/hbase.md.
+            assert!(brief.release().unwrap());
+            (direct, brief)
+        },
+        |(direct, brief)| {
+            let next = lock(&direct, "brief").acquire_within(TTL, BRIEF + LONG).expect("kept beyond its TTL");
+            assert!(next.fence() > brief.fence(), "{:?} after {:?}", next.fence(), brief.fence());
+        },
+    );
+    crash_in_between(&hbase, &direct, || (), |()| ());
+}
+
+/// Has the server crash when locks were taken through `uri` and then `last` was done.
+fn crash_in_between<T>(hbase: &Hbase, uri: &str, last: impl FnOnce() -> T, then: impl FnOnce(T)) {
+    let before = Before::set_up(uri);
+    let done = last();
+    hbase.kill();
+    until("the short lease ends", || before.short.check().is_err());
+    hbase.start();
+    before.check_after_crash();
+    then(done);
+}
+
+/// Directly and through a gateway, each with a latch of its own.
+#[test]
+fn a_wait_for_a_latch_outlasts_thirty_seconds_without_hbase() {
+    const OUTAGE: Duration = Duration::from_secs(30);
+    let Some(hbase) = Hbase::private("latch") else { return };
+    let latch = |uri: &str, id| -> Latch {
+        let builder = LockManager::builder().store_uri(uri).client("restarts").farm("dc1");
+        let manager = builder.poll(Duration::from_millis(500)).timeout(LONG / 2).open().unwrap();
+        manager.latch(id, Level::Dc, LatchKind::CountDown).unwrap()
+    };
+    let direct = format!("hbase://{}/{}", hbase.master, table::TABLE);
+    let ways = [(direct.clone(), "direct"), (table::uri(hbase.thrift), "gateway")];
+    let waiters = ways.clone().map(|(uri, id)| {
+        let ours = latch(&uri, id);
+        ours.create(2).unwrap();
+        ours.count_down().unwrap();
+        let waiter = thread::Builder::new().name(format!("dlm-test-{id}"));
+        waiter.spawn(move || ours.await_open()).unwrap()
+    });
+    // Some looks at the latches.
+    thread::sleep(Duration::from_secs(2));
+    hbase.kill();
+    thread::sleep(OUTAGE);
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "a wait ended while nobody knew");
+    hbase.start();
+    for ((_, id), waiter) in ways.into_iter().zip(waiters) {
+        let theirs = latch(&direct, id);
+        until("HBase serves again", || theirs.count().is_ok());
+        assert_eq!(theirs.count().unwrap(), 1, "a crash lost a count-down");
+        assert!(!waiter.is_finished(), "{id}: it was not open");
+        theirs.count_down().unwrap();
+        until("the wait ends", || waiter.is_finished());
+        waiter.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn gateways_that_go_away_end_a_wait_and_leave_no_dead_connection_behind() {
+    let Some(hbase) = Hbase::private("gateways") else { return };
+    let uri = table::uri(hbase.thrift);
+    let (ours, theirs) = (manager(&uri), manager(&uri));
+    ours.initialize().unwrap();
+    let lease = lock(&theirs, "a").acquire().unwrap();
+    fill_pool(&ours);
+    let waiting = lock(&ours, "a");
+    let waiter = thread::Builder::new().name("dlm-test-waiter".into());
+    let waiter = waiter.spawn(move || waiting.acquire().map(|_| ())).unwrap();
+    // Some looks at the lock.
+    thread::sleep(Duration::from_secs(1));
+    assert!(!waiter.is_finished(), "it did not wait");
+
+    hbase.stop_gateways();
+    until("the wait ends", || waiter.is_finished());
+    assert_eq!(code(waiter.join().unwrap()), Code::ConnectionError);
+    lease.check().expect("it is far from its end");
+
+    hbase.start_gateways();
+    // Each at the first try, and more of them than there were connections.
+    for number in 0..2 * POOLED {
+        let id = number.to_string();
+        let lease = lock(&ours, &id).try_acquire().unwrap_or_else(|error| panic!("{}", error.chain()));
+        assert!(lease.release().unwrap());
+    }
+    assert!(lease.release().unwrap());
+    assert!(lock(&ours, "a").acquire().unwrap().release().unwrap());
+}
+
+const POOLED: usize = 8;
+
+/// Leaves idle connections in the manager's pool.
+fn fill_pool(manager: &LockManager) {
+    thread::scope(|scope| {
+        for number in 0..POOLED {
+            let name = format!("dlm-test-pooled-{number}");
+            let work = move || drop(lock(manager, &number.to_string()).acquire().unwrap());
+            thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
+        }
+    });
+}

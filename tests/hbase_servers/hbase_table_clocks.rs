@@ -1,0 +1,255 @@
+//! The clock of an HBase is set back while rows are changed: the holder of a stale fence is refused all the same, an
+//! exactly-once change is made once, and what a change has read it overwrites where all can see it.
+//!
+//! What is written without having been read, by `put` or into a further column of `modify`, may be hidden by an older
+//! cell until the clock has come to its timestamp again. That is so with all that writes to HBase.
+#![cfg(all(feature = "hbase", feature = "embedded"))]
+
+use std::thread;
+use std::time::Duration;
+
+use dlm::Code;
+use dlm::hbase::{Cells, Changes, Creation, Row, RowCells, Table};
+use dlm_fixtures::clock::Clock;
+use dlm_fixtures::guard;
+use dlm_fixtures::hbase::{Hbase, Kind, fresh_table};
+use dlm_fixtures::rpc_proxy;
+use dlm_testkit::{Fault, Proxy, left_to_the_long_run};
+
+/// How far the clock is ahead before it is set back. Less than the time after which a server drops calls as too old.
+const AHEAD: Duration = Duration::from_secs(600);
+
+struct Stage<'a> {
+    clock: &'a Clock,
+    proxy: Proxy,
+    ours: Table,
+    theirs: Table,
+    master: String,
+    name: String,
+}
+
+impl Stage<'_> {
+    fn ahead<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.clock.set_ahead(AHEAD);
+        let done = body();
+        self.clock.set_ahead(Duration::ZERO);
+        done
+    }
+}
+
+/// One server for all: it costs ten seconds.
+#[test]
+fn a_clock_that_is_set_back_lets_no_stale_holder_in_and_no_change_be_made_twice() {
+    if left_to_the_long_run() {
+        return;
+    }
+    let Some(clock) = Clock::new_or_skip() else { return };
+    let environment = [("DLM_TEST_PRELOAD", clock.library().into()), clock.environment()];
+    let Some(hbase) = Hbase::private_in("row-clock", Kind::Single, &environment) else { return };
+    let name = fresh_table("clock");
+    let uri = |address: &str, timeout: &str| format!("hbase://{address}/{name}?family=d&timeout={timeout}");
+    let theirs = Table::open(&uri(&hbase.masters, "60s")).unwrap();
+    theirs.create_if_missing(&super::families(), &[]).unwrap();
+    let proxy = rpc_proxy::before(hbase.master);
+    let ours = Table::open(&uri(&proxy.address().to_string(), "60s")).unwrap();
+    let stage =
+        Stage { clock: &clock, proxy, ours, theirs, master: hbase.masters.clone(), name: name.clone() };
+    stale_holders_are_refused(&stage);
+    marks_are_seen(&stage);
+    what_was_read_is_overwritten(&stage);
+    deletes_hide_nothing_that_is_put_later(&stage);
+    what_cannot_be_seen_is_in_doubt(&stage);
+    counters_are_exact(&stage);
+}
+
+fn number(found: &RowCells, column: &str) -> i64 {
+    found.counter(column).unwrap_or_default()
+}
+
+fn counter(row: &Row, column: &str) -> i64 {
+    row.get().unwrap().map_or(0, |found| number(&found, column))
+}
+
+fn stale_holders_are_refused(stage: &Stage<'_>) {
+    let place = tempfile::tempdir().unwrap();
+    let lock = guard::guard(place.path());
+    // Also where other columns, of a family before, begin as the fence's does.
+    for (number, other) in [None, Some("d:_fence_a"), Some("d:_f")].into_iter().enumerate() {
+        let key = format!("stale{number}");
+        if let Some(other) = other {
+            stage.theirs.row(&key).put(&Cells::new().put(other, "")).unwrap();
+        }
+        let first = lock.acquire().unwrap();
+        let early = first.row(&stage.theirs, &key).unwrap();
+        stage.ahead(|| early.put(&Cells::new().put("e:a", "first")).unwrap());
+        first.release().unwrap();
+        let second = lock.acquire().unwrap();
+        let next = second.row(&stage.theirs, &key).unwrap();
+        next.put(&Cells::new().put("e:b", "next")).unwrap();
+        assert_eq!(next.increment("e:n", 1).unwrap(), Some(1));
+        let made_late = first.row(&stage.theirs, &key).unwrap();
+        for stale in [&early, &made_late, &early.exactly_once(), &made_late.exactly_once()] {
+            let answers = [
+                stale.put(&Cells::new().put("e:b", "stale")),
+                stale.increment("e:n", 1).map(drop),
+                stale.modify(&["e:b"], |_| Some(Changes::new().put("e:b", "stale"))).map(drop),
+            ];
+            for answer in answers {
+                assert_eq!(answer.unwrap_err().code(), Code::StaleFence, "{key}");
+            }
+        }
+        let found = next.get().unwrap().unwrap();
+        assert_eq!((found.value("e:b"), found.counter("e:n")), (Some(&b"next"[..]), Some(1)), "{key}");
+    }
+}
+
+/// A mark that is hidden by an older one in its column would not keep a change from being made again.
+fn marks_are_seen(stage: &Stage<'_>) {
+    let place = tempfile::tempdir().unwrap();
+    let lease = guard::guard(place.path()).acquire().unwrap();
+    for fenced in [false, true] {
+        let key = format!("marks{fenced}");
+        let row = if fenced { lease.row(&stage.ours, &key).unwrap() } else { stage.ours.row(&key) };
+        let row = row.exactly_once();
+        // Cells of now, that conditions may look at first: the fence, and a mark in another family.
+        row.put(&Cells::new().put("d:", "").put("d:a", "1")).unwrap();
+        row.increment("d:n", 1).unwrap();
+        let mut sum = 0;
+        for round in 0..3 {
+            stage.ahead(|| row.increment("e:n", 1).unwrap());
+            sum += 1;
+            for loss in [Fault::LoseReply, Fault::LoseReply] {
+                stage.proxy.next("Multi", loss);
+                row.increment("e:n", 1).unwrap();
+                sum += 1;
+                assert_eq!(counter(&row, "e:n"), sum, "{key} {round}: added twice");
+            }
+            stage.proxy.next("Multi", Fault::LoseReply);
+            let add = |found: &RowCells| {
+                assert_eq!(number(found, "e:n"), sum, "{key} {round}: made twice");
+                Some(Changes::new().put("e:n", (sum + 1).to_be_bytes()).add("e:times", 1))
+            };
+            assert!(row.modify(&["e:n", "d:a"], add).unwrap().changed);
+            sum += 1;
+            assert_eq!((counter(&row, "e:n"), counter(&row, "e:times")), (sum, round + 1), "{key} {round}");
+        }
+    }
+}
+
+fn what_was_read_is_overwritten(stage: &Stage<'_>) {
+    let place = tempfile::tempdir().unwrap();
+    let lease = guard::guard(place.path()).acquire().unwrap();
+    for (number, (once, fenced)) in
+        [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
+    {
+        let key = format!("read{number}");
+        let row = if fenced { lease.row(&stage.theirs, &key).unwrap() } else { stage.theirs.row(&key) };
+        let row = if once { row.exactly_once() } else { row };
+        row.put(&Cells::new().put("d:a", "0").put("e:c", "0")).unwrap();
+        // The one by whose name a condition would look at it last.
+        stage.ahead(|| row.put(&Cells::new().put("e:b", "0")).unwrap());
+        for round in 0..3 {
+            let next = (round + 1).to_string();
+            let add = |found: &RowCells| {
+                let all = ["d:a", "e:b", "e:c"].map(|column| found.value(column).map(<[u8]>::to_vec));
+                assert_eq!(all, [(); 3].map(|()| Some(round.to_string().into_bytes())), "{key}");
+                Some(Changes::new().put("d:a", &*next).put("e:b", &*next).put("e:c", &*next))
+            };
+            assert!(row.modify(&["d:a", "e:b", "e:c"], add).unwrap().changed);
+        }
+        stage.ahead(|| row.put(&Cells::new().put("e:one", "1")).unwrap());
+        assert!(row.compare_and_set("e:one", Some(b"1"), Some(b"2")).unwrap(), "{key}");
+        assert_eq!(row.get().unwrap().unwrap().value("e:one"), Some(&b"2"[..]), "{key}: it was not set");
+        stage.ahead(|| row.put(&Cells::new().put("e:one", "1")).unwrap());
+        assert!(row.delete_if("e:one", b"1").unwrap(), "{key}");
+        assert!(row.get().unwrap().is_none(), "{key}");
+    }
+}
+
+/// Each carries the timestamp of what it deletes, whatever the time is by then.
+fn deletes_hide_nothing_that_is_put_later(stage: &Stage<'_>) {
+    let whole = Cells::new().put("d:id", "1").put("e:n", 5i64.to_be_bytes());
+    for (way, once) in (0..3).flat_map(|way| [(way, false), (way, true)]) {
+        let plain = stage.theirs.row(format!("deleted{way}{once}"));
+        let row = if once { plain.exactly_once() } else { plain.clone() };
+        row.put(&whole).unwrap();
+        stage.ahead(|| match way {
+            0 => assert!(row.delete_if("d:id", b"1").unwrap()),
+            1 => assert!(row.compare_and_set("d:id", Some(b"1"), None).unwrap()),
+            _ => {
+                let delete = |_: &RowCells| Some(Changes::new().delete("d:id").delete("e:n"));
+                assert!(row.modify(&["d:id", "e:n"], delete).unwrap().changed);
+            }
+        });
+        plain.put(&whole).unwrap();
+        let found = plain.get().unwrap().unwrap();
+        assert!(found.value("d:id").is_some() && found.value("e:n").is_some(), "{way} {once}: {found:?}");
+    }
+}
+
+/// A Delete of the future hides what is put before.
+fn what_cannot_be_seen_is_in_doubt(stage: &Stage<'_>) {
+    let uri = format!("hbase://{}/{}?family=d&timeout=1s", stage.master, stage.name);
+    let brief = Table::open(&uri).unwrap();
+    for once in [false, true] {
+        let row = brief.row(format!("hidden{once}"));
+        let row = if once { row.exactly_once() } else { row };
+        stage.ahead(|| {
+            row.put(&Cells::new().put("d:id", "1")).unwrap();
+            assert!(row.delete_if("d:id", b"1").unwrap());
+        });
+        match row.create(&Cells::new().put("d:id", "2")) {
+            // A mark of the future, which is not deleted, gives its timestamp to what is put along with the next one.
+            Ok(made) => {
+                assert!(once && made == Creation::Created);
+                assert_eq!(row.get().unwrap().unwrap().value("d:id"), Some(&b"2"[..]));
+                continue;
+            }
+            Err(error) => assert_eq!(error.code(), Code::InDoubt, "{}", error.chain()),
+        }
+        assert_eq!(row.get().unwrap(), None);
+        stage.ahead(|| {
+            thread::sleep(Duration::from_millis(5));
+            assert_eq!(row.create(&Cells::new().put("d:id", "2")).unwrap(), Creation::Created);
+        });
+    }
+}
+
+/// While the clock jumps and a tenth of the replies are lost.
+fn counters_are_exact(stage: &Stage<'_>) {
+    const THREADS: i64 = 4;
+    const CHANGES: i64 = 100;
+    stage.proxy.sometimes("Multi", 10, Fault::LoseReply);
+    thread::scope(|scope| {
+        let working: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let row = stage.ours.row("counters").exactly_once();
+                scope.spawn(move || {
+                    for change in 0..CHANGES {
+                        row.increment("d:n", 1).unwrap();
+                        row.increment("e:n", 1).unwrap();
+                        let add = |found: &RowCells| {
+                            let [m, k] = ["d:m", "e:k"].map(|column| number(found, column) + 1);
+                            Some(Changes::new().put("d:m", m.to_be_bytes()).put("e:k", k.to_be_bytes()))
+                        };
+                        let modified = row.modify(&["d:m", "e:k"], add);
+                        modified.unwrap_or_else(|error| panic!("{thread} {change}: {}", error.chain()));
+                    }
+                })
+            })
+            .collect();
+        let mut ahead = false;
+        while working.iter().any(|working| !working.is_finished()) {
+            ahead = !ahead;
+            stage.clock.set_ahead(if ahead { Duration::from_secs(20) } else { Duration::ZERO });
+            thread::sleep(Duration::from_millis(150));
+        }
+        working.into_iter().for_each(|working| working.join().unwrap());
+    });
+    stage.clock.set_ahead(Duration::ZERO);
+    stage.proxy.heal();
+    let row = stage.theirs.row("counters");
+    let sums = ["d:n", "e:n", "d:m", "e:k"].map(|column| counter(&row, column));
+    println!("{} replies were lost", stage.proxy.hits());
+    assert_eq!(sums, [THREADS * CHANGES; 4]);
+}

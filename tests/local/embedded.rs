@@ -1,0 +1,75 @@
+//! The embedded store by its own means: a lock taken, waited for, and the files it lies in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::{Acquired, Attempt, EmbeddedStore, Grant, Identity, Level, LockName, LockStore, NamePolicy};
+use dlm::{Deadline, Result};
+
+/// No lease of this length ends by itself.
+pub(crate) const TTL: Duration = Duration::from_secs(60);
+
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+pub(crate) fn name(id: &str) -> LockName {
+    LockName::new(Level::Xdc, "tests", None, id, NamePolicy::Strict).unwrap()
+}
+
+/// A store in a directory of its own.
+pub(crate) fn open() -> (tempfile::TempDir, EmbeddedStore) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
+    (dir, store)
+}
+
+pub(crate) fn attempt(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Result<Acquired> {
+    let identity = Identity::this_process("testing").unwrap();
+    let mut doubtful = Vec::new();
+    let acquired = store.acquire(Attempt { name, ttl, identity: &identity, by: soon() }, &mut doubtful);
+    assert!(doubtful.is_empty());
+    acquired
+}
+
+/// `None` when the lock is held.
+pub(crate) fn grant(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Option<Grant> {
+    match attempt(store, name, ttl).unwrap() {
+        Acquired::Granted(grant) => Some(grant),
+        Acquired::Held(_) => None,
+    }
+}
+
+/// Takes the lock, looking again until it is free; panics after a minute.
+pub(crate) fn wait_for(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Grant {
+    let by = soon();
+    loop {
+        if let Some(grant) = grant(store, name, ttl) {
+            return grant;
+        }
+        assert!(!by.passed(), "the lock never became free");
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+pub(crate) fn fence(grant: &Grant) -> u64 {
+    grant.fence.unwrap().0
+}
+
+/// Whether a store was begun in the directory and not completed.
+pub(crate) fn has_half_made(store: &Path) -> bool {
+    fs::read_dir(store).unwrap().any(|entry| entry.unwrap().file_name().to_str().unwrap().starts_with("new-"))
+}
+
+/// The file with the locks.
+pub(crate) fn data_file(store: &Path) -> PathBuf {
+    let generation =
+        fs::read_dir(store).unwrap().flatten().map(|entry| entry.path()).find(|path| path.is_dir());
+    generation.unwrap().join("locks")
+}
+
+pub(crate) fn data_size(store: &Path) -> u64 {
+    fs::metadata(data_file(store)).unwrap().len()
+}

@@ -1,0 +1,14 @@
+//! The contract over the embedded store: every handle opens the directory anew.
+#![cfg(feature = "embedded")]
+
+use dlm_testkit::contract::Site;
+
+fn site(test: &str) -> Site {
+    let directory = tempfile::tempdir().unwrap();
+    Site::new(test, 400, move || {
+        dlm::store::open(&format!("embedded:{}", directory.path().display())).unwrap()
+    })
+}
+
+dlm_testkit::contract!(site);
+dlm_testkit::latch_contract!(site);

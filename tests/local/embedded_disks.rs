@@ -1,0 +1,151 @@
+//! Disks that are full, small or read-only, and files that are damaged or deleted: an error that says so,
+//! and no lock that two processes hold.
+#![cfg(feature = "embedded")]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dlm::Code;
+use dlm::store::{Acquired, EmbeddedStore, LockStore, Released};
+use dlm_testkit::{skipped, until};
+
+use super::embedded::{TTL, attempt, data_file, fence, grant, name, open, soon};
+
+#[test]
+fn a_full_disk_refuses_grants_clearly_and_recovers() {
+    let Some(disk) = SmallDisk::mount("size=1m") else {
+        return skipped("tmpfs", NO_DISK);
+    };
+    let store = EmbeddedStore::open(&disk.path.join("store")).unwrap();
+    let held = grant(&store, &name("first"), TTL).unwrap();
+    let mut granted = Vec::new();
+    let error = (0..10_000)
+        .find_map(|id| {
+            let name = name(&format!("{id}-{}", "x".repeat(1000)));
+            match attempt(&store, &name, TTL) {
+                Ok(Acquired::Granted(grant)) => granted.push((name, grant)),
+                Ok(Acquired::Held(_)) => panic!("nobody else is here"),
+                Err(error) => return Some((name, error)),
+            }
+            None
+        })
+        .expect("1 MiB is never full");
+    assert_eq!(error.1.code(), Code::RetriesExhausted, "{}", error.1.chain());
+    assert!(error.1.to_string().contains("free space"), "{}", error.1);
+    assert!(store.holder(&error.0, soon()).unwrap().is_none(), "a failed grant was written");
+    assert!(store.holder(&name("first"), soon()).unwrap().is_some(), "a held lock was lost");
+    // Even a release needs room; what was held runs out, or someone makes room.
+    assert!(
+        Command::new("mount").args(["-o", "remount,size=4m"]).arg(&disk.path).status().unwrap().success()
+    );
+    for (name, grant) in &granted {
+        assert_eq!(store.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+    }
+    let next = grant(&store, &name("next"), TTL).unwrap();
+    assert!(fence(&next) > fence(&held));
+    drop(store);
+    EmbeddedStore::open(&disk.path.join("store")).unwrap();
+}
+
+#[test]
+fn a_disk_without_room_for_the_files_is_an_error_and_leaves_no_half_made_store() {
+    let Some(disk) = SmallDisk::mount("size=64k") else {
+        return skipped("tmpfs", NO_DISK);
+    };
+    for _ in 0..3 {
+        let error = EmbeddedStore::open(&disk.path.join("store")).unwrap_err();
+        assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+        assert!(error.chain().contains("No space"), "{}", error.chain());
+    }
+    assert!(
+        Command::new("mount").args(["-o", "remount,size=4m"]).arg(&disk.path).status().unwrap().success()
+    );
+    let store = EmbeddedStore::open(&disk.path.join("store")).unwrap();
+    assert!(grant(&store, &name("a"), TTL).is_some());
+}
+
+#[test]
+fn a_read_only_disk_is_an_error_at_opening_and_harmless_once_it_is_writable_again() {
+    let Some(disk) = SmallDisk::mount("size=4m") else {
+        return skipped("tmpfs", NO_DISK);
+    };
+    let remount =
+        |how: &str| Command::new("mount").args(["-o", how]).arg(&disk.path).status().unwrap().success();
+    drop(EmbeddedStore::open(&disk.path.join("store")).unwrap());
+    // Busy for as long as children that other tests are starting have its files open.
+    until("the disk is read-only", || remount("remount,ro"));
+    let error = EmbeddedStore::open(&disk.path.join("store")).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+    assert!(error.chain().contains("Read-only"), "{}", error.chain());
+    assert!(remount("remount,rw"));
+    assert!(grant(&EmbeddedStore::open(&disk.path.join("store")).unwrap(), &name("a"), TTL).is_some());
+}
+
+#[test]
+fn damaged_files_are_an_error_not_a_crash() {
+    type Damage = (&'static str, fn(&Path));
+    let damage: [Damage; 4] = [
+        ("garbage", |file| fs::write(file, vec![0xa5; 64 * 1024]).unwrap()),
+        ("cut within the header", |file| {
+            File::options().write(true).open(file).unwrap().set_len(100).unwrap()
+        }),
+        ("cut behind the header", |file| {
+            File::options().write(true).open(file).unwrap().set_len(8192).unwrap()
+        }),
+        ("empty", |file| File::create(file).unwrap().set_len(0).unwrap()),
+    ];
+    for (what, damage) in damage {
+        let (dir, store) = open();
+        grant(&store, &name("a"), TTL).unwrap();
+        drop(store);
+        damage(&data_file(&dir.path().join("store")));
+        let error = EmbeddedStore::open(&dir.path().join("store")).expect_err(what);
+        assert_eq!(error.code(), Code::InternalError, "{what}: {}", error.chain());
+        assert!(error.to_string().contains("damaged"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn deleted_files_are_noticed_before_two_processes_hold_one_lock() {
+    let (dir, store) = open();
+    let held = grant(&store, &name("a"), TTL).unwrap();
+    fs::remove_dir_all(dir.path().join("store")).unwrap();
+    let error = attempt(&store, &name("b"), TTL).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError);
+    assert!(error.to_string().contains("deleted"), "{error}");
+    assert!(
+        store.renew(&name("a"), &held.owner_record, TTL, soon()).is_err(),
+        "renewed where nobody else looks"
+    );
+    let anew = EmbeddedStore::open(&dir.path().join("store")).unwrap();
+    assert!(grant(&anew, &name("a"), TTL).is_some());
+}
+
+const NO_DISK: &str = "a file system in memory cannot be mounted";
+
+/// A file system in memory, unmounted in the end.
+struct SmallDisk {
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount(options: &str) -> Option<SmallDisk> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        fs::create_dir(&path).unwrap();
+        let options = format!("mode=0700,{options}");
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "dlm-test"]).arg(&path).status();
+        let mounted = rustix::process::geteuid().is_root() && mount.is_ok_and(|status| status.success());
+        mounted.then_some(SmallDisk { path, _dir: dir })
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a failed test may still have it open.
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}

@@ -1,0 +1,363 @@
+//! An embedded store that the users of a group share: who is let in, what the files' rights are, and that
+//! its users exclude each other, also when they are killed.
+#![cfg(feature = "embedded")]
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::{EmbeddedStore, LockStore, Released};
+use dlm::{Code, Moment};
+use dlm_fixtures::role::{self, Running};
+use dlm_testkit::{shortened, skipped};
+
+use super::embedded::{TTL, fence, grant, has_half_made, name, open, soon, wait_for};
+
+/// Users and their group, by numbers that no machine gives to anybody.
+const ANNA: u32 = 1_200_000_001;
+const BERT: u32 = 1_200_000_002;
+const STRANGER: u32 = 1_200_000_003;
+const GROUP: u32 = 1_200_000_009;
+
+const NO_ROOT: &str = "only root can become other users";
+const NO_STRACE: &str = "strace is not there, or may not trace";
+const SHORT: Duration = Duration::from_millis(1500);
+
+/// Where a process of these tests starts.
+#[test]
+#[ignore = "a process of the tests"]
+fn role() {
+    let Some((role, dir)) = role::asked() else { return };
+    let path = dir.join("store");
+    match role.as_str() {
+        "open" => drop(EmbeddedStore::open_group(&path).unwrap()),
+        "hold" => hold(&path),
+        "find it held" => {
+            assert!(grant(&EmbeddedStore::open_group(&path).unwrap(), &name("a"), TTL).is_none());
+        }
+        "wait for it" => wait(&path, &dir.join("held since")),
+        "hammer" => hammer(&path),
+        "use it" => use_it(&path),
+        "be refused" => refused_with(EmbeddedStore::open_group(&path).map(drop), "is not in it"),
+        "be refused alone" => refused_with(EmbeddedStore::open(&path).map(drop), "group=on"),
+        role => panic!("no role {role:?}"),
+    }
+}
+
+/// A directory in which both users may make a store, and this program where they can run it.
+struct Site {
+    dir: tempfile::TempDir,
+    binary: PathBuf,
+}
+
+impl Site {
+    fn new() -> Site {
+        let dir = tempfile::tempdir().unwrap();
+        chown(dir.path(), None, Some(GROUP)).unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o775)).unwrap();
+        let binary = dir.path().join("test");
+        // By a process: a child that another test starts would keep a file open that is written here.
+        let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
+        assert!(copied.success());
+        Site { dir, binary }
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    /// A process of a user, whose umask takes all rights from the group.
+    fn process(&self, user: u32, role: &str) -> Command {
+        let told = role::process_of(&self.binary, module_path!(), role, self.dir.path());
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 077 && exec \"$@\"", "sh"]).arg(told.get_program()).args(told.get_args());
+        for (key, value) in told.get_envs() {
+            command.env(key, value.unwrap());
+        }
+        let group = if user == STRANGER { STRANGER } else { GROUP };
+        command.uid(user).gid(group).current_dir(self.dir.path()).stdout(Stdio::null());
+        command
+    }
+
+    /// The same under strace, with something that happens to its system calls.
+    fn traced(&self, user: u32, role: &str, inject: &str) -> Command {
+        let process = self.process(user, role);
+        let mut strace = Command::new("strace");
+        strace
+            .args(["-f", "-o", "/dev/null", "-e", inject])
+            .arg(process.get_program())
+            .args(process.get_args());
+        strace.envs(process.get_envs().map(|(key, value)| (key, value.unwrap())));
+        strace.uid(user).gid(GROUP).current_dir(self.dir.path()).stdout(Stdio::null());
+        strace
+    }
+
+    fn run(&self, user: u32, role: &str) {
+        assert!(self.process(user, role).status().unwrap().success(), "user {user}: {role}");
+    }
+}
+
+fn has_strace() -> bool {
+    Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success())
+}
+
+fn refused_with(opened: dlm::Result<()>, what: &str) {
+    let error = opened.unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+    assert!(error.chain().contains(what), "{what:?} is not in {}", error.chain());
+}
+
+/// All that a store is made of has exactly the rights of a group's.
+fn belongs_to_the_group(store: &Path, group: u32) -> usize {
+    let mut pending = vec![store.to_owned()];
+    let mut seen = 0;
+    while let Some(path) = pending.pop() {
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert_eq!(found.gid(), group, "{path:?}");
+        assert_eq!(found.mode() & 0o7777, if found.is_dir() { 0o2770 } else { 0o1660 }, "{path:?}");
+        if found.is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        seen += 1;
+    }
+    seen
+}
+
+#[test]
+fn users_of_a_group_exclude_each_other_and_a_stranger_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let site = Site::new();
+    let mut anna = Running(site.process(ANNA, "hold").stdout(Stdio::piped()).spawn().unwrap());
+    let mut said = BufReader::new(anna.0.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap() == "held"), "she did not get it");
+    site.run(BERT, "find it held");
+    site.run(STRANGER, "be refused");
+    site.run(BERT, "be refused alone");
+    site.run(ANNA, "be refused alone");
+    assert!(belongs_to_the_group(&site.store(), GROUP) >= 7);
+    anna.0.kill().unwrap();
+    site.run(BERT, "wait for it");
+    site.run(ANNA, "find it held");
+}
+
+fn hold(path: &Path) {
+    let store = EmbeddedStore::open_group(path).unwrap();
+    let since = Moment::now().as_nanos();
+    grant(&store, &name("a"), SHORT).unwrap();
+    let told = path.with_file_name("held since");
+    fs::write(&told, since.to_string()).unwrap();
+    // The umask kept it from the other user.
+    fs::set_permissions(&told, Permissions::from_mode(0o644)).unwrap();
+    println!("\nheld");
+    thread::sleep(Duration::from_secs(600));
+}
+
+/// The lease of a killed process ends when its time is over, and not before.
+fn wait(path: &Path, since: &Path) {
+    let store = EmbeddedStore::open_group(path).unwrap();
+    let since: u64 = fs::read_to_string(since).unwrap().parse().unwrap();
+    wait_for(&store, &name("a"), TTL);
+    let held = Duration::from_nanos(Moment::now().as_nanos() - since);
+    assert!(held >= SHORT, "it was free after {held:?}");
+}
+
+/// Both users' processes are killed at random moments, also within a write or the making of the store.
+#[test]
+fn killed_processes_of_one_user_leave_a_store_that_the_other_can_use() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let site = Site::new();
+    let mut made = 0;
+    for round in 0..if shortened("10 rounds of 30") { 10 } else { 30 } {
+        if round % 5 == 0 && site.store().exists() {
+            fs::remove_dir_all(site.store()).unwrap();
+        }
+        let (one, other) = if round % 2 == 0 { (ANNA, BERT) } else { (BERT, ANNA) };
+        let mut hammers: Vec<_> =
+            (0..2).map(|_| Running(site.process(one, "hammer").spawn().unwrap())).collect();
+        thread::sleep(Duration::from_millis(fastrand::u64(0..150)));
+        for hammer in &mut hammers {
+            hammer.0.kill().unwrap();
+            let ended = hammer.0.wait().unwrap();
+            assert_eq!(ended.signal(), Some(9), "round {round}: it failed before it was killed");
+        }
+        made += usize::from(site.store().join("fence-floor").exists());
+        site.run(other, "use it");
+        assert!(!has_half_made(&site.store()), "round {round}");
+        belongs_to_the_group(&site.store(), GROUP);
+    }
+    assert!(made > 0, "every process was killed before it made anything: nothing was tested");
+}
+
+fn hammer(path: &Path) {
+    let store = EmbeddedStore::open_group(path).unwrap();
+    loop {
+        let held = wait_for(&store, &name("hammered"), Duration::from_millis(20));
+        // `false` when this machine was too slow for the lease.
+        store.release(&name("hammered"), &held.owner_record, soon()).unwrap();
+    }
+}
+
+fn use_it(path: &Path) {
+    let store = EmbeddedStore::open_group(path).unwrap();
+    let first = wait_for(&store, &name("hammered"), TTL);
+    assert_eq!(store.release(&name("hammered"), &first.owner_record, soon()).unwrap(), Released::Freed);
+    let next = wait_for(&store, &name("hammered"), TTL);
+    assert!(fence(&next) > fence(&first));
+    assert_eq!(store.release(&name("hammered"), &next.owner_record, soon()).unwrap(), Released::Freed);
+}
+
+/// A process may be killed before what it made has the group's rights.
+#[test]
+fn what_a_killed_process_of_one_user_left_without_the_groups_rights_does_not_stop_the_other() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let site = Site::new();
+    let store = site.store();
+    fs::create_dir(&store).unwrap();
+    chown(&store, Some(ANNA), Some(GROUP)).unwrap();
+    fs::set_permissions(&store, Permissions::from_mode(0o2770)).unwrap();
+    fs::create_dir(store.join("new-4711")).unwrap();
+    fs::set_permissions(store.join("new-4711"), Permissions::from_mode(0o700)).unwrap();
+    chown(store.join("new-4711"), Some(ANNA), Some(GROUP)).unwrap();
+    for left in ["creating-4711", "fence-floor.new"] {
+        fs::write(store.join(left), "").unwrap();
+        fs::set_permissions(store.join(left), Permissions::from_mode(0o600)).unwrap();
+        chown(store.join(left), Some(ANNA), Some(GROUP)).unwrap();
+    }
+    site.run(BERT, "use it");
+    let names = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| !name.starts_with("boot-")).collect();
+    names.sort();
+    assert_eq!(names, ["creating", "fence-floor"]);
+    belongs_to_the_group(&store, GROUP);
+}
+
+/// SIGKILL at each system call that gives the store its directories, files and rights.
+#[test]
+fn a_user_killed_at_any_system_call_of_making_the_store_does_not_stop_the_other() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    if !has_strace() {
+        return skipped("strace", NO_STRACE);
+    }
+    let site = Site::new();
+    let every = if shortened("every third system call") { 3 } else { 1 };
+    let mut killed = 0;
+    for call in ["mkdir", "fchmod", "linkat", "unlink", "rename"] {
+        for when in (1..60).step_by(every) {
+            if site.store().exists() {
+                fs::remove_dir_all(site.store()).unwrap();
+            }
+            let inject = format!("inject={call}:signal=KILL:when={when}");
+            let to_its_end = site.traced(ANNA, "open", &inject).status().unwrap().success();
+            let at = format!("killed at {call} number {when}");
+            assert!(site.process(BERT, "use it").status().unwrap().success(), "{at}");
+            assert!(!has_half_made(&site.store()), "{at}");
+            belongs_to_the_group(&site.store(), GROUP);
+            if to_its_end {
+                break;
+            }
+            killed += 1;
+        }
+    }
+    assert!(killed > 15 / every, "killed only {killed} times");
+}
+
+/// The slower one's file is taken for one that a killed process left, and deleted under its hands.
+#[test]
+fn two_users_may_make_the_store_at_the_same_time() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    if !has_strace() {
+        return skipped("strace", NO_STRACE);
+    }
+    let site = Site::new();
+    let slow = "inject=openat,fchmod,linkat:delay_enter=50000";
+    let mut anna = Running(site.traced(ANNA, "open", slow).spawn().unwrap());
+    let by = soon();
+    let begun =
+        |entry: fs::DirEntry| entry.file_name().to_str().is_some_and(|it| it.starts_with("creating-"));
+    // A machine that is busy may not show it.
+    while !fs::read_dir(site.store()).is_ok_and(|entries| entries.flatten().any(begun))
+        && anna.0.try_wait().unwrap().is_none()
+    {
+        assert!(!by.passed(), "she did not begin");
+        thread::sleep(Duration::from_millis(1));
+    }
+    site.run(BERT, "open");
+    assert!(anna.0.wait().unwrap().success());
+    belongs_to_the_group(&site.store(), GROUP);
+}
+
+/// One user is a group, too: what both sides say must agree.
+#[test]
+fn a_store_is_a_groups_or_one_users_and_never_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    let store = EmbeddedStore::open_group(&shared).unwrap();
+    belongs_to_the_group(&shared, fs::metadata(&shared).unwrap().gid());
+    let second = EmbeddedStore::open_group(&shared).unwrap();
+    let held = grant(&store, &name("a"), TTL).unwrap();
+    assert!(grant(&second, &name("a"), TTL).is_none());
+    refused_with(EmbeddedStore::open(&shared).map(drop), "group=on");
+    drop(second);
+    // Nor once its directory, or that of a user's store, has got the other's mode.
+    fs::set_permissions(&shared, Permissions::from_mode(0o700)).unwrap();
+    refused_with(EmbeddedStore::open(&shared).map(drop), "group=on");
+    refused_with(EmbeddedStore::open_group(&shared).map(drop), "is not a group's");
+    fs::set_permissions(&shared, Permissions::from_mode(0o2770)).unwrap();
+    drop(EmbeddedStore::open_group(&shared).unwrap());
+    assert_eq!(store.release(&name("a"), &held.owner_record, soon()).unwrap(), Released::Freed);
+
+    let (dir, store) = open();
+    let alone = dir.path().join("store");
+    refused_with(EmbeddedStore::open_group(&alone).map(drop), "is not a group's");
+    fs::set_permissions(&alone, Permissions::from_mode(0o2770)).unwrap();
+    refused_with(EmbeddedStore::open_group(&alone).map(drop), "is not a group's");
+    drop(store);
+
+    for (mode, what) in [(0o2777, "by all users"), (0o770, "is not a group's"), (0o2750, "is not a group's")]
+    {
+        let prepared = dir.path().join(format!("{mode:o}"));
+        fs::create_dir(&prepared).unwrap();
+        fs::set_permissions(&prepared, Permissions::from_mode(mode)).unwrap();
+        refused_with(EmbeddedStore::open_group(&prepared).map(drop), what);
+        assert_eq!(fs::read_dir(&prepared).unwrap().count(), 0, "{mode:o}");
+    }
+    let orphan = dir.path().join("no").join("parent");
+    assert_eq!(EmbeddedStore::open_group(&orphan).map(drop).unwrap_err().code(), Code::ConnectionError);
+}
+
+#[test]
+fn the_option_is_checked_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let open = |place: &str, option: &str| dlm::store::open(&format!("embedded:{place}?{option}"));
+    let place = path.to_str().unwrap();
+    for (place, option) in [("", "group=on"), (place, "group=yes"), (place, "group="), (place, "groups=on")] {
+        let error = open(place, option).map(drop).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{option}: {error}");
+        assert!(error.to_string().contains("group"), "{error}");
+    }
+    assert!(!path.exists());
+    open(place, "group=on").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o2770);
+    refused_with(open(place, "group=off").map(drop), "group=on");
+    let diagnostics = open(place, "group=on").unwrap().diagnose(soon()).unwrap();
+    let reach = &diagnostics.iter().find(|diagnostic| diagnostic.topic == "reach").unwrap().seen;
+    let group = fs::metadata(&path).unwrap().gid();
+    assert!(reach.contains(&format!("group {group}")) && reach.contains(place), "{reach}");
+}

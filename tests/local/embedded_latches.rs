@@ -1,0 +1,146 @@
+//! Latches of the embedded store: what processes, also killed ones, count together, and what is left of
+//! latches that nobody looks at any more. Processes are this test binary, started again with [`ROLE`] set.
+#![cfg(feature = "embedded")]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use dlm::store::{EmbeddedStore, LatchStore, LockStore, NewLatch};
+use dlm::{AwaitOptions, Code, Deadline, Latch, LatchKind, LatchName, Level, LockManager, NamePolicy};
+use dlm_fixtures::role::test_in;
+
+/// Longer than any step takes on any machine.
+const LONG: Duration = Duration::from_secs(60);
+
+const ROLE: &str = "DLM_TEST_ROLE";
+const DIR: &str = "DLM_TEST_STORE";
+const NUMBER: &str = "DLM_TEST_NUMBER";
+
+const PROCESSES: usize = 8;
+/// Of each process.
+const COUNTS: usize = 1250;
+
+fn latch(dir: &Path) -> Latch {
+    let uri = format!("embedded:{}?client=processes&farm=dc1&poll=50ms", dir.display());
+    LockManager::open(&uri).unwrap().latch("a", Level::Dc, LatchKind::CountDown).unwrap()
+}
+
+/// This program, as a process that does `role`.
+fn start(role: &str, dir: &Path, number: usize) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args([&test_in(module_path!(), "worker"), "--ignored", "--exact", "--test-threads=1"])
+        .envs([(ROLE, role.to_owned()), (NUMBER, number.to_string())])
+        .env(DIR, dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "a process of the tests"]
+fn worker() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let number = env::var(NUMBER).unwrap();
+    let latch = latch(Path::new(&env::var_os(DIR).unwrap()));
+    for count in 0..COUNTS {
+        match role.as_str() {
+            "count" => latch.count_down().unwrap(),
+            // Again and again from the first name on, whenever it is killed.
+            "name" => _ = latch.count_down_as(&format!("{number}-{count}")).unwrap(),
+            other => panic!("no such role: {other}"),
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_count_downs_of_eight_processes_open_the_latch_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    let latch = latch(dir.path());
+    latch.create((PROCESSES * COUNTS + 1) as i64).unwrap();
+    let watch = latch.watch().unwrap();
+    let workers: Vec<_> = (0..PROCESSES).map(|number| start("count", dir.path(), number)).collect();
+    for mut worker in workers {
+        assert!(worker.wait().unwrap().success());
+    }
+    assert_eq!(latch.count().unwrap(), 1);
+    assert!(!watch.is_open().unwrap(), "opened with one to go");
+    self::latch(dir.path()).count_down().unwrap();
+    assert!(watch.wait(&AwaitOptions::new().wait(LONG)).unwrap());
+}
+
+#[test]
+fn named_count_downs_are_exact_though_every_process_is_killed_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let latch = latch(dir.path());
+    let names = (0..PROCESSES).flat_map(|number| (0..COUNTS).map(move |count| format!("{number}-{count}")));
+    let names: Vec<_> = names.collect();
+    latch.create_for(&names).unwrap();
+    let watch = latch.watch().unwrap();
+    let (mut killed_at_it, mut left) = (0, names.len());
+    for round in 0..12 {
+        let mut workers: Vec<_> = (0..PROCESSES).map(|number| start("name", dir.path(), number)).collect();
+        thread::sleep(Duration::from_millis(fastrand::u64(100..500)));
+        for worker in &mut workers {
+            worker.kill().unwrap();
+            worker.wait().unwrap();
+        }
+        let pending = latch.pending().unwrap();
+        assert_eq!(latch.count().unwrap(), pending.len() as i64, "round {round}");
+        killed_at_it += usize::from(pending.len() < left && !pending.is_empty());
+        left = pending.len();
+    }
+    assert!(killed_at_it > 0, "no process was killed between its first count and its last");
+    let workers: Vec<_> = (0..PROCESSES).map(|number| start("name", dir.path(), number)).collect();
+    for mut worker in workers {
+        assert!(worker.wait().unwrap().success());
+    }
+    assert_eq!((latch.count().unwrap(), latch.pending().unwrap().len()), (0, 0));
+    assert!(watch.wait(&AwaitOptions::new().wait(LONG)).unwrap());
+}
+
+#[test]
+fn expired_latches_nobody_comes_back_to_are_swept_by_later_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
+    let cycle = |id: u32| {
+        let id = format!("{id}-{}", "x".repeat(900));
+        let name = LatchName::new("tests", "dc1", &id, NamePolicy::Strict).unwrap();
+        let (ttl, by) = (Duration::from_micros(1), Deadline::after(LONG));
+        let new = NewLatch { name: &name, count: 1, roster: &[], ttl, by };
+        assert!(store.create_latch(&new).unwrap());
+    };
+    (0..500).for_each(cycle);
+    let size = data_size(&dir.path().join("store"));
+    (500..5_000).for_each(cycle);
+    let grown = data_size(&dir.path().join("store"));
+    assert!(grown <= 2 * size, "{size} grew to {grown} bytes");
+}
+
+fn data_size(store: &Path) -> u64 {
+    let generation = fs::read_dir(store).unwrap().flatten().map(|entry| entry.path());
+    let generation = generation.into_iter().find(|path| path.is_dir()).unwrap();
+    fs::metadata(generation.join("locks")).unwrap().len()
+}
+
+/// A live latch must outlast the sweep, beside locks that it looks at in turn.
+#[test]
+fn the_sweep_leaves_latches_alone_that_live() {
+    let dir = tempfile::tempdir().unwrap();
+    let latch = latch(dir.path());
+    latch.create(3).unwrap();
+    let manager = LockManager::open(&format!("embedded:{}?client=processes", dir.path().display())).unwrap();
+    for round in 0..50 {
+        manager.lock(&round.to_string(), Level::Xdc).unwrap().acquire().unwrap().release().unwrap();
+    }
+    assert_eq!(latch.count().unwrap(), 3);
+    assert_eq!(latch.create(1).unwrap_err().code(), Code::AlreadyExists);
+    // A store is its latches' store as well.
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    assert_eq!(
+        store.latches().unwrap().roster(latch.name(), Deadline::after(LONG)).unwrap().pending.len(),
+        0
+    );
+}

@@ -1,0 +1,239 @@
+//! Where an embedded store may lie: in directories of the user's own that nobody else can change.
+#![cfg(feature = "embedded")]
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dlm::store::{EmbeddedStore, LockStore, Released};
+use dlm::{Code, Result};
+use dlm_fixtures::role::{self, process_of};
+use dlm_testkit::skipped;
+
+use super::embedded::{TTL, grant, name, open, soon};
+
+const NO_ROOT: &str = "only root can become another user";
+
+/// Where a process of these tests starts.
+#[test]
+#[ignore = "a process of the tests"]
+fn role() {
+    let Some((role, dir)) = role::asked() else { return };
+    match role.as_str() {
+        "default" => assert_eq!(open_default().unwrap().parent(), Some(Path::new("/var/tmp"))),
+        "default refused" => default_is_refused(),
+        "be refused" => be_refused(&dir),
+        "be served" => be_served(&dir),
+        role => panic!("no role {role:?}"),
+    }
+}
+
+#[test]
+fn a_directory_others_may_write_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sto\nre");
+    fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
+    let error = EmbeddedStore::open(&path).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError);
+    assert!(error.to_string().contains("chmod"), "{error}");
+    assert!(!error.chain().contains('\n'), "a path forged a line: {error}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    EmbeddedStore::open(&path).unwrap();
+}
+
+#[test]
+fn what_is_made_is_for_the_owner_only() {
+    let (dir, _store) = open();
+    let mut seen = 0;
+    let mut pending = vec![dir.path().join("store")];
+    while let Some(path) = pending.pop() {
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o1600 }, "{path:?}");
+        if path.is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        seen += 1;
+    }
+    assert!(seen >= 7, "only {seen} files looked at");
+}
+
+/// A lease may last longer than the days after which systemd-tmpfiles deletes unused files.
+#[test]
+fn every_file_has_the_sticky_bit_also_those_an_older_version_made_without_it() {
+    let (dir, store) = open();
+    let path = dir.path().join("store");
+    let held = grant(&store, &name("a"), TTL).unwrap();
+    drop(store);
+    let notes = path.join("notes");
+    fs::write(&notes, "not the store's").unwrap();
+    let files = files_in(&path);
+    assert!(files.len() >= 7, "{files:?}");
+    for file in &files {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let store = EmbeddedStore::open(&path).unwrap();
+    for file in files {
+        let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, if file == notes { 0o600 } else { 0o1600 }, "{file:?}");
+    }
+    assert_eq!(store.release(&name("a"), &held.owner_record, soon()).unwrap(), Released::Freed);
+}
+
+/// All files below a directory.
+fn files_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_in(&path) } else { vec![path] }).collect()
+}
+
+/// The rule of Debian's /usr/lib/tmpfiles.d/tmp.conf for /var/tmp, with a second in place of 30 days.
+#[test]
+fn systemd_tmpfiles_leaves_a_store_alone_that_nobody_used_for_long() {
+    let tool = "systemd-tmpfiles";
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", "only root may clean by these rules");
+    }
+    if Command::new(tool).arg("--version").output().is_err() {
+        return skipped(tool, "it is not there");
+    }
+    let (dir, store) = open();
+    let path = dir.path().join("store");
+    let held = grant(&store, &name("a"), TTL).unwrap();
+    // Also without the lock on the directory that an open store has.
+    drop(store);
+    fs::write(path.join("notes"), "").unwrap();
+    let files = files_in(&path);
+    let rules = dir.path().join("rules.conf");
+    fs::write(&rules, format!("q {} 0700 root root 1s\n", path.display())).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let cleaned = Command::new(tool).arg("--clean").arg(&rules).output().unwrap();
+    assert!(cleaned.status.success(), "{cleaned:?}");
+    let left = files_in(&path);
+    assert!(!left.contains(&path.join("notes")), "it cleaned nothing: {left:?}");
+    assert_eq!(left.len() + 1, files.len(), "{left:?} of {files:?}");
+    let store = EmbeddedStore::open(&path).unwrap();
+    assert_eq!(store.release(&name("a"), &held.owner_record, soon()).unwrap(), Released::Freed);
+}
+
+#[test]
+fn the_default_place_is_the_users_own_and_never_one_that_someone_else_prepared() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    // A user of this process's own, so that tests that run at the same time do not meet.
+    let user = 1_100_000_000 + std::process::id();
+    let taken = Prepared(PathBuf::from(format!("/var/tmp/dlm-{user}")));
+    let (dir, binary) = binary_for_all();
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    own(&elsewhere, user);
+    let ran = |role: &str| {
+        let mut command = process_of(&binary, module_path!(), role, dir.path());
+        command.env("TMPDIR", &elsewhere).env("XDG_RUNTIME_DIR", &elsewhere).env("HOME", &elsewhere);
+        command.uid(user).gid(user).status().unwrap().success()
+    };
+    assert!(ran("default"));
+    let found = fs::metadata(&taken.0).unwrap();
+    assert_eq!((found.uid(), found.permissions().mode() & 0o7777), (user, 0o700));
+    fs::set_permissions(&taken.0, fs::Permissions::from_mode(0o770)).unwrap();
+    assert!(ran("default refused"), "its group may write it");
+    own(&taken.0, 65_534);
+    fs::set_permissions(&taken.0, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(ran("default refused"), "it is another user's");
+    taken.remove();
+    std::os::unix::fs::symlink(&elsewhere, &taken.0).unwrap();
+    assert!(ran("default refused"), "it is a link");
+    taken.remove();
+    fs::write(&taken.0, "").unwrap();
+    own(&taken.0, user);
+    assert!(ran("default refused"), "it is a file");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a second place was taken");
+    taken.remove();
+    assert!(ran("default"));
+}
+
+/// What is at a path, gone at the end of the test.
+struct Prepared(PathBuf);
+
+impl Prepared {
+    fn remove(&self) {
+        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn own(path: &Path, user: u32) {
+    std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+}
+
+/// A copy of this program that every user can run, in a directory of the test.
+fn binary_for_all() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = dir.path().join("test");
+    // Copied by a process: the children that other tests are starting would keep a file open that is
+    // written here, and then it cannot be run.
+    let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
+    assert!(copied.success());
+    (dir, binary)
+}
+
+fn open_default() -> Result<PathBuf> {
+    let path = EmbeddedStore::default_path()?;
+    EmbeddedStore::open(&path)?;
+    Ok(path)
+}
+
+fn default_is_refused() {
+    let error = open_default().unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError);
+    assert!(error.to_string().contains("embedded:/path"), "{error}");
+}
+
+#[test]
+fn a_file_in_place_of_the_directory_is_an_error_not_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("store"), "").unwrap();
+    assert_eq!(EmbeddedStore::open(&dir.path().join("store")).unwrap_err().code(), Code::ConnectionError);
+}
+
+#[test]
+fn another_users_directory_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let (dir, binary) = binary_for_all();
+    let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
+    let as_nobody = |role: &str, dir: &Path| {
+        let mut command = process_of(&binary, module_path!(), role, dir);
+        command.uid(65_534).gid(65_534).status().unwrap().success()
+    };
+    assert!(as_nobody("be refused", dir.path()));
+    drop(store);
+    let theirs = dir.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).unwrap();
+    assert!(as_nobody("be served", &theirs));
+    let error = EmbeddedStore::open(&theirs.join("store")).unwrap_err();
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+}
+
+fn be_refused(dir: &Path) {
+    let error = EmbeddedStore::open(&dir.join("store")).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError, "{error}");
+    assert!(error.to_string().contains("belongs to user 0"), "{error}");
+}
+
+fn be_served(dir: &Path) {
+    let store = EmbeddedStore::open(&dir.join("store")).unwrap();
+    assert!(grant(&store, &name("a"), TTL).is_some());
+}

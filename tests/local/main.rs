@@ -1,0 +1,20 @@
+//! Locks of one process and of one machine: the memory and embedded stores, `IdLock`, `FenceGate`.
+//!
+//! One program for all, so that it is linked once. What measures its whole process is a program of its own
+//! beside this folder: `id_lock_memory`, `latch_memory`, `memory_latches`.
+
+#[cfg(feature = "embedded")]
+mod embedded;
+mod embedded_contract;
+mod embedded_disks;
+mod embedded_group;
+mod embedded_latches;
+mod embedded_places;
+mod embedded_processes;
+mod embedded_store;
+mod fence_gate;
+mod id_lock;
+mod local_schemes;
+mod memory_contract;
+mod memory_doubts;
+mod memory_waiting;

@@ -1,0 +1,344 @@
+//! What managers, locks and leases make of a store's doubts, failures and late answers: a store that
+//! says what the test wants it to say.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::{Acquired, Attempt, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::{Code, DEFAULT_TIMEOUT, Deadline, Error, Lease, Level, Lock, LockManager, Moment, Result};
+use dlm_testkit::ReleaseLine::{Applied, Lie, Truth};
+use dlm_testkit::{LONG, Scripted, until};
+
+/// No lease of these tests ends by itself, unless it is meant to.
+const TTL: Duration = Duration::from_secs(1800);
+
+struct Stage {
+    store: Arc<Scripted>,
+    manager: LockManager,
+    lock: Lock,
+}
+
+fn stage() -> Stage {
+    let store = Arc::new(Scripted::default());
+    let manager = manager(store.clone());
+    Stage { lock: manager.lock("a", Level::Xdc).unwrap(), manager, store }
+}
+
+fn manager(store: Arc<Scripted>) -> LockManager {
+    let builder = LockManager::builder().store(store).client("doubts").ttl(TTL).wait(LONG);
+    builder.retry(Duration::from_millis(20)).open().unwrap()
+}
+
+impl Stage {
+    /// As a process sees the lock that nobody told anything untrue.
+    fn is_free(&self) -> bool {
+        self.store.holder(self.lock.name(), soon()).unwrap().is_none()
+    }
+
+    #[track_caller]
+    fn assert_held(&self, lease: &Lease) {
+        lease.check().unwrap();
+        assert!(!self.is_free());
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(LONG)
+}
+
+fn doubt() -> Error {
+    Error::InDoubt { what: "planted".into(), source: None }
+}
+
+fn broken() -> Error {
+    Error::Connection { store: "scripted:".into(), what: "planted".into(), source: None }
+}
+
+/// Takes the lock behind the caller's back, and remembers it as doubtful.
+fn applied_in_secret(memory: &MemoryStore, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) {
+    match memory.acquire(attempt, &mut Vec::new()).unwrap() {
+        Acquired::Granted(grant) => doubtful.push(grant.owner_record),
+        Acquired::Held(holder) => panic!("held by {holder}"),
+    }
+}
+
+#[track_caller]
+fn code<T: fmt::Debug>(answer: Result<T>) -> Code {
+    answer.expect_err("this must fail").code()
+}
+
+#[test]
+fn a_doubtful_acquire_that_took_effect_is_freed_in_the_background() {
+    let stage = stage();
+    stage.store.to_acquire(|memory, attempt, doubtful| {
+        applied_in_secret(memory, attempt, doubtful);
+        Err(doubt())
+    });
+    assert_eq!(code(stage.lock.try_acquire()), Code::InDoubt);
+    assert!(!stage.is_free());
+    let lease = stage.lock.acquire().expect("its TTL is half an hour");
+    stage.assert_held(&lease);
+}
+
+#[test]
+fn a_doubt_ends_a_wait_at_once_and_leaves_others_waiting() {
+    let stage = stage();
+    let held = manager(stage.store.clone()).lock("a", Level::Xdc).unwrap().acquire().unwrap();
+    let came = Arc::new(AtomicUsize::new(0));
+    let all_came = Arc::clone(&came);
+    stage.store.to_acquire(move |_, _, _| {
+        until("both have come", || all_came.load(Ordering::SeqCst) == 2);
+        // Time for the other to line up behind this one.
+        thread::sleep(Duration::from_millis(50));
+        Err(doubt())
+    });
+    let mut waiters: Vec<_> = (0..2)
+        .map(|number| {
+            let (lock, came) = (stage.lock.clone(), Arc::clone(&came));
+            let wait = move || {
+                came.fetch_add(1, Ordering::SeqCst);
+                lock.acquire()
+            };
+            thread::Builder::new().name(format!("dlm-test-waiter-{number}")).spawn(wait).unwrap()
+        })
+        .collect();
+    until("a wait ends", || waiters.iter().any(|waiter| waiter.is_finished()));
+    let doubtful = waiters.iter().position(|waiter| waiter.is_finished()).unwrap();
+    assert_eq!(code(waiters.swap_remove(doubtful).join().unwrap()), Code::InDoubt);
+    // Some looks at the lock.
+    thread::sleep(Duration::from_millis(100));
+    assert!(!waiters[0].is_finished(), "the doubt of one ended the wait of another");
+    assert!(held.release().unwrap());
+    let lease = waiters.remove(0).join().unwrap().expect("it was to wait");
+    stage.assert_held(&lease);
+}
+
+#[test]
+fn the_background_looks_for_a_late_request_ever_more_rarely_and_stops_when_it_is_freed() {
+    let stage = stage();
+    stage.store.to_acquire(|_, _, doubtful| {
+        doubtful.push(OwnerRecord::from_bytes(*b"late"));
+        Err(doubt())
+    });
+    // Not there, no answer, not there; then it has arrived.
+    let answers = [Ok(Released::NotOurs), Err(broken()), Ok(Released::NotOurs), Ok(Released::Freed)];
+    stage.store.to_release(answers.map(Lie));
+    assert_eq!(code(stage.lock.try_acquire()), Code::InDoubt);
+    until("the late request is freed", || stage.store.releases() == 4);
+    let released = stage.store.release_log();
+    let pauses: Vec<_> = released.windows(2).map(|pair| pair[1].0.since(pair[0].0)).collect();
+    // Each at least twice the one before; how late they are is up to the machine.
+    let at_least = [1, 2, 4].map(|times| Duration::from_millis(990) * times);
+    assert!(pauses.iter().zip(at_least).all(|(pause, least)| *pause >= least), "{pauses:?}");
+    stage.manager.close().unwrap();
+    assert_eq!(stage.store.releases(), 4, "it went on");
+}
+
+#[test]
+fn a_doubtful_earlier_request_does_not_touch_the_lease_that_was_granted() {
+    let stage = stage();
+    stage.store.to_acquire(|memory, attempt, doubtful| {
+        doubtful.push(OwnerRecord::from_bytes(*b"earlier"));
+        memory.acquire(attempt, &mut Vec::new())
+    });
+    let lease = stage.lock.try_acquire().unwrap();
+    until("the background looks for the earlier request", || stage.store.releases() >= 1);
+    stage.assert_held(&lease);
+    lease.renew().unwrap();
+    assert!(lease.release().unwrap());
+}
+
+#[test]
+fn closing_looks_once_more_for_what_is_in_doubt() {
+    let stage = stage();
+    stage.store.to_acquire(|memory, attempt, doubtful| {
+        applied_in_secret(memory, attempt, doubtful);
+        Err(doubt())
+    });
+    assert_eq!(code(stage.lock.try_acquire()), Code::InDoubt);
+    stage.manager.close().unwrap();
+    assert!(stage.is_free());
+}
+
+#[test]
+fn a_grant_that_comes_after_its_lease_is_over_is_given_back_and_said_so() {
+    let stage = stage();
+    let ttl = Duration::from_millis(40);
+    stage.store.to_acquire(move |memory, attempt, doubtful| {
+        let answer = memory.acquire(Attempt { ttl: TTL, ..attempt }, doubtful);
+        thread::sleep(2 * ttl);
+        answer
+    });
+    let error = stage.lock.try_acquire_with_ttl(ttl).unwrap_err();
+    assert_eq!(error.code(), Code::RetriesExhausted);
+    assert!(error.chain().contains("longer TTL"), "{}", error.chain());
+    assert!(stage.is_free());
+}
+
+#[test]
+fn a_release_in_doubt_is_ours_if_the_lock_is_gone_before_its_time() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_release([Applied(doubt())]);
+    assert_eq!(code(lease.release()), Code::InDoubt);
+    assert_eq!(code(lease.check()), Code::LeaseLost, "somebody else may have it by now");
+    assert_eq!(code(lease.renew()), Code::LeaseLost, "a renewal would take back the release");
+    assert!(lease.release().unwrap());
+    assert!(!lease.release().unwrap());
+
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_release([Lie(Ok(Released::Gone))]);
+    assert!(lease.release().unwrap(), "the store settled the doubt itself");
+}
+
+#[test]
+fn a_release_in_doubt_is_lost_if_the_lease_had_run_out_by_then() {
+    let stage = stage();
+    let lease = stage.lock.acquire_with_ttl(Duration::from_millis(200)).unwrap();
+    let ends = lease.ends();
+    stage.store.to_release([Lie(Err(doubt()))]);
+    assert_eq!(code(lease.release()), Code::InDoubt);
+    // In the store it ends later by the clock margin, 20 ms.
+    until("the lease ends", || Moment::now() > ends.after(Duration::from_millis(30)));
+    assert_eq!(code(lease.release()), Code::LeaseLost);
+}
+
+#[test]
+fn a_release_that_fails_may_be_repeated_and_frees_the_lock() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_release([Lie(Err(broken())), Lie(Err(doubt())), Truth]);
+    assert_eq!(code(lease.release()), Code::ConnectionError);
+    assert_eq!(code(lease.release()), Code::InDoubt);
+    assert!(lease.release().unwrap());
+    assert!(stage.is_free());
+}
+
+#[test]
+fn a_renewal_in_doubt_leaves_the_lease_as_it_was() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    let ends = lease.ends();
+    for error in [doubt(), broken()] {
+        let expected = error.code();
+        stage.store.to_renew(|_| Err(error));
+        assert_eq!(code(lease.renew()), expected);
+        assert_eq!(lease.ends(), ends);
+        lease.check().unwrap();
+    }
+    lease.renew().unwrap();
+    assert!(lease.ends() > ends);
+    stage.store.to_renew(|_| Ok(None));
+    assert_eq!(code(lease.renew()), Code::LeaseLost);
+    assert_eq!(code(lease.check()), Code::LeaseLost);
+    assert!(!lease.release().unwrap());
+}
+
+#[test]
+fn a_dropped_lease_whose_release_fails_is_released_in_the_background() {
+    let stage = stage();
+    for error in [broken(), doubt()] {
+        drop_with_failing_release(&stage, error);
+        let lease = stage.lock.acquire().expect("its TTL is half an hour");
+        stage.assert_held(&lease);
+        assert!(lease.release().unwrap());
+    }
+}
+
+fn drop_with_failing_release(stage: &Stage, error: Error) {
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_release([Lie(Err(error))]);
+    drop(lease);
+    assert!(!stage.is_free());
+}
+
+#[test]
+fn a_lease_dropped_after_a_failed_release_is_not_waited_for_twice() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    stage.store.to_release([Lie(Err(broken()))]);
+    assert_eq!(code(lease.release()), Code::ConnectionError);
+    drop(lease);
+    assert_eq!(stage.store.releases(), 1, "the dropping thread asked a store that had failed it");
+    drop(stage.lock.acquire().expect("it is released in the background"));
+}
+
+#[test]
+fn closing_reports_the_first_failure_and_releases_the_others() {
+    let stage = stage();
+    let locks: Vec<_> = (0..4).map(|id| stage.manager.lock(&id.to_string(), Level::Xdc).unwrap()).collect();
+    let leases: Vec<_> = locks.iter().map(|lock| lock.acquire().unwrap()).collect();
+    stage.store.to_release([Truth, Lie(Err(broken())), Truth, Truth]);
+    assert_eq!(code(stage.manager.close()), Code::ConnectionError);
+    assert_eq!(stage.store.releases(), 4);
+    let held = locks.iter().filter(|lock| stage.store.holder(lock.name(), soon()).unwrap().is_some());
+    assert_eq!(held.count(), 1);
+    stage.manager.close().unwrap();
+    for lease in &leases {
+        assert_eq!(code(lease.check()), Code::LeaseLost);
+    }
+}
+
+#[test]
+fn closing_gives_each_lease_a_share_of_the_time_so_that_one_that_hangs_leaves_some() {
+    const LEASES: u32 = 4;
+    let stage = stage();
+    let lock = |id: u32| stage.manager.lock(&id.to_string(), Level::Xdc).unwrap();
+    let leases: Vec<_> = (0..LEASES).map(|id| lock(id).acquire().unwrap()).collect();
+    let began = Moment::now();
+    stage.manager.close().unwrap();
+    let released = stage.store.release_log();
+    assert_eq!(released.len(), leases.len());
+    for ((_, given), left) in released.iter().zip((1..=LEASES).rev()) {
+        let share = DEFAULT_TIMEOUT / left;
+        assert!(*given <= share, "{given:?} for one of {left}, which leaves the others without");
+    }
+    let (asked, given) = released[leases.len() - 1];
+    let slow = Moment::now().since(began);
+    assert!(asked.after(given + slow) >= began.after(DEFAULT_TIMEOUT), "{given:?} for the last");
+}
+
+#[test]
+fn a_grant_that_comes_while_the_manager_is_closed_is_given_back() {
+    let stage = stage();
+    let closing = stage.manager.clone();
+    stage.store.to_acquire(move |memory, attempt, doubtful| {
+        let answer = memory.acquire(attempt, doubtful);
+        closing.close().unwrap();
+        answer
+    });
+    assert_eq!(code(stage.lock.acquire()), Code::Closed);
+    assert!(stage.is_free());
+}
+
+#[test]
+fn a_store_that_panics_takes_one_caller_with_it_and_the_next_is_served() {
+    let stage = stage();
+    stage.store.to_acquire(|_, _, _| panic!("planted"));
+    let lock = stage.lock.clone();
+    let panicked = thread::Builder::new().name("dlm-test-panics".into()).spawn(move || lock.acquire());
+    assert!(panicked.unwrap().join().is_err());
+    assert!(stage.lock.acquire().unwrap().release().unwrap());
+}
+
+#[test]
+fn an_error_that_ends_a_wait_comes_as_it_is() {
+    let stage = stage();
+    let _held = stage.lock.acquire().unwrap();
+    let other = manager(stage.store.clone()).lock("b", Level::Xdc).unwrap();
+    for error in [
+        broken(),
+        Error::RetriesExhausted { store: "scripted:".into(), what: "planted".into(), source: None },
+        Error::TableCreation { table: "t".into(), what: "planted".into(), source: None },
+        Error::Internal { what: "planted".into(), source: None },
+    ] {
+        let expected = error.code();
+        stage.store.to_acquire(move |_, _, _| Err(error));
+        let error = other.acquire().unwrap_err();
+        assert_eq!(error.code(), expected);
+        assert!(error.chain().contains("planted") && error.chain().contains("doubts#b"), "{}", error.chain());
+    }
+}

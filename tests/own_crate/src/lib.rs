@@ -1,0 +1,2 @@
+use dlm as _;
+use example_store as _;

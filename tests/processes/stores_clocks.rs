@@ -1,0 +1,382 @@
+//! The wall clock of a client is set while it waits for locks and latches, and while it holds them: nothing changes
+//! but what is shown to people. This program runs itself again as that client, under libfaketime.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{env, fs, thread};
+
+use dlm::{Code, Latch, LatchKind, LeaseToken, Level, Lock, LockManager, Moment};
+use dlm_fixtures::dialogue::{Dialogue, next_order, say};
+use dlm_fixtures::role::{self, Running};
+use dlm_testkit::{LONG, skipped, until};
+
+/// How far the clock is set, in seconds.
+const STEPS: [i64; 4] = [-DAY, -30, 30, DAY];
+const DAY: i64 = 24 * 3600;
+
+/// Of the leases that end, and of those that are renewed: the clock is set long before their end.
+const TTL: Duration = Duration::from_secs(6);
+/// No other lease ends while a test runs.
+const HELD_TTL: Duration = LONG.saturating_mul(10);
+/// How long it waits for what it does not get.
+const WAIT: Duration = Duration::from_secs(4);
+/// What two readings of two clocks may differ by, in milliseconds, besides the time between them: shown times have a
+/// tenth of a second, and clocks are slewed.
+const READING_MS: i64 = 1_000;
+
+const URI: &str = "DLM_TEST_URI";
+const CLIENT: &str = "DLM_TEST_CLIENT";
+const LATCHES: &str = "DLM_TEST_LATCHES";
+
+/// Where the processes of one test meet.
+#[derive(Clone)]
+struct Place {
+    uri: String,
+    client: String,
+    /// Whether there are latches without a table of their own.
+    latches: bool,
+    /// Whether the store's record says when it was written by the client's clock.
+    stamped_by_client: bool,
+}
+
+impl Place {
+    fn new(uri: String) -> Place {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        Place { uri, client: format!("clocks-{since}"), latches: true, stamped_by_client: true }
+    }
+
+    fn manager(&self) -> LockManager {
+        let builder = LockManager::builder().store_uri(&self.uri).client(&self.client).farm("f");
+        let pause = Duration::from_millis(100);
+        builder.ttl(HELD_TTL).wait(2 * LONG).retry(pause).poll(pause).open().unwrap()
+    }
+}
+
+fn lock(manager: &LockManager, id: &str) -> Lock {
+    manager.lock(id, Level::Xdc).unwrap()
+}
+
+fn latch(manager: &LockManager, id: &str) -> Latch {
+    manager.latch(id, Level::Xdc, LatchKind::CountDown).unwrap()
+}
+
+fn wall_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since.as_millis() as i64
+}
+
+// ---- The client whose clock is set -------------------------------------------------------------
+
+/// What a process of these tests does.
+#[test]
+#[ignore = "a process of the tests"]
+fn role() {
+    let Some((role, _)) = role::asked() else { return };
+    assert_eq!(role, "client");
+    let setting = |name: &str| env::var(name).unwrap();
+    let place = Place { client: setting(CLIENT), ..Place::new(setting(URI)) };
+    be_the_client(&place.manager(), setting(LATCHES) == "true");
+}
+
+fn be_the_client(manager: &LockManager, latches: bool) {
+    thread::scope(|scope| {
+        let spawn = |name: &str, job: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(format!("dlm-test-{name}")).spawn_scoped(scope, job).unwrap();
+        };
+        let before = granted(manager, "before");
+        let handed_on = lock(manager, "token").acquire().unwrap();
+        let handed_on_ends = handed_on.ends();
+        let token: LeaseToken = handed_on.into_token().unwrap();
+        assert_eq!(next_order().as_deref(), Some("wait"));
+        spawn("taken", Box::new(|| wait_for_lock(manager, "taken", WAIT)));
+        spawn("freed", Box::new(|| wait_for_lock(manager, "freed", 2 * LONG)));
+        until("both wait", || manager.stats().threads_waiting == 2);
+        if latches {
+            spawn("shut", Box::new(|| wait_for_latch(manager, "shut", WAIT)));
+            spawn("opened", Box::new(|| wait_for_latch(manager, "opened", 2 * LONG)));
+        }
+        let renewed = lock(manager, "renewed").acquire_with_ttl(TTL).unwrap();
+        let ending = lock(manager, "ending").acquire_with_ttl(TTL).unwrap();
+        say(format_args!("ready {} {} {}", wall_ms(), Moment::now().as_nanos(), ending.ends().as_nanos()));
+        assert_eq!(next_order().as_deref(), Some("stepped"));
+        say(format_args!("stepped {} {}", wall_ms(), Moment::now().as_nanos()));
+
+        // A renewal lets the lease last from now, by the clock that was not set.
+        let adopted = manager.adopt(token).unwrap();
+        assert_eq!(adopted.ends(), handed_on_ends);
+        for lease in [&renewed, &adopted] {
+            let (ttl, asked) = (lease.ttl(), Moment::now());
+            let useful = ttl - ttl / 10; // the clock margin
+            lease.renew().unwrap();
+            assert!(lease.ends() >= asked.after(useful), "{:?}", lease.ends());
+            assert!(lease.ends() <= Moment::now().after(useful), "{:?}", lease.ends());
+            lease.check().unwrap();
+            assert!(lease.release().unwrap());
+        }
+        let after = granted(manager, "after");
+        // From here on time passes that the assertions above need not wait for.
+        let ends = ending.ends();
+        let mut last = Moment::from_nanos(0);
+        let over = loop {
+            let asked = Moment::now();
+            if ending.check().is_err() {
+                break Moment::now();
+            }
+            last = asked;
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(ending.ends(), ends);
+        assert!(last < ends && over >= ends, "{last:?} {ends:?} {over:?}");
+        say(format_args!("ended {} {}", last.as_nanos(), over.as_nanos()));
+        while next_order().is_some() {}
+        assert!(before.release().unwrap() && after.release().unwrap());
+    });
+}
+
+fn granted(manager: &LockManager, id: &str) -> dlm::Lease {
+    let asked = Moment::now();
+    let lease = lock(manager, id).acquire().unwrap();
+    say(format_args!("granted {id} {} {}", asked.as_nanos(), Moment::now().as_nanos()));
+    lease
+}
+
+fn wait_for_lock(manager: &LockManager, id: &str, wait: Duration) {
+    let asked = Moment::now();
+    let answer = lock(manager, id).acquire_within(HELD_TTL, wait);
+    let waited = Moment::now().since(asked);
+    let word = answer.as_ref().map_or_else(|error| error.code().name(), |_| "OK");
+    say(format_args!("waited {id} {word} {}", waited.as_nanos()));
+}
+
+fn wait_for_latch(manager: &LockManager, id: &str, wait: Duration) {
+    let asked = Moment::now();
+    let open = latch(manager, id).await_open_for(wait).unwrap();
+    let waited = Moment::now().since(asked);
+    say(format_args!("waited {id} {open} {}", waited.as_nanos()));
+}
+
+// ---- The test ----------------------------------------------------------------------------------
+
+/// `None`, after saying so, where it is not installed.
+#[track_caller]
+fn libfaketime_or_skip() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let folders = folders.chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
+    let library = folders.map(|it| it.join("faketime/libfaketime.so.1")).find(|it| it.is_file());
+    if library.is_none() {
+        skipped("faketime", "there is no libfaketime (on Debian: apt-get install faketime)");
+    }
+    library
+}
+
+/// A clock that is set for some processes only.
+struct Clock<'a> {
+    libfaketime: &'a Path,
+    directory: tempfile::TempDir,
+}
+
+impl Clock<'_> {
+    /// Shows the true time.
+    fn new(libfaketime: &Path) -> Clock<'_> {
+        let clock = Clock { libfaketime, directory: tempfile::tempdir().unwrap() };
+        clock.set(0);
+        clock
+    }
+
+    fn set(&self, seconds: i64) {
+        let [file, new] = [self.file(), self.directory.path().join("new")];
+        fs::write(&new, format!("{seconds:+}\n")).unwrap();
+        // In one step: it is read all the time.
+        fs::rename(new, file).unwrap();
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("offset")
+    }
+
+    /// Lets the process go by it. Its monotonic clocks stay as they are.
+    fn rule<'p>(&self, process: &'p mut Command) -> &'p mut Command {
+        process
+            .env("LD_PRELOAD", self.libfaketime)
+            .env("FAKETIME_TIMESTAMP_FILE", self.file())
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    }
+
+    /// The `dlm` command.
+    fn dlm(&self, place: &Place, args: &[&str]) -> Command {
+        let mut dlm = Command::new(env!("CARGO_BIN_EXE_dlm"));
+        dlm.args(["--store", &place.uri, "--client", &place.client]).args(args).stdin(Stdio::null());
+        self.rule(&mut dlm);
+        dlm
+    }
+
+    /// What `dlm show` prints of a lock.
+    fn show(&self, place: &Place, args: &[&str]) -> String {
+        let output = self.dlm(place, &["show", "--level", "xdc"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// How long ago the lock was granted, in milliseconds, as people are told.
+    fn shown_age(&self, place: &Place, id: &str) -> i64 {
+        let shown = self.show(place, &[id]);
+        let since = shown.lines().find_map(|line| line.strip_prefix("since ")?.strip_suffix(" s ago"));
+        (since.unwrap_or_else(|| panic!("{shown}")).parse::<f64>().unwrap() * 1000.0) as i64
+    }
+
+    /// When the lock was granted, in milliseconds since 1970, as programs are told.
+    fn shown_since(&self, place: &Place, id: &str) -> i64 {
+        let shown: serde_json::Value = serde_json::from_str(&self.show(place, &["--json", id])).unwrap();
+        shown["holder"]["since_ms"].as_i64().unwrap_or_else(|| panic!("{shown}"))
+    }
+}
+
+/// All steps at once, each for a client of its own.
+fn a_wall_clock_that_is_set_changes_no_lease_and_no_wait(place: &Place) {
+    let Some(libfaketime) = libfaketime_or_skip() else { return };
+    thread::scope(|scope| {
+        for step in STEPS {
+            let place = Place { client: format!("{}{step:+}", place.client), ..place.clone() };
+            let clock = Clock::new(&libfaketime);
+            let work = move || set_the_clock_of_a_client(&place, &clock, step);
+            thread::Builder::new().name(format!("dlm-test{step:+}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+}
+
+fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64) {
+    let ours = place.manager();
+    let [taken, freed] = ["taken", "freed"].map(|id| lock(&ours, id).acquire().unwrap());
+    if place.latches {
+        for id in ["shut", "opened"] {
+            latch(&ours, id).create(1).unwrap();
+        }
+    }
+    let files = tempfile::tempdir().unwrap();
+    let [began, go] = ["began", "go"].map(|name| files.path().join(name));
+    let mut command = Running(start_a_command(clock, place, &began, &go));
+    let mut client = role::process(module_path!(), "client", files.path());
+    client.env(URI, &place.uri).env(CLIENT, &place.client).env(LATCHES, place.latches.to_string());
+    let mut client = Dialogue::start(clock.rule(&mut client));
+    let before = times(&client.report("granted")[1..]);
+    until("the command runs", || began.exists());
+    let looked = Moment::now();
+    let age = clock.shown_age(place, "before");
+    must_be_between(age, looked, Moment::now(), &before, 0);
+
+    client.order("wait");
+    let ready = times(&client.report("ready"));
+    clock.set(step);
+    assert!((Moment::now().as_nanos() as i64) < ready[2], "this machine is too slow: the lease is over");
+    client.order("stepped");
+    // All that waits and holds goes on as if nothing had happened; only people are told another time.
+    let stepped = times(&client.report("stepped"));
+    let moved = (stepped[0] - ready[0]) - (stepped[1] - ready[1]) / 1_000_000;
+    assert!((moved - step * 1000).abs() < READING_MS, "the client's clock moved by {moved} ms");
+    let looked = Moment::now();
+    let age = clock.shown_age(place, "before");
+    must_be_between(age, looked, Moment::now(), &before, step);
+    assert!(freed.release().unwrap());
+    if place.latches {
+        latch(&ours, "opened").count_down().unwrap();
+    }
+
+    let mut reports = Reports::take(&client, if place.latches { 6 } else { 4 });
+    let after = times(&reports.one("granted")[1..]);
+    if place.stamped_by_client {
+        let moved = clock.shown_since(place, "after") - clock.shown_since(place, "before");
+        let least = (after[0] - before[1]) / 1_000_000 + step * 1000 - READING_MS;
+        let most = (after[1] - before[0]) / 1_000_000 + step * 1000 + READING_MS;
+        assert!((least..=most).contains(&moved), "`since` moved by {moved} ms");
+    }
+    let unavailable = Code::LockUnavailable.name();
+    reports.must_have_waited("taken", unavailable, WAIT, WAIT + LONG);
+    reports.must_have_waited("freed", "OK", Duration::ZERO, LONG);
+    if place.latches {
+        reports.must_have_waited("shut", "false", WAIT, WAIT + LONG);
+        reports.must_have_waited("opened", "true", Duration::ZERO, LONG);
+    }
+    reports.one("ended");
+    assert_eq!(client.finish(), Vec::<Vec<String>>::new());
+    assert!(taken.release().unwrap());
+
+    // The lease of a command was renewed several times by now.
+    assert!(command.0.try_wait().unwrap().is_none(), "the command was stopped");
+    fs::write(go, "").unwrap();
+    until("the command ends", || command.0.try_wait().unwrap().is_some());
+    assert!(command.0.wait().unwrap().success(), "the command lost its lock");
+}
+
+/// Runs under a lock until `go` is there.
+fn start_a_command(clock: &Clock<'_>, place: &Place, began: &Path, go: &Path) -> std::process::Child {
+    let ttl = format!("{}s", TTL.as_secs());
+    let script = r#": >"$0"; until [ -e "$1" ]; do sleep 0.1; done"#;
+    let mut command = clock.dlm(place, &["run", "--level", "xdc", "--ttl", &ttl, "command", "--"]);
+    command.args(["sh", "-c", script]).args([began, go]).spawn().unwrap()
+}
+
+fn times(words: &[String]) -> Vec<i64> {
+    words.iter().map(|word| word.parse().unwrap()).collect()
+}
+
+/// Whether `age` is what a clock that was set shows of a grant that was asked for and got at the moments `granted`.
+#[track_caller]
+fn must_be_between(age: i64, looked: Moment, saw: Moment, granted: &[i64], step: i64) {
+    let ago = |now: Moment, then: i64| (now.as_nanos() as i64 - then) / 1_000_000 + step * 1000;
+    let least = (ago(looked, granted[1]) - READING_MS).max(0);
+    let most = (ago(saw, granted[0]) + READING_MS).max(0);
+    assert!((least..=most).contains(&age), "{age} ms ago, not {least} to {most}");
+}
+
+/// What the client told last, in whichever order.
+struct Reports(Vec<Vec<String>>);
+
+impl Reports {
+    fn take(client: &Dialogue, count: usize) -> Reports {
+        Reports((0..count).map(|_| client.any_report()).collect())
+    }
+
+    #[track_caller]
+    fn one(&mut self, word: &str) -> Vec<String> {
+        let at = self.0.iter().position(|report| report[0] == word);
+        let at = at.unwrap_or_else(|| panic!("no {word:?} in {:?}", self.0));
+        self.0.swap_remove(at).split_off(1)
+    }
+
+    /// Never shorter than it should; and not for hours.
+    #[track_caller]
+    fn must_have_waited(&self, id: &str, answer: &str, least: Duration, most: Duration) {
+        let found = self.0.iter().find(|report| report[0] == "waited" && report[1] == id);
+        let found = found.unwrap_or_else(|| panic!("no wait for {id:?} in {:?}", self.0));
+        assert_eq!(found[2], answer, "{id}");
+        let waited = Duration::from_nanos(found[3].parse().unwrap());
+        assert!(waited >= least && waited < most, "{id}: waited {waited:?}");
+    }
+}
+
+#[test]
+fn a_wall_clock_that_is_set_changes_no_lease_and_no_wait_on_the_embedded_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::new(format!("embedded:{}", directory.path().display()));
+    a_wall_clock_that_is_set_changes_no_lease_and_no_wait(&place);
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn a_wall_clock_that_is_set_changes_no_lease_and_no_wait_on_hbase() {
+    if dlm_fixtures::table::gateway().is_none() {
+        return;
+    }
+    let uri = format!("hbase://{}/{}", dlm_fixtures::hbase::hbase().masters, dlm_fixtures::table::TABLE);
+    let place = Place { latches: false, stamped_by_client: false, ..Place::new(uri) };
+    a_wall_clock_that_is_set_changes_no_lease_and_no_wait(&place);
+}
+
+#[cfg(feature = "aerospike")]
+#[test]
+fn a_wall_clock_that_is_set_changes_no_lease_and_no_wait_on_aerospike() {
+    let Some(server) = dlm_fixtures::aerospike::aerospike_or_skip() else { return };
+    a_wall_clock_that_is_set_changes_no_lease_and_no_wait(&Place::new(server.uri()));
+}

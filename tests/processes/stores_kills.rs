@@ -1,0 +1,270 @@
+//! Processes that exclude each other, and processes that are killed. This program runs itself again
+//! as the other processes: see [`worker`].
+#![cfg(any(feature = "aerospike", feature = "embedded", feature = "gateway"))]
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{env, fs, thread};
+
+use dlm::{Fence, Level, Lock, LockManager, Moment};
+use dlm_fixtures::role::test_in;
+
+const LONG: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_millis(300);
+/// How late a thread of a busy machine may be, any time.
+const SLACK: Duration = Duration::from_secs(10);
+/// How late it may be at the best of a few times: machines are not busy all the time.
+const BEST_SLACK: Duration = Duration::from_secs(1);
+
+/// Where the processes of one test meet.
+struct Place {
+    uri: String,
+    client: String,
+    /// How much longer than asked for the store may keep a lease.
+    rounding: Duration,
+}
+
+impl Place {
+    fn new(uri: String) -> Place {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        Place { uri, client: format!("processes-{since}"), rounding: Duration::ZERO }
+    }
+
+    fn lock(&self) -> Lock {
+        let builder = LockManager::builder().store_uri(&self.uri).client(&self.client);
+        builder.wait(2 * LONG).retry(RETRY).open().unwrap().lock("a", Level::Xdc).unwrap()
+    }
+
+    /// This program, as a process that does `role`.
+    fn start(&self, role: &str, settings: &[(&str, String)]) -> Worker {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args([
+            &test_in(module_path!(), "worker"),
+            "--ignored",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
+        command.env("DLM_TEST_ROLE", role).env("DLM_TEST_URI", &self.uri);
+        command.env("DLM_TEST_CLIENT", &self.client).envs(settings.iter().map(|(key, value)| (key, value)));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Worker { child, lines }
+    }
+}
+
+/// A process of ours, killed when this is dropped.
+struct Worker {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    /// The numbers behind `word` in the first line that has it.
+    fn hear(&mut self, word: &str) -> Vec<u64> {
+        let line =
+            self.lines.find_map(|line| line.unwrap().split_once(word).map(|(_, rest)| rest.to_owned()));
+        let line = line.unwrap_or_else(|| panic!("the worker ended before it said {word:?}"));
+        line.split_whitespace().map(|number| number.parse().unwrap()).collect()
+    }
+
+    fn finish(mut self) {
+        self.lines.by_ref().for_each(drop);
+        assert!(self.child.wait().unwrap().success(), "the worker failed");
+    }
+
+    /// SIGKILL: the process does nothing more, not even close its connections itself.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the other processes do.
+#[test]
+#[ignore = "a process of the tests"]
+fn worker() {
+    let Ok(role) = env::var("DLM_TEST_ROLE") else { return };
+    let setting = |name: &str| env::var(name).unwrap();
+    let place = Place { client: setting("DLM_TEST_CLIENT"), ..Place::new(setting("DLM_TEST_URI")) };
+    match role.as_str() {
+        "count" => {
+            let rounds = setting("DLM_TEST_ROUNDS").parse().unwrap();
+            count(&place.lock(), rounds, Path::new(&setting("DLM_TEST_FILE")));
+        }
+        "hold" => hold(&place.lock(), ttl(&setting("DLM_TEST_TTL_MS"))),
+        "churn" => churn(&place.lock(), ttl(&setting("DLM_TEST_TTL_MS"))),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+fn ttl(ms: &str) -> Duration {
+    Duration::from_millis(ms.parse().unwrap())
+}
+
+/// Adds one to the number in a file so many times, each time reading, then writing. The file also has
+/// the last fence.
+fn count(lock: &Lock, rounds: usize, file: &Path) {
+    for _ in 0..rounds {
+        let lease = lock.acquire().unwrap();
+        let (counted, fence) = read(file);
+        assert!(lease.fence() > Some(Fence(fence)), "fence {:?} after {fence}", lease.fence());
+        thread::yield_now();
+        fs::write(file, format!("{} {}", counted + 1, lease.fence().unwrap())).unwrap();
+        assert!(lease.release().unwrap());
+    }
+}
+
+fn read(file: &Path) -> (u64, u64) {
+    let text = fs::read_to_string(file).unwrap();
+    let (counted, fence) = text.split_once(' ').unwrap_or_else(|| panic!("written by two: {text:?}"));
+    (counted.parse().unwrap(), fence.parse().unwrap())
+}
+
+/// Takes the lock and keeps it until killed.
+fn hold(lock: &Lock, ttl: Duration) {
+    let asked = Moment::now();
+    let lease = lock.acquire_with_ttl(ttl).unwrap();
+    println!("\nheld {} {} {}", asked.as_nanos(), lease.ends().as_nanos(), lease.fence().unwrap());
+    thread::sleep(LONG);
+}
+
+/// Takes and releases the lock until killed.
+fn churn(lock: &Lock, ttl: Duration) {
+    println!("\nchurning");
+    let began = Moment::now();
+    while Moment::now().since(began) < LONG {
+        // On a machine that is busy a short lease may be over too soon; the next may not.
+        if let Ok(lease) = lock.acquire_with_ttl(ttl) {
+            let _ = lease.release();
+        }
+    }
+}
+
+fn processes_count_exactly(place: &Place, rounds: usize) {
+    const PROCESSES: usize = 4;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("counter");
+    fs::write(&file, "0 0").unwrap();
+    let settings =
+        [("DLM_TEST_ROUNDS", rounds.to_string()), ("DLM_TEST_FILE", file.to_str().unwrap().to_owned())];
+    let workers: Vec<_> = (0..PROCESSES).map(|_| place.start("count", &settings)).collect();
+    workers.into_iter().for_each(Worker::finish);
+    assert_eq!(read(&file).0, (PROCESSES * rounds) as u64);
+}
+
+fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends(place: &Place) {
+    let ttl = Duration::from_millis(2500);
+    let lock = place.lock();
+    let mut least_late = Duration::MAX;
+    for _ in 0..4 {
+        let mut holder = place.start("hold", &[("DLM_TEST_TTL_MS", ttl.as_millis().to_string())]);
+        let told = holder.hear("held ");
+        let (asked, ends) = (Moment::from_nanos(told[0]), Moment::from_nanos(told[1]));
+        holder.kill();
+        let next = lock.acquire().unwrap();
+        let granted = Moment::now();
+        // All processes of a machine share the clock.
+        assert!(granted >= asked.after(ttl), "{:?} early", asked.after(ttl).since(granted));
+        let late = granted.since(ends);
+        assert!(late <= RETRY + RETRY / 10 + SLACK + place.rounding, "{late:?} late");
+        least_late = least_late.min(late);
+        assert!(next.fence() > Some(Fence(told[2])));
+        assert!(next.release().unwrap());
+    }
+    assert!(
+        least_late <= RETRY + RETRY / 10 + BEST_SLACK + place.rounding,
+        "{least_late:?} late, and more each time"
+    );
+}
+
+fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most(place: &Place) {
+    let ttl = Duration::from_millis(600);
+    let lock = place.lock();
+    let mut last = None;
+    for round in 0..6 {
+        let mut other = place.start("churn", &[("DLM_TEST_TTL_MS", ttl.as_millis().to_string())]);
+        other.hear("churning");
+        thread::sleep(Duration::from_micros(fastrand::u64(..30_000)));
+        other.kill();
+        let killed = Moment::now();
+        let lease = lock.acquire().unwrap();
+        let late = Moment::now().since(killed.after(ttl));
+        assert!(late <= RETRY + RETRY / 10 + SLACK + place.rounding, "{late:?} late in round {round}");
+        assert!(lease.fence() > last);
+        last = lease.fence();
+        assert!(lease.release().unwrap());
+    }
+}
+
+/// A test of each case, at the place that the function lends.
+macro_rules! processes {
+    ($with_place:ident, $rounds:literal) => {
+        #[test]
+        fn processes_count_exactly() {
+            $with_place(|place| super::processes_count_exactly(place, $rounds));
+        }
+
+        #[test]
+        fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends() {
+            $with_place(super::the_lock_of_a_killed_process_is_granted_when_its_ttl_ends);
+        }
+
+        #[test]
+        fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most() {
+            $with_place(super::a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most);
+        }
+    };
+}
+
+#[cfg(feature = "embedded")]
+mod embedded {
+    use super::Place;
+
+    fn with_place(test: impl FnOnce(&Place)) {
+        let directory = tempfile::tempdir().unwrap();
+        test(&Place::new(format!("embedded:{}", directory.path().display())));
+    }
+
+    processes!(with_place, 500);
+}
+
+#[cfg(feature = "gateway")]
+mod hbase {
+    use super::Place;
+    use dlm_fixtures::table;
+
+    /// Does nothing, after saying so, on a machine where no HBase can run.
+    fn with_place(test: impl FnOnce(&Place)) {
+        if let Some(gateway) = table::gateway() {
+            test(&Place::new(table::uri(gateway)));
+        }
+    }
+
+    processes!(with_place, 100);
+}
+
+#[cfg(feature = "aerospike")]
+mod aerospike {
+    use super::Place;
+    use dlm_fixtures::aerospike::aerospike_or_skip;
+
+    /// Does nothing, after saying so, on a machine without an Aerospike.
+    fn with_place(test: impl FnOnce(&Place)) {
+        if let Some(server) = aerospike_or_skip() {
+            // Whole seconds, and the one in which it ends.
+            test(&Place { rounding: std::time::Duration::from_secs(2), ..Place::new(server.uri()) });
+        }
+    }
+
+    processes!(with_place, 500);
+}

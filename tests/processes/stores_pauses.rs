@@ -1,0 +1,555 @@
+//! Processes that are stopped for longer than their leases last, and then go on: they find their leases lost,
+//! cannot touch the next holder's lock, and a receiver that compares fences refuses what they send.
+#![cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{env, thread};
+
+use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm_fixtures::dialogue::{Dialogue, next_order, say};
+use dlm_fixtures::role;
+use dlm_testkit::{LONG, until};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long a lease lasts that a pause is to outlast, in a process that does nothing but hold it.
+const IDLE_TTL: Duration = Duration::from_secs(3);
+/// The same in a process that takes, renews and releases all the time.
+const BUSY_TTL: Duration = Duration::from_secs(1);
+/// Does not end while a test runs.
+const NEXT_TTL: Duration = LONG.saturating_mul(10);
+
+const URI: &str = "DLM_TEST_URI";
+const CLIENT: &str = "DLM_TEST_CLIENT";
+const PROCESS: &str = "DLM_TEST_PROCESS";
+const LOCKS: &str = "DLM_TEST_LOCKS";
+
+/// Where the processes of one test meet.
+struct Place {
+    uri: String,
+    client: String,
+    /// A process that is stopped in the middle of a change keeps all others from changing anything.
+    stopped_writer_blocks: bool,
+}
+
+impl Place {
+    fn new(uri: String) -> Place {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        Place { uri, client: format!("pauses-{since}"), stopped_writer_blocks: false }
+    }
+
+    fn manager(&self, ttl: Duration) -> LockManager {
+        let builder = LockManager::builder().store_uri(&self.uri).client(&self.client).ttl(ttl);
+        builder.wait(LONG).timeout(LONG / 2).retry(Duration::from_millis(50)).open().unwrap()
+    }
+
+    /// This program, as a process that does `role` with so many locks, which no other `process` uses.
+    fn start(&self, role: &str, process: usize, locks: usize) -> Dialogue {
+        let mut command = role::process(module_path!(), role, &env::temp_dir());
+        command.env(URI, &self.uri).env(CLIENT, &self.client);
+        Dialogue::start(command.env(PROCESS, process.to_string()).env(LOCKS, locks.to_string()))
+    }
+}
+
+/// What a process of these tests does.
+#[test]
+#[ignore = "a process of the tests"]
+fn role() {
+    let Some((role, _)) = role::asked() else { return };
+    let setting = |name: &str| env::var(name).unwrap();
+    let place = Place { client: setting(CLIENT), ..Place::new(setting(URI)) };
+    let (process, locks) = (setting(PROCESS).parse().unwrap(), setting(LOCKS).parse().unwrap());
+    match role.as_str() {
+        "hold" => hold(&place, process, locks),
+        "work" => work(&place, process, locks),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// One lock of a process.
+fn lock(manager: &LockManager, process: usize, number: usize) -> Lock {
+    manager.lock(&format!("{process}-{number}"), Level::Xdc).unwrap()
+}
+
+fn number(fence: Option<Fence>) -> u64 {
+    fence.expect("these stores fence").0
+}
+
+/// The service that the locks guard: for each lock it refuses fences below the highest it has seen.
+#[derive(Default)]
+struct Sink {
+    highest: Mutex<HashMap<(usize, usize), u64>>,
+    refused: AtomicUsize,
+}
+
+impl Sink {
+    /// Whether the write is accepted.
+    fn write(&self, process: usize, number: usize, fence: u64) -> bool {
+        let mut highest = self.highest.lock().unwrap();
+        let highest = highest.entry((process, number)).or_default();
+        let accepted = fence >= *highest;
+        *highest = fence.max(*highest);
+        self.refused.fetch_add(usize::from(!accepted), Ordering::SeqCst);
+        accepted
+    }
+}
+
+// ---- Holders that are stopped while they hold --------------------------------------------------
+
+/// Holds its locks, and renews them until it is told to keep still. Then it asks each lease whether it lasts
+/// until one says no, and tries what a holder does that has not asked.
+fn hold(place: &Place, process: usize, locks: usize) {
+    let manager = place.manager(IDLE_TTL);
+    let still = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..locks {
+            let (lock, still) = (lock(&manager, process, number), &still);
+            let work = move || hold_one(&lock, number, still);
+            thread::Builder::new().name(format!("dlm-test-{number}")).spawn_scoped(scope, work).unwrap();
+        }
+        assert_eq!(next_order().as_deref(), Some("still"));
+        still.store(true, Ordering::SeqCst);
+    });
+}
+
+fn hold_one(lock: &Lock, number: usize, still: &AtomicBool) {
+    let mut lease = lock.acquire().unwrap();
+    say(format_args!("held {number}"));
+    while !still.load(Ordering::SeqCst) {
+        // On a machine that is too slow for the lease there is another one.
+        if lease.remaining() < IDLE_TTL / 2 && lease.renew().is_err() {
+            lease = lock.acquire().unwrap();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    if lease.renew().is_err() {
+        lease = lock.acquire().unwrap();
+    }
+    let descriptor = lease.lost_fd().unwrap();
+    let ends = lease.ends();
+    say(format_args!("still {number} {} {}", self::number(lease.fence()), ends.as_nanos()));
+    // When the last check was begun that said yes.
+    let mut last = Moment::from_nanos(0);
+    loop {
+        let asked = Moment::now();
+        match lease.check() {
+            Ok(()) => last = asked,
+            Err(error) => {
+                assert_eq!(error.code(), Code::LeaseLost);
+                break;
+            }
+        }
+        thread::sleep(Duration::from_micros(fastrand::u64(..2_000)));
+    }
+    let readable = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&Timespec::default())).unwrap();
+    let fence = self::number(lease.fence());
+    // Each of the two comes first for half of the locks: the second is not asked of the store any more.
+    let (renewed, released) = if number.is_multiple_of(2) {
+        let renewed = lease.renew();
+        (renewed, lease.release())
+    } else {
+        let released = lease.release();
+        (lease.renew(), released)
+    };
+    let word = |answer: dlm::Result<bool>| match answer {
+        Ok(answer) => answer.to_string(),
+        Err(error) => error.code().name().to_owned(),
+    };
+    let (renewed, released) = (word(renewed.map(|()| true)), word(released));
+    let (last, still_lost) = (last.as_nanos(), lease.check().is_err());
+    say(format_args!("lost {number} {fence} {last} {readable} {renewed} {released} {still_lost}"));
+}
+
+/// Stops `processes` processes that hold `locks` locks each, until others have got the locks.
+fn stopped_holders_find_their_leases_lost_and_harm_no_successor(
+    place: &Place,
+    processes: usize,
+    locks: usize,
+) {
+    let (sink, stopped) = (Sink::default(), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for process in 0..processes {
+            let (sink, stopped) = (&sink, &stopped);
+            let work = move || stop_one_that_holds(place, process, locks, sink, stopped);
+            thread::Builder::new().name(format!("dlm-test-{process}")).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    assert_eq!(sink.refused.into_inner(), processes * locks, "late writes refused");
+    // On a machine that is too slow a lease may be over before its holder is stopped.
+    let stopped = stopped.into_inner();
+    eprintln!("{stopped} of {} holders were stopped while they held", processes * locks);
+    assert!(stopped > processes * locks / 2, "too few leases lasted until their holder was stopped");
+}
+
+fn stop_one_that_holds(place: &Place, process: usize, locks: usize, sink: &Sink, stopped: &AtomicUsize) {
+    let mut holder = place.start("hold", process, locks);
+    (0..locks).for_each(|_| drop(holder.report("held")));
+    holder.order("still");
+    // The fence of each lock, and the end of its lease.
+    let mut held = vec![(0, Moment::from_nanos(0)); locks];
+    for _ in 0..locks {
+        let [number, fence, ends] = numbers(&holder.report("still"));
+        held[number as usize] = (fence, Moment::from_nanos(ends));
+        assert!(sink.write(process, number as usize, fence));
+    }
+    thread::sleep(Duration::from_micros(fastrand::u64(..20_000)));
+    holder.pause();
+    let pause_began = Moment::now();
+    stopped.fetch_add(held.iter().filter(|(_, ends)| pause_began < *ends).count(), Ordering::SeqCst);
+
+    let manager = place.manager(NEXT_TTL);
+    let successors: Vec<Lease> = thread::scope(|scope| {
+        let waiting: Vec<_> = held
+            .iter()
+            .enumerate()
+            .map(|(number, (fence, ends))| {
+                let lock = lock(&manager, process, number);
+                let work = move || {
+                    let lease = lock.acquire().unwrap();
+                    let granted = Moment::now();
+                    assert!(granted >= *ends, "{number}: overlap of {:?}", ends.since(granted));
+                    assert!(
+                        self::number(lease.fence()) > *fence,
+                        "{number}: {:?} after {fence}",
+                        lease.fence()
+                    );
+                    assert!(sink.write(process, number, self::number(lease.fence())));
+                    lease
+                };
+                thread::Builder::new().name(format!("dlm-test-{number}")).spawn_scoped(scope, work).unwrap()
+            })
+            .collect();
+        waiting.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+
+    let pause_ended = Moment::now();
+    holder.go_on();
+    for _ in 0..locks {
+        let words = holder.report("lost");
+        let [number, fence, last] = numbers(&words[..3]);
+        let (number, last) = (number as usize, Moment::from_nanos(last));
+        assert!(last < held[number].1, "{number}: a check after the end of the lease said that it lasts");
+        assert!(last < pause_ended, "{number}: the first check after the pause said that the lease lasts");
+        let expected = if number.is_multiple_of(2) {
+            ["1", "LEASE_LOST", "false", "true"]
+        } else {
+            ["1", "LEASE_LOST", "LEASE_LOST", "true"]
+        };
+        assert_eq!(words[3..], expected, "{number}: descriptor, renew, release, lost for good");
+        assert_eq!(fence, held[number].0);
+        assert!(!sink.write(process, number, fence), "{number}: a late write was accepted");
+    }
+    holder.finish();
+
+    for (number, lease) in successors.iter().enumerate() {
+        let seen = lock(&manager, process, number).inspect().unwrap();
+        let pid = seen.holder.and_then(|holder| holder.identity).map(|identity| identity.pid);
+        assert_eq!((pid, seen.fence), (Some(std::process::id()), lease.fence()), "{number}");
+        lease.renew().unwrap_or_else(|error| panic!("{number}: {}", error.chain()));
+        lease.check().unwrap();
+        assert!(sink.write(process, number, self::number(lease.fence())));
+        assert!(lease.release().unwrap());
+    }
+}
+
+fn numbers<const N: usize>(words: &[String]) -> [u64; N] {
+    let numbers: Vec<_> = words.iter().map(|word| word.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+// ---- Processes that are stopped in the middle of a call ----------------------------------------
+
+/// What one process knows of one grant, in nanoseconds of the clock that all processes share.
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    lock: usize,
+    fence: u64,
+    asked: u64,
+    got: u64,
+    /// Until then the lease lasted for certain: a TTL behind its last renewal, or until its release.
+    surely: u64,
+    /// When the last check was begun that said yes.
+    checked: u64,
+}
+
+/// A call that took long enough to hold a pause.
+#[derive(Debug)]
+struct LongCall {
+    what: String,
+    began: u64,
+    ended: u64,
+}
+
+/// Takes and releases its locks until no more orders come, then tells all that it did.
+fn work(place: &Place, process: usize, locks: usize) {
+    let manager = place.manager(BUSY_TTL);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..locks {
+            let (lock, stop) = (lock(&manager, process, number), &stop);
+            let work = move || work_at_one(&lock, number, stop);
+            thread::Builder::new().name(format!("dlm-test-{number}")).spawn_scoped(scope, work).unwrap();
+        }
+        while next_order().is_some() {}
+        stop.store(true, Ordering::SeqCst);
+    });
+}
+
+fn work_at_one(lock: &Lock, number: usize, stop: &AtomicBool) {
+    /// Short, so that pauses meet calls; without it few threads would do all the work.
+    fn rest() {
+        thread::sleep(Duration::from_micros(fastrand::u64(..100)));
+    }
+    let mut calls = Vec::new();
+    // Whether the call took long enough to hold a pause.
+    let mut timed = |what: &'static str, began: Moment| {
+        let ended = Moment::now();
+        let long = ended.since(began) > BUSY_TTL;
+        if long {
+            calls.push((what, began, ended));
+        }
+        long
+    };
+    // Asks whether the lease lasts, for longer than a successor takes to get the lock that is free.
+    let linger = |lease: &Lease, checked: &mut Moment| {
+        let over = Moment::now().after(Duration::from_millis(150));
+        while Moment::now() < over {
+            let asked = Moment::now();
+            if lease.check().is_ok() {
+                *checked = asked;
+            }
+            rest();
+        }
+    };
+    let mut grants = Vec::new();
+    say(format_args!("works {number}"));
+    while !stop.load(Ordering::SeqCst) {
+        let asked = Moment::now();
+        let lease = lock.acquire();
+        let long = timed("acquire", asked);
+        let Ok(lease) = lease.map_err(|error| assert!(error.is_retryable(), "{}", error.chain())) else {
+            continue;
+        };
+        let got = Moment::now();
+        let (mut since, mut checked) = (asked, Moment::from_nanos(0));
+        if long {
+            linger(&lease, &mut checked);
+        }
+        // Half of the locks are in an acquire most of the time, the others in a renewal.
+        for _ in 0..if number.is_multiple_of(2) { 0 } else { 20 } {
+            rest();
+            let asked = Moment::now();
+            if lease.check().is_err() {
+                break;
+            }
+            (checked, since) = (asked, if lease.renew().is_ok() { asked } else { since });
+            if timed("renew", asked) {
+                linger(&lease, &mut checked);
+            }
+        }
+        let asked_last = Moment::now();
+        if lease.check().is_ok() {
+            checked = asked_last;
+        }
+        let releasing = Moment::now();
+        if let Err(error) = lease.release() {
+            assert!(error.is_retryable() || error.code() == Code::LeaseLost, "{}", error.chain());
+        }
+        timed("release", releasing);
+        // Both clocks may be wrong by a little.
+        let surely = since.after(BUSY_TTL - BUSY_TTL / 100 - Duration::from_millis(5)).min(releasing);
+        let fence = self::number(lease.fence());
+        grants.push((fence, asked, got, surely, checked));
+        rest();
+    }
+    for (fence, asked, got, surely, checked) in grants {
+        let [asked, got, surely, checked] = [asked, got, surely, checked].map(Moment::as_nanos);
+        say(format_args!("granted {number} {fence} {asked} {got} {surely} {checked}"));
+    }
+    for (what, began, ended) in calls {
+        say(format_args!("call {what} {} {}", began.as_nanos(), ended.as_nanos()));
+    }
+}
+
+/// Stops a process with `locks` threads so many times, each time until others have got all its locks.
+fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(place: &Place, locks: usize, pauses: usize) {
+    let worker = place.start("work", 0, locks);
+    (0..locks).for_each(|_| drop(worker.report("works")));
+    let manager = place.manager(NEXT_TTL);
+    let grants = Mutex::new(Vec::new());
+    let mut windows = Vec::new();
+    for _ in 0..pauses {
+        thread::sleep(Duration::from_micros(fastrand::u64(100_000..300_000)));
+        worker.pause();
+        let began = Moment::now();
+        let got = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            let waiting: Vec<_> = (0..locks)
+                .map(|number| {
+                    let (lock, got) = (lock(&manager, 0, number), &got);
+                    let work = move || {
+                        let asked = Moment::now();
+                        let lease = lock.acquire().unwrap();
+                        got.fetch_add(1, Ordering::SeqCst);
+                        (asked, Moment::now(), lease)
+                    };
+                    thread::Builder::new()
+                        .name(format!("dlm-test-{number}"))
+                        .spawn_scoped(scope, work)
+                        .unwrap()
+                })
+                .collect();
+            let over = began.after(2 * BUSY_TTL);
+            until("others get the locks of the stopped process", || {
+                let all = got.load(Ordering::SeqCst) == locks;
+                Moment::now() >= over && (all || place.stopped_writer_blocks)
+            });
+            windows.push((began.as_nanos(), Moment::now().as_nanos()));
+            worker.go_on();
+            let leases: Vec<_> = waiting.into_iter().map(|one| one.join().unwrap()).collect();
+            // Time for what was under way to arrive, and to do what harm it can.
+            thread::sleep(Duration::from_millis(150));
+            for (number, (asked, got, lease)) in leases.into_iter().enumerate() {
+                let checked = Moment::now();
+                lease.check().unwrap();
+                lease.renew().unwrap_or_else(|error| panic!("{number}: {}", error.chain()));
+                let releasing = Moment::now();
+                assert!(lease.release().unwrap());
+                let [asked, got, surely, checked] = [asked, got, releasing, checked].map(Moment::as_nanos);
+                let fence = self::number(lease.fence());
+                grants.lock().unwrap().push(Granted { lock: number, fence, asked, got, surely, checked });
+            }
+        });
+    }
+    let (mut grants, mut calls) = (grants.into_inner().unwrap(), Vec::new());
+    for report in worker.finish() {
+        match report[0].as_str() {
+            "granted" => {
+                let [lock, fence, asked, got, surely, checked] = numbers(&report[1..]);
+                let lock = lock as usize;
+                grants.push(Granted { lock, fence, asked, got, surely, checked });
+            }
+            "call" => {
+                let [began, ended] = numbers(&report[2..]);
+                calls.push(LongCall { what: report[1].clone(), began, ended });
+            }
+            other => panic!("{other}"),
+        }
+    }
+    let hit = |what: &str| {
+        let holds = |call: &&LongCall| {
+            let inside = |(began, ended): &(u64, u64)| call.began <= *began && *ended <= call.ended;
+            call.what == what && windows.iter().any(inside)
+        };
+        calls.iter().filter(holds).count()
+    };
+    let (acquires, renewals, releases) = (hit("acquire"), hit("renew"), hit("release"));
+    eprintln!(
+        "{} grants; pauses within an acquire: {acquires}, a renewal: {renewals}, a release: {releases}",
+        grants.len()
+    );
+    assert!(acquires > 0 && renewals > 0, "no call was interrupted: nothing was tested");
+    for number in 0..locks {
+        judge(grants.iter().filter(|grant| grant.lock == number).copied().collect());
+    }
+}
+
+/// All grants of one lock, of which no two may overlap.
+fn judge(mut grants: Vec<Granted>) {
+    grants.sort_by_key(|grant| grant.got);
+    let mut highest = Vec::new();
+    for grant in &grants {
+        highest.push(highest.last().map_or(grant.fence, |last: &u64| grant.fence.max(*last)));
+    }
+    for grant in &grants {
+        // Of all that were there before this one was asked for.
+        let before = grants.partition_point(|other| other.got < grant.asked);
+        let highest = before.checked_sub(1).map(|last| highest[last]);
+        assert!(highest < Some(grant.fence), "{grant:?} after fence {highest:?}");
+    }
+    grants.sort_by_key(|grant| grant.fence);
+    let mut before = grants[0];
+    for grant in &grants[1..] {
+        assert_ne!(grant.fence, before.fence, "given out twice");
+        assert!(grant.got >= before.surely, "overlap: {grant:?} while {before:?}");
+        assert!(grant.got >= before.checked, "a check said yes after the next grant: {grant:?}, {before:?}");
+        let (surely, checked) = (before.surely.max(grant.surely), before.checked.max(grant.checked));
+        before = Granted { surely, checked, ..*grant };
+    }
+}
+
+#[cfg(feature = "embedded")]
+mod embedded {
+    use super::Place;
+
+    fn place(directory: &tempfile::TempDir) -> Place {
+        let uri = format!("embedded:{}", directory.path().display());
+        Place { stopped_writer_blocks: true, ..Place::new(uri) }
+    }
+
+    #[test]
+    fn stopped_holders_find_their_leases_lost_and_harm_no_successor() {
+        let directory = tempfile::tempdir().unwrap();
+        super::stopped_holders_find_their_leases_lost_and_harm_no_successor(&place(&directory), 4, 25);
+    }
+
+    #[test]
+    fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts() {
+        let directory = tempfile::tempdir().unwrap();
+        super::a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(&place(&directory), 8, 6);
+    }
+}
+
+#[cfg(feature = "hbase")]
+mod hbase {
+    use super::Place;
+    use dlm_fixtures::{hbase, table};
+
+    /// The table by way of the masters; `None`, after saying so, on a machine where no HBase can run.
+    fn place() -> Option<Place> {
+        table::gateway()?;
+        let masters = &hbase::hbase().masters;
+        Some(Place::new(format!("hbase://{masters}/{}", table::TABLE)))
+    }
+
+    #[test]
+    fn stopped_holders_find_their_leases_lost_and_harm_no_successor() {
+        let Some(place) = place() else { return };
+        super::stopped_holders_find_their_leases_lost_and_harm_no_successor(&place, 4, 25);
+    }
+
+    #[test]
+    fn stopped_holders_behind_a_gateway_find_their_leases_lost_and_harm_no_successor() {
+        let Some(gateway) = table::gateway() else { return };
+        let place = Place::new(table::uri(gateway));
+        super::stopped_holders_find_their_leases_lost_and_harm_no_successor(&place, 1, 10);
+    }
+
+    #[test]
+    fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts() {
+        let Some(place) = place() else { return };
+        super::a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(&place, 8, 6);
+    }
+}
+
+#[cfg(feature = "aerospike")]
+mod aerospike {
+    use super::Place;
+    use dlm_fixtures::aerospike::aerospike_or_skip;
+
+    #[test]
+    fn stopped_holders_find_their_leases_lost_and_harm_no_successor() {
+        let Some(server) = aerospike_or_skip() else { return };
+        let place = Place::new(server.uri());
+        super::stopped_holders_find_their_leases_lost_and_harm_no_successor(&place, 2, 10);
+    }
+
+    #[test]
+    fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts() {
+        let Some(server) = aerospike_or_skip() else { return };
+        let place = Place::new(server.uri());
+        super::a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(&place, 8, 6);
+    }
+}

@@ -1,0 +1,242 @@
+//! The wall clock of a server is set while it keeps locks. Forward: leases end early by as much, and their holders
+//! are refused. Back: leases last longer by as much. Either way fences rise and waits end.
+#![cfg(any(feature = "aerospike", feature = "hbase"))]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm_fixtures::clock::Clock;
+use dlm_testkit::{LONG, left_to_the_long_run, until};
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// How far the clock is set forward, and back again. The second one outlasts the 30 days for which counters of fences
+/// are kept.
+const STEPS: [Duration; 2] = [LONG.saturating_mul(2), HOUR.saturating_mul(24 * 40)];
+/// Of leases that a step back keeps from ending.
+const SHORT: Duration = Duration::from_secs(2);
+/// How much longer than asked for a store may keep a lease.
+const ROUNDING: Duration = Duration::from_secs(2);
+/// How long one waits for a lock that stays held.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// Two processes, as far as the store can tell.
+struct Test<'a> {
+    clock: &'a Clock,
+    ours: LockManager,
+    theirs: LockManager,
+}
+
+impl Test<'_> {
+    fn new<'a>(uri: &str, clock: &'a Clock) -> Test<'a> {
+        let [ours, theirs] = [(); 2].map(|()| {
+            let builder = LockManager::builder().store_uri(uri).client("clocks").ttl(HOUR).wait(LONG);
+            builder.timeout(LONG / 4).retry(Duration::from_millis(50)).open().unwrap()
+        });
+        ours.initialize().unwrap();
+        Test { clock, ours, theirs }
+    }
+
+    /// Their way to a lock.
+    fn theirs(&self, id: &str) -> Lock {
+        self.theirs.lock(id, Level::Xdc).unwrap()
+    }
+
+    fn hold(&self, id: &str, ttl: Duration) -> Lease {
+        self.ours.lock(id, Level::Xdc).unwrap().acquire_with_ttl(ttl).unwrap()
+    }
+
+    #[track_caller]
+    fn must_be_held(&self, id: &str) {
+        match self.theirs(id).try_acquire() {
+            Err(error) => assert_eq!(error.code(), Code::LockUnavailable, "{id}: {}", error.chain()),
+            Ok(lease) => panic!("{id} was granted: {lease:?}"),
+        }
+    }
+
+    /// A grant to them, after the one to us.
+    #[track_caller]
+    fn must_be_free(&self, id: &str, before: &Lease) -> Lease {
+        let next = self.theirs(id).acquire().unwrap_or_else(|error| panic!("{id}: {}", error.chain()));
+        assert!(next.fence() > before.fence(), "{id}: {:?} after {:?}", next.fence(), before.fence());
+        next
+    }
+
+    /// Sets the clock with `set` while a thread waits for the lock `id`, which stays held: the wait is as long as it
+    /// should be.
+    fn while_one_waits<T>(&self, id: &str, set: impl FnOnce() -> T) -> T {
+        thread::scope(|scope| {
+            let wait = || {
+                let asked = Moment::now();
+                let answer = self.theirs(id).acquire_within(HOUR, WAIT);
+                (answer.map(|_| ()).unwrap_err(), Moment::now().since(asked))
+            };
+            let waiting = thread::Builder::new().name("dlm-test-waits".into()).spawn_scoped(scope, wait);
+            until("one waits", || self.theirs.stats().threads_waiting > 0);
+            let done = set();
+            let (error, waited) = waiting.unwrap().join().unwrap();
+            // Not always LOCK_UNAVAILABLE: a RegionServer drops the calls that are older than their time-out by the
+            // clock that was set, and answers none of them.
+            assert!(error.is_retryable(), "{}", error.chain());
+            assert!(waited >= WAIT && waited < WAIT + LONG, "{waited:?}");
+            done
+        })
+    }
+
+    fn set_forward(&self, by: Duration) {
+        let id = |what: &str| format!("{what} {}", by.as_secs());
+        let [early, late] = ["renewed", "released"].map(|what| self.hold(&id(what), by * 5 / 6));
+        let long = self.hold(&id("long"), by + HOUR);
+        self.must_be_held(&id("renewed"));
+        self.while_one_waits(&id("long"), || self.clock.set_ahead(by));
+
+        // They end early, and their holders do not know.
+        let next = [self.must_be_free(&id("renewed"), &early), self.must_be_free(&id("released"), &late)];
+        early.check().expect("the step did not end it early");
+        late.check().expect("the step did not end it early");
+        assert_eq!(early.renew().unwrap_err().code(), Code::LeaseLost);
+        assert_eq!(late.release().unwrap_err().code(), Code::LeaseLost);
+        for (before, next) in [early, late].into_iter().zip(next) {
+            assert_eq!(before.check().unwrap_err().code(), Code::LeaseLost);
+            assert!(!before.release().unwrap());
+            next.renew().expect("the last holder took the next one's record");
+            assert!(next.release().unwrap());
+        }
+        // By as much, and no more.
+        self.must_be_held(&id("long"));
+        long.renew().unwrap();
+        assert!(long.release().unwrap());
+        assert!(self.must_be_free(&id("long"), &long).release().unwrap());
+    }
+
+    /// Back to the true time.
+    fn set_back(&self, by: Duration) {
+        let id = |what: &str| format!("back {what} {}", by.as_secs());
+        let long = self.hold(&id("long"), HOUR);
+        let short = self.while_one_waits(&id("long"), || {
+            let short = self.hold(&id("short"), SHORT);
+            self.clock.set_ahead(Duration::ZERO);
+            short
+        });
+        // What a lease ends early here, and how much later it may end in the store.
+        let over = short.ends().after(SHORT / 10 + ROUNDING);
+        until("the lease ends here", || Moment::now() > over);
+        assert_eq!(short.check().unwrap_err().code(), Code::LeaseLost);
+        // It lasts longer there; its holder may give it back.
+        self.must_be_held(&id("short"));
+        assert!(short.release().unwrap());
+        assert!(self.must_be_free(&id("short"), &short).release().unwrap());
+
+        self.must_be_held(&id("long"));
+        long.renew().unwrap();
+        assert!(long.release().unwrap());
+        assert!(self.must_be_free(&id("long"), &long).release().unwrap());
+    }
+}
+
+/// A grant: when it was asked for, when it came, and its fence.
+type Granted = (Moment, Moment, Fence);
+
+fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(uri: &str, clock: &Clock) {
+    let test = Test::new(uri, clock);
+    let (stop, grants) = (AtomicBool::new(false), Mutex::<Vec<Granted>>::default());
+    thread::scope(|scope| {
+        // Two take turns with one lock all the while.
+        for manager in [&test.ours, &test.theirs] {
+            let lock = manager.lock("contended", Level::Xdc).unwrap();
+            let work = || contend(lock, &stop, &grants);
+            thread::Builder::new().name("dlm-test-contends".into()).spawn_scoped(scope, work).unwrap();
+        }
+        let go_on = || {
+            let before = grants.lock().unwrap().len();
+            until("locks are granted", || grants.lock().unwrap().len() > before + 20);
+        };
+        // In a thread of its own, so that a failure ends the others too.
+        let steps = move || {
+            for by in STEPS {
+                go_on();
+                test.set_forward(by);
+                go_on();
+                test.set_back(by);
+            }
+            go_on();
+        };
+        let done =
+            thread::Builder::new().name("dlm-test-steps".into()).spawn_scoped(scope, steps).unwrap().join();
+        stop.store(true, Ordering::SeqCst);
+        done.unwrap();
+    });
+    let mut grants = grants.into_inner().unwrap();
+    eprintln!("{} grants", grants.len());
+    grants.sort_by_key(|(_, got, _)| *got);
+    let mut highest = Vec::new();
+    for (_, _, fence) in &grants {
+        highest.push(highest.last().map_or(*fence, |last: &Fence| *last.max(fence)));
+    }
+    for (asked, _, fence) in &grants {
+        // Of all that were there before this one was asked for.
+        let before = grants.partition_point(|(_, got, _)| got < asked);
+        let highest = before.checked_sub(1).map(|last| highest[last]);
+        assert!(highest < Some(*fence), "{fence} after {highest:?}");
+    }
+    grants.sort_by_key(|(_, _, fence)| *fence);
+    assert!(grants.is_sorted_by(|(_, _, one), (_, _, other)| one < other), "a fence was given out twice");
+}
+
+fn contend(lock: Lock, stop: &AtomicBool, grants: &Mutex<Vec<Granted>>) {
+    while !stop.load(Ordering::SeqCst) {
+        let asked = Moment::now();
+        match lock.acquire() {
+            Ok(lease) => {
+                grants.lock().unwrap().push((asked, Moment::now(), lease.fence().unwrap()));
+                // Again where the server dropped the call when its clock was set.
+                let by = Deadline::after(LONG);
+                while let Err(error) = lease.release() {
+                    if error.code() == Code::LeaseLost {
+                        break;
+                    }
+                    assert!(error.is_retryable() && !by.passed(), "{}", error.chain());
+                }
+            }
+            Err(error) => assert!(error.is_retryable(), "{}", error.chain()),
+        }
+        thread::sleep(Duration::from_millis(fastrand::u64(..10)));
+    }
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn a_clock_of_hbase_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
+    if left_to_the_long_run() {
+        return;
+    }
+    use dlm_fixtures::hbase::{Hbase, Kind};
+
+    let Some(clock) = Clock::new_or_skip() else { return };
+    let environment = [("DLM_TEST_PRELOAD", clock.library().into()), clock.environment()];
+    let Some(hbase) = Hbase::private_in("clock", Kind::Single, &environment) else { return };
+    let table = dlm_fixtures::hbase::fresh_table("clocks");
+    // One region, as a gateway makes it: 257 would take a minute.
+    dlm::store::open(&format!("hbase+thrift://{}/{table}", hbase.thrift))
+        .unwrap()
+        .initialize(Deadline::after(LONG))
+        .unwrap();
+    let uri = format!("hbase://{}/{table}", hbase.masters);
+    a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock);
+}
+
+#[cfg(feature = "aerospike")]
+#[test]
+fn a_clock_of_aerospike_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
+    if left_to_the_long_run() {
+        return;
+    }
+    use dlm_fixtures::aerospike::{IN_MEMORY, own_server_in_or_skip};
+
+    let Some(clock) = Clock::new_or_skip() else { return };
+    let environment = [("LD_PRELOAD", clock.library().into()), clock.environment()];
+    let Some(server) = own_server_in_or_skip(IN_MEMORY, &environment) else { return };
+    a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&server.place().uri(), &clock);
+}

@@ -1,0 +1,45 @@
+//! The examples about rows, run as a reader runs them, and what docs/rows.md says that they print.
+#![cfg(all(feature = "hbase", feature = "embedded"))]
+
+use std::path::Path;
+use std::process::Command;
+
+use dlm_fixtures::hbase::{fresh_table, hbase_or_skip};
+
+/// What an example prints, with a table of its own; `None` where no HBase can run.
+fn run(example: &str) -> Option<String> {
+    let hbase = hbase_or_skip()?;
+    let uri = format!("hbase://{}/{}", hbase.master, fresh_table(example));
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["run", "--quiet", "--all-features", "--example", example, "--", &uri]);
+    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{example}: {said}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// The block of docs/rows.md behind the command that runs an example.
+fn documented(example: &str) -> String {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rows.md")).unwrap();
+    let (_, block) = page.split_once(&format!("$ cargo run --example {example} ")).expect(example);
+    let (command_and_output, _) = block.split_once("```").unwrap();
+    command_and_output.split_once('\n').unwrap().1.to_owned()
+}
+
+#[test]
+fn of_many_processes_that_make_a_row_one_is_told_that_it_did() {
+    let Some(printed) = run("create_or_update") else { return };
+    assert_eq!(printed, documented("create_or_update"));
+}
+
+#[test]
+fn transfers_under_contention_lose_nothing() {
+    let Some(printed) = run("transfer") else { return };
+    assert_eq!(printed, documented("transfer"));
+}
+
+#[test]
+fn a_stopped_holder_is_refused_when_it_goes_on() {
+    let Some(printed) = run("fenced_writer") else { return };
+    assert_eq!(printed, documented("fenced_writer"));
+}

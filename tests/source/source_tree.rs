@@ -1,0 +1,515 @@
+//! How the sources hang together: imports point down only, nothing goes round in a circle, and one name means one
+//! thing.
+//!
+//! An edge goes from a file to the file that defines what it names, by `use` or by a path in its code, through
+//! whatever re-exports lie in between. What is compiled for tests only is left out, and so are `mod` lines and the
+//! list of public names in `src/lib.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The layers, the lowest first: top-level modules of the library. A module imports from its own layer and from those
+/// below.
+const LAYERS: [(&str, &str); 6] = [
+    (
+        "ground",
+        "boot cancel config diagnostic error fence holder latch_name name options owner process random store_option text time",
+    ),
+    ("for threads and files of one machine", "fence_gate id_lock"),
+    ("stores", "store"),
+    ("waiting", "wait"),
+    (
+        "what callers hold",
+        "aerospike builder diagnosis hbase held_lock latch lease lease_token lock manager session",
+    ),
+    ("C and the command", "capi cli"),
+];
+
+/// Types of one name that are one thing in several places, and why they are not one type.
+const SAME_NAME: [(&str, &str); 1] =
+    [("Record", "what a store keeps for a lock, or an application for itself: one for each store")];
+
+/// Files whose types have names of others, and why.
+const APART: [(&str, &str); 2] = [
+    ("capi/without_hbase.rs", "stands in for `crate::hbase` where that is left out"),
+    ("store/hbase/native/messages.rs", "has the names of HBase's own messages"),
+];
+
+/// Rust code without comments, texts and what is compiled for tests only.
+fn code_of(text: &str) -> String {
+    let (bytes, mut out, mut at) = (text.as_bytes(), String::new(), 0);
+    while at < bytes.len() {
+        let rest = &text[at..];
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if let Some(raw) = raw_text(rest).filter(|_| !ends_a_word(&out)) {
+            raw
+        } else if rest.starts_with('"') {
+            quoted(rest, '"')
+        } else if rest.starts_with('\'') && is_character(rest) {
+            quoted(rest, '\'')
+        } else {
+            let length = rest.chars().next().expect("not at the end").len_utf8();
+            out.push_str(&rest[..length]);
+            at += length;
+            continue;
+        };
+        at += skipped;
+        out.push(' ');
+    }
+    without_tests(&out)
+}
+
+fn ends_a_word(text: &str) -> bool {
+    text.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+}
+
+/// The length of `r"..."` or `r#"..."#`.
+fn raw_text(text: &str) -> Option<usize> {
+    let rest = text.strip_prefix('r').or_else(|| text.strip_prefix("br"))?;
+    let hashes = rest.len() - rest.trim_start_matches('#').len();
+    let inner = rest[hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    Some(text.len() - inner.len() + inner.find(&end)? + end.len())
+}
+
+/// The length of a text or a character, with its quotes.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Not a lifetime.
+fn is_character(text: &str) -> bool {
+    let mut rest = text.chars().skip(1);
+    match rest.next() {
+        Some('\\') => true,
+        Some(_) => rest.next() == Some('\''),
+        None => false,
+    }
+}
+
+/// Takes out what stands behind `#[cfg(test)]` and its like: an item up to its `;` or its closing brace.
+fn without_tests(code: &str) -> String {
+    let mut out = String::new();
+    let mut rest = code;
+    while let Some(at) = rest.find("#[cfg(") {
+        let condition_end = at + rest[at..].find(")]").map_or(rest.len() - at, |end| end + 2);
+        let condition = &rest[at..condition_end];
+        let for_tests = condition.contains("test") && !condition.contains("not(test)");
+        if !for_tests || condition.contains("any(") {
+            out.push_str(&rest[..condition_end]);
+            rest = &rest[condition_end..];
+            continue;
+        }
+        out.push_str(&rest[..at]);
+        rest = &rest[condition_end..];
+        let end = rest.find([';', '{']).map_or(rest.len(), |end| match rest.as_bytes()[end] {
+            b';' => end + 1,
+            _ => end + braces(&rest[end..]),
+        });
+        // Said for whoever asks whether a module is for tests.
+        let item = &rest[..end];
+        if let Some((_, name)) = item.split_once("mod ").filter(|_| item.ends_with(';')) {
+            out.push_str(&format!("\nfor_tests!({name}\n"));
+        }
+        rest = &rest[end..];
+    }
+    out + rest
+}
+
+/// The length of a block in braces.
+fn braces(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    text.len()
+}
+
+/// A file of the library: a module.
+struct Module {
+    /// As `["store", "hbase"]`.
+    path: Vec<String>,
+    file: String,
+    /// Modules that it declares in other files.
+    children: BTreeSet<String>,
+    /// Types that it defines.
+    types: Vec<String>,
+    /// Names that it imports, and from where, from the crate's root.
+    imports: BTreeMap<String, Vec<String>>,
+    /// All that it names in the crate.
+    named: Vec<Vec<String>>,
+}
+
+impl Module {
+    fn read(file: &Path, root: &Path) -> (Module, BTreeSet<String>) {
+        let name = file.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        let mut path: Vec<String> = name.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        if ["mod", "lib"].contains(&path.last().unwrap().as_str()) {
+            path.pop();
+        }
+        let code = code_of(&fs::read_to_string(file).unwrap());
+        let words: Vec<&str> = tokens(&code);
+        let (mut children, mut for_tests, mut types) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (mut imports, mut named) = (BTreeMap::new(), Vec::new());
+        let (mut at, mut depth, mut inline) = (0, 0, 0);
+        while at < words.len() {
+            match words[at..] {
+                ["mod", _, "{", ..] if depth == inline => inline += 1,
+                ["{", ..] => depth += 1,
+                ["}", ..] => {
+                    depth -= 1;
+                    inline = inline.min(depth);
+                }
+                ["mod", child, ";", ..] => drop(children.insert(child.to_owned())),
+                ["for_tests", "!", "(", child, ";", ..] => drop(for_tests.insert(child.to_owned())),
+                ["struct" | "enum" | "trait" | "type" | "union", name, ..]
+                    if depth == inline && name.starts_with(char::is_uppercase) =>
+                {
+                    types.push(name.to_owned());
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        // `super` in an inline module is this one.
+        let absolute = |segments: &[String], depth: usize| -> Option<Vec<String>> {
+            let mut from = path.clone();
+            let mut rest = segments;
+            match rest.first()?.as_str() {
+                "crate" | "dlm" => {
+                    from.clear();
+                    rest = &rest[1..];
+                }
+                "self" => rest = &rest[1..],
+                "super" => {
+                    let mut left = depth;
+                    while rest.first().is_some_and(|first| first == "super") {
+                        if left > 0 {
+                            left -= 1;
+                        } else {
+                            from.pop();
+                        }
+                        rest = &rest[1..];
+                    }
+                }
+                first if children.contains(first) || for_tests.contains(first) => {}
+                _ => return None,
+            }
+            from.extend(rest.iter().cloned());
+            Some(from)
+        };
+        let (mut at, mut depth, mut inline) = (0, 0, Vec::new());
+        while at < words.len() {
+            match words[at] {
+                "{" => depth += 1,
+                "}" => {
+                    depth -= 1;
+                    if inline.last() == Some(&depth) {
+                        inline.pop();
+                    }
+                }
+                "mod" if words.get(at + 2) == Some(&"{") => inline.push(depth),
+                // `pub(in crate::store)`
+                "pub" if words.get(at + 1) == Some(&"(") => {
+                    at += words[at..].iter().position(|word| *word == ")").unwrap();
+                }
+                "use" => {
+                    let end = at + words[at..].iter().position(|word| *word == ";").unwrap();
+                    for (segments, alias) in leaves(&words[at + 1..end]) {
+                        if let Some(target) = absolute(&segments, inline.len()) {
+                            imports.insert(alias, target.clone());
+                            named.push(target);
+                        }
+                    }
+                    at = end;
+                    continue;
+                }
+                first if words.get(at + 1) == Some(&"::") && (at == 0 || words[at - 1] != "::") => {
+                    let mut segments = vec![first.to_owned()];
+                    let mut next = at + 1;
+                    while words.get(next) == Some(&"::")
+                        && words
+                            .get(next + 1)
+                            .is_some_and(|word| word.starts_with(|c: char| c == '_' || c.is_alphabetic()))
+                    {
+                        segments.push(words[next + 1].to_owned());
+                        next += 2;
+                    }
+                    named.extend(absolute(&segments, inline.len()));
+                    at = next;
+                    continue;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        (Module { path, file: name, children, types, imports, named }, for_tests)
+    }
+}
+
+fn tokens(code: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = code.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let word = |c: char| c == '_' || c.is_alphanumeric();
+        let length = match first {
+            c if word(c) => rest.find(|c| !word(c)).unwrap_or(rest.len()),
+            ':' if rest.starts_with("::") => 2,
+            c => c.len_utf8(),
+        };
+        words.push(&rest[..length]);
+        rest = rest[length..].trim_start();
+    }
+    words
+}
+
+/// The paths of a `use`, each with the name that it goes by.
+fn leaves(words: &[&str]) -> Vec<(Vec<String>, String)> {
+    let mut prefix = Vec::new();
+    let mut at = 0;
+    while at < words.len() {
+        match words[at] {
+            "::" => {}
+            "{" => {
+                let (mut found, mut depth, mut from) = (Vec::new(), 0, at + 1);
+                for (index, word) in words.iter().enumerate().skip(at + 1) {
+                    match *word {
+                        "{" => depth += 1,
+                        "}" if depth > 0 => depth -= 1,
+                        "," | "}" if depth == 0 => {
+                            if from < index {
+                                found.extend(leaves(&words[from..index]));
+                            }
+                            from = index + 1;
+                        }
+                        _ => {}
+                    }
+                }
+                let whole = |(rest, alias): (Vec<String>, String)| {
+                    let mut path: Vec<String> = prefix.clone();
+                    // `a::{self}`
+                    let (rest, alias) = match rest.as_slice() {
+                        [only] if only == "self" && alias == "self" => (vec![], path.last().unwrap().clone()),
+                        _ => (rest, alias),
+                    };
+                    path.extend(rest);
+                    (path, alias)
+                };
+                return found.into_iter().map(whole).collect();
+            }
+            "as" => return vec![(prefix, words[at + 1].to_owned())],
+            word => prefix.push(word.to_owned()),
+        }
+        at += 1;
+    }
+    let alias = prefix.last().cloned().unwrap_or_default();
+    vec![(prefix, alias)]
+}
+
+struct Library {
+    modules: BTreeMap<Vec<String>, Module>,
+}
+
+impl Library {
+    fn read() -> Library {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let (mut modules, mut for_tests) = (BTreeMap::new(), Vec::new());
+        for file in files_below(&root) {
+            let (module, tests) = Module::read(&file, &root);
+            for_tests.extend(tests.into_iter().map(|name| [module.path.as_slice(), &[name]].concat()));
+            modules.insert(module.path.clone(), module);
+        }
+        modules.retain(|path, _| !for_tests.iter().any(|tests| path.starts_with(tests)));
+        Library { modules }
+    }
+
+    /// The module that defines what `path` names from the crate's root.
+    fn definer(&self, path: &[String], steps: usize) -> Option<&Module> {
+        let mut module = self.modules.get(&Vec::new())?;
+        for (at, name) in path.iter().enumerate() {
+            let below = [module.path.as_slice(), std::slice::from_ref(name)].concat();
+            if let Some(found) = self.modules.get(&below).filter(|_| module.children.contains(name)) {
+                module = found;
+            } else if let Some(target) = module.imports.get(name).filter(|_| steps < 20) {
+                let whole = [target.as_slice(), &path[at + 1..]].concat();
+                return self.definer(&whole, steps + 1);
+            } else {
+                break;
+            }
+        }
+        Some(module)
+    }
+
+    /// By file: the files that it imports from.
+    fn edges(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+        let mut edges = BTreeMap::new();
+        for module in self.modules.values().filter(|module| !module.path.is_empty()) {
+            let to = module.named.iter().filter_map(|path| self.definer(path, 0));
+            let to = to.filter(|to| !to.path.is_empty() && to.path != module.path);
+            edges.insert(module.file.as_str(), to.map(|to| to.file.as_str()).collect());
+        }
+        edges
+    }
+}
+
+fn files_below(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().unwrap() != "bin" {
+            found.extend(files_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// A shortest way from each file back to itself, for those that have one; each circle once.
+fn circles(edges: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for start in edges.keys() {
+        let (mut from, mut next) = (BTreeMap::new(), vec![*start]);
+        let mut round = None;
+        while round.is_none() && !next.is_empty() {
+            let mut further = Vec::new();
+            for file in next {
+                for to in &edges[file] {
+                    if to == start {
+                        round.get_or_insert(file);
+                    } else if !from.contains_key(to) {
+                        from.insert(*to, file);
+                        further.push(*to);
+                    }
+                }
+            }
+            next = further;
+        }
+        let Some(mut file) = round else { continue };
+        let mut circle = vec![file];
+        while file != *start {
+            file = from[file];
+            circle.push(file);
+        }
+        circle.reverse();
+        let least = (0..circle.len()).min_by_key(|at| circle[*at]).unwrap();
+        circle.rotate_left(least);
+        circle.push(circle[0]);
+        found.insert(circle.join(" -> "));
+    }
+    found.into_iter().collect()
+}
+
+#[test]
+fn no_import_goes_round_in_a_circle() {
+    let library = Library::read();
+    let edges = library.edges();
+    let count: usize = edges.values().map(BTreeSet::len).sum();
+    assert!(edges.len() > 100 && count > 500, "{count} edges of {} files: they are not read", edges.len());
+    let circles = circles(&edges);
+    assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
+}
+
+#[test]
+fn imports_point_down() {
+    let library = Library::read();
+    let layer = |file: &str| {
+        let top = file.split(['/', '.']).next().unwrap();
+        let found = LAYERS.iter().position(|(_, modules)| modules.split(' ').any(|module| module == top));
+        found.unwrap_or_else(|| panic!("src/{file} is in no layer: see LAYERS"))
+    };
+    let mut wrong = Vec::new();
+    for (from, to) in library.edges() {
+        for to in to.into_iter().filter(|to| layer(to) > layer(from)) {
+            wrong.push(format!(
+                "{from} ({}) imports from {to} ({})",
+                LAYERS[layer(from)].0,
+                LAYERS[layer(to)].0
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_type_name_means_one_thing() {
+    let library = Library::read();
+    let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let apart = |file: &str| APART.iter().any(|(path, _)| *path == file);
+    for module in library.modules.values().filter(|module| !module.path.is_empty() && !apart(&module.file)) {
+        for name in &module.types {
+            by_name.entry(name).or_default().push(&module.file);
+        }
+    }
+    by_name.retain(|name, files| files.len() > 1 && !SAME_NAME.iter().any(|(same, _)| same == name));
+    let all: Vec<_> = by_name.iter().map(|(name, files)| format!("{name}: {}", files.join(", "))).collect();
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+/// A simulation of the library can take these over in one place each. `IdLock` compares its times with nothing outside
+/// the process; the command is a program of its own.
+#[test]
+fn clock_randomness_sleep_and_thread_start_have_one_place_each() {
+    const PLACES: [(&str, &[&str]); 7] = [
+        ("thread::sleep(", &["time.rs"]),
+        ("clock_gettime(", &["time.rs"]),
+        ("SystemTime::now(", &["time.rs"]),
+        ("Instant::now(", &["id_lock.rs", "id_lock/", "capi/id_lock.rs"]),
+        ("fastrand::", &["random.rs"]),
+        ("getrandom::", &["random.rs"]),
+        ("Builder::new().name(", &["process/threads.rs"]),
+    ];
+    let library = Library::read();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut strays = Vec::new();
+    for module in library.modules.values().filter(|module| !module.file.starts_with("cli/")) {
+        let code = code_of(&fs::read_to_string(root.join(&module.file)).expect("a source"));
+        for (what, places) in PLACES {
+            if code.contains(what) && !places.iter().any(|place| module.file.starts_with(place)) {
+                strays.push(format!("{what} in {}", module.file));
+            }
+        }
+    }
+    assert!(strays.is_empty(), "{}", strays.join("\n"));
+}
+
+#[test]
+fn imports_are_read_as_the_compiler_reads_them() {
+    let code = code_of(
+        "use super::{a, b::{self, C as D}}; // use crate::comment;\n\
+         #[cfg(test)]\nmod tests { use super::*; }\n\
+         fn f() -> crate::e::E { \"use crate::text;\"; '\"'; g::<'static>() }",
+    );
+    let words = tokens(&code);
+    let end = words.iter().position(|word| *word == ";").unwrap();
+    let path = |text: &str| text.split("::").map(str::to_owned).collect::<Vec<_>>();
+    let found = leaves(&words[1..end]);
+    let expected = [("super::a", "a"), ("super::b", "b"), ("super::b::C", "D")];
+    assert_eq!(found, expected.map(|(from, name)| (path(from), name.to_owned())));
+    assert!(!code.contains("comment") && !code.contains("tests") && !code.contains("text"), "{code}");
+    assert!(code.contains("crate::e::E") && code.ends_with('}'), "{code}");
+}
+
+#[test]
+fn a_circle_is_found_once_and_named() {
+    let edges = [("a", ["b", "d"].into()), ("b", ["c"].into()), ("c", ["a"].into()), ("d", BTreeSet::new())];
+    assert_eq!(circles(&edges.into()), ["a -> b -> c -> a"]);
+}
