@@ -36,27 +36,23 @@ pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
 ];
 
 pub(crate) const MANAGER: [StoreOption; 13] = [
-    option("client", "", "required: the service that uses the locks, part of every name"),
-    option("farm", "", "the data centre, part of the names of level DC; latches need it"),
+    option("client", "", "required: the service that uses the locks; part of every name"),
+    option("farm", "", "the data centre; part of the names of level DC; latches need it"),
     option("ttl", "90s", "how long a lease lasts unless it is renewed"),
     option("wait", "90s", "how long an acquire waits"),
-    option("retry", "1s", "how soon a waiting process looks again, give or take a tenth"),
-    option("timeout", "10s", "how long one call to the store may take"),
+    option("retry", "1s", "how long a waiting process pauses between two attempts, plus or minus a tenth"),
+    option("timeout", "10s", "the time limit of one call to the store"),
     option(
         "clock_margin",
         "100000ppm",
-        "how much earlier than in the store a lease ends in this process: a tenth of its TTL",
+        "how much earlier a lease ends for its holder than in the store, in parts of the TTL",
     ),
     option("names", "strict", "`compat` allows `#` and control characters in client and farm ids"),
-    option("purpose", "", "shown to those who find a lock held"),
-    option(
-        "strict",
-        "false",
-        "`true` diagnoses the store when it is opened and refuses one that fails; see `dlm doctor`",
-    ),
+    option("purpose", "", "a text that others see while the lock is held"),
+    option("strict", "false", "`true` refuses a store that `dlm doctor` reports as unsafe"),
     option("latch_ttl", "1d", "how long a latch lives after its last change"),
-    option("poll", "5s", "how often an awaited latch is looked at, at the least"),
-    option("background_threads", "2", "background threads: they look at latches and free locks in doubt"),
+    option("poll", "5s", "the longest pause between two reads of an awaited latch, plus or minus a tenth"),
+    option("background_threads", "2", "the most threads that poll latches and release locks in doubt"),
 ];
 
 pub(crate) const EMBEDDED: [StoreOption; 1] =
