@@ -272,6 +272,37 @@ fn the_readmes_first_command_builds_at_most_75_crates() {
     assert!(built.len() <= 75, "{} with {features:?}: {built:#?}", built.len());
 }
 
+/// `cargo tree` knows the features of each crate better than the metadata, which unites those of the workspace.
+#[test]
+fn the_table_of_features_counts_their_crates() {
+    let page = include_str!("../../docs/dependencies.md");
+    let table = page.split("## Features").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<Vec<_>> = table
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| feature"))
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect())
+        .collect();
+    let told: BTreeSet<_> = rows.iter().map(|row| row[0]).collect();
+    let manifest = include_str!("../../Cargo.toml");
+    let features = manifest.split("[features]").nth(1).unwrap().split("\n[").next().unwrap();
+    let features = features.lines().filter_map(|line| Some(line.split_once(" = [")?.0));
+    assert_eq!(told, features.filter(|name| *name != "default").chain(["none"]).collect());
+    for row in rows {
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args(["tree", "--locked", "--package=dlm", "--edges=normal", "--prefix=none", "--no-dedupe"]);
+        tree.args(["--format={p}", "--no-default-features"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if row[0] != "none" {
+            tree.args(["--features", row[0]]);
+        }
+        let output = tree.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tree = String::from_utf8(output.stdout).unwrap();
+        let crates: BTreeSet<_> = tree.lines().map(|line| line.split(" (").next().unwrap()).collect();
+        // The library is one of them.
+        assert_eq!(row[2].parse(), Ok(crates.len() - 1), "{}: {crates:#?}", row[0]);
+    }
+}
+
 #[test]
 fn crates_in_two_versions_have_their_reason() {
     let graph = Graph::all();
