@@ -197,3 +197,8 @@ struct Fencing;
 #[cfg(all(doctest, feature = "aerospike"))]
 #[doc = include_str!("../docs/aerospike.md")]
 struct FencedRecords;
+
+/// Runs the example of the page on latches.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/latches.md")]
+struct Latches;

@@ -105,7 +105,7 @@ fn a_module_beside_a_clone_uses_the_package_as_the_readme_says() {
         return;
     }
     let readme = include_str!("../../README.md");
-    let section = readme.split("\n## In Go\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let section = readme.split("\n## Go\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let block = |kind: &str| section.split(kind).nth(1).unwrap().split("```").next().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let module = dir.path().join("orders");

@@ -35,7 +35,7 @@ fn the_header_declares_what_the_library_exports_and_nothing_else() {
 fn the_header_names_every_kind_of_store_that_the_readme_names() {
     let header = fs::read_to_string(c::root().join("include/dlm.h")).unwrap();
     let readme = fs::read_to_string(c::root().join("README.md")).unwrap();
-    let section = readme.split_once("## Store URIs\n").unwrap().1.split_once("\n|").unwrap().0;
+    let section = readme.split_once("## Options\n").unwrap().1.split_once("\n|").unwrap().0;
     let quoted = section.split('`').skip(1).step_by(2);
     let schemes: BTreeSet<_> =
         quoted.filter_map(|uri| uri.split_once(':')).map(|(scheme, _)| scheme).collect();

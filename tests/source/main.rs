@@ -5,5 +5,5 @@ mod fencing_postgres;
 mod hbase_examples;
 mod source_dependencies;
 #[cfg(feature = "cli")]
-mod source_readme;
+mod source_pages;
 mod source_tree;

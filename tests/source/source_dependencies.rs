@@ -272,6 +272,28 @@ fn the_readmes_first_command_builds_at_most_75_crates() {
     assert!(built.len() <= 75, "{} with {features:?}: {built:#?}", built.len());
 }
 
+/// With all that each of them brings. The library itself is not counted.
+#[test]
+fn the_table_of_features_counts_their_crates() {
+    let page = include_str!("../../docs/dependencies.md");
+    let table = page.split("## Features").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<Vec<_>> = table
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| feature"))
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect())
+        .collect();
+    let told: BTreeSet<_> = rows.iter().map(|row| row[0]).collect();
+    let manifest = include_str!("../../Cargo.toml");
+    let features = manifest.split("[features]").nth(1).unwrap().split("\n[").next().unwrap();
+    let features = features.lines().filter_map(|line| Some(line.split_once(" = [")?.0));
+    assert_eq!(told, features.filter(|name| *name != "default").chain(["none"]).collect());
+    for row in rows {
+        let features: Vec<_> = (row[0] != "none").then_some(row[0]).into_iter().collect();
+        let count = Graph::with(&features).ids_of_the_library().len() - 1;
+        assert_eq!(row[2].parse(), Ok(count), "{}", row[0]);
+    }
+}
+
 #[test]
 fn crates_in_two_versions_have_their_reason() {
     let graph = Graph::all();
