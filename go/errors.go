@@ -21,17 +21,17 @@ var (
 	// ErrTableCreation means that the table is missing or could not be created.
 	ErrTableCreation = errors.New("dlm: there is no table")
 	// ErrInternal means that the store or the library did something unexpected: see the message.
-	ErrInternal = errors.New("dlm: something happened that should not")
+	ErrInternal = errors.New("dlm: the store or the library did something unexpected")
 	// ErrInDoubt means that it is unknown whether the request was applied. It may still be applied later. A lock
 	// that it may have acquired is released in the background.
-	ErrInDoubt = errors.New("dlm: it is not known whether the request was applied")
+	ErrInDoubt = errors.New("dlm: it is unknown whether the request was applied")
 	// ErrLost means that the lease has ended and that somebody else may hold the lock already. Stop using what the
 	// lock protected.
 	ErrLost = errors.New("dlm: the lease is over")
 	// ErrNotFound means that the latch does not exist, or has expired.
 	ErrNotFound = errors.New("dlm: there is no such latch")
 	// ErrExists means that the object to create exists already.
-	ErrExists = errors.New("dlm: it exists already")
+	ErrExists = errors.New("dlm: the object exists already")
 	// ErrInvalid means that an argument was refused before any I/O.
 	ErrInvalid = errors.New("dlm: an argument is not allowed")
 	// ErrClosed means that the manager or the table was closed.

@@ -151,7 +151,7 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 // [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt].
 func (l *Lease) Release() error {
 	if !l.released.CompareAndSwap(false, true) {
-		return l.over("it was released before")
+		return l.over("it was released earlier")
 	}
 	l.cleanup.Stop()
 	l.copying.Lock() // wait for a copy under way; a later one finds the lease released
@@ -173,7 +173,7 @@ func (l *Lease) Release() error {
 	case l.manager.closed():
 		return newError(CodeClosed, "closing the manager has released "+l.name.String()).also(ErrLost)
 	default:
-		return l.over("it was found lost before")
+		return l.over("it was found lost earlier")
 	}
 }
 

@@ -296,6 +296,6 @@ func (s *shares) crowd(at region) string {
 	case view.fails[at] && view.failing >= failingCalls:
 		which = fmt.Sprintf("%d calls at once for %s that the store does not serve", failingCalls, s.things)
 	}
-	return fmt.Sprintf("all %s are in use; of the %d under way the store has left %d without an answer for more "+
+	return fmt.Sprintf("all %s are in use; of the %d under way, %d have had no answer from the store for more "+
 		"than %v", which, view.all, stuck, stuckAfter)
 }
