@@ -145,7 +145,7 @@ impl LockStore for Spy {
 
 impl Spy {
     fn pass_latch<T>(&self, call: Call, to: impl FnOnce(&dyn LatchStore) -> T) -> T {
-        self.pass(call, |store| to(store.latches().expect("it was asked before")))
+        self.pass(call, |store| to(store.latches().expect("the store has latches")))
     }
 }
 
