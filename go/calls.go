@@ -9,8 +9,8 @@ import (
 )
 
 // callsAtOnce bounds the threads that the calls of one manager hold. The bound applies separately to calls that
-// acquire and to calls that renew or release. A crowd that asks a slow store therefore cannot block renewals and
-// releases.
+// acquire locks or use latches, to calls that renew or release, and to calls without I/O. A crowd that asks a slow
+// store therefore cannot block renewals and releases.
 const callsAtOnce = 16
 
 // slots limits calls into the library that do no I/O but may still hold a thread.
@@ -138,7 +138,7 @@ func stopped(ctx context.Context, fate fate, of, doing string) error {
 }
 
 // answerTo runs call for a request that cannot be undone, and returns its error. changes says whether the request
-// changes something, so that its outcome can be in doubt.
+// changes something. Only then can its outcome be in doubt.
 func answerTo[T any](ctx context.Context, q question, changes bool, run func() (T, error)) (T, error) {
 	got, fate, err := call(ctx, q, run, func(T, error) {})
 	if fate == answered {

@@ -2,11 +2,11 @@
 
 // Package dlm acquires distributed locks in the stores that you already run. A lock is held as a lease.
 //
-// A lease ends after its TTL unless it is renewed, and the program can find out that it is lost. Each grant carries
-// a fence, a number that grows with every grant. A receiver of writes refuses a fence that is lower than one it has
-// seen, and so refuses late writes of a paused holder. Latches are counts that all processes see and can wait for.
-// The README of the repository describes the stores, their options and their guarantees. Services in Go, Rust, C,
-// C++ and Java that use one store exclude each other.
+// A lease ends after its TTL unless it is renewed. [Lease.Check], [Lease.Lost] and [Lease.Context] report that it is
+// lost. Each grant carries a fence, a number that grows with every grant. A receiver of writes refuses a fence that
+// is lower than one it has seen, and so refuses late writes of a paused holder. Latches are counts that all processes
+// see and can wait for. The README and the docs of the repository describe the stores, their options and their
+// guarantees. Services in Go, Rust, C, C++ and Java that use one store exclude each other.
 //
 // # Errors
 //

@@ -109,8 +109,9 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 // [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt], [ErrClosed], and the error that ended ctx.
 func (l *Lease) Renew(ctx context.Context) error { return l.renew(ctx, 0) }
 
-// RenewFor renews the lease as [Lease.Renew] does, with another TTL of 1 ms to 365 days. The TTL may be shorter. It
-// also fails with [ErrInvalid].
+// RenewFor renews the lease as [Lease.Renew] does, with another TTL of 1 ms to 365 days. The TTL may be shorter:
+// the lease then ends earlier, but the lock stays held for the longer time unless it is released. RenewFor also fails
+// with [ErrInvalid].
 func (l *Lease) RenewFor(ctx context.Context, ttl time.Duration) error {
 	if ttl <= 0 {
 		return invalid(fmt.Sprintf("TTL %v is not allowed: 1ms to 365 days", ttl))
@@ -142,7 +143,7 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 }
 
 // Release releases the lock. It takes no context, because the lock should be released even when a request's context
-// has ended. It blocks for one call to the store, at most for the setting "timeout". It never touches the record of
+// has ended. It blocks for one call to the store, which the setting "timeout" bounds. It never touches the record of
 // another holder. After Release the lease has ended, whether Release failed or not.
 //
 // It fails with [ErrLost] when the lease had expired, when another holds the lock now, or when the lease was

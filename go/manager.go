@@ -94,8 +94,8 @@ func duration(key string, d time.Duration) Option {
 // "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
 // "aerospike://host:3000/namespace/setSuffix", with options as "?key=value&key=value".
 //
-// "embedded:" is the directory /var/tmp/dlm-<effective uid>. It ignores the environment. It is refused in a systemd
-// unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group. A member of the group
+// "embedded:" is the directory /var/tmp/dlm-<effective uid>, in any environment. It is refused in a systemd unit
+// with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group. A member of the group
 // can end the other members' processes by SIGBUS, so they must trust each other.
 //
 // Open creates nothing in the store: see [Manager.Initialize]. It blocks for milliseconds while it opens an embedded

@@ -376,7 +376,7 @@ func (t *ticket) leave() {
 	}
 }
 
-// jittered returns d plus or minus a random part of up to a tenth, so that processes do not ask in step.
+// jittered returns d plus or minus a random part of up to a tenth. Processes then do not ask in step.
 func jittered(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }

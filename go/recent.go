@@ -14,8 +14,8 @@ import "time"
 // loses a fiftieth of its time. Others acquire the lock before their wait ends, which is 90 intervals by default.
 const loopQuantum = 50
 
-// quantumGap is the part of a retry interval that ends a quantum. Other processes now and then find a lock free that
-// is free for a gap.
+// quantumGap divides a retry interval into gaps. A quantum ends when the lock was free for one gap, because other
+// processes then find it free now and then.
 const quantumGap = 10
 
 // recentMax is how many names are kept. Loops over more names at the same time do not yield.

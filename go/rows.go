@@ -348,7 +348,7 @@ func (r *Row) Fence(ctx context.Context) (fence uint64, lock string, err error) 
 
 // Modified is the result of [Row.Modify].
 type Modified struct {
-	// Changed is true when the changes were applied, and false when the function left the row unchanged.
+	// Changed is true when the row is as the changes require, and false when the function returned no changes.
 	Changed bool
 	// Attempts is how often the row was read and the function was called.
 	Attempts int
@@ -361,9 +361,9 @@ const (
 )
 
 // Modify reads these columns, calls change to compute the changes, and applies them if the columns are unchanged.
-// Otherwise it tries again, up to the table's settings "attempts" (100 unless set) and "timeout". The
-// changes may be in these columns or in others. When change returns nil changes, the row stays as it is. An error of
-// change ends Modify and is returned unchanged.
+// Otherwise it tries again, up to the table's settings "attempts" (100 unless set) and "timeout". The changes may be
+// in these columns or in others. When change returns nil changes, the row stays as it is. An error of change ends
+// Modify and is returned unchanged.
 //
 // change must have no side effects, because it is called for each try. A column that was changed and changed back
 // counts as unchanged.

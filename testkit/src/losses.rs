@@ -340,7 +340,7 @@ pub fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last(case: 
         let granted = stage.theirs.inspect().unwrap().holder.unwrap().since.unwrap();
         // The store's clock has a resolution of milliseconds.
         thread::sleep(Duration::from_millis(10));
-        // First with the same TTL, which does not change the record, then with a longer one.
+        // First with the same TTL, which leaves the record's content the same, then with a longer one.
         for ttl in [TTL, 2 * TTL] {
             let (hits, asked) = (stage.proxy.hits(), Moment::now());
             stage.proxy.next(case.target.renew[0], loss.clone());

@@ -344,7 +344,7 @@ pub fn initializing_latches_again_does_no_harm(site: &Site) {
     assert_eq!(count(&*site.store(), &name), Some(3));
 }
 
-/// Whether the call is carried out or refused, it must return in time, and never half done.
+/// The call may be carried out or refused. It must return in time, and must never be half done.
 pub fn a_call_on_latches_that_is_late_already_comes_back(site: &Site) {
     let (store, name) = (site.store(), name(site, "a"));
     assert!(create(&*store, &name, 3, TTL));

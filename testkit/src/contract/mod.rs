@@ -70,7 +70,7 @@ pub struct Site {
     pub(crate) rounds: usize,
     /// Whether the latches have named participants.
     pub(crate) names: bool,
-    /// Whether the store itself carries out each change of a latch. Otherwise concurrent changes may make it refuse
+    /// Whether the store carries out each change of a latch even while others change it. Otherwise it may refuse
     /// one.
     pub(crate) settles: bool,
 }
@@ -266,8 +266,9 @@ macro_rules! latch_contract {
     };
 }
 
-/// Makes a test of each case about locks, over the sites that the function makes. Names of cases select only those:
-/// see [`contract`](mod@crate::contract). The function is `fn(test: &str) -> Site` or returns `Option<Site>`.
+/// Makes a test of each case about locks, over the sites that the function makes. With a layer and names of its cases
+/// it makes only those: see [`contract`](mod@crate::contract). The function is `fn(test: &str) -> Site` or returns
+/// `Option<Site>`.
 #[macro_export]
 macro_rules! contract {
     ($site:ident) => {
