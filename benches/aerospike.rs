@@ -1,11 +1,10 @@
-//! Acquire and release of fresh locks on a real Aerospike, and beside them, in the same run, the vendor's
-//! Java client making the calls of the Java library, the crate below us making two bare calls, and bare
-//! sockets as the limit.
+//! Acquire and release of fresh locks on a real Aerospike. The same run also measures the vendor's Java client
+//! with the calls of the Java library, the Rust client crate with two bare calls, and bare sockets as the limit.
 //!
-//! `cargo bench --bench aerospike --features aerospike` starts an `asd` of its own (with a JDK and Maven for
-//! the Java peer) and takes about four minutes, or a third of that with `-- 1`, `-- 4` or `-- 16`, the number of threads;
-//! with `-- --test` a few seconds, which proves that it runs and nothing else. The peers take turns within
-//! each round, and the figures are medians over the rounds.
+//! `cargo bench --bench aerospike --features aerospike` starts its own `asd`. The Java peer needs a JDK and Maven.
+//! The run takes about four minutes, or a third of that with a number of threads: `-- 1`, `-- 4` or `-- 16`. With
+//! `-- --test` it takes a few seconds, which only proves that it runs. The peers take turns within each round, and
+//! the figures are medians over the rounds.
 
 mod peers;
 use std::cell::RefCell;
@@ -53,18 +52,18 @@ fn main() {
     }
 }
 
-/// Taken within each round: the machine is not equally busy in all of them.
+/// The median of the ratios within each round, because the machine is not equally busy in all rounds.
 fn ratio(seen: &[Figures], to: &[Figures]) -> f64 {
     median(seen.iter().zip(to).map(|(seen, to)| seen.per_s / to.per_s))
 }
 
-/// The crate alone: a put that creates and a delete, each thread with a runtime and client of its own,
-/// kept from round to round.
+/// The client crate alone: a put that creates and a delete. Each thread has its own runtime and client, and keeps
+/// them during a round.
 struct Bare {
     place: Place,
     ids: AtomicU64,
-    /// With a token in the record, and a delete on condition that it is there: what an owner-checked
-    /// lock takes. Else as the Java library does.
+    /// If true, the record has a token and the delete requires that token, as an owner-checked lock needs. If false,
+    /// the calls are those of the Java library.
     conditional: bool,
 }
 
@@ -126,7 +125,7 @@ impl Peer for Bare {
     }
 }
 
-/// No client at all: two messages over one socket a thread.
+/// No client: two messages over one socket per thread.
 struct Sockets {
     place: Place,
     ids: AtomicU64,
@@ -154,7 +153,7 @@ impl Peer for Sockets {
     }
 }
 
-/// Flags of a write, and of one that creates; of a write that deletes.
+/// Write flags in an Aerospike message: a write that creates only, and a write that deletes.
 const CREATE: u8 = 1 | 1 << 5;
 const DELETE: u8 = 1 | 1 << 1;
 

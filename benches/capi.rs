@@ -1,10 +1,10 @@
-//! What a call through C costs beside the same call in Rust:
+//! The cost of a call through C, compared with the same call in Rust:
 //!
 //!     cargo bench --bench capi --features capi
 //!
-//! A C program, linked with the static library, and this one take turns in many short rounds; the figures
-//! are those of the fastest, which no other program disturbed. Exits with 1 when a lock and unlock of an
-//! id costs 30 ns more through C. Needs a C compiler.
+//! A C program, linked with the static library, and this program take turns in many short rounds. The figures are
+//! those of the fastest rounds, which other programs disturbed least. The exit status is 1 when a lock and unlock of
+//! an id costs over 30 ns more through C. Needs a C compiler.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use dlm::{IdLock, Level, LockManager};
 
-/// What a lock and unlock of an id may cost more than in Rust.
+/// How much more a lock and unlock of an id may cost through C than in Rust, in nanoseconds.
 const LIMIT_NS: f64 = 30.0;
 const ROUNDS: usize = 60;
 const LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints both; the nanoseconds that a call costs more through C.
+/// Prints both times. Returns how many nanoseconds a call costs more through C.
 fn compare(what: &str, calls: u32, mut rust: impl FnMut(u64), mut c: impl FnMut(u32) -> f64) -> f64 {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
@@ -58,7 +58,7 @@ fn compare(what: &str, calls: u32, mut rust: impl FnMut(u64), mut c: impl FnMut(
     c - rust
 }
 
-/// Cargo puts the library beside the benchmark.
+/// Compiles the C program. Cargo puts the library in the directory of the benchmark.
 fn c_program(directory: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = directory.join("calls");

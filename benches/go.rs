@@ -1,12 +1,11 @@
-//! What a lock pair costs through Go, beside Rust, on the embedded store:
+//! The cost of a lock pair in Go, compared with Rust, on the embedded store:
 //!
 //! ```sh
 //! cargo bench --features capi --bench go
 //! ```
 //!
-//! Prints nanoseconds per acquire and release of a free lock by one thread, and how Go compares with Rust:
-//! medians over rounds in which each has its turn. Needs Go and a C compiler, and a machine that has nothing
-//! else to do.
+//! Prints the nanoseconds per acquire and release of a free lock by one thread, and the ratio to Rust: medians over
+//! rounds in which both take turns. Needs Go, a C compiler, and a machine that does nothing else.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use dlm_fixtures::go;
 const WAYS: [&str; 3] = ["Rust", "Go, a context without an end", "Go, one that can be cancelled"];
 
 fn main() {
-    // `cargo test --benches` runs this too, to see that it starts.
+    // `cargo test --benches` runs this too, only to see that it starts.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     if !go::has_go() {
         return;
@@ -35,7 +34,7 @@ fn main() {
         let (background, cancellable) = in_go(&program, time);
         for (at, figure) in [rust, background, cancellable].into_iter().enumerate() {
             figures[at].push(figure);
-            // Within the round: what else the machine does changes from one to the next.
+            // The ratio is taken within a round, because the load of the machine changes between rounds.
             ratios[at].push(figure / rust);
         }
     }
@@ -56,14 +55,14 @@ fn rust(dir: &Path, pairs: u32) -> f64 {
     let wait = Duration::from_secs(60);
     let began = Instant::now();
     for _ in 0..pairs {
-        // As in Go, where a lock is a name.
+        // Made in each round as in Go, where a lock is only a name.
         let lock = manager.lock("bench", Level::Xdc).unwrap();
         lock.acquire_within(wait, wait).unwrap().release().unwrap();
     }
     began.elapsed().as_nanos() as f64 / f64::from(pairs)
 }
 
-/// What `BenchmarkLockPair` reports, on a store of its own.
+/// Returns what `BenchmarkLockPair` reports. It uses its own store.
 fn in_go(program: &Path, time: &str) -> (f64, f64) {
     let mut command = std::process::Command::new(program);
     let command = command.args(["-test.run=^$", "-test.bench=LockPair", "-test.benchtime", time]);

@@ -1,9 +1,9 @@
-//! Acquire and release of fresh locks on a real HBase: directly and through the gateway, and beside
-//! them, in the same run, HBase's Java client making the calls of the Java library.
+//! Acquire and release of fresh locks on a real HBase, directly and through the gateway. The same run also measures
+//! HBase's Java client with the calls of the Java library.
 //!
-//! `cargo bench --bench hbase --features gateway` starts a server of its own (a JDK and Maven are needed) and takes about
-//! five minutes; with `-- --test` a few seconds a peer, which proves that it runs and nothing else.
-//! The peers take turns within each round, and the figures are medians over the rounds.
+//! `cargo bench --bench hbase --features gateway` starts its own server, which needs a JDK and Maven. The run takes
+//! about five minutes. With `-- --test` it takes a few seconds per peer, which only proves that it runs. The peers
+//! take turns within each round, and the figures are medians over the rounds.
 
 mod peers;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn main() {
         )),
         Box::new(java_client(&server, "bench_java")),
     ];
-    // A server compiles its code as it runs: for the first half minute under load it is half as fast.
+    // A server compiles its code while it runs. In the first half minute under load it is half as fast.
     let warm_up = if quick { 0 } else { 5 };
     for _ in 0..warm_up {
         for peer in &mut peers {
@@ -55,7 +55,7 @@ fn main() {
     }
 }
 
-/// HBase's Java client on a new table.
+/// Starts HBase's Java client with a new table.
 fn java_client(server: &Server, table: &'static str) -> JavaClient {
     let mut java = server.java();
     assert_eq!(java.ask(&format!("create {table}")), "ok");

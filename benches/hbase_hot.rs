@@ -1,20 +1,20 @@
-//! Whether one lock that is taken and released again and again grows slower, on a real HBase:
+//! Whether a lock that is acquired and released again and again becomes slower, on a real HBase:
 //!
 //! ```sh
 //! cargo bench --bench hbase_hot --features gateway            # 20,000 cycles
 //! cargo bench --bench hbase_hot --features gateway -- 50000
 //! ```
 //!
-//! Prints the median and the 99th percentile of an acquire for each thousand cycles, and how the last
-//! median compares with the first. With Deletes in place of empty cells that was 3 and more. Fails when
-//! it is more than 1.2; the machine must have nothing else to do.
+//! Prints the median and the 99th percentile of an acquire for each thousand cycles, and the ratio of the last median
+//! to the first. With Deletes in place of empty cells the ratio was 3 and more. Fails when the ratio is over 1.2. The
+//! machine must do nothing else.
 
 use dlm::{Level, LockManager, Moment};
 
 const RATIO_MAX: f64 = 1.2;
 
 fn main() {
-    // `cargo test --benches` runs this too, to see that it starts.
+    // `cargo test --benches` runs this too, only to see that it starts.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let cycles = std::env::args().find_map(|argument| argument.parse().ok());
     let cycles: usize = if measuring { cycles.unwrap_or(20_000) } else { 100 };
@@ -26,11 +26,11 @@ fn main() {
     }
 }
 
-/// The last median compared with the first.
+/// Returns the ratio of the last median to the first.
 fn measure(uri: &str, client: &str, cycles: usize) -> f64 {
     let manager = LockManager::builder().store_uri(uri).client(client).open().unwrap();
     let lock = manager.lock("hot", Level::Xdc).unwrap();
-    // The first calls of a process warm the gateway, the connection and the caches of both sides.
+    // The first calls of a process warm up the gateway, the connection and the caches of both sides.
     for _ in 0..cycles.min(1000) {
         lock.try_acquire().unwrap().release().unwrap();
     }

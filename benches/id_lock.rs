@@ -1,10 +1,9 @@
-//! What one lock + unlock of an id costs, beside everything else one might use for it.
+//! The cost of one lock + unlock of an id with `IdLock` and with alternatives.
 //!
-//! `cargo bench --bench id_lock` takes about a minute, with `-- --test` (or `DLM_BENCH_QUICK=1`)
-//! a few seconds, which proves that it runs and nothing else. The peers take turns within each
-//! round and the figures are medians over the rounds, so ratios hold on a noisy machine, too. Ids
-//! are drawn at random; nothing is done under the lock. What each of them keeps in memory is the
-//! business of `id_lock_memory`, as counting allocations costs time.
+//! `cargo bench --bench id_lock` takes about a minute. With `-- --test` (or `DLM_BENCH_QUICK=1`) it takes a few
+//! seconds, which only proves that it runs. The peers take turns within each round and the figures are medians
+//! over the rounds, so the ratios are valid on a noisy machine too. Ids are drawn at random. Nothing is done under
+//! the lock. `id_lock_memory` measures the memory that remains in use, because counting allocations takes time.
 
 #[path = "id_lock/locks.rs"]
 mod locks;
@@ -104,20 +103,20 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// A way to lock ids, all of its work included.
+/// A way to lock ids, with all the work that it takes.
 trait Peer {
     fn name(&self) -> &'static str;
-    /// ns per cycle of all threads together, on ids in `0..keys` (a power of two).
+    /// Returns the ns per cycle of all threads together, on ids in `0..keys` (a power of two).
     fn cycles(&mut self, keys: u64, threads: usize, time: Duration) -> f64;
-    /// ns per id for this many ids, locked and unlocked once each.
+    /// Returns the ns per id for this many ids, each locked and unlocked once.
     fn distinct(&mut self, ids: u64) -> f64;
-    /// The bytes still held after the last of these, where it is known.
+    /// Returns the bytes still held after the last call of `distinct`, if known.
     fn kept(&self) -> Option<u64> {
         None
     }
 }
 
-/// The limit: a mutex for every id there will ever be, none made and none freed.
+/// The limit: one mutex for every possible id. None is created or freed during the run.
 struct ArrayOfMutexes(Box<[Padded]>);
 
 #[derive(Default)]
@@ -190,7 +189,7 @@ impl<L: Locks> Peer for Local<L> {
     }
 }
 
-/// HBase's IdLock in a Java process that lives for the whole run.
+/// HBase's IdLock, in a Java process that runs until the end of the benchmark.
 struct Java {
     child: Child,
     requests: Option<ChildStdin>,
@@ -199,7 +198,7 @@ struct Java {
 }
 
 impl Java {
-    /// None, with a loud word about it, where there is no Java or no Maven.
+    /// Starts the Java process. Returns `None`, with a printed reason, if there is no Java or no Maven.
     fn start() -> Option<Self> {
         match Self::compile() {
             Ok(class_path) => Self::spawn(&class_path),
@@ -210,7 +209,7 @@ impl Java {
         }
     }
 
-    /// The class path is resolved once and kept next to the classes.
+    /// Compiles the Java program. The class path is resolved once and stored next to the classes.
     fn compile() -> Result<String, String> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/java");
         let classes = Path::new(env!("CARGO_TARGET_TMPDIR")).join("id-lock-bench");
@@ -277,7 +276,7 @@ impl Peer for Java {
 
 impl Drop for Java {
     fn drop(&mut self) {
-        // The end of its input ends the child.
+        // The child exits when its input ends.
         self.requests = None;
         let _ = self.child.wait();
     }

@@ -1,6 +1,6 @@
-//! What a million ids, locked and unlocked once each, leave in memory: ours and its peers.
+//! The memory still in use after a million ids were locked and unlocked once each: by `IdLock` and its peers.
 //!
-//! A program of its own: the allocator that counts would slow down those that allocate.
+//! This is a separate program, because the counting allocator would slow down the peers that allocate.
 
 #[path = "id_lock/locks.rs"]
 mod locks;
@@ -31,7 +31,7 @@ fn measure<L: Locks>() {
     let locks = L::new(64);
     let empty = bytes(&before);
 
-    // What a thread allocates once for itself is not the ids' doing.
+    // What a thread allocates once for itself must not count as memory of the ids.
     locks.cycle(0);
     let region = Region::new(ALLOCATOR);
     (0..IDS).for_each(|id| locks.cycle(id.wrapping_mul(0x9E37_79B9_7F4A_7C15)));

@@ -1,17 +1,17 @@
-//! Waiting for latches that another process counts down: how long until the waiter is woken, and what it
-//! costs the store.
+//! Waiting for latches that another process counts down: the delay until the waiter wakes, and the cost for the
+//! store.
 //!
-//! `cargo bench --bench latch` prints a table of two: at the default poll interval of 5 s and at 50 ms, for
-//! 1, 100 and 1,000 latches that are waited for by a thread each in one process, while another opens them
-//! one by one over some seconds. The store is the embedded one, in a directory for temporary files;
-//! `DLM_BENCH_STORE` names another, such as `hbase://master:16000/table`.
+//! `cargo bench --bench latch` prints a table for two poll intervals, the default of 5 s and 50 ms, and for 1, 100
+//! and 1,000 latches. In one process one thread waits for each latch. Another process opens the latches one by one
+//! over some seconds. The store is the embedded one, in a directory for temporary files. `DLM_BENCH_STORE` selects
+//! another one, such as `hbase://master:16000/table`.
 //!
 //! | column | meaning |
 //! |---|---|
-//! | p50, max | from the last count-down's answer in the one process to the return of the wait in the other |
-//! | reads/s | calls to the store while all were waited for and none opened |
-//! | threads | of the library, in the waiting process |
-//! | KB | resident memory for each latch that is waited for, with the thread that waits |
+//! | p50, max | from the answer to the last count-down in one process to the end of the wait in the other |
+//! | reads/s | calls to the store while all latches were waited for and none opened |
+//! | threads | threads of the library in the waiting process |
+//! | KB | resident memory per latch that is waited for, including the waiting thread |
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -24,12 +24,12 @@ use dlm_testkit::Spy;
 
 const POLLS: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(50)];
 const WATCHED: [usize; 3] = [1, 100, 1000];
-/// The latches of a row are opened at random moments of so long a time.
+/// The latches of a row are opened at random moments within this time.
 const OPENING: Duration = Duration::from_secs(8);
-/// Before that, reads are counted for so long.
+/// How long reads are counted before that.
 const COUNTING: Duration = Duration::from_secs(12);
 
-/// Set in the process that counts down: its value is the store.
+/// Set in the process that counts down. Its value is the store.
 const COUNTER: &str = "DLM_BENCH_COUNTER";
 const CLIENT: &str = "bench-latch";
 
@@ -37,7 +37,7 @@ fn main() {
     if let Ok(store) = env::var(COUNTER) {
         return count_down_as_told(&store);
     }
-    // `cargo test` runs benchmarks too; this one takes a minute and asserts nothing.
+    // `cargo test` runs benchmarks too. This one takes a minute and asserts nothing.
     if !env::args().any(|arg| arg == "--bench") {
         return;
     }
@@ -74,7 +74,7 @@ fn row(store: &str, poll: Duration, watched: usize) -> String {
         })
         .collect();
 
-    // Until the pauses have grown to the poll interval.
+    // Wait until the intervals have grown to the poll interval.
     thread::sleep(COUNTING);
     let before_counting = spy.reads().len();
     thread::sleep(COUNTING);
@@ -107,14 +107,14 @@ fn background_thread_count() -> usize {
     names.filter(|name| name.starts_with("dlm-bg")).count()
 }
 
-/// Of this process.
+/// Returns the resident memory of this process, in KB.
 fn resident_kb() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// The process that counts down: a line with the name of a latch for each, answered by when it was done.
+/// The process that counts down. It reads the names of latches, one per line, and writes when each was open.
 struct Counter {
     child: Child,
     requests: ChildStdin,
@@ -132,7 +132,7 @@ impl Counter {
         Counter { child, requests }
     }
 
-    /// At random moments; when each was open.
+    /// Opens the latches at random moments. Returns when each was open.
     fn open_all(mut self, run: &str, many: usize) -> Vec<Moment> {
         let mut answers = BufReader::new(self.child.stdout.take().unwrap()).lines();
         let mut pauses: Vec<f64> = (0..many).map(|_| fastrand::f64()).collect();
@@ -156,7 +156,7 @@ fn count_down_as_told(store: &str) {
     let manager = LockManager::builder().store_uri(store).client(CLIENT).farm("dc1").open().unwrap();
     for line in std::io::stdin().lines() {
         latch(&manager, &line.unwrap()).count_down().unwrap();
-        // All processes of a machine share the clock.
+        // All processes of a machine share this clock.
         println!("{}", Moment::now().as_nanos());
     }
 }

@@ -1,9 +1,8 @@
-//! Operations on the rows of a real HBase table by this library, and beside it, in the same run, by HBase's
-//! Java client.
+//! Operations on rows of a real HBase table, by this library and, in the same run, by HBase's Java client.
 //!
-//! `cargo bench --bench rows --features hbase` starts a server of its own (a JDK and Maven are needed) and takes about seven
-//! minutes, or less for some operations only (`-- get modify`) or some numbers of threads (`-- 1 16`); with
-//! `-- --test` a few seconds an operation, which proves that it runs and nothing else. The two take turns
+//! `cargo bench --bench rows --features hbase` starts its own server, which needs a JDK and Maven. The run takes
+//! about seven minutes. It takes less for a choice of operations (`-- get modify`) or numbers of threads (`-- 1 16`).
+//! With `-- --test` it takes a few seconds per operation, which only proves that it runs. The two clients take turns
 //! within each round, and the figures are medians over the rounds.
 
 #[path = "rows/ours.rs"]
@@ -27,7 +26,7 @@ fn main() {
         Operation::ALL.into_iter().filter(|operation| only.has(operation.name())).collect();
     let server = Server::start();
     let mut peers = Peers::start(&server);
-    // A server compiles its code as it runs: for the first half minute under load it is half as fast.
+    // A server compiles its code while it runs. In the first half minute under load it is half as fast.
     let warm_up = if quick { 0 } else { 2 };
     for _ in 0..warm_up {
         for &operation in &operations {
@@ -53,7 +52,7 @@ fn main() {
 
 const COMPARED: &str = "ops/s, p50, CPU vs Java";
 
-/// The medians of one peer. Compared with Java are the two figures of each round.
+/// Prints the medians of one peer. The ratios to Java are taken within each round.
 fn print(threads: usize, name: &str, rounds: &[Figures], java: &[Figures]) {
     let seen = Figures::medians(rounds);
     let ratio =
@@ -74,7 +73,7 @@ fn print(threads: usize, name: &str, rounds: &[Figures], java: &[Figures]) {
 struct Only(Vec<String>);
 
 impl Only {
-    /// Whether it names `one`, or nothing of that kind: numbers are of one kind and words of the other.
+    /// Returns whether the command line names `one` or nothing of its kind. There are two kinds: numbers and words.
     fn has(&self, one: &str) -> bool {
         let number = |word: &str| word.parse::<usize>().is_ok();
         let mut same_kind =
@@ -85,15 +84,15 @@ impl Only {
 
 #[derive(Debug, Clone, Copy)]
 enum Operation {
-    /// A row that was not there, with two cells of 16 and 100 bytes.
+    /// Creates a new row with two cells of 16 and 100 bytes.
     Create,
-    /// Those two cells.
+    /// Reads these two cells.
     Get,
-    /// The smaller of the two cells, from its last value to another.
+    /// Changes the smaller of the two cells from its last value to another.
     CompareAndSet,
-    /// A cell of 8 bytes, by one.
+    /// Adds one to a cell of 8 bytes.
     Increment,
-    /// Both cells: read, and replaced unless one of them has changed.
+    /// Reads both cells and replaces them unless one of them has changed.
     Modify,
 }
 
@@ -106,7 +105,7 @@ impl Operation {
         Operation::Modify,
     ];
 
-    /// As the Java program calls it.
+    /// Returns the name that the Java program uses.
     fn name(self) -> &'static str {
         match self {
             Operation::Create => "create",
@@ -118,8 +117,8 @@ impl Operation {
     }
 }
 
-/// This library and HBase's Java client, each with a table of its own, which the Java program makes: one
-/// family, one version, 16 regions by the first hexadecimal digit of the key.
+/// This library and HBase's Java client. Each has its own table, which the Java program creates: one family, one
+/// version, 16 regions by the first hexadecimal digit of the key.
 struct Peers {
     rows: Rows,
     created: AtomicU64,
@@ -171,8 +170,8 @@ impl Peers {
         }
     }
 
-    /// Measures `operation` on a row for each thread, which has the two cells before the first measured
-    /// operation. It is given the row's key and what it last wrote.
+    /// Measures `operation` on one row per thread. The row has the two cells before the first measured operation. The
+    /// operation receives the row's key and what it last wrote.
     fn on_own_rows(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
-//! Create or update: many processes make the same rows, and of each row exactly one is told that it made it.
+//! Create or update: many processes create the same rows. For each row, exactly one learns that it created the row.
 //!
 //!     cargo run --example create_or_update --features hbase -- hbase://master:16000/orders
 //!
-//! The table is made where it is missing.
+//! The table is created if it does not exist.
 
 use std::process::{Command, Stdio};
 
@@ -37,13 +37,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Creates each row, or updates the one that another process made. How many it created.
+/// Creates each row, or updates the row that another process created. Returns how many rows it created.
 fn work(table: &Table, process: &str) -> dlm::Result<usize> {
     let run = process.split('-').next().unwrap_or_default();
     let mut created = 0;
     for number in 0..ROWS {
         let key = format!("{run}-{number}");
-        // Exactly once: a reply that is lost is asked for again, and nothing is made twice.
+        // Exactly once: after a lost reply the request is sent again, and it is never applied twice.
         let row = table.row(&key).exactly_once();
         let cells = Cells::new().put("d:id", key.as_str()).put("d:made_by", process);
         match row.create(&cells)? {

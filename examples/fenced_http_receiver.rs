@@ -1,12 +1,12 @@
-//! A service that adds what it receives to a file, and refuses stale holders of the lock that guards the file.
+//! A service that appends data to a file. It refuses data from stale holders of the lock that guards the file.
 //!
 //! ```sh
 //! cargo run --example fenced_http_receiver -- 127.0.0.1:8080 /var/lib/log
 //! curl -i -H 'X-Fence: 123' -d 'total 7' http://127.0.0.1:8080/log
 //! ```
 //!
-//! It answers 204 when it has written, 409 with the higher fence to a stale one, 428 to a request without a fence
-//! and 503 where the client may repeat the request. It is an example of the fences, not of a web server.
+//! It answers 204 after a write, 409 with the higher fence for a stale fence, 428 for a request without a fence, and
+//! 503 when the client may repeat the request. It is an example for fences, not for web servers.
 
 use std::error::Error;
 use std::fs::File;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves for ever. The gate's file lies beside the one that it guards.
+/// Serves for ever. The gate's file is next to the file that it guards.
 pub fn serve(listener: &TcpListener, path: &Path) -> Result<(), Box<dyn Error>> {
     let gate = FenceGate::open(path.with_extension("gate"))?;
     let file = File::options().create(true).append(true).open(path)?;
@@ -46,14 +46,14 @@ pub fn serve(listener: &TcpListener, path: &Path) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// One request, one answer.
+/// Reads one request and sends one answer.
 fn answer(stream: &TcpStream, gate: &FenceGate, mut file: &File) -> io::Result<()> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let (status, stored) = match read(stream)? {
         Request::Refused(status) => (status, None),
         Request::Write(fence, body) => {
-            // Compared and written in one step: while the pass lives, no other request writes.
+            // The gate compares the fence and writes in one step: no other request writes meanwhile.
             let written = gate.write(fence, || file.write_all(&body).and_then(|()| file.sync_data()));
             match written {
                 Ok(Ok(())) => ("204 No Content", None),
@@ -73,7 +73,7 @@ fn answer(stream: &TcpStream, gate: &FenceGate, mut file: &File) -> io::Result<(
         }
     };
     let fence = stored.map_or_else(String::new, |stored| format!("X-Fence: {stored}\r\n"));
-    // Answers of 204 have no length.
+    // A 204 answer must not have a Content-Length (RFC 9110, section 8.6).
     let length = if status.starts_with("204") { "" } else { "Content-Length: 0\r\n" };
     (&mut &*stream)
         .write_all(format!("HTTP/1.1 {status}\r\n{fence}{length}Connection: close\r\n\r\n").as_bytes())
@@ -102,7 +102,7 @@ fn read(stream: &TcpStream) -> io::Result<Request> {
         return Ok(Request::Refused("411 Length Required"));
     };
     let mut body = vec![0; length];
-    // All of it before the gate, so that a slow client keeps nobody waiting.
+    // Read the whole body before the gate is locked, so a slow client does not delay others.
     reader.read_exact(&mut body)?;
     Ok(match fence {
         _ if !first.starts_with("POST ") => Request::Refused("405 Method Not Allowed"),

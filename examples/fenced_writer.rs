@@ -1,10 +1,10 @@
-//! A fenced writer: a holder is stopped for longer than its lease lasts, another takes over, and what the first one
-//! writes when it goes on is refused by HBase itself.
+//! A fenced writer. A lock holder is stopped for longer than its lease, and another one acquires the lock. When the
+//! first holder continues, HBase itself refuses its write.
 //!
 //!     cargo run --example fenced_writer --features hbase -- hbase://master:16000/orders
 //!
-//! The lock is in this machine's embedded store, the row in HBase; both might be in HBase. The table is made where
-//! it is missing.
+//! The lock is in this machine's embedded store and the row is in HBase. Both could be in HBase. The table is created
+//! if it does not exist.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Writes, and writes again when it is told to. It does not ask whether its lease lasts.
+/// Writes, and writes again when it receives a line. It does not check whether its lease is still valid.
 fn holder(table: &Table, lock: &dlm::Lock) -> Result<(), Box<dyn std::error::Error>> {
     let lease = lock.acquire_with_ttl(TTL)?;
     let row = lease.row(table, "order-42")?;

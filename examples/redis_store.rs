@@ -2,8 +2,8 @@
 //!
 //!     cargo run --example redis_store -- redis://127.0.0.1:6379/locks
 //!
-//! Each change is a Lua script, so it is one atomic step. A grant is as durable as the server: one that evicts keys, or
-//! loses its last writes in a crash or a failover, can grant a lock twice.
+//! Each change is a Lua script, so it is one atomic step. A grant is only as durable as the server. A server that
+//! evicts keys, or loses its last writes in a crash or a failover, can grant a lock twice.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,10 +14,10 @@ use dlm::store::remote::{Create, Created, Found, Record, Register, RemoteStore, 
 use dlm::store::{LockStore, StoreUri};
 use dlm::{Deadline, Error, Level, LockManager, LockName, Result};
 
-// KEYS: the lock's record, its counter. A script whose condition does not hold returns false.
+// KEYS[1] is the lock's record, KEYS[2] is its counter. A script whose condition does not hold returns false.
 const CREATE: &str = "-- create
     if not redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[3]) then return false end ";
-// Numbers are compared as text: Lua's own cannot hold them.
+// Numbers are compared as text, because Lua's numbers cannot hold all 64-bit values.
 const COUNT: &str = "-- count
     local n, least = redis.call('GET', KEYS[2]) or '', ARGV[1]
     if #n < #least or (#n == #least and n < least) then redis.call('SET', KEYS[2], least)
@@ -37,7 +37,7 @@ const READ: &str = "-- read
 const LAST: &str = "-- last
     return redis.call('GET', KEYS[2])";
 
-/// What a script returned, or the server's error. The longest reply that is read is a MiB.
+/// The result of a script, or the server's error. Replies over 1 MiB are refused.
 type Answer = std::result::Result<Option<Vec<u8>>, String>;
 
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Register for Redis {
 
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
         let number = self.ask(COUNT, name, &[least.to_string().as_bytes()], by)?.unwrap_or_default();
-        as_number(&number).ok_or(Error::Internal { what: "the counter is no number".into(), source: None })
+        as_number(&number).ok_or(Error::Internal { what: "the counter is not a number".into(), source: None })
     }
 
     fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
@@ -104,7 +104,7 @@ impl Register for Redis {
 }
 
 impl Redis {
-    /// Runs a script, and returns its answer. IN_DOUBT if it may have run, or may yet run.
+    /// Runs a script and returns its answer. Fails with IN_DOUBT if the script may have run or may still run.
     fn ask(&self, script: &str, name: &LockName, args: &[&[u8]], by: Deadline) -> Result<Option<Vec<u8>>> {
         let mut stream = self.connect(by).map_err(|error| self.unreachable(error.into()))?;
         let [record, counter] = ["lock", "fence"].map(|it| format!("{}:{it}:{}", self.prefix, name.key()));
@@ -114,13 +114,13 @@ impl Redis {
         for part in parts {
             request.extend([format!("${}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat());
         }
-        // From the first byte on, nobody knows whether the server reads it all.
+        // Once the first byte is sent, the server may read and run the whole request.
         match send(&mut stream, &request, by) {
             Ok(Ok(answer)) => {
                 self.idle.lock().unwrap().push(stream);
                 Ok(answer)
             }
-            // Those of a script that ran name it.
+            // The error of a script that ran contains the word "script".
             Ok(Err(what)) if !what.contains("script") => {
                 Err(Error::RetriesExhausted { store: self.uri.clone(), what, source: None })
             }
@@ -129,12 +129,12 @@ impl Redis {
         }
     }
 
-    /// Runs a script that changes nothing: without an answer, nothing was learned.
+    /// Runs a script that changes nothing, so a missing answer is a plain failure and not in doubt.
     fn look(&self, script: &str, name: &LockName, by: Deadline) -> Result<Option<Vec<u8>>> {
         self.ask(script, name, &[], by).map_err(|error| self.unreachable(error.into()))
     }
 
-    /// A connection that is still there, or a new one.
+    /// Returns an idle connection that the server has not closed, or a new one.
     fn connect(&self, by: Deadline) -> io::Result<TcpStream> {
         while let Some(stream) = { self.idle.lock().unwrap().pop() } {
             stream.set_nonblocking(true)?;
@@ -169,7 +169,7 @@ fn send(stream: &mut TcpStream, request: &[u8], by: Deadline) -> io::Result<Answ
     Err(io::ErrorKind::InvalidData.into())
 }
 
-/// The reply, once it is whole: a status, an error, a number, or text of a length that stands before it.
+/// Parses a complete reply: a status, an error, a number, or text after its length. `None`: more bytes are needed.
 fn parse(reply: &[u8]) -> Option<Answer> {
     let end = reply.windows(2).position(|two| two == b"\r\n")?;
     let (kind, line) = reply[..end].split_first()?;

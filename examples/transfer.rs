@@ -1,8 +1,8 @@
-//! Transfer: two counters in one row under contention. Each transfer reads both, and is made if neither has changed.
+//! Transfer: two counters in one row under contention. Each transfer reads both and is applied if they are unchanged.
 //!
 //!     cargo run --example transfer --features hbase -- hbase://master:16000/accounts
 //!
-//! The table is made where it is missing.
+//! The table is created if it does not exist.
 
 use std::thread;
 
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Moves 1. How often it was tried.
+/// Moves 1 and returns the number of tries.
 fn transfer(row: &dlm::hbase::Row) -> dlm::Result<u32> {
     let modified = row.modify(&["d:checking", "d:savings"], |found| {
         let (checking, savings) = (amount(found, "d:checking"), amount(found, "d:savings"));

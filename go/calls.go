@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// callsAtOnce bounds the threads that one manager's calls can hold: so many for those who want something, as
-// many again for those who have it, so that a crowd asking a slow store keeps nobody from renewing or
-// releasing.
+// callsAtOnce bounds the threads that the calls of one manager hold. The bound applies separately to calls that
+// acquire locks or use latches, to calls that renew or release, and to calls without I/O. A crowd that asks a slow
+// store therefore cannot block renewals and releases.
 const callsAtOnce = 16
 
-// slots are places for calls into the library that ask no store, and may hold a thread all the same.
+// slots limits calls into the library that do no I/O but may still hold a thread.
 type slots struct {
 	places chan struct{}
 	closed <-chan struct{}
@@ -23,21 +23,21 @@ func newSlots(closed <-chan struct{}) slots {
 	return slots{places: make(chan struct{}, callsAtOnce), closed: closed}
 }
 
-// fate is what became of a call.
+// fate is the outcome of a call.
 type fate int
 
 const (
-	// answered: it was made, and this is its answer.
+	// answered: the call was made and has its answer.
 	answered fate = iota
-	// notBegun: ctx was over, or the manager closed, before there was a place for it.
+	// notBegun: ctx ended, or the manager was closed, before the call got a place.
 	notBegun
-	// crowded: there was no place for it in time.
+	// crowded: the call got no place in time.
 	crowded
-	// goesOn: ctx was over, or the manager closed, while it was under way.
+	// goesOn: ctx ended, or the manager was closed, while the call was under way. The call continues.
 	goesOn
 )
 
-// take waits for a slot; false when ctx was over, or the manager closed, before there was one.
+// take waits for a slot. It returns false when ctx ends or the manager is closed first.
 func (s slots) take(ctx context.Context) bool {
 	select {
 	case s.places <- struct{}{}:
@@ -55,8 +55,8 @@ func (s slots) take(ctx context.Context) bool {
 
 func (s slots) give() { <-s.places }
 
-// briefly runs in a slot what blocks no longer than a lock is held: on a busy machine that may be long enough
-// for the runtime to start a thread in its place, so that a crowd would get one each.
+// briefly runs, in a slot, a function that blocks only while a lock is held. On a busy machine this can take long
+// enough that the runtime starts another thread. Without slots a crowd would get one thread each.
 func (s slots) briefly(run func()) {
 	s.places <- struct{}{}
 	defer s.give()
@@ -67,17 +67,17 @@ func (s slots) briefly(run func()) {
 type question struct {
 	in *shares
 	at region
-	// patience is for how long it waits for a place at the most.
+	// patience is how long the call waits for a place at most.
 	patience time.Duration
-	// doing is what it does, for errors.
+	// doing says what the call does. Error messages contain it.
 	doing string
 }
 
-// call runs what may block, in a place of its own. A call that goes on tells late, in a goroutine of its own,
-// what became of it.
+// call takes a place and runs a function that may block. If it returns before the function has ended, it passes the
+// later outcome to late, in another goroutine.
 //
-// Without a ctx that can end, run is called right here: the way to another goroutine and back costs as much
-// as a fast store.
+// When ctx cannot end, run is called in this goroutine: a switch to another goroutine and back costs as much as a
+// fast store.
 func call[T any](ctx context.Context, q question, run func() (T, error), late func(T, error)) (T, fate, error) {
 	type outcome struct {
 		answer T
@@ -89,7 +89,7 @@ func call[T any](ctx context.Context, q question, run func() (T, error), late fu
 		return nothing, fate, nil
 	}
 	seated := func() (got outcome) {
-		// A panic, too, must give the place back.
+		// The place must be freed after a panic too.
 		defer func() { seat.give(got.err) }()
 		got.answer, got.err = run()
 		return got
@@ -113,8 +113,8 @@ func call[T any](ctx context.Context, q question, run func() (T, error), late fu
 	return nothing, goesOn, nil
 }
 
-// stopped is the error of a call that was not answered: the end of ctx, that of the manager, or that it had no
-// place. It is in doubt where the call goes on and changes something.
+// stopped returns the error of a call without an answer: ctx ended, the manager was closed, or there was no place.
+// The error is in doubt when the call continues and changes something.
 func (q question) stopped(ctx context.Context, fate fate) error {
 	if fate == crowded {
 		err := newError(CodeRetriesExhausted, fmt.Sprintf("%s: no turn in %v: %s", q.doing, q.patience, q.in.crowd(q.at)))
@@ -137,8 +137,8 @@ func stopped(ctx context.Context, fate fate, of, doing string) error {
 	}
 }
 
-// answerTo is call for what cannot be undone, with its error. changes is whether there is something to be in
-// doubt about.
+// answerTo runs call for a request that cannot be undone, and returns its error. changes says whether the request
+// changes something. Only then can its outcome be in doubt.
 func answerTo[T any](ctx context.Context, q question, changes bool, run func() (T, error)) (T, error) {
 	got, fate, err := call(ctx, q, run, func(T, error) {})
 	if fate == answered {

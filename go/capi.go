@@ -2,9 +2,9 @@
 
 package dlm
 
-// The only file that speaks to C. Handles are numbers which the library checks, not addresses, so that a
-// call with one that was freed meanwhile fails and does not crash. Nothing of Go's memory is kept by C:
-// texts are lent for one call, results come back by value.
+// Only the files capi*.go call C. Handles are numbers that the library checks, not addresses: a call with a freed
+// handle fails and does not crash. C keeps no Go memory: texts are lent for one call, and results are returned by
+// value.
 
 /*
 #cgo LDFLAGS: -L${SRCDIR}/../target/release
@@ -14,8 +14,8 @@ package dlm
 #include <stdlib.h>
 #include "dlm.h"
 
-// Results by value, so that no output has to be kept where C can reach it; and several calls at once, as
-// each way from Go to C and back costs more than some of them do.
+// These functions return results by value, so no Go variable has to be placed where C can write to it. They make
+// several library calls at once, because a call from Go to C and back costs more than some of those calls.
 
 struct dlm_go_grant {
 	enum dlm_status status;
@@ -152,11 +152,11 @@ type (
 	leaseHandle   = *C.struct_dlm_lease
 )
 
-// Version of the library that this program runs with, such as "0.1.0".
+// Version returns the version of the library that this program runs with, such as "0.1.0".
 func Version() string { return C.GoString(C.dlm_version()) }
 
 func openManager(uri string, options []setting) (managerHandle, error) {
-	// A library that was built from another header might read what is passed in another way.
+	// A library that was built from another header might read the arguments differently.
 	if to := C.dlm_go_check_abi(); to.status != C.DLM_OK {
 		return nil, failure(to.status, to.error)
 	}
@@ -179,7 +179,7 @@ func openManager(uri string, options []setting) (managerHandle, error) {
 	if err != nil {
 		return nil, err
 	}
-	logOpened() // before, so that what opening logs is not lost
+	logOpened() // first, because dlm_manager_open may log
 	to := C.dlm_go_open(text, given)
 	err = failure(to.status, to.error)
 	if err != nil {
@@ -216,7 +216,7 @@ func closeManager(manager managerHandle) error {
 	return failure(to.status, to.error)
 }
 
-// askStore tries to take the lock; with look, only if a read shows it free.
+// askStore tries to acquire the lock. With look, it first reads the lock and tries only if the lock is free.
 func askStore(manager managerHandle, name Name, ttl time.Duration, look bool) (leaseHandle, uint64, error) {
 	id, err := lent(name.id)
 	if err != nil {
@@ -240,7 +240,7 @@ func lostDescriptor(lease leaseHandle) (int, error) {
 	return int(to.number), failure(to.status, to.error)
 }
 
-// renewLease grants it for ttl from now, or for as long as before where that is 0.
+// renewLease renews the lease for ttl from now, or for its last TTL when ttl is 0.
 func renewLease(lease leaseHandle, ttl time.Duration) error {
 	ms := int64(C.DLM_DEFAULT)
 	if ttl != 0 {
@@ -250,7 +250,7 @@ func renewLease(lease leaseHandle, ttl time.Duration) error {
 	return failure(to.status, to.error)
 }
 
-// releaseLease frees the handle too: what failed goes on in the library.
+// releaseLease releases the lease and frees the handle. After a failure the library continues to retry.
 func releaseLease(lease leaseHandle) (released bool, err error) {
 	to := C.dlm_go_release(lease)
 	return to.number != 0, failure(to.status, to.error)
@@ -258,10 +258,10 @@ func releaseLease(lease leaseHandle) (released bool, err error) {
 
 func freeLease(lease leaseHandle) { C.dlm_lease_free(lease) }
 
-// handlesOpen counts what was taken from the library and not given back, in the whole process.
+// handlesOpen returns the number of library handles that are not freed, in the whole process.
 func handlesOpen() int { return int(C.dlm_handles_open()) }
 
-// failure takes the error over. It is nil for DLM_OK.
+// failure converts the error and frees it. It returns nil for DLM_OK.
 func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
 	if status == C.DLM_OK {
 		return nil
@@ -279,7 +279,7 @@ func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
 	return err
 }
 
-// lent is text for the time of one call.
+// lent returns a C string that is valid for one call.
 func lent(text string) (*C.char, error) {
 	if strings.IndexByte(text, 0) >= 0 {
 		return nil, newError(CodeInvalidArgument, "text with a NUL in it is not allowed")
@@ -291,7 +291,7 @@ func lent(text string) (*C.char, error) {
 
 func borrowed(bytes []byte) *C.char { return (*C.char)(unsafe.Pointer(unsafe.SliceData(bytes))) }
 
-// millis rounds up: a time that is too short for C must not become none.
+// millis rounds up to milliseconds: a short time must not become 0.
 func millis(d time.Duration) int64 {
 	ms := int64(d / time.Millisecond)
 	if d%time.Millisecond > 0 {

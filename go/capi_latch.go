@@ -76,7 +76,7 @@ static struct dlm_go_answer dlm_go_call_latch(const struct dlm_manager *manager,
 	return to;
 }
 
-// The participants are one after the other, each ended by its NUL.
+// Each participant ends with a NUL. The next one follows directly.
 static struct dlm_go_answer dlm_go_create_latch_for(const struct dlm_manager *manager, const char *id,
                                                     int32_t level, int32_t kind, int64_t ttl_ms,
                                                     const char *participants, size_t count) {
@@ -99,7 +99,7 @@ static struct dlm_go_answer dlm_go_create_latch_for(const struct dlm_manager *ma
 struct dlm_go_watch {
 	enum dlm_status status;
 	struct dlm_watch *watch;
-	int32_t fd; // -1 when the process has none left
+	int32_t fd; // -1 when the process has no free descriptor
 	struct dlm_error *error;
 };
 
@@ -115,7 +115,7 @@ static struct dlm_go_watch dlm_go_watch_latch(const struct dlm_manager *manager,
 		to.status = dlm_latch_watch(latch, &to.watch, &to.error);
 		dlm_latch_free(latch);
 	}
-	// Without a descriptor the watch is asked again and again.
+	// Without a descriptor the caller polls the watch.
 	if (to.status == DLM_OK && dlm_watch_fd(to.watch, &to.fd, NULL) != DLM_OK)
 		to.fd = -1;
 	return to;
@@ -151,7 +151,7 @@ const (
 	latchPending     latchCall = C.DLM_GO_PENDING
 )
 
-// callLatch answers with a number (1 for yes) or with names, whichever the call has.
+// callLatch returns a number (1 for yes) or names, depending on the call.
 func callLatch(l *Latch, call latchCall, count int64, participant string) (int64, []string, error) {
 	id, err := lent(l.name.id)
 	if err != nil {
@@ -192,7 +192,7 @@ func createLatchFor(l *Latch, participants []string) error {
 	return failure(to.status, to.error)
 }
 
-// watchLatch answers with a descriptor besides, or with -1 if the process has none left.
+// watchLatch also returns a descriptor, or -1 if the process has no free one.
 func watchLatch(l *Latch) (watchHandle, int, error) {
 	id, err := lent(l.name.id)
 	if err != nil {

@@ -19,8 +19,8 @@ struct dlm_go_line {
 
 static uint64_t dlm_go_dropped;
 
-// Called in any thread that logs, with a lock of the library held: it must not wait, and goes by no way into Go.
-// A line that is not longer than PIPE_BUF is written as a whole or not at all.
+// The library calls this in any thread that logs, and holds one of its locks. So it must not block and must not call
+// into Go. write() to a pipe is atomic up to PIPE_BUF bytes: a line is written whole or not at all.
 static void dlm_go_log_line(void *user, int32_t level, const char *message) {
 	struct dlm_go_line line = {.level = level};
 	int before = errno;
@@ -55,7 +55,7 @@ import "C"
 
 import "log/slog"
 
-// logLevels, the lowest first.
+// logLevels are sorted, the lowest first.
 var logLevels = [...]struct {
 	library int32
 	here    slog.Level
@@ -66,11 +66,11 @@ var logLevels = [...]struct {
 	{C.DLM_LOG_ERROR, slog.LevelError},
 }
 
-// logTo has the library write lines of this level and worse into a pipe, or nowhere where fd is negative.
+// logTo makes the library write lines of this level and worse into a pipe. A negative fd turns its log off.
 func logTo(level int32, fd int) error {
 	to := C.dlm_go_log_to(C.int32_t(level), C.int32_t(fd))
 	return failure(to.status, to.error)
 }
 
-// linesDropped counts those that did not fit since it was asked last.
+// linesDropped returns how many lines did not fit since the last call.
 func linesDropped() uint64 { return uint64(C.dlm_go_take_dropped()) }

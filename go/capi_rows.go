@@ -27,11 +27,11 @@ static struct dlm_go_table dlm_go_open_table(const char *uri) {
 	return to;
 }
 
-// Something of which the bytes are in one array with those of the others: a column and a value, or a name alone.
+// An item of an array: a column and a value, or only a name. The bytes of all items are in one other array.
 struct dlm_go_item {
 	size_t column_size, value_size;
 	int64_t ttl_ms, by;
-	int32_t kind; // of a change; whether there is a value, of what is compared
+	int32_t kind; // the kind of a change; for a comparison: 1 if there is a value
 };
 
 struct dlm_go_row {
@@ -65,7 +65,7 @@ static struct dlm_go_row dlm_go_create_table(const struct dlm_table *table, cons
 	struct dlm_family *family = calloc(families + 1, sizeof *family);
 	struct dlm_bytes *split = calloc(splits + 1, sizeof *split);
 	for (size_t at = 0; family && split && at < families + splits; at++) {
-		if (at < families) // ends with NUL
+		if (at < families) // the name ends with NUL
 			family[at] = (struct dlm_family){bytes, (uint32_t)items[at].by};
 		else
 			split[at - families] = (struct dlm_bytes){bytes, items[at].column_size};
@@ -90,7 +90,7 @@ static struct dlm_go_row dlm_go_exactly_once(const struct dlm_row *row) {
 	return to;
 }
 
-// The row for one call.
+// Makes a row handle for one call.
 static struct dlm_go_row dlm_go_find_row(const struct dlm_table *table, const char *key, size_t size, bool once) {
 	struct dlm_go_row to = {0};
 	to.status = dlm_table_row(table, key, size, &to.row, &to.error);
@@ -148,7 +148,7 @@ static void dlm_go_commit_row(struct dlm_go_row *to, const struct dlm_row *row, 
 	free(changes);
 }
 
-// `row` is NULL for the row with the key.
+// `row` is NULL for a row without a handle: this makes one from the key and frees it.
 static struct dlm_go_row dlm_go_call_row(const struct dlm_table *table, struct dlm_row *row, const char *key,
                                          size_t size, bool once, const struct dlm_row_cells *as_read, int32_t call,
                                          const char *bytes, const struct dlm_go_item *items, size_t count) {
@@ -174,7 +174,7 @@ static struct dlm_go_row dlm_go_call_row(const struct dlm_table *table, struct d
 	case DLM_GO_ROW_PUT:
 		dlm_go_write_row(&to, row, call, bytes, items, count);
 		break;
-	case DLM_GO_ROW_COMPARE_AND_SET: // what is expected in the first item, what is new in the second
+	case DLM_GO_ROW_COMPARE_AND_SET: // the first item has the expected value, the second the new one
 		to.status = dlm_row_compare_and_set(row, bytes, items[0].column_size, items[0].kind ? value : NULL,
 		                                    items[0].value_size, items[1].kind ? value + items[0].value_size : NULL,
 		                                    items[1].value_size, &to.yes, &to.error);
@@ -237,7 +237,7 @@ const (
 	changeDelete = C.DLM_CHANGE_DELETE
 )
 
-// items are lent for one call: all bytes one after the other, and how many each has.
+// items are the arguments of one call: all bytes in one slice, and the sizes of each item.
 type items struct {
 	bytes []byte
 	list  []C.struct_dlm_go_item
@@ -255,7 +255,7 @@ func (i *items) cell(column string, value []byte, ttl time.Duration) {
 	item.value_size = C.size_t(len(value))
 	item.ttl_ms = C.DLM_FOREVER
 	if ttl != noTTL {
-		item.ttl_ms = C.int64_t(max(millis(ttl), 0)) // 0 is refused
+		item.ttl_ms = C.int64_t(max(millis(ttl), 0)) // the library refuses 0
 	}
 }
 
@@ -269,7 +269,7 @@ func (i *items) change(change change) {
 	i.list[len(i.list)-1].kind = C.int32_t(change.kind)
 }
 
-// compared is a value that may be absent: nil.
+// compared adds a value to compare or to set. nil means that the cell is absent.
 func (i *items) compared(column string, value []byte) {
 	item := i.column(column)
 	i.bytes = append(i.bytes, value...)
@@ -281,7 +281,7 @@ func (i *items) compared(column string, value []byte) {
 
 func (i *items) lent() (*C.char, *C.struct_dlm_go_item, C.size_t) {
 	count := C.size_t(len(i.list))
-	// An address also where there is nothing.
+	// The library refuses NULL, so the slices must not be empty.
 	i.bytes = append(i.bytes, 0)
 	i.list = append(i.list, C.struct_dlm_go_item{})
 	return borrowed(i.bytes), unsafe.SliceData(i.list), count
@@ -326,7 +326,7 @@ func exactlyOnce(row rowHandle) (rowHandle, error) {
 
 func freeRow(row rowHandle) { C.dlm_row_free(row) }
 
-// rowAnswer is what the call has of it.
+// rowAnswer holds the results of a call. Each call sets only its own.
 type rowAnswer struct {
 	number int64
 	fence  uint64
@@ -347,7 +347,7 @@ func callRow(r *Row, call rowCall, asRead cellsHandle, with *items) (rowAnswer, 
 	return answer, failure(to.status, to.error)
 }
 
-// cellsOf copies what was read.
+// cellsOf copies the cells that were read into Go memory.
 func cellsOf(handle cellsHandle) *RowCells {
 	var cells RowCells
 	for at := range C.dlm_row_cells_count(handle) {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// duplicate makes a file of Go's own from a descriptor of the library, which closes its own when it likes.
+// duplicate makes an os.File from a copy of a library descriptor. The library may close its own at any time.
 func duplicate(fd int, name string) (*os.File, error) {
-	copied, _, errno := syscall.RawSyscall( // it cannot block
+	copied, _, errno := syscall.RawSyscall( // fcntl does not block here
 		syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
 	if errno != 0 {
 		return nil, os.NewSyscallError("fcntl", errno)
@@ -19,8 +19,8 @@ func duplicate(fd int, name string) (*os.File, error) {
 	return os.NewFile(copied, name), nil
 }
 
-// parkUntil asks done, and again each time that the file becomes readable, until it says yes. Meanwhile the
-// goroutine is in the runtime's poller and holds no thread.
+// parkUntil calls done once, and then each time that the file becomes readable, until it returns true. Between the
+// calls the goroutine parks in the runtime's poller and holds no thread.
 func parkUntil(file *os.File, done func() bool) error {
 	conn, err := file.SyscallConn()
 	if err != nil {
@@ -29,7 +29,8 @@ func parkUntil(file *os.File, done func() bool) error {
 	return conn.Read(func(uintptr) bool { return done() })
 }
 
-// pollUntil does the same without a descriptor, when the process has none left: it asks ten times a second.
+// pollUntil calls done ten times a second until it returns true or ctx ends. It replaces parkUntil when the process
+// has no free descriptor.
 func pollUntil(ctx context.Context, done func() bool) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

@@ -33,10 +33,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftOver is 1 when something was taken from the library and never given back, in all tests together.
+// leftOver returns 1 if the tests together left library handles open.
 func leftOver() int {
 	for range 3000 {
-		runtime.GC() // some tests leave things to it
+		runtime.GC() // some tests leave handles to the garbage collector
 		if handlesOpen() == 0 {
 			return 0
 		}
@@ -76,7 +76,7 @@ func release(t testing.TB, lease *Lease) {
 	}
 }
 
-// wants fails unless err is of all these errors.
+// wants fails the test unless err is each of these errors.
 func wants(t testing.TB, err error, all ...error) {
 	t.Helper()
 	for _, want := range all {
@@ -86,7 +86,7 @@ func wants(t testing.TB, err error, all ...error) {
 	}
 }
 
-// child is another process that uses the same store: this test program in another role.
+// child starts this test program in another role, as another process that uses the same store.
 func child(t testing.TB, role, uri string) (*exec.Cmd, func()) {
 	t.Helper()
 	command := exec.Command(os.Args[0])
@@ -117,7 +117,7 @@ func child(t testing.TB, role, uri string) (*exec.Cmd, func()) {
 }
 
 var children = map[string]func(uri string){
-	// holds "held" and "held-0" to "held-999" until its input ends.
+	// hold holds "held" and "held-0" to "held-999" until its input ends.
 	"hold": func(uri string) {
 		m, err := Open(uri)
 		if err != nil {
@@ -148,7 +148,7 @@ var children = map[string]func(uri string){
 
 const rounds = 200
 
-// count adds to the number in a file in a way that loses some unless it is alone.
+// count increments the number in a file. Without mutual exclusion some increments are lost.
 func count(uri, file string) error {
 	m, err := Open(uri, Retry(2*time.Millisecond))
 	if err != nil {
@@ -287,7 +287,7 @@ func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
 		select {
 		case <-lost:
 		case <-time.After(20 * time.Second):
-			t.Fatalf("not told of the end by %s", what)
+			t.Fatalf("the end by %s was not reported", what)
 		}
 	}
 	files := descriptorsWithoutCollector(t)
@@ -306,7 +306,7 @@ func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
 	began := time.Now()
 	soon("its TTL", lost)
 	wants(t, lease.Check(), ErrLost)
-	t.Logf("a TTL of 100 ms was over after %v", time.Since(began))
+	t.Logf("a TTL of 100 ms ended after %v", time.Since(began))
 	_ = lease.Release()
 
 	lease = lock(t, m, XDC("renewed"), TTL(2*time.Second))
@@ -331,7 +331,7 @@ func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
 	soon("a context", ctx.Done())
 	wants(t, context.Cause(ctx), ErrLost)
 
-	// Two may be those of the runtime's poller. The store's own are still open, too.
+	// The runtime's poller may own two of them. Those of the store are still open as well.
 	eventually(t, "all descriptors closed", func() bool { return descriptors(t) <= files+2 })
 
 	lease = lock(t, m, XDC("close"))
@@ -343,7 +343,7 @@ func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
 	wants(t, lease.Release(), ErrClosed)
 }
 
-// descriptorsWithoutCollector counts them, and from then on none is closed by the garbage collector.
+// descriptorsWithoutCollector counts the open descriptors. From then on the garbage collector closes none.
 func descriptorsWithoutCollector(t *testing.T) int {
 	percent := debug.SetGCPercent(-1)
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
@@ -400,7 +400,7 @@ func TestAWaitEndsWithItsTimeOrItsContext(t *testing.T) {
 	lease := lock(t, m, XDC("a"))
 	defer release(t, lease)
 
-	_, err := m.Lock(t.Context(), XDC("a")) // the manager's wait
+	_, err := m.Lock(t.Context(), XDC("a")) // waits for the manager's default
 	wants(t, err, ErrLocked)
 	if !strings.Contains(err.Error(), "is held by pid ") {
 		t.Fatal(err)
@@ -410,7 +410,7 @@ func TestAWaitEndsWithItsTimeOrItsContext(t *testing.T) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err = m.Lock(ctx, XDC("a")) // the context's deadline is longer than the manager's wait, and given
+	_, err = m.Lock(ctx, XDC("a")) // the deadline of the context replaces the manager's default, which is shorter
 	wants(t, err, context.DeadlineExceeded)
 	if errors.Is(err, ErrLocked) || time.Since(began) < 250*time.Millisecond {
 		t.Fatal(err, time.Since(began))
@@ -418,13 +418,13 @@ func TestAWaitEndsWithItsTimeOrItsContext(t *testing.T) {
 	if !strings.Contains(err.Error(), "is held by pid") {
 		t.Fatal(err)
 	}
-	_, err = m.TryLock(ctx, XDC("b")) // it is over: nothing is asked
+	_, err = m.TryLock(ctx, XDC("b")) // ctx has ended, so the store is not asked
 	wants(t, err, context.DeadlineExceeded)
 	_, err = m.Lock(ctx, XDC("b"))
 	wants(t, err, context.DeadlineExceeded)
 }
 
-// silent is a store that takes connections and never answers.
+// silent returns the URI of a store that accepts connections and never answers.
 func silent(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -441,7 +441,7 @@ func silent(t *testing.T) string {
 	return "hbase+thrift://" + listener.Addr().String() + "/locks?client=tests&connect_timeout=5s"
 }
 
-// A cancelled request must not wait for the lock, for its turn, or for a store that hangs.
+// A cancelled call must not wait for the lock, for its turn, or for a store that hangs.
 func TestACancelledCallReturnsAtOnce(t *testing.T) {
 	uri := embedded(t)
 	child(t, "hold", uri)
@@ -492,10 +492,11 @@ func TestACancelledCallReturnsAtOnce(t *testing.T) {
 	}
 }
 
-// threadsAtMost is what the package's comment promises for a manager, for the two of a test, and the runtime's.
+// threadsAtMost is what the package's comment promises per manager, for the two managers of a test, plus the threads
+// of the runtime.
 const threadsAtMost = 2*50 + 30
 
-// threads counts those of the operating system.
+// threads counts the operating system threads of the process.
 func threads(t *testing.T) int {
 	entries, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -539,7 +540,7 @@ func TestACrowdThatWaitsHoldsFewThreads(t *testing.T) {
 		began := time.Now()
 		cancel()
 		all.Wait()
-		t.Logf("1000 goroutines %s: %d threads; all back %v after the end of their context",
+		t.Logf("1000 goroutines %s: %d threads; all returned %v after cancel",
 			of.what, most, time.Since(began).Round(time.Millisecond))
 		if most > threadsAtMost {
 			t.Errorf("%d threads, more than %d", most, threadsAtMost)
@@ -550,7 +551,7 @@ func TestACrowdThatWaitsHoldsFewThreads(t *testing.T) {
 	}
 }
 
-// Whatever moment a context ends at: either the caller has the lease, or nobody has.
+// At whatever moment the context ends, either the caller has the lease or nobody has it.
 func TestAGrantThatComesTooLateIsReleased(t *testing.T) {
 	m := open(t, embedded(t), Retry(time.Millisecond))
 	var all sync.WaitGroup
@@ -585,11 +586,11 @@ func TestAGrantThatComesTooLateIsReleased(t *testing.T) {
 		}()
 	}
 	all.Wait()
-	t.Logf("%d were granted, %d given up", granted, given)
+	t.Logf("%d were granted, %d were abandoned", granted, given)
 	eventually(t, "late grants released", func() bool { return m.Stats() == Stats{} })
 	lease, err := m.TryLock(t.Context(), XDC("a"))
 	if err != nil {
-		t.Fatal("somebody has it still: ", err)
+		t.Fatal("somebody still holds the lock: ", err)
 	}
 	release(t, lease)
 }
@@ -709,11 +710,11 @@ func TestWhatIsForgottenIsSaidAndGivenUp(t *testing.T) {
 			strings.Contains(said, "a manager was forgotten")
 	})
 	if strings.Contains(log.String(), "left to its TTL") {
-		t.Fatal("a lease that ran out is no news")
+		t.Fatal("an expired lease must not be logged")
 	}
 }
 
-// buffer is one that goroutines may share.
+// buffer is a text buffer that goroutines may share.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

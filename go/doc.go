@@ -1,52 +1,63 @@
 //go:build cgo
 
-// Package dlm takes distributed locks on the stores you already run, as leases that say when they are lost.
+// Package dlm acquires distributed locks in the stores that you already run. A lock is held as a lease.
 //
-// A lock is held as a lease: it ends by itself unless renewed. Each grant carries a fence, a number that grows
-// with every holder, so that a receiver can refuse what a paused holder sends too late. Latches are counts that
-// all processes see and can wait for. The stores, their options and what each promises are described in the
-// README of the repository; services in Go, Rust, C, C++ and Java that use one store exclude each other.
+// A lease ends after its TTL unless it is renewed. [Lease.Check], [Lease.Lost] and [Lease.Context] report that it is
+// lost. Each grant carries a fence, a number that grows with every grant. A receiver of writes refuses a fence that
+// is lower than one it has seen, and so refuses late writes of a paused holder. Latches are counts that all processes
+// see and can wait for. The README and the docs of the repository describe the stores, their options and their
+// guarantees. Services in Go, Rust, C, C++ and Java that use one store exclude each other.
+//
+// # Errors
+//
+// Errors of this package are of type [*Error]. Test for the cause with [errors.Is] and the Err variables of this
+// package, such as [ErrLocked]. When a context ends a call, errors.Is also finds the context's error.
 //
 // # Waiting
 //
-// A call into C holds a thread of the operating system for as long as it blocks, so this package waits in Go.
-// Goroutines that wait for a lock stand in a line of their process, first come first served. Only the one at
-// the front asks the store, in short calls, as often as the setting "retry" says, and no later than the holder's
-// lease ends; a release in this process hands over at once, except that a process which keeps a lock busy
-// leaves it to others for one interval now and then. Those who wait for a latch, or for the end of a lease, are
-// parked in the runtime's poller on a descriptor of the library. At the most 16 calls of one manager that ask
-// the store run at once, and 16 more that renew and release; so a manager holds some 50 threads at the worst,
-// whatever the number of goroutines, also with a store that hangs.
+// A call into C holds an operating system thread while it blocks, so this package waits in Go. Goroutines that wait
+// for the same lock form a queue in their process, first in, first out. Only the goroutine at the front asks the
+// store, in short calls. It asks at the interval of the setting "retry", and at the latest when the holder's lease
+// ends. A release in this process passes the lock to the next goroutine at once. A process that keeps a lock busy
+// yields for one interval now and then, and leaves the lock to other processes.
 //
-// The other calls wait for their turn, for as long as the setting "timeout" allows. Then they fail with
-// [ErrRetriesExhausted], which says what keeps the calls busy. A part of the store that does not answer leaves
-// turns to the others: at the most 4 of the 16 calls are for locks in one region of HBase, and at the most 8 for
-// all regions together whose last call failed or has taken more than a second so far. When a server with many
+// A goroutine that waits for a latch, or for the end of a lease, parks in the runtime's poller on a descriptor of
+// the library. It holds no thread.
+//
+// One manager runs at most 16 calls at once that acquire locks or use latches, and at most 16 more that renew and
+// release. It therefore holds about 50 threads at most, for any number of goroutines, even when the store hangs.
+//
+// Further calls wait for their turn, up to the setting "timeout". Then they fail with [ErrRetriesExhausted], and the
+// message says what keeps the calls busy. A part of the store that does not answer cannot use up all 16 calls: at
+// most 4 of them are for locks in one region of HBase. At most 8 are for regions that fail, counted together. A
+// region fails when its last call failed or the current call has taken more than a second. When a server with many
 // regions dies, its regions can keep all calls busy until each of them has failed once.
 //
-// A context ends a call at once, also while the store is being asked: that call then goes on, and what it is
-// granted is released. With a context that cannot end, such as [context.Background], a call to the store is
-// waited for in any case, for as long as the setting "timeout" allows.
+// When its context ends, a call returns at once, even while the store is being asked. The request then continues in
+// the background, and a lock that it acquires is released. With a context that cannot end, such as
+// [context.Background], a call to the store returns when the store has answered or the setting "timeout" has passed.
 //
 // # Rows
 //
-// A [Table] is one of an application's own in HBase. Its rows are made, changed and deleted safely without a lock:
-// [Row.Create] tells a row that was made from one that was there, [Row.CompareAndSet] and [Row.Modify] write if what
-// was read is unchanged, and [Lease.Row] gives a row whose writes HBase refuses once a later holder of the lock was
-// there.
+// A [Table] is an HBase table of the application. Its rows are created, changed and deleted safely without a lock.
+// [Row.Create] reports whether this call created the row. [Row.CompareAndSet] and [Row.Modify] write only if the
+// values that were read are unchanged. [Lease.Row] returns a row with a fence: HBase refuses its writes after a later
+// holder of the lock has written to the row.
 //
 // # Building
 //
-// The package is built with cgo and linked with libdlm, dynamically unless the build tag dlm_static is given.
-// The module has the header; "go mod vendor" copies it, too. The library is looked for in the repository that
-// this package is a part of (target/release, where "cargo build --release --lib --features capi,all-stores" puts
-// it), then where the linker looks. CGO_LDFLAGS, such as "pkg-config --libs dlm" prints, adds places before these; a
-// vendored package needs it, unless the library is installed. [Open] refuses a library that was built from a
-// header with another number. Debian's libdlm-dev is the library of the kernel's DLM, which has the same name:
-// where it is installed, name the directory of ours.
+// The package needs cgo and links with libdlm: dynamically, or statically with the build tag dlm_static. The module
+// contains the header, and "go mod vendor" copies it too. The linker searches for the library first in the
+// repository that contains this package, in target/release, where "cargo build --release --lib --features
+// capi,all-stores" puts it. Then it searches its usual directories. CGO_LDFLAGS, for example the output of
+// "pkg-config --libs dlm", adds directories before these. A vendored package needs CGO_LDFLAGS unless the library is
+// installed. [Open] refuses a library whose DLM_ABI number differs from that of the header.
 //
-// # What is not here
+// Debian's libdlm-dev is the library of the kernel's DLM and has the same file name. Where it is installed, name the
+// directory of this library in CGO_LDFLAGS.
 //
-// The library's locks by id for the threads of one process are not: goroutines that wait in them would hold
-// threads, and the way to C and back costs more than a lock of package sync.
+// # Not in this package
+//
+// The library's locks by id, for the threads of one process, are not available in Go. A goroutine that waits in one
+// would hold a thread, and a call to C and back costs more than a [sync.Mutex].
 package dlm

@@ -8,47 +8,48 @@ import (
 	"time"
 )
 
-// What can go wrong. The errors that calls return are of type [*Error] and wrap one of these, and the
-// context's error where that ended the call: ask with [errors.Is].
+// The causes of failures. The errors that calls return are of type [*Error] and wrap one of these, and also the
+// context's error when that ended the call. Test for them with [errors.Is].
 var (
-	// ErrLocked means that somebody else holds the lock: now, or until the wait was over.
+	// ErrLocked means that somebody else holds the lock: now, or until the wait ended.
 	ErrLocked = errors.New("dlm: the lock is held")
 	// ErrConnection means that the store was not reached. The request had no effect.
 	ErrConnection = errors.New("dlm: the store was not reached")
-	// ErrRetriesExhausted means that the store was reached and did not serve the request, or that the manager's
+	// ErrRetriesExhausted means that the store was reached but did not serve the request, or that the manager's
 	// other calls left no turn for it: see the package's comment.
 	ErrRetriesExhausted = errors.New("dlm: the store did not serve the request")
 	// ErrTableCreation means that the table is missing or could not be created.
 	ErrTableCreation = errors.New("dlm: there is no table")
-	// ErrInternal means that the store or the library did something that neither should.
-	ErrInternal = errors.New("dlm: something happened that should not")
-	// ErrInDoubt means that the request may or may not have been applied, or may yet be. A lock that it may
-	// have taken is released in the background.
-	ErrInDoubt = errors.New("dlm: it is not known whether the request was applied")
-	// ErrLost means that the lease is over, and that somebody else may hold the lock already: stop touching
-	// what it protected.
+	// ErrInternal means that the store or the library did something unexpected: see the message.
+	ErrInternal = errors.New("dlm: the store or the library did something unexpected")
+	// ErrInDoubt means that it is unknown whether the request was applied. It may still be applied later. A lock
+	// that it may have acquired is released in the background.
+	ErrInDoubt = errors.New("dlm: it is unknown whether the request was applied")
+	// ErrLost means that the lease has ended and that somebody else may hold the lock already. Stop using what the
+	// lock protected.
 	ErrLost = errors.New("dlm: the lease is over")
 	// ErrNotFound means that the latch does not exist, or has expired.
 	ErrNotFound = errors.New("dlm: there is no such latch")
-	// ErrExists means that what was to be created exists.
-	ErrExists = errors.New("dlm: it exists already")
-	// ErrInvalid means that an argument was refused, before any I/O.
+	// ErrExists means that the object to create exists already.
+	ErrExists = errors.New("dlm: the object exists already")
+	// ErrInvalid means that an argument was refused before any I/O.
 	ErrInvalid = errors.New("dlm: an argument is not allowed")
-	// ErrClosed means that the manager, or the table, was closed.
+	// ErrClosed means that the manager or the table was closed.
 	ErrClosed = errors.New("dlm: the manager or table is closed")
-	// ErrForked cannot happen to programs that leave starting processes to package os/exec.
+	// ErrForked means that the process was forked after the manager was opened. It cannot happen in programs that
+	// start processes only with package os/exec.
 	ErrForked = errors.New("dlm: the process was forked")
-	// ErrPanic means a bug in the library. The program may go on using it.
+	// ErrPanic means that there is a bug in the library. The program may continue to use the library.
 	ErrPanic = errors.New("dlm: the library panicked")
-	// ErrStaleFence means that the receiver of a guarded write has seen a higher fence of the same lock: the
-	// lease is over, and the write was refused without effect. See [Error.Fence] and [Error.StoredFence].
+	// ErrStaleFence means that the receiver of a guarded write has seen a higher fence of the same lock. The lease
+	// has ended. The write was refused and had no effect. See [Error.Fence] and [Error.StoredFence].
 	ErrStaleFence = errors.New("dlm: the fence is stale")
 )
 
-// Code is the number of an error, the same in all languages and in all versions.
+// Code is the number of an error. It is the same in all languages and in all versions.
 type Code int
 
-// The codes, each with the error that stands for it.
+// The codes, each with the error that it stands for.
 const (
 	CodeLocked           Code = 1  // ErrLocked
 	CodeConnection       Code = 2  // ErrConnection
@@ -84,26 +85,26 @@ var sentinels = map[Code]error{
 	CodeStaleFence:       ErrStaleFence,
 }
 
-// Error is what a call failed with.
+// Error is the error of a call.
 type Error struct {
 	Code Code
-	// Message says what was wrong, with which value, and what to do, in one line for people. It may hold
-	// names of locks, hosts and tables, never passwords.
+	// Message is one line for people: what was wrong, with which value, and what to do. It may contain names of
+	// locks, hosts and tables, but never passwords.
 	Message string
-	// Retryable says whether the same call may succeed later without anyone changing anything.
+	// Retryable reports whether the same call may succeed later although nobody changes anything.
 	Retryable bool
-	// Fence and StoredFence are set for CodeStaleFence: the fence of the refused write, and the higher one that
-	// the receiver had seen.
+	// Fence and StoredFence are set for CodeStaleFence. Fence is that of the refused write. StoredFence is the higher
+	// one that the receiver had seen.
 	Fence, StoredFence uint64
 
-	// holderLeft is how long the lease has left that stood in the way; negative when that is not known.
+	// holderLeft is the remaining time of the holder's lease; negative when it is unknown.
 	holderLeft time.Duration
 	wraps      []error
 }
 
 func (e *Error) Error() string { return "dlm: " + e.Message }
 
-// Unwrap makes [errors.Is] find the errors of this package, and those of contexts.
+// Unwrap lets [errors.Is] find the errors of this package and those of contexts.
 func (e *Error) Unwrap() []error { return e.wraps }
 
 func newError(code Code, message string) *Error {
@@ -114,7 +115,7 @@ func newError(code Code, message string) *Error {
 	return err
 }
 
-// also makes errors.Is find another error besides.
+// also lets errors.Is find another error too.
 func (e *Error) also(other error) *Error {
 	e.wraps = append(e.wraps, other)
 	return e
@@ -122,10 +123,10 @@ func (e *Error) also(other error) *Error {
 
 func invalid(message string) error { return newError(CodeInvalidArgument, message) }
 
-// closedError is for "manager" or "table".
+// closedError returns the error for a closed "manager" or "table".
 func closedError(of string) error { return newError(CodeClosed, "the "+of+" was closed") }
 
-// ended is the error of a call that ctx has ended while it was doing something.
+// ended returns the error of a call that ctx ended. doing says what the call did.
 func ended(ctx context.Context, code Code, doing string) error {
 	cause := context.Cause(ctx)
 	err := newError(code, doing+": "+cause.Error()).also(ctx.Err())
@@ -144,7 +145,7 @@ func codeOf(err error) Code {
 	return 0
 }
 
-// servesNobody is whether the error is about the store and not about one request.
+// servesNobody reports whether the error concerns the store and not only this request.
 func servesNobody(err error) bool {
 	code := codeOf(err)
 	return code == CodeConnection || code == CodeRetriesExhausted || code == CodeTableCreation

@@ -13,7 +13,7 @@ import (
 	"libdlm.org/dlm"
 )
 
-// store is a place that is nobody else's; a program uses "embedded:" or "hbase://master:16000/table".
+// store returns a new empty store. A program uses "embedded:" or "hbase://master:16000/table".
 func store() (uri string, remove func()) {
 	dir, err := os.MkdirTemp("", "dlm")
 	if err != nil {
@@ -25,7 +25,7 @@ func store() (uri string, remove func()) {
 func Example() {
 	uri, remove := store()
 	defer remove()
-	ctx := context.Background() // in a server: that of the request
+	ctx := context.Background() // in a server, use the context of the request
 
 	manager, err := dlm.Open(uri, dlm.Client("order-service"), dlm.Farm("dc1"))
 	if err != nil {
@@ -62,7 +62,7 @@ func ExampleManager_TryLock() {
 	defer manager.Close()
 	ctx := context.Background()
 
-	nightly := dlm.XDC("nightly-report") // one for all data centres
+	nightly := dlm.XDC("nightly-report") // one lock for all data centres
 	lease, err := manager.TryLock(ctx, nightly, dlm.TTL(10*time.Minute))
 	if err != nil {
 		log.Fatal(err)
@@ -70,14 +70,14 @@ func ExampleManager_TryLock() {
 	_, err = manager.TryLock(ctx, nightly)
 	fmt.Println(errors.Is(err, dlm.ErrLocked))
 	fmt.Println(lease.Release())
-	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost)) // only once
+	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost)) // a lease is released only once
 	// Output:
 	// true
 	// <nil>
 	// true
 }
 
-// A request's deadline bounds the wait, and its end is told apart from a lock that is held.
+// The deadline of a request bounds the wait. The error differs from that of a held lock.
 func ExampleManager_Lock_deadline() {
 	uri, remove := store()
 	defer remove()
@@ -99,7 +99,7 @@ func ExampleManager_Lock_deadline() {
 	// Output: true false
 }
 
-// What runs with the lease's context stops when the lease is lost.
+// Work that uses the lease's context stops when the lease is lost.
 func ExampleLease_Context() {
 	uri, remove := store()
 	defer remove()
@@ -115,9 +115,9 @@ func ExampleLease_Context() {
 	ctx, cancel := lease.Context(context.Background())
 	defer cancel()
 
-	<-ctx.Done() // nobody renews it
+	<-ctx.Done() // the lease is not renewed
 	fmt.Println(errors.Is(context.Cause(ctx), dlm.ErrLost), errors.Is(lease.Check(), dlm.ErrLost))
-	time.Sleep(100 * time.Millisecond) // in the store it ends a tenth of the TTL later
+	time.Sleep(100 * time.Millisecond) // in the store, the lease ends a tenth of the TTL later
 	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost))
 	// Output:
 	// true true
@@ -138,7 +138,7 @@ func ExampleLatch() {
 	if err := loaded.CreateFor(ctx, "worker-1", "worker-2"); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := loaded.CountDownAs(ctx, "worker-2"); err != nil { // each in a process of its own
+	if _, err := loaded.CountDownAs(ctx, "worker-2"); err != nil { // usually each worker is its own process
 		log.Fatal(err)
 	}
 	fmt.Println(loaded.Pending(ctx))
@@ -149,7 +149,7 @@ func ExampleLatch() {
 	// <nil>
 }
 
-// Of all who try at once, one makes the row. The others find it there.
+// Of all processes that try at the same time, exactly one creates the row. The others find it.
 func ExampleRow_Create() {
 	ctx := context.Background()
 	table, err := dlm.OpenTable("hbase://master1:16000,master2:16000/orders?anchor=d:id")
@@ -171,7 +171,7 @@ func ExampleRow_Create() {
 	fmt.Println(paid)
 }
 
-// A holder of a lock that was paused for too long is told so by the row.
+// When a lock holder was paused for too long, the row refuses its write and the error says why.
 func ExampleLease_Row() {
 	ctx := context.Background()
 	manager, err := dlm.Open("hbase://master1:16000/locks", dlm.Client("reports"))

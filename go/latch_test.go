@@ -181,12 +181,12 @@ func TestACrowdThatWaitsForLatchesHoldsFewThreads(t *testing.T) {
 	cancel()
 	all.Wait()
 	took := time.Since(began)
-	t.Logf("1000 goroutines waiting for 100 latches: %d threads; all back %v after the end of their context", most, took)
+	t.Logf("1000 goroutines waiting for 100 latches: %d threads; all returned %v after cancel", most, took)
 	if most > threadsAtMost {
 		t.Errorf("%d threads, more than %d", most, threadsAtMost)
 	}
 	if took > 5*time.Second {
-		t.Error("they did not leave at once")
+		t.Error("they did not return at once")
 	}
 }
 
@@ -212,7 +212,7 @@ func TestClosingEndsWaitsForLatches(t *testing.T) {
 	wants(t, latch.CountDown(t.Context()), ErrClosed)
 }
 
-// What was begun may come yet, and must not be taken for undone.
+// An abandoned request may still be applied later. The caller must not assume that it was not.
 func TestAChangeThatIsGivenUpIsInDoubtAndAReadIsNot(t *testing.T) {
 	m := open(t, embedded(t))
 	for _, of := range []struct {
@@ -263,7 +263,7 @@ func withoutDescriptors(uri string) {
 	lease, err := m.Lock(ctx, XDC("a"), TTL(time.Second))
 	must(err)
 
-	time.Sleep(time.Millisecond) // timers need the runtime's poller, and that a descriptor
+	time.Sleep(time.Millisecond) // timers need the runtime's poller, which needs a descriptor
 	must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: 0}))
 	if _, err := lostDescriptor(lease.handle); err == nil {
 		panic("there is a descriptor left")

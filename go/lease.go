@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// Lease is a held lock. It ends by itself after its TTL, counted from before it was asked for, unless renewed;
-// then somebody else may hold the lock.
+// Lease is a held lock. It ends after its TTL unless it is renewed; after that somebody else may hold the lock. The
+// TTL is counted from before the request was sent.
 //
-// It may be used by any number of goroutines, and released by another one than acquired it. It is to be
-// released: a lease that is dropped is released by the garbage collector some time, which says so in the log.
+// Any number of goroutines may use a lease. A goroutine may release a lease that another one acquired. Release every
+// lease. When the program drops a lease, the garbage collector releases it at some later time and logs a warning.
 type Lease struct {
 	*held
 	cleanup runtime.Cleanup
 }
 
-// held is what a watcher of the lease may keep when the caller has dropped it.
+// held is the part of a lease that background goroutines may keep after the caller has dropped the lease.
 type held struct {
 	manager *Manager
 	name    Name
@@ -30,7 +30,8 @@ type held struct {
 	fence   uint64
 
 	released atomic.Bool
-	// copying is held while the library's descriptor is copied, so that its number is nobody else's by then.
+	// copying is locked while the library's descriptor is duplicated. [Lease.Release] waits for it, because after
+	// the release the library closes the descriptor and the process may reuse its number.
 	copying sync.Mutex
 	watch   sync.Once
 	lost    chan struct{}
@@ -42,19 +43,18 @@ func newLease(m *Manager, name Name, handle leaseHandle, fence uint64) *Lease {
 	return l
 }
 
-// Name is that of the lock.
+// Name returns the name of the lock.
 func (l *Lease) Name() Name { return l.name }
 
-// Fence is the number to send along with every write that the lock guards: it grows with every grant, so that
-// a receiver can refuse numbers lower than it has seen. It is 0 where fencing is switched off in the store's
-// options.
+// Fence returns the number to send with every write that the lock protects. It grows with every grant, and a
+// receiver refuses numbers lower than the highest it has seen. It is 0 where the store's options switch fencing off.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Check says whether the lease lasts still, by this machine's clock: ask before each step that needs the
-// lock. It costs no I/O and some tens of nanoseconds. It cannot know that the goroutine will be paused right
-// after; that is what [Lease.Fence] is for.
+// Check returns nil while the lease is valid by this machine's clock. Call it before each step that needs the lock.
+// It does no I/O and takes some tens of nanoseconds. The goroutine may be paused right after the check; use
+// [Lease.Fence] against that.
 //
-// It fails with [ErrLost] when the time is over, or the lease was released or found lost.
+// It fails with [ErrLost] when the lease has expired, was released or was found lost.
 func (l *Lease) Check() error {
 	defer runtime.KeepAlive(l)
 	return l.check()
@@ -71,23 +71,23 @@ func (h *held) check() error {
 	return err
 }
 
-// Remaining is how long the lease has left, in whole milliseconds, rounded down; 0 when it is over.
+// Remaining returns the remaining time of the lease, rounded down to milliseconds; 0 when the lease has ended.
 func (l *Lease) Remaining() time.Duration {
 	defer runtime.KeepAlive(l)
 	return leaseRemaining(l.handle)
 }
 
-// Lost returns a channel that is closed as soon as [Lease.Check] fails: the time is over, or the lease was
-// released or found lost. A renewal puts it off.
+// Lost returns a channel that is closed as soon as [Lease.Check] fails: the lease has expired, was released or was
+// found lost. A renewal postpones this.
 //
-// The first call opens a file descriptor and starts a goroutine, which end with the lease.
+// The first call opens a file descriptor and starts a goroutine. Both end with the lease.
 func (l *Lease) Lost() <-chan struct{} {
 	l.watch.Do(l.startWatch)
 	return l.lost
 }
 
-// Context returns one that ends as soon as the lease is lost, with [ErrLost] as its cause, or when ctx does.
-// The function releases what it holds and is to be called.
+// Context returns a context that ends when ctx ends or when the lease is lost. In the second case its cause is
+// [ErrLost]. Call the returned function to free the resources of the context.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	lost, held := l.Lost(), l.held
@@ -101,16 +101,17 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// Renew lets the lease end from now after the time for which it was last granted. It blocks for one call to
-// the store, for no longer than the lease has left.
+// Renew extends the lease: from now on it lasts for the TTL of its last grant. It blocks for one call to the store,
+// and at most for the remaining time of the lease.
 //
-// It fails with [ErrLost] when the lease had run out or another holds the lock: it is over. After any other
-// failure it ends when it would have, or later if it is renewed yet: [ErrConnection], [ErrRetriesExhausted],
-// [ErrInDoubt], [ErrClosed], and what ended ctx.
+// It fails with [ErrLost] when the lease has expired or another holds the lock; the lease has then ended. After any
+// other failure the lease keeps its old end, or a later one if the renewal still succeeds. Such failures are
+// [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt], [ErrClosed], and the error that ended ctx.
 func (l *Lease) Renew(ctx context.Context) error { return l.renew(ctx, 0) }
 
-// RenewFor is [Lease.Renew] with another TTL, which may be shorter: 1 ms to 365 days. It fails also with
-// [ErrInvalid].
+// RenewFor renews the lease as [Lease.Renew] does, with another TTL of 1 ms to 365 days. The TTL may be shorter:
+// the lease then ends earlier, but the lock stays held for the longer time unless it is released. RenewFor also fails
+// with [ErrInvalid].
 func (l *Lease) RenewFor(ctx context.Context, ttl time.Duration) error {
 	if ttl <= 0 {
 		return invalid(fmt.Sprintf("TTL %v is not allowed: 1ms to 365 days", ttl))
@@ -125,7 +126,7 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 		return held.over("it was released")
 	}
 	m := held.manager
-	// After the lease there is nothing to renew. What it has left is rounded down.
+	// A renewal after the end of the lease is useless. The remaining time is rounded down, so add 1 ms.
 	patience := min(m.timeout, leaseRemaining(held.handle)+time.Millisecond)
 	question := question{m.holding, m.identity.lockRegion(held.name), patience, "renewing " + held.name.String()}
 	err := m.do(ctx, question, func() error { return renewLease(held.handle, ttl) })
@@ -133,7 +134,7 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 		return held.over("it was released")
 	}
 	if codeOf(err) == CodeRetriesExhausted {
-		// The lease may have run out while the call had no place.
+		// The lease may have expired while the call waited for its turn.
 		if lost := held.check(); lost != nil {
 			return lost
 		}
@@ -141,26 +142,26 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// Release gives the lock up. It takes no context, so that the end of a request does not keep its lock from
-// being released; it blocks for one call to the store, which the store's time-out bounds. It never touches
-// another holder's record.
+// Release releases the lock. It takes no context, because the lock should be released even when a request's context
+// has ended. It blocks for one call to the store, which the setting "timeout" bounds. It never touches the record of
+// another holder. After Release the lease has ended, whether Release failed or not.
 //
-// It fails with [ErrLost] when the lease had run out or another holds the lock by now, and when it was
-// released before, with [ErrClosed] too when that was by closing the manager. After any other failure it is
-// open whether the lock is free, and the library goes on trying in the background until the TTL ends it:
-// [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt]. In any case the lease is over.
+// It fails with [ErrLost] when the lease had expired, when another holds the lock now, or when the lease was
+// released before. If closing the manager released it, the error is both ErrLost and [ErrClosed]. After any other
+// failure it is unknown whether the lock is free, and the library retries in the background until the TTL ends:
+// [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt].
 func (l *Lease) Release() error {
 	if !l.released.CompareAndSwap(false, true) {
-		return l.over("it was released before")
+		return l.over("it was released earlier")
 	}
 	l.cleanup.Stop()
-	l.copying.Lock() // from now on, whoever would copy sees that it was released
+	l.copying.Lock() // wait for a copy under way; a later one finds the lease released
 	l.copying.Unlock()
 	patience := time.NewTimer(l.manager.timeout)
 	defer patience.Stop()
 	seat := l.manager.holding.enter(l.manager.identity.lockRegion(l.name), patience.C)
 	if seat == nil {
-		// Calls of others hold the places, the store hangs.
+		// Other calls use all places because the store hangs.
 		go l.giveBack()
 		return newError(CodeInDoubt, "releasing "+l.name.String()+": the store does not answer")
 	}
@@ -173,18 +174,18 @@ func (l *Lease) Release() error {
 	case l.manager.closed():
 		return newError(CodeClosed, "closing the manager has released "+l.name.String()).also(ErrLost)
 	default:
-		return l.over("it was found lost before")
+		return l.over("it was found lost earlier")
 	}
 }
 
 func (h *held) giveBack() { h.manager.giveBack(h.name, h.handle) }
 
-// forgotten is called by the garbage collector, which must not be held up.
+// forgotten is called by the garbage collector and must not block.
 func (h *held) forgotten() {
 	what := leak{logger: h.manager.logger, about: h.name.String(), free: h.giveBack}
 	what.what = "a lease was forgotten and is released now"
 	if h.check() != nil {
-		// It was left to its TTL.
+		// The lease has already ended, so there is nothing to warn about.
 		go h.giveBack()
 		return
 	}
@@ -195,12 +196,12 @@ func (h *held) over(why string) error {
 	return newError(CodeLost, fmt.Sprintf("the lease of %v is over: %s", h.name, why))
 }
 
-// startWatch has lost closed when the lease is over. The kernel keeps the time, as it counts the time in which
-// the machine sleeps; the goroutine parks in the runtime's poller.
+// startWatch closes lost when the lease has ended. The kernel's timer measures the time, because it counts the time
+// in which the machine sleeps. The goroutine parks in the runtime's poller.
 func (h *held) startWatch() {
 	file, err := h.lostFile()
 	brief := h.manager.brief
-	// A renewal may have put it off since the timer went off.
+	// A renewal may have moved the end after the timer fired.
 	over := func() (over bool) {
 		brief.briefly(func() { over = h.check() != nil })
 		return over
@@ -212,13 +213,13 @@ func (h *held) startWatch() {
 			brief.briefly(func() { _ = file.Close() })
 		}
 		if err != nil {
-			// The process has no descriptor left.
+			// The process has no free descriptor.
 			pollUntil(context.Background(), over)
 		}
 	}()
 }
 
-// lostFile is a copy of the lease's descriptor, to be closed.
+// lostFile returns a copy of the lease's descriptor. The caller closes it.
 func (h *held) lostFile() (*os.File, error) {
 	h.copying.Lock()
 	defer h.copying.Unlock()

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Forever is for [Wait].
+// Forever is a duration for [Wait]: the wait ends only with its context.
 const Forever time.Duration = math.MaxInt64
 
-// Name of a lock or a latch: an id and a level. Names can be compared, and be keys of maps. Locks and latches
-// of one name have nothing to do with each other.
+// Name is the name of a lock or a latch: an id and a level. Names are comparable and can be keys of maps. A lock and
+// a latch with the same name are independent.
 type Name struct {
 	id    string
 	level int32
 }
 
-// DC is a name that includes the farm id: each data centre has its own.
+// DC returns a name that includes the farm id. Each data centre has its own lock of that name.
 func DC(id string) Name { return Name{id, levelDC} }
 
-// XDC is a name that does not include the farm id: one for all data centres.
+// XDC returns a name that does not include the farm id. All data centres share one lock of that name.
 func XDC(id string) Name { return Name{id, levelXDC} }
 
 func (n Name) String() string {
@@ -36,7 +36,7 @@ func (n Name) String() string {
 	}
 }
 
-// LockOption is how one acquisition differs from the manager's settings.
+// LockOption changes one setting of the manager for one acquisition.
 type LockOption func(*acquisition)
 
 type acquisition struct {
@@ -44,23 +44,23 @@ type acquisition struct {
 	hasTTL, hasWait bool
 }
 
-// TTL is how long the lease lasts unless renewed: 1 ms to 365 days, rounded up to what the store keeps.
+// TTL sets how long the lease lasts unless it is renewed: 1 ms to 365 days, rounded up to the store's resolution.
 func TTL(d time.Duration) LockOption {
 	return func(a *acquisition) { a.ttl, a.hasTTL = d, true }
 }
 
-// Wait is how long to wait for the lock at the most: 0 tries once, [Forever] leaves it to the context.
+// Wait sets how long to wait for the lock at most. 0 tries once. With [Forever], only the context ends the wait.
 func Wait(d time.Duration) LockOption {
 	return func(a *acquisition) { a.wait, a.hasWait = d, true }
 }
 
-// TryLock tries once to take the lock, for the manager's TTL unless told. It does not stand in line behind
-// those who wait, and blocks for the store's answer only, or until ctx ends; what is granted after that is
-// released.
+// TryLock tries once to acquire the lock. The lease has the manager's TTL unless the option [TTL] is given. TryLock
+// does not queue behind waiting goroutines. It blocks until the store answers or ctx ends. A lock that the store
+// grants after that is released.
 //
-// It fails with [ErrLocked] when somebody holds the lock; with [ErrConnection], [ErrRetriesExhausted],
-// [ErrTableCreation] or [ErrInternal] when the store does not serve; with [ErrInDoubt] when it could not be
-// learned whether the lock was granted; with [ErrClosed], [ErrInvalid], and with what ended ctx.
+// It fails with [ErrLocked] when somebody holds the lock. It fails with [ErrConnection], [ErrRetriesExhausted],
+// [ErrTableCreation] or [ErrInternal] when the store does not serve the request, and with [ErrInDoubt] when it is
+// unknown whether the lock was granted. Other errors are [ErrClosed], [ErrInvalid], and the error that ended ctx.
 func (m *Manager) TryLock(ctx context.Context, name Name, options ...LockOption) (*Lease, error) {
 	how, err := m.acquisition(options)
 	if err != nil {
@@ -75,18 +75,20 @@ func (m *Manager) TryLock(ctx context.Context, name Name, options ...LockOption)
 	return m.ask(ctx, name, how.ttl, false)
 }
 
-// Lock takes the lock, for the manager's TTL unless told, and waits for it: until ctx ends, or for the time
-// given as [Wait]. With neither Wait nor a deadline in ctx, it waits for the manager's setting, 90 s unless
-// set.
+// Lock acquires the lock and waits for it until ctx ends, or for the time of the option [Wait]. With neither Wait
+// nor a deadline in ctx it waits for the manager's default, 90 s unless set. The lease has the manager's TTL unless
+// the option [TTL] is given.
 //
-// The goroutine parks and no thread is held, see the package's comment. When ctx ends, Lock returns at once;
-// what the store grants after that is released. Goroutines of one manager are served in the order in which
-// they came. A goroutine that takes a lock in a loop, without a pause and for 50 retry intervals (10 if
-// goroutines pass the lock on), waits for a little over one interval, so that other processes find it free. A
-// wait that ends sooner than that asks all the same.
+// The waiting goroutine parks and holds no thread: see the package's comment. When ctx ends, Lock returns at once,
+// and a lock that the store grants after that is released. Goroutines of one manager are served in the order of
+// their arrival.
 //
-// It fails with [ErrLocked] when the wait was over first, saying who holds the lock; with what ended ctx (the
-// message says the same); and with the errors of [Manager.TryLock], which end the wait at once.
+// A goroutine that acquires a lock in a loop without a pause yields after 50 retry intervals, or after 10 if
+// goroutines pass the lock on. It then waits for a little more than one interval, in which other processes find the
+// lock free. If its own wait ends earlier than that, it asks the store without yielding.
+//
+// Lock fails with [ErrLocked] when the wait ended first; the message says who holds the lock. It fails with the error
+// that ended ctx; the message says the same. Errors of [Manager.TryLock] other than ErrLocked end the wait at once.
 func (m *Manager) Lock(ctx context.Context, name Name, options ...LockOption) (*Lease, error) {
 	how, err := m.acquisition(options)
 	if err != nil {
@@ -123,13 +125,13 @@ func (m *Manager) acquisition(options []LockOption) (acquisition, error) {
 	return how, nil
 }
 
-// grant is an answer of the store.
+// grant is a lease as the store granted it.
 type grant struct {
 	lease leaseHandle
 	fence uint64
 }
 
-// ask is one question to the store.
+// ask sends one request to the store.
 func (m *Manager) ask(ctx context.Context, name Name, ttl time.Duration, look bool) (*Lease, error) {
 	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking for " + name.String()}
 	answer, fate, err := call(ctx, question, func() (grant, error) {
@@ -142,7 +144,7 @@ func (m *Manager) ask(ctx context.Context, name Name, ttl time.Duration, look bo
 	})
 	switch {
 	case fate == goesOn:
-		// What it is granted is given back: there is nothing to be in doubt about.
+		// A lock granted later is released, so the caller has nothing in doubt.
 		return nil, question.stopped(ctx, notBegun)
 	case fate != answered:
 		return nil, question.stopped(ctx, fate)
@@ -152,7 +154,7 @@ func (m *Manager) ask(ctx context.Context, name Name, ttl time.Duration, look bo
 	return newLease(m, name, answer.lease, answer.fence), nil
 }
 
-// giveBack releases what nobody wants any more.
+// giveBack releases a lease that no caller has.
 func (m *Manager) giveBack(name Name, lease leaseHandle) {
 	seat := m.holding.enter(m.identity.lockRegion(name), nil)
 	_, err := releaseLease(lease)

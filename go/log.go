@@ -16,24 +16,26 @@ import (
 	"time"
 )
 
-// libraryLog passes the library's own log on to a logger. There is one for the process, because the library has
-// one: its lines do not say which manager they concern.
+// libraryLog passes the library's own log on to a logger. The process has one, because the library has one log whose
+// lines do not name a manager.
 //
-// It works while a manager is open: the library puts lines into a pipe, and a goroutine reads them. So what a
-// handler does, and how long it takes, is no matter of the thread that logs.
+// It works while a manager is open. The library writes lines into a pipe and a goroutine reads them. So a slow
+// handler does not delay the thread that logs.
 var libraryLog struct {
 	mu       sync.Mutex
 	managers int
-	// given is what SetLogger was told; nil before it was called.
+	// given is the target that SetLogger set; nil before its first call.
 	given *logTarget
-	// stop ends what passes lines on, and is over when the logger has all of them; nil when nothing does.
+	// stop ends the goroutine that passes lines on. done is closed when the logger has all of them. stop is nil when
+	// there is no such goroutine.
 	stop func() (done <-chan struct{})
 }
 
-// logTarget is where lines go. Its handler is asked for levels before the mutex is taken: it is code of others.
+// logTarget is the logger that receives lines. The handler is foreign code, so it is asked for its levels before the
+// mutex is locked.
 type logTarget struct {
 	logger func() *slog.Logger
-	// level is the library's number of the lowest level that the logger wants; 0 if it wants none.
+	// level is the library's number of the lowest level that the logger has enabled; 0 if it has none.
 	level int32
 }
 
@@ -46,21 +48,21 @@ func newLogTarget(logger func() *slog.Logger) logTarget {
 	return logTarget{}
 }
 
-// logPatience is how long the end of the log waits for a handler that is slow. Tests change it.
+// logPatience is how long the end of the log waits for a slow handler. Tests change it.
 var logPatience = time.Second
 
-// SetLogger tells where the library's own log goes, for all managers of the process: warnings, such as that a lock
-// in doubt is left to its TTL, and errors. It is [slog.Default] unless set. With nil, the log goes nowhere. What a
-// manager is given with [Logger] is for the messages of that manager alone.
+// SetLogger sets the logger for the library's own log, for all managers of the process. This log has warnings, for
+// example that a lock in doubt is left to its TTL, and errors. The default is [slog.Default]. With nil, the log is
+// off. The option [Logger] of a manager is only for messages about that manager.
 //
 // Lines are passed on while a manager is open, by a goroutine of this package, in the order in which they were
-// logged. A handler that is slow keeps nobody waiting; when 64 KiB of lines wait for it, further ones are dropped,
-// and a warning says how many. The logger is asked here for the levels that it has enabled, and [slog.Default] when
-// a manager is opened, so that lines nobody wants are not made. The last [Manager.Close] waits for up to a second
-// until the handler has the last line.
+// logged. A slow handler delays no other goroutine. When 64 KiB of lines wait for it, further lines are dropped, and
+// a warning says how many. SetLogger asks the logger which levels it has enabled; the default logger is asked when a
+// manager is opened. Lines of other levels are not produced. The last [Manager.Close] waits up to a second until the
+// handler has received the last line.
 //
-// A program with C code that calls dlm_log_to() itself is to call SetLogger(nil) before it opens a manager. Where
-// code in Rust has set a logger for the process, lines go there instead.
+// SetLogger may be called from any goroutine. A program whose C code calls dlm_log_to() must call SetLogger(nil)
+// before it opens a manager. If Rust code in the process has set a logger, lines go to that logger instead.
 func SetLogger(logger *slog.Logger) {
 	var target logTarget
 	if logger != nil {
@@ -75,7 +77,7 @@ func SetLogger(logger *slog.Logger) {
 	waitForLog(passedOn)
 }
 
-// logOpened counts a manager that was opened, logClosed one that is closed.
+// logOpened counts a manager that was opened. logClosed counts one that was closed.
 func logOpened() {
 	target := newLogTarget(slog.Default)
 	l := &libraryLog
@@ -100,7 +102,7 @@ func logClosed() {
 	waitForLog(passedOn)
 }
 
-// stopLog ends it, if it goes on. The mutex of libraryLog is held.
+// stopLog stops the log if it is running. The caller holds the mutex of libraryLog.
 func stopLog() (passedOn <-chan struct{}) {
 	l := &libraryLog
 	if l.stop == nil {
@@ -111,7 +113,8 @@ func stopLog() (passedOn <-chan struct{}) {
 	return passedOn
 }
 
-// waitForLog waits for a handler, which may be slow, or wait itself for the caller.
+// waitForLog waits until the handler has all lines. It gives up after logPatience, because the handler may be slow or
+// may wait for the caller.
 func waitForLog(passedOn <-chan struct{}) {
 	if passedOn == nil {
 		return
@@ -122,8 +125,8 @@ func waitForLog(passedOn <-chan struct{}) {
 	}
 }
 
-// startLog begins to pass lines on, if that is wanted and not done yet. Without a descriptor left in the process
-// there is no log, which is no reason not to open a manager. The mutex of libraryLog is held.
+// startLog starts to pass lines on if a logger wants them and the log is not running. When the process has no free
+// descriptor there is no log, but the manager opens all the same. The caller holds the mutex of libraryLog.
 func startLog(target logTarget) {
 	l := &libraryLog
 	if l.managers == 0 || l.stop != nil || target.level == 0 {
@@ -146,20 +149,20 @@ func startLog(target logTarget) {
 		passLinesOn(file, target.logger)
 	}()
 	l.stop = func() <-chan struct{} {
-		// From its return on the library does not write into the pipe.
+		// When logTo returns, the library no longer writes into the pipe.
 		_ = logTo(target.level, -1)
 		_ = syscall.Close(ends[1])
 		return done
 	}
 }
 
-// passLinesOn reads lines until the pipe ends: each is its level and its length, and then the text.
+// passLinesOn reads lines until the pipe ends. A line is its level, its length and its text.
 func passLinesOn(pipe io.Reader, logger func() *slog.Logger) {
 	in := bufio.NewReaderSize(pipe, 64<<10)
 	for {
 		var head [8]byte
 		_, err := io.ReadFull(in, head[:])
-		// Said here and not where they were dropped: there is room only now.
+		// Reported here and not at the moment of the loss, because the pipe has room only now.
 		if count := linesDropped(); count > 0 {
 			logger().Warn(fmt.Sprintf("dlm: %d lines of the library's log were dropped, the handler was too slow", count))
 		}

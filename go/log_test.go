@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// complaint has the library log a warning in the thread that calls it: about a handle that was freed before.
+// complaint returns a function that makes the library log a warning in the calling thread, about a freed handle.
 func complaint(t *testing.T) (complain func()) {
 	m, err := Open("memory:?client=tests")
 	if err != nil {
@@ -29,7 +29,7 @@ func complaint(t *testing.T) (complain func()) {
 	return func() { freeLease(freed.handle) }
 }
 
-// loggingTo sets the logger of the library's log for one test.
+// loggingTo sets the logger of the library's log during one test.
 func loggingTo(t *testing.T, level slog.Level, out io.Writer) {
 	SetLogger(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 	t.Cleanup(func() {
@@ -41,14 +41,14 @@ func loggingTo(t *testing.T, level slog.Level, out io.Writer) {
 	})
 }
 
-// patient lets Close wait for the last line on a slow machine, too.
+// patient makes Close wait for the last line on a slow machine too.
 func patient(t *testing.T) {
 	before := logPatience
 	logPatience = time.Minute
 	t.Cleanup(func() { logPatience = before })
 }
 
-// nobody is an address where nobody listens.
+// nobody returns an address on which no server listens.
 func nobody(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,7 +72,7 @@ func TestWhatTheLibraryLogsReachesTheLogger(t *testing.T) {
 		return strings.Contains(log.String(), `level=WARN msg="dlm: `) && strings.Contains(log.String(), "nothing was freed")
 	})
 
-	// And what a thread of the library logs.
+	// A thread of the library logs too.
 	ctx, cancel := context.WithCancel(t.Context())
 	waited := make(chan error)
 	go func() { waited <- m.Latch(DC("a"), CountDown).Wait(ctx) }()
@@ -86,7 +86,7 @@ func TestWhatTheLibraryLogsReachesTheLogger(t *testing.T) {
 func TestTheLastCloseHandsTheLastLineOver(t *testing.T) {
 	complain := complaint(t)
 	patient(t)
-	// Threads that managers of earlier tests have left may log as well.
+	// Threads of managers of earlier tests may log as well, so only complaints are counted.
 	complaints := func(log *buffer) int { return strings.Count(log.String(), "nothing was freed") }
 	for range 20 {
 		var log buffer
@@ -107,10 +107,10 @@ func TestTheLastCloseHandsTheLastLineOver(t *testing.T) {
 		}
 		complain()
 		if said := complaints(&log); said != lines {
-			t.Fatal("no manager is open, and lines are passed on")
+			t.Fatal("lines are passed on although no manager is open")
 		}
 	}
-	// The pipe is gone with its goroutine.
+	// The pipe is closed when its goroutine ends.
 	files := descriptorsWithoutCollector(t)
 	for range 50 {
 		loggingTo(t, slog.LevelWarn, io.Discard)
@@ -119,7 +119,7 @@ func TestTheLastCloseHandsTheLastLineOver(t *testing.T) {
 		_ = m.Close()
 	}
 	if now := descriptors(t); now > files {
-		t.Fatalf("%d descriptors were %d", now, files)
+		t.Fatalf("%d descriptors, there were %d before", now, files)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestTheLoggerIsTheProgramsDefaultUnlessSet(t *testing.T) {
 	m := open(t, embedded(t))
 	complain()
 	eventually(t, "the warning", func() bool { return strings.Contains(log.String(), "nothing was freed") })
-	// It is asked for each line.
+	// The default logger is looked up for each line.
 	var later buffer
 	slog.SetDefault(slog.New(slog.NewTextHandler(&later, nil)))
 	complain()
@@ -148,11 +148,11 @@ func TestTheLoggerIsTheProgramsDefaultUnlessSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := log.String() + later.String(); now != said {
-		t.Fatal("neither a logger for errors nor none is for warnings: ", now)
+		t.Fatal("a warning was logged although the logger is for errors or off: ", now)
 	}
 }
 
-// blocked is a writer that takes its time.
+// blocked is a writer that blocks until its gate is closed.
 type blocked struct {
 	buffer
 	gate chan struct{}
@@ -163,7 +163,7 @@ func (b *blocked) Write(text []byte) (int, error) {
 	return b.buffer.Write(text)
 }
 
-// Neither the thread that logs nor Close may depend on a handler.
+// A handler that hangs must block neither the thread that logs nor Close.
 func TestAHandlerThatHangsKeepsNobodyWaiting(t *testing.T) {
 	complain := complaint(t)
 	const lines = 5000
@@ -195,19 +195,19 @@ func TestAHandlerThatHangsKeepsNobodyWaiting(t *testing.T) {
 		}
 		return said, dropped
 	}
-	eventually(t, "all lines said or counted", func() bool {
-		// Threads that managers of earlier tests have left may log as well, and lines of theirs may be dropped.
+	eventually(t, "all lines logged or counted", func() bool {
+		// Threads of managers of earlier tests may log as well, and their lines may be dropped.
 		said, dropped := count()
 		return said+dropped >= lines
 	})
 	said, dropped := count()
-	t.Logf("%d lines were said and %d dropped", said, dropped)
+	t.Logf("%d lines were logged and %d dropped", said, dropped)
 	if said < 100 || dropped < 100 {
 		t.Fatal(said, dropped)
 	}
 }
 
-// calling is a handler that runs something whenever it is asked for a level.
+// calling is a handler that runs a function each time that it is asked whether a level is enabled.
 type calling struct {
 	slog.Handler
 	run func()
@@ -218,7 +218,7 @@ func (c calling) Enabled(context.Context, slog.Level) bool {
 	return true
 }
 
-// A handler may use the package, and be replaced by what it calls.
+// A handler may call this package, and the called function may replace the handler.
 func TestAHandlerMayCallThePackage(t *testing.T) {
 	complain := complaint(t)
 	m := open(t, embedded(t))
@@ -251,7 +251,7 @@ func TestAHandlerMayCallThePackage(t *testing.T) {
 	select {
 	case <-set:
 	case <-time.After(30 * time.Second):
-		t.Fatal("it hangs when it is asked for its levels")
+		t.Fatal("it hangs in Enabled")
 	}
 }
 
@@ -262,7 +262,7 @@ func (w writer) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Loggers are set and managers opened and closed at the same time: the last one set is the one that is told.
+// Loggers are set while managers are opened and closed. The logger that was set last receives the lines.
 func TestTheLogSurvivesChangesAtOneTime(t *testing.T) {
 	complain := complaint(t)
 	patient(t)
@@ -295,11 +295,11 @@ func TestTheLogSurvivesChangesAtOneTime(t *testing.T) {
 	libraryLog.mu.Lock()
 	defer libraryLog.mu.Unlock()
 	if libraryLog.stop != nil && libraryLog.managers == 0 {
-		t.Fatal("it goes on without a manager")
+		t.Fatal("the log runs without a manager")
 	}
 }
 
-// A line longer than a pipe takes at once is cut.
+// A line that is longer than one atomic write to a pipe is truncated.
 func TestALongLineIsCut(t *testing.T) {
 	var log buffer
 	loggingTo(t, slog.LevelWarn, &log)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Manager takes locks and counts latches in one store for one client id. Make one and share it: any number
-// of goroutines may use it. It is to be closed.
+// Manager acquires locks and counts latches in one store for one client id. Open one and share it: any number of
+// goroutines may use it. Close it when it is no longer needed.
 type Manager struct {
 	handle  managerHandle
 	logger  *slog.Logger
@@ -20,12 +20,12 @@ type Manager struct {
 	wait    time.Duration
 	timeout time.Duration
 
-	// identity tells which region of the store a name is in.
+	// identity computes the region of the store that a name is in.
 	identity identity
 
 	queue *queue
-	// asking is for calls of those who want something, holding for those who have it; brief is for those that
-	// ask no store.
+	// asking is for calls that acquire locks or use latches. holding is for calls that renew and release leases.
+	// brief is for calls that do no I/O.
 	asking, holding *shares
 	brief           slots
 
@@ -33,16 +33,16 @@ type Manager struct {
 	cleanup runtime.Cleanup
 }
 
-// Stats are numbers about a manager, right now.
+// Stats holds current numbers about a manager.
 type Stats struct {
-	// LeasesHeld counts the leases acquired here and not released, lost or ended by Close. Those whose time
-	// is over count until that is noticed by a call.
+	// LeasesHeld counts the leases acquired here that are not released, not found lost and not ended by Close. An
+	// expired lease counts until a call notices that it has expired.
 	LeasesHeld int
-	// Waiting counts the goroutines that wait for a lock.
+	// Waiting is the number of goroutines that wait for a lock.
 	Waiting int
 }
 
-// Option of a manager. Options win over those in the store's URI.
+// Option is an option of a manager. Options override those in the store's URI.
 type Option func(*settings)
 
 type settings struct {
@@ -54,36 +54,36 @@ type setting struct{ key, value string }
 
 func (s *settings) set(key, value string) { s.list = append(s.list, setting{key, value}) }
 
-// Client is the service that uses the locks, such as "order-service": part of every name. It is required,
-// here or in the URI.
+// Client sets the client id: the service that uses the locks, such as "order-service". It is part of every name. It
+// is required, here or in the URI.
 func Client(id string) Option { return Setting("client", id) }
 
-// Farm is the data centre, such as "dc1": part of the names that [DC] makes, and whose count of a latch is
-// one's own.
+// Farm sets the data centre, such as "dc1". It is part of the names that [DC] makes, and it selects the count of a
+// latch that this manager changes.
 func Farm(id string) Option { return Setting("farm", id) }
 
-// Purpose is shown to those who find a lock held. At most 255 bytes.
+// Purpose sets a text that is shown to those who find a lock held. It has at most 255 bytes.
 func Purpose(text string) Option { return Setting("purpose", text) }
 
-// DefaultTTL is how long a lease lasts unless renewed. It is 90 s unless set; 1 ms to 365 days.
+// DefaultTTL sets how long a lease lasts unless it is renewed: 90 s unless set, 1 ms to 365 days.
 func DefaultTTL(d time.Duration) Option { return duration("ttl", d) }
 
-// DefaultWait is how long [Manager.Lock] waits with a context that has no deadline. It is 90 s unless set.
+// DefaultWait sets how long [Manager.Lock] waits with a context that has no deadline. It is 90 s unless set.
 func DefaultWait(d time.Duration) Option { return duration("wait", d) }
 
-// Retry is how soon a waiting process looks again at a lock, give or take a tenth. It is 1 s unless set;
+// Retry sets the interval at which a waiting process asks the store again, plus or minus a tenth: 1 s unless set,
 // 1 ms to 1 h.
 func Retry(d time.Duration) Option { return duration("retry", d) }
 
-// Timeout is how long one call to the store may take. It is 10 s unless set; 10 ms to 10 min.
+// Timeout sets how long one call to the store may take: 10 s unless set, 10 ms to 10 min.
 func Timeout(d time.Duration) Option { return duration("timeout", d) }
 
-// Setting is any option of a store's URI by its key, for programs that read their settings from text. Keys
-// that the store does not know are refused by [Open].
+// Setting sets any option of a store's URI by its key, for programs that read their settings from text. [Open]
+// refuses keys that the store does not know.
 func Setting(key, value string) Option { return func(s *settings) { s.set(key, value) } }
 
-// Logger is told of leases and managers that were forgotten: dropped without Release or Close. It is
-// [slog.Default] unless set. The library's own log is that of the process: see [SetLogger].
+// Logger sets the logger for warnings about leases and managers that the program dropped without Release or Close.
+// It is [slog.Default] unless set. The library's own log is common to the process: see [SetLogger].
 func Logger(logger *slog.Logger) Option { return func(s *settings) { s.logger = logger } }
 
 func duration(key string, d time.Duration) Option {
@@ -94,14 +94,14 @@ func duration(key string, d time.Duration) Option {
 // "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
 // "aerospike://host:3000/namespace/setSuffix", with options as "?key=value&key=value".
 //
-// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is refused
-// in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
-// member can end the other members' processes by SIGBUS, so they must trust each other.
+// "embedded:" is the directory /var/tmp/dlm-<effective uid>, in any environment. It is refused in a systemd unit
+// with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group. A member of the group
+// can end the other members' processes by SIGBUS, so they must trust each other.
 //
-// It creates nothing in the store: see [Manager.Initialize]. It blocks while an embedded store is opened,
-// for milliseconds; the others are first asked by the first call that needs it.
+// Open creates nothing in the store: see [Manager.Initialize]. It blocks for milliseconds while it opens an embedded
+// store. The other stores are first contacted by the first call that needs them.
 //
-// It fails with [ErrInvalid] before any I/O; then with [ErrConnection] or [ErrInternal].
+// It fails with [ErrInvalid] before any I/O; after that with [ErrConnection] or [ErrInternal].
 func Open(uri string, options ...Option) (*Manager, error) {
 	settings := settings{logger: slog.Default()}
 	for _, option := range options {
@@ -139,33 +139,33 @@ func Open(uri string, options ...Option) (*Manager, error) {
 	return m, nil
 }
 
-// Initialize creates what is missing in the store (the table), and checks that the store answers. It may be
-// repeated, and called in many processes at once. It blocks, for up to a minute where a table is made; if
-// ctx ends first, that goes on.
+// Initialize creates what is missing in the store (the table) and checks that the store answers. It is safe to
+// repeat, and to call in many processes at once. It blocks for up to a minute while it creates a table. If ctx ends
+// first, the creation continues.
 //
-// It fails with [ErrTableCreation], [ErrConnection], [ErrRetriesExhausted], [ErrClosed], and with what
-// ended ctx.
+// It fails with [ErrTableCreation], [ErrConnection], [ErrRetriesExhausted], [ErrClosed], and the error that ended
+// ctx.
 func (m *Manager) Initialize(ctx context.Context) error {
 	question := question{m.asking, everywhere, m.timeout, "initializing the store"}
 	return m.do(ctx, question, func() error { return initializeManager(m.handle) })
 }
 
-// Stats returns numbers about the manager, for a program's own gauges.
+// Stats returns current numbers about the manager, for example for a program's gauges.
 func (m *Manager) Stats() Stats {
 	defer runtime.KeepAlive(m)
 	held, err := leasesHeld(m.handle)
 	if err != nil {
-		held = 0 // closed
+		held = 0 // the manager is closed
 	}
 	return Stats{LeasesHeld: held, Waiting: m.queue.waiting()}
 }
 
-// Close ends the manager: whoever waits returns [ErrClosed], held leases are released, and the library's
-// threads end. Its leases are over from then on. Closing twice does nothing more.
+// Close ends the manager: waiting calls return [ErrClosed], held leases are released, and the library's threads end.
+// All leases of the manager have then ended. Closing twice does nothing more.
 //
-// It blocks for up to one store time-out for the releases, another where a renewal is under way, and a few
-// seconds for the threads. It fails with that of the first release that failed; that lock is free when its
-// TTL ends, and the others were tried all the same.
+// Close blocks for up to one store time-out for the releases, another one if a renewal is under way, and a few
+// seconds for the threads. It returns the error of the first release that failed. It tries the other releases all
+// the same. A lock that was not released is free when its TTL ends.
 func (m *Manager) Close() error {
 	m.cleanup.Stop()
 	return m.close()
@@ -182,14 +182,15 @@ func (m *Manager) do(ctx context.Context, question question, run func() error) e
 	return err
 }
 
-// leak is what is left of something that was forgotten. It must not lead to that thing.
+// leak describes an object that the program dropped. It must not refer to that object, which could then never be
+// collected.
 type leak struct {
 	logger      *slog.Logger
 	what, about string
 	free        func()
 }
 
-// forgotten is called by the garbage collector, which must not be held up.
+// forgotten is called by the garbage collector and must not block.
 func forgotten(leak leak) {
 	go func() {
 		leak.logger.Warn("dlm: "+leak.what, "of", leak.about)

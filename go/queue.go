@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// quantum is how many retry intervals a lock may be passed on within this process before other processes,
-// which ask once per interval, are given one interval in which they find it free.
+// quantum is for how many retry intervals a lock may be passed on within this process. Then the process yields for
+// one interval, in which other processes, which ask once per interval, find the lock free.
 const quantum = 10
 
-// queue is the waiting of one manager: a line per lock, first come first served.
+// queue holds the waiting goroutines of one manager. Each lock has a line: its waiters, first in, first out.
 //
-// Only the goroutine at the front asks the store; the others park. So a crowd of goroutines costs the store
-// one question per retry interval and no thread, and a lock released in this process goes straight to the
-// next in line.
+// Only the goroutine at the front asks the store. The others park. So a crowd of goroutines costs the store one
+// request per retry interval, and it costs no thread. A lock released in this process goes straight to the next
+// goroutine in line.
 //
-//	who     waits for                                         leaves when
-//	front   nextAsk, or a local release that brings it forward  granted, failed, ctx or wait over, closed
-//	others  becoming the front                                ctx or wait over, closed, or the front met an
-//	                                                          error that concerns all
+//	position  waits for                                    leaves when
+//	front     nextAsk, or an earlier local release         granted, failed, ctx or wait ended, closed
+//	others    becoming the front                           ctx or wait ended, closed, or the front met an
+//	                                                       error that concerns all
 //
-// A process that hands a lock from goroutine to goroutine would keep it from every other process for ever,
-// so after its quantum the line yields for one interval. So does, after longer, a single goroutine that
-// takes a lock in a loop: see recent. A wait that would be over by then asks all the same.
+// A process that passes a lock from goroutine to goroutine would keep it from every other process for ever, so after
+// its quantum the line yields for one interval. A single goroutine that acquires a lock in a loop also yields, after
+// a longer time: see recent. A goroutine whose wait ends before the yielding does asks the store once anyway.
 type queue struct {
 	retry time.Duration
 
@@ -39,44 +39,44 @@ type queue struct {
 	recent recent
 }
 
-// line is guarded by the mutex of its queue, as is all in it.
+// line is the queue of one lock. The mutex of its queue guards it and all that it contains.
 type line struct {
-	waiting list.List // of *place, the front first
+	waiting list.List // of *place, the front at the head
 	nextAsk time.Time
-	// look says that the lock was held a moment ago: read first, so that a refusal costs a read only.
+	// look says that the lock was held a moment ago, so the front reads it first: a refusal then costs only a read.
 	look bool
-	// yielding says that nextAsk is put off for the sake of other processes.
+	// yielding says that nextAsk is postponed for the sake of other processes.
 	yielding bool
-	// oursSince is since when this process has had the lock without anyone else getting a turn; zero if it
-	// does not have it.
+	// oursSince is since when this process has kept the lock without a turn for another process; zero if it does
+	// not have the lock.
 	oursSince time.Time
-	// ours is whether a goroutine of this process has the lock.
+	// ours says whether a goroutine of this process holds the lock.
 	ours bool
-	// refusal says who held the lock when the store was asked last.
+	// refusal is the store's last refusal, which says who held the lock.
 	refusal error
-	// releases counts the local ones: one that comes while the front asks makes its answer old.
+	// releases counts local releases. When one happens while the front asks the store, the answer is out of date.
 	releases uint64
 }
 
-// place is that of one goroutine in a line.
+// place is the place of one goroutine in a line.
 type place struct {
 	wake chan struct{}
-	// failure is set by the front when it met an error that concerns everybody in the line.
+	// failure is set by the front when it met an error that concerns all in the line.
 	failure error
 }
 
-// terms are those of one wait.
+// terms are the conditions of one wait.
 type terms struct {
 	name Name
-	// until is when the wait is over; zero if only its context ends it.
+	// until is when the wait ends; zero if only its context ends it.
 	until time.Time
-	// speaksForAll is whether a failure to reach the store concerns the whole line. Not if this goroutine
-	// gives the store less time than the others do.
+	// speaksForAll says whether a failure to reach the store concerns the whole line. It is false if this goroutine
+	// allows the store less time than the others do.
 	speaksForAll bool
 }
 
-// wait stands in line; at the front, it calls ask until that brings an answer to leave with: a lease, or an
-// error other than ErrLocked. ask is called at least once, unless others are in front or ctx is over.
+// wait queues in the line of a lock. At the front it calls ask until that returns a lease or an error other than
+// ErrLocked. It calls ask at least once, unless others stay in front or ctx ends.
 func wait[T any](ctx context.Context, q *queue, terms terms, ask func(look bool) (T, error)) (T, error) {
 	var nothing T
 	began := time.Now()
@@ -95,7 +95,7 @@ func wait[T any](ctx context.Context, q *queue, terms terms, ask func(look bool)
 		case code == CodeLocked:
 			ticket.refused(err, turn.releases)
 		case code == CodeCancelled:
-			// Nobody knows yet: the next one asks.
+			// This says nothing about the lock, so the next goroutine asks.
 			return nothing, err
 		default:
 			ticket.failed(err, terms, turn.releases)
@@ -104,7 +104,7 @@ func wait[T any](ctx context.Context, q *queue, terms terms, ask func(look bool)
 	}
 }
 
-// released tells the line of a lock that it was released in this process.
+// released tells the line of a lock that this process has released the lock.
 func (q *queue) released(name Name) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,7 +125,7 @@ func (q *queue) released(name Name) {
 	line.wakeFront()
 }
 
-// waiting is how many goroutines are in line.
+// waiting returns how many goroutines are in all lines.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,7 +136,7 @@ func (q *queue) waiting() int {
 	return count
 }
 
-// close ends every wait with ErrClosed, those to come included.
+// close ends every present and future wait with ErrClosed.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -163,7 +163,7 @@ func (q *queue) join(name Name) *ticket {
 	return &ticket{queue: q, name: name, line: in, place: place, at: in.waiting.PushBack(place)}
 }
 
-// remove ends a line. A line that failed may have been replaced by a new one already.
+// remove deletes a line. A new line may already have replaced a line that failed.
 func (q *queue) remove(name Name, line *line) {
 	if q.lines[name] != line {
 		return
@@ -174,7 +174,7 @@ func (q *queue) remove(name Name, line *line) {
 	}
 }
 
-// newLine is a line whose first goroutine asks at once, unless the past says that it is the others' turn.
+// newLine returns a line whose first goroutine asks at once, unless this process is yielding.
 func newLine(past past) *line {
 	line := new(line)
 	switch past.state {
@@ -204,11 +204,11 @@ func (l *line) wakeFront() {
 func (p *place) rouse() {
 	select {
 	case p.wake <- struct{}{}:
-	default: // it will look up anyway
+	default: // a wake-up is already pending
 	}
 }
 
-// ticket is a goroutine's place in a line, to be given back.
+// ticket is a goroutine's place in a line. The goroutine must call leave.
 type ticket struct {
 	queue *queue
 	name  Name
@@ -217,17 +217,17 @@ type ticket struct {
 	at    *list.Element
 }
 
-// step is what a goroutine in line is to do next: ask the store, or park and look up again.
+// step is the next action of a goroutine in line: ask the store, or park and check again.
 type step struct {
 	ask, look bool
-	// releases is their number when the store is asked.
+	// releases is the line's count of releases when the store is asked.
 	releases uint64
-	// park is for how long at the most; negative: until woken.
+	// park is how long to park at most; negative means until woken.
 	park time.Duration
 }
 
-// turn parks until it is this goroutine's turn to ask the store. asked is whether it did already, so that
-// even a wait of zero asks once.
+// turn parks until it is this goroutine's turn to ask the store. asked says whether it has asked before, because
+// even a wait of 0 asks once.
 func (t *ticket) turn(ctx context.Context, terms terms, began time.Time, asked bool) (step, error) {
 	for {
 		next, err := t.next(ctx, terms, began, asked)
@@ -253,7 +253,7 @@ func (t *ticket) next(ctx context.Context, terms terms, began time.Time, asked b
 	limited := !terms.until.IsZero()
 	over := limited && !now.Before(terms.until)
 	front := t.line.waiting.Front() == t.at
-	// A wait that is over before the others have had their turn asks once all the same.
+	// A wait that ends before the yielding does asks once anyway.
 	brief := t.line.yielding && !asked && endsBy(ctx, terms, t.line.nextAsk)
 	if front && (brief || !now.Before(t.line.nextAsk)) && !(asked && over) {
 		return step{ask: true, look: t.line.look, releases: t.line.releases}, nil
@@ -273,7 +273,7 @@ func (t *ticket) next(ctx context.Context, terms terms, began time.Time, asked b
 	return step{park: park}, nil
 }
 
-// endsBy is whether the wait is over by then, as far as its terms and its context tell beforehand.
+// endsBy reports whether the wait ends by then, as far as its terms and the deadline of its context say.
 func endsBy(ctx context.Context, terms terms, then time.Time) bool {
 	deadline, limited := ctx.Deadline()
 	return limited && !deadline.After(then) || !terms.until.IsZero() && !terms.until.After(then)
@@ -293,7 +293,7 @@ func (t *ticket) park(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// waited says what the wait was for, and who holds it.
+// waited returns a message that says what the goroutine waited for, how long, and who holds the lock.
 func (t *ticket) waited(time time.Duration) string {
 	held := fmt.Sprintf("lock %q is held", t.name.id)
 	var refusal *Error
@@ -312,27 +312,27 @@ func (t *ticket) granted() {
 	}
 	line.refusal = nil
 	line.ours = true
-	// The next in line need not ask while a goroutine of this process holds the lock: its release brings
-	// the question forward.
+	// The next in line need not ask while a goroutine of this process holds the lock. The release of that goroutine
+	// makes the line ask at once.
 	line.askAt(now.Add(jittered(t.queue.retry)), true)
 }
 
-// refused notes who holds the lock. releases is their number when the store was asked.
+// refused records who holds the lock. releases is the line's count of releases when the store was asked.
 func (t *ticket) refused(err error, releases uint64) {
 	t.queue.mu.Lock()
 	defer t.queue.mu.Unlock()
 	line := t.line
 	if line.releases != releases {
-		// Released here meanwhile: the next question is due as the release has set it.
+		// The lock was released here meanwhile. The release has set the time of the next request.
 		return
 	}
 	pause := jittered(t.queue.retry)
 	var refusal *Error
 	if errors.As(err, &refusal) && refusal.holderLeft >= 0 {
-		// Not after the lease has ended; and not in a tight loop when clocks disagree about that.
+		// Ask at the latest when the lease ends, but not in a tight loop when clocks disagree about that end.
 		pause = min(pause, max(refusal.holderLeft, t.queue.retry/20))
 	}
-	// Refused by a goroutine of this process is no turn of another's.
+	// If this process holds the lock, the refusal does not mean that another process had a turn.
 	if !line.ours {
 		line.oursSince = time.Time{}
 	}
@@ -340,8 +340,8 @@ func (t *ticket) refused(err error, releases uint64) {
 	line.askAt(time.Now().Add(pause), true)
 }
 
-// failed tells the line: a store that does not serve the front serves none of them, and all leave with that
-// error. A doubt about the front's own request is its own.
+// failed records an error of the front. If the store does not serve the front, it serves none of the line, and all
+// leave with that error. An error that concerns only the front's own request is not passed on.
 func (t *ticket) failed(err error, terms terms, releases uint64) {
 	t.queue.mu.Lock()
 	defer t.queue.mu.Unlock()
@@ -359,7 +359,7 @@ func (t *ticket) failed(err error, terms terms, releases uint64) {
 			other.rouse()
 		}
 	}
-	// Those who come now begin anew.
+	// Goroutines that arrive from now on form a new line.
 	t.queue.remove(t.name, line)
 }
 
@@ -376,7 +376,7 @@ func (t *ticket) leave() {
 	}
 }
 
-// jittered is around d, give or take a tenth, so that processes do not ask in step.
+// jittered returns d plus or minus a random part of up to a tenth. Processes then do not ask in step.
 func jittered(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }

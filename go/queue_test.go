@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// eventually gives slow machines time, and bounds it.
+// eventually waits until done returns true. It fails the test after 30 s, which is enough for slow machines.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
@@ -91,14 +91,14 @@ func TestAFrontWhoseContextEndsMakesWayForTheNext(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, ErrLocked) {
 		t.Fatal(err)
 	}
-	// The refusal was the front's, and an hour is not over: a release brings the question forward.
+	// The second waiter need not wait for the hour to pass: a release makes it ask at once.
 	q.released(XDC("a"))
 	if got := <-second; got != 7 || len(q.lines) != 0 {
 		t.Fatalf("%d, %d lines are left", got, len(q.lines))
 	}
 }
 
-// Nobody knows what the store would have answered: the next one need not wait for an interval.
+// The front's own end says nothing about the lock, so the next one must not wait for an interval.
 func TestAFrontThatGivesUpACallLeavesItsTurnToTheNext(t *testing.T) {
 	q := &queue{retry: time.Hour}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,7 +125,7 @@ func TestAFrontThatGivesUpACallLeavesItsTurnToTheNext(t *testing.T) {
 			t.Fatal(err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("it waits for an interval of an hour")
+		t.Fatal("the second one waits for an interval of an hour")
 	}
 }
 
@@ -176,7 +176,7 @@ func TestAStoreThatFailsTheFrontFailsTheLineAndADoubtDoesNot(t *testing.T) {
 		eventually(t, "the front joining", func() bool { return inLine(q) == 1 })
 		_, err := wait(t.Context(), q, terms{name: XDC("a")}, func(bool) (int, error) { return 0, nil })
 		if other := <-front; err != nil || !errors.Is(other, own.err) {
-			t.Fatalf("one's own failure %v is no one else's: %v", other, err)
+			t.Fatalf("a failure %v of the front alone reached another waiter: %v", other, err)
 		}
 	}
 }
@@ -211,25 +211,25 @@ func TestAWaitOfZeroAsksOnceAndLeavesNoLineBehind(t *testing.T) {
 	}
 }
 
-// Without it a process with two busy goroutines would keep the lock from all others for ever.
+// Without the yielding, a process with two busy goroutines would keep the lock from all others for ever.
 func TestAfterItsTenureTheLineStandsBackForOneInterval(t *testing.T) {
 	q := &queue{retry: time.Minute}
 	ticket := q.join(XDC("a"))
 	ticket.granted()
 	q.released(XDC("a"))
 	if time.Now().Before(ticket.line.nextAsk) || ticket.line.look {
-		t.Fatal("a hand-over is immediate")
+		t.Fatal("the release did not make the front ask at once")
 	}
 	ticket.line.oursSince = time.Now().Add(-q.retry*quantum - time.Second)
 	before := time.Now()
 	q.released(XDC("a"))
-	// Others look once per interval, which jitter lengthens by a tenth.
+	// Other processes ask once per interval, which jitter lengthens by up to a tenth.
 	if ticket.line.nextAsk.Sub(before) < q.retry*11/10 || !ticket.line.oursSince.IsZero() {
-		t.Fatal("others do not get their interval")
+		t.Fatal("the line does not yield for an interval")
 	}
 }
 
-// take is one wait that is granted when it asks, and whether it was told to look first.
+// take makes one wait that is granted when it asks. It returns whether the wait was told to read the lock first.
 func take(t *testing.T, q *queue, ctx context.Context, terms terms) (look bool) {
 	t.Helper()
 	look, err := wait(ctx, q, terms, func(look bool) (bool, error) { return look, nil })
@@ -248,13 +248,13 @@ func TestALoopOfOneGoroutineStandsBackAfterItsTenure(t *testing.T) {
 	released := time.Now()
 	q.released(XDC("a"))
 	if look := take(t, q, t.Context(), terms{name: XDC("a")}); !look {
-		t.Fatal("it may be held by another by now")
+		t.Fatal("another process may hold the lock, but it was not read first")
 	}
 	if pause := time.Since(released); pause < q.retry*11/10 {
 		t.Fatalf("others got %v of an interval of %v", pause, q.retry)
 	}
 	if past := q.recent.take(XDC("a")); past.state != heldHere || past.since.Before(released) {
-		t.Fatal("it is in no new quantum: ", past)
+		t.Fatal("no new quantum began: ", past)
 	}
 }
 
@@ -277,10 +277,10 @@ func TestABriefWaitAsksAlthoughItIsTheOthersTurn(t *testing.T) {
 		began := time.Now()
 		take(t, q, of.ctx, of.terms)
 		if time.Since(began) > 30*time.Second {
-			t.Errorf("%s was not brief enough", what)
+			t.Errorf("%s did not ask at once", what)
 		}
 
-		// It asks once, and then waits for the others as everybody does.
+		// The wait asks once, and then waits while the others have their turn.
 		q.recent.take(XDC("a"))
 		q.recent.held(XDC("a"), time.Now().Add(-100*time.Hour))
 		q.released(XDC("a"))
@@ -310,7 +310,7 @@ func TestALongWaitLeavesTheOthersTheirTurn(t *testing.T) {
 func TestALoopOfOneGoroutineAsksAtOnceForAsLongAsItsTenureLasts(t *testing.T) {
 	q := &queue{retry: time.Hour}
 	if take(t, q, t.Context(), terms{name: XDC("a")}) {
-		t.Fatal("nobody was seen to hold it")
+		t.Fatal("the lock was read first, although nobody was seen to hold it")
 	}
 	first := q.recent.take(XDC("a"))
 	if first.state != heldHere {
@@ -320,15 +320,15 @@ func TestALoopOfOneGoroutineAsksAtOnceForAsLongAsItsTenureLasts(t *testing.T) {
 	for range 10 {
 		q.released(XDC("a"))
 		if take(t, q, t.Context(), terms{name: XDC("a")}) {
-			t.Fatal("nobody was seen to hold it")
+			t.Fatal("the lock was read first, although nobody was seen to hold it")
 		}
 	}
 	if past := q.recent.take(XDC("a")); past.state != heldHere || past.since != first.since {
-		t.Fatal("the quantum began anew: ", past)
+		t.Fatal("a new quantum began: ", past)
 	}
 }
 
-// One of this process has the lock and another one joins and leaves: that is no turn of another process.
+// A goroutine of this process holds the lock while another one joins and leaves. No other process had a turn.
 func TestAWaitInVainDoesNotEndTheTenureOfTheHolder(t *testing.T) {
 	q := &queue{retry: time.Hour}
 	take(t, q, t.Context(), terms{name: XDC("a")})
@@ -352,16 +352,16 @@ func TestHoldsLongerThanTheIntervalEndTheTenureToo(t *testing.T) {
 	ticket.granted()
 	ticket.refused(refusal(), 0)
 	if ticket.line.oursSince.IsZero() {
-		t.Fatal("refused by ourselves")
+		t.Fatal("a refusal by this process ended the quantum")
 	}
 	ticket.line.ours = false
 	ticket.refused(refusal(), 0)
 	if !ticket.line.oursSince.IsZero() {
-		t.Fatal("refused by another")
+		t.Fatal("a refusal by another process did not end the quantum")
 	}
 }
 
-// The front hears "held" of a lock that is released here before it hears it.
+// The lock is released here before the front receives the answer "held".
 func TestAReleaseWhileTheFrontAsksIsNotLost(t *testing.T) {
 	q := &queue{retry: time.Hour}
 	ticket := q.join(XDC("a"))
@@ -379,7 +379,7 @@ func TestTheNextQuestionComesNoLaterThanTheLeaseItWaitsFor(t *testing.T) {
 	for _, of := range []struct{ left, least, most time.Duration }{
 		{-1, 50 * time.Second, 67 * time.Second},
 		{5 * time.Second, 5 * time.Second, 10 * time.Second},
-		{0, 3 * time.Second, 8 * time.Second}, // clocks that disagree must not make it spin
+		{0, 3 * time.Second, 8 * time.Second}, // no tight loop when clocks disagree
 	} {
 		busy := newError(CodeLocked, "planted: held")
 		busy.holderLeft = of.left
@@ -391,8 +391,7 @@ func TestTheNextQuestionComesNoLaterThanTheLeaseItWaitsFor(t *testing.T) {
 	}
 }
 
-// A call to a store that hangs keeps neither its caller nor its slot for others, and what it brings too late is
-// given back.
+// An abandoned call to a store that hangs blocks neither its caller nor its place. Its late result is passed on.
 func TestACallThatIsGivenUpTellsWhatBecameOfIt(t *testing.T) {
 	shares := newShares(make(chan struct{}))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -413,10 +412,10 @@ func TestACallThatIsGivenUpTellsWhatBecameOfIt(t *testing.T) {
 	if it := <-late; it != 7 {
 		t.Fatal(it)
 	}
-	eventually(t, "its slot given back", func() bool { return shares.underWay() == 0 })
+	eventually(t, "its slot freed", func() bool { return shares.underWay() == 0 })
 }
 
-// full has all places taken, by calls to as many regions as it takes.
+// full returns shares whose places are all in use, by calls to the necessary number of regions.
 func full(t *testing.T, closed <-chan struct{}) (*shares, []*seat) {
 	t.Helper()
 	shares := newShares(closed)
@@ -459,13 +458,13 @@ func TestWhoWaitsForASlotLeavesWithTheContextOrTheManagerOrItsPatience(t *testin
 		}
 		if of.end == "patience" {
 			if time.Since(began) < of.patience {
-				t.Fatalf("it had patience for %v", time.Since(began))
+				t.Fatalf("it waited only %v", time.Since(began))
 			}
 			if !strings.Contains(err.Error(), "testing: no turn in 50ms: all 16 calls at once of this manager are in use") {
 				t.Fatal(err)
 			}
 			if !err.(*Error).Retryable {
-				t.Fatal("it may have a place later")
+				t.Fatal("the error must be retryable: a place may become free")
 			}
 		}
 		cancel()

@@ -4,24 +4,24 @@ package dlm
 
 import "time"
 
-// Locks that a goroutine of this process took a short time ago while nobody stood in line behind it. Such a
-// goroutine leaves no line. In a loop it would keep the lock from other processes all the same.
+// This file remembers locks that a goroutine of this process acquired a short time ago while nobody queued behind it.
+// Such a goroutine leaves no line. In a loop it could still keep the lock from other processes.
 //
-// The rule is that of src/wait/fairness.rs, so that services in Go and in Rust leave locks to each other.
+// The rule is that of src/wait/fairness.rs, so services in Go and in Rust yield to each other.
 
-// loopQuantum is how many retry intervals one goroutine may take and release a lock in a loop. After them it
-// yields for one interval. Nobody can see whether anybody else wants the lock, so a loop that is alone
-// pays for it as well: a fiftieth of its time. Others get the lock before their wait is over, which is 90
-// intervals by default.
+// loopQuantum is for how many retry intervals one goroutine may acquire and release a lock in a loop. Then it yields
+// for one interval. A process cannot see whether another one wants the lock, so a loop that is alone yields too and
+// loses a fiftieth of its time. Others acquire the lock before their wait ends, which is 90 intervals by default.
 const loopQuantum = 50
 
-// quantumGap is a part of an interval. Others find a lock free now and then when it is free for a gap.
+// quantumGap divides a retry interval into gaps. A quantum ends when the lock was free for one gap, because other
+// processes then find it free now and then.
 const quantumGap = 10
 
-// recentMax is how many names are kept. Loops over more of them at one time do not yield.
+// recentMax is how many names are kept. Loops over more names at the same time do not yield.
 const recentMax = 32
 
-// recent has the names without a line, the oldest first. The mutex of the queue guards it.
+// recent holds the names without a line, the oldest first. The mutex of the queue guards it.
 type recent struct {
 	entries []recentEntry
 }
@@ -31,12 +31,12 @@ type recentEntry struct {
 	past past
 }
 
-// past is what is known for the goroutine that wants the lock next. The zero value is nothing.
+// past is what is known to the goroutine that wants the lock next. The zero value means that nothing is known.
 type past struct {
 	state pastState
-	// since is the moment from which nobody else can have had a turn.
+	// since is the moment after which no other process can have held the lock.
 	since time.Time
-	// until is when a released lock is forgotten, or when the turn of the others ends.
+	// until is when a released lock is forgotten, or when the yielding ends.
 	until time.Time
 }
 
@@ -46,17 +46,17 @@ const (
 	nothing pastState = iota
 	// heldHere: a goroutine of this process has the lock.
 	heldHere
-	// quantumGoesOn: whoever takes the lock again before until goes on with the quantum.
+	// quantumGoesOn: a goroutine that acquires the lock before until continues the quantum.
 	quantumGoesOn
 	// yielding: this process leaves the lock to others before until.
 	yielding
 )
 
-// othersTurn is when others have had their turn. Each of them looks once per interval, which jitter lengthens
-// by a tenth, and needs some time to ask.
+// othersTurn returns when the other processes have had their turn. Each of them asks once per interval. Jitter
+// lengthens the interval by up to a tenth, and asking takes some time.
 func othersTurn(now time.Time, retry time.Duration) time.Time { return now.Add(retry + retry/5) }
 
-// held notes that a goroutine has the lock, in a quantum that began at since, and that nobody stands in line.
+// held records that a goroutine holds the lock, in a quantum that began at since, and that nobody is in line.
 func (r *recent) held(name Name, since time.Time) {
 	if len(r.entries) == recentMax {
 		r.entries = r.entries[:copy(r.entries, r.entries[1:])]
@@ -77,7 +77,7 @@ func (r *recent) released(name Name, retry time.Duration) {
 	}
 }
 
-// take forgets the name, because a line is made for it.
+// take removes the name, because a line is made for it, and returns its past.
 func (r *recent) take(name Name) past {
 	at := r.find(name)
 	if at < 0 {
@@ -91,7 +91,7 @@ func (r *recent) take(name Name) past {
 	return found
 }
 
-// find is where the name is, and -1 where it is not.
+// find returns the index of the name, or -1.
 func (r *recent) find(name Name) int {
 	for at := len(r.entries) - 1; at >= 0; at-- {
 		if r.entries[at].name == name {

@@ -21,10 +21,10 @@ func TestALoopGoesOnUntilItsTenureIsOverAndStandsBackThen(t *testing.T) {
 		t.Fatal(past)
 	}
 	if past := recent.take(name); past.state != nothing {
-		t.Fatal("it is not forgotten: ", past)
+		t.Fatal("the name was not removed: ", past)
 	}
 
-	// The last moment of the quantum, give or take a minute, and the first after it.
+	// One minute before the end of the quantum, and the first moment after it.
 	recent.held(name, now.Add(-loopQuantum*time.Hour+time.Minute))
 	recent.released(name, time.Hour)
 	if past := recent.take(name); past.state != quantumGoesOn {
@@ -33,7 +33,7 @@ func TestALoopGoesOnUntilItsTenureIsOverAndStandsBackThen(t *testing.T) {
 	recent.held(name, now.Add(-loopQuantum*time.Hour-time.Nanosecond))
 	recent.released(name, time.Hour)
 	if past := recent.take(name); past.state != yielding || past.until.Before(now.Add(time.Hour*11/10)) {
-		t.Fatal("others may not have looked: ", past)
+		t.Fatal("the yielding is too short: ", past)
 	}
 }
 
@@ -50,11 +50,11 @@ func TestALockThatWasFreeForAWhileBeginsANewTenure(t *testing.T) {
 	recent.released(XDC("a"), time.Millisecond)
 	time.Sleep(2 * time.Millisecond)
 	if past := recent.take(XDC("a")); past.state != nothing {
-		t.Fatal("others have had their turn: ", past)
+		t.Fatal("the yielding did not end: ", past)
 	}
 }
 
-// A service may take millions of locks once each.
+// A service may acquire millions of locks, each of them once.
 func TestNamesDoNotPileUpAndTheLatestAreKept(t *testing.T) {
 	var recent recent
 	now := time.Now()
@@ -75,6 +75,6 @@ func TestNamesDoNotPileUpAndTheLatestAreKept(t *testing.T) {
 	}
 	recent.released(XDC("0"), time.Hour)
 	if len(recent.entries) != 0 {
-		t.Fatal("a release of a name that is not known makes one")
+		t.Fatal("the release of an unknown name added an entry")
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// Table is a table of an application's own in HBase, for rows that are made and changed safely without row locks.
-// Open one and share it: any number of goroutines may use it. It is to be closed.
+// Table is an HBase table of the application. Its rows are created and changed safely without row locks. Open one and
+// share it: any number of goroutines may use it. Close it when it is no longer needed.
 //
-// At the most 16 calls of one table that ask HBase run at once, and 4 for one row; the others wait for their turn,
-// for as long as the setting "timeout" allows.
+// A table runs at most 16 calls to HBase at once, and at most 4 for one row. Further calls wait for their turn, up to
+// the setting "timeout".
 type Table struct {
 	handle   tableHandle
 	attempts int
@@ -30,22 +30,22 @@ type Table struct {
 	cleanup runtime.Cleanup
 }
 
-// Family is a column family of a table to be made.
+// Family is a column family of a table to create.
 type Family struct {
 	Name string
-	// Versions of each cell are kept, so many; 0 stands for 1.
+	// Versions is how many versions of each cell are kept; 0 means 1.
 	Versions int
 }
 
 // OpenTable opens the table at uri: "hbase://master1:16000,master2:16000/table", with options as
-// "?key=value&key=value". The header dlm.h lists them at dlm_table_open; those that concern this package:
+// "?key=value&key=value". The header dlm.h lists all options at dlm_table_open. These concern this package:
 //
-//   - family: the family in which rows of [Lease.Row] keep their fences;
-//   - anchor: the column that every row has, as "family:qualifier": it says whether a row exists;
-//   - timeout: how long one call may take, 10s unless set;
-//   - attempts: tries of one [Row.Modify] at the most, 100 unless set.
+//   - family: the family in which rows of [Lease.Row] keep their fences
+//   - anchor: the column that says whether a row exists, as "family:qualifier"
+//   - timeout: how long one call may take; 10s unless set
+//   - attempts: how many tries one [Row.Modify] makes at most; 100 unless set
 //
-// It does no I/O: HBase is first asked by the first call that needs it. It fails with [ErrInvalid].
+// OpenTable does no I/O. The first call that needs HBase connects to it. OpenTable fails with [ErrInvalid].
 func OpenTable(uri string) (*Table, error) {
 	handle, attempts, timeout, err := openTable(uri)
 	if err != nil {
@@ -65,19 +65,19 @@ func OpenTable(uri string) (*Table, error) {
 	return t, nil
 }
 
-// Close ends the table: calls with its rows fail with [ErrClosed] from then on. It does not block; calls that are
-// under way go on in the library. Closing twice does nothing more.
+// Close ends the table: later calls on its rows fail with [ErrClosed]. Close does not block. Calls under way continue
+// in the library. Closing twice does nothing more.
 func (t *Table) Close() {
 	t.cleanup.Stop()
 	t.close()
 }
 
-// CreateIfMissing creates the table with these families, split at these keys, unless it exists, and waits until it
-// serves. It may be repeated, and called in many processes at once. It blocks for up to a minute; if ctx ends
-// first, that goes on.
+// CreateIfMissing creates the table with these families, split at these keys, unless it exists, and waits until HBase
+// serves it. It is safe to repeat, and to call in many processes at once. It blocks for up to a minute. If ctx ends
+// first, the creation continues.
 //
-// It fails with [ErrTableCreation], also where the table exists and lacks one of the families; with [ErrConnection],
-// [ErrRetriesExhausted], [ErrInvalid], [ErrClosed], and with what ended ctx.
+// It fails with [ErrTableCreation], also when the table exists but lacks one of the families; with [ErrConnection],
+// [ErrRetriesExhausted], [ErrInvalid], [ErrClosed], and the error that ended ctx.
 func (t *Table) CreateIfMissing(ctx context.Context, families []Family, splits ...string) error {
 	families, splits = slices.Clone(families), slices.Clone(splits)
 	question := question{t.asking, everywhere, t.timeout, "creating the table"}
@@ -88,16 +88,17 @@ func (t *Table) CreateIfMissing(ctx context.Context, families []Family, splits .
 	return err
 }
 
-// Row is the row with this key, of 1 to 32,000 bytes. It does no I/O; a key that is not allowed is refused by the
-// row's calls.
+// Row returns a handle for the row with this key of 1 to 32,000 bytes. It does no I/O. The calls of the row fail with
+// [ErrInvalid] if the key is not allowed.
 func (t *Table) Row(key string) *Row { return &Row{table: t, key: key} }
 
-// Row is a row whose every change carries the fence of the lease: HBase refuses the change once a later holder of
-// the lock was here. The table needs its option family. The row may outlive the lease. It does no I/O.
+// Row returns a row whose changes carry the fence of the lease. HBase refuses such a change after a later holder of
+// the lock has written its fence to the row. The table needs the option family. The row may outlive the lease. Row
+// does no I/O.
 //
-// It fails with [ErrInvalid] for a key that is not allowed, for a table without the option family and where the
-// option fence of the lease's store is off; with [ErrLost] when the lease was released; with [ErrClosed] when the
-// table is.
+// It fails with [ErrInvalid] for a key that is not allowed, for a table without the option family, and when the
+// option fence of the lease's store is off. It fails with [ErrLost] when the lease was released, and with [ErrClosed]
+// when the table was closed.
 func (l *Lease) Row(table *Table, key string) (*Row, error) {
 	defer runtime.KeepAlive(l)
 	defer runtime.KeepAlive(table)
@@ -117,27 +118,28 @@ func (l *Lease) Row(table *Table, key string) (*Row, error) {
 	return fencedRow(table, key, handle), nil
 }
 
-// Row is one row: a key and how its changes are made. Any number of goroutines may share it.
+// Row is one row: a key, and how its changes are made. Any number of goroutines may share it.
 //
-// Columns are given as "family:qualifier"; the qualifier may be any bytes. Values are any bytes.
+// A column is given as "family:qualifier". The qualifier and the value may be any bytes.
 //
-// Calls block for the table's setting "timeout" at the most, or until ctx ends. They fail with
+// Calls block at most for the table's setting "timeout", or until ctx ends. They fail with
 //
-//   - [ErrInvalid] before any I/O: a key, column, value or TTL that is not allowed;
-//   - [ErrTableCreation]: no such table, it is disabled, or it lacks the family;
-//   - [ErrConnection], [ErrRetriesExhausted], [ErrInternal], [ErrClosed]: it did not happen;
-//   - [ErrInDoubt], where they change something: it may have happened, or may yet happen, also because ctx ended
-//     first. Without an end of ctx, rows from [Row.ExactlyOnce] fail so only when all of the timeout was not enough
-//     to find out;
-//   - [ErrStaleFence], where they change a row from [Lease.Row]: a later holder was here, and it did not happen;
-//   - what ended ctx.
+//   - [ErrInvalid] before any I/O: a key, column, value or TTL is not allowed
+//   - [ErrTableCreation]: the table does not exist, is disabled or lacks the family
+//   - [ErrConnection], [ErrRetriesExhausted], [ErrInternal], [ErrClosed]: the call had no effect
+//   - [ErrInDoubt], only for changes: it is unknown whether the change was made, and it may still be made later; for
+//     example because ctx ended first. While ctx lasts, rows from [Row.ExactlyOnce] fail with it only when the
+//     timeout was too short to find out, or a server answered with an error that does not tell
+//   - [ErrStaleFence], only for changes of a row from [Lease.Row]: a later holder has written its fence, and the
+//     change was not made
+//   - the error that ended ctx
 type Row struct {
 	table *Table
 	key   string
 	once  bool
-	// handle is there for rows with a fence, which remember that it was raised.
+	// handle is set for rows with a fence. It remembers that the fence was raised.
 	handle rowHandle
-	// err is what the calls fail with.
+	// err is the error of all calls, if it is not nil.
 	err error
 }
 
@@ -147,12 +149,13 @@ func fencedRow(table *Table, key string, handle rowHandle) *Row {
 	return r
 }
 
-// Key is that of the row.
+// Key returns the key of the row.
 func (r *Row) Key() string { return r.key }
 
-// ExactlyOnce is the same row, whose changes are made exactly once: each writes a mark in the same atomic step, and
-// a change whose reply was lost is sent again until it is answered, for the table's setting "timeout". A mark is a
-// cell of some 100 bytes in the row, which goes after a minute (two hours where a request is lost for good).
+// ExactlyOnce returns the same row with changes that are made exactly once. Each change writes an idempotency mark in
+// the same atomic step. A change whose reply was lost is sent again until it is answered, at most for the table's
+// setting "timeout". A mark is a cell of about 100 bytes in the row. It expires after a minute, or after two hours
+// when a request was lost for good.
 func (r *Row) ExactlyOnce() *Row {
 	if r.handle == nil {
 		return &Row{table: r.table, key: r.key, once: true, err: r.err}
@@ -165,48 +168,47 @@ func (r *Row) ExactlyOnce() *Row {
 	return fencedRow(r.table, r.key, handle)
 }
 
-// Cells are to be written in one atomic step. The zero value has none:
+// Cells are cells to write in one atomic step. The zero value has none:
 //
 //	new(dlm.Cells).Put("d:id", []byte("42")).Put("d:state", []byte("new"))
 type Cells struct{ list []change }
 
-// Put adds a cell. An empty value, or nil, is a value: the cell is there.
+// Put adds a cell. A nil or empty value writes an empty cell.
 func (c *Cells) Put(column string, value []byte) *Cells {
 	c.list = append(c.list, change{kind: changePut, column: column, value: value, ttl: noTTL})
 	return c
 }
 
-// PutFor adds a cell that the server drops after this time, 1 ms or more, rounded up to milliseconds. It must not be
-// shorter than what an older version of the cell still has: HBase would then show that one again.
+// PutFor adds a cell that the server drops after ttl, 1 ms or more, rounded up to milliseconds. The ttl must not be
+// shorter than the remaining time of an older version of the cell: HBase would then show that version again.
 func (c *Cells) PutFor(column string, value []byte, ttl time.Duration) *Cells {
 	c.list = append(c.list, change{kind: changePut, column: column, value: value, ttl: max(ttl, 0)})
 	return c
 }
 
-// Changes are what [Row.Modify] is to do with a row, in one atomic step; no column may come twice. The zero value
-// has none.
+// Changes are what [Row.Modify] changes in a row in one atomic step. No column may appear twice. The zero value has
+// no changes.
 type Changes struct{ list []change }
 
-// Put is that of [Cells].
+// Put adds a cell to write. See [Cells.Put].
 func (c *Changes) Put(column string, value []byte) *Changes {
 	c.list = append(c.list, change{kind: changePut, column: column, value: value, ttl: noTTL})
 	return c
 }
 
-// PutFor is that of [Cells].
+// PutFor adds a cell to write that the server drops after ttl. See [Cells.PutFor].
 func (c *Changes) PutFor(column string, value []byte, ttl time.Duration) *Changes {
 	c.list = append(c.list, change{kind: changePut, column: column, value: value, ttl: max(ttl, 0)})
 	return c
 }
 
-// Add adds to an 8-byte counter. See [Row.Increment].
+// Add adds a number to an 8-byte counter. See [Row.Increment].
 func (c *Changes) Add(column string, by int64) *Changes {
 	c.list = append(c.list, change{kind: changeAdd, column: column, by: by})
 	return c
 }
 
-// Delete deletes a column with all its versions. It must be one of those that were read. One that was not there is
-// left alone.
+// Delete deletes a column with all its versions. The column must be one of those that were read. It may be absent.
 func (c *Changes) Delete(column string) *Changes {
 	c.list = append(c.list, change{kind: changeDelete, column: column})
 	return c
@@ -222,28 +224,28 @@ type change struct {
 
 const noTTL time.Duration = -1 << 63
 
-// RowCells are cells of a row as they were read, all at one moment.
+// RowCells are the cells of a row, all read at the same moment.
 type RowCells struct{ list []RowCell }
 
 // RowCell is a cell that was read.
 type RowCell struct {
 	Column string
-	// Value is never nil.
+	// Value may be empty but is never nil.
 	Value []byte
-	// Written is when the server stamped the cell, by its clock.
+	// Written is the server's timestamp of the cell, by the server's clock.
 	Written time.Time
 }
 
-// Len is how many cells were read. 0: there is no such row, or nothing of what was asked for.
+// Len returns how many cells were read. 0 means that the row does not exist or has none of the requested columns.
 func (c *RowCells) Len() int { return len(c.list) }
 
-// Value is that of a column; nil where there is no such cell. An empty value is one, and not nil.
+// Value returns the value of a column, or nil if the cell does not exist. An empty value is not nil.
 func (c *RowCells) Value(column string) []byte {
 	cell, _ := c.Cell(column)
 	return cell.Value
 }
 
-// Cell is that of a column, and whether there is one.
+// Cell returns the cell of a column and whether it exists.
 func (c *RowCells) Cell(column string) (RowCell, bool) {
 	for _, cell := range c.list {
 		if cell.Column == column {
@@ -253,7 +255,7 @@ func (c *RowCells) Cell(column string) (RowCell, bool) {
 	return RowCell{}, false
 }
 
-// Counter is the value of a counter; false where there is no such cell, or it is not 8 bytes long.
+// Counter returns the value of a counter. It returns false if the cell does not exist or is not 8 bytes long.
 func (c *RowCells) Counter(column string) (int64, bool) {
 	value := c.Value(column)
 	if len(value) != 8 {
@@ -262,46 +264,46 @@ func (c *RowCells) Counter(column string) (int64, bool) {
 	return int64(binary.BigEndian.Uint64(value)), true
 }
 
-// All are the cells in the order of their columns.
+// All returns the cells in the order of their columns.
 func (c *RowCells) All() iter.Seq[RowCell] { return slices.Values(c.list) }
 
-// Get reads the whole row, but for the library's own columns. There are no cells where there is no such row.
+// Get reads the whole row without the library's own columns. The result is empty if the row does not exist.
 func (r *Row) Get(ctx context.Context) (*RowCells, error) {
 	cells, handle, err := r.read(ctx, rowRead, nil)
 	freeCells(handle)
 	return cells, err
 }
 
-// GetColumns reads these columns, one or more.
+// GetColumns reads these columns. It needs at least one.
 func (r *Row) GetColumns(ctx context.Context, columns ...string) (*RowCells, error) {
 	cells, handle, err := r.read(ctx, rowReadColumns, columns)
 	freeCells(handle)
 	return cells, err
 }
 
-// Create makes the row unless it is there, and says whether it did: of all who try at once, one is told so. A row is
-// there when its anchor has a value that is not empty. The anchor is the column that the table's option anchor
-// names, or else the first of cells. It must be among them, and its value not empty.
+// Create creates the row unless it exists, and reports whether it did. Of many concurrent calls, exactly one returns
+// true. A row exists when its anchor has a value that is not empty. The anchor is the column that the table's option
+// anchor names, or otherwise the first of cells. The anchor must be among the cells, with a value that is not empty.
 func (r *Row) Create(ctx context.Context, cells *Cells) (created bool, err error) {
 	answer, err := r.write(ctx, rowCreate, cells)
 	return answer.yes, err
 }
 
-// Update writes the cells if the row is there, and says whether it did. See [Row.Create] for what that means;
-// without the option anchor, the first of cells must be a column that the row has.
+// Update writes the cells if the row exists, and reports whether it did. [Row.Create] says when a row exists. Without
+// the option anchor, the first of cells must be a column that the row has.
 func (r *Row) Update(ctx context.Context, cells *Cells) (updated bool, err error) {
 	answer, err := r.write(ctx, rowUpdate, cells)
 	return answer.yes, err
 }
 
-// Put writes the cells, whether the row is there or not.
+// Put writes the cells, whether or not the row exists.
 func (r *Row) Put(ctx context.Context, cells *Cells) error {
 	_, err := r.write(ctx, rowPut, cells)
 	return err
 }
 
-// CompareAndSet writes value into a column if it holds expected, and says whether it did. nil is the absence of the
-// cell, for both; an empty value is not nil: []byte{}.
+// CompareAndSet writes value into a column if the column holds expected, and reports whether it did. A nil expected
+// means that the cell is absent. A nil value deletes the cell. An empty value is []byte{}, not nil.
 func (r *Row) CompareAndSet(ctx context.Context, column string, expected, value []byte) (set bool, err error) {
 	var with items
 	with.compared(column, expected)
@@ -310,9 +312,9 @@ func (r *Row) CompareAndSet(ctx context.Context, column string, expected, value 
 	return answer.yes, err
 }
 
-// Increment adds to an 8-byte big-endian counter, which begins at 0. The sum wraps around at the ends of int64. It
-// is not known, without an error, only for rows from [Row.ExactlyOnce]: it was added once, and the reply with the
-// sum was lost. It fails with [ErrInvalid] too where the cell is not 8 bytes long.
+// Increment adds by to an 8-byte big-endian counter, which begins at 0. The sum wraps around at the ends of int64.
+// known is false without an error only for rows from [Row.ExactlyOnce]: by was added once, but the reply with the sum
+// was lost. Increment also fails with [ErrInvalid] when the cell is not 8 bytes long.
 func (r *Row) Increment(ctx context.Context, column string, by int64) (sum int64, known bool, err error) {
 	var with items
 	with.change(change{kind: changeAdd, column: column, by: by})
@@ -320,7 +322,7 @@ func (r *Row) Increment(ctx context.Context, column string, by int64) (sum int64
 	return answer.number, answer.yes, err
 }
 
-// DeleteIf deletes the cells of the row if the column holds expected, which may be empty, and says whether it did.
+// DeleteIf deletes the cells of the row if the column holds expected, which may be empty. It reports whether it did.
 // Cells that others write meanwhile stay.
 func (r *Row) DeleteIf(ctx context.Context, column string, expected []byte) (deleted bool, err error) {
 	var with items
@@ -329,45 +331,45 @@ func (r *Row) DeleteIf(ctx context.Context, column string, expected []byte) (del
 	return answer.yes, err
 }
 
-// RaiseFence writes the lease's fence into the row without changing anything else: from then on earlier holders are
-// refused. Every change of a row from [Lease.Row] does that as well; call this where the first change comes late. It
-// fails with [ErrInvalid] for other rows. After [ErrInDoubt] it is safe to call again.
+// RaiseFence writes the lease's fence into the row and changes nothing else. From then on HBase refuses changes by
+// earlier holders. Every change of a row from [Lease.Row] does this too, so call RaiseFence only when the first
+// change comes late. It fails with [ErrInvalid] for other rows. After [ErrInDoubt] it is safe to call again.
 func (r *Row) RaiseFence(ctx context.Context) error {
 	_, err := r.call(ctx, rowRaiseFence, nil, items{})
 	return err
 }
 
-// Fence is the highest fence that was in the row, and the stored name of its lock; 0 and "" where there is none. The
-// table needs its option family.
+// Fence returns the highest fence that was written to the row and the stored name of its lock; 0 and "" if there is
+// none. The table needs the option family.
 func (r *Row) Fence(ctx context.Context) (fence uint64, lock string, err error) {
 	answer, err := r.call(ctx, rowFence, nil, items{})
 	return answer.fence, answer.lock, err
 }
 
-// Modified is what [Row.Modify] has done.
+// Modified is the result of [Row.Modify].
 type Modified struct {
-	// Changed says whether the row is as the changes have it; false where the function left it as it was.
+	// Changed is true when the row is as the changes require, and false when the function returned no changes.
 	Changed bool
-	// Attempts is how often the row was read and the function called.
+	// Attempts is how often the row was read and the function was called.
 	Attempts int
 }
 
-// The pauses before another try: a random part of a time that doubles from the first to the last of these.
+// The pause before another try is a random part of a time that doubles from the first of these to the last.
 const (
 	modifyPauseFirst = time.Millisecond
 	modifyPauseLast  = 64 * time.Millisecond
 )
 
-// Modify reads these columns, lets change compute what is to be done with the row, and does it if none of them was
-// changed meanwhile; otherwise once more, up to the table's settings "attempts" (100 unless set) and "timeout". What
-// change writes may be in these columns or in others. Without changes, nil, the row stays as it is; an error of
-// change ends Modify and is returned as it is.
+// Modify reads these columns, calls change to compute the changes, and applies them if the columns are unchanged.
+// Otherwise it tries again, up to the table's settings "attempts" (100 unless set) and "timeout". The changes may be
+// in these columns or in others. When change returns nil changes, the row stays as it is. An error of change ends
+// Modify and is returned unchanged.
 //
-// change must have no effects of its own: it is called for each try. A column that was changed and changed back
+// change must have no side effects, because it is called for each try. A column that was changed and changed back
 // counts as unchanged.
 //
-// It fails with [ErrRetriesExhausted] too where others changed the columns at each try; with [ErrInvalid] for no
-// columns.
+// Modify also fails with [ErrRetriesExhausted] when others changed the columns at each try, and with [ErrInvalid]
+// when columns is empty.
 func (r *Row) Modify(
 	ctx context.Context, columns []string, change func(*RowCells) (*Changes, error),
 ) (Modified, error) {
@@ -395,7 +397,7 @@ func (r *Row) Modify(
 	}
 }
 
-// try is one attempt; refused is whether somebody else was faster.
+// try makes one attempt. refused says whether somebody else changed the columns first.
 func (r *Row) try(
 	ctx context.Context, columns []string, change func(*RowCells) (*Changes, error),
 ) (changed, refused bool, err error) {
@@ -416,7 +418,7 @@ func (r *Row) try(
 	return answer.yes, !answer.yes, err
 }
 
-// read answers with a handle of what was read, to be freed.
+// read also returns the handle of the result. The caller frees it.
 func (r *Row) read(ctx context.Context, which rowCall, columns []string) (*RowCells, cellsHandle, error) {
 	var with items
 	for _, column := range columns {
@@ -445,7 +447,7 @@ func (r *Row) call(ctx context.Context, which rowCall, asRead cellsHandle, with 
 	if t.asking.over() {
 		return rowAnswer{}, closedError("table")
 	}
-	// Rows of one application may all begin alike: a hash of the key stands for the region.
+	// All rows of an application may begin with the same byte, so a hash of the key stands for the region.
 	question := question{t.asking, regionOf(r.key), t.timeout, which.doing() + " row " + r.shown()}
 	late := func(answer rowAnswer, _ error) { freeCells(answer.cells) }
 	answer, fate, err := call(ctx, question, func() (rowAnswer, error) {
@@ -478,7 +480,7 @@ func (c rowCall) doing() string {
 	}
 }
 
-// shown is the key for people.
+// shown returns the key as people read it, shortened if it is long.
 func (r *Row) shown() string {
 	const longest = 80
 	if len(r.key) > longest {

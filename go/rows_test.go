@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// rowsURI is where a table may be made that no other test has. A busy machine has time.
+// rowsURI returns the URI of a table that no other test uses. Its timeout is long enough for a busy machine.
 func rowsURI(t testing.TB) string {
 	t.Helper()
 	address := os.Getenv("DLM_TEST_HBASE_MASTER")
@@ -48,7 +48,7 @@ func newRows(t testing.TB) (*Table, string) {
 	return table, uri
 }
 
-// is fails unless the call has succeeded with this answer.
+// is returns a function that fails the test unless a call succeeded with this result.
 func is[T comparable](t testing.TB, want T) func(got T, err error) {
 	t.Helper()
 	return func(got T, err error) {
@@ -70,7 +70,7 @@ func value(t testing.TB, row *Row, column string) string {
 	return string(cells.Value(column))
 }
 
-// eachWay in which rows are changed.
+// eachWay runs body with each kind of row: plain, exactly once, fenced, and both.
 func eachWay(t *testing.T, body func(t *testing.T, row, plain *Row)) {
 	table, _ := newRows(t)
 	lease := lock(t, open(t, embedded(t)), XDC("guard"))
@@ -114,7 +114,7 @@ func TestRowsAreMadeChangedAndDeleted(t *testing.T) {
 			t.Fatalf("%q", got)
 		}
 		if empty := cells.Value("e:\x00\xff:"); empty == nil || len(empty) != 0 || cells.Value("d:none") != nil {
-			t.Fatal("an empty value and none are not told apart")
+			t.Fatal("an empty value and an absent one look the same")
 		}
 		cells, err = row.GetColumns(ctx, "d:x", "d:none")
 		if err != nil || cells.Len() != 1 {
@@ -134,14 +134,14 @@ func TestRowsAreMadeChangedAndDeleted(t *testing.T) {
 		_, known, err := row.Increment(ctx, "d:x", 1)
 		wants(t, err, ErrInvalid)
 		if known {
-			t.Fatal("a sum of what failed")
+			t.Fatal("a failed increment returned a sum")
 		}
 		cells, _ = row.Get(ctx)
 		if n, ok := cells.Counter("d:n"); n != 40 || !ok {
 			t.Fatal(n, ok)
 		}
 		if _, ok := cells.Counter("d:x"); ok {
-			t.Fatal("a text is no counter")
+			t.Fatal("a text was read as a counter")
 		}
 
 		is(t, false)(row.DeleteIf(ctx, "d:id", []byte("1")))
@@ -163,7 +163,7 @@ func TestARowIsModifiedOnWhatWasRead(t *testing.T) {
 					return nil, err
 				}
 			} else if cells.Value("d:b") == nil {
-				t.Error("what was changed is not read again")
+				t.Error("the changed value was not read again")
 			}
 			return new(Changes).Put("d:a", []byte("1")).Add("d:n", 7).Delete("d:b").PutFor("d:t", nil, time.Hour), nil
 		})
@@ -321,7 +321,7 @@ func TestAContextAndCloseEndCallsWithRows(t *testing.T) {
 	wants(t, err, context.Canceled)
 	err = row.Put(ctx, put("d:a", "1"))
 	wants(t, err, context.Canceled)
-	// Whoever is between two tries.
+	// The context ends between two tries.
 	ctx, cancel = context.WithCancel(t.Context())
 	_, err = row.Modify(ctx, []string{"d:a"}, func(*RowCells) (*Changes, error) {
 		cancel()
@@ -342,7 +342,7 @@ func TestAContextAndCloseEndCallsWithRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Also where nothing but the row holds the connections.
+	// A fenced row keeps the connections open, but its calls fail too.
 	wants(t, fenced.Put(context.Background(), put("d:a", "1")), ErrClosed)
 	_, err = lease.Row(table, "fenced")
 	wants(t, err, ErrClosed)

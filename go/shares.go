@@ -13,42 +13,42 @@ import (
 )
 
 const (
-	// regionCalls is how many calls may be made at once to one region.
+	// regionCalls is how many calls to one region may run at once.
 	regionCalls = callsAtOnce / 4
-	// failingCalls is how many calls may be made at once to all regions together that fail.
+	// failingCalls is how many calls to failing regions may run at once, all these regions together.
 	failingCalls = callsAtOnce / 2
-	// stuckAfter is how long a call may take before its region counts as one that fails.
+	// stuckAfter is how long a call may take before its region counts as failing.
 	stuckAfter = time.Second
 )
 
-// region is a part of the store that may fail while the others serve: the first byte of the rows in it. HBase
-// keeps rows with one first byte together. The other stores have no such parts; there it is a mere hash.
+// region is a part of the store that may fail while the others work. It is the first byte of a row key: HBase keeps
+// rows with the same first byte together. The other stores have no such parts, and the byte is only a hash.
 type region uint16
 
 const (
-	// everywhere is for calls that concern no single name.
+	// everywhere is for calls that do not concern a single name.
 	everywhere region = 256
 	regions           = 257
 )
 
-// regionOf is the first byte of the row that HBase has for a key: Java's hash of signed bytes from 1, then the
-// low byte of the absolute value. It is one_byte_hash of src/name.rs. A value that differed from that one
-// would do no harm but share the places out less well.
+// regionOf returns the first byte of the HBase row of a key: Java's hash of signed bytes with start value 1, then the
+// low byte of the absolute value. It is one_byte_hash of src/name.rs. A difference would only make the sharing of
+// places less effective.
 func regionOf(key string) region {
 	hash := int32(1)
 	for _, b := range []byte(key) {
 		hash = hash*31 + int32(int8(b))
 	}
 	if hash < 0 {
-		hash = -hash // the lowest number stays itself, its low byte is 0
+		hash = -hash // the lowest number has no positive one; its low byte is 0
 	}
 	return region(hash & 0xff)
 }
 
-// identity is what the manager adds to names.
+// identity holds what the manager adds to names.
 type identity struct{ client, farm string }
 
-// identityOf reads the options as Open passes them on: those of the list win over those in the URI.
+// identityOf reads the options in the order in which Open applies them: those of the list override those of the URI.
 func identityOf(uri string, list []setting) identity {
 	var of identity
 	set := func(key, value string) {
@@ -81,34 +81,35 @@ func (i identity) lockRegion(name Name) region {
 
 func (i identity) latchRegion(name Name) region { return regionOf(i.client + "_" + name.id) }
 
-// shares are places for calls that ask the store, callsAtOnce of them. A region that does not answer must not
-// take the places of all others:
+// shares holds callsAtOnce places for calls that ask the store. A region that does not answer must not use up the
+// places of all others:
 //
 //   - No region has more than a quarter of the places.
-//   - Regions that fail have no more than half of the places together. A region fails from when a call to it
-//     was not served, or has been under way for more than a second, until a call to it is answered.
+//   - All failing regions together have at most half of the places. A region fails from the moment that the store
+//     does not serve a call to it, or a call to it takes more than a second. It stops failing when a call to it is
+//     answered.
 //
-// So one dead region leaves 12 places to the others at any time. A dead server has many regions. They may take
-// all places, but not again once their calls have ended.
+// So one dead region always leaves 12 places to the others. A dead server has many regions. They may use all places
+// once, until their first calls have ended.
 type shares struct {
 	closed <-chan struct{}
-	// of and things are whose calls they are and what they are about, for errors.
+	// of and things are for error messages: who makes the calls, and what they are about.
 	of, things string
 
 	mu      sync.Mutex
 	calls   []*seat       // under way
-	failed  [regions]bool // by their last call
-	waiting list.List     // of *seat, the first come first
+	failed  [regions]bool // whether the last call to it failed
+	waiting list.List     // of *seat, in order of arrival
 }
 
-// seat is a place for one call, or the wait for one.
+// seat is one call's place, or its wait for a place.
 type seat struct {
 	shares *shares
 	at     region
-	// began is when the call got its place. Guarded by the mutex of the shares, as is inLine.
+	// began is when the call got its place. The mutex of the shares guards it and inLine.
 	began  time.Time
 	inLine *list.Element
-	// ready is closed when the place is there; nil if it was there at once.
+	// ready is closed when the call gets its place; nil if it got one at once.
 	ready chan struct{}
 }
 
@@ -125,15 +126,15 @@ func (s *shares) over() bool {
 	}
 }
 
-// underWay is how many calls have a place.
+// underWay returns how many calls have a place.
 func (s *shares) underWay() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.calls)
 }
 
-// take waits for a place until ctx is over, the manager closed, or patience over. Without a place, the fate is
-// notBegun or crowded.
+// take waits for a place until ctx ends, the manager is closed, or patience has passed. Without a place it returns
+// nil and the fate notBegun or crowded.
 func (s *shares) take(ctx context.Context, at region, patience time.Duration) (*seat, fate) {
 	seat := s.sit(at)
 	if seat.ready == nil {
@@ -154,8 +155,8 @@ func (s *shares) take(ctx context.Context, at region, patience time.Duration) (*
 	return nil, fate
 }
 
-// enter waits for a place for what must be done, also when the manager is closed. It is nil when patience was
-// over first, where there is one.
+// enter waits for a place for a call that must be made even after the manager is closed. It returns nil when patience
+// fires first. A nil patience never fires.
 func (s *shares) enter(at region, patience <-chan time.Time) *seat {
 	seat := s.sit(at)
 	if seat.ready == nil {
@@ -174,7 +175,7 @@ func (s *shares) sit(at region) *seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seat, now := &seat{shares: s, at: at}, time.Now()
-	// Those who wait had no room when the last call ended, and have none now.
+	// Waiting calls need no check: they had no room when the last call ended, so they have none now.
 	if view := s.view(now); view.room(at) {
 		s.begin(seat, now, &view)
 	} else {
@@ -184,7 +185,7 @@ func (s *shares) sit(at region) *seat {
 	return seat
 }
 
-// view is a count of the calls under way.
+// view holds counts of the calls under way.
 type view struct {
 	all, failing int
 	in           [regions]uint8
@@ -222,7 +223,7 @@ func (s *shares) begin(seat *seat, now time.Time, view *view) {
 	}
 }
 
-// leave gives up the wait for a place, or a place that came too late.
+// leave stops waiting for a place. If the place has just arrived, leave frees it.
 func (t *seat) leave() {
 	t.shares.mu.Lock()
 	defer t.shares.mu.Unlock()
@@ -233,7 +234,7 @@ func (t *seat) leave() {
 	t.shares.end(t)
 }
 
-// give ends the call, with what it failed with.
+// give ends the call and frees its place. err is the call's error; it tells whether the region fails.
 func (t *seat) give(err error) {
 	s := t.shares
 	s.mu.Lock()
@@ -242,14 +243,14 @@ func (t *seat) give(err error) {
 	case servesNobody(err) || code == CodeInDoubt:
 		s.failed[t.at] = true
 	case code == CodeInvalidArgument || code == CodeClosed || code == CodeForked || code == CodePanic:
-		// The store was not asked.
+		// The store was not asked, so nothing is known about the region.
 	default:
 		s.failed[t.at] = false
 	}
 	s.end(t)
 }
 
-// end takes the call out, and lets those begin who have room now.
+// end removes the call and starts the waiting calls that have room now.
 func (s *shares) end(ended *seat) {
 	for at, call := range s.calls {
 		if call == ended {
@@ -276,7 +277,7 @@ func (s *shares) end(ended *seat) {
 	}
 }
 
-// crowd says why there is no place for a call there.
+// crowd says why there is no place for a call to this region.
 func (s *shares) crowd(at region) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,6 +296,6 @@ func (s *shares) crowd(at region) string {
 	case view.fails[at] && view.failing >= failingCalls:
 		which = fmt.Sprintf("%d calls at once for %s that the store does not serve", failingCalls, s.things)
 	}
-	return fmt.Sprintf("all %s are in use; of the %d under way the store has left %d without an answer for more "+
+	return fmt.Sprintf("all %s are in use; of the %d under way, %d have had no answer from the store for more "+
 		"than %v", which, view.all, stuck, stuckAfter)
 }

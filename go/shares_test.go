@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// sit takes a place that must be there.
+// sit takes a place. It fails the test if there is none.
 func sit(t *testing.T, s *shares, at region) *seat {
 	t.Helper()
 	seat, fate := s.take(t.Context(), at, 0)
@@ -27,7 +27,7 @@ func sit(t *testing.T, s *shares, at region) *seat {
 	return seat
 }
 
-// standing wants a place and must not have it.
+// standing asks for a place. It fails the test if there is one.
 func standing(t *testing.T, s *shares, at region) {
 	t.Helper()
 	if seat, fate := s.take(t.Context(), at, 0); seat != nil || fate != crowded {
@@ -71,7 +71,7 @@ func TestRegionsThatFailHaveNoMoreThanHalfOfThePlacesTogether(t *testing.T) {
 		standing(t, s, 99)
 		served := sit(t, s, 200)
 
-		// One that is answered is like the others again, whatever the answer.
+		// A region whose call was answered no longer fails, whatever the answer was.
 		failing[0].give(refusal())
 		again := sit(t, s, 0)
 		sit(t, s, 99).give(nil)
@@ -95,7 +95,7 @@ func TestARegionWhoseCallIsStuckFailsUntilThatIsAnswered(t *testing.T) {
 	stuck[0].give(nil)
 	sit(t, s, 0).give(nil)
 	if s.failed[0] {
-		t.Fatal("it was answered")
+		t.Fatal("the region still fails after an answer")
 	}
 }
 
@@ -120,7 +120,7 @@ func TestPlacesGoToThoseWhoCameFirstAndHaveRoom(t *testing.T) {
 			return s.waiting.Len() == number+1
 		})
 	}
-	// Of another region than 0, which goes on to have its quarter.
+	// Free a place of another region. Region 0 still has its quarter in use.
 	seats[callsAtOnce-1].give(nil)
 	eventually(t, "the places given", func() bool {
 		mu.Lock()
@@ -139,7 +139,7 @@ func TestPlacesGoToThoseWhoCameFirstAndHaveRoom(t *testing.T) {
 	}
 }
 
-// Whatever happens first, no place is lost and none is given twice.
+// In any order of events, no place is lost and none is used twice.
 func TestPlacesAreNotLostWhenWaitsEnd(t *testing.T) {
 	s := newShares(make(chan struct{}))
 	var atOnce, most atomic.Int32
@@ -170,7 +170,7 @@ func TestPlacesAreNotLostWhenWaitsEnd(t *testing.T) {
 	}
 }
 
-// The bytes are those that src/name.rs tests, computed by the Java library.
+// The Java library computed these bytes. The tests of src/name.rs use the same ones.
 func TestARegionIsTheFirstByteOfTheRow(t *testing.T) {
 	for key, want := range map[string]region{
 		"": 0x01, "a": 0x80, "XDC#CLIENT_ID#LOCK_ID": 0xd2, "DC#FA1#CLIENT_ID#LOCK_ID": 0xcb, "client_latch": 0xaf,
@@ -196,11 +196,11 @@ func TestARegionIsTheFirstByteOfTheRow(t *testing.T) {
 		}
 	}
 	if (identity{client: "client"}).latchRegion(DC("latch")) != 0xaf {
-		t.Error("a latch")
+		t.Error("the region of a latch is wrong")
 	}
 }
 
-// A wait for a place must not last until the context ends, which may be never.
+// A wait for a place must end even when the context never ends.
 func TestACallWithoutAPlaceSaysSoWhenItsPatienceIsOver(t *testing.T) {
 	m := open(t, silent(t), Timeout(10*time.Second))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +213,7 @@ func TestACallWithoutAPlaceSaysSoWhenItsPatienceIsOver(t *testing.T) {
 		}()
 	}
 	eventually(t, "all places taken", func() bool { return m.asking.underWay() == callsAtOnce })
-	m.timeout = 100 * time.Millisecond // the store's is still 10 s
+	m.timeout = 100 * time.Millisecond // the library's own timeout is still 10 s
 	for what, call := range map[string]func() error{
 		"Lock":       func() error { _, err := m.Lock(context.Background(), XDC("a"), Wait(Forever)); return err },
 		"TryLock":    func() error { _, err := m.TryLock(context.Background(), XDC("a")); return err },
@@ -229,7 +229,7 @@ func TestACallWithoutAPlaceSaysSoWhenItsPatienceIsOver(t *testing.T) {
 	all.Wait()
 }
 
-// Renewals have places of their own. One that gets none says so before the lease is over, or that the lease is.
+// Renewals have their own places. A renewal that gets no place fails before the lease ends, or reports that it ended.
 func TestARenewalWithoutAPlaceSaysWhetherTheLeaseIsOver(t *testing.T) {
 	m := open(t, embedded(t))
 	var seats []*seat
@@ -255,7 +255,7 @@ func TestARenewalWithoutAPlaceSaysWhetherTheLeaseIsOver(t *testing.T) {
 	_ = short.Release()
 }
 
-// gateway is where the gateway of a real HBase listens, for the tests that need one.
+// gateway returns the address of the gateway of a real HBase. Without one it skips the test.
 func gateway(t *testing.T) string {
 	address := os.Getenv("DLM_TEST_HBASE_THRIFT")
 	if address == "" {
@@ -264,8 +264,8 @@ func gateway(t *testing.T) string {
 	return address
 }
 
-// deafTo is a proxy that passes everything on to a store, except requests that mention the mark: these are
-// never answered, as if the region of their row had no server. It counts them.
+// deafTo starts a proxy that passes all requests on to a store, except requests that contain the mark. It never
+// answers these, as if the region of their row had no server, and it counts them.
 func deafTo(t *testing.T, mark, store string) (address string, swallowed *atomic.Int32) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -292,7 +292,7 @@ func deafTo(t *testing.T, mark, store string) (address string, swallowed *atomic
 			}
 			if bytes.Contains(buffer[:count], []byte(mark)) {
 				swallowed.Add(1)
-				_, _ = io.Copy(io.Discard, client) // until the client has had enough
+				_, _ = io.Copy(io.Discard, client) // until the client closes the connection
 				return
 			}
 			if _, err := server.Write(buffer[:count]); err != nil {
@@ -312,21 +312,21 @@ func deafTo(t *testing.T, mark, store string) (address string, swallowed *atomic
 	return listener.Addr().String(), swallowed
 }
 
-// deadTimeout is for how long a call to a dead region lasts.
+// deadTimeout is how long a call to a dead region lasts.
 const deadTimeout = 8 * time.Second
 
-// A region without a server: each call for a lock in it lasts for as long as a call may. Locks elsewhere must not
-// notice.
+// A region has no server, and each call for a lock in it lasts until its timeout. Locks in other regions must not be
+// delayed.
 func TestADeadRegionLeavesTheOthersTheirPlaces(t *testing.T) {
 	store := gateway(t)
 	for _, of := range []struct {
 		what string
 		dead func(region) bool
-		// warm is for how long the dead regions may get in the way.
+		// warm is how long the dead regions may delay the others.
 		warm time.Duration
 	}{
 		{"one region", func(at region) bool { return at == 17 }, 0},
-		// Each of them has to fail first.
+		// Each dead region must fail once first.
 		{"a server with a third of the regions", func(at region) bool { return at%3 == 0 }, 3 * deadTimeout},
 	} {
 		t.Run(of.what, func(t *testing.T) {
@@ -389,8 +389,8 @@ func leavesPlaces(t *testing.T, store string, dead func(region) bool, warm time.
 		release(t, lease)
 		slowest = max(slowest, time.Since(began))
 	}
-	t.Logf("the slowest lock of a living region took %v; %d requests to dead regions", slowest, swallowed.Load())
+	t.Logf("the slowest lock of a live region took %v; %d requests went to dead regions", slowest, swallowed.Load())
 	if slowest > deadTimeout {
-		t.Errorf("a lock of a living region took %v", slowest)
+		t.Errorf("a lock of a live region took %v", slowest)
 	}
 }

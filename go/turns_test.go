@@ -10,16 +10,15 @@ import (
 	"time"
 )
 
-// loopRetry and loopHold are those of the process that takes a lock again and again. It holds the lock for so
-// much longer than it lets go of it that another process finds the lock free by chance in one look of many
-// hundreds.
+// loopRetry and loopHold are settings of a process that acquires a lock again and again. It holds the lock so much
+// longer than it leaves it free that another process finds it free by chance in only one of many hundreds of polls.
 const (
 	loopRetry = 50 * time.Millisecond
 	loopHold  = 200 * time.Millisecond
 )
 
 func init() {
-	// Takes one lock in a loop in one goroutine until its input ends.
+	// loop acquires one lock in a loop in one goroutine until its input ends.
 	children["loop"] = func(uri string) {
 		m, err := Open(uri, Retry(loopRetry))
 		if err != nil {
@@ -55,7 +54,7 @@ func init() {
 	}
 }
 
-// Another process looks at the lock once per interval. It would find the lock free by chance only.
+// Another process polls the lock once per interval. Without the yielding it would find the lock free only by chance.
 func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
 	const turns = 5
 	uri := embedded(t)
@@ -71,7 +70,7 @@ func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
 		}
 		t.Logf("turn %d after %v", turn+1, time.Since(began).Round(time.Millisecond))
 		release(t, lease)
-		// The next turn begins when the other process has the lock again.
+		// The next turn begins when the other process holds the lock again.
 		eventually(t, "the loop going on", func() bool {
 			lease, err := m.TryLock(ctx, XDC("looped"))
 			if err == nil {
@@ -83,8 +82,8 @@ func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
 	}
 }
 
-// The same as seen from within, for goroutines that pass a lock on and for one that is alone and leaves nobody
-// in line when it releases.
+// The same, seen from inside one process: for goroutines that pass a lock on, and for a single goroutine that leaves
+// nobody in line when it releases.
 func TestAProcessThatKeepsTakingALockStandsBackNowAndThen(t *testing.T) {
 	const retry = 50 * time.Millisecond
 	for _, goroutines := range []int{3, 1} {
@@ -128,7 +127,7 @@ func TestAProcessThatKeepsTakingALockStandsBackNowAndThen(t *testing.T) {
 		}
 		all.Wait()
 		if pauses < 2 {
-			t.Errorf("%d goroutines stood back %d times in %d rounds", goroutines, pauses, rounds)
+			t.Errorf("%d goroutines yielded %d times in %d rounds", goroutines, pauses, rounds)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-/* Nanoseconds of a call through C, for benches/capi.rs: `calls ids|check|lease URI CALLS` prints one number. */
+/* Measures a call through C for benches/capi.rs: `calls ids|check|lease URI CALLS` prints ns per call. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlm.h>
 

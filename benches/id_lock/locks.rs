@@ -1,4 +1,4 @@
-//! The ways to lock an id that run in this process, each with all the work it takes.
+//! Ways to lock an id in this process, each with all the work that it takes.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 pub(crate) trait Locks: Sync {
     const NAME: &'static str;
 
-    /// For ids in `0..keys`, a power of two, if it must know.
+    /// Makes the locks for ids in `0..keys`, a power of two. Some do not need to know `keys`.
     fn new(keys: u64) -> Self;
 
-    /// Locks and unlocks.
+    /// Locks and unlocks an id.
     fn cycle(&self, id: u64);
 }
 
@@ -31,7 +31,7 @@ impl Locks for IdLock {
     }
 }
 
-/// What most people write. The last user of an entry takes it out again.
+/// The usual solution. The last user of an entry removes it from the map.
 pub(crate) struct MapOfMutexes(DashMap<u64, Arc<Mutex<()>>>);
 
 impl Locks for MapOfMutexes {

@@ -6,12 +6,12 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.hadoop.hbase.util.IdLock;
 
 /**
- * HBase's IdLock as a peer of benches/id_lock.rs, which starts this once and asks for one round
- * after another, so that both sides run in turns and this one keeps its compiled code.
+ * HBase's IdLock as a peer of benches/id_lock.rs. The benchmark starts this program once and requests
+ * one round after another, so both sides take turns and this one keeps its compiled code.
  *
- * <p>A line in, a line out: {@code cycles <keys> <threads> <ms>} answers ns per lock + unlock, all
- * threads together; {@code distinct <ids>} answers ns per id and the bytes still held after a
- * collection. End of input ends the program.
+ * <p>Each line of input gets one line of output. {@code cycles <keys> <threads> <ms>} returns the ns
+ * per lock + unlock, all threads together. {@code distinct <ids>} returns the ns per id and the bytes
+ * still held after a garbage collection. The program exits when its input ends.
  */
 public final class IdLockBench {
   private static final int BATCH = 64;
@@ -85,7 +85,7 @@ public final class IdLockBench {
     }
     double nanos = (double) (System.nanoTime() - start) / ids;
     long kept = Math.max(0, bytesUsed() - before);
-    // Still referred to here, so that the collections above could not take it.
+    // This use keeps the lock reachable, so the collections above could not free it.
     lock.releaseLockEntry(lock.getLockEntry(0));
     return nanos + " " + kept;
   }

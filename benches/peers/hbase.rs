@@ -1,11 +1,11 @@
-//! An HBase for a benchmark, and HBase's Java client beside it.
+//! An HBase for a benchmark, and HBase's Java client for comparison.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use dlm_fixtures::java::{Java, class_path};
 
-/// A server for this run alone, its code compiled as in production.
+/// A server for this run only. It compiles its code as in production.
 pub(crate) struct Server {
     pub(crate) master: String,
     pub(crate) thrift: String,
@@ -28,7 +28,7 @@ impl Server {
         }
     }
 
-    /// HBase's Java client, in a process of its own: `tests/fixtures/hbase/Peer.java`.
+    /// Starts HBase's Java client in its own process: `tests/fixtures/hbase/Peer.java`.
     pub(crate) fn java(&self) -> Java {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hbase");
         let class_path = class_path(&root.join("pom.xml"), "hbase-peer").expect("Maven and a registry");

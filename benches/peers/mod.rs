@@ -1,5 +1,5 @@
-//! The same calls by several clients of one store, one after the other in the same run: taking turns, and
-//! what they did as a table. The calls are acquire and release of fresh locks, unless a benchmark has others.
+//! Several clients of one store make the same calls in the same run and take turns. The results are printed as a
+//! table. The calls are acquire and release of fresh locks, unless a benchmark has its own.
 
 #![allow(dead_code, reason = "no benchmark uses all of it")]
 
@@ -15,14 +15,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) const THREADS: [usize; 3] = [1, 4, 16];
 
-/// Who takes and frees locks.
+/// A client that acquires and releases locks.
 pub(crate) trait Peer {
     fn name(&self) -> &str;
     fn cycles(&mut self, threads: usize, time: Duration) -> Figures;
 }
 
-/// What one peer did in one round: how many pairs of acquire and release or other operations, and how long an
-/// acquire or operation took.
+/// The results of one peer in one round: operations per second (an operation is a pair of acquire and release unless
+/// the benchmark has others), the time of an acquire or operation, and the client's CPU time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figures {
     pub(crate) per_s: f64,
@@ -32,7 +32,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Each figure's median over the rounds.
+    /// Returns the median of each figure over the rounds.
     pub(crate) fn medians(rounds: &[Figures]) -> Figures {
         let of = |pick: fn(&Figures) -> f64| median(rounds.iter().map(pick));
         Figures {
@@ -50,9 +50,9 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Lets so many peers take turns within each round, as the machine is not equally busy in all of them, and in
-/// another order in each, as what one leaves a server to tidy up is paid for by the next. `turn` measures one
-/// peer, by its number. What each did, round by round.
+/// Runs the rounds and returns the figures of each peer, round by round. All peers take turns within each round,
+/// because the machine is not equally busy in all rounds. The order differs between rounds, because work that one
+/// peer leaves to a server is paid by the next. `turn` measures one peer, by its number.
 pub(crate) fn take_turns(
     peers: usize,
     rounds: usize,
@@ -73,8 +73,8 @@ pub(crate) fn take_turns(
     figures
 }
 
-/// A row of medians for each peer, times and costs with so many `decimals`. The last column is the
-/// benchmark's own: its heading, and what to say in it of a peer's rounds.
+/// Prints one row of medians per peer, with this number of `decimals` for times and costs. `heading` and `compared`
+/// are the heading and the content of the last column, which each benchmark chooses.
 pub(crate) fn print(
     threads: usize,
     peers: &[Box<dyn Peer>],
@@ -101,8 +101,8 @@ pub(crate) fn print(
     }
 }
 
-/// Runs `pair` in so many threads until the time is over, in each of them once at least, each with a state of
-/// its own made by `start`. It calls the function it is given when it has acquired.
+/// Runs `pair` in this number of threads until the time has passed, at least once in each. Each thread has its own
+/// state from `start`. `pair` must call the given function when it has acquired the lock.
 pub(crate) fn measure<S>(
     threads: usize,
     time: Duration,
@@ -140,7 +140,7 @@ pub(crate) fn measure<S>(
     }
 }
 
-/// Used by this process so far.
+/// CPU seconds that this process has used so far.
 fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -182,11 +182,10 @@ impl Peer for Local {
     }
 }
 
-/// The store's own Java client, in a process of its own for the whole run, which measures as
-/// [`measure`] does.
+/// The store's own Java client, in its own process for the whole run. It measures as [`measure`] does.
 pub(crate) struct JavaClient {
     pub(crate) java: Java,
-    /// The table or set of its locks.
+    /// The table or set of the locks.
     pub(crate) place: &'static str,
 }
 
@@ -200,7 +199,7 @@ impl Peer for JavaClient {
     }
 }
 
-/// What a Java program answers to a request to measure something.
+/// Asks a Java program to measure something and parses its answer.
 pub(crate) fn ask_figures(java: &mut Java, request: &str) -> Figures {
     let answer = java.ask(request);
     let figures: Vec<f64> = answer.split(' ').map(|word| word.parse().expect(&answer)).collect();

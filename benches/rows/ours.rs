@@ -6,13 +6,12 @@ use crate::{Pair, increase};
 
 pub(crate) const NAME: &str = "this library";
 
-/// As `Peer.java` has them.
+/// The same columns as in `Peer.java`.
 const SMALL: &str = "f:a";
 const LARGE: &str = "f:b";
 const COUNTER: &str = "f:n";
 
-/// A table. Each method but `put` is one measured operation, and panics when it has another result than it
-/// must have.
+/// A table. Each method except `put` is one measured operation, and panics if its result is wrong.
 pub(crate) struct Rows(Table);
 
 impl Rows {
@@ -20,7 +19,7 @@ impl Rows {
         Rows(Table::open(uri).expect("a good URI"))
     }
 
-    /// Makes or replaces both cells.
+    /// Creates or replaces both cells.
     pub(crate) fn put(&self, key: &str, pair: &Pair) {
         self.0.row(key).put(&cells(pair)).unwrap();
     }

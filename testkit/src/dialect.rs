@@ -1,4 +1,4 @@
-//! The proxy before servers that answer one request after another on each connection.
+//! A proxy for servers that answer the requests of a connection one after another.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,20 +7,20 @@ use std::thread;
 
 use crate::fault::{Fault, Proxy, Wire};
 
-/// A protocol, as far as telling its messages apart takes.
+/// A protocol. It tells the proxy where messages end and what they are called.
 ///
-/// Both sides send whole messages in turn: a client that sends a second request before the first is answered
-/// loses its connection. For a protocol that is not like that, write a proxy over [`Wire`].
+/// Both sides send whole messages in turn. The proxy closes the connection of a client that sends a second request
+/// before the first is answered. For other kinds of protocol, write a proxy over [`Wire`].
 pub trait Dialect: Send + Sync + 'static {
-    /// Where the message at the beginning of `bytes` ends; `None` when that is not there yet. Requests and
-    /// replies are asked about alike.
+    /// Returns the length of the first message in `bytes`; `None` if the message is not complete. `bytes` may be a
+    /// request or a reply.
     fn end_of_message(&self, bytes: &[u8]) -> Option<usize>;
 
-    /// What a request is called in the rules of the proxy, such as `get`.
+    /// Returns the method of a request, such as `get`. The rules of the proxy name it.
     fn method(&self, request: &[u8]) -> String;
 
-    /// The reply as the client is to see it. A server whose replies say where to find it has its own address
-    /// replaced by the proxy's here.
+    /// Returns the reply to send to the client. If a reply contains the server's address, replace that address with
+    /// the proxy's here.
     fn readdressed(&self, reply: Vec<u8>, server: SocketAddr, proxy: SocketAddr) -> Vec<u8> {
         let _ = (server, proxy);
         reply
@@ -28,7 +28,7 @@ pub trait Dialect: Send + Sync + 'static {
 }
 
 impl Proxy {
-    /// In front of a server that speaks `dialect`.
+    /// Starts a proxy in front of a server that speaks `dialect`. It listens on a free port of 127.0.0.1.
     pub fn speaking(dialect: impl Dialect, server: SocketAddr) -> Proxy {
         let (wire, dialect) = (Arc::new(Wire::default()), Arc::new(dialect));
         let serving = Arc::clone(&wire);
@@ -43,7 +43,7 @@ impl Proxy {
     }
 }
 
-/// One client's connection, and ours for it.
+/// One client's connection to the proxy and the proxy's connection to the server.
 struct Link<'a> {
     wire: &'a Wire,
     dialect: &'a dyn Dialect,
@@ -52,7 +52,7 @@ struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// Passes requests and replies until a side hangs up or a fault ends the connection.
+    /// Passes requests and replies on until a side closes the connection or a fault ends it.
     fn pass_messages(&self) -> io::Result<()> {
         let mut client = self.client;
         loop {
@@ -79,7 +79,7 @@ impl Link<'_> {
                     gate.pass();
                     return self.ask_late(&request).map(drop);
                 }
-                // Until the client has had enough.
+                // Reads until the client closes the connection.
                 Some(Fault::Swallow) => return self.read(client).map(drop),
                 Some(Fault::Drip(pause)) => {
                     for byte in self.ask(&request)? {
@@ -95,7 +95,7 @@ impl Link<'_> {
         }
     }
 
-    /// The server's answer, as if the proxy were the server.
+    /// Sends the request to the server and returns its reply, with the proxy's address in place of the server's.
     fn ask(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         let mut server = self.server;
         server.write_all(request)?;
@@ -109,8 +109,8 @@ impl Link<'_> {
         Ok(reply)
     }
 
-    /// Reads one whole message. An error also when the other side ends or goes on after it: nobody here
-    /// sends a second request before the first is answered.
+    /// Reads one whole message. It is an error if the other side closes the connection first, or sends more than one
+    /// message: no side may send a second request before the first is answered.
     fn read(&self, mut stream: &TcpStream) -> io::Result<Vec<u8>> {
         let mut message = Vec::new();
         let mut buffer = [0; 4096];

@@ -1,11 +1,11 @@
-//! What networks do to messages, and the proxy that does it to chosen ones: it stands between a client and
-//! a real server, and loses, delays, cuts or replaces what it is told to.
+//! Network faults, and a proxy that applies them to chosen messages. The proxy stands between a client and a real
+//! server. It loses, delays, cuts or replaces messages.
 //!
-//! A message is passed on only when it is whole, so that "the reply was lost" always means that the request
-//! had been carried out. Where a message ends and what it is called is known to a
-//! [`Dialect`](crate::Dialect), or to whoever writes a proxy of its own over [`Wire`].
+//! The proxy passes on only whole messages. So "the reply was lost" always means that the request had been carried
+//! out. A [`Dialect`](crate::Dialect) knows where a message ends and what it is called. For other protocols, write a
+//! proxy over [`Wire`].
 //!
-//! Every thread is named, ends with its connection, and is joined when the proxy is dropped.
+//! Every thread has a name and ends with its connection. Dropping the proxy joins all threads.
 
 use std::fmt;
 use std::io;
@@ -18,32 +18,32 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// What happens to one request and its reply.
+/// What the proxy does to one request and its reply.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// The request is carried out, and the connection breaks before the reply.
+    /// The server carries out the request. The connection breaks before the reply.
     LoseReply,
-    /// The connection breaks before the server has the request.
+    /// The connection breaks before the server receives the request.
     LoseRequest,
-    /// The request is carried out twice, and the second reply is the client's: as from a gateway that
-    /// heard nothing of the first and asked again by itself.
+    /// The server carries out the request twice, and the client receives the second reply. A gateway does this when
+    /// it receives no reply and sends the request again by itself.
     Twice,
-    /// The request is carried out, and the connection breaks in the middle of the reply, behind so
-    /// many bytes.
+    /// The server carries out the request. The connection breaks in the reply, after this number of bytes.
     CutReply(usize),
-    /// The request is kept until the gate opens, and carried out then, whoever still waits for it.
+    /// The proxy keeps the request until the gate opens. Then the server carries it out, even if the client no longer
+    /// waits.
     Keep(Arc<Gate>),
-    /// As `Keep`, and the client sees the connection break at once.
+    /// Like `Keep`, but the client's connection breaks at once.
     KeepAndBreak(Arc<Gate>),
-    /// The server never hears of the request and the client never hears anything.
+    /// The server does not receive the request. The client receives no reply, and the connection stays open.
     Swallow,
-    /// The request is carried out, and the reply comes a byte at a time with so much between them.
+    /// The server carries out the request. The reply arrives byte by byte, with this pause after each byte.
     Drip(Duration),
-    /// The server never hears of the request; the client is answered this, and nothing more.
+    /// The server does not receive the request. The client receives these bytes as the reply, and no further reply.
     Answer(Vec<u8>),
 }
 
-/// Holds requests back until it is opened.
+/// A gate that delays requests until it is opened.
 #[derive(Debug)]
 pub struct Gate {
     open: Mutex<bool>,
@@ -52,14 +52,14 @@ pub struct Gate {
 }
 
 impl Default for Gate {
-    /// The bound is there so that a bug fails and does not hang.
+    /// A gate that opens by itself after 120 s. With it, a bug makes a test fail and not hang.
     fn default() -> Gate {
         Gate::opening_after(Duration::from_secs(120))
     }
 }
 
 impl Gate {
-    /// One that holds each request back for so long at most.
+    /// A gate that delays each request for at most this time.
     pub fn opening_after(opens_after: Duration) -> Gate {
         Gate { open: Mutex::default(), opened: Condvar::new(), opens_after }
     }
@@ -70,7 +70,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Waits until the gate is open.
+    /// Blocks until the gate is open, or until the request was delayed for the maximum time.
     pub fn pass(&self) {
         let mut open = self.open.lock();
         self.opened.wait_while_for(&mut open, |open| !*open, self.opens_after);
@@ -80,30 +80,30 @@ impl Gate {
 /// The rule for one method.
 struct Rule {
     method: &'static str,
-    /// Requests of that method to let through first.
+    /// Number of requests of the method that pass first.
     after: usize,
-    /// Requests to hit then.
+    /// Number of requests that meet the fault after that.
     times: usize,
-    /// Of those, one in so many is hit, by chance.
+    /// Each request meets the fault with a probability of 1 / `one_in`.
     one_in: usize,
     fault: Fault,
 }
 
-/// Which requests meet which fault, if not those of a rule.
+/// Chooses a fault for the requests that no rule matches.
 type Storm = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
 
-/// Stands before a server, and passes everything on until it is told otherwise: see the methods of [`Wire`].
-/// Made by [`Proxy::speaking`], or by whoever knows a protocol, over a [`Wire`].
+/// A proxy in front of a server. It passes everything on until a method of [`Wire`] gives it a rule. Create it with
+/// [`Proxy::speaking`], or over a [`Wire`] for other protocols.
 pub struct Proxy(Arc<Wire>);
 
-/// What the proxy and its threads share.
+/// The state that a proxy shares with its threads.
 #[derive(Default)]
 pub struct Wire {
     listening: Mutex<Vec<SocketAddr>>,
     stopping: AtomicBool,
     rules: Mutex<Vec<Rule>>,
     storm: Mutex<Option<Storm>>,
-    /// What happens to requests that have these bytes somewhere.
+    /// The fault for requests that contain these bytes.
     naming: Mutex<Option<(Vec<u8>, Fault)>>,
     hits: AtomicUsize,
     late: AtomicUsize,
@@ -111,94 +111,94 @@ pub struct Wire {
     open: AtomicUsize,
     open_at_once: AtomicUsize,
     requests: Mutex<Vec<String>>,
-    /// Those that hold something back.
+    /// Gates that delay requests.
     gates: Mutex<Vec<Arc<Gate>>>,
-    /// Both sides of every connection, to be shut down.
+    /// Both sides of every connection. They are shut down at the end.
     streams: Mutex<Vec<TcpStream>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Wire {
-    /// Where clients are to connect to.
+    /// Returns the address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.listening.lock()[0]
     }
 
-    /// The next request of `method` meets `fault`, once. `*` stands for every method.
+    /// The next request of `method` meets `fault`. The method `*` means any method.
     pub fn next(&self, method: &'static str, fault: Fault) {
         self.later(method, 0, 1, fault);
     }
 
-    /// Of the requests of `method` from now on, `times` meet `fault` after `after` went well, not counting
-    /// those that meet the fault of an earlier rule.
+    /// After `after` further requests of `method`, `times` requests meet `fault`. Requests that meet the fault of an
+    /// earlier rule are not counted.
     pub fn later(&self, method: &'static str, after: usize, times: usize, fault: Fault) {
         self.rules.lock().push(Rule { method, after, times, one_in: 1, fault });
     }
 
-    /// From now on one request of `method` in so many meets `fault`, by chance.
+    /// From now on each request of `method` meets `fault` with a probability of 1 / `one_in`.
     pub fn sometimes(&self, method: &'static str, one_in: usize, fault: Fault) {
         self.rules.lock().push(Rule { method, after: 0, times: usize::MAX, one_in, fault });
     }
 
-    /// Asks `storm` about each request from now on, by its method.
+    /// From now on calls `storm` with the method of each request that no rule matches, to choose its fault.
     pub fn storm(&self, storm: impl FnMut(&str) -> Option<Fault> + Send + 'static) {
         *self.storm.lock() = Some(Box::new(storm));
     }
 
-    /// Each request that has `bytes` somewhere meets `fault` from now on. Not for HBase's own protocol.
+    /// From now on each request that contains `bytes` meets `fault`. This does not work for HBase's native protocol.
     pub fn naming(&self, bytes: &[u8], fault: Fault) {
         *self.naming.lock() = Some((bytes.to_vec(), fault));
     }
 
-    /// Forgets what was to happen.
+    /// Deletes all rules.
     pub fn heal(&self) {
         *self.naming.lock() = None;
         *self.storm.lock() = None;
         self.rules.lock().clear();
     }
 
-    /// How many requests met a fault so far: a test of one that no request met shows nothing.
+    /// Returns how many requests met a fault so far. A test should check that this is not 0.
     pub fn hits(&self) -> usize {
         self.hits.load(Ordering::SeqCst)
     }
 
-    /// How many requests that were kept back have been carried out.
+    /// Returns how many delayed requests have been carried out.
     pub fn late(&self) -> usize {
         self.late.load(Ordering::SeqCst)
     }
 
-    /// To be called when a request that was kept back has been carried out.
+    /// Counts a delayed request that has been carried out. Call it after the server has answered.
     pub fn carried_out_late(&self) {
         self.late.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Connections taken so far.
+    /// Returns the number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// The most connections there were at a time. One that the client has closed counts until the proxy
-    /// has noticed.
+    /// Returns the largest number of connections at one time. A connection that the client has closed counts until
+    /// the proxy has noticed that.
     pub fn connections_at_once(&self) -> usize {
         self.open_at_once.load(Ordering::SeqCst)
     }
 
-    /// Methods asked for so far, in order.
+    /// Returns the methods of all requests so far, in order.
     pub fn requests(&self) -> Vec<String> {
         self.requests.lock().clone()
     }
 
-    /// Closes all connections, as a server does with those it finds idle.
+    /// Closes all connections, as a server does with idle ones.
     pub fn hang_up(&self) {
         for stream in self.streams.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// As [`fault_for`](Wire::fault_for), of a request whose bytes count as well: see
+    /// Like [`fault_for`](Wire::fault_for), but the fault may also depend on the bytes of the request: see
     /// [`naming`](Wire::naming).
     pub fn fault_for_request(&self, method: String, request: &[u8]) -> Option<Fault> {
-        // Copied only for a request that meets it: an answer may be a mebibyte, and tests count memory.
+        // The fault is cloned only for a request that meets it: an answer may be 1 MiB, and tests measure memory.
         let is_named =
             |(bytes, _): &&(Vec<u8>, Fault)| request.windows(bytes.len()).any(|part| part == bytes);
         let Some((_, fault)) = self.naming.lock().as_ref().filter(is_named).cloned() else {
@@ -212,7 +212,7 @@ impl Wire {
         Some(fault)
     }
 
-    /// Records a request, and returns what is to happen to it.
+    /// Records a request and returns its fault, if any.
     pub fn fault_for(&self, method: String) -> Option<Fault> {
         let rule = |rule: &mut Rule| {
             if rule.method != method && rule.method != "*" {
@@ -238,8 +238,8 @@ impl Wire {
         fault
     }
 
-    /// Serves every connection to `listener` with `serve`, each in a thread of its own. An error of `serve`
-    /// ends the connection, as any other end of it does.
+    /// Serves every connection to `listener` with `serve`, each in its own thread. The connection is closed when
+    /// `serve` returns, with or without an error.
     pub fn listen(
         self: &Arc<Wire>,
         listener: TcpListener,
@@ -266,14 +266,14 @@ impl Wire {
         });
     }
 
-    /// A connection to the server, which ends with the proxy.
+    /// Opens a connection to the server. It is closed when the proxy is dropped.
     pub fn connect(&self, server: SocketAddr) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(server)?;
         self.own(&stream)?;
         Ok(stream)
     }
 
-    /// Sees to it that the connection ends with the proxy.
+    /// Makes sure that the connection is closed when the proxy is dropped.
     fn own(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         self.streams.lock().push(stream.try_clone()?);
@@ -287,14 +287,14 @@ impl Wire {
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         let thread = thread::Builder::new().name("dlm-test-proxy".into()).spawn(work).unwrap();
         let mut threads = self.threads.lock();
-        // One that has ended keeps its stack until it is joined or let go.
+        // A thread that has ended keeps its stack until it is joined or detached.
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
     }
 }
 
 impl Proxy {
-    /// A proxy whose connections are served by what [`Wire::listen`] was given.
+    /// Makes a proxy from a wire whose connections [`Wire::listen`] serves.
     pub fn over(wire: Arc<Wire>) -> Proxy {
         Proxy(wire)
     }
@@ -324,10 +324,10 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         for address in self.listening.lock().iter() {
-            // Wakes the listener.
+            // Wakes the thread that accepts connections.
             let _ = TcpStream::connect(address);
         }
-        // Threads may start others until all are gone.
+        // Threads may start other threads until all have ended.
         loop {
             self.gates.lock().iter().for_each(|gate| gate.open());
             self.hang_up();

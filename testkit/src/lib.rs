@@ -1,47 +1,50 @@
-//! Tests for whoever writes a store for `dlm`, and tools that make a store misbehave.
+//! Tests for authors of a `dlm` store, and tools that make a store misbehave.
 //!
-//! | What | For |
+//! | Item | Purpose |
 //! |---|---|
-//! | [`contract!`], [`latch_contract!`] | what every store promises, and what locks and latches promise over every store |
-//! | [`losses!`] | what must be true when messages are lost, late or cut: for stores on a network |
-//! | [`Proxy`], [`Fault`], [`Gate`] | loses, delays, cuts or replaces chosen messages to a real server |
+//! | [`contract!`], [`latch_contract!`] | tests of every store's promises, and of locks and latches over that store |
+//! | [`losses!`] | tests of a store on a network whose messages are lost, late or cut |
+//! | [`Proxy`], [`Fault`], [`Gate`] | lose, delay, cut or replace chosen messages to a real server |
 //! | [`Spy`] | counts the calls that reach a store, and runs a hook before an answer is returned |
-//! | [`Scripted`] | a store that answers what the test says |
-//! | [`until`], [`LONG`] | waiting for what another thread or process does, without hanging |
-//! | [`skipped`], [`left_to_the_long_run`], [`shortened`] | leaving a test or a part of it out, aloud |
+//! | [`Scripted`] | a store whose answers the test chooses |
+//! | [`until`], [`LONG`] | wait for another thread or process without hanging |
+//! | [`skipped`], [`left_to_the_long_run`], [`shortened`] | leave out a test or a part of it, and say so |
 //!
 //! # A store of your own
 //!
 //! Implement [`dlm::store::LockStore`], make this crate a development dependency, and write one test program.
-//! It has to say only how the store is opened. Here the store is the one behind the URI `memory:`; yours
-//! would connect to a server, and return `None` after [`skipped`] where there is none:
+//! The program only says how to open the store. The store below is the one behind the URI `memory:`. A store
+//! on a network would connect to a server here, and call [`skipped`] and return `None` when there is none:
 //!
 //! ```
 //! use dlm_testkit::contract::Site;
 //!
 //! // tests/contract.rs
 //! fn site(test: &str) -> Site {
-//!     // Each site is a fresh store here. Stores that others use too need not be fresh: sites have names of
-//!     // their own.
+//!     // Here each site has a new store. Sites may also share a store with others, because each site uses its
+//!     // own names.
 //!     let store = dlm::store::open("memory:").unwrap();
 //!     Site::new(test, 1000, move || store.clone())
 //! }
 //!
 //! dlm_testkit::contract!(site);
 //! dlm_testkit::latch_contract!(site);
-//! # // A test of this example itself: the macros make functions that only a test harness calls.
+//! # // This tests the example itself: the macros make functions that only a test harness calls.
 //! # let site = site("a_free_lock_is_granted_and_a_held_one_refused_with_its_holder");
 //! # dlm_testkit::contract::stores::a_free_lock_is_granted_and_a_held_one_refused_with_its_holder(&site);
 //! ```
 //!
-//! Leave `latch_contract!` out where `LockStore::latches` is `None`. The suites of [`mod@contract`] run in a
-//! minute. A store that speaks to a server needs those of [`mod@losses`] as well: most mistakes are made there.
+//! Omit `latch_contract!` when `LockStore::latches` returns `None`. The suites of [`mod@contract`] take one
+//! minute. A store that talks to a server also needs the suite of [`mod@losses`]: that is where most mistakes
+//! are made.
 //!
-//! # The environment
+//! # Environment variables
 //!
-//! * `DLM_TEST_REQUIRE=hbase,strace`: tools without which a test fails that would be [`skipped`].
-//! * `DLM_TEST_LONG=1`: what is [`left_to_the_long_run`] or [`shortened`] runs in full.
-//! * `DLM_TEST_LEFT_OUT=file`: the file gets a line for each test that was left out or shortened for want of it.
+//! * `DLM_TEST_REQUIRE=hbase,strace`: tools that must exist. A test that would be [`skipped`] for want of one
+//!   fails instead.
+//! * `DLM_TEST_LONG=1`: tests that are [`left_to_the_long_run`] or [`shortened`] run in full.
+//! * `DLM_TEST_LEFT_OUT=file`: the file gets one line for each test that was left out or shortened without
+//!   `DLM_TEST_LONG`.
 
 pub mod contract;
 mod dialect;

@@ -1,8 +1,8 @@
-//! What lost, late and cut messages do to locks, over a real server: what the caller is told must be true
-//! each time, and no lock may stay behind.
+//! Tests of what lost, late and cut messages do to locks, over a real server. Each answer that the caller receives
+//! must be true, and no lock may stay held.
 //!
-//! The test program of a store describes in a [`Target`] how the store is reached and what its requests are
-//! called on the wire. [`losses!`](crate::losses!) turns every case of the suite into a test of its own:
+//! The test program of a store describes in a [`Target`] how to reach the store and what its requests are called on
+//! the wire. [`losses!`](crate::losses!) makes one test of each case of the suite:
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -24,7 +24,7 @@
 //! }
 //!
 //! static TARGET: Target = Target {
-//!     server: || Some(SocketAddr::from(([127, 0, 0, 1], 4711))), // or skipped(..), and None
+//!     server: || Some(SocketAddr::from(([127, 0, 0, 1], 4711))), // or call skipped(..) and return None
 //!     proxy: |server| Proxy::speaking(Lines, server),
 //!     uri: |address| format!("lines://{address}/locks"),
 //!     requests: &["SET", "COUNT", "GET"],
@@ -42,7 +42,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! A time-out that is to run out is [`SHORT`]; where a call that must succeed shares it, [`BLIND`].
+//! The time-out of a call that must time out is [`SHORT`]. If another call that must succeed shares the time-out, it
+//! is [`BLIND`].
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
@@ -57,73 +58,74 @@ use parking_lot::Mutex;
 use crate::fault::{Fault, Gate, Proxy};
 use crate::patience::{LONG, until};
 
-/// No lease of these tests ends by itself: what becomes free was freed.
+/// TTL of the leases of these tests. It never ends during a test: a lock that becomes free was released.
 const TTL: Duration = Duration::from_secs(1800);
-/// Time-out of those who ask for what does not come.
+/// Time-out of calls that must time out.
 pub const SHORT: Duration = Duration::from_millis(700);
-/// Time-out of those who shall look in vain until it is over, and of those who shall first succeed: no
-/// call that is answered takes so long.
+/// Time-out of calls that must time out and of calls that must succeed first. No call that is answered takes this
+/// long.
 pub const BLIND: Duration = Duration::from_secs(2);
-/// A lease that ends while the test waits, in whole seconds: some stores know no others.
+/// A lease that ends while the test waits. It is in whole seconds, because some stores know no other times.
 const BRIEF: Duration = Duration::from_secs(2);
 
-/// How a store is reached, and what its requests are called on the wire: by the
-/// [`Dialect`](crate::Dialect) of its proxy.
+/// How to reach a store, and the names of its requests on the wire. The [`Dialect`](crate::Dialect) of the proxy
+/// returns these names.
 #[derive(Debug)]
 pub struct Target {
-    /// A server; `None`, after saying so, on a machine where none can run.
+    /// Returns the address of a server. If none can run on this machine, it says so and returns `None`.
     pub server: fn() -> Option<SocketAddr>,
-    /// A proxy in front of it.
+    /// Starts a proxy in front of the server at this address.
     pub proxy: fn(SocketAddr) -> Proxy,
-    /// URI of the locks there, by way of whatever listens at the address.
+    /// Returns the URI of the locks, with the server or the proxy at this address.
     pub uri: fn(SocketAddr) -> String,
-    /// Every request that concerns a lock.
+    /// All requests that concern a lock.
     pub requests: &'static [&'static str],
-    /// The requests of an acquire that goes well, in order.
+    /// The requests of a successful acquire, in order.
     pub acquire: &'static [&'static str],
-    /// What follows when the first of them was carried out and not answered. It begins with the look.
+    /// The requests that follow when the first of `acquire` was carried out and its reply was lost, in order. The
+    /// first one reads the lock.
     pub settle: &'static [&'static str],
-    /// The requests that make a lock's counter, each with how many of its kind come before it.
+    /// The requests that create a lock's counter, each with the number of requests of the same name before it.
     pub seed: &'static [(&'static str, usize)],
-    /// A renewal's request, and how it finds out what became of it.
+    /// The request of a renewal, and the request that finds out whether a renewal in doubt was carried out.
     pub renew: [&'static str; 2],
-    /// A release's.
+    /// The same for a release.
     pub release: [&'static str; 2],
-    /// Length of the shortest reply to a write.
+    /// Length of the shortest reply to a write, in bytes.
     pub reply_bytes: usize,
-    /// Time-out under which a server that is down is told of within [`LONG`] / 4, several times over.
+    /// A time-out with which several calls to a server that is down fail within [`LONG`] / 4 altogether.
     pub down: Duration,
-    /// What an acquire says of a server that takes connections and never a word: CONNECTION_ERROR where it
-    /// has a question first.
+    /// The error of an acquire from a server that accepts connections and never answers. It is CONNECTION_ERROR for
+    /// a store whose first request changes nothing.
     pub silent: Code,
 }
 
-/// One test of a target.
+/// One case of the suite over one target.
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
-    /// What is tested.
+    /// The store to test.
     pub target: &'a Target,
-    /// The name of the test: part of the names of its locks.
+    /// The name of the test. The names of its locks contain it.
     pub test: &'a str,
 }
 
-/// A lock as two processes see it: one through a proxy, one not.
+/// A lock as two processes see it. One reaches the server through a proxy, the other one directly.
 #[derive(Debug)]
 pub struct Stage {
-    /// Where messages are lost.
+    /// The proxy that loses messages.
     pub proxy: Proxy,
-    /// The manager behind the proxy.
+    /// The manager that uses the proxy.
     pub manager: LockManager,
-    /// The lock by way of the proxy.
+    /// The lock through the proxy.
     pub ours: Lock,
-    /// The same lock without the proxy.
+    /// The same lock, directly.
     pub theirs: Lock,
     last_fence: Mutex<Option<Fence>>,
 }
 
 impl Case<'_> {
-    /// A stage whose calls by way of the proxy have this time-out. What a client asks only once has been
-    /// asked when this returns. `None`, after saying so, on a machine where the server cannot run.
+    /// Makes a stage whose calls through the proxy have this time-out. When it returns, requests that a client sends
+    /// only once have been sent. If the server cannot run on this machine, it says so and returns `None`.
     pub fn stage(&self, timeout: Duration) -> Option<Stage> {
         let server = (self.target.server)()?;
         let (proxy, client) = ((self.target.proxy)(server), self.client());
@@ -134,13 +136,13 @@ impl Case<'_> {
         Some(Stage { proxy, manager, ours, theirs, last_fence: Mutex::default() })
     }
 
-    /// A name that no other test has used.
+    /// Returns a client id that no other test has used.
     pub fn client(&self) -> String {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         format!("{:.60}-{since}", self.test.replace('_', "-"))
     }
 
-    /// A manager whose store is reached at `address`.
+    /// Opens a manager whose store is at `address`.
     pub fn manager(&self, client: &str, address: SocketAddr, timeout: Duration) -> LockManager {
         LockManager::builder()
             .store_uri(&(self.target.uri)(address))
@@ -153,7 +155,7 @@ impl Case<'_> {
             .unwrap()
     }
 
-    /// The ways to lose one message.
+    /// Returns the ways to lose one message.
     pub fn losses(&self) -> Vec<Fault> {
         let bytes = self.target.reply_bytes;
         assert!(bytes > 0, "the length of a reply");
@@ -163,7 +165,7 @@ impl Case<'_> {
 }
 
 impl Stage {
-    /// A grant that is one: the lease lasts, others are refused, the fence has grown.
+    /// Checks that the lease is valid, that others are refused and that the fence has grown.
     #[track_caller]
     pub fn assert_held(&self, lease: &Lease) {
         lease.check().unwrap();
@@ -172,7 +174,7 @@ impl Stage {
         assert!(lease.fence() > before, "{:?} after {before:?}", lease.fence());
     }
 
-    /// The lock can be taken, by way of the other process.
+    /// Checks that the other process can acquire the lock.
     #[track_caller]
     pub fn assert_free(&self) {
         let lease = self.theirs.try_acquire().unwrap();
@@ -180,7 +182,7 @@ impl Stage {
         assert!(lease.release().unwrap());
     }
 
-    /// One acquire and release by way of the proxy, and what else must be true.
+    /// Acquires and releases the lock through the proxy, and checks each step.
     #[track_caller]
     pub fn cycle(&self) {
         let lease = self.ours.try_acquire().unwrap();
@@ -189,21 +191,21 @@ impl Stage {
         self.assert_free();
     }
 
-    /// Until further notice nothing comes through.
+    /// From now on all requests meet `fault`.
     pub fn lose_everything(&self, fault: Fault) {
         self.proxy.later("*", 0, usize::MAX, fault);
     }
 
-    /// Lets through what is kept back, where nothing else was done to any request.
+    /// Lets delayed requests pass and waits until they are carried out. No request may have met another fault.
     #[track_caller]
     fn let_late_ones_in(&self, gate: &Gate) {
-        assert!(self.proxy.hits() > 0, "nothing was kept back");
+        assert!(self.proxy.hits() > 0, "no request was delayed");
         gate.open();
-        until("the late requests are carried out", || self.proxy.late() == self.proxy.hits());
+        until("the delayed requests to be carried out", || self.proxy.late() == self.proxy.hits());
     }
 }
 
-/// The code of a call that must fail.
+/// Returns the code of a call that must fail.
 #[track_caller]
 pub fn code<T: fmt::Debug>(answer: dlm::Result<T>) -> Code {
     answer.expect_err("this must fail").code()
@@ -234,7 +236,7 @@ pub fn an_acquire_in_doubt_of_which_any_further_message_is_lost_is_a_grant_with_
     }
 }
 
-/// One reply in many is what networks lose, but a dozen in a row is what they lose in a bad second.
+/// Networks usually lose single replies, but in a bad second they lose a dozen in a row.
 #[doc(hidden)]
 pub fn an_acquire_in_doubt_looks_counts_and_looks_again_until_it_is_answered(case: &Case<'_>) {
     let Some(stage) = case.stage(LONG / 2) else { return };
@@ -243,7 +245,7 @@ pub fn an_acquire_in_doubt_looks_counts_and_looks_again_until_it_is_answered(cas
     }
 }
 
-/// An acquire whose first reply is lost, and so many times one of the messages by which it finds out.
+/// Acquires the lock while its first reply is lost, and then `times` messages of one of the requests that settle it.
 #[track_caller]
 fn settle(case: &Case<'_>, stage: &Stage, step: usize, times: usize, loss: Fault) {
     let Target { acquire, settle, .. } = case.target;
@@ -257,7 +259,7 @@ fn settle(case: &Case<'_>, stage: &Stage, step: usize, times: usize, loss: Fault
     stage.assert_free();
 }
 
-/// The Java library sends the request again, meets its own record, and nobody has the lock for its TTL.
+/// The Java library sends the request again and is refused by its own record. Then nobody has the lock for its TTL.
 #[doc(hidden)]
 pub fn an_acquire_whose_reply_was_lost_is_not_refused_over_its_own_record(case: &Case<'_>) {
     let Some(stage) = case.stage(LONG / 2) else { return };
@@ -265,13 +267,13 @@ pub fn an_acquire_whose_reply_was_lost_is_not_refused_over_its_own_record(case: 
     stage.cycle();
     let Target { requests, acquire, settle, .. } = case.target;
     let before = stage.proxy.requests().len();
-    // The first look is lost as well.
+    // The reply to the first read is lost too.
     stage.proxy.next(acquire[0], Fault::LoseReply);
     stage.proxy.next(settle[0], Fault::LoseReply);
     let lease = stage.ours.try_acquire().unwrap();
     let sent = stage.proxy.requests().split_off(before);
     let sent: Vec<_> = sent.iter().filter(|sent| requests.contains(&sent.as_str())).collect();
-    assert_eq!(sent, [&[acquire[0], settle[0]], *settle].concat(), "what is ours is not asked for again");
+    assert_eq!(sent, [&[acquire[0], settle[0]], *settle].concat(), "our own lock was requested again");
     stage.assert_held(&lease);
     assert!(lease.release().unwrap());
 }
@@ -312,7 +314,7 @@ pub fn a_release_of_which_a_message_is_lost_says_true_and_the_lock_is_free(case:
 pub fn a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then(case: &Case<'_>) {
     let Some(stage) = case.stage(LONG / 2) else { return };
     let lease = stage.ours.try_acquire().unwrap();
-    // The release is carried out; before its outcome can be looked up the lock has a new holder.
+    // The release is carried out. Before its outcome can be read, the lock has a new holder.
     let (gate, [request, question]) = (Arc::new(Gate::default()), case.target.release);
     stage.proxy.next(request, Fault::LoseReply);
     stage.proxy.next(question, Fault::Keep(Arc::clone(&gate)));
@@ -325,7 +327,7 @@ pub fn a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then
         next
     });
     assert_eq!(stage.proxy.hits(), 2);
-    next.renew().expect("the release was sent twice and took the next holder's record");
+    next.renew().expect("the release was sent twice and deleted the next holder's record");
     assert!(next.release().unwrap());
 }
 
@@ -336,9 +338,9 @@ pub fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last(case: 
         let lease = stage.ours.try_acquire().unwrap();
         stage.assert_held(&lease);
         let granted = stage.theirs.inspect().unwrap().holder.unwrap().since.unwrap();
-        // The store's clock counts milliseconds.
+        // The store's clock has a resolution of milliseconds.
         thread::sleep(Duration::from_millis(10));
-        // Once with the TTL it has, so that the record stays the same, and once with a longer one.
+        // First with the same TTL, which leaves the record's content the same, then with a longer one.
         for ttl in [TTL, 2 * TTL] {
             let (hits, asked) = (stage.proxy.hits(), Moment::now());
             stage.proxy.next(case.target.renew[0], loss.clone());
@@ -354,7 +356,7 @@ pub fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last(case: 
     }
 }
 
-/// The store's record is then another than the lease knows of.
+/// The store's record then differs from the one that the lease knows.
 #[doc(hidden)]
 pub fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_release(case: &Case<'_>) {
     let Some(stage) = case.stage(BLIND) else { return };
@@ -363,7 +365,7 @@ pub fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_r
         let lease = stage.ours.try_acquire().unwrap();
         let (hits, ends) = (stage.proxy.hits(), lease.ends());
         stage.proxy.next(request, Fault::LoseReply);
-        // It is looked for until the time is over.
+        // The renewal looks for its outcome until its time-out.
         stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
         assert_eq!(code(lease.renew_for(2 * TTL)), Code::InDoubt);
         stage.proxy.heal();
@@ -379,7 +381,7 @@ pub fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_r
     }
 }
 
-/// The holder goes on by the end that it knows. The record must not be gone before.
+/// The holder relies on the end that it knows. The record must not end earlier.
 #[doc(hidden)]
 pub fn a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok(case: &Case<'_>) {
     let Some(stage) = case.stage(BLIND) else { return };
@@ -390,17 +392,17 @@ pub fn a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok(ca
     stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
     assert_eq!(code(lease.renew_for(BRIEF)), Code::InDoubt);
     assert!(stage.proxy.hits() > 1, "{} faults", stage.proxy.hits());
-    assert_eq!(lease.ends(), ends, "a doubtful renewal leaves the lease as it was");
-    until("the record goes", || {
+    assert_eq!(lease.ends(), ends, "a renewal in doubt must not change the lease");
+    until("the record expires", || {
         let held = stage.theirs.inspect().unwrap().holder.is_some();
-        // Asked for after the store was.
+        // Checked after the store was read.
         let certain = lease.check().is_ok();
-        assert!(held || !certain, "the record is gone, and check() is Ok for {:?} more", lease.remaining());
+        assert!(held || !certain, "the record is gone, but check() is Ok for {:?} more", lease.remaining());
         !held
     });
 }
 
-/// The request of a renewal hangs somewhere, and arrives when another one has been answered.
+/// The request of a renewal is delayed, and arrives after another renewal was answered.
 #[doc(hidden)]
 pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &Case<'_>) {
     let Some(stage) = case.stage(BLIND) else { return };
@@ -408,7 +410,7 @@ pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &
         let lease = stage.ours.try_acquire().unwrap();
         let (gate, hits) = (Arc::new(Gate::default()), stage.proxy.hits());
         if breaks {
-            // Asked for again at once, and answered.
+            // The client sends it again at once and receives an answer.
             stage.proxy.next(case.target.renew[0], Fault::KeepAndBreak(Arc::clone(&gate)));
             lease.renew_for(BRIEF).unwrap();
         } else {
@@ -417,9 +419,9 @@ pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &
             stage.proxy.heal();
         }
         lease.renew_for(TTL).unwrap();
-        assert!(stage.proxy.hits() > hits, "nothing was kept back");
+        assert!(stage.proxy.hits() > hits, "no request was delayed");
         stage.let_late_ones_in(&gate);
-        // Taken later than the late request was carried out, and for as long.
+        // This lease is acquired after the late request was carried out, and with the same TTL.
         let beside = stage.manager.lock(&format!("beside-{round}"), Level::Xdc).unwrap();
         let brief = beside.try_acquire_with_ttl(BRIEF);
         until("the short lease ends", || beside.inspect().unwrap().holder.is_none());
@@ -430,20 +432,20 @@ pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &
     }
 }
 
-/// Servers go on with requests whose client has gone.
+/// Servers also carry out requests whose client has gone.
 #[doc(hidden)]
 pub fn an_acquire_that_arrives_after_its_deadline_is_in_doubt_and_is_freed_in_the_background(
     case: &Case<'_>,
 ) {
     let Some(stage) = case.stage(SHORT) else { return };
     let gate = Arc::new(Gate::default());
-    // All of them: a store may leave itself the time to try again.
+    // All requests, because a store may keep time for another try.
     stage.proxy.later(case.target.acquire[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
     assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
     stage.proxy.heal();
     stage.assert_free();
     stage.let_late_ones_in(&gate);
-    // Its TTL is half an hour.
+    // The TTL is half an hour, so the lock does not become free by expiry.
     let lease = stage.theirs.acquire().unwrap();
     stage.assert_held(&lease);
 }
@@ -468,7 +470,7 @@ pub fn a_request_that_arrives_while_its_sender_holds_the_lock_does_no_harm(case:
     stage.proxy.next(case.target.acquire[0], Fault::KeepAndBreak(Arc::clone(&gate)));
     let lease = stage.ours.try_acquire().unwrap();
     stage.let_late_ones_in(&gate);
-    // The background job that looks for the late request must leave the lease alone.
+    // The background job that searches for the late request must not touch the lease.
     thread::sleep(Duration::from_millis(1500));
     lease.renew().unwrap();
     stage.assert_held(&lease);
@@ -483,7 +485,7 @@ pub fn a_renewal_that_arrives_after_the_release_does_not_bring_the_lock_back(cas
     stage.proxy.later(case.target.renew[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
     assert_eq!(code(lease.renew()), Code::InDoubt);
     stage.proxy.heal();
-    assert_eq!(lease.ends(), ends, "a doubtful renewal leaves the lease as it was");
+    assert_eq!(lease.ends(), ends, "a renewal in doubt must not change the lease");
     lease.check().unwrap();
     assert!(lease.release().unwrap());
     stage.let_late_ones_in(&gate);
@@ -510,7 +512,7 @@ pub fn a_failed_release_may_be_repeated(case: &Case<'_>) {
     stage.assert_held(&lease);
     stage.lose_everything(Fault::Swallow);
     assert_eq!(code(lease.release()), Code::InDoubt);
-    assert_eq!(code(lease.check()), Code::LeaseLost, "from then on another may have the lock");
+    assert_eq!(code(lease.check()), Code::LeaseLost, "after a failed release another may hold the lock");
     stage.proxy.heal();
     assert!(lease.release().unwrap());
     stage.assert_free();
@@ -535,7 +537,7 @@ pub fn connections_that_the_server_closed_are_replaced_and_nobody_notices(case: 
     }
     assert!(stage.proxy.connections() >= 20, "{} connections", stage.proxy.connections());
 
-    // Also when many were idle.
+    // The same with many idle connections.
     thread::scope(|scope| {
         for id in 0..8 {
             let manager = &stage.manager;
@@ -553,20 +555,20 @@ pub fn a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
     let began = Moment::now();
     assert_eq!(code(lock.try_acquire()), Code::ConnectionError);
     assert_eq!(code(lock.inspect()), Code::ConnectionError);
-    // A refused connection says at once what a wait would not change.
+    // A refused connection is reported at once, because waiting would not help.
     assert_eq!(code(lock.acquire()), Code::ConnectionError);
     let took = Moment::now().since(began);
     assert!(took < LONG / 4, "{took:?}");
     manager.close().unwrap();
 }
 
-/// Of a short lease, with a time-out that is longer than it.
+/// The lease is short, and the time-out is longer than the lease.
 #[doc(hidden)]
 pub fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(case: &Case<'_>) {
     const TTL: Duration = Duration::from_secs(12);
     let Some(stage) = case.stage(LONG / 2) else { return };
     let (method, look) = (case.target.renew[0], case.target.renew[1]);
-    // Of the renewal alone, and of the first look at what became of it.
+    // First only the renewal has no answer, then also the first read of its outcome.
     for silent in [&[method][..], &[method, look]] {
         let lease = stage.ours.try_acquire_with_ttl(TTL).unwrap();
         let (ends, hits) = (lease.ends(), stage.proxy.hits());
@@ -580,7 +582,7 @@ pub fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(case
     }
 }
 
-/// Not where a cluster is waited for until it has formed.
+/// Not for a store that waits until a cluster has formed.
 #[doc(hidden)]
 pub fn initializing_over_a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
     let (manager, began) = (manager_of_nobody(case), Moment::now());
@@ -589,7 +591,7 @@ pub fn initializing_over_a_server_that_is_down_is_a_connection_error_soon(case: 
     assert!(took < LONG / 4, "{took:?}");
 }
 
-/// With the address of a port that was free a moment ago; nobody listens there.
+/// Opens a manager of a port that was free a moment ago, so no server listens there.
 fn manager_of_nobody(case: &Case<'_>) -> LockManager {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     case.manager("down", address, case.target.down)
@@ -597,7 +599,7 @@ fn manager_of_nobody(case: &Case<'_>) -> LockManager {
 
 #[doc(hidden)]
 pub fn a_server_that_never_answers_costs_no_more_than_the_deadline(case: &Case<'_>) {
-    // Connections are accepted by the system, and nobody reads from them.
+    // The operating system accepts connections, and no program reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let lock = case.manager("silent", silent.local_addr().unwrap(), SHORT).lock("a", Level::Xdc).unwrap();
     let began = Moment::now();
@@ -622,7 +624,7 @@ pub fn a_server_that_comes_back_is_used_again(case: &Case<'_>) {
 #[doc(hidden)]
 pub fn a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline(case: &Case<'_>) {
     let Some(stage) = case.stage(SHORT) else { return };
-    // A time-out that counted from the last byte would let each of them through.
+    // A time-out that started again with each byte would never end these calls.
     let drip = Fault::Drip(SHORT / 5);
     stage.lose_everything(drip);
     assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
@@ -630,11 +632,11 @@ pub fn a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline(case: &Case
     assert_eq!(code(stage.ours.inspect()), Code::ConnectionError);
     assert!(hits > 0 && stage.proxy.hits() > hits);
     stage.proxy.heal();
-    let lease = stage.theirs.acquire().expect("what was carried out is freed in the background");
+    let lease = stage.theirs.acquire().expect("a grant that was carried out is released in the background");
     stage.assert_held(&lease);
 }
 
-/// What the network does to a fifth of all messages, all the time.
+/// The network loses a fifth of all replies, all the time.
 #[doc(hidden)]
 pub fn of_many_cycles_with_a_fifth_of_the_replies_lost_none_is_granted_twice(case: &Case<'_>) {
     let Some(stage) = case.stage(LONG / 2) else { return };
@@ -650,7 +652,7 @@ pub fn of_many_cycles_with_a_fifth_of_the_replies_lost_none_is_granted_twice(cas
     assert!(stage.proxy.hits() > 20, "{} faults", stage.proxy.hits());
 }
 
-/// Every sixth message or so is lost, for several threads and two processes, one of them spared.
+/// About every third or fourth message is lost, for several threads in two processes. One process loses none.
 #[doc(hidden)]
 pub fn in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind(case: &Case<'_>) {
     const CYCLES: usize = 40;
@@ -698,12 +700,13 @@ pub fn in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind(case: &
     stage.assert_held(&lease);
 }
 
-/// Makes a test of every case of the suite, over that [`Target`](crate::losses::Target), a `static`; or of
-/// those cases that are named. Two cases have to be named, for not every store can do them:
+/// Makes tests from the cases of the suite. The argument is a `static` [`Target`](crate::losses::Target). Names of
+/// cases after it select only those. Two cases are only made when they are named, because not every store can pass
+/// them:
 ///
-/// * `initializing_over_a_server_that_is_down_is_a_connection_error_soon`: not where a cluster is waited for
-///   until it has formed.
-/// * `a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends`: for a store that gives one try a
+/// * `initializing_over_a_server_that_is_down_is_a_connection_error_soon`: not for a store that waits until a
+///   cluster has formed.
+/// * `a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends`: for a store that limits each try to a
 ///   part of the time.
 #[macro_export]
 macro_rules! losses {

@@ -1,19 +1,22 @@
-//! Waiting for what another thread, process or server does: for long, and not for ever.
+//! Waiting for another thread, process or server, with a limit.
 
 use std::thread;
 use std::time::Duration;
 
 use dlm::Deadline;
 
-/// Longer than any step of a test takes on any machine: it is there so that a bug fails and does not
+/// A time limit of 60 s that no step of a test reaches on any machine. With it, a bug makes a test fail and not
 /// hang.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Time between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Returns when `done` says yes, which it is asked every few milliseconds. Fails after [`LONG`], naming
-/// `what` was waited for.
+/// Calls `done` every few milliseconds until it returns true. Blocks for up to [`LONG`].
+///
+/// # Panics
+///
+/// After [`LONG`], with a message that contains `what`.
 #[track_caller]
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Deadline::after(LONG);

@@ -1,4 +1,4 @@
-//! A store that answers what a test tells it to answer.
+//! A store whose answers a test chooses.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,18 +12,18 @@ type AcquireLine =
     Box<dyn FnOnce(&MemoryStore, Attempt<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired> + Send>;
 type RenewLine = Box<dyn FnOnce(Option<OwnerRecord>) -> Result<Option<OwnerRecord>> + Send>;
 
-/// What one call of [`LockStore::release`] does.
+/// The behaviour of one call of [`LockStore::release`].
 #[derive(Debug)]
 pub enum ReleaseLine {
-    /// What it should.
+    /// Releases the lock and returns the true answer.
     Truth,
-    /// Answers this and does nothing.
+    /// Does nothing and returns this answer.
     Lie(Result<Released>),
-    /// Does it, and answers this.
+    /// Releases the lock and returns this error.
     Applied(Error),
 }
 
-/// A memory store with a script for its next answers. Where the script has no line, it tells the truth.
+/// A memory store with a script for its next answers. A call without a line in the script behaves normally.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -34,7 +34,7 @@ pub enum ReleaseLine {
 /// let manager = LockManager::builder().store(store.clone()).client("me").open()?;
 /// let lock = manager.lock("a", Level::Xdc)?;
 /// store.to_acquire(|memory, attempt, doubtful| {
-///     // The request is carried out and the reply is lost.
+///     // The store carries out the request, but the reply is lost.
 ///     let granted = memory.acquire(attempt, doubtful)?;
 ///     # use dlm::store::LockStore as _;
 ///     let dlm::store::Acquired::Granted(grant) = granted else { panic!("it is free") };
@@ -54,7 +54,8 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Adds what an acquire does. It is given the store that would tell the truth.
+    /// Adds a line for one acquire: a function that acts in place of the store. It receives the memory store that
+    /// holds the true state.
     pub fn to_acquire(
         &self,
         line: impl FnOnce(&MemoryStore, Attempt<'_>, &mut Vec<OwnerRecord>) -> Result<Acquired> + Send + 'static,
@@ -62,7 +63,8 @@ impl Scripted {
         self.acquire.lock().push_back(Box::new(line));
     }
 
-    /// Adds what a renewal answers, given the true answer. The renewal was carried out by then.
+    /// Adds a line for one renewal: a function that turns the true answer into the answer to return. The renewal
+    /// has then been carried out.
     pub fn to_renew(
         &self,
         line: impl FnOnce(Option<OwnerRecord>) -> Result<Option<OwnerRecord>> + Send + 'static,
@@ -70,17 +72,17 @@ impl Scripted {
         self.renew.lock().push_back(Box::new(line));
     }
 
-    /// Adds what releases do.
+    /// Adds one line for each of the next releases.
     pub fn to_release(&self, lines: impl IntoIterator<Item = ReleaseLine>) {
         self.release.lock().extend(lines);
     }
 
-    /// How many releases were asked for so far.
+    /// Returns the number of releases so far.
     pub fn releases(&self) -> usize {
         self.released.lock().len()
     }
 
-    /// When each release was asked for, and how much time it was given.
+    /// Returns when each release was called, and the time until its deadline.
     pub fn release_log(&self) -> Vec<(Moment, Duration)> {
         self.released.lock().clone()
     }

@@ -1,16 +1,16 @@
-//! Tests that a machine cannot run: left out aloud, or not at all.
+//! Tests that a machine cannot run. They are left out with a message, or they fail.
 
 use std::fmt::Display;
 use std::io::Write as _;
 use std::{env, thread};
 
-/// Says that this test is left out because the machine has no `tool`, past the test harness and its
-/// capture of output; the test is to return then.
+/// Writes to standard error that this test is skipped because the machine has no `tool`. The test must return after
+/// this call. The test harness does not capture the message.
 ///
 /// # Panics
 ///
-/// When the test may not be left out: the environment has the tool's name in `DLM_TEST_REQUIRE`, a list
-/// such as `hbase,strace`, or it has `CI=true` and the tool is one that can be installed anywhere.
+/// When the test may not be skipped: when the environment variable `DLM_TEST_REQUIRE`, a list such as `hbase,strace`,
+/// contains the tool, or when `CI=true` is set and the tool can be installed on any machine.
 #[track_caller]
 pub fn skipped(tool: &str, reason: impl Display) {
     assert!(!required(tool), "this test needs {tool}: {reason}");

@@ -1,4 +1,4 @@
-//! A store that is watched: which calls reach it, and when each has been answered.
+//! A store that records its calls: which methods were called and when.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub enum Call {
     CreateLatch,
     /// [`LatchStore::step`].
     Step,
-    /// [`LatchStore::counts`], of so many latches at once.
+    /// [`LatchStore::counts`], with the number of latches that one call reads.
     Counts(usize),
     /// [`LatchStore::roster`].
     Roster,
@@ -37,42 +37,42 @@ pub enum Call {
 
 type Hook = Box<dyn Fn(Call) + Send + Sync>;
 
-/// Passes every call on, and keeps a list of them.
+/// A store that passes every call on to another store and records it. It may be shared between threads.
 pub struct Spy {
     inner: Arc<dyn LockStore>,
     calls: Mutex<Vec<(Call, Moment)>>,
-    /// Called when a call has been answered by the store and its caller does not know yet.
+    /// Called after the store has answered and before the caller receives the answer.
     answered: Hook,
 }
 
 impl Spy {
-    /// Over `inner`.
+    /// Wraps `inner`.
     pub fn on(inner: Arc<dyn LockStore>) -> Arc<Spy> {
         Spy::with_hook(inner, |_| {})
     }
 
-    /// The same, and `answered` is called whenever the store has answered a call and its caller does not know
-    /// yet.
+    /// Wraps `inner`, and calls `answered` each time that the store has answered a call and the caller has not
+    /// received the answer yet. The hook runs in the calling thread and may block.
     pub fn with_hook(inner: Arc<dyn LockStore>, answered: impl Fn(Call) + Send + Sync + 'static) -> Arc<Spy> {
         Arc::new(Spy { inner, calls: Mutex::default(), answered: Box::new(answered) })
     }
 
-    /// Calls so far.
+    /// Returns the number of calls so far.
     pub fn calls(&self) -> usize {
         self.calls.lock().len()
     }
 
-    /// Calls of one method so far.
+    /// Returns the number of calls of one method so far.
     pub fn calls_of(&self, call: Call) -> usize {
         self.calls.lock().iter().filter(|(made, _)| *made == call).count()
     }
 
-    /// The calls so far, and when each was made.
+    /// Returns the calls so far, each with the time at which it was made.
     pub fn log(&self) -> Vec<(Call, Moment)> {
         self.calls.lock().clone()
     }
 
-    /// How many latches were asked for in each read of counts so far.
+    /// Returns the number of latches in each read of counts so far.
     pub fn reads(&self) -> Vec<usize> {
         let asked = |call: &(Call, Moment)| match call.0 {
             Call::Counts(asked) => Some(asked),
@@ -145,7 +145,7 @@ impl LockStore for Spy {
 
 impl Spy {
     fn pass_latch<T>(&self, call: Call, to: impl FnOnce(&dyn LatchStore) -> T) -> T {
-        self.pass(call, |store| to(store.latches().expect("it was asked before")))
+        self.pass(call, |store| to(store.latches().expect("the store has latches")))
     }
 }
 

@@ -1,4 +1,4 @@
-// Lock takes a lock, does its work while it has it, and gives it back. Interrupt it while it waits or works.
+// Lock acquires a lock, works while it holds the lock, and releases it. Interrupt it while it waits or works.
 //
 //	lock [STORE]     STORE: embedded: (default), hbase://master:16000/table, ...
 package main
@@ -40,19 +40,19 @@ func run(ctx context.Context, store string) (err error) {
 		return err
 	}
 
-	// Held for 30 s unless renewed; waits for it for 5 s.
+	// Wait up to 5 s for the lock. The lease lasts 30 s unless it is renewed.
 	lease, err := manager.Lock(ctx, dlm.DC("order-42"), dlm.TTL(30*time.Second), dlm.Wait(5*time.Second))
 	if err != nil {
 		return err
 	}
-	// Not with ctx: the lock is given back also when that is over.
+	// Release takes no context: the lock must be released even when ctx has ended.
 	defer func() { err = errors.Join(err, lease.Release()) }()
 
-	// What is done with this context stops when the lease is lost.
+	// Work that uses this context stops when the lease is lost.
 	working, done := lease.Context(ctx)
 	defer done()
 	for step := range 3 {
-		// Before each step that needs the lock: nanoseconds, no I/O.
+		// Check before each step that needs the lock. This takes nanoseconds and does no I/O.
 		if err := lease.Check(); err != nil {
 			return err
 		}

@@ -1,5 +1,6 @@
-// Transfer moves money between two accounts in one row, from many goroutines at once and without a lock: each move
-// is made on the balances that it has read, or made again. Any number of processes may run it on one table.
+// Transfer moves money between two accounts in one row, from many goroutines at once and without a lock. Each move is
+// applied only if the balances are still those that it has read; otherwise it is computed again. Any number of
+// processes may run it on one table.
 //
 //	transfer TABLE     TABLE: hbase://master:16000/table
 package main
@@ -45,9 +46,9 @@ func run(ctx context.Context, uri string) error {
 		return err
 	}
 
-	// A move whose reply is lost is made once all the same.
+	// Even if a reply is lost, a move is made exactly once.
 	accounts := table.Row("accounts").ExactlyOnce()
-	// Of all processes that start at once, one opens the accounts.
+	// Of all processes that start at the same time, exactly one creates the accounts.
 	created, err := accounts.Create(ctx, new(dlm.Cells).Put(alice, []byte("100")).Put(bob, []byte("100")))
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func run(ctx context.Context, uri string) error {
 
 var errPoor = errors.New("the balance is too low")
 
-// move takes the amount from alice to bob, or the other way where it is below zero.
+// move moves the amount from alice to bob, or from bob to alice if it is negative.
 func move(ctx context.Context, accounts *dlm.Row, amount int) error {
 	_, err := accounts.Modify(ctx, []string{alice, bob}, func(cells *dlm.RowCells) (*dlm.Changes, error) {
 		a, b, err := balances(cells)
@@ -96,7 +97,7 @@ func move(ctx context.Context, accounts *dlm.Row, amount int) error {
 			return nil, err
 		}
 		if a-amount < 0 || b+amount < 0 {
-			return nil, errPoor // nothing is changed
+			return nil, errPoor // the row stays unchanged
 		}
 		changes := new(dlm.Changes)
 		changes.Put(alice, []byte(strconv.Itoa(a-amount)))

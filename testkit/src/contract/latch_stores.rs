@@ -10,7 +10,7 @@ use dlm::{Code, Deadline, Level, Moment, NamePolicy};
 use super::stores::ODD_IDS;
 use super::{LONG, Site, code, patiently, soon, take, until};
 
-/// Longer than any case.
+/// A TTL that is longer than any case.
 const TTL: Duration = Duration::from_secs(3600);
 
 fn name_in(site: &Site, farm: &str, id: &str) -> LatchName {
@@ -73,7 +73,7 @@ pub fn a_latch_is_made_once_and_never_added_to(site: &Site) {
     }
     step(&*theirs, &name, -1).unwrap();
     assert!(!create(&*ours, &name, 3, TTL));
-    assert_eq!(count(&*ours, &name), Some(2), "making it again changed the count");
+    assert_eq!(count(&*ours, &name), Some(2), "a second create changed the count");
 }
 
 pub fn of_many_who_make_a_latch_at_once_one_does(site: &Site) {
@@ -92,9 +92,9 @@ pub fn of_many_who_make_a_latch_at_once_one_does(site: &Site) {
             let asking: Vec<_> = asking.collect();
             asking.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let maker = made.iter().position(|made| *made).expect("nobody made it");
+        let maker = made.iter().position(|made| *made).expect("nobody created it");
         assert_eq!(made.iter().filter(|made| **made).count(), 1, "round {round}");
-        assert_eq!(count(&*site.store(), &name), Some(10 + maker as i64), "another's count");
+        assert_eq!(count(&*site.store(), &name), Some(10 + maker as i64), "not the creator's");
     }
 }
 
@@ -102,12 +102,12 @@ pub fn each_step_counts_once_and_tells_the_count(site: &Site) {
     let (stores, name) = ([site.store(), site.store()], name(site, "a"));
     assert!(create(&*stores[0], &name, 2, TTL));
     let mut expected = 2;
-    // Below zero as well: arrivals too many are not hidden.
+    // The count may be negative: too many arrivals must be visible.
     for (round, add) in [-1, -1, -1, 1, 1, 1, -1, -1, -1, -1].into_iter().enumerate() {
         expected += add;
         match step(&*stores[round % 2], &name, add).unwrap() {
             Stepped::Counted(told) => assert!(told.is_none_or(|told| told == expected), "{told:?}"),
-            Stepped::Already => panic!("a step without a name was taken for a repetition"),
+            Stepped::Already => panic!("a step without a name counted as a repetition"),
         }
         for store in &stores {
             assert_eq!(count(&**store, &name), Some(expected));
@@ -147,11 +147,11 @@ pub fn a_latch_that_is_not_there_is_not_found_and_not_made(site: &Site) {
         assert_eq!(code(latches(&*store).roster(&name, soon())), Code::NotFound);
     }
     for level in [Level::Dc, Level::Xdc] {
-        assert_eq!(count_at(&*store, &name, level), None, "a step made what was not there");
+        assert_eq!(count_at(&*store, &name, level), None, "a step created the latch");
     }
 }
 
-/// A latch that exists for a short time; `None` when the machine was too slow to make sure.
+/// Creates a latch with a short TTL. Returns `None` if the machine was too slow to be sure that it still exists.
 fn create_briefly(store: &dyn LockStore, name: &LatchName, count: i64, ttl: Duration) -> Option<()> {
     let asked = Moment::now();
     let made = create(store, name, count, ttl);
@@ -169,16 +169,16 @@ pub fn a_latch_is_gone_after_its_ttl_and_may_be_made_anew(site: &Site) {
         let asked = Moment::now();
         create_briefly(&*ours, &name, 7, ttl)?;
         if count(&*theirs, &name) != Some(7) {
-            assert!(Moment::now().since(asked) >= ttl, "gone before its time");
+            assert!(Moment::now().since(asked) >= ttl, "expired too early");
             return None;
         }
         let gone = until_gone(&*theirs, &name);
-        // Servers count in milliseconds of their own clock.
+        // Servers count milliseconds of their own clock.
         assert!(gone.since(asked) >= ttl - Duration::from_millis(5), "{:?} early", ttl - gone.since(asked));
         assert_eq!(code(step_as(&*ours, &name, -1, None, ttl)), Code::NotFound);
         assert_eq!(count(&*ours, &name), None);
         assert!(create(&*ours, &name, 2, TTL));
-        assert_eq!(count(&*theirs, &name), Some(2), "an old count shows again");
+        assert_eq!(count(&*theirs, &name), Some(2), "an old count became visible again");
         Some(())
     });
 }
@@ -199,7 +199,7 @@ pub fn each_step_gives_the_latch_its_whole_ttl_again(site: &Site) {
         if Moment::now().since(before_step) >= ttl {
             return None;
         }
-        assert_eq!(seen, Some(6), "the step did not count the TTL anew");
+        assert_eq!(seen, Some(6), "the step did not restart the TTL");
         let gone = until_gone(&*store, &name).since(before_step);
         assert!(gone >= ttl - Duration::from_millis(5), "gone {gone:?} after a step with a TTL of {ttl:?}");
         Some(())
@@ -231,7 +231,7 @@ pub fn counts_of_many_latches_come_in_their_order(site: &Site) {
     assert_eq!(latches(&*store).counts(&[], soon()).unwrap().len(), 0);
     let level = |number: i64| if number % 2 == 0 { Level::Dc } else { Level::Xdc };
     let asked: Vec<_> = (0..many).zip(&names).map(|(number, name)| (name, level(number))).collect();
-    // One twice, and not where it would be expected.
+    // One latch appears twice, the second time at the end.
     let asked = [&asked[..], &[(&names[5], Level::Dc)]].concat();
     let counts = latches(&*store).counts(&asked, soon()).unwrap();
     let expected = (0..many).map(|number| (!missing(number)).then_some(number)).chain([Some(5)]);
@@ -247,7 +247,7 @@ fn owned(names: &[&str]) -> Vec<String> {
 
 pub fn a_participant_counts_once_and_the_roster_tells_who_has_not(site: &Site) {
     let (ours, theirs, name) = (site.store(), site.store(), name(site, "a"));
-    // What a careless encoding would confuse: a prefix, a delimiter, a name that looks like a number.
+    // Names that a careless encoding would confuse: a prefix, a delimiter, a name that looks like a number.
     let longest = "é".repeat(127);
     let expected = ["worker-1", "worker-10", "a_b", "a_b_1", "a#b", "1", " ", "日本語", &longest];
     let mut sorted = owned(&expected);
@@ -255,7 +255,7 @@ pub fn a_participant_counts_once_and_the_roster_tells_who_has_not(site: &Site) {
     let created = create_for(&*ours, &name, expected.len() as i64, &sorted, TTL);
     if !site.names {
         assert_eq!(code(created), Code::InvalidArgument);
-        assert_eq!(count(&*ours, &name), None, "it was made all the same");
+        assert_eq!(count(&*ours, &name), None, "the refused latch was created");
         assert!(create(&*ours, &name, 3, TTL));
         assert_eq!(code(step_as(&*ours, &name, -1, Some("a"), TTL)), Code::InvalidArgument);
         assert_eq!(code(latches(&*ours).roster(&name, soon())), Code::InvalidArgument);
@@ -276,7 +276,7 @@ pub fn a_participant_counts_once_and_the_roster_tells_who_has_not(site: &Site) {
         }
     }
     assert_eq!(roster(&*ours).arrived, sorted);
-    // One that was not expected counts too, and is told.
+    // A participant that was not expected also counts, and the roster contains it.
     assert!(matches!(step_as(&*theirs, &name, -1, Some("guest"), TTL), Ok(Stepped::Counted(_))));
     assert_eq!(step_as(&*ours, &name, -1, Some("guest"), TTL).unwrap(), Stepped::Already);
     assert!(roster(&*ours).pending.is_empty() && roster(&*ours).arrived.contains(&"guest".to_owned()));
@@ -312,7 +312,7 @@ pub fn latches_of_odd_names_are_as_good_as_others(site: &Site) {
     let longest = "é".repeat(512);
     let ids: Vec<_> = ODD_IDS.into_iter().chain([longest.as_str()]).collect();
     for (number, id) in ids.iter().enumerate() {
-        assert!(create(&*store, &name(site, id), 100 + number as i64, TTL), "{id:?} is another's name");
+        assert!(create(&*store, &name(site, id), 100 + number as i64, TTL), "{id:?} exists already");
     }
     for (number, id) in ids.iter().enumerate() {
         step(&*store, &name(site, id), -1).unwrap();
@@ -344,7 +344,7 @@ pub fn initializing_latches_again_does_no_harm(site: &Site) {
     assert_eq!(count(&*site.store(), &name), Some(3));
 }
 
-/// Whether it is done or refused: in time, and never half.
+/// The call may be carried out or refused. It must return in time, and must never be half done.
 pub fn a_call_on_latches_that_is_late_already_comes_back(site: &Site) {
     let (store, name) = (site.store(), name(site, "a"));
     assert!(create(&*store, &name, 3, TTL));

@@ -9,7 +9,7 @@ use super::stores::ODD_IDS;
 use super::{LONG, Site, code, patiently, spawn, until};
 use crate::{Call, Spy};
 
-/// A pause between two looks that is longer than any waiter waits: it must be woken.
+/// A poll interval that is longer than any wait, so the waiter must be woken.
 const NEVER: Duration = Duration::from_secs(3600);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -21,7 +21,7 @@ fn manager(site: &Site) -> LockManager {
     builder(site).store(site.store()).open().unwrap()
 }
 
-/// In one more process.
+/// Opens the latch as another process would.
 fn latch(site: &Site, id: &str) -> Latch {
     latch_of(&manager(site), id)
 }
@@ -62,7 +62,7 @@ fn not_found_by_every_call(site: &Site, latch: &Latch) {
     assert_eq!(code(latch.await_open()), Code::NotFound);
     assert_eq!(code(latch.await_open_for(LONG)), Code::NotFound);
     assert_eq!(code(latch.await_open_for(Duration::ZERO)), Code::NotFound);
-    assert_eq!(code(latch.count()), Code::NotFound, "a call made what was not there");
+    assert_eq!(code(latch.count()), Code::NotFound, "a call created the latch");
 }
 
 pub fn a_missing_latch_is_not_found_by_every_call_and_ends_every_wait(site: &Site) {
@@ -87,7 +87,7 @@ pub fn a_latch_that_expires_ends_every_wait_with_not_found(site: &Site) {
             })
             .collect();
         let watched = latch.watch().unwrap();
-        // On a slow machine it has expired already, and they find it so.
+        // On a slow machine the latch has expired before they wait. They must notice that.
         for waiter in waiters {
             assert_eq!(code(waiter.join().unwrap()), Code::NotFound);
         }
@@ -98,7 +98,7 @@ pub fn a_latch_that_expires_ends_every_wait_with_not_found(site: &Site) {
         not_found_by_every_call(site, &latch);
         latch.create(1).unwrap();
         let seen = latch.count();
-        // The new latch may have gone by now, too.
+        // The new latch may also have expired by now.
         seen.is_ok().then_some(())
     });
 }
@@ -136,7 +136,7 @@ pub fn a_latch_counts_down_to_zero_and_below_and_up_only_if_it_may(site: &Site) 
     for _ in 0..2 {
         latch.count_up().unwrap();
     }
-    assert!(!latch.await_open_for(POLL).unwrap(), "it has closed again");
+    assert!(!latch.await_open_for(POLL).unwrap(), "it must be closed again");
     let calls = spy.calls();
     assert_eq!(code(latch_of(&manager, "a").count_up()), Code::InvalidArgument);
     assert_eq!(spy.calls(), calls, "the store was asked");
@@ -237,7 +237,7 @@ pub fn named_participants_are_counted_once_and_told(site: &Site) {
         assert_eq!(latch.pending().unwrap(), ["worker-1", "worker-3"]);
         assert_eq!(latch.roster().unwrap().arrived, ["worker-2"]);
     }
-    // Of many who count in one name, one counts.
+    // Of several calls with the same name, exactly one counts.
     let counted: Vec<bool> = thread::scope(|scope| {
         let counting = (0..6).map(|_| {
             let latch = latch(site, "a");
@@ -253,10 +253,10 @@ pub fn named_participants_are_counted_once_and_told(site: &Site) {
     assert!(theirs.await_open_for(LONG).unwrap() && theirs.pending().unwrap().is_empty());
 }
 
-/// How many wait for latches of `manager`, as far as its looks at the store tell: one at least.
+/// Waits until the manager has polled the store once more. Then at least one wait is active.
 fn until_watched(spy: &Spy) {
     let before = spy.reads().len();
-    until("the latch is looked at", || spy.reads().len() > before);
+    until("the latch is polled", || spy.reads().len() > before);
 }
 
 pub fn a_wait_ends_when_another_process_opens_the_latch(site: &Site) {
@@ -268,10 +268,10 @@ pub fn a_wait_ends_when_another_process_opens_the_latch(site: &Site) {
     };
     theirs.count_down().unwrap();
     thread::sleep(2 * POLL);
-    assert!(!waiter.is_finished(), "woken with one count to go");
+    assert!(!waiter.is_finished(), "woken with one count missing");
     theirs.count_down().unwrap();
     waiter.join().unwrap().unwrap();
-    // Whoever comes later finds it open.
+    // A later waiter finds the latch open.
     assert!(ours.await_open_for(LONG).unwrap() && theirs.await_open_for(Duration::ZERO).unwrap());
 }
 
@@ -287,7 +287,7 @@ pub fn a_count_down_in_this_process_wakes_its_waiters_at_once(site: &Site) {
             })
             .collect();
         let watched = latch.watch().unwrap();
-        // Its looks become rare; by then none would come in time.
+        // The polls become rare. After this wait, the next poll would be too late.
         assert!(!latch.await_open_for(20 * POLL).unwrap());
         count_down(site, &latch);
         assert!(!watched.is_open().unwrap());
@@ -312,15 +312,15 @@ pub fn a_sum_over_farms_opens_when_the_last_farm_is_done(site: &Site) {
     assert!(watched.wait(&AwaitOptions::new().wait(LONG)).unwrap());
 }
 
-/// Nothing asks the store for some time.
+/// Checks that nothing reads the store for some time.
 fn is_quiet(spy: &Spy) {
     let calls = spy.calls();
-    // One that was under way when the last waiter left may have been made since.
+    // A call that was under way when the last waiter left may still have been made.
     thread::sleep(6 * POLL);
     let later = spy.calls();
-    assert!(later <= calls + 1, "the store is asked though nobody waits");
+    assert!(later <= calls + 1, "the store is read although nobody waits");
     thread::sleep(6 * POLL);
-    assert_eq!(spy.calls(), later, "the store is asked though nobody waits");
+    assert_eq!(spy.calls(), later, "the store is read although nobody waits");
 }
 
 pub fn a_wait_that_is_over_says_no_and_leaves_nothing_behind(site: &Site) {
@@ -346,11 +346,11 @@ pub fn a_wait_of_zero_for_a_latch_looks_once(site: &Site) {
         assert!(!latch.await_open_for(Duration::ZERO).unwrap());
         assert_eq!(spy.reads(), vec![1; expected]);
     }
-    // Also while another waits, whose last look is old.
+    // The same while another waiter exists, whose last poll is old.
     let _watched = latch.watch().unwrap();
     until_watched(&spy);
     self::latch(site, "a").count_down().unwrap();
-    assert!(latch.await_open_for(Duration::ZERO).unwrap(), "an old look was taken for the answer");
+    assert!(latch.await_open_for(Duration::ZERO).unwrap(), "the wait returned the result of an old poll");
 }
 
 pub fn a_cancelled_wait_for_a_latch_ends_and_leaves_nothing_behind(site: &Site) {
@@ -372,10 +372,10 @@ pub fn a_cancelled_wait_for_a_latch_ends_and_leaves_nothing_behind(site: &Site) 
             other => panic!("{other:?}"),
         }
         least = least.min(Moment::now().since(cancelled));
-        assert!(!other.is_open().unwrap(), "another's wait was ended");
+        assert!(!other.is_open().unwrap(), "another wait was ended");
     }
-    // Parked threads look up every ten seconds, also when nobody wakes them.
-    assert!(least < Duration::from_secs(5), "woken {least:?} after the cancellation, and later each time");
+    // A parked thread checks every ten seconds even if nobody wakes it.
+    assert!(least < Duration::from_secs(5), "at the earliest {least:?} after a cancellation");
     is_quiet(&spy);
     let calls = spy.calls();
     let cancelled = latch.await_open_with(&AwaitOptions::new().cancel(&token));
@@ -426,10 +426,10 @@ pub fn many_waiters_of_one_latch_cost_one_look_at_a_time(site: &Site) {
     let before = spy.reads().len();
     assert!(!latch.await_open_for(20 * POLL).unwrap());
     let (reads, took) = (spy.reads().len() - before, Moment::now().since(began));
-    // One for each poll, which jitter shortens by a tenth and reading early by an eighth.
+    // One read per poll interval, which jitter shortens by up to a tenth and early reading by up to an eighth.
     let most = (took.as_secs_f64() / (0.75 * POLL.as_secs_f64())) as usize + 4;
-    assert!(reads <= most, "{reads} looks in {took:?}");
-    assert!(reads >= 3, "{reads} looks in {took:?}: nobody looks");
+    assert!(reads <= most, "{reads} polls in {took:?}");
+    assert!(reads >= 3, "{reads} polls in {took:?} are too few");
     assert!(spy.reads().iter().all(|asked| *asked == 1));
     self::latch(site, "a").count_down().unwrap();
     for watch in &watched {
@@ -451,7 +451,7 @@ pub fn processes_that_count_down_open_the_latch_exactly(site: &Site) {
         }
     });
     assert_eq!(ours.count().unwrap(), 1);
-    assert!(!watched.is_open().unwrap(), "opened with one to go");
+    assert!(!watched.is_open().unwrap(), "opened with one count missing");
     latch(site, "a").count_down().unwrap();
     assert!(watched.wait(&AwaitOptions::new().wait(LONG)).unwrap());
     assert_eq!(ours.count().unwrap(), 0);

@@ -1,4 +1,4 @@
-//! What a lease does at its end, over any store.
+//! Leases and their end, over any store.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use dlm::{Code, Lease, Level, Lock, Moment};
 
 use super::{LONG, Site, code, patiently};
 
-/// A lease of about `ttl`, which may be over already.
+/// Acquires a lease of about `ttl`, which may have expired already.
 fn brief(lock: &Lock, ttl: Duration) -> Option<Lease> {
     match lock.try_acquire_with_ttl(ttl) {
         Ok(lease) => Some(lease),
-        // The machine was too slow: the lease was over before it was granted.
+        // The machine was too slow: the lease expired before it was granted.
         Err(error) if error.is_retryable() && error.code() != Code::LockUnavailable => None,
         Err(error) => panic!("{}", error.chain()),
     }
@@ -27,7 +27,7 @@ pub fn a_late_release_says_lost_and_leaves_the_next_holder_alone(site: &Site) {
         let first = brief(&ours, ttl)?;
         let ends = first.ends();
         let second = theirs.acquire().unwrap();
-        assert!(Moment::now() >= ends, "let in while the first was sure of its lease");
+        assert!(Moment::now() >= ends, "granted while the first lease was still valid");
         assert!(second.fence() > first.fence());
         assert_eq!(code(first.check()), Code::LeaseLost);
         assert_eq!(code(first.release()), Code::LeaseLost);
@@ -71,7 +71,7 @@ pub fn a_lease_knows_its_end_without_asking(site: &Site) {
         let lease = brief(&manager.lock(&format!("{ttl:?}"), Level::Xdc).unwrap(), ttl)?;
         let answered = Moment::now();
         let useful = ttl - ttl / 10; // the clock margin
-        assert!(lease.ends() <= answered.after(useful), "a lease counts from before it was asked for");
+        assert!(lease.ends() <= answered.after(useful), "the TTL must count from before the request");
         assert!(lease.ends() >= asked.after(useful));
         let calls = spy.calls();
         super::until("the lease ends", || match lease.check() {
@@ -100,7 +100,7 @@ pub fn a_renewed_lease_goes_on_and_is_released_as_ours(site: &Site) {
                 Err(_) => return None,
             }
             let useful = ttl - ttl / 10; // the clock margin
-            assert!(lease.ends() >= asked.after(useful), "a renewal lets it last a TTL from now");
+            assert!(lease.ends() >= asked.after(useful), "a renewal must last for the TTL from now");
             let refused = theirs.try_acquire().map(|_| ());
             lease.check().ok()?;
             assert_eq!(code(refused), Code::LockUnavailable, "granted while held");
@@ -127,7 +127,7 @@ pub fn a_lost_lease_cannot_be_renewed(site: &Site) {
         let alone = brief(&ours, ttl)?;
         super::until("the lease ends", || theirs.inspect().unwrap().holder.is_none());
         assert_eq!(code(alone.renew()), Code::LeaseLost);
-        assert!(theirs.try_acquire().unwrap().release().unwrap(), "a late renewal brought it back");
+        assert!(theirs.try_acquire().unwrap().release().unwrap(), "a late renewal made the lock held again");
         Some(())
     });
 }
@@ -139,7 +139,7 @@ pub fn a_shorter_renewal_ends_the_lease_sooner_and_is_released_as_ours(site: &Si
         lease.renew_for(ttl).unwrap();
         assert!(lease.remaining() <= ttl);
         super::until("the lease ends", || lease.check().is_err());
-        // A store may keep the record for the longer time. Then it is still ours to free.
+        // A store may keep the record for the longer time. The lock is then still ours and can be released.
         match lease.release() {
             Ok(freed) => assert!(freed),
             Err(error) => assert_eq!(error.code(), Code::LeaseLost),

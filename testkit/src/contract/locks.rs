@@ -14,7 +14,7 @@ pub fn a_held_lock_is_refused_at_once_with_its_holder(site: &Site) {
     let lease = ours.lock("a", Level::Dc).unwrap().try_acquire().unwrap();
     lease.check().unwrap();
     for manager in [&ours, &theirs] {
-        // Within one manager too: locks are not reentrant.
+        // The same manager is refused too: locks are not reentrant.
         match manager.lock("a", Level::Dc).unwrap().try_acquire() {
             Err(Error::LockUnavailable { name, waited, holder }) => {
                 assert_eq!((name, waited), (lease.name().to_string(), Duration::ZERO));
@@ -61,7 +61,7 @@ pub fn a_dropped_lease_frees_the_lock(site: &Site) {
     let other = site.manager().lock("a", Level::Xdc).unwrap();
     drop(lock.acquire().unwrap());
     drop(other.try_acquire().unwrap());
-    // Also when it is a panic that drops it.
+    // The same when a panic drops the lease.
     let panicked = super::spawn("panics", move || {
         let _lease = lock.try_acquire().unwrap();
         panic!("planted");
@@ -81,7 +81,7 @@ pub fn a_lease_is_released_once_by_whichever_thread_comes_first(site: &Site) {
         let lease = lock.acquire().unwrap();
         let freed: Vec<bool> = thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| lease.release().unwrap())).collect();
-            // A renewal in between succeeds or says LOST, and must not bring the lock back.
+            // A concurrent renewal succeeds or fails with LEASE_LOST. It must not make the lock held again.
             scope.spawn(|| lease.renew().or_else(|error| only(error, Code::LeaseLost)).unwrap());
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
@@ -109,7 +109,7 @@ pub fn levels_farms_and_clients_have_locks_of_their_own(site: &Site) {
     .into_iter()
     .map(|lock| lock.unwrap().try_acquire().unwrap())
     .collect();
-    // One lock for all farms, and one for all processes of a farm.
+    // There is one lock for all farms, and one for all processes of a farm.
     assert_eq!(code(there.lock("a", Level::Xdc).unwrap().try_acquire()), Code::LockUnavailable);
     let again = open(site.client().into(), "dc1");
     assert_eq!(code(again.lock("a", Level::Dc).unwrap().try_acquire()), Code::LockUnavailable);
@@ -190,7 +190,7 @@ pub fn the_longest_and_the_shortest_ttl_work(site: &Site) {
     assert!(lease.release().unwrap());
     assert!(lock.try_acquire().unwrap().release().unwrap());
 
-    // Too short for most stores to answer in time: then that must be said, and the lock be free again.
+    // Most stores cannot answer within this TTL. The call must then fail, and the lock must become free again.
     let lock = manager.lock("short", Level::Xdc).unwrap();
     for _ in 0..site.rounds.div_ceil(10) {
         match lock.try_acquire_with_ttl(Duration::from_millis(1)) {
@@ -199,7 +199,7 @@ pub fn the_longest_and_the_shortest_ttl_work(site: &Site) {
         }
     }
     assert!(lock.acquire().unwrap().release().unwrap());
-    // Less than the millisecond that stores count in is rounded up, never down to nothing.
+    // Stores count milliseconds. Fractions are rounded up and never become 0.
     patiently(|ttl| {
         let ttl = ttl + Duration::from_nanos(1);
         let lease = lock.acquire_with_ttl(ttl).ok()?;
@@ -242,7 +242,7 @@ pub fn a_lease_goes_to_another_process_as_text_and_the_first_lets_go(site: &Site
     assert_eq!(adopted.ends(), ends, "one machine has one boot clock");
     adopted.renew_for(3 * LONG).unwrap();
     assert!(adopted.remaining() > 2 * LONG);
-    // A renewal may have changed what proves the lease.
+    // A renewal may have changed the record of the lease, so a new token is needed.
     let text = adopted.into_token().unwrap().to_string();
     let adopted = site.manager().adopt(text.parse().unwrap()).unwrap();
     assert!(adopted.release().unwrap());
@@ -261,7 +261,7 @@ pub fn a_text_of_a_released_lease_has_no_power(site: &Site) {
     assert_eq!(code(theirs.adopt(text.parse().unwrap()).unwrap().renew()), Code::LeaseLost);
     assert_eq!(code(theirs.adopt(text.parse().unwrap()).unwrap().release()), Code::LeaseLost);
     drop(theirs.adopt(text.parse().unwrap()).unwrap());
-    successor.renew().expect("an old lease ended that of its successor");
+    successor.renew().expect("an old token ended the successor's lease");
     let gone = lock.try_acquire().map(|_| ());
     assert_eq!(code(gone), Code::LockUnavailable);
     successor.release().unwrap();
@@ -275,7 +275,7 @@ pub fn closing_frees_what_is_held_and_ends_everything(site: &Site) {
     let leases: Vec<_> = locks.iter().map(|lock| lock.acquire().unwrap()).collect();
     leases[0].release().unwrap();
     manager.close().unwrap();
-    assert_eq!(spy.calls_of(Call::Release), 5, "each once");
+    assert_eq!(spy.calls_of(Call::Release), 5, "one release per lease");
     let other = site.manager();
     for lock in &locks {
         let lock = other.lock(lock.name().key().rsplit('#').next().unwrap(), Level::Xdc).unwrap();
@@ -315,8 +315,8 @@ pub fn examining_a_store_that_does_finds_no_failure(site: &Site) {
     for topic in ["a lock", "latency"] {
         assert_eq!(found.iter().filter(|diagnostic| diagnostic.topic == topic).count(), 1, "{found:?}");
     }
-    assert!(found.len() > 2, "the store tells nothing of itself: {found:?}");
-    // Who warns says what to do.
+    assert!(found.len() > 2, "the store reports nothing about itself: {found:?}");
+    // Each warning says what to do.
     let silent = |diagnostic: &&dlm::Diagnostic| {
         diagnostic.severity > dlm::Severity::Ok && diagnostic.advice.is_empty()
     };

@@ -1,8 +1,8 @@
-//! What every store promises, and what locks promise over every store.
+//! Tests of what every store promises, and of what locks promise over every store.
 //!
-//! The test program of a store has a function that makes a [`Site`], a fresh place in the store. It returns
-//! `None` where this machine cannot run the store, after [`skipped`](crate::skipped) has said why.
-//! [`contract!`](crate::contract!) turns every case of the suite into a test of its own:
+//! The test program of a store has a function that makes a [`Site`]: a separate set of names in the store. If this
+//! machine cannot run the store, the function calls [`skipped`](crate::skipped) and returns `None`.
+//! [`contract!`](crate::contract!) makes one test of each case of the suite:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -15,11 +15,11 @@
 //! }
 //!
 //! dlm_testkit::contract!(site);
-//! dlm_testkit::latch_contract!(site); // where LockStore::latches is not None
+//! dlm_testkit::latch_contract!(site); // if LockStore::latches is not None
 //! ```
 //!
-//! The site says what the store cannot do: see [`Site::without_names`]. A store that cannot do one of the
-//! cases names those that it can do; what is left out needs a reason beside it:
+//! The site says what the store cannot do: see [`Site::without_names`]. If a store cannot pass a case, name the cases
+//! that it passes. Give a reason for each case that is left out:
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -29,15 +29,15 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation for each layer: stores, locks, leases, waits, latch_stores, latches.
+//! // One invocation per layer: stores, locks, leases, waits, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
 //! }
 //! ```
 //!
-//! The clock gives lower bounds. No upper bound is below [`LONG`]: a slow machine must not fail a store.
-//! Where a case needs a lease to last for a few calls, it repeats itself with longer and longer leases.
+//! Times are checked for lower bounds. No upper bound is below [`LONG`], because a slow machine must not fail a
+//! store. A case that needs a lease to last for a few calls is repeated with longer leases.
 
 #[doc(hidden)]
 pub mod latch_stores;
@@ -63,75 +63,75 @@ use dlm::{Builder, Code, Deadline, Identity, Level, LockManager, LockName, Momen
 
 use crate::patience::{LONG, until};
 
-/// One test's place in a store.
+/// The part of a store that one test uses: names that no other test has, and a way to open the store.
 pub struct Site {
     client: String,
     open: Box<dyn Fn() -> Arc<dyn LockStore> + Send + Sync>,
     pub(crate) rounds: usize,
-    /// Whether latches have participants with names.
+    /// Whether the latches have named participants.
     pub(crate) names: bool,
-    /// Whether each change of a latch is settled by the store. Where it is not, one that others got in the
-    /// way of may be refused.
+    /// Whether the store carries out each change of a latch even while others change it. Otherwise it may refuse
+    /// one.
     pub(crate) settles: bool,
 }
 
 impl Site {
-    /// A place that no other test of the store uses.
+    /// Makes a site that no other test of the store uses.
     ///
-    /// `test` is the name of the case. `rounds` is how many calls of this store take a fraction of a second:
-    /// a thousand in memory, some dozen over a network. `open` returns a new way into the same store each
-    /// time, as another process would have it.
+    /// `test` is the name of the case. `rounds` is the number of calls that this store makes in a fraction of a
+    /// second: a thousand in memory, a few dozen over a network. `open` opens the same store anew each time, like
+    /// another process.
     pub fn new(
         test: &str,
         rounds: usize,
         open: impl Fn() -> Arc<dyn LockStore> + Send + Sync + 'static,
     ) -> Site {
-        // A store may have kept what an earlier run left behind.
+        // The store may still contain locks of an earlier run, so the name must be new.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // HBase ends the client's part of a latch's key with an underscore.
+        // HBase ends the client's part of a latch's key with an underscore, so the client id must not contain one.
         let test = test.replace('_', "-");
         let client = format!("{test:.80}-{since}-{}-{number}", std::process::id());
         Site { client, open: Box::new(open), rounds, names: true, settles: true }
     }
 
-    /// For a store whose latches know no participants by name.
+    /// Declares that the store's latches have no named participants.
     pub fn without_names(self) -> Site {
         Site { names: false, ..self }
     }
 
-    /// For a store that may refuse a change of a latch when others change it at the same time.
+    /// Declares that the store may refuse a change of a latch while others change it.
     pub fn without_settling(self) -> Site {
         Site { settles: false, ..self }
     }
 
-    /// The store, as one more process sees it.
+    /// Opens the store as another process would.
     pub fn store(&self) -> Arc<dyn LockStore> {
         (self.open)()
     }
 
-    /// The client id of all locks and latches of this site.
+    /// Returns the client id of all locks and latches of this site.
     pub fn client(&self) -> &str {
         &self.client
     }
 
-    /// The name of a lock at this site.
+    /// Returns the name of a lock at this site.
     pub fn name(&self, id: &str) -> LockName {
         LockName::new(Level::Xdc, &self.client, None, id, NamePolicy::Strict).unwrap()
     }
 
-    /// A manager of one more process, with a TTL that no case outlives and short pauses.
+    /// Opens a manager as another process would. Its TTL is longer than any case, and its pauses are short.
     pub fn manager(&self) -> LockManager {
         self.manager_over(self.store())
     }
 
-    /// The same over a store that wraps this site's, such as a [`Spy`](crate::Spy).
+    /// Opens such a manager over a store that wraps this site's store, such as a [`Spy`](crate::Spy).
     pub fn manager_over(&self, store: Arc<dyn LockStore>) -> LockManager {
         self.builder().store(store).open().unwrap()
     }
 
-    /// For a manager with other settings; its store is yet to be given.
+    /// Returns a builder with the same settings, for a manager with other ones. It has no store yet.
     pub fn builder(&self) -> Builder {
         LockManager::builder()
             .client(&self.client)
@@ -149,21 +149,21 @@ impl fmt::Debug for Site {
     }
 }
 
-/// A deadline for one call.
+/// Returns a deadline for one call.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(20))
 }
 
-/// One attempt at a lock, by a store's own means.
+/// Makes one attempt to acquire a lock, directly at the store.
 pub(crate) fn attempt(store: &dyn LockStore, name: &LockName, ttl: Duration) -> dlm::Result<Acquired> {
     let identity = Identity::this_process("contract").unwrap();
     let mut doubtful = Vec::new();
     let answer = store.acquire(Attempt { name, ttl, identity: &identity, by: soon() }, &mut doubtful);
-    assert!(doubtful.is_empty(), "a store in good health leaves no doubt");
+    assert!(doubtful.is_empty(), "a healthy store leaves no doubt");
     answer
 }
 
-/// Takes a lock that is free.
+/// Acquires a lock that is free.
 pub(crate) fn take(store: &dyn LockStore, name: &LockName, ttl: Duration) -> Grant {
     match attempt(store, name, ttl).unwrap() {
         Acquired::Granted(grant) => grant,
@@ -171,8 +171,8 @@ pub(crate) fn take(store: &dyn LockStore, name: &LockName, ttl: Duration) -> Gra
     }
 }
 
-/// Takes a lock that is free for a short time. `None` when the machine was too slow for that: the lease
-/// was over before the store had answered.
+/// Acquires a free lock for a short time. Returns `None` if the machine was so slow that the lease ended before the
+/// store answered.
 pub(crate) fn take_briefly(store: &dyn LockStore, name: &LockName, ttl: Duration) -> Option<Grant> {
     let (identity, asked) = (Identity::this_process("contract").unwrap(), Moment::now());
     let answer = store.acquire(Attempt { name, ttl, identity: &identity, by: soon() }, &mut Vec::new());
@@ -183,7 +183,7 @@ pub(crate) fn take_briefly(store: &dyn LockStore, name: &LockName, ttl: Duration
     }
 }
 
-/// Tries until the lock is granted, and answers when that was seen.
+/// Tries until the lock is granted. Also returns when the grant was seen.
 pub(crate) fn take_when_free(store: &dyn LockStore, name: &LockName, ttl: Duration) -> (Grant, Moment) {
     let mut granted = None;
     until("the lock becomes free", || match attempt(store, name, ttl).unwrap() {
@@ -196,24 +196,24 @@ pub(crate) fn take_when_free(store: &dyn LockStore, name: &LockName, ttl: Durati
     granted.unwrap()
 }
 
-/// Runs `case` with a short TTL; and with longer ones if the machine was too slow for that: the case
-/// answers `None` when the clock showed that its lease had ended before the case was through.
+/// Runs `case` with a short TTL, and then with longer ones if the machine was too slow. The case returns `None` when
+/// its lease ended, by the clock, before the case did.
 pub(crate) fn patiently(mut case: impl FnMut(Duration) -> Option<()>) {
     for ttl_ms in [400, 3_000, 15_000] {
         if case(Duration::from_millis(ttl_ms)).is_some() {
             return;
         }
     }
-    panic!("a lease of 15 s was over before a few calls were: the store is stuck, or ends leases too soon");
+    panic!("a lease of 15 s ended before a few calls did: the store hangs, or ends leases too soon");
 }
 
-/// The code of a call that must fail.
+/// Returns the code of a call that must fail.
 #[track_caller]
 pub(crate) fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
     answer.expect_err("this must fail").code()
 }
 
-/// Runs `job` in a thread of that name.
+/// Runs `job` in a thread with this name.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     job: impl FnOnce() -> T + Send + 'static,
@@ -221,7 +221,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     thread::Builder::new().name(format!("dlm-test-{name}")).spawn(job).unwrap()
 }
 
-/// Makes a test of every case on latches, over the sites that the function makes: see
+/// Makes a test of each case about latches, over the sites that the function makes: see
 /// [`contract`](mod@crate::contract).
 #[macro_export]
 macro_rules! latch_contract {
@@ -266,8 +266,8 @@ macro_rules! latch_contract {
     };
 }
 
-/// Makes a test of every case on locks, over the sites that the function makes; or of those cases that are
-/// named: see [`contract`](mod@crate::contract). The function is `fn(test: &str) -> Site`, or returns
+/// Makes a test of each case about locks, over the sites that the function makes. With a layer and names of its cases
+/// it makes only those: see [`contract`](mod@crate::contract). The function is `fn(test: &str) -> Site` or returns
 /// `Option<Site>`.
 #[macro_export]
 macro_rules! contract {

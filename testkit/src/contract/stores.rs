@@ -9,7 +9,7 @@ use dlm::{Deadline, Fence, Identity, Moment};
 
 use super::{LONG, Site, attempt, patiently, soon, take, take_briefly, take_when_free};
 
-/// Ids that a careless encoding would cut, fold or confuse.
+/// Ids that a careless encoding would truncate, fold or confuse.
 pub const ODD_IDS: [&str; 13] = [
     "#",
     "##",
@@ -35,7 +35,7 @@ pub fn a_free_lock_is_granted_and_a_held_one_refused_with_its_holder(site: &Site
             Acquired::Held(holder) => holder,
             Acquired::Granted(_) => panic!("granted twice"),
         };
-        let identity = holder.identity.as_ref().expect("our records say who wrote them");
+        let identity = holder.identity.as_ref().expect("our records name their writer");
         assert_eq!((identity.pid, identity.purpose.as_str()), (std::process::id(), "contract"));
         assert_eq!(theirs.holder(&name, soon()).unwrap().unwrap().identity, holder.identity);
     }
@@ -58,7 +58,7 @@ pub fn of_many_who_ask_at_once_exactly_one_is_granted(site: &Site) {
     const ASKING: usize = 8;
     let barrier = Barrier::new(ASKING);
     for round in 0..site.rounds.div_ceil(10) {
-        // A name used before and a new one: a free lock has two forms in some stores.
+        // Both a used name and a new one: in some stores a free lock has two forms.
         let name = site.name(["again", &round.to_string()][round % 2]);
         let grants: Vec<_> = thread::scope(|scope| {
             let asking = (0..ASKING).map(|_| {
@@ -113,7 +113,7 @@ pub fn the_proof_of_another_grant_changes_nothing(site: &Site) {
     assert_eq!(store.release(&name, &stranger.owner_record, soon()).unwrap(), Released::NotOurs);
     assert!(store.renew(&name, &stranger.owner_record, LONG, soon()).unwrap().is_none());
     assert!(store.renew(&other, &grant.owner_record, LONG, soon()).unwrap().is_none());
-    // What no store of this kind wrote may be refused, and must not free anything.
+    // A store may refuse records that it did not write. It must not release or renew anything.
     let drawn = OwnerToken::draw().unwrap();
     for foreign in [&b""[..], b"M", drawn.as_bytes(), &[0; 64]] {
         let foreign = OwnerRecord::from_bytes(foreign);
@@ -144,7 +144,7 @@ pub fn a_renewed_lease_outlives_its_first_ttl_and_leaves_nothing_behind(site: &S
         let (store, name) = (site.store(), site.name(&format!("{ttl:?}")));
         let grant = take_briefly(&*store, &name, ttl)?;
         let (mut owner_record, mut since) = (grant.owner_record, grant.since);
-        // Two versions of the record under the last one: none may show again.
+        // There are two versions of the record below the last one. None of them may become visible again.
         while Moment::now().since(grant.since) < 2 * ttl {
             let asked = Moment::now();
             match store.renew(&name, &owner_record, ttl, soon()).unwrap() {
@@ -191,7 +191,7 @@ pub fn a_shorter_renewal_never_frees_the_lock_too_soon_nor_brings_it_back(site: 
             assert!(Moment::now().since(grant.since) >= long, "lost before its TTL was over");
             return None;
         };
-        // It may go on for as long as the first TTL. Free must mean free for good, though.
+        // The lock may stay held for the first TTL. But once it is free, it must stay free.
         let (second, seen) = take_when_free(&*store, &name, LONG);
         assert!(seen >= asked.after(short));
         assert_eq!(store.release(&name, &owner_record, soon()).unwrap(), Released::NotOurs);
@@ -209,8 +209,8 @@ pub fn a_shorter_renewal_never_shortens_what_stands(site: &Site) {
         let (store, name) = (site.store(), site.name(&format!("long {short:?}")));
         let grant = take(&*store, &name, 10 * LONG);
         let owner_record =
-            store.renew(&name, &grant.owner_record, short, soon()).unwrap().expect("ours for ten minutes");
-        // What was asked for later and for as long is over.
+            store.renew(&name, &grant.owner_record, short, soon()).unwrap().expect("held for ten minutes");
+        // Another lease starts later with the same short TTL, and ends.
         let beside = site.name(&format!("short {short:?}"));
         take_briefly(&*store, &beside, short)?;
         super::until("the short lease ends", || store.holder(&beside, soon()).unwrap().is_none());
@@ -256,10 +256,10 @@ pub fn what_is_told_about_a_lock_is_true(site: &Site) {
     let found = site.store().inspect(&name, soon()).unwrap();
     assert_eq!(found.fence, grant.fence);
     let holder = found.holder.unwrap();
-    let remaining = holder.remaining.expect("this store knows");
+    let remaining = holder.remaining.expect("this store must know");
     assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
-    // Two clocks of one machine, one in whole milliseconds; it may be set a little in between.
-    let since = holder.since.expect("this store knows");
+    // The two times are from clocks of one machine, one in whole milliseconds. The clock may be corrected in between.
+    let since = holder.since.expect("this store must know");
     let off = since.duration_since(before).unwrap_or_else(|error| error.duration());
     assert!(off < LONG / 2, "{off:?}");
     store.release(&name, &grant.owner_record, soon()).unwrap();
@@ -268,7 +268,7 @@ pub fn what_is_told_about_a_lock_is_true(site: &Site) {
     assert!(after.fence.is_none() || after.fence == grant.fence, "{:?}", after.fence);
 }
 
-/// A store that compares tokens is given a record without an identity to renew with.
+/// A store that compares tokens receives a record without an identity for the renewal.
 pub fn a_renewed_lock_still_names_its_holder(site: &Site) {
     let (store, name) = (site.store(), site.name("a"));
     let grant = take(&*store, &name, LONG);
@@ -278,7 +278,7 @@ pub fn a_renewed_lock_still_names_its_holder(site: &Site) {
     assert_eq!(store.release(&name, &renewed, soon()).unwrap(), Released::Freed);
 }
 
-/// An error other than IN_DOUBT says that nothing happened and nothing will.
+/// An error other than IN_DOUBT means that the request had no effect and will have none.
 pub fn a_call_that_is_late_already_leaves_nothing_behind(site: &Site) {
     let (store, name, identity) = (site.store(), site.name("a"), Identity::this_process("contract").unwrap());
     let late = Deadline::after(Duration::ZERO);
@@ -308,6 +308,6 @@ pub fn initializing_again_and_at_once_does_no_harm(site: &Site) {
     assert_eq!(
         store.release(&name, &grant.owner_record, soon()).unwrap(),
         Released::Freed,
-        "a lock was forgotten"
+        "initializing lost a lock"
     );
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::{LONG, Site, code, patiently, spawn, until};
 use crate::{Call, Spy};
 
-/// A pause between two looks at a lock that is longer than any waiter waits: it must be woken.
+/// A retry interval that is longer than any wait, so the waiter must be woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
 pub fn acquire_waits_for_a_release_in_another_process(site: &Site) {
@@ -28,7 +28,7 @@ pub fn acquire_waits_for_a_release_in_another_process(site: &Site) {
 
 pub fn acquire_waits_for_a_release_in_this_process(site: &Site) {
     let spy = Spy::on(site.store());
-    // Only a hand-over can serve the waiter.
+    // Only a release in this process can wake the waiter.
     let manager = site.builder().store(spy.clone()).retry(NEVER).open().unwrap();
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let lease = lock.acquire_with_ttl(Duration::from_secs(24 * 3600)).unwrap();
@@ -47,7 +47,7 @@ pub fn a_wait_that_is_over_says_how_long_it_was_and_who_has_the_lock(site: &Site
     match answer {
         Err(Error::LockUnavailable { waited, holder, .. }) => {
             assert!(waited >= wait && waited <= took, "{waited:?} of {took:?}");
-            let identity = holder.expect("it was looked at").identity.expect("our records say who");
+            let identity = holder.expect("it was read").identity.expect("our record says who");
             assert_eq!(identity.purpose, "contract");
         }
         other => panic!("{other:?}"),
@@ -123,26 +123,26 @@ pub fn closing_wakes_every_waiter(site: &Site) {
     }
     let calls = spy.calls();
     thread::sleep(Duration::from_millis(100));
-    assert_eq!(spy.calls(), calls, "somebody polls on for a closed manager");
+    assert_eq!(spy.calls(), calls, "somebody still polls for a closed manager");
 }
 
 pub fn a_holder_that_vanished_is_followed_when_its_ttl_ends(site: &Site) {
     patiently(|ttl| {
         let id = format!("{ttl:?}");
-        // What a killed process leaves behind is a record that nobody releases.
+        // A killed process leaves a record that nobody releases.
         let gone = site.manager().lock(&id, Level::Xdc).unwrap().try_acquire_with_ttl(ttl).ok()?;
         let ends = gone.ends();
         std::mem::forget(gone);
-        // The pause between two looks is longer than the waiter waits: the store knows when to look.
+        // The retry interval is longer than the wait. The store says when the lease ends, and the waiter asks then.
         let manager = site.builder().store(site.store()).retry(LONG + LONG / 5).open().unwrap();
         let next = manager.lock(&id, Level::Xdc).unwrap().acquire().unwrap();
-        assert!(Moment::now() >= ends, "let in while the first was sure of its lease");
+        assert!(Moment::now() >= ends, "granted while the first lease was still valid");
         assert!(next.release().unwrap());
         Some(())
     });
 }
 
-/// A counter that loses counts when two hold the lock, and a look at the fences.
+/// A counter that loses counts when two threads hold the lock. It also checks the order of the fences.
 #[derive(Default)]
 struct Guarded {
     count: AtomicU64,
@@ -152,13 +152,13 @@ struct Guarded {
 
 impl Guarded {
     fn step(&self, fence: Option<dlm::Fence>) {
-        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two hold one lock");
+        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two threads hold one lock");
         let seen = self.count.load(Ordering::SeqCst);
         thread::yield_now();
         self.count.store(seen + 1, Ordering::SeqCst);
         let before = std::mem::replace(&mut *self.last_fence.lock(), fence);
         assert!(fence > before, "fence {fence:?} after {before:?}");
-        assert_eq!(self.inside.fetch_sub(1, Ordering::SeqCst), 1, "two hold one lock");
+        assert_eq!(self.inside.fetch_sub(1, Ordering::SeqCst), 1, "two threads hold one lock");
     }
 }
 
