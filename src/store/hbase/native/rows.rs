@@ -385,8 +385,8 @@ fn get(row: &[u8], which: &Which<'_>) -> Get {
 }
 
 /// Decodes the answers of a request that was run. The answer to its last change is valid even if other steps
-/// failed: the server runs the steps one by one, and a region may close, be busy or open between two of them. `None`
-/// means a step that failed; the caller repeats a failed read in a separate request.
+/// failed: the server runs the steps one by one, and a region may close, be busy or open between two of them.
+/// `None` means a step that failed; the caller repeats a failed read in a separate request.
 fn answers(
     steps: &[RowStep<'_>],
     results: &[RegionActionResult],
@@ -394,8 +394,8 @@ fn answers(
     let last = steps.iter().rposition(|step| matches!(step, RowStep::Change(..)));
     let mut answers: Vec<_> = steps.iter().zip(results).map(|(step, result)| answer(step, result)).collect();
     if let Some(last) = last {
-        // If the last change was not made and an earlier step failed, that failure may be the reason: the change may
-        // need the cells of the earlier step.
+        // If the last change was not made and an earlier step failed, that failure may be the reason: the change
+        // may need the cells of the earlier step.
         let failed = match &answers[last] {
             Ok(RowAnswer { made: true, .. }) => None,
             Ok(_) => answers[..last].iter().position(Result::is_err),
