@@ -29,7 +29,7 @@ pub(super) fn diagnose_clocks(rows: &dyn CellStore, by: Deadline) -> Result<Diag
     Ok(Diagnostic::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
 }
 
-/// Rates the server version. Versions 2.4 to 2.6 are tested. A master before 2.3 does not report the location of
+/// Rates the HBase version. Versions 2.4 to 2.6 are tested. A master before 2.3 does not report the location of
 /// hbase:meta.
 pub(super) fn diagnose_version(version: &str) -> Diagnostic {
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());

@@ -38,8 +38,8 @@ const RENEW_PARTS: u32 = 3;
 /// `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` through a Thrift1 gateway.
 ///
 /// The layout is that of PhonePe's DLM 1.0.1. Clients of that library and clients of this one exclude each other.
-/// The Java clients release locks that they have lost, and they trust their own clocks. They can harm the locks of
-/// this library in the same ways.
+/// A Java client can release a lock that it has lost, and it trusts its own clock. It can harm the locks of this
+/// library in the same ways.
 #[derive(Debug)]
 pub struct HbaseStore {
     pub(super) rows: Box<dyn CellStore>,

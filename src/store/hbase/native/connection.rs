@@ -290,7 +290,7 @@ impl Calls {
             // It concerns the whole connection: wrong version, no access, or a server that requires SASL.
             _ => Err(match outcome {
                 Err(exception) => exception.of_connection(),
-                Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "a reply to no call"),
+                Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "a reply without a valid call id"),
             }),
         }
     }

@@ -18,8 +18,8 @@ use super::messages::{ConnectionHeader, ExceptionResponse, RequestHeader, Respon
 /// largest replies.
 pub(super) const FRAME_BYTES_MAX: u32 = 4 << 20;
 
-/// Largest header of a long reply that carries a message. The header of an exception is longer, because it contains
-/// the stack trace; only its beginning is read.
+/// Largest header of a long reply that carries a message. The header of an exception may be longer, because it
+/// contains the stack trace; only its beginning is read.
 const HEADER_BYTES_MAX: usize = 1024;
 /// Tags of the fields of a ResponseHeader: call_id, exception.
 const CALL_ID: u8 = 0x08;

@@ -17,12 +17,12 @@
 //! * While a request is in flight, the result "the latch does not exist" must stay true even if the latch is
 //!   created again. So a special mark is written first. It forbids the change for good.
 //! * The count is changed by an Increment without a TTL. The cell keeps the TTL that the latch was created with,
-//!   and that TTL starts again. A TTL of ours could be shorter. After its end the server would show an older count.
-//! * The count can expire between the server's check and its Increment, within a fraction of a millisecond. Then the
-//!   Increment begins at 0 and the cell has no TTL. No operation of HBase avoids this.
+//!   and that TTL starts again. A TTL of ours could be shorter; after its end the server would show an old count.
+//! * The count can expire between the server's check and its Increment, within a fraction of a millisecond. Then
+//!   the Increment begins at 0 and the cell has no TTL. No HBase operation uses the same time for both.
 //! * Names belong to one incarnation of a latch, so they may live longer than it. They live at least one day
-//!   (`names_ttl`). Otherwise the first names would expire while later ones keep the latch alive. A latch that Java
-//!   or a gateway created gets its incarnation from its first change by name.
+//!   (`names_ttl`). Otherwise the names of early participants would expire while later participants keep the latch
+//!   alive. A latch that Java or a gateway created gets its incarnation from its first change by name.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -155,7 +155,7 @@ impl NativeLatches {
             if operation.in_flight.get() > 0 && !pauses.rest() {
                 break;
             }
-            let doubt = match self.change("making a latch", row, by, &operation.in_flight, &request) {
+            let doubt = match self.change("creating a latch", row, by, &operation.in_flight, &request) {
                 Ok(answer) if answer.processed == Some(true) => return Ok(true),
                 Ok(_) if operation.in_flight.get() == 0 => return Ok(false),
                 Ok(_) => None,

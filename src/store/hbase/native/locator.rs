@@ -108,7 +108,7 @@ impl Locator {
         &self.cluster.servers
     }
 
-    /// Returns the region that holds `row`, from the cache or from hbase:meta. Blocks at most until `by`.
+    /// Returns the region that holds `row`, from the cache or from hbase:meta. Waits at most until `by`.
     pub(super) fn region(&self, row: &[u8], by: Deadline) -> Result<Region, Lookup> {
         loop {
             if let Some(region) = self.known(row) {

@@ -81,8 +81,8 @@ impl Native {
         }
     }
 
-    /// Builds a request for the region that holds `row` and sends it to that region's server. Sends it again where
-    /// the request was surely not applied, until `by`.
+    /// Builds a request for the region that holds `row` and sends it to that region's server. Until `by`, sends it
+    /// again where [`may_be_sent_again`] allows it.
     pub(super) fn on_region<T>(
         &self,
         kind: RequestKind,
@@ -130,11 +130,12 @@ impl Native {
         self.locator.is_disabled(share(by, 2)).unwrap_or(false)
     }
 
-    /// Updates the cached location of the region after a failure. Returns whether the server named the new server,
-    /// so that the caller can retry there at once.
+    /// Updates the cached location of the region after a failure. Returns whether the server named the new server.
+    /// Then the caller can retry there at once.
     ///
-    /// `believe` allows that; a caller allows it only once in a call. If a region moved to another server and back
-    /// and was then split, each of the two servers names the other one. Only hbase:meta has the correct location.
+    /// `believe` allows this. `on_region` allows it only once in a call: if a region moved to another server and
+    /// back and was then split, each of the two servers names the other one. Only hbase:meta has the correct
+    /// location.
     pub(super) fn learn(&self, region: &Region, send_error: &SendError, believe: bool) -> bool {
         match send_error {
             SendError::Call(CallFailure::Exception(exception)) => match exception.retry_class() {

@@ -174,7 +174,7 @@ impl RowStore for GatewayRows {
 }
 
 fn unsupported(what: &str) -> Error {
-    Error::invalid("hbase+thrift:// for", what, "hbase://: a Thrift1 gateway cannot do it in one atomic step")
+    Error::invalid("hbase+thrift:// for", what, "use hbase://: Thrift1 cannot do it in one atomic step")
 }
 
 fn name(place: &CellPlace) -> Vec<u8> {
