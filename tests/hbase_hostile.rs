@@ -578,7 +578,7 @@ fn a_server_that_speaks_tls_or_says_nothing_is_named_as_such() {
     fake.act(|_| Answer::Close);
     let error = lock(fake.address, TIMEOUT).try_acquire().unwrap_err();
     assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
-    assert!(error.chain().contains("without a word"), "{}", error.chain());
+    assert!(error.chain().contains("without an answer"), "{}", error.chain());
 }
 
 /// What it said when it last said something is what helps, and the last try is cut short by the deadline.
@@ -591,7 +591,7 @@ fn a_server_that_says_why_and_then_nothing_is_quoted() {
     });
     let error = lock(fake.address, 10 * TIMEOUT).try_acquire().unwrap_err();
     assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
-    assert!(error.chain().contains("without a word"), "{}", error.chain());
+    assert!(error.chain().contains("without an answer"), "{}", error.chain());
 }
 
 /// The one that takes over goes on with what it had begun.

@@ -1,4 +1,4 @@
-//! What the lock protocol needs of HBase, and no more: the seam between protocol and transport.
+//! The operations of HBase that the lock protocol needs: the interface between protocol and transports.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::time::Deadline;
 
-/// A column, family and qualifier of one byte each as the Java library has them.
+/// A column. Family and qualifier have one byte each, as in the Java library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CellColumn {
     pub(super) family: &'static str,
     pub(super) qualifier: &'static str,
 }
 
-/// What a table is for.
+/// Purpose of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Content {
     Locks,
     Latches,
-    /// What an application makes of it.
+    /// Rows of an application.
     Rows,
 }
 
 impl Content {
-    /// The one family of such a table; empty for an application's, which has its own.
+    /// Returns the only family of such a table. Empty for an application's table, which defines its own families.
     pub(super) fn family(self) -> &'static str {
         match self {
             Content::Locks => "D",
@@ -32,7 +32,7 @@ impl Content {
         }
     }
 
-    /// What is wrong with a table that lacks it.
+    /// Describes the fault of a table without this family, for an error message.
     pub(super) fn lacking(self) -> String {
         let things = match self {
             Content::Locks => "locks",
@@ -43,7 +43,7 @@ impl Content {
     }
 }
 
-/// What is wrong where there is no table.
+/// Error text for a missing table.
 pub(super) const NO_TABLE: &str = "does not exist; create it with initialize() or `dlm init`";
 
 /// The newest version of a cell.
@@ -54,14 +54,13 @@ pub(super) struct Cell {
     pub(super) written_ms: u64,
 }
 
-/// When a server answers a write.
+/// State of the server's write-ahead log (WAL) at which the server answers a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// When its log is as safe as the table's settings want it.
+    /// The log is as durable as the table's settings require.
     UseDefault,
-    /// When it is in the log's queue: a crash of the server may lose it, nothing else does. Whatever is
-    /// written to the region afterwards and synced makes it safe as well, for a log keeps its order.
-    /// A transport may sync all the same.
+    /// The write is in the log's queue. Only a crash of the server can lose it. A later write to the same region
+    /// that is synced makes this one durable too, because the log keeps the order. A transport may sync anyway.
     Async,
 }
 
@@ -70,18 +69,18 @@ pub(crate) enum Durability {
 pub(super) struct CheckAndPut<'a> {
     pub(super) row: &'a [u8],
     pub(super) column: CellColumn,
-    /// Empty stands for no cell and for an empty one alike.
+    /// The value that the cell must hold. Empty matches an empty cell and a missing cell.
     pub(super) expected: &'a [u8],
     pub(super) value: &'a [u8],
-    /// How long the new version lives.
+    /// Lifetime of the new version.
     pub(super) ttl: Duration,
     pub(super) durability: Durability,
-    /// One try may take the first of so many equal parts of the time that is left. A try over a connection
-    /// on which nothing comes any more then leaves time for another one.
+    /// The remaining time is divided into this many equal parts, and one try takes at most one part. If the first
+    /// try meets a dead connection, there is still time for another try.
     pub(super) parts: u32,
 }
 
-/// A record to be put where the cell is empty, and what is to be done after it.
+/// A record to put into an empty cell, and the operations that follow it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Take<'a> {
     pub(super) row: &'a [u8],
@@ -94,50 +93,52 @@ pub(super) struct Take<'a> {
     pub(super) verify: bool,
 }
 
-/// A counter, and what it begins with.
+/// A counter and its first value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Count<'a> {
     pub(super) row: &'a [u8],
     pub(super) column: CellColumn,
-    /// Above all that the counter can have given out before it expired, and not below 2^40.
+    /// First number of a new counter. It is above every number that the counter can have returned before it
+    /// expired, and at least 2^40.
     pub(super) seed: i64,
     pub(super) ttl: Duration,
 }
 
-/// What became of it.
+/// Result of [`CellStore::take`].
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Whether the cell was empty, and has the record now.
+    /// Whether the cell was empty and now holds the record.
     pub(super) put: bool,
-    /// The sum; `None` if the counter is still to be counted.
+    /// The new number of the counter; `None` if the caller must still count.
     pub(super) counted: Option<i64>,
-    /// The cell afterwards; `None` if it is still to be read.
+    /// The cell after the put; `None` if the caller must still read it.
     pub(super) found: Option<Option<Cell>>,
 }
 
-/// Single-row operations on one table, by the server's clock alone: no call carries a timestamp.
+/// Single-row operations on one table. They use only the server's clock: no call carries a timestamp.
 ///
 /// # Errors
-/// A write that fails with anything but IN_DOUBT was not applied and will not be. Reads are repeated
-/// on a fresh connection where one was lost, writes never.
+/// A write that fails with any error but IN_DOUBT was not applied and will not be applied. If the connection is
+/// lost, a read is sent again over a new one; a write that may have been applied is not.
 pub(super) trait CellStore: Send + Sync + fmt::Debug {
-    /// The place, as a URI without credentials.
+    /// Returns the URI of the table, without credentials.
     fn describe(&self) -> String;
 
-    /// Whether what stands between us and the servers may send a write twice by itself: then `false`
-    /// may be the answer to the second of two, of which the first was applied.
+    /// Returns whether something between this process and the servers may send a write twice by itself. Then
+    /// `false` may be the answer to the second send of a write whose first send was applied.
     fn repeats_writes(&self) -> bool;
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>>;
 
-    /// Compares and puts in one atomic step; whether it did.
+    /// Compares and puts in one atomic step. Returns whether it put the value.
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool>;
 
-    /// Adds one to an 8-byte counter, or makes it with its seed, and answers the sum. Its TTL starts anew.
+    /// Adds one to an 8-byte counter, or creates the counter with its seed. Returns the new number. The TTL of the
+    /// counter starts again.
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64>;
 
-    /// Puts a record into an empty cell, and in the same call as much of what follows as the transport
-    /// can: count, then read the cell.
+    /// Puts a record into an empty cell. A transport that can do so also counts and then reads the cell in the
+    /// same call.
     fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
         let Take { row, column, value, ttl, .. } = *take;
         let put = self.check_and_put(
@@ -155,13 +156,13 @@ pub(super) trait CellStore: Send + Sync + fmt::Debug {
         Ok(Taken { put, counted: None, found: None })
     }
 
-    /// Creates the table with this family (GZ, one version) unless it exists, waits until it serves,
-    /// and logs a warning where its schema is another.
+    /// Creates the table with this family (GZ, one version) unless it exists, and waits until it serves requests.
+    /// Logs a warning if its schema is different.
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()>;
 
-    /// The servers' version; `None` where what stands between us and them does not tell.
+    /// Returns the version of the servers; `None` if the transport cannot read it.
     fn version(&self, by: Deadline) -> Result<Option<String>>;
 
-    /// What is not as it should be in the table's schema; `None` where there is no table.
+    /// Lists the faults of the table's schema; `None` if the table does not exist.
     fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>>;
 }

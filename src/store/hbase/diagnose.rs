@@ -1,4 +1,4 @@
-//! Whether a version of HBase, and its clock, are safe for locks.
+//! Checks whether the HBase version and a server's clock are safe for locks.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::diagnostic::Diagnostic;
 use crate::error::Result;
 use crate::time::{Deadline, wall_ms};
 
-/// The stamp that a server puts on an empty cell, against our clock.
+/// Writes an empty cell and compares the server's timestamp of that cell with the clock of this machine.
 pub(super) fn diagnose_clocks(rows: &dyn CellStore, by: Deadline) -> Result<Diagnostic> {
     const TTL: Duration = Duration::from_secs(60);
-    // No lock's row: those begin with a hash byte and go on with DC# or XDC#.
+    // Not the row of a lock. Those have a hash byte, then DC# or XDC#.
     let row = b"?doctor";
     let before_ms = wall_ms();
     let swap = CheckAndPut {
@@ -29,19 +29,20 @@ pub(super) fn diagnose_clocks(rows: &dyn CellStore, by: Deadline) -> Result<Diag
     Ok(Diagnostic::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
 }
 
-/// Tested are 2.4 to 2.6; a master before 2.3 does not say where the regions are.
+/// Rates the HBase version. Versions 2.4 to 2.6 are tested. A master before 2.3 does not report the location of
+/// hbase:meta.
 pub(super) fn diagnose_version(version: &str) -> Diagnostic {
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let seen = format!("HBase {version}");
     match (numbers.next(), numbers.next()) {
         (Some(2), Some(4..)) => Diagnostic::ok("version", seen),
         (Some(..=2), Some(_)) => {
-            Diagnostic::warn("version", seen, "use 2.4 or later: latches need conditions that came with it")
+            Diagnostic::warn("version", seen, "use 2.4 or later: latches need conditions that 2.4 introduced")
         }
         _ => Diagnostic::warn(
             "version",
             seen,
-            "this library was tested with 2.4 to 2.6: try it before you rely on it",
+            "this library was tested with 2.4 to 2.6: test it with this version before you rely on it",
         ),
     }
 }

@@ -1,19 +1,19 @@
-//! Latches in HBase: rows and columns, which are those of the Java library DistributedLatch 1.0.0-2, and
-//! what both ways to them have in common.
+//! Latches in HBase: the rows and columns of the Java library DistributedLatch 1.0.0-2, and the code that both
+//! transports share.
 //!
 //! ```text
 //! table D_LTCH_<suffix>, family C, row  h(k) ++ k  with  k = <client>_<latch>
 //!
 //!   count_<farm>              the farm's count: 8 bytes, big-endian
-//!   op_<slot>_<farm>          0, operation            whether a change took effect
-//!   made_<farm>               0, incarnation           which incarnation of the latch the names belong to
-//!   due_<farm> 00 <name>      0, incarnation           expected by name
-//!   came_<farm> 00 <name>     0, incarnation, operation    has counted
+//!   op_<slot>_<farm>          0, operation                 idempotency mark: this change took effect
+//!   made_<farm>               0, incarnation               the incarnation of the latch that the names belong to
+//!   due_<farm> 00 <name>      0, incarnation               this participant is expected
+//!   came_<farm> 00 <name>     0, incarnation, operation    this participant has counted
 //! ```
 //!
-//! The Java library reads each column of the family as a number and adds them up (level XDC). It looks at
-//! eight bytes of a value and no further: `0` stands for eight zero bytes, and what follows them is ours.
-//! No farm has a NUL in its name, so that no two pairs of farm and name share a column.
+//! At level XDC the Java library reads each column of the family as a number and adds these numbers. It reads
+//! only the first eight bytes of a value. In this table `0` means eight zero bytes; the bytes after them belong
+//! to this library. Farm names contain no NUL, so two pairs of farm and name never share a column.
 
 use super::cell_store::{Content, NO_TABLE};
 use crate::error::{Error, Result};
@@ -23,26 +23,28 @@ use crate::text::quoted;
 
 const COUNTS: &[u8] = b"count_";
 
-/// The table for latches: named by the option `latches`, or else after the table for locks.
+/// Returns the name of the table for latches. Its suffix is the option `latches`, by default the name of the
+/// table for locks.
 ///
 /// # Errors
-/// INVALID_ARGUMENT when HBase has no such names.
+/// INVALID_ARGUMENT when HBase does not allow such a table name.
 pub(super) fn table_name(suffix: Option<&str>, lock_table: &str) -> Result<String> {
     let suffix = suffix.unwrap_or(lock_table);
     let name = match suffix.split_once(':') {
         Some((namespace, rest)) => format!("{namespace}:D_LTCH_{rest}"),
         None => format!("D_LTCH_{suffix}"),
     };
-    // By itself as well: it must not be empty, nor be cut at a second colon.
+    // The suffix is checked by itself too: it must not be empty, and it must not contain a second colon.
     checked_table(suffix).and_then(|_| checked_table(&name)).map_err(|_| {
         Error::invalid("latches", suffix, "[namespace:]suffix of ASCII letters, digits, '_', '-' and '.'")
     })
 }
 
-/// The latch's row.
+/// Returns the row key of a latch.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a client whose name could end elsewhere: (`a_b`, `c`) and (`a`, `b_c`) have one row.
+/// INVALID_ARGUMENT for a client id with `_`. It would make keys ambiguous: (`a_b`, `c`) and (`a`, `b_c`) would
+/// have the same row.
 pub(super) fn row_of(name: &LatchName) -> Result<Vec<u8>> {
     if name.policy() == NamePolicy::Strict && name.client().contains('_') {
         let allowed = "without '_' for latches in HBase, where it ends the client's part of the key \
@@ -56,15 +58,15 @@ pub(super) fn count_column(farm: &str) -> Vec<u8> {
     [COUNTS, farm.as_bytes()].concat()
 }
 
-/// How the columns of all farms' counts begin.
+/// Returns the prefix of the count columns of all farms.
 pub(super) fn count_columns() -> Vec<u8> {
     COUNTS.to_vec()
 }
 
-/// What `level` reads in these columns and their values, whatever else lies among them.
+/// Computes the count that `level` reads from these columns and values. Ignores columns that are not counts.
 ///
 /// # Errors
-/// INTERNAL_ERROR, naming the column, where a count is no count.
+/// INTERNAL_ERROR when the value of a count column is not a count; the message names the column.
 pub(super) fn count_in<'a>(
     cells: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
     name: &LatchName,
@@ -79,7 +81,7 @@ pub(super) fn count_in<'a>(
         };
         if let Some(count) = asked.then(|| number(name, column, value)).transpose()?.flatten() {
             let total = sum.unwrap_or(0).checked_add(count).ok_or_else(|| Error::Internal {
-                what: format!("the counts of latch {name} add up to more than 64 bits hold"),
+                what: format!("the sum of the counts of latch {name} does not fit into 64 bits"),
                 source: None,
             })?;
             sum = Some(total);
@@ -88,7 +90,7 @@ pub(super) fn count_in<'a>(
     Ok(sum)
 }
 
-/// The count in a column; `None` where it is empty, which is as if it were not there.
+/// Decodes the count in a column. An empty value means that there is no count.
 fn number(name: &LatchName, column: &[u8], value: &[u8]) -> Result<Option<i64>> {
     if value.is_empty() {
         return Ok(None);
@@ -108,12 +110,12 @@ pub(super) fn not_found(name: &LatchName) -> Error {
     Error::NotFound { name: name.to_string() }
 }
 
-/// Where there is no table there is no latch.
+/// Returns whether the error says that the table does not exist. Then no latch exists either.
 pub(super) fn is_no_table(error: &Error) -> bool {
     matches!(error, Error::TableCreation { what, .. } if what == NO_TABLE)
 }
 
-/// `error`, or that there is no such latch, where that is what it means.
+/// Converts "the table does not exist" to NOT_FOUND for this latch. Returns any other error unchanged.
 pub(super) fn or_not_found(error: Error, name: &LatchName) -> Error {
     if is_no_table(&error) { not_found(name) } else { error }
 }
@@ -143,7 +145,7 @@ mod tests {
         }
     }
 
-    /// `_` is what the Java library ends the client with.
+    /// The Java library puts `_` between the client and the latch.
     #[test]
     fn two_strict_names_never_share_a_row() {
         let error = row_of(&name("a_b", NamePolicy::Strict)).unwrap_err();

@@ -1,4 +1,4 @@
-//! A lock's record and counter as cells of HBase.
+//! The record and the fence counter of a lock, stored as cells of HBase.
 
 use std::time::Duration;
 
@@ -17,26 +17,29 @@ use crate::store::remote::{
 };
 use crate::time::Deadline;
 
-/// Fence counters of locks that nobody takes any more go after this time.
+/// TTL of a fence counter. The counter expires when nobody acquires the lock for this time.
 const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Counters are seeded with the clock, far above this; one below was just created by our increment.
+/// A seed comes from the clock and is far above this number. A counter below it was just created by an increment
+/// without a seed.
 const FENCE_SEEDED: i64 = 1 << 40;
-/// Counts of one call: each needs a peer that counted or seeded in between.
+/// Tries of one call to count. A try fails only if a peer counted or seeded the counter in between.
 const COUNTS: usize = 16;
 
-/// Releases of leases up to this TTL do not wait for the server's log. A crash of the server can undo
-/// such a release, and then nobody has the lock for the rest of the TTL. Masters notice a crash only
-/// after ZooKeeper's session time-out, 90 s unless set: until then nobody gets any lock of that server.
+/// The release of a lease up to this TTL does not wait until the server's log is synced. A crash of the server can
+/// undo such a release. Then nobody holds the lock, but it cannot be acquired for the rest of the TTL. This adds
+/// little delay: a master notices a crash only after ZooKeeper's session time-out (default 90 s), and until then
+/// no lock of that server can be acquired.
 const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
-/// One try of a renewal takes at most a third of the time that the lease has left. Where the first try meets
-/// a dead connection, there is time to read over another one what became of it, and to ask again.
+/// One try of a renewal takes at most a third of the remaining lease time. If the first try meets a dead
+/// connection, there is time to read the record over another connection and to try again.
 const RENEW_PARTS: u32 = 3;
 
-/// The [`Register`] in a table of HBase, with latches in a table beside it. URI: `hbase://master1:16000,master2:16000/table`, or
-/// `hbase+thrift://host:9090/table` where only the gateway can be reached.
+/// A [`Register`] in a table of HBase, with latches in a second table. URI:
+/// `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` through a Thrift1 gateway.
 ///
-/// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
-/// do to their own locks (releasing one they lost, trusting their clocks) they can do to ours.
+/// The layout is that of PhonePe's DLM 1.0.1. Clients of that library and clients of this one exclude each other.
+/// A Java client can release a lock that it has lost, and it trusts its own clock. It can harm the locks of this
+/// library in the same ways.
 #[derive(Debug)]
 pub struct HbaseStore {
     pub(super) rows: Box<dyn CellStore>,
@@ -45,7 +48,7 @@ pub struct HbaseStore {
 }
 
 impl HbaseStore {
-    /// Through the Thrift1 gateway at `address`. No I/O until the first call.
+    /// Creates a store that uses the Thrift1 gateway at `address`. Does no I/O; the first call connects.
     #[cfg(feature = "gateway")]
     pub(crate) fn thrift(address: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
@@ -62,7 +65,8 @@ impl HbaseStore {
         Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
 
-    /// Directly, through any of the masters `host:port,host:port`. No I/O until the first call.
+    /// Creates a store that connects to the cluster directly, through any of the masters `host:port,host:port`.
+    /// Reads the files of the TLS options. Does no other I/O; the first call connects.
     pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
         let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
@@ -96,7 +100,7 @@ impl Register for HbaseStore {
             read_back: if self.rules.verifies() { ReadBack::Always } else { ReadBack::AfterCount },
             repeats: self.rows.repeats_writes(),
             hides: true,
-            // A gateway goes on with a call for minutes after its client has gone.
+            // A gateway goes on with a call for minutes after its client has closed the connection.
             in_flight_for: Duration::from_secs(300),
         }
     }
@@ -105,7 +109,7 @@ impl Register for HbaseStore {
         self.rows.ensure_table(Content::Locks.family(), by)
     }
 
-    /// Directly: one call for all three steps. Through the gateway: the first of three calls.
+    /// `hbase://` makes one call for all three steps. Through the gateway this is the first of three calls.
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         let fence_row = self.fence_row(create.name);
         let take = Take {
@@ -132,7 +136,7 @@ impl Register for HbaseStore {
             column: LOCK,
             expected: replace.expected.as_bytes(),
             value: replace.record.as_bytes(),
-            // The longest that any version was written with.
+            // The longest TTL of any version. If the newest version expired first, HBase would show an older one.
             ttl: replace.record.ttl(),
             durability: Durability::UseDefault,
             parts: RENEW_PARTS,
@@ -151,7 +155,7 @@ impl Register for HbaseStore {
         self.rows.get(&name.hbase_row(), LOCK, by).map(standing)
     }
 
-    /// Numbers of a counter that is there go on from the last one. `least` is the seed of a new counter.
+    /// An existing counter continues from its last number. `least` is the seed of a new counter.
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
         let row = self.fence_row(name).unwrap_or_default();
         let count = counter(&row, least);
@@ -160,7 +164,7 @@ impl Register for HbaseStore {
             if let Some(number) = seeded(number) {
                 return Ok(number);
             }
-            // Created a moment ago through a gateway, which can neither seed a counter nor give it a TTL.
+            // The counter was just created through a gateway, which can neither seed a counter nor set its TTL.
             let (found, seed) = (number.to_be_bytes(), count.seed.to_be_bytes());
             let (expected, value, ttl) = (&found[..], &seed[..], FENCE_TTL);
             let swap = CheckAndPut {
@@ -177,7 +181,7 @@ impl Register for HbaseStore {
             }
         }
         let what =
-            format!("the counter of lock {name} was counted by others {COUNTS} times before it had a seed");
+            format!("others incremented the counter of lock {name} {COUNTS} times before it was seeded");
         Err(Error::RetriesExhausted { store: self.rows.describe(), what, source: None })
     }
 
@@ -187,7 +191,7 @@ impl Register for HbaseStore {
         Ok(cell.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?))))
     }
 
-    /// An empty cell on top keeps hidden records hidden.
+    /// Writes an empty cell over a free lock. It keeps a hidden record hidden.
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
         let row = &name.hbase_row();
         let swap = CheckAndPut {
@@ -206,13 +210,13 @@ impl Register for HbaseStore {
         let mut found = Vec::new();
         match self.rows.version(by) {
             Ok(version) => found.extend(version.as_deref().map(diagnose_version)),
-            // A master may refuse to tell; locks do without.
-            Err(error) => found.push(Diagnostic::warn("version", error.chain(), "ask the master's log why")),
+            // A master may refuse to report its version. Locks do not need it.
+            Err(error) => found.push(Diagnostic::warn("version", error.chain(), "see the master's log")),
         }
-        let advice = "alter the family in the HBase shell, or make the table anew";
+        let advice = "alter the family in the HBase shell, or create the table again";
         let table = match self.rows.diagnose_table(Content::Locks.family(), by)? {
-            None => Diagnostic::fail("table", "does not exist", "make it with initialize() or `dlm init`"),
-            Some(odd) if odd.is_empty() => Diagnostic::ok("table", "is as it should be"),
+            None => Diagnostic::fail("table", "does not exist", "create it with initialize() or `dlm init`"),
+            Some(odd) if odd.is_empty() => Diagnostic::ok("table", "has the expected schema"),
             Some(odd) => Diagnostic::warn("table", odd.join(", "), advice),
         };
         let exists = table.severity < Severity::Fail;
@@ -228,7 +232,8 @@ impl Register for HbaseStore {
     }
 }
 
-/// No cell, or an empty one: free. Any other value: held, for nobody who wrote it meant "free".
+/// Decodes the cell of a lock. No cell or an empty cell means free. Any other value means held, even if it is not
+/// a record of this library: no client writes such a value to free a lock.
 pub(super) fn standing(cell: Option<Cell>) -> Standing {
     match cell {
         Some(Cell { value, written_ms }) if value != FREE => {
@@ -242,7 +247,7 @@ fn counter(row: &[u8], least: u64) -> Count<'_> {
     Count { row, column: FENCE, seed: least as i64, ttl: FENCE_TTL }
 }
 
-/// A counter's number, unless the counter was created without a seed a moment ago.
+/// Returns the counter's number; `None` if the counter was just created without a seed.
 fn seeded(number: i64) -> Option<u64> {
     (number >= FENCE_SEEDED).then_some(number as u64)
 }

@@ -1,5 +1,5 @@
-//! Marks that make a change of a row exactly-once: the change writes its mark in the same atomic step, on the
-//! condition that the mark is not there. What is sent again is then not made again.
+//! Idempotency marks: they make a change of a row exactly-once. The change writes its mark in the same atomic step,
+//! under the condition that the mark does not exist. So a request that is sent again is not applied again.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -11,34 +11,34 @@ use crate::error::Result;
 use crate::owner::OwnerToken;
 use crate::time::Deadline;
 
-/// No request is sent again later than this after the first.
+/// Longest time after the first send in which a request is sent again.
 pub(crate) const SENDING_MAX: Duration = Duration::from_secs(3600);
-/// How long the mark of an operation lasts that has a request in flight: it may be sent again for the first
-/// half, and what is under way then arrives in the second or never. A socket gives up what it could not deliver
-/// within minutes; a server that was stopped for longer is no server any more.
+/// TTL of the mark of an operation with a request in flight. The request may be sent again in the first half of
+/// this time. A request that is in flight after that arrives in the second half or never: a socket drops
+/// undelivered data after minutes, and a server that was stopped for longer is removed from the cluster.
 pub(crate) const IN_FLIGHT_TTL: Duration = Duration::from_secs(2 * 3600);
-/// For clocks that run at different speeds.
+/// Margin for clocks that run at different speeds.
 const SLACK: Duration = Duration::from_secs(30);
-/// What a mark begins with: read as a count, it is 0 (the Java library sums all columns of a latch).
+/// First bytes of a mark. Read as a count they are 0: the Java library adds all columns of a latch.
 pub(crate) const ZERO: [u8; 8] = [0; 8];
-/// Behind a mark: the operation was given up.
+/// Suffix of a mark that says that the operation was abandoned.
 const GIVEN_UP: &[u8] = b"x";
 
-/// An operation, and the column with its mark.
+/// An operation and the column of its mark.
 pub(crate) struct MarkedOperation<'a> {
     marks: &'a IdempotencyMarks,
     slot: Option<MarkSlot>,
-    /// Where the mark is written.
+    /// Column of the mark.
     pub(crate) column: Vec<u8>,
     pub(crate) mark: Vec<u8>,
     ttl_least: Duration,
     by: Deadline,
-    /// Its requests that may have been run, or may yet be, and were not answered.
+    /// Number of its requests without an answer that may have been run or may still be run.
     pub(crate) in_flight: Cell<u32>,
 }
 
 impl<'a> MarkedOperation<'a> {
-    /// `ttl_least`: how long the mark lasts at least.
+    /// Begins an operation. `ttl_least` is the shortest TTL of its mark.
     pub(crate) fn begin(
         marks: &'a IdempotencyMarks,
         column: impl FnOnce(&MarkSlot) -> Vec<u8>,
@@ -58,7 +58,7 @@ impl<'a> MarkedOperation<'a> {
         })
     }
 
-    /// How long a mark that is written now must last.
+    /// Returns the TTL for a mark that is written now.
     pub(crate) fn mark_ttl(&self) -> Duration {
         if self.in_flight.get() == 0 {
             self.ttl_least.max(self.by.remaining() + SLACK)
@@ -67,7 +67,7 @@ impl<'a> MarkedOperation<'a> {
         }
     }
 
-    /// In place of the mark, this forbids the change for good.
+    /// Returns the value that is written instead of the mark to forbid the change for good.
     pub(crate) fn given_up(&self) -> Vec<u8> {
         [&self.mark, GIVEN_UP].concat()
     }
@@ -83,25 +83,26 @@ impl Drop for MarkedOperation<'_> {
     }
 }
 
-/// Columns of this process alone, each in use by one operation at a time, whatever its row. An
-/// operation's mark is written over that of the one before it, so that a row has as many of them as this
-/// process had threads at work on it at once, and nothing is ever deleted.
+/// Pool of mark slots: columns that only this process uses.
 ///
-/// The mark of an operation that may yet arrive a second time must stay. So a slot is given back only
-/// after an operation of which every request was answered by the server, or surely never reached it
-/// whole: no copy of such a request is on its way anywhere. Any other slot is forgotten here, and its
-/// mark stays in the row for its TTL.
+/// One operation at a time uses a slot, in any row. The mark of an operation overwrites the mark of the operation
+/// before it. So a row has at most one mark for each thread of this process that changed it at the same time, and
+/// marks are never deleted.
+///
+/// The mark of an operation must stay while one of its requests may arrive a second time. So a slot is returned
+/// only if the server answered every request of the operation, or surely did not receive the whole request. Then
+/// no copy of a request is in flight. Any other slot is dropped here, and its mark stays in the row for its TTL.
 #[derive(Debug, Default)]
 pub(crate) struct IdempotencyMarks {
     free: Mutex<Vec<MarkSlot>>,
 }
 
-/// 128 random bits, as text.
+/// Name of a mark column: 128 random bits as text.
 #[derive(Debug)]
 pub(crate) struct MarkSlot(String);
 
 impl IdempotencyMarks {
-    /// The slot that was given back last, so that as few as possible are used, or a new one.
+    /// Takes the slot that was returned last, or a new one. This keeps the number of slots small.
     pub(crate) fn take(&self) -> Result<MarkSlot> {
         let free = self.free.lock().pop();
         free.map_or_else(MarkSlot::draw, Ok)
@@ -121,7 +122,7 @@ impl MarkSlot {
         Ok(MarkSlot(name))
     }
 
-    /// 32 characters.
+    /// Returns the name: 32 characters.
     pub(crate) fn name(&self) -> &str {
         &self.0
     }

@@ -1,18 +1,20 @@
-//! Locks, latches and an application's rows in HBase. Locks: compare-and-set only, never a Delete, never a client timestamp.
+//! Locks, latches and the rows of applications in HBase. Locks use compare-and-set only. They never use a Delete
+//! and never a client timestamp.
 //!
 //! ```text
 //! create   D:L  empty -> our record        conditional Put, TTL on the cell, server timestamp
-//!          D:F  + 1                        the fence, in a row of its own beside the lock's
-//!          D:L  read back                  against peers that delete
-//!          (directly: all three in one call; through the gateway: three calls)
+//!          D:F  + 1                        the fence, in a separate row beside the lock's row
+//!          D:L  read-back                  detects the Delete of a peer
+//!          (hbase://: all three in one call; through the gateway: three calls)
 //! replace  D:L  our record -> our record   with a new TTL
-//! remove   D:L  our record -> empty        an empty cell is free, for the Java library as well
+//! remove   D:L  our record -> empty        an empty cell means "free", for the Java library too
 //! ```
 //!
-//! * A Delete leaves a tombstone that hides a later Put of the same millisecond although the server
-//!   said yes to it; the empty cell hides nothing, and the server stamps what overwrites it later.
-//! * The fence has a row of its own because Java clients delete the lock's row.
-//! * What acquire, renew and release make of this is in [`remote`](crate::store::remote).
+//! * A Delete leaves a tombstone. The tombstone hides a later Put of the same millisecond, although the server
+//!   answered yes to that Put. An empty cell hides nothing: the server gives the Put that overwrites it a
+//!   timestamp that is not older.
+//! * The fence has a separate row because Java clients delete the lock's row.
+//! * [`remote`](crate::store::remote) builds acquire, renew and release from these operations.
 
 pub(crate) mod cell_store;
 mod diagnose;
@@ -32,7 +34,7 @@ mod thrift;
 pub use self::locks::HbaseStore;
 pub(crate) use self::table_endpoint::{TableEndpoint, open_rows};
 
-/// For `tests/fuzz` alone: everything that reads what a server sent.
+/// Passes `bytes` to every parser of server replies. Only for `tests/fuzz`.
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {

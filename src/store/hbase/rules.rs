@@ -1,25 +1,25 @@
-//! The options of a store that change the protocol. `docs/hbase.md` says when each is right.
+//! The store options that change the protocol. `docs/hbase.md` says when to use each of them.
 
 use crate::error::{Error, Result};
 use crate::options::Options;
 
-/// Where a lock's fence is counted.
+/// The cell that counts a lock's fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum FencePlace {
-    /// In a row beside the lock's: a Java client's Delete of the lock's row does not reach it.
+    /// A separate row beside the lock's row. A Java client's Delete of the lock's row does not delete it.
     #[default]
     Row,
-    /// In the lock's row, in one atomic step with the record: for tables that no Java client uses.
+    /// The lock's row, in one atomic step with the record. Only for tables that no Java client uses.
     LockRow,
-    /// Nowhere.
+    /// No cell: locks have no fence.
     Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) fence: FencePlace,
-    /// Whether clients of the Java library may use the table: their Deletes can hide a record that the
-    /// server said yes to.
+    /// Whether clients of the Java library may use the table. Their Deletes can hide a record although the server
+    /// answered yes to its Put.
     pub(super) mixed_fleet: bool,
 }
 
@@ -39,14 +39,14 @@ impl Rules {
         };
         if mixed_fleet && fence == FencePlace::LockRow {
             let why =
-                "off where fence=lock_row: a Java client's Delete of the lock's row would set the fence back";
+                "off with fence=lock_row: a Java client's Delete of the lock's row would reset the fence";
             return Err(Error::invalid("mixed_fleet", "on", why));
         }
         Ok(Rules { fence, mixed_fleet })
     }
 
-    /// Whether an acquisition ends with a look at its record: against peers that delete, and because a
-    /// fence counted in another row is sound only if the lock is still held after the count.
+    /// Returns whether an acquire ends with a read-back of its record. The read-back detects peers that delete. A
+    /// fence in a separate row needs it too: it is sound only if the lock is still held after the count.
     pub(super) fn verifies(self) -> bool {
         self.mixed_fleet || self.fence == FencePlace::Row
     }

@@ -1,7 +1,7 @@
-//! What applications' rows need of HBase: the seam between `dlm::hbase` and the transports.
+//! The operations of HBase that applications' rows need: the interface between `dlm::hbase` and the transports.
 //!
-//! A request is a list of steps about one row, run in order. Each step is atomic by itself, and other clients
-//! may come in between two steps.
+//! A request is a list of steps for one row. They run in order. Each step is atomic; other clients may change the
+//! row between two steps.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,7 +18,7 @@ pub(crate) struct CellPlace {
     pub(crate) qualifier: Vec<u8>,
 }
 
-/// As people write it, with what cannot be printed escaped.
+/// `family:qualifier`, with bytes that cannot be printed escaped.
 impl fmt::Display for CellPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.family.escape_ascii(), self.qualifier.escape_ascii())
@@ -31,46 +31,47 @@ impl fmt::Debug for CellPlace {
     }
 }
 
-/// A row's key for people: bytes that cannot be printed are escaped, and a long key is cut.
+/// Formats a row key for a message. Escapes bytes that cannot be printed, and cuts a long key.
 pub(crate) fn shown(key: &[u8]) -> String {
     const SHOWN_BYTES: usize = 80;
     let shown = key[..key.len().min(SHOWN_BYTES)].escape_ascii();
     if key.len() > SHOWN_BYTES { format!("{shown}...") } else { shown.to_string() }
 }
 
-/// What one column must be like.
+/// A condition on one column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule<'a> {
-    /// It has this value, also an empty one.
+    /// The cell exists and has this value, which may be empty.
     Is(&'a [u8]),
-    /// There is no such cell. An empty one does not pass.
+    /// The cell does not exist. An empty cell fails the rule.
     Missing,
-    /// There is no such cell, or it is empty.
+    /// The cell does not exist, or its value is empty.
     MissingOrEmpty,
-    /// There is such a cell, and its value is not empty.
+    /// The cell exists, and its value is not empty.
     NotEmpty,
-    /// There is such a cell, and its value begins otherwise.
+    /// The cell exists, and its value does not begin with these bytes.
     BeginsNot(&'a [u8]),
-    /// There is such a cell, and its value sorts before this one, byte by byte.
+    /// The cell exists, and its value sorts before this one, byte by byte.
     Below(&'a [u8]),
 }
 
 /// A rule for a column.
 pub(crate) type CellTest<'a> = (&'a CellPlace, Rule<'a>);
 
-/// When a change is made.
+/// Condition of a change.
 #[derive(Debug, Clone)]
 pub(crate) enum RowGuard<'a> {
     Always,
-    /// One rule, of these: `Is` with a value that is not empty, `MissingOrEmpty`, `NotEmpty`. It may hold for
-    /// a row without cells. What is put is stamped no older than the cell that was compared.
+    /// One rule: `Is` with a value that is not empty, `MissingOrEmpty` or `NotEmpty`. It may hold for a row without
+    /// cells. The server gives the cells that are put a timestamp that is not older than the compared cell.
     One(CellTest<'a>),
-    /// All of them. The first of them must ask for a cell that is there: the server answers "no" for a row
-    /// of which it has read no cell. What is put is stamped no older than that cell.
+    /// All of these rules. The first one must require a cell that exists, because the server answers "no" if it has
+    /// read no cell of the row. The server gives the cells that are put a timestamp that is not older than that
+    /// cell.
     All(Vec<CellTest<'a>>),
 }
 
-/// One change of a row. All changes of a step are made in one atomic step, or none.
+/// One change of a row. A step makes all its changes atomically, or none.
 #[derive(Debug, Clone)]
 pub(crate) enum CellWrite<'a> {
     Put {
@@ -78,26 +79,26 @@ pub(crate) enum CellWrite<'a> {
         ttl: Option<Duration>,
         durability: Durability,
     },
-    /// Adds to an 8-byte counter, which begins at 0. It keeps its TTL, which begins anew.
+    /// Adds to an 8-byte counter. A new counter begins at 0. An existing counter keeps its TTL, which starts again.
     Add(&'a CellPlace, i64),
-    /// Deletes the versions up to a timestamp, which is that of a cell that was read.
+    /// Deletes all versions up to this timestamp, which must be the timestamp of a cell that was read.
     Delete(Vec<(&'a CellPlace, u64)>),
 }
 
-/// Which cells are read.
+/// The cells to read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Which<'a> {
     /// Whole families.
     pub(crate) families: Vec<&'a [u8]>,
     pub(crate) columns: Vec<&'a CellPlace>,
-    /// Of each column, the newest so many.
+    /// Number of newest versions to read of each column.
     pub(crate) versions: u32,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum RowStep<'a> {
     Change(RowGuard<'a>, Vec<CellWrite<'a>>),
-    /// Without columns and families, the whole row.
+    /// Reads the whole row if no columns and families are given.
     Read(Which<'a>),
 }
 
@@ -110,25 +111,25 @@ pub(crate) struct FoundCell {
     pub(crate) written_ms: u64,
 }
 
-/// What became of a step.
+/// Result of a step.
 #[derive(Clone, Default)]
 pub(crate) struct RowAnswer {
-    /// Of a change: whether it was made.
+    /// For a change: whether it was made.
     pub(crate) made: bool,
-    /// What was read, or what additions came to.
+    /// The cells that were read, or the sums after additions.
     pub(crate) cells: Vec<FoundCell>,
     pub(crate) read: AfterWrite,
 }
 
-/// When a read behind a change was made.
+/// How a read that follows a change was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AfterWrite {
     /// In the same request.
     #[default]
     AtOnce,
-    /// In a request of its own: others had time to change the row.
+    /// In a separate request. Other clients had time to change the row.
     Later,
-    /// Not at all; the change was made.
+    /// The read failed. The change was made.
     Failed,
 }
 
@@ -142,41 +143,41 @@ impl RowAnswer {
     }
 }
 
-/// What a lost reply means.
+/// Whether a request is sent again after a lost reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Repeat<'a> {
-    /// Nothing is changed: it is sent again.
+    /// The request changes nothing. It is sent again.
     Read,
-    /// It is in doubt, and not sent again.
+    /// The result is in doubt. The request is not sent again.
     Never,
-    /// It is sent again until it is answered: what was made once is not made again. Counts the requests that may
-    /// have been run and were not answered.
+    /// The request is sent again until it is answered. Its steps must not take effect twice. The cell counts the
+    /// requests that may have been run and were not answered.
     Until(&'a Cell<u32>),
 }
 
 /// One request for one row.
 pub(crate) struct Request<'a> {
-    /// What is done, for messages.
+    /// Name of the operation, for messages.
     pub(crate) what: &'a str,
     pub(crate) row: &'a [u8],
     pub(crate) repeat: Repeat<'a>,
-    /// Asked anew for each send.
+    /// Called again for each send.
     pub(crate) steps: &'a dyn Fn() -> Vec<RowStep<'a>>,
 }
 
 /// A table of an application.
 ///
 /// # Errors
-/// As for locks: what fails with anything but IN_DOUBT was not applied and will not be.
+/// As for locks: a change that fails with any error but IN_DOUBT was not applied and will not be applied.
 pub(crate) trait RowStore: Send + Sync + fmt::Debug {
-    /// The table, as a URI without credentials.
+    /// Returns the URI of the table, without credentials.
     fn describe(&self) -> &str;
 
-    /// An answer for each step. What the last change was answered stands, also where the read behind it fails:
-    /// see [`AfterWrite`].
+    /// Runs the request. Returns one answer for each step. The answer to the last change is valid even if a read
+    /// after it fails: see [`AfterWrite`].
     fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<RowAnswer>>;
 
-    /// Of each row one step, by itself. An answer for each, in order.
+    /// Runs one step for each row, independently of the other rows. Returns one answer for each, in order.
     fn run_many(
         &self,
         what: &str,
@@ -185,6 +186,7 @@ pub(crate) trait RowStore: Send + Sync + fmt::Debug {
         by: Deadline,
     ) -> Vec<Result<RowAnswer>>;
 
-    /// Creates the table with these families, each with so many versions of a cell, unless it exists; split at these keys, and waits until it serves.
+    /// Creates the table unless it exists, and waits until it serves requests. Each family keeps the given number
+    /// of versions of a cell. A new table is split at these keys.
     fn ensure(&self, families: &[(String, u32)], splits: &[Vec<u8>], by: Deadline) -> Result<()>;
 }

@@ -1,10 +1,10 @@
-//! Where an application's table is, and what opens it.
+//! Endpoint of an application's table, and the function that opens the table.
 
 use super::steps::RowStore;
 use crate::error::Result;
 use crate::options::Options;
 
-/// Where an application's table is reached.
+/// Transport and address of an application's table.
 pub(crate) enum TableEndpoint {
     Native {
         masters: String,
@@ -22,14 +22,14 @@ impl TableEndpoint {
         matches!(self, TableEndpoint::Native { .. })
     }
 
-    /// The highest limit for the bytes of a value, and the limit unless it is set. HBase takes 10 MiB with the
-    /// cell's key unless told otherwise (`hbase.server.keyvalue.maxsize`); of a gateway's replies one MiB is read.
+    /// Returns the highest allowed `max_value` and its default, in bytes. By default HBase accepts cells of up to
+    /// 10 MiB, key included (`hbase.server.keyvalue.maxsize`). Replies of a gateway are read up to 1 MiB.
     pub(crate) fn value_bytes(&self) -> (usize, usize) {
         if self.is_native() { (10_000_000, 4 << 20) } else { (512 << 10, 512 << 10) }
     }
 }
 
-/// Opens an application's table. Replies up to `reply_max` bytes are read.
+/// Opens an application's table. `reply_max` is the largest reply that `hbase://` accepts, in bytes.
 pub(crate) fn open_rows(
     place: &TableEndpoint,
     options: Options,

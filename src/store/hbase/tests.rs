@@ -1,4 +1,4 @@
-//! The protocol over rows that fail as they are told to.
+//! The protocol over a store that fails as each test plans it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::time::Deadline;
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(30);
 
-/// What happens to the next requests, in order. Without a word they are carried out and answered.
+/// Planned outcome of one request. A request without a plan is served.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Served,
-    /// Carried out, and the answer lost.
+    /// The request is run, and its reply is lost.
     ReplyLost,
-    /// Lost on the way, and nobody can tell.
+    /// The request is lost. The caller cannot know that it was not run.
     RequestLost,
     /// The server cannot be reached.
     Down,
@@ -114,7 +114,7 @@ struct Stage {
     identity: Identity,
 }
 
-/// Without a fence and a read-back: each acquire, release and renewal is one request.
+/// A store without fence and read-back: each acquire, release and renewal is one request.
 fn stage() -> Stage {
     stage_with(Rules { fence: FencePlace::Off, mixed_fleet: false })
 }
@@ -172,7 +172,7 @@ fn an_acquire_whose_request_was_lost_tries_again_when_the_server_is_back() {
 
 #[test]
 fn an_acquire_that_has_the_lock_waits_for_its_fence_and_proof() {
-    // The counter is new, and has to be seeded.
+    // The counter is new, so it must be seeded.
     for down_before in ["count", "seed", "proof"] {
         let stage = stage_with(Rules { fence: FencePlace::Row, mixed_fleet: true });
         let mut fates = VecDeque::from([Fate::Served]);
@@ -191,7 +191,7 @@ fn a_release_in_doubt_is_never_said_not_to_have_happened() {
     let stage = stage();
     let owner_record = stage.granted();
     stage.next([Fate::RequestLost, Fate::Served, Fate::Down]);
-    // For as long as it is asked from here on, the server is not there.
+    // The server stays down until the deadline.
     let by = Deadline::after(Duration::from_millis(5));
     let failed = stage.store.release(&stage.name, &owner_record, by);
     assert_eq!(failed.unwrap_err().code(), Code::InDoubt);

@@ -1,6 +1,6 @@
-//! Where a server is.
+//! Network address of a server.
 
-/// A server's address as the cluster knows it.
+/// Host and port of a server, as the cluster reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -8,7 +8,8 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// As a server says it. What can be no host is none: it would end up in messages to people.
+    /// Checks an address that a server sent. Refuses text that cannot be a host name, because messages to people
+    /// contain the host.
     pub(super) fn told(host: &str, port: u16) -> Option<Address> {
         let legal = |c: char| c.is_alphanumeric() || "-._:%".contains(c);
         let is_host = (1..=255).contains(&host.len()) && host.chars().all(legal);

@@ -1,5 +1,5 @@
-//! What the master is asked for: the table, made as the Java library makes it (GZ, one version, split at
-//! every first byte), its schema, and the version.
+//! Requests to the master: creates the table as the Java library does (GZ, one version, split at every first byte),
+//! and reads its schema and the version of HBase.
 
 use std::time::Duration;
 
@@ -23,25 +23,25 @@ use crate::time::{self, Deadline, jittered};
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// What makes a family one for locks. HBase's defaults do for the rest.
+/// Attributes of a family for locks or latches. HBase's defaults are right for the others.
 const ATTRIBUTES: [(&str, &str); 2] = [("VERSIONS", "1"), ("COMPRESSION", "GZ")];
 
-/// The TTL of a family that has none. A cell lives for the shorter of its own and its family's.
+/// The TTL attribute of a family without a TTL. A cell lives for the shorter of its own TTL and its family's TTL.
 const FOREVER_S: &[u8] = b"2147483647";
 
-/// A table to be made.
+/// A table to create.
 struct Wanted {
     families: Vec<ColumnFamilySchema>,
     split_keys: Vec<Vec<u8>>,
 }
 
 impl Native {
-    /// The table for locks or latches, made as the Java library makes it.
+    /// Creates the table for locks or latches as the Java library does, unless it exists. Waits until it serves.
     pub(super) fn create_table(&self, family: &'static str, by: Deadline) -> Result<()> {
         let wanted = || Wanted {
             families: vec![described_family(family, &ATTRIBUTES)],
-            // One key for each first byte, 00 included, as the Java library has them: 257 regions, the first
-            // of them always empty.
+            // One split key for each first byte, 00 included, as in the Java library. That makes 257 regions, and
+            // the first one is always empty.
             split_keys: (0..=255u8).map(|byte| vec![byte]).collect(),
         };
         let check = |schema: &TableSchema| self.check_schema(family, schema);
@@ -49,7 +49,7 @@ impl Native {
         self.make_table(wanted, check, &rows, family.as_bytes(), by)
     }
 
-    /// A table of an application.
+    /// Creates the table of an application unless it exists. Waits until it serves.
     pub(super) fn create_rows_table(
         &self,
         families: &[(String, u32)],
@@ -101,7 +101,8 @@ impl Native {
                 }
             }
         }
-        // The procedure of another creator may be under way: rows that can be read decide.
+        // Another client's creation of the table may be under way. So the table is ready only if its rows can be
+        // read.
         rows.iter().try_for_each(|row| self.wait_for_row(row, family, by))
     }
 
@@ -120,7 +121,7 @@ impl Native {
                 Err(error) => {
                     return Err(Error::TableCreation {
                         table: self.table.clone(),
-                        what: "exists and does not serve yet".into(),
+                        what: "exists but does not serve yet".into(),
                         source: Some(error.into()),
                     });
                 }
@@ -128,7 +129,8 @@ impl Native {
         }
     }
 
-    /// Asks the master, and waits for its procedure. Another creator who was faster is as good.
+    /// Asks the master to create the table and waits for its procedure. Succeeds too if another client created the
+    /// table first.
     fn ask_for_table(&self, wanted: Wanted, by: Deadline) -> Result<(), SendError> {
         let Wanted { families, split_keys } = wanted;
         let schema = TableSchema { table_name: Some(self.table_name()), column_families: families };
@@ -137,7 +139,7 @@ impl Native {
         let proc_id = match created {
             Ok(response) => response.proc_id.unwrap_or_default(),
             Err(send_error) if is_exception(&send_error, "TableExistsException") => return Ok(()),
-            // Whether the master goes on with it is seen by looking for the table.
+            // The reply is lost. The existence of the table shows whether the master created it.
             Err(SendError::Call(CallFailure::Lost(_) | CallFailure::TooLong(..))) => {
                 return self.wait_for_description(by);
             }
@@ -147,14 +149,14 @@ impl Native {
             let request = GetProcedureResultRequest { proc_id };
             let result: GetProcedureResultResponse = match self.on_master("getProcedureResult", by, &request)
             {
-                // The master died; another one goes on with its procedures.
+                // The master died. Another master continues its procedures.
                 Err(SendError::Call(CallFailure::Lost(_))) => return self.wait_for_description(by),
                 answer => answer?,
             };
             match (result.state, result.exception) {
                 (_, Some(exception)) => return outcome(exception),
                 (PROCEDURE_RUNNING, None) if by.remaining() > POLL => time::sleep(jittered(POLL)),
-                // Forgotten by the master: it ended long ago, or another one took over.
+                // The master does not know the procedure: it ended long ago, or another master took over.
                 (PROCEDURE_NOT_FOUND, None) => return self.wait_for_description(by),
                 (_, None) => return Ok(()),
             }
@@ -181,7 +183,8 @@ impl Native {
         }
     }
 
-    /// One request to the active master, wherever that is by now. Sent again only where it was not run.
+    /// Sends one request to the active master. Finds that master first, and sends again only if the request was not
+    /// run.
     fn on_master<T: prost::Message + Default>(
         &self,
         method: &str,
@@ -205,7 +208,7 @@ impl Native {
         }
     }
 
-    /// The active master's version, which its RegionServers have but for the time of an update.
+    /// Reads the version of the active master. The RegionServers have the same version, except during an update.
     pub(super) fn asked_version(&self, by: Deadline) -> Result<String> {
         let request = GetClusterStatusRequest { options: vec![HBASE_VERSION] };
         let answer: GetClusterStatusResponse = self
@@ -226,7 +229,7 @@ impl Native {
         Ok(())
     }
 
-    /// What is not as it should be in the table; `None` where there is no table.
+    /// Lists the faults of the table's schema; `None` if the table does not exist.
     pub(super) fn diagnosed(&self, family: &str, by: Deadline) -> Result<Option<Vec<String>>> {
         let described = self.described(by);
         let schema = described
@@ -250,7 +253,7 @@ impl Native {
         let ttl = found.attributes.iter().find(|attribute| attribute.first == b"TTL");
         if let Some(ttl) = ttl.filter(|ttl| ttl.second != FOREVER_S && ttl.second != b"FOREVER") {
             odd.push(format!(
-                "family {family}: TTL is {} s, expected is none: longer leases end by then, fences fall back",
+                "family {family}: TTL is {} s, expected is none: longer leases end early, and fences can go back",
                 String::from_utf8_lossy(&ttl.second)
             ));
         }
@@ -258,20 +261,20 @@ impl Native {
     }
 }
 
-/// A family with these attributes. HBase's defaults do for the rest.
+/// Describes a family with these attributes. HBase's defaults are right for the others.
 fn described_family(name: &str, attributes: &[(&str, &str)]) -> ColumnFamilySchema {
     let attribute =
         |(key, value): &(&str, &str)| BytesBytesPair { first: (*key).into(), second: (*value).into() };
     ColumnFamilySchema { name: name.into(), attributes: attributes.iter().map(attribute).collect() }
 }
 
-/// A master that starts, or was replaced a moment ago.
+/// Returns whether the failure is one of a master that is starting or was just replaced.
 fn waits_for_master(send_error: &SendError) -> bool {
     match send_error {
         SendError::Call(CallFailure::Exception(exception)) => {
             matches!(exception.retry_class(), RetryClass::Leave | RetryClass::Busy)
         }
-        // The last that was heard of may be the one that is gone.
+        // The other masters may still report a master that has stopped.
         SendError::Call(CallFailure::NotSent(_)) | SendError::Lookup(Lookup::NotServed) => true,
         SendError::Call(CallFailure::Lost(_) | CallFailure::TooLong(..) | CallFailure::Unwelcome(_))
         | SendError::Lookup(_) => false,
@@ -282,7 +285,7 @@ fn is_exception(send_error: &SendError, class: &str) -> bool {
     matches!(send_error, SendError::Call(CallFailure::Exception(exception)) if exception.class == class)
 }
 
-/// How a procedure ended that ended with an exception.
+/// Returns the result of a procedure that ended with an exception.
 fn outcome(exception: ForeignException) -> Result<(), SendError> {
     let told = exception.generic_exception.unwrap_or_default();
     let exception = Exception::told(&told.class_name, &told.message);

@@ -1,5 +1,5 @@
-//! Bytes to and from one server: a socket, with or without TLS, on which one thread may send while
-//! another receives. Every wait has a deadline.
+//! Bytes to and from one server: a socket with or without TLS. One thread may send while another thread receives.
+//! Every wait has a deadline.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,8 +15,8 @@ use crate::time::Deadline;
 
 pub(super) use crate::store::tls::Security;
 
-/// Waits for a socket are cut into pieces of this length, so that its time-outs need not be set anew for
-/// every call.
+/// Longest single wait on a socket. A longer wait consists of several such pieces, so the socket's time-out need
+/// not be set again for every call.
 const PIECE: Duration = Duration::from_secs(1);
 
 pub(super) struct Channel {
@@ -24,17 +24,18 @@ pub(super) struct Channel {
     tls: Option<Mutex<ClientConnection>>,
 }
 
-/// A socket whose every wait has a deadline.
+/// A socket on which every wait has a deadline.
 struct Socket {
     stream: TcpStream,
-    /// Whether the time-out is `PIECE`.
+    /// Whether the read time-out of the socket is `PIECE`.
     reads_in_pieces: AtomicBool,
+    /// Whether the write time-out of the socket is `PIECE`.
     writes_in_pieces: AtomicBool,
 }
 
 impl Channel {
-    /// Connects, and completes the TLS handshake if there is one. `PermissionDenied` where one side does
-    /// not accept the other: trying again would not help.
+    /// Connects, and completes the TLS handshake if TLS is on. `PermissionDenied` means that one side refused the
+    /// other. A retry would not help.
     pub(super) fn connect(
         address: &SocketAddr,
         host: &str,
@@ -49,8 +50,8 @@ impl Channel {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-        // A request is taken in one piece, and sent before the next. The limit unless set, 64 KiB, is less
-        // than hundreds of latches or a roster need.
+        // A request is written in one piece and sent before the next. The default limit, 64 KiB, is too small for
+        // hundreds of latches or a roster.
         tls.set_buffer_limit(None);
         while tls.is_handshaking() {
             push(&mut tls, &socket, by)?;
@@ -64,7 +65,7 @@ impl Channel {
         Ok(Channel { socket, tls: Some(Mutex::new(tls)) })
     }
 
-    /// Sends all of `bytes`. Callers take turns; after an error the connection is of no use.
+    /// Sends all of `bytes`. Only one thread at a time may call it. After an error the channel is unusable.
     pub(super) fn send(&self, bytes: &[u8], by: Deadline) -> io::Result<()> {
         match &self.tls {
             None => self.socket.write_all(bytes, by),
@@ -76,7 +77,7 @@ impl Channel {
         }
     }
 
-    /// Receives some bytes, one caller at a time. `TimedOut` loses none.
+    /// Receives some bytes. Only one thread at a time may call it. No bytes are lost on `TimedOut`.
     pub(super) fn receive(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return self.socket.read_some(out, by) };
         loop {
@@ -86,38 +87,40 @@ impl Channel {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 received => return received,
             }
-            // Not under the lock: others send meanwhile.
+            // The socket is read without the lock, because another thread may send meanwhile.
             let mut bytes = [0; 4096];
             let count = self.socket.read_some(&mut bytes, by)?;
-            // Without a deadline, or the bytes would be lost: whoever sends has one.
+            // This lock has no deadline: after a time-out the bytes would be lost. The sending thread that holds it
+            // has a deadline.
             let tls = &mut *tls.lock();
             feed(tls, &bytes[..count])?;
-            // Where half a record of TLS's own was sent, all that follows would be garbled: no mere time-out.
+            // If only part of a TLS record was sent, all later bytes are garbled. So a time-out here is fatal.
             push(tls, &self.socket, by).map_err(|error| io::Error::new(io::ErrorKind::BrokenPipe, error))?;
         }
     }
 
-    /// Whether the server has closed an idle connection, as far as this side has heard.
+    /// Returns whether the server has closed an idle connection, as far as this side knows.
     pub(super) fn is_closed(&self) -> bool {
         let mut byte = [0; 1];
         let heard = rustix::net::recv(&self.socket.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         match heard {
             Ok((_, 0)) => true,
-            // A reply that came too late for its caller may lie there; on TLS, also a farewell.
+            // These bytes may be a reply that arrived after its caller's deadline. With TLS they may also be the
+            // notice of a close.
             Ok(_) => self.tls.is_some(),
             Err(rustix::io::Errno::WOULDBLOCK) => false,
             Err(_) => true,
         }
     }
 
-    /// Ends it for both sides, also for a thread that is receiving.
+    /// Closes the connection in both directions. A thread that is receiving returns.
     pub(super) fn shut(&self) {
-        // Fails only where the other side was faster.
+        // Fails only if the server has closed the connection already.
         let _ = self.socket.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// What is left until the deadline, as sockets want it: never zero.
+/// Returns the time until the deadline. Never zero, which sockets do not accept: fails with `TimedOut` instead.
 fn left(by: Deadline) -> io::Result<Duration> {
     match by.remaining() {
         left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
@@ -153,7 +156,7 @@ impl Socket {
     }
 }
 
-/// Sees to it that the next wait ends no later than `by`. `TimedOut` when that has passed.
+/// Sets the time-out of the socket so the next wait ends by `by`. Fails with `TimedOut` if `by` has passed.
 fn patiently(
     in_pieces: &AtomicBool,
     by: Deadline,
@@ -161,7 +164,7 @@ fn patiently(
 ) -> io::Result<()> {
     let left = left(by)?;
     let piece = left >= PIECE;
-    // One thread reads and one writes at a time, each on the one flag of its own.
+    // Only one thread reads and only one thread writes at a time. Each of them has its own flag.
     if !piece || !in_pieces.load(Ordering::Relaxed) {
         set(left.min(PIECE))?;
         in_pieces.store(piece, Ordering::Relaxed);
@@ -189,8 +192,8 @@ fn feed(tls: &mut ClientConnection, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// In TLS 1.3 a server judges our certificate when the handshake is over for us, and before it reads
-/// anything else.
+/// Returns whether the server refused the client's certificate. In TLS 1.3 this error can arrive after the
+/// handshake has ended on the client's side. The server reads no request before that check.
 fn is_refusal(error: &rustls::Error) -> bool {
     use rustls::AlertDescription as Alert;
     matches!(
@@ -210,8 +213,8 @@ fn is_refusal(error: &rustls::Error) -> bool {
 
 fn hint(error: &rustls::Error) -> &'static str {
     match error {
-        rustls::Error::InvalidMessage(_) => "; the server may not speak TLS at all",
-        error if is_refusal(error) => "; the server may demand a client certificate (tls_cert and tls_key)",
+        rustls::Error::InvalidMessage(_) => "; the server may not use TLS",
+        error if is_refusal(error) => "; the server may require a client certificate (tls_cert and tls_key)",
         _ => "",
     }
 }

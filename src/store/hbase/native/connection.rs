@@ -1,18 +1,18 @@
 //! One connection to one service of one server, shared by any number of threads.
 //!
-//! There is no reader thread. The threads that wait for a reply are Leader and Followers: the leader receives
-//! for all and gives each reply to the thread it belongs to. When its own reply has come, it makes a follower
-//! the leader. A single thread thus sends and receives without a context switch.
+//! The connection has no reader thread. The threads that wait for a reply use the Leader/Followers pattern: the
+//! leader receives for all and hands each reply to the thread that waits for it. When the leader receives its own
+//! reply, it makes a follower the leader. So a single thread sends and receives without a context switch.
 //!
-//! | a waiting call | woken by | leaves with |
+//! | a waiting call | woken by | ends with |
 //! |---|---|---|
-//! | leader | its own deadline | its reply, or none in time; a follower becomes the leader |
-//! | follower, parked | the leader | its reply; or it becomes the leader; or the connection is broken |
+//! | leader | a reply, or its own deadline | its reply, or a time-out; a follower becomes the leader |
+//! | follower, parked | the leader, or its own deadline | its reply, a time-out or an error; or the leader role |
 //!
-//! A reply over the limit fails the call that it answers, and no other. The leader skips the rest of it,
-//! until its own deadline, then the next one does. When no call waits any more the connection is closed.
+//! A reply over the limit fails only the call that it answers. The leader skips the rest of that reply until its
+//! own deadline, and the next leader continues. If no call waits any more, the connection is closed.
 //!
-//! Locks are taken in the order `calls`, `news`; neither is held while a thread sends or receives.
+//! Locks are acquired in the order `calls`, `news`. Neither is held while a thread sends or receives.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,37 +28,38 @@ use super::exception::Exception;
 use super::frame;
 use crate::time::{Deadline, Moment};
 
-/// A connection unused for this long is replaced rather than used: firewalls forget such ones.
+/// A connection that was idle for this long is replaced, because firewalls drop idle connections.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// One used within this time is not asked whether the server has closed it: that costs a system call.
+/// A connection used within this time is not checked for a close by the server. The check is a system call.
 const IDLE_AT_LEAST: Duration = Duration::from_millis(1);
 
-/// A connection with more than this to skip is left to the calls under way on it: others would wait behind it.
+/// New calls do not use a connection on which a reply longer than this is skipped. They would wait behind it.
 const SKIPPED_AT_MOST: u32 = 64 << 20;
 
-/// Why a call has no answer.
+/// Failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallFailure {
-    /// The server did not get the whole request, and an incomplete one is not run.
+    /// The server did not receive the whole request. A server does not run an incomplete request.
     #[error("the request could not be sent")]
     NotSent(#[source] io::Error),
-    /// The request was sent; whether it was run is not known.
+    /// The request was sent. It is not known whether the server ran it.
     #[error("no answer")]
     Lost(#[source] io::Error),
-    /// The server answered, with more than is read. What it did is not known.
+    /// The server sent a reply over the limit. Its content, and so the result of the request, is not known. The
+    /// fields are the length of the reply and the limit, in bytes.
     #[error("a reply of {0} bytes, over the limit of {max} MiB", max = .1 >> 20)]
     TooLong(u32, u32),
     /// The server answered with an exception.
     #[error("the server refused")]
     Exception(#[source] Exception),
-    /// The server accepts no requests from us at all, and would not if asked again.
+    /// The server refuses all requests of this client. A retry would not help.
     #[error("the server refused the connection")]
     Unwelcome(#[source] io::Error),
 }
 
 impl CallFailure {
-    /// Of a request that was not sent because of `error`.
+    /// Converts an error because of which a request was not sent.
     pub(super) fn before_sending(error: io::Error) -> CallFailure {
         match error.kind() {
             io::ErrorKind::PermissionDenied => CallFailure::Unwelcome(error),
@@ -78,9 +79,9 @@ pub(super) struct Connection {
     channel: Channel,
     /// See [`frame::FRAME_BYTES_MAX`].
     reply_max: u32,
-    /// Held while a request is written, so that frames do not mix.
+    /// Held while a request is written, so frames do not mix.
     sending: Mutex<()>,
-    /// Touched by the receiving thread only.
+    /// Only the receiving thread uses it.
     inbox: Mutex<Inbox>,
     calls: Mutex<Calls>,
 }
@@ -95,56 +96,55 @@ struct Calls {
     used: Moment,
     /// Replies received.
     heard: u64,
-    /// A call waited until its deadline and nothing at all came meanwhile. A firewall that forgot the
-    /// connection, or a host that is gone, looks like that for many minutes.
+    /// A call waited until its deadline, and the connection received no reply in that time. A connection that a
+    /// firewall dropped, or whose host is gone, behaves like this for many minutes.
     silent: bool,
-    /// The rest of a reply over the limit is being skipped, as far as is known: it ends at the latest where
-    /// another reply has come.
+    /// The rest of a reply over the limit may still be arriving. It has ended when the next reply arrives.
     skipping: bool,
 }
 
-/// Where a call waits. Not under the lock of all calls, so that a thread that is woken waits for nobody.
+/// The place where one call waits. It has its own lock, so a woken thread need not wait for the lock of all calls.
 #[derive(Default)]
 struct PendingCall {
     news: Mutex<News>,
     wake: Condvar,
-    /// Whether the caller waits for a reply; until then it is still sending, and cannot become the leader.
+    /// Whether the caller waits for a reply. Before that it is still sending and cannot become the leader.
     parked: AtomicBool,
 }
 
-/// What a call is told.
+/// Message to a waiting call.
 #[derive(Default)]
 enum News {
     #[default]
     None,
     ReplyFrame(CallOutcome),
-    /// To receive from now on.
+    /// The call is the leader from now on.
     Lead,
-    /// The connection is broken, as `calls` tell.
+    /// The connection is broken. `Calls::broken` has the reason.
     Broken,
 }
 
 type CallOutcome = Result<Vec<u8>, CallFailure>;
 
-/// What came, as far as it was read.
+/// One received reply.
 enum Received {
     ReplyFrame(frame::ReplyFrame),
-    /// The first bytes of a reply over the limit: the call that it answers, and its length.
+    /// The beginning of a reply over the limit: the call that it answers, and its length.
     TooLong(u32, u32),
 }
 
-/// Bytes received and not yet taken apart.
+/// Bytes that were received but not decoded yet.
 #[derive(Default)]
 struct Inbox {
     buffer: Vec<u8>,
     filled: usize,
-    /// Of a reply over the limit: bytes to throw away before the next one begins.
+    /// Number of bytes of a reply over the limit that must be skipped before the next reply begins.
     skip: u64,
 }
 
 impl Connection {
-    /// Says hello. The server answers nothing to it.
-    /// Replies over `reply_max` bytes are skipped.
+    /// Sends the hello of the protocol, which the server does not answer. Replies over `reply_max` bytes are
+    /// skipped.
     pub(super) fn open(
         channel: Channel,
         service: &str,
@@ -172,7 +172,8 @@ impl Connection {
         })
     }
 
-    /// Whether a new call should use it. Calls under way stay with a connection that others avoid.
+    /// Returns whether a new call should use this connection. Calls under way stay on a connection that new calls
+    /// avoid.
     pub(super) fn is_usable(&self) -> bool {
         let calls = self.calls.lock();
         let unused = Moment::now().since(calls.used);
@@ -180,7 +181,8 @@ impl Connection {
         calls.broken.is_none() && !calls.silent && (!idle || (unused < IDLE_MAX && !self.channel.is_closed()))
     }
 
-    /// Makes one call and waits for its answer, at most until `by`. The server is told the deadline.
+    /// Makes one call and waits for its answer, at most until `by`. The request contains the remaining time as the
+    /// server's time-out.
     pub(super) fn call(
         &self,
         method: &str,
@@ -191,7 +193,7 @@ impl Connection {
         let timeout_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX).max(1);
         let request = frame::request(ticket.id, method, timeout_ms, parameter);
         let sent = match self.sending.try_lock_for(by.remaining()) {
-            // Nothing of this request is on the wire: the connection is as good as before.
+            // Nothing of this request was written, so the connection stays usable.
             Some(_turn) if by.passed() => Err(io::ErrorKind::TimedOut.into()),
             Some(_turn) => self.channel.send(&request, by).inspect_err(|error| self.break_off(error)),
             None => Err(io::ErrorKind::TimedOut.into()),
@@ -206,7 +208,7 @@ impl Connection {
             return Err(CallFailure::before_sending(error));
         }
         let id = calls.next_id;
-        // Not the number by which servers speak of the connection itself.
+        // 31 bits. Servers use the call id -1 for errors of the connection itself.
         calls.next_id = (id + 1) & 0x7fff_ffff;
         calls.used = Moment::now();
         let pending = Arc::new(PendingCall::default());
@@ -223,7 +225,7 @@ impl Connection {
         self.channel.shut();
     }
 
-    /// Receives one reply, whosoever's it is.
+    /// Receives the next reply, for any call.
     fn receive(&self, by: Deadline) -> io::Result<Received> {
         let inbox = &mut *self.inbox.lock();
         inbox.skip(&self.channel, by)?;
@@ -239,13 +241,13 @@ impl Connection {
                     inbox.skip = 4 + u64::from(length);
                     return Ok(Received::TooLong(call_id, length));
                 }
-                // It needs few bytes: less than the smallest long reply has.
+                // A few bytes are enough, fewer than the smallest long reply has.
                 inbox.fill(&self.channel, inbox.filled + 1, by)?;
             },
         }
     }
 
-    /// Whether a whole reply has come along with the last.
+    /// Returns whether the buffer already contains another whole reply.
     fn has_received_more(&self) -> bool {
         let inbox = self.inbox.lock();
         let prefix = inbox.buffer[..inbox.filled].first_chunk().filter(|_| inbox.skip == 0);
@@ -261,7 +263,8 @@ impl Calls {
         self.broken.as_ref().map(|(kind, why)| io::Error::new(*kind, why.clone()))
     }
 
-    /// Whose a reply is, and what it says; `None` when nobody waits for it any more.
+    /// Finds the call that a reply answers, and the call's outcome. `None` if no call waits for this reply any
+    /// more. Fails if the reply concerns the whole connection.
     fn address(
         &mut self,
         received: Received,
@@ -284,16 +287,16 @@ impl Calls {
             Some(id) if id < 0x8000_0000 => {
                 Ok(self.waiting.remove(&id).map(|pending| (pending, outcome.map_err(CallFailure::Exception))))
             }
-            // Of the whole connection: wrong version, no access, a server that wants SASL.
+            // It concerns the whole connection: wrong version, no access, or a server that requires SASL.
             _ => Err(match outcome {
                 Err(exception) => exception.of_connection(),
-                Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "a reply to no call"),
+                Ok(_) => io::Error::new(io::ErrorKind::InvalidData, "a reply without a valid call id"),
             }),
         }
     }
 
-    /// Makes a follower the leader. None where the connection is broken: all calls know it by then, and the
-    /// reason must not be lost.
+    /// Makes a follower the leader. Does nothing on a broken connection: all calls were notified of the break, and
+    /// another message would overwrite that.
     fn promote_follower(&mut self) {
         if self.broken.is_some() {
             return;
@@ -305,13 +308,13 @@ impl Calls {
         }
     }
 
-    /// Says more of an end that came before any reply: a server that wants TLS, or a service that it does
-    /// not have, closes without a word.
+    /// Adds an explanation to an end of the connection before the first reply. A server closes the connection
+    /// without an answer if it requires TLS or does not have the requested service.
     fn explain(&self, error: io::Error) -> io::Error {
         if self.heard > 0 || error.kind() != io::ErrorKind::UnexpectedEof {
             return error;
         }
-        let what = "the server closed the connection without a word; it may demand TLS (tls=on), or be none of HBase's";
+        let what = "the server closed the connection without an answer; it may require TLS (tls=on), or it is not HBase";
         io::Error::new(error.kind(), what)
     }
 }
@@ -324,7 +327,7 @@ impl PendingCall {
 }
 
 impl Inbox {
-    /// The first `count` bytes, received if need be. A time-out keeps what has come so far.
+    /// Returns the first `count` bytes and receives them if necessary. A time-out keeps the bytes received so far.
     fn fill(&mut self, channel: &Channel, count: usize, by: Deadline) -> io::Result<&[u8]> {
         const STEP: usize = 16 * 1024;
         while self.filled < count {
@@ -336,7 +339,7 @@ impl Inbox {
         Ok(&self.buffer[..count])
     }
 
-    /// Throws away what is left of a reply over the limit. A time-out keeps how much that is.
+    /// Skips the rest of a reply over the limit. After a time-out the next call continues.
     fn skip(&mut self, channel: &Channel, by: Deadline) -> io::Result<()> {
         while self.skip > 0 {
             if self.filled == 0 {
@@ -352,13 +355,13 @@ impl Inbox {
     fn take(&mut self, count: usize) {
         self.buffer.copy_within(count..self.filled, 0);
         self.filled -= count;
-        // A rare large reply must not be paid for as long as the connection lasts.
+        // A rare large reply must not keep its memory for the lifetime of the connection.
         self.buffer.truncate(self.filled.max(64 * 1024));
         self.buffer.shrink_to(64 * 1024);
     }
 }
 
-/// A call's place among those that wait; given up on drop.
+/// Registration of a waiting call. A drop ends it.
 struct CallTicket<'a> {
     connection: &'a Connection,
     id: u32,
@@ -392,7 +395,8 @@ impl CallTicket<'_> {
         }
     }
 
-    /// Whether nobody receives, and so this call must. Not if its reply is on the way to it already.
+    /// Parks the call, and makes it the leader if the connection has none and its reply has not arrived yet.
+    /// Returns whether it is the leader.
     fn becomes_leader(&mut self) -> bool {
         let mut calls = self.connection.calls.lock();
         self.pending.parked.store(true, Ordering::Relaxed);
@@ -409,7 +413,8 @@ impl CallTicket<'_> {
         std::mem::take(&mut *news)
     }
 
-    /// Hands out replies until this call's own is among them, and with it all that came along.
+    /// Receives replies and hands them out until this call's own reply arrives. Then hands out the replies that are
+    /// already in the buffer.
     fn receive_for_all(&self, by: Deadline) -> Result<Vec<u8>, CallFailure> {
         let mut mine = None;
         while mine.is_none() || self.connection.has_received_more() {
@@ -446,12 +451,12 @@ impl Drop for CallTicket<'_> {
         calls.waiting.remove(&self.id);
         calls.used = Moment::now();
         if calls.skipping && calls.waiting.is_empty() && calls.broken.is_none() {
-            // There is nobody for whose sake the rest would be skipped.
+            // No call waits any more, so nobody would skip the rest.
             let why = "a reply over the limit was left unread".to_owned();
             calls.broken = Some((io::ErrorKind::ConnectionAborted, why));
             self.connection.channel.shut();
         }
-        // This call may have become the leader after it had looked at its news for the last time.
+        // This call may have become the leader after its last check of `news`.
         if self.leads || matches!(*self.pending.news.lock(), News::Lead) {
             calls.promote_follower();
         }

@@ -1,4 +1,4 @@
-//! The counts of many latches at once: one request for each server that has some of them.
+//! Reads the counts of many latches at once, with few requests to each server that serves some of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::store::hbase::latches::{count_column, count_columns, count_in, is_no_
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, jittered};
 
-/// Latches in one request: a server may be told to warn of, or to refuse, requests with thousands.
+/// Most latches in one request. A server can be configured to log or refuse requests with thousands of rows.
 const BATCH: usize = 500;
 
 struct Question<'a> {
@@ -28,14 +28,14 @@ struct Question<'a> {
     level: Level,
     row: Vec<u8>,
     answer: Option<Result<Option<i64>>>,
-    /// Why there is no answer yet.
+    /// Reason why there is no answer yet.
     send_error: Option<Arc<Error>>,
-    /// Its region was served by nobody.
+    /// No server served its region.
     away: bool,
 }
 
-/// See [`counts`](crate::store::LatchStore::counts). Asks again until the deadline wherever a region was
-/// not found or its server did not answer.
+/// See [`counts`](crate::store::LatchStore::counts). Retries until the deadline the latches whose region was not
+/// found or whose server did not answer.
 pub(super) fn read(
     native: &Native,
     asked: &[(&LatchName, Level)],
@@ -45,7 +45,7 @@ pub(super) fn read(
     let (mut pause, mut doubts) = (PAUSE_FIRST, StateDoubts::default());
     loop {
         for (_, group) in located(native, &mut questions, by) {
-            // The servers that are left after this one get their share of the time.
+            // Leaves the servers after this one their share of the time.
             for batch in group.batches {
                 ask(native, &mut questions, &batch, share(by, group.behind + 1));
             }
@@ -75,14 +75,14 @@ pub(super) fn read(
 #[derive(Default)]
 struct CountGroup {
     batches: Vec<Vec<(usize, Region)>>,
-    /// Servers that are asked after it.
+    /// Number of servers that are asked after this one.
     behind: usize,
 }
 
-/// Open questions by the server that can answer them.
+/// Groups the open questions by the server that can answer them.
 fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec<(Address, CountGroup)> {
     let mut groups: HashMap<Address, CountGroup> = HashMap::new();
-    // Looking up may take half of the time: whoever has the catalogue may hang, and the servers not.
+    // Look-ups may take half of the time. The server of hbase:meta may hang while the other servers answer.
     let mut until = share(by, 2);
     for (number, question) in questions.iter_mut().enumerate().filter(|(_, q)| q.answer.is_none()) {
         match native.locator.region(&question.row, until) {
@@ -95,7 +95,7 @@ fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec
             }
             Err(lookup) => {
                 if matches!(lookup, Lookup::Call(..)) {
-                    // What is known already needs no time.
+                    // From here on, only known regions are used. They need no time.
                     until = Deadline::after(std::time::Duration::ZERO);
                 }
                 question.failed(native, SendError::Lookup(lookup));
@@ -110,7 +110,7 @@ fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec
     groups
 }
 
-/// One request, all of it to the server of the first region.
+/// Sends one request to the server of the first region. All regions of the batch are on that server.
 fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)], by: Deadline) {
     let actions = batch.iter().map(|(number, region)| questions[*number].action(region)).collect();
     match native.multi(&batch[0].1, actions, by) {
@@ -126,7 +126,7 @@ fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)
                 }
             }
         }
-        // One latch with very many counts must not hide all that are read along with it.
+        // One latch with very many counts must not make the others of its batch unreadable.
         Err(SendError::Call(CallFailure::TooLong(..))) if batch.len() > 1 => {
             let (first, second) = batch.split_at(batch.len() / 2);
             ask(native, questions, first, share(by, 2));
@@ -153,7 +153,7 @@ impl<'a> Question<'a> {
         Question { name, level, row, answer, send_error: None, away: false }
     }
 
-    /// Counts alone, whatever else lies in the row.
+    /// Builds a read of the counts only, without the other columns of the row.
     fn action(&self, region: &Region) -> RegionAction {
         let family = Content::Latches.family().as_bytes();
         let get = match self.level {

@@ -1,34 +1,34 @@
-//! What an exception of the server says about the request and about where to turn next.
+//! Exceptions of the server: their effect on the request, and how to retry.
 
 use std::io;
 
 use super::address::Address;
 use super::messages::{ExceptionResponse, NameBytesPair};
 
-/// An exception, wherever in a reply it stood.
+/// An exception from the header of a reply or from inside a `MultiResponse`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{class}: {message}")]
 pub(super) struct Exception {
-    /// Last component of the Java class's name.
+    /// Last component of the name of the Java class.
     pub(super) class: String,
-    /// Its first line.
+    /// First line of the message.
     pub(super) message: String,
     moved_to: Option<Address>,
     do_not_retry: bool,
 }
 
-/// What to do about it.
+/// Class of an exception that decides about retries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RetryClass {
-    /// Not applied: the region is elsewhere. Where, if the server knows.
+    /// Not applied: this server does not serve the region. Contains the new server if this one names it.
     Elsewhere(Option<Address>),
-    /// Not applied: ask again after a pause.
+    /// Not applied: retry after a pause.
     Busy,
-    /// Not applied: this server is on its way up or down; connect and look up again.
+    /// Not applied: this server is starting or stopping. Look up the region again and connect again.
     Leave,
-    /// Not applied, and asking again would not help.
+    /// Not applied, and a retry would not help.
     Refused,
-    /// Nobody can tell whether it was applied.
+    /// It is not known whether the request was applied.
     Unknown,
 }
 
@@ -62,15 +62,16 @@ impl Exception {
         }
     }
 
-    /// What the server says of a write that it can never make: it looks at these things before it writes.
-    /// (`HRegion.getLongValue`, `HRegion.checkForRow` and `RSRpcServices.checkCellSizeLimit`.)
+    /// Returns the message if the server refused the input of a write and so can never apply it. The server checks
+    /// these things before it writes (`HRegion.getLongValue`, `HRegion.checkForRow` and
+    /// `RSRpcServices.checkCellSizeLimit`).
     pub(super) fn refused_input(&self) -> Option<&str> {
         const NEVER: [&str; 2] = ["Field is not a long", "exceeds limit of"];
         let told = NEVER.iter().any(|words| self.message.contains(words));
         (self.class == "DoNotRetryIOException" && told).then_some(self.message.as_str())
     }
 
-    /// Only classes that are known to be thrown before a request is run count as "not applied".
+    /// Classifies the exception. Only classes that the server throws before it runs a request mean "not applied".
     pub(super) fn retry_class(&self) -> RetryClass {
         match self.class.as_str() {
             "RegionMovedException" => RetryClass::Elsewhere(self.moved_to.clone()),
@@ -99,12 +100,12 @@ impl Exception {
         }
     }
 
-    /// What a server says of a whole connection, as an error of it. `PermissionDenied` where it says that
-    /// it does not want us: it has then run none of our requests.
+    /// Converts an exception about the whole connection to an error. `PermissionDenied` means that the server
+    /// refuses this client. Then it has run none of the requests of the connection.
     pub(super) fn of_connection(&self) -> io::Error {
         let refusal = match self.class.as_str() {
             "AccessDeniedException" | "BadAuthException" | "SaslException" => {
-                Some("; it may demand Kerberos, which this library does not speak")
+                Some("; it may require Kerberos, which this library does not support")
             }
             "FatalConnectionException" | "WrongVersionException" | "UnsupportedCryptoException" => Some(""),
             _ => None,
@@ -115,18 +116,18 @@ impl Exception {
         }
     }
 
-    /// Whether the same request may be answered otherwise later.
+    /// Returns whether a later send of the same request may get another answer.
     pub(super) fn may_pass(&self) -> bool {
         match self.retry_class() {
             RetryClass::Elsewhere(_) | RetryClass::Busy | RetryClass::Leave => true,
             RetryClass::Refused => false,
-            // An overloaded server throws this one. Others that are not known here are not asked again.
+            // An overloaded server throws IOException. Other unknown exceptions are not retried.
             RetryClass::Unknown => self.class == "IOException" && !self.do_not_retry,
         }
     }
 }
 
-/// `... hostname=H port=P startCode=...`: inside a Multi the new place stands in the text only.
+/// Parses `... hostname=H port=P startCode=...`. Inside a Multi, only the text contains the new server.
 fn moved_to(text: &str) -> Option<Address> {
     let value = |key: &str| text.split_once(key)?.1.split([' ', '.', '\n', ',']).next();
     let host = text.split_once("hostname=")?.1.split([' ', '\n']).next()?;

@@ -1,7 +1,7 @@
-//! Conditions that look at several columns of a row: HBase's filters, as far as latches need them.
+//! Conditions on several columns of a row, built from HBase's filters. Latches and applications' rows use them.
 //!
-//! A condition made of a filter holds where the filter leaves something of the row. It never holds for a
-//! row that has no cells: what asks for an absence alone must be a plain comparison.
+//! A filter condition holds if the filter passes at least one cell of the row. So it never holds for a row without
+//! cells. A condition that requires only a missing cell must be a plain comparison instead.
 
 use prost::Message;
 
@@ -19,7 +19,7 @@ struct SingleColumnValueFilter {
     family: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     qualifier: Vec<u8>,
-    /// Required, and LESS is 0.
+    /// An `Option`, because the field is required and a plain 0 (LESS) would not be encoded.
     #[prost(int32, optional, tag = "3")]
     compare: Option<i32>,
     #[prost(message, optional, tag = "4")]
@@ -60,7 +60,7 @@ struct DependentColumnFilter {
     qualifier: Vec<u8>,
 }
 
-/// What one column must be like.
+/// A condition on one column, as part of a filter.
 #[derive(Clone)]
 pub(super) struct FilterTest {
     family: Vec<u8>,
@@ -68,41 +68,42 @@ pub(super) struct FilterTest {
     compare: i32,
     comparator: &'static str,
     with: Vec<u8>,
-    /// Whether it holds where there is no such column.
+    /// Whether the condition holds if the column is missing.
     missing: bool,
 }
 
 impl FilterTest {
-    /// There, and not empty.
+    /// The cell exists and is not empty.
     pub(super) fn some(family: &[u8], qualifier: &[u8]) -> FilterTest {
         FilterTest::new((family, qualifier), NOT_EQUAL, COMPARATOR, b"", false)
     }
 
-    /// Not there, or empty.
+    /// The cell does not exist, or it is empty.
     pub(super) fn none(family: &[u8], qualifier: &[u8]) -> FilterTest {
         FilterTest::new((family, qualifier), EQUAL, COMPARATOR, b"", true)
     }
 
+    /// The cell exists and has this value.
     pub(super) fn is(family: &[u8], qualifier: &[u8], value: &[u8]) -> FilterTest {
         FilterTest::new((family, qualifier), EQUAL, COMPARATOR, value, false)
     }
 
-    /// Not there: no value begins otherwise than with nothing, so no cell passes.
+    /// The cell does not exist. Every value begins with the empty prefix, so no cell passes.
     pub(super) fn missing(family: &[u8], qualifier: &[u8]) -> FilterTest {
         FilterTest::begins_not(family, qualifier, b"")
     }
 
-    /// There, and sorts before `with`.
+    /// The cell exists, and its value sorts before `with`.
     pub(super) fn below(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
         FilterTest::new((family, qualifier), LESS, COMPARATOR, with, false)
     }
 
-    /// There, and a value that begins otherwise.
+    /// The cell exists, and its value does not begin with `with`.
     pub(super) fn there_and_begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
         FilterTest::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, false)
     }
 
-    /// Not there, or a value that begins otherwise.
+    /// The cell does not exist, or its value does not begin with `with`.
     pub(super) fn begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
         FilterTest::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, true)
     }
@@ -143,13 +144,13 @@ impl FilterTest {
     }
 }
 
-/// All tests hold. The server reads no more of the row than it takes to know.
+/// Builds the filter for "all tests hold". The server reads only the columns that begin with a tested qualifier.
 pub(super) fn all(tests: &[FilterTest]) -> Filter {
     named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters: filters(tests) })
 }
 
-/// The same. Of what was read it leaves the cells with the timestamp of the first test's, which must be there: a Put
-/// under the condition is stamped no older than the first cell that is left.
+/// Builds the same filter, but it passes only cells with the timestamp of the first test's cell, which must exist.
+/// The server gives a Put under the condition a timestamp that is not older than the first cell that passes.
 pub(super) fn all_stamped_as_the_first(tests: &[FilterTest]) -> Filter {
     let mut filters = filters(tests);
     filters.extend(tests.first().map(|first| stamped_as(&first.family, &first.qualifier)));
@@ -163,15 +164,16 @@ fn filters(tests: &[FilterTest]) -> Vec<Filter> {
     filters
 }
 
-/// The cells with the timestamp of that one, whatever its value. The others are dropped when all have been seen, so
-/// that it hides no cell from other filters (`DependentColumnFilter.filterRowCells`).
+/// Builds a filter that passes the cells with the timestamp of this column's cell. It ignores the value. It drops
+/// the other cells only at the end of the row, so the other filters still see them
+/// (`DependentColumnFilter.filterRowCells`).
 fn stamped_as(family: &[u8], qualifier: &[u8]) -> Filter {
     let compare = Some(CompareFilter { compare: NO_OP });
     let (family, qualifier) = (family.to_vec(), qualifier.to_vec());
     named("DependentColumnFilter", &DependentColumnFilter { compare, family, qualifier })
 }
 
-/// The columns that begin with one of these.
+/// Builds a filter that passes the columns that begin with one of these prefixes.
 pub(super) fn columns_beginning(mut prefixes: Vec<Vec<u8>>) -> Filter {
     prefixes.sort_unstable();
     named("MultipleColumnPrefixFilter", &MultipleColumnPrefixFilter { sorted_prefixes: prefixes })

@@ -1,4 +1,4 @@
-//! Frames of HBase's RPC: how requests and replies lie on the wire. Pure functions over bytes.
+//! Frames of HBase's RPC: the byte layout of requests and replies. Pure functions over bytes.
 //!
 //! ```text
 //! hello     "HBas" 00 50, then u32 length | ConnectionHeader
@@ -13,11 +13,13 @@ use prost::bytes::Buf;
 
 use super::messages::{ConnectionHeader, ExceptionResponse, RequestHeader, ResponseHeader, UserInformation};
 
-/// A larger reply is skipped and never held in memory, unless an application's table asks for a higher limit.
-/// Replies about locks and latches have a few cells; descriptors of a table and a stack trace are the largest.
+/// Largest reply that is read into memory, in bytes. A larger one is skipped. An application's table may set a
+/// higher limit. Most replies for locks and latches have a few cells; table descriptors and stack traces are the
+/// largest replies.
 pub(super) const FRAME_BYTES_MAX: u32 = 4 << 20;
 
-/// Header of a reply with a message. Of an exception's, which has the stack trace, only the beginning is read.
+/// Largest header of a long reply that carries a message. The header of an exception may be longer, because it
+/// contains the stack trace; only its beginning is read.
 const HEADER_BYTES_MAX: usize = 1024;
 /// Tags of the fields of a ResponseHeader: call_id, exception.
 const CALL_ID: u8 = 0x08;
@@ -26,7 +28,7 @@ const EXCEPTION: u8 = 0x12;
 /// Magic, version 0, and "no SASL".
 const PREAMBLE: [u8; 6] = *b"HBas\x00\x50";
 
-/// Why bytes are no reply.
+/// Reason why bytes are not a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("a reply that cannot be read")]
@@ -39,7 +41,7 @@ impl From<Unreadable> for io::Error {
     fn from(why: Unreadable) -> io::Error {
         let kind = match why {
             Unreadable::Broken => io::ErrorKind::InvalidData,
-            // It has not understood a word of ours.
+            // The server has understood nothing of what this client sent.
             Unreadable::Tls => io::ErrorKind::PermissionDenied,
         };
         io::Error::new(kind, why)
@@ -49,20 +51,20 @@ impl From<Unreadable> for io::Error {
 /// One reply.
 #[derive(Debug, PartialEq)]
 pub(super) struct ReplyFrame {
-    /// The call it answers; `None` from a server that speaks of the whole connection.
+    /// The call that it answers; `None` if the reply concerns the whole connection.
     pub(super) call_id: Option<u32>,
     pub(super) outcome: Result<Vec<u8>, ExceptionResponse>,
 }
 
-/// How long the reply is that four bytes announce.
+/// Length of a reply, announced by its first four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
     Short(usize),
-    /// Over the limit, if it is a reply at all: see [`long_reply`].
+    /// Over the limit. [`long_reply`] checks whether it is a reply at all.
     Long(u32),
 }
 
-/// What a client says first, to be sent in one piece.
+/// Builds the first bytes of a connection. They must be sent in one write.
 pub(super) fn hello(service: &str, user: &str) -> Vec<u8> {
     let header = ConnectionHeader {
         user_info: Some(UserInformation { effective_user: user.to_owned() }),
@@ -91,22 +93,22 @@ pub(super) fn request(call_id: u32, method: &str, timeout_ms: u32, parameter: &i
     bytes
 }
 
-/// The length of the reply that begins with these four bytes. `max`: see [`FRAME_BYTES_MAX`].
+/// Decodes the length of a reply from its first four bytes. `max`: see [`FRAME_BYTES_MAX`].
 pub(super) fn reply_length(prefix: [u8; 4], max: u32) -> Result<Length, Unreadable> {
     match u32::from_be_bytes(prefix) {
         length if length <= max => Ok(Length::Short(length as usize)),
-        // An alert of TLS 1.0 to 1.3: the answer to a client that speaks plainly.
+        // An alert of TLS 1.0 to 1.3: the answer of a TLS server to a client without TLS.
         0x1503_0000..=0x1503_04ff => Err(Unreadable::Tls),
         length => Ok(Length::Long(length)),
     }
 }
 
-/// The call that a reply over the limit answers. `begun`: its first bytes, without the length. `None`: they are
-/// too few to tell.
+/// Finds the call that a reply over the limit answers. `begun` contains its first bytes, without the length.
+/// Returns `None` if more bytes are needed.
 ///
 /// # Errors
-/// What a server of another protocol sends reads as a great length as well. So the parts of the frame must
-/// fill it exactly, and the first field must be the number of the call.
+/// [`Unreadable::Broken`] if this is not a reply of HBase. The bytes of another protocol can look like a great
+/// length too. So the parts of the frame must fill it exactly, and the first field must be the call's number.
 pub(super) fn long_reply(length: u32, begun: &[u8]) -> Result<Option<u32>, Unreadable> {
     let Some((header_len, rest)) = varint(begun)? else { return Ok(None) };
     let header_end = (begun.len() - rest.len()) as u64 + header_len;
@@ -137,7 +139,7 @@ pub(super) fn long_reply(length: u32, begun: &[u8]) -> Result<Option<u32>, Unrea
     if end == u64::from(length) { Ok(Some(call_id)) } else { Err(Unreadable::Broken) }
 }
 
-/// A number of up to 35 bits, and what follows it; `None` where its end is missing.
+/// Decodes a number of up to 35 bits. Returns it and the bytes after it; `None` if its end is missing.
 fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Unreadable> {
     let mut number = 0;
     for (place, byte) in bytes.iter().enumerate().take(5) {
@@ -149,7 +151,7 @@ fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Unreadable> {
     if bytes.len() < 5 { Ok(None) } else { Err(Unreadable::Broken) }
 }
 
-/// Reads a reply without its length.
+/// Decodes a reply without its length.
 pub(super) fn reply(frame: &[u8]) -> Result<ReplyFrame, Unreadable> {
     let mut rest = frame;
     let header = ResponseHeader::decode_length_delimited(&mut rest).map_err(|_| Unreadable::Broken)?;
@@ -167,7 +169,7 @@ fn delimited(len: usize) -> usize {
     prost::length_delimiter_len(len) + len
 }
 
-/// Requests hold a few rows and values of bounded size: far from 4 GiB.
+/// Encodes the length of a request. Requests hold a few rows and values of limited size, far below 4 GiB.
 fn length(len: usize) -> [u8; 4] {
     u32::try_from(len).expect("a request is small").to_be_bytes()
 }
@@ -186,7 +188,7 @@ mod tests {
         bytes
     }
 
-    /// Bytes of a connection that a server accepted.
+    /// These bytes are from a connection that a server accepted.
     #[test]
     fn the_hello_is_preamble_then_length_then_header() {
         let bytes = hello("ClientService", "me");
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(reply_length([0x15, 3, 3, 0], FRAME_BYTES_MAX), Err(Unreadable::Tls));
     }
 
-    /// Whether bytes that claim to be a long frame are one is known after the first few of them.
+    /// The first few bytes decide whether a long frame is a reply.
     #[test]
     fn a_long_reply_names_its_call_and_anything_else_of_great_length_is_none() {
         let header = ResponseHeader { call_id: Some(300), exception: None };

@@ -1,5 +1,5 @@
-//! Everything that reads what a server sent, under bytes that no server sent: `tests/fuzz` finds them,
-//! and the test below makes some each time.
+//! All parsers of server replies, run on arbitrary bytes. `tests/fuzz` generates the bytes; the test below mutates
+//! real replies.
 
 use prost::Message;
 
@@ -18,7 +18,7 @@ use crate::store::hbase::cell_store::Cell;
 use crate::store::hbase::locks::standing;
 use crate::store::remote::{Record, Standing};
 
-/// Reads `bytes` as a reply without its length, as each message, and as a record in a cell.
+/// Parses `bytes` as a reply without its length, as each message, and as the record in a cell.
 pub(in crate::store::hbase) fn read_all(bytes: &[u8]) {
     if let Some(prefix) = bytes.first_chunk::<4>() {
         let _ = frame::reply_length(*prefix, frame::FRAME_BYTES_MAX);
@@ -76,7 +76,7 @@ fn read_messages(bytes: &[u8]) {
     }
 }
 
-/// What becomes part of an error is short, and has nothing in it that moves a terminal's cursor.
+/// Checks that text which becomes part of an error is short and contains no control characters.
 fn read_exception(exception: Exception) {
     for text in [exception.to_string(), exception.of_connection().to_string()] {
         assert!(text.len() < 4 * 600 && !text.contains(char::is_control), "{text:?}");
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::holder::Identity;
 
-    /// Replies of a real server, and one with a record of this process.
+    /// Returns replies of a real server, and one with a record of this process.
     fn seeds() -> Vec<Vec<u8>> {
         let record = Record::draw(Duration::from_secs(9), &Identity::this_process("fuzz").unwrap());
         let value = record.unwrap().as_bytes().to_vec();
@@ -135,7 +135,7 @@ mod tests {
         let body = answer.encode_length_delimited_to_vec();
         let mut seeds = vec![value, [&[2, 8, 3][..], &body].concat()];
         let stored = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/seeds");
-        // A published package is without them.
+        // A published package does not contain them.
         for entry in std::fs::read_dir(stored).into_iter().flatten() {
             seeds.push(std::fs::read(entry.unwrap().path()).unwrap());
         }
@@ -148,7 +148,7 @@ mod tests {
             match fastrand::u8(..6) {
                 0 => bytes.truncate(at),
                 1 => bytes.insert(at, fastrand::u8(..)),
-                // Varints that go on, and lengths that are far too large.
+                // Varints that do not end, and lengths that are far too large.
                 2 => drop(bytes.splice(at..at, [0xff; 9])),
                 3 => drop(bytes.splice(at..at, bytes[at..].to_vec())),
                 _ if at < bytes.len() => bytes[at] = fastrand::u8(..),

@@ -1,26 +1,28 @@
-//! Latches over HBase's own RPC: each change takes effect exactly once, also where replies are lost.
+//! Latches over HBase's own RPC. Each change takes effect exactly once, even if replies are lost.
 //!
 //! ```text
-//! count    if  count there, and our mark not   ->  count + 1 or - 1, our mark         one atomic step
-//! create   if  no count                        ->  count, our mark, expected names
-//! by name  if  count there, incarnation as read,
-//!              and the name not in this incarnation ->  count + 1 or - 1, the name
+//! count    if  the count exists, our mark does not  ->  count + 1 or - 1, our mark        one atomic step
+//! create   if  the count does not exist             ->  count, our mark, expected names
+//! by name  if  the count exists, the incarnation is
+//!              the one that was read, and the name
+//!              is not in this incarnation           ->  count + 1 or - 1, the name
 //! ```
 //!
-//! * The mark makes a change repeatable: what is sent again is not applied again, so a change whose reply
-//!   was lost is sent until it is answered. "No" is resolved by reading: our mark is there (applied), no
-//!   count is there (no latch), or neither (made in between: once more).
-//! * While only one request was sent, its mark lives as long as the latch, and long enough for us to ask
-//!   again. As soon as one is in flight without an answer, marks are written to outlive any that comes late (`IN_FLIGHT_TTL`).
-//! * "There is no such latch" must stay true although a request is in flight and the latch may be made
-//!   again: the mark is then written by itself, which forbids the change for good.
-//! * The count is changed by an Increment without a TTL: it keeps the TTL that the latch was made with,
-//!   and begins it anew. Ours could be shorter, and when it had run out the server would show an older
-//!   count. If the count expires between the server's look and its Increment, a fraction of a millisecond,
-//!   the Increment begins at 0 and lasts: no operation of HBase does both at one time.
-//! * Names belong to one incarnation of a latch, so that they may outlive it: they last for a day at least
-//!   (`names_ttl`), or the names of early comers would be forgotten while later ones keep the latch alive.
-//!   A latch made by another (Java, or through a gateway) gets its incarnation from its first named change.
+//! * The idempotency mark makes a change repeatable: a request that is sent again is not applied again. So a change
+//!   whose reply was lost is sent until it is answered. After the answer "no", a read decides: our mark exists
+//!   (applied), no count exists (no latch), or neither (the latch was created in between: try again).
+//! * The mark of a change with only one request lives as long as the latch, and at least until the end of the
+//!   call. After a request stays unanswered, marks are written with a TTL that outlives every late request
+//!   (`IN_FLIGHT_TTL`).
+//! * While a request is in flight, the result "the latch does not exist" must stay true even if the latch is
+//!   created again. So a special mark is written first. It forbids the change for good.
+//! * The count is changed by an Increment without a TTL. The cell keeps the TTL that the latch was created with,
+//!   and that TTL starts again. A TTL of ours could be shorter; after its end the server would show an old count.
+//! * The count can expire between the server's check and its Increment, within a fraction of a millisecond. Then
+//!   the Increment begins at 0 and the cell has no TTL. No HBase operation uses the same time for both.
+//! * Names belong to one incarnation of a latch, so they may live longer than it. They live at least one day
+//!   (`names_ttl`). Otherwise the names of early participants would expire while later participants keep the latch
+//!   alive. A latch that Java or a gateway created gets its incarnation from its first change by name.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -52,14 +54,15 @@ use crate::time::Deadline;
 
 const FAMILY: &[u8] = b"C";
 
-/// Rounds of one change; each needs someone who makes or changes the latch in between.
+/// Most tries of one change. A try fails only if another client creates or changes the latch in between.
 const ROUNDS: usize = 16;
-/// Shortest time for which names are remembered, and that in TTLs of the latch.
+/// Shortest TTL of names.
 const NAMES_TTL_MIN: Duration = Duration::from_secs(24 * 3600);
+/// TTL of names, as a multiple of the latch's TTL.
 const NAMES_TTL: u32 = 10;
 const ID_BYTES: usize = OwnerToken::LEN;
 
-/// The latches beside the locks of a [`Native`].
+/// Latches over the connections of a [`Native`] for locks.
 #[derive(Debug)]
 pub(in crate::store::hbase) struct NativeLatches {
     native: Native,
@@ -67,7 +70,7 @@ pub(in crate::store::hbase) struct NativeLatches {
 }
 
 impl NativeLatches {
-    /// In `table`, over the connections of `locks`.
+    /// Keeps latches in `table` and uses the connections of `locks`.
     pub(in crate::store::hbase) fn beside(locks: &Native, table: &str) -> NativeLatches {
         NativeLatches { native: locks.beside(table, Content::Latches), marks: IdempotencyMarks::default() }
     }
@@ -117,8 +120,8 @@ impl LatchStore for NativeLatches {
 }
 
 impl NativeLatches {
-    /// The condition is the absence of a count alone, since a filter never holds for a row without cells: a
-    /// request that is in flight and arrives when the latch has expired makes it again, for its TTL.
+    /// The only condition is that the count does not exist, because a filter never holds for a row without cells.
+    /// So a late request that arrives after the latch has expired creates it again, for its TTL.
     fn create(&self, new: &NewLatch<'_>, row: &[u8]) -> Result<bool> {
         let by = new.by.sooner(Deadline::after(SENDING_MAX));
         let farm = new.name.farm();
@@ -152,7 +155,7 @@ impl NativeLatches {
             if operation.in_flight.get() > 0 && !pauses.rest() {
                 break;
             }
-            let doubt = match self.change("making a latch", row, by, &operation.in_flight, &request) {
+            let doubt = match self.change("creating a latch", row, by, &operation.in_flight, &request) {
                 Ok(answer) if answer.processed == Some(true) => return Ok(true),
                 Ok(_) if operation.in_flight.get() == 0 => return Ok(false),
                 Ok(_) => None,
@@ -209,7 +212,7 @@ impl NativeLatches {
                 Ok(FoundLatch::Applied) => return Ok(Stepped::Counted(None)),
                 Ok(FoundLatch::NoLatch) => return Err(not_found(step.name)),
                 Ok(FoundLatch::NotApplied) => {}
-                // Why it had to be looked for says more than why that got no answer.
+                // The failure that made the read necessary explains more than the failure of the read.
                 Err(error) if error.is_in_doubt() => return Err(doubt.map_or(error, doubtful)),
                 Err(error) => return Err(error),
             }
@@ -220,8 +223,8 @@ impl NativeLatches {
         Err(contended(step.name))
     }
 
-    /// What became of an operation that was answered with "no", or not at all. Its slot has been used up
-    /// if a request is in flight.
+    /// Finds the result of an operation that was answered with "no" or not at all. Its slot is not used again if a
+    /// request is in flight.
     fn look_for(
         &self,
         operation: &MarkedOperation<'_>,
@@ -243,8 +246,8 @@ impl NativeLatches {
                 return Ok(FoundLatch::NoLatch);
             }
             let (expected, value, outcome) = if found == *mark {
-                // One that was in flight is the one that was applied. Where there are more, the mark must
-                // outlive them: it may be of the first, which did not know of the others.
+                // A single request in flight is the one that was applied. If there are more, the mark must outlive
+                // them. It may be from the first request, whose mark has the shorter TTL.
                 if in_flight.get() < 2 {
                     return Ok(FoundLatch::Applied);
                 }
@@ -262,7 +265,7 @@ impl NativeLatches {
                     vec![put(row, vec![(column.clone(), value.clone())], IN_FLIGHT_TTL)],
                 )
             };
-            // Of these none does harm when it comes late: the slot is not used again.
+            // A late request of these does no harm, because the slot is not used again.
             let settled = self.change("settling a change", row, by, &Cell::new(0), &request);
             if settled.map_err(doubtful)?.processed == Some(true) {
                 return Ok(outcome);
@@ -278,7 +281,7 @@ impl NativeLatches {
         let (id, own_incarnation) = (draw()?, [ZERO.as_slice(), &draw()?].concat());
         let (in_flight, mut doubt, mut pauses) = (Cell::new(0), None, Pauses::until(by));
         for _ in 0..ROUNDS {
-            // After a doubt only one more look is left to do.
+            // After a doubt, only one more read is needed, without a pause.
             if in_flight.get() > 0 && doubt.is_none() && !pauses.rest() {
                 break;
             }
@@ -334,9 +337,9 @@ impl NativeLatches {
         Err(contended(step.name))
     }
 
-    /// Sends an atomic change that may be run twice until it is answered: the answer says whether its
-    /// condition held. `in_flight` counts requests that may have been run and were not answered; `request` is
-    /// asked anew for each.
+    /// Sends an atomic change that may be run twice, until it is answered. The answer says whether its condition
+    /// held. `in_flight` counts requests that may have been run and were not answered. `request` is called again
+    /// for each send.
     fn change(
         &self,
         what: &str,
@@ -374,7 +377,7 @@ impl NativeLatches {
     }
 }
 
-/// What [`NativeLatches::look_for`] found.
+/// Result of [`NativeLatches::look_for`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FoundLatch {
     Applied,
@@ -395,7 +398,7 @@ impl LatchCells {
         count_in(cells, name, Level::Dc)
     }
 
-    /// The incarnation that the names belong to, as it stands in the column and at the beginning of theirs.
+    /// Returns the incarnation that the names belong to. The values of their columns begin with these bytes too.
     fn incarnation(&self, name: &LatchName, column: &[u8]) -> Result<Option<Vec<u8>>> {
         match self.value(column) {
             None => Ok(None),
@@ -410,7 +413,7 @@ impl LatchCells {
         }
     }
 
-    /// The names in columns that begin so, as far as they belong to the incarnation.
+    /// Returns the names of the incarnation from the columns with this prefix.
     fn names(&self, prefix: &[u8], incarnation: &[u8]) -> BTreeSet<String> {
         let named = self.0.iter().filter(|cell| cell.value.starts_with(incarnation));
         named
@@ -420,24 +423,25 @@ impl LatchCells {
     }
 }
 
-/// A larger roster could be made and never be read. Each name has a cell, and two when it has counted, which
-/// tell row, column and value.
+/// Refuses a roster that could be created but never read. Each name has one cell, and a second one after it has
+/// counted. Each cell contains row, column and value.
 fn check_size(new: &NewLatch<'_>, row: &[u8]) -> Result<()> {
-    // Lengths, values and timestamps of the two: 117 bytes.
+    // Lengths, values and timestamps of the two cells take 117 bytes.
     const OVERHEAD: usize = 128;
     let names = new.roster.iter().map(|name| 2 * (row.len() + new.name.farm().len() + name.len()) + OVERHEAD);
     if names.sum::<usize>() <= FRAME_BYTES_MAX as usize {
         return Ok(());
     }
-    let allowed = "fewer or shorter ones: all of them must fit into one answer of 4 MiB when they have come";
+    let allowed = "fewer or shorter names: after all have counted, they must fit into one answer of 4 MiB";
     Err(Error::invalid("participants", new.roster.len().to_string(), allowed))
 }
 
-/// The slot's column is not shared with other farms: the marks in one column are ordered by the count that
-/// changes with each of them (see `change`), also after a server's clock was set back.
+/// Begins a change with a mark in a column that other farms do not use. The server stamps a mark no older than the
+/// farm's count (see [`filtering`]), and each change makes the count newer. So a later mark in the column has no
+/// older timestamp than an earlier one, even after a server's clock was set back.
 ///
-/// The mark lasts no longer than the latch if that will do: a row with nothing left in it but zeros is an open
-/// latch to the Java library, one with nothing in it is an error.
+/// The mark lives no longer than the latch if that is long enough. The Java library reads a row in which only zeros
+/// are left as an open latch. It reads an empty row as an error.
 fn begin<'a>(
     marks: &'a IdempotencyMarks,
     farm: &str,
@@ -464,7 +468,7 @@ fn came_column(farm: &str, name: &str) -> Vec<u8> {
     format!("came_{farm}\0{name}").into_bytes()
 }
 
-/// Longer than a latch is kept alive by changes. It must outlast every request that comes late.
+/// Returns the TTL of names. They must stay while changes keep the latch alive, and outlive every late request.
 fn names_ttl(latch_ttl: Duration) -> Duration {
     latch_ttl.saturating_mul(NAMES_TTL).max(NAMES_TTL_MIN)
 }
@@ -473,7 +477,7 @@ fn draw() -> Result<[u8; ID_BYTES]> {
     Ok(*OwnerToken::draw()?.as_bytes())
 }
 
-/// `error`, as the outcome of a change of which a request may yet be run.
+/// Converts the error of a change with a request that may still be run to IN_DOUBT.
 fn doubtful(error: Error) -> Error {
     if error.is_in_doubt() {
         return error;
@@ -485,7 +489,7 @@ fn doubtful(error: Error) -> Error {
 }
 
 fn contended(name: &LatchName) -> Error {
-    Error::InDoubt { what: format!("latch {name} changed under each of {ROUNDS} looks at it"), source: None }
+    Error::InDoubt { what: format!("latch {name} changed during each of {ROUNDS} attempts"), source: None }
 }
 
 fn get(row: &[u8], columns: &[&Vec<u8>]) -> Get {
@@ -497,12 +501,12 @@ fn put(row: &[u8], cells: Vec<(Vec<u8>, Vec<u8>)>, ttl: Duration) -> MutationPro
     request::put(row, FAMILY, cells, Some(ttl))
 }
 
-/// Without a TTL: the cell's own begins anew.
+/// Builds an Increment without a TTL: the cell's own TTL starts again.
 fn add(row: &[u8], column: &[u8], amount: i64) -> MutationProto {
     request::increment(row, FAMILY, column, amount, None)
 }
 
-/// The column holds `value`. An empty one stands for no cell as well.
+/// Builds the condition that the column holds `value`. An empty value also matches a missing cell.
 fn holding(row: &[u8], column: &[u8], value: &[u8]) -> Condition {
     request::comparing(row, FAMILY, column, EQUAL, value)
 }

@@ -1,15 +1,15 @@
-//! Where things are: the active master, hbase:meta, and the regions of one table. No ZooKeeper is asked:
-//! masters tell where meta is, meta tells where the rows are.
+//! Locations of the active master, of hbase:meta and of the regions of one table. ZooKeeper is not used: a master
+//! returns the location of hbase:meta, and hbase:meta contains the locations of the regions.
 //!
-//! Threads that miss the same region make one look-up. The first one asks meta, and the others wait for its
-//! answer:
+//! Threads that need the same unknown region share one look-up. The first thread reads hbase:meta, and the others
+//! wait for it:
 //!
 //! | the look-up | the threads that wait for it |
 //! |---|---|
-//! | found the region | use it if their row lies in it; the others ask or wait again |
-//! | found that nobody serves the region | get the same error if their row lies in it |
-//! | failed, or ran out of its own time | go on: one of them asks, and the others wait for that one |
-//! | takes more than half of a thread's time | that thread asks, and those that come later wait for it |
+//! | found the region | use it if their row lies in it; the others look up or wait again |
+//! | found that no server serves the region | get the same error if their row lies in it |
+//! | failed or timed out | go on: one of them looks up, and the others wait for that one |
+//! | takes more than half of a thread's time | that thread looks up itself; later threads wait for that look-up |
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,10 +31,10 @@ use super::region::{Lookup, Region, catalogued, described, lies_between};
 use super::servers::{CLIENT_SERVICE, META_SERVICE, ServerAccess, Servers, share};
 use crate::time::Deadline;
 
-/// What all tables of a cluster have in common.
+/// State that all tables of a cluster share.
 struct Cluster {
     masters: Vec<Address>,
-    /// Index of the one that answered last.
+    /// Index of the master that answered last.
     answering: AtomicUsize,
     servers: Servers,
     meta: Mutex<Option<Region>>,
@@ -44,9 +44,9 @@ struct Cluster {
 pub(super) struct Locator {
     cluster: Arc<Cluster>,
     table: Vec<u8>,
-    /// By start key; none overlaps another.
+    /// Known regions by start key. They do not overlap.
     regions: RwLock<BTreeMap<Vec<u8>, Region>>,
-    /// Look-ups under way that others may wait for. `regions` may be locked under its lock.
+    /// Look-ups under way that other threads may wait for. `regions` may be locked while this lock is held.
     looking: Mutex<Vec<Arc<LookUp>>>,
 }
 
@@ -57,20 +57,22 @@ struct LookUp {
     ended: Condvar,
 }
 
-/// How a look-up ended, as far as it concerns others.
+/// Result of a look-up for the threads that wait for it.
 #[derive(Clone)]
 enum LookUpEnd {
-    /// The region is known now, or nothing more than before.
+    /// The region is known now, or the look-up failed. The waiting threads check the known regions again.
     Look,
-    /// Nobody serves the region between these rows.
+    /// No server serves the region between these rows.
     NotServed(Vec<u8>, Vec<u8>),
 }
 
-/// What a thread does that misses a region.
+/// Next step of a thread that needs an unknown region.
 enum LookUpTurn {
-    /// It was found meanwhile.
+    /// Another thread has found the region meanwhile.
     Known(Region),
+    /// This thread makes the look-up.
     Asks(Arc<LookUp>),
+    /// This thread waits for the look-up of another thread.
     Waits(Arc<LookUp>),
 }
 
@@ -91,7 +93,7 @@ impl Locator {
         Locator::of(Arc::new(cluster), table)
     }
 
-    /// Another table of the same cluster, over the same connections.
+    /// Returns a locator for another table of the same cluster. It uses the same connections.
     pub(super) fn beside(&self, table: &str) -> Locator {
         Locator::of(Arc::clone(&self.cluster), table)
     }
@@ -101,12 +103,12 @@ impl Locator {
         Locator { cluster, table, regions: RwLock::default(), looking: Mutex::default() }
     }
 
-    /// The servers that the regions are on.
+    /// Returns the connections to the servers of the cluster.
     pub(super) fn servers(&self) -> &Servers {
         &self.cluster.servers
     }
 
-    /// The region that holds `row`, from memory or from meta.
+    /// Returns the region that holds `row`, from the cache or from hbase:meta. Waits at most until `by`.
     pub(super) fn region(&self, row: &[u8], by: Deadline) -> Result<Region, Lookup> {
         loop {
             if let Some(region) = self.known(row) {
@@ -143,10 +145,11 @@ impl Locator {
         known.filter(|region| region.holds(row)).cloned()
     }
 
-    /// Whose turn it is to ask for the region of `row`. `overdue`: a look-up that is waited for no longer.
+    /// Decides whether this thread looks up the region of `row` or waits. `overdue` is a look-up for which nobody
+    /// shall wait any longer.
     fn turn(&self, row: &[u8], overdue: Option<&Arc<LookUp>>) -> LookUpTurn {
         let mut looking = self.looking.lock();
-        // The last look-up may have ended between the miss and this.
+        // A look-up may have ended after the caller checked the known regions.
         if let Some(region) = self.known(row) {
             return LookUpTurn::Known(region);
         }
@@ -162,7 +165,8 @@ impl Locator {
         LookUpTurn::Asks(own)
     }
 
-    /// Whether no region is known that lies between the two rows, of which none is in a known region.
+    /// Returns whether two rows outside all known regions may lie in the same region. They may if no known region
+    /// begins between them.
     fn may_share_a_region(&self, one: &[u8], other: &[u8]) -> bool {
         let between = (Bound::Excluded(one.min(other)), Bound::Included(one.max(other)));
         self.regions.read().range::<[u8], _>(between).next().is_none()
@@ -174,15 +178,15 @@ impl Locator {
         end.ended = ended;
         match &found {
             Ok(region) => self.learn(region.clone()),
-            // Meta may have moved as well.
+            // hbase:meta may have moved too.
             Err(Lookup::Call(..)) => *self.cluster.meta.lock() = None,
             Err(_) => {}
         }
         found
     }
 
-    /// What overlaps the region is from before a split or a merge. Left there it would hide the region,
-    /// or what it hides would be looked up for every call.
+    /// Adds a region to the known ones. Removes the regions that overlap it: they are from before a split or a
+    /// merge. An old region would hide the new one, or every call for a row that it hides would make a look-up.
     fn learn(&self, region: Region) {
         let mut regions = self.regions.write();
         let above = (Bound::Included(region.start.as_slice()), Bound::Unbounded);
@@ -203,7 +207,7 @@ impl Locator {
         regions.insert(region.start.clone(), region);
     }
 
-    /// The region was not where it was thought to be.
+    /// Removes a region whose cached location was wrong. Keeps a location that was learned since.
     pub(super) fn forget(&self, region: &Region) {
         let mut regions = self.regions.write();
         if regions.get(&region.start) == Some(region) {
@@ -211,12 +215,12 @@ impl Locator {
         }
     }
 
-    /// The server that had the region says where it went.
+    /// Changes the server of a region. The old server has named the new one.
     pub(super) fn moved(&self, region: &Region, to: Address) {
         self.learn(Region { server: to, ..region.clone() });
     }
 
-    /// The region that holds `row`, and what the end of the look-up means to others.
+    /// Looks up the region that holds `row`. Also returns the result for the threads that wait for this look-up.
     fn look_up(&self, row: &[u8], by: Deadline) -> (Result<Region, Lookup>, LookUpEnd) {
         let result = match self.scan_meta(row, by) {
             Ok(result) => result,
@@ -235,8 +239,8 @@ impl Locator {
         }
     }
 
-    /// Whether the table is disabled. Its regions are then served by nobody, and their servers say no more
-    /// than that.
+    /// Reads from hbase:meta whether the table is disabled. Then no server serves its regions, and the servers do
+    /// not report the reason.
     pub(super) fn is_disabled(&self, by: Deadline) -> Result<bool, Lookup> {
         let meta = self.meta(by)?;
         let column = Column { family: b"table".to_vec(), qualifier: vec![b"state".to_vec()] };
@@ -251,7 +255,7 @@ impl Locator {
         Ok(state.is_some_and(|state| state.state == Some(TABLE_DISABLED)))
     }
 
-    /// The row of hbase:meta of the last region that begins at `row` or before.
+    /// Reads the row of hbase:meta for the last region that begins at or before `row`.
     fn scan_meta(&self, row: &[u8], by: Deadline) -> Result<RowResult, Lookup> {
         let meta = self.meta(by)?;
         let start_row = [self.table.as_slice(), b",", row, b",99999999999999"].concat();
@@ -301,14 +305,14 @@ impl Locator {
         found.server_name.ok_or(Lookup::NotServed)?.try_into()
     }
 
-    /// Any master knows, active or not: the first that answers is believed.
+    /// Calls the masters one after another and returns the first answer. Active and backup masters both know it.
     fn ask_masters<T: Message + Default>(&self, method: &str, by: Deadline) -> Result<T, Lookup> {
         let mut last = None;
         let count = self.cluster.masters.len();
         let first = self.cluster.answering.load(Ordering::Relaxed);
         for asked in 0..count {
             let index = (first + asked) % count;
-            // One that hangs must leave time for those that do not.
+            // A master that does not answer must leave time for the others.
             let patience = if asked + 1 < count { self.servers().connect_timeout() } else { Duration::MAX };
             let by = share(by, count - asked).sooner(Deadline::after(patience));
             match self.servers().call(&self.cluster.masters[index], META_SERVICE, method, &Empty {}, by) {
@@ -325,7 +329,7 @@ impl Locator {
 }
 
 impl LookUp {
-    /// Waits for the end of the look-up, at most until `by`.
+    /// Waits for the end of the look-up, at most until `by`. `None` if it has not ended.
     fn wait(&self, by: Deadline) -> Option<LookUpEnd> {
         let mut end = self.end.lock();
         self.ended.wait_while_for(&mut end, |end| end.is_none(), by.remaining());
@@ -342,7 +346,7 @@ impl LookUpEnd {
     }
 }
 
-/// Tells those who wait for a look-up that it is over, also where it panicked.
+/// Wakes the threads that wait for a look-up when it ends, even if it panicked.
 struct LookUpGuard<'a> {
     locator: &'a Locator,
     looking: &'a Arc<LookUp>,
@@ -412,7 +416,7 @@ mod tests {
         assert_eq!(locator.regions.read().values().next().unwrap().server.host, "elsewhere");
     }
 
-    /// Rows that are known to lie in different regions need not wait for each other's.
+    /// Threads whose rows surely lie in different regions do not wait for each other.
     #[test]
     fn of_threads_that_may_miss_the_same_region_one_asks_and_the_others_wait() {
         let locator = locator();
@@ -437,7 +441,7 @@ mod tests {
         let (below, above) = (asks("a"), asks("z"));
         waits("e", &below);
         waits("m", &above);
-        // One that takes too long is waited for no longer, and its end is not that of the next.
+        // Threads stop waiting for a look-up that takes too long. Its end does not end the next look-up.
         let LookUpTurn::Asks(next) = locator.turn(b"b", Some(&below)) else { panic!("b waits") };
         waits("a", &next);
         end(&below, LookUpEnd::Look);

@@ -1,4 +1,4 @@
-//! What the lock protocol asks of HBase, as requests to a region.
+//! The operations of the lock protocol, as requests to a region.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 use crate::time::Deadline;
 
-/// The ways to take a lock. Each is decided by its Put: what fails behind that is `None`, and asked for
-/// again by itself.
+/// The ways to put a lock's record. The Put alone decides whether the lock is acquired. If a count or read after it
+/// fails, its result is `None`, and the caller requests it again separately.
 impl Native {
     fn take_alone(
         &self,
@@ -39,7 +39,7 @@ impl Native {
         Ok(Taken { put, counted: None, found: results.next().and_then(|result| found(&result).ok()) })
     }
 
-    /// The Put need not be synced: the count is written to the same log behind it, and is.
+    /// The Put need not be synced: the count is written to the same log after it and is synced.
     fn take_with_count_beside(
         &self,
         region: &Region,
@@ -143,8 +143,8 @@ impl CellStore for Native {
                     Some(count) if region.holds(count.row) => {
                         self.take_with_count_beside(region, take, count, by)
                     }
-                    // A counter that a split has put into another region is counted by a call of its own, and
-                    // a read-back from before the count would verify nothing.
+                    // After a split the counter may be in another region. Then a separate call counts it, and a
+                    // read-back before that count would prove nothing.
                     Some(_) => self.take_alone(region, take, false, by),
                     None => self.take_alone(region, take, take.verify, by),
                 }
@@ -174,13 +174,13 @@ fn one_put(row: &[u8], column: CellColumn, value: &[u8], ttl: Duration) -> Mutat
     request::put(row, column.family.as_bytes(), [cell], Some(ttl))
 }
 
-/// The column holds `value`. An empty one stands for no cell as well.
+/// Builds the condition that the column holds `value`. An empty value also matches a missing cell.
 fn holding(row: &[u8], column: CellColumn, value: &[u8]) -> Condition {
     request::comparing(row, column.family.as_bytes(), column.qualifier.as_bytes(), EQUAL, value)
 }
 
-/// Makes the counter where there is none, one below its seed: whoever makes it counts right behind, and
-/// that is synced.
+/// Creates the counter with one below its seed if it does not exist. It need not be synced, because the same
+/// request then counts, and that count is synced.
 fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
     let below = count.seed.wrapping_sub(1).to_be_bytes();
     let put = durable(Durability::Async, one_put(count.row, count.column, &below, count.ttl));

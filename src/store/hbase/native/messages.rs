@@ -1,8 +1,8 @@
-//! HBase's protobuf messages, as far as locks need them. Fields left out are skipped by the decoder and
-//! have their defaults at the server; numbers are those of HBase 2.4 to 3.0.
+//! HBase's protobuf messages, reduced to the fields that this library needs. The decoder skips all other fields,
+//! and the server uses its defaults for them. The field numbers are those of HBase 2.4 to 3.0.
 //!
-//! Enumerations are plain numbers with constants beside them: a value of a later version must not make
-//! a message unreadable.
+//! Enumerations are plain numbers with constants, because an unknown value of a later version must not make a
+//! message unreadable.
 
 use prost::Message;
 
@@ -12,7 +12,7 @@ pub(super) struct UserInformation {
     pub(super) effective_user: String,
 }
 
-/// Opens a connection. No codec is named, so that all cells travel inside the messages.
+/// First message on a connection. It names no codec, so all cells are inside the messages.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ConnectionHeader {
     #[prost(message, optional, tag = "1")]
@@ -55,7 +55,8 @@ pub(super) struct ExceptionResponse {
     pub(super) do_not_retry: bool,
 }
 
-/// An exception inside a `MultiResponse`: class name and, as bytes, message and stack.
+/// An attribute of a mutation, or an exception inside a `MultiResponse`: its class name, and its message and stack
+/// trace as bytes.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct NameBytesPair {
     #[prost(string, tag = "1")]
@@ -90,7 +91,7 @@ pub(super) struct Get {
     pub(super) column: Vec<Column>,
     #[prost(message, optional, tag = "4")]
     pub(super) filter: Option<Filter>,
-    /// How many of each column; one where it is not given.
+    /// Number of newest versions of each column; 1 if not set.
     #[prost(uint32, optional, tag = "6")]
     pub(super) max_versions: Option<u32>,
 }
@@ -130,7 +131,7 @@ pub(super) struct Cell {
 }
 
 pub(super) const INCREMENT: i32 = 1;
-/// `MutationProto.durability`: into the log's queue, not waiting for its sync.
+/// `MutationProto.durability`: the server queues the write in its log and does not wait for the sync.
 pub(super) const ASYNC_WAL: i32 = 2;
 pub(super) const PUT: i32 = 2;
 pub(super) const DELETE: i32 = 3;
@@ -163,13 +164,13 @@ pub(super) struct ColumnValue {
 pub(super) struct QualifierValue {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) qualifier: Vec<u8>,
-    /// Present also when empty: an empty cell is a value.
+    /// An empty value is sent too: an empty cell is a value.
     #[prost(bytes = "vec", optional, tag = "2")]
     pub(super) value: Option<Vec<u8>>,
-    /// Of a Delete: the newest version that it deletes.
+    /// For a Delete: the newest version that it deletes.
     #[prost(uint64, optional, tag = "3")]
     pub(super) timestamp: Option<u64>,
-    /// Of a Delete: which versions.
+    /// For a Delete: the kind of delete, such as [`DELETE_COLUMN`].
     #[prost(int32, optional, tag = "4")]
     pub(super) delete_type: Option<i32>,
 }
@@ -191,12 +192,12 @@ pub(super) struct Condition {
     pub(super) compare: Option<i32>,
     #[prost(message, optional, tag = "5")]
     pub(super) comparator: Option<Comparator>,
-    /// In place of a column and a comparison.
+    /// Replaces column and comparison.
     #[prost(message, optional, tag = "7")]
     pub(super) filter: Option<Filter>,
 }
 
-/// One of the server's filters, by the name of its Java class. Their own messages are in `filter`.
+/// A filter of the server: the name of its Java class, and its message, which `filter` defines.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Filter {
     #[prost(string, tag = "1")]
@@ -221,7 +222,7 @@ pub(super) struct BinaryComparator {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Comparable {
-    /// Present also when empty: that asks for no cell, or an empty one.
+    /// An empty value is sent too: it compares with an empty cell or no cell.
     #[prost(bytes = "vec", optional, tag = "1")]
     pub(super) value: Option<Vec<u8>>,
 }
@@ -339,12 +340,12 @@ pub(super) struct RegionInfo {
     pub(super) end_key: Vec<u8>,
     #[prost(bool, tag = "5")]
     pub(super) offline: bool,
-    /// Split: its daughters serve its rows.
+    /// The region was split. Its daughter regions serve its rows.
     #[prost(bool, tag = "6")]
     pub(super) split: bool,
 }
 
-/// Of a row of hbase:meta that is about a table, in the column `table:state`.
+/// Value of the column `table:state` in a table's row of hbase:meta.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TableState {
     #[prost(int32, optional, tag = "1")]
@@ -361,7 +362,7 @@ pub(super) struct ServerName {
     pub(super) port: u32,
 }
 
-/// What `ClientMetaService` takes: nothing.
+/// Parameter of the methods of `ClientMetaService`: it has no fields.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Empty {}
 

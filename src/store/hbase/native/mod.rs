@@ -1,10 +1,10 @@
-//! HBase spoken to directly: masters, hbase:meta and RegionServers, over their own RPC (2.4 and later).
+//! Native transport: connects to masters, hbase:meta and RegionServers over HBase's own RPC (2.4 and later).
 //!
 //! ```text
 //! locks, latches (exactly once), counts (many at a time), rows (of applications), admin (tables)
-//!   rpc (sends, sends again; what an exception or a lost reply means)
+//!   rpc (sends and retries; the meaning of exceptions and lost replies)
 //!     locator (master, meta, regions)  ->  servers  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
-//!   request, filter, messages, exception, frame: what travels
+//!   request, filter, messages, exception, frame: the wire format
 //! ```
 
 mod address;

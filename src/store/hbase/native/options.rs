@@ -1,4 +1,4 @@
-//! What a `hbase://` URI may say, read and checked.
+//! Reads and checks the address and options of a `hbase://` URI.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) struct NativeSetup {
 }
 
 impl NativeSetup {
-    /// `known`: the options that the caller's store has, for a message about one that is left over.
+    /// Reads and checks them. `known` lists the options of the caller's store, for the error about an unknown one.
     pub(super) fn read(
         masters: &str,
         table: &str,
@@ -45,7 +45,7 @@ impl NativeSetup {
     }
 }
 
-/// The name under which the servers log us. They believe it: without Kerberos it protects nothing.
+/// Returns the default user name. The servers log it and do not check it: without Kerberos it protects nothing.
 fn login() -> String {
     std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(|| "dlm".into())
 }

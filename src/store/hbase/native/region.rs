@@ -1,4 +1,4 @@
-//! Regions of a table, and what hbase:meta says of them.
+//! Regions of a table, and their rows in hbase:meta.
 
 use prost::Message;
 
@@ -6,30 +6,30 @@ use super::address::Address;
 use super::connection::CallFailure;
 use super::messages::{REGION_NAME, RegionInfo, RegionSpecifier, RowResult, ServerName};
 
-/// One region of the table, and who serves it.
+/// One region of the table, and the server that serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Region {
     pub(super) name: Vec<u8>,
     pub(super) start: Vec<u8>,
-    /// First row behind it; empty for the last region.
+    /// First row after the region; empty for the last region.
     pub(super) end: Vec<u8>,
     pub(super) server: Address,
 }
 
-/// Why a place was not found.
+/// Failure of a look-up of a region, of hbase:meta or of the active master.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Lookup {
-    /// There is no such table.
-    #[error("there is no such table")]
+    /// The table does not exist.
+    #[error("the table does not exist")]
     NoTable,
-    /// Known, and served by nobody at the moment.
-    #[error("the region is served by nobody at the moment")]
+    /// No server serves the region at the moment.
+    #[error("no server serves the region at the moment")]
     NotServed,
-    /// Those who know could not be asked.
+    /// The call to a master or to hbase:meta failed.
     #[error("{0}")]
     Call(&'static str, #[source] CallFailure),
-    /// They answered what cannot be read.
-    #[error("the catalogue answered what cannot be read")]
+    /// The answer of a master or of hbase:meta cannot be read.
+    #[error("the answer of a master or of hbase:meta cannot be read")]
     Garbage,
 }
 
@@ -56,19 +56,19 @@ impl TryFrom<ServerName> for Address {
     }
 }
 
-/// A value of a row of hbase:meta, and the name of its region.
+/// Returns a value from a row of hbase:meta, and the name of the region of that row.
 fn value<'a>(result: &'a RowResult, qualifier: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let cell = result.cell.iter().find(|cell| cell.family == b"info" && cell.qualifier == qualifier);
     cell.map(|cell| (cell.row.as_slice(), cell.value.as_slice()))
 }
 
-/// The region that a row of hbase:meta is about: its name, and what it is.
+/// Decodes the region of a row of hbase:meta. Returns its name and its description.
 pub(super) fn described<'a>(result: &'a RowResult, table: &[u8]) -> Result<(&'a [u8], RegionInfo), Lookup> {
     const MAGIC: &[u8] = b"PBUF";
     let (name, info) = value(result, b"regioninfo").ok_or(Lookup::Garbage)?;
     let info =
         info.strip_prefix(MAGIC).and_then(|info| RegionInfo::decode(info).ok()).ok_or(Lookup::Garbage)?;
-    // The first row before the table's own belongs to another table, whose name sorts before.
+    // The row may belong to another table, whose name sorts before this one. Then this table has no row.
     let of = info.table.as_ref().ok_or(Lookup::Garbage)?;
     let full = if of.namespace == b"default" {
         of.qualifier.clone()
@@ -78,7 +78,7 @@ pub(super) fn described<'a>(result: &'a RowResult, table: &[u8]) -> Result<(&'a 
     if full == table { Ok((name, info)) } else { Err(Lookup::NoTable) }
 }
 
-/// Reads a row of hbase:meta.
+/// Decodes the region and its server from a row of hbase:meta.
 pub(super) fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Lookup> {
     let (name, info) = described(result, table)?;
     if info.offline || info.split {

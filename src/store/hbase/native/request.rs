@@ -1,8 +1,9 @@
-//! What is asked of a region, and what it answers: the one place where conditions, mutations and reads become
-//! messages. Locks, latches and rows are made of these.
+//! Builds the conditions, mutations and reads of requests to a region, and decodes their results. Locks, latches
+//! and rows use these functions.
 //!
-//! A `MultiRequest` has region actions, which the server runs one after another in the order of the request
-//! (`RSRpcServices.multi`). Each is conditional, and then atomic, or a list of actions without a condition.
+//! A `MultiRequest` contains region actions. The server runs them one after another in the order of the request
+//! (`RSRpcServices.multi`). A region action with a condition is atomic. One without a condition may be atomic, or a
+//! list of independent actions.
 
 use std::time::Duration;
 
@@ -17,17 +18,17 @@ use super::region::Region;
 use super::send_error::{SendError, protocol_violation};
 use crate::store::hbase::cell_store::Durability;
 
-/// Operation attribute: the TTL of the cells of a mutation, in milliseconds, 8 bytes big-endian.
+/// Operation attribute with the TTL of a mutation's cells: milliseconds, 8 bytes, big-endian.
 const TTL: &str = "_ttl";
 
-/// The newest versions of some columns of one family; of all its columns where none is named.
+/// Builds a read of the newest versions of some columns of one family, or of all its columns if none is given.
 pub(super) fn get(row: &[u8], family: &[u8], qualifiers: &[&[u8]]) -> Get {
     let qualifier = qualifiers.iter().map(|qualifier| qualifier.to_vec()).collect();
     Get { row: row.to_vec(), column: vec![Column { family: family.to_vec(), qualifier }], ..Get::default() }
 }
 
-/// Cells of one family, with the server's timestamp: its clock alone counts. Without a TTL they live as long
-/// as their family lets them.
+/// Builds a Put of cells of one family. The server sets their timestamp, so only its clock counts. Without a TTL
+/// they live as long as the family allows.
 pub(super) fn put(
     row: &[u8],
     family: &[u8],
@@ -37,7 +38,7 @@ pub(super) fn put(
     mutation(PUT, row, family, cells, ttl)
 }
 
-/// The same for several families.
+/// Builds a Put of cells of several families. See [`put`].
 pub(super) fn puts(
     row: &[u8],
     families: impl IntoIterator<Item = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>)>,
@@ -48,8 +49,9 @@ pub(super) fn puts(
     put
 }
 
-/// Deletes the versions of these columns that are no younger than a timestamp. It must be that of a cell that was
-/// read: a Delete hides all that is put with its timestamp or an older one, also what is put later.
+/// Builds a Delete of the versions of these columns that are not newer than a timestamp. It must be the timestamp
+/// of a cell that was read: a Delete hides every put with its timestamp or an older one, even a put that arrives
+/// later.
 pub(super) fn delete(
     row: &[u8],
     families: impl IntoIterator<Item = (Vec<u8>, Vec<(Vec<u8>, u64)>)>,
@@ -69,7 +71,7 @@ pub(super) fn delete(
     delete
 }
 
-/// Adds to an 8-byte counter. Without a TTL a cell keeps the one that it has, counted from now.
+/// Builds an addition to an 8-byte counter. Without a TTL the cell keeps its own TTL, which starts again.
 pub(super) fn increment(
     row: &[u8],
     family: &[u8],
@@ -104,15 +106,15 @@ fn column_value(family: &[u8], cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>
     ColumnValue { family: family.to_vec(), qualifier_value: cells.into_iter().map(cell).collect() }
 }
 
-/// `Durability::UseDefault` leaves it to the table's settings.
+/// Sets the durability of a mutation. With `Durability::UseDefault` the table's settings decide.
 pub(super) fn durable(durability: Durability, mutation: MutationProto) -> MutationProto {
     let durability = (durability == Durability::Async).then_some(ASYNC_WAL);
     MutationProto { durability, ..mutation }
 }
 
-/// A condition on one column. What holds is "`with` `compare` the cell", in this order (`HRegion.matches`). An
-/// empty `with` stands for no cell and for an empty one alike. A Put under it is stamped no older than the
-/// cell that it saw (HBASE-14054).
+/// Builds a condition on one column. It holds if "`with` `compare` cell" is true, in this order
+/// (`HRegion.matches`). An empty `with` means an empty cell or no cell. The server gives a Put under this condition
+/// a timestamp that is not older than the cell that it compared (HBASE-14054).
 pub(super) fn comparing(row: &[u8], family: &[u8], qualifier: &[u8], compare: i32, with: &[u8]) -> Condition {
     let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(with.to_vec()) }) };
     Condition {
@@ -128,20 +130,21 @@ pub(super) fn comparing(row: &[u8], family: &[u8], qualifier: &[u8], compare: i3
     }
 }
 
-/// A condition on several columns. It never holds for a row without cells. A Put under it is stamped no older
-/// than the first cell, by family and qualifier, that the tests look at.
+/// Builds a condition on several columns. It never holds for a row without cells. The server gives a Put under this
+/// condition a timestamp that is not older than the first cell, by family and qualifier, that the tests read.
 pub(super) fn filtering(row: &[u8], tests: &[FilterTest]) -> Condition {
     Condition { row: row.to_vec(), filter: Some(filter::all(tests)), ..Condition::default() }
 }
 
-/// The same. A Put under it is stamped no older than the cell of the first test, which must ask for one that is
-/// there.
+/// Builds a condition like [`filtering`]. The server gives a Put under it a timestamp that is not older than the
+/// cell of the first test. That test must require a cell that exists.
 pub(super) fn stamped_by_the_first(row: &[u8], tests: &[FilterTest]) -> Condition {
     let filter = Some(filter::all_stamped_as_the_first(tests));
     Condition { row: row.to_vec(), filter, ..Condition::default() }
 }
 
-/// Mutations of the condition's row, all of them or none, in one step with it.
+/// Builds a region action that applies all mutations or none, in one atomic step with the condition. They must be
+/// mutations of the condition's row.
 pub(super) fn conditional(
     region: &Region,
     condition: Condition,
@@ -150,12 +153,12 @@ pub(super) fn conditional(
     RegionAction { condition: Some(condition), ..together(region, mutations) }
 }
 
-/// Mutations of one row, all of them or none.
+/// Builds a region action that applies all mutations of one row or none.
 pub(super) fn together(region: &Region, mutations: Vec<MutationProto>) -> RegionAction {
     RegionAction { atomic: true, ..in_turn(region, mutations.into_iter().map(changing).collect()) }
 }
 
-/// Actions that the server runs one after another.
+/// Builds a region action whose actions the server runs one after another.
 pub(super) fn in_turn(region: &Region, actions: Vec<Action>) -> RegionAction {
     let action = (0..).zip(actions).map(|(index, action)| Action { index: Some(index), ..action }).collect();
     RegionAction { region: region.specifier(), atomic: false, action, condition: None }
@@ -169,7 +172,7 @@ pub(super) fn reading(get: Get) -> Action {
     Action { index: None, mutation: None, get: Some(get) }
 }
 
-/// Whether the server ran the actions.
+/// Fails with the exception of the region action or of one of its actions, if there is one.
 pub(super) fn check(result: &RegionActionResult) -> Result<(), SendError> {
     let inner = result.result_or_exception.iter().find_map(|part| part.exception.clone());
     match result.exception.clone().or(inner) {
@@ -178,21 +181,21 @@ pub(super) fn check(result: &RegionActionResult) -> Result<(), SendError> {
     }
 }
 
-/// Whether the condition held.
+/// Returns whether the condition held.
 pub(super) fn processed(result: &RegionActionResult) -> Result<bool, SendError> {
     check(result)?;
     result.processed.ok_or_else(protocol_violation)
 }
 
-/// What was read, or what an increment made of its cells. Those of an increment sit in the first part of the
-/// answer, whatever the action's index.
+/// Returns the cells that were read, or the cells after an increment. The cells of an increment are in the first
+/// part of the answer, not at the index of its action.
 pub(super) fn cells(result: &RegionActionResult) -> Result<impl Iterator<Item = &Cell>, SendError> {
     check(result)?;
     let rows = result.result_or_exception.iter().filter_map(|part| part.result.as_ref());
     Ok(rows.flat_map(|row| &row.cell))
 }
 
-/// The sum that the first increment of an action came to.
+/// Returns the sum after the first increment of an action.
 pub(super) fn counted(result: &RegionActionResult) -> Result<i64, SendError> {
     let cell = cells(result)?.next();
     let bytes = cell.and_then(|cell| cell.value.as_slice().try_into().ok());

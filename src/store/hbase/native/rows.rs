@@ -1,4 +1,4 @@
-//! Applications' rows over HBase's own RPC: steps become region actions of one request.
+//! Applications' rows over HBase's own RPC. The steps of a request become region actions of one `MultiRequest`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -29,12 +29,13 @@ use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, jittered};
 
-/// Rows in one request of one region, and bytes in one request.
+/// Most rows of one region in one request.
 const BATCH_ROWS: usize = 64;
+/// Most bytes of values in one request.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// One try of a change that may be sent again takes at most the first of so many parts of the time that is left: a
-/// server that has gone silent must leave time for another try.
+/// Number of parts of the remaining time. One try of a change that may be sent again takes at most one part, so a
+/// silent server leaves time for another try.
 const TRIES: u32 = 3;
 
 /// A table of an application.
@@ -42,7 +43,8 @@ const TRIES: u32 = 3;
 pub(in crate::store::hbase) struct NativeRows(Native);
 
 impl NativeRows {
-    /// No I/O until the first call. Replies up to `reply_max` bytes are read.
+    /// Opens a table of an application. Reads the files of the TLS options. Does no other I/O; the first call
+    /// connects. `reply_max` is the largest reply that is read, in bytes.
     pub(in crate::store::hbase) fn new(
         masters: &str,
         table: &str,
@@ -133,22 +135,22 @@ impl RowStore for NativeRows {
     }
 }
 
-/// Whether the server said that it cannot make the change, which it looks at before it writes.
+/// Returns whether the server refused the input of the change. It checks the input before it writes anything.
 fn is_refused_input(send_error: &SendError) -> bool {
     let SendError::Call(CallFailure::Exception(exception)) = send_error else { return false };
     exception.refused_input().is_some()
 }
 
-/// Many rows, in as few requests as their servers and [`BATCH_ROWS`] allow.
+/// Many rows, sent in few requests: one for each server, unless [`BATCH_ROWS`] or [`BATCH_BYTES`] require more.
 struct Batch<'a> {
     native: &'a Native,
     what: &'a str,
     kind: RequestKind,
     rows: &'a [(&'a [u8], RowStep<'a>)],
     answers: HashMap<usize, Result<RowAnswer>>,
-    /// Why a row has no answer yet.
+    /// Reason why a row has no answer yet.
     why: HashMap<usize, Arc<Error>>,
-    /// Rows whose region was served by nobody.
+    /// Rows whose region no server served.
     away: HashSet<usize>,
 }
 
@@ -159,7 +161,7 @@ impl Batch<'_> {
             self.away.clear();
             let requests = self.requests(by);
             for (sent, request) in requests.iter().enumerate() {
-                // A server that hangs must leave time for those behind it.
+                // A server that hangs must leave time for the servers after it.
                 self.send(request, share(by, requests.len() - sent));
             }
             if self.answers.len() == self.rows.len() || by.remaining() <= pause {
@@ -186,7 +188,7 @@ impl Batch<'_> {
             .collect()
     }
 
-    /// The rows without an answer, by server, in pieces of one request.
+    /// Groups the rows without an answer by server, and divides each group into requests.
     fn requests(&mut self, by: Deadline) -> Vec<Vec<(usize, Region)>> {
         let mut servers: BTreeMap<(String, u16), Vec<(usize, Region)>> = BTreeMap::new();
         for (number, (row, _)) in self.rows.iter().enumerate() {
@@ -247,7 +249,7 @@ impl Batch<'_> {
                     }
                 }
             }
-            // One very long row must not hide all that are read along with it.
+            // One very long row must not make the others of its request unreadable.
             Err(SendError::Call(CallFailure::TooLong(..)))
                 if self.kind == RequestKind::Read && request.len() > 1 =>
             {
@@ -368,7 +370,7 @@ fn write_size(write: &CellWrite<'_>) -> usize {
 
 fn get(row: &[u8], which: &Which<'_>) -> Get {
     let mut families = by_family(which.columns.iter().map(|place| (*place, ())));
-    // A family without qualifiers is read as a whole.
+    // A family without qualifiers is read completely.
     families.extend(which.families.iter().map(|family| (family.to_vec(), Vec::new())));
     let column = |(family, columns): (Vec<u8>, Vec<(Vec<u8>, ())>)| Column {
         family,
@@ -382,9 +384,9 @@ fn get(row: &[u8], which: &Which<'_>) -> Get {
     }
 }
 
-/// The answers of a request that was run. Its last change decides: the server runs the steps one by one, and a
-/// region may close, be busy or come back between two of them. What the last change was answered stands, whatever
-/// became of the steps around it. `None`: a read behind it that failed, to be made by itself.
+/// Decodes the answers of a request that was run. The answer to its last change is valid even if other steps
+/// failed: the server runs the steps one by one, and a region may close, be busy or open between two of them.
+/// `None` means a step that failed; the caller repeats a failed read in a separate request.
 fn answers(
     steps: &[RowStep<'_>],
     results: &[RegionActionResult],
@@ -392,7 +394,8 @@ fn answers(
     let last = steps.iter().rposition(|step| matches!(step, RowStep::Change(..)));
     let mut answers: Vec<_> = steps.iter().zip(results).map(|(step, result)| answer(step, result)).collect();
     if let Some(last) = last {
-        // Not made, and perhaps for want of what a step before it should have put.
+        // If the last change was not made and an earlier step failed, that failure may be the reason: the change
+        // may need the cells of the earlier step.
         let failed = match &answers[last] {
             Ok(RowAnswer { made: true, .. }) => None,
             Ok(_) => answers[..last].iter().position(Result::is_err),

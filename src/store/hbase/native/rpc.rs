@@ -1,4 +1,5 @@
-//! Requests to the region of a row: sent to its server, sent again where that is safe, and what a failure means.
+//! Requests to the region of a row: sends them to the region's server, retries where that is safe, and converts
+//! failures to errors.
 
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use crate::store::request_kind::RequestKind;
 use crate::store_option;
 use crate::time::{self, Deadline, jittered};
 
-/// Pauses between looks at a region that is moving, a server that starts, a queue that is full.
+/// Pauses between retries while a region moves, a server starts or a queue is full.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(10);
 pub(super) const PAUSE_LONGEST: Duration = Duration::from_millis(500);
-/// As soon as a pause is this long, a region that nobody serves may be one of a table that is disabled.
+/// When a pause is at least this long, a region without a server may belong to a disabled table.
 const PAUSE_BEFORE_DOUBT: Duration = Duration::from_millis(80);
 
 #[derive(Debug)]
@@ -32,10 +33,10 @@ pub(in crate::store::hbase) struct Native {
     pub(super) locator: Locator,
 }
 
-/// What is wrong with a table that an administrator has taken out of service.
+/// Error text for a table that an administrator has disabled.
 pub(super) const DISABLED: &str = "is disabled; enable it in the HBase shell";
 
-/// Whether it is time to ask if a table is disabled: once in a call, when its region has been away for a while.
+/// Decides when to check whether a table is disabled: once in a call, after its region was away for a while.
 #[derive(Default)]
 pub(super) struct StateDoubts {
     asked: bool,
@@ -48,7 +49,7 @@ impl StateDoubts {
 }
 
 impl Native {
-    /// No I/O until the first call, but for reading the files that the TLS options name.
+    /// Opens a table for locks. Reads the files of the TLS options. Does no other I/O; the first call connects.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
@@ -60,7 +61,7 @@ impl Native {
         Ok(Native { place, table: table.to_owned(), content: Content::Locks, locator })
     }
 
-    /// A table of an application. See [`Native::new`].
+    /// Opens a table of an application. See [`Native::new`].
     pub(super) fn for_rows(masters: &str, table: &str, options: Options, reply_max: u32) -> Result<Native> {
         let NativeSetup { masters, place, user, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &store_option::TABLE)?;
@@ -69,7 +70,7 @@ impl Native {
         Ok(Native { place, table: table.to_owned(), content: Content::Rows, locator })
     }
 
-    /// Another table of the same cluster, over the same connections.
+    /// Returns another table of the same cluster that uses the same connections.
     pub(super) fn beside(&self, table: &str, content: Content) -> Native {
         let masters = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
         Native {
@@ -80,8 +81,8 @@ impl Native {
         }
     }
 
-    /// Builds a request for the region that holds `row` and sends it to that region's server. Sends it again where
-    /// the request was surely not applied, until `by`.
+    /// Builds a request for the region that holds `row` and sends it to that region's server. Until `by`, sends it
+    /// again where [`may_be_sent_again`] allows it.
     pub(super) fn on_region<T>(
         &self,
         kind: RequestKind,
@@ -103,7 +104,7 @@ impl Native {
                 },
                 Err(lookup) => (SendError::Lookup(lookup), false),
             };
-            // A try that the deadline cut short tells less than the one before it.
+            // A try that the deadline cut short explains less than the try before it.
             let cut_short = send_error.is_out_of_time_unsent();
             if by.passed() || !may_be_sent_again(kind, &send_error) || by.remaining() <= pause {
                 let telling = before.filter(|_| cut_short).unwrap_or(send_error);
@@ -124,15 +125,17 @@ impl Native {
         }
     }
 
-    /// Whether the table is known to be disabled. Where that cannot be learned, the next call may learn it.
+    /// Returns whether the table is known to be disabled. `false` also if the state cannot be read.
     pub(super) fn is_disabled(&self, by: Deadline) -> bool {
         self.locator.is_disabled(share(by, 2)).unwrap_or(false)
     }
 
-    /// What a failure tells about where the region is; whether it was told where to ask at once.
+    /// Updates the cached location of the region after a failure. Returns whether the server named the new server.
+    /// Then the caller can retry there at once.
     ///
-    /// Only one server's word is taken for that in a call. Of a region that was split after it moved to
-    /// and fro, two servers say of each other that it went there, and only meta knows better.
+    /// `believe` allows this. `on_region` allows it only once in a call: if a region moved to another server and
+    /// back and was then split, each of the two servers names the other one. Only hbase:meta has the correct
+    /// location.
     pub(super) fn learn(&self, region: &Region, send_error: &SendError, believe: bool) -> bool {
         match send_error {
             SendError::Call(CallFailure::Exception(exception)) => match exception.retry_class() {
@@ -143,8 +146,8 @@ impl Native {
                 RetryClass::Elsewhere(_) | RetryClass::Leave => self.locator.forget(region),
                 RetryClass::Busy | RetryClass::Refused | RetryClass::Unknown => {}
             },
-            // Slow, and there: it would say so if it had the region no more. All threads would have to look it
-            // up again for one call's sake, and wait for that.
+            // The server is slow but reachable: it would report if it no longer served the region. Forgetting the
+            // region would make all threads look it up again because of one slow call.
             SendError::Call(CallFailure::NotSent(error) | CallFailure::Lost(error))
                 if error.kind() == std::io::ErrorKind::TimedOut
                     && self.locator.servers().answers(&region.server) => {}
@@ -182,7 +185,7 @@ impl Native {
             SendError::Call(failure @ CallFailure::Lost(_)) if kind != RequestKind::Read => {
                 Error::InDoubt { what: format!("{store}: {what}: no answer"), source: Some(failure.into()) }
             }
-            // It was served: asked again it would be answered in the same way.
+            // The server ran the request. A retry would get the same long reply.
             SendError::Call(failure @ CallFailure::TooLong(..)) => match kind {
                 RequestKind::Read => {
                     Error::Internal { what: format!("{store}: {what}"), source: Some(failure.into()) }
@@ -209,7 +212,7 @@ impl Native {
             }
             _ => {}
         }
-        // A latch looks at its cell instead, and names it.
+        // Only for applications' rows. A latch reads its cell instead, and its error names the column.
         if self.content == Content::Rows
             && let Some(told) = exception.refused_input()
         {

@@ -1,18 +1,18 @@
-//! Why one send of a request has no result, and whether it may be sent again.
+//! Failures of one send of a request, and whether the request may be sent again.
 
 use super::connection::CallFailure;
 use super::exception::{Exception, RetryClass};
 use super::region::Lookup;
 use crate::store::request_kind::RequestKind;
 
-/// Why one send of a request has no result.
+/// Failure of one send of a request: the look-up of its region failed, or the call.
 pub(super) enum SendError {
     Lookup(Lookup),
     Call(CallFailure),
 }
 
 impl SendError {
-    /// Whether the region is served by nobody, or by a server that is not known.
+    /// Returns whether hbase:meta or the server itself reports that the region is not served there.
     pub(super) fn is_away(&self) -> bool {
         match self {
             SendError::Lookup(lookup) => matches!(lookup, Lookup::NotServed),
@@ -23,7 +23,7 @@ impl SendError {
         }
     }
 
-    /// Whether the time was over before the request itself had been sent.
+    /// Returns whether the time ran out before the request itself was sent.
     pub(super) fn is_out_of_time_unsent(&self) -> bool {
         let error = match self {
             SendError::Lookup(Lookup::Call(_, CallFailure::NotSent(error) | CallFailure::Lost(error))) => {
@@ -42,9 +42,10 @@ impl From<Exception> for SendError {
     }
 }
 
-/// A write may be sent again only if it was surely not applied, a read always.
+/// Returns whether a request may be sent again. A write may be sent again only if it was surely not applied. A
+/// request whose answer would be the same each time is not sent again.
 pub(super) fn may_be_sent_again(kind: RequestKind, send_error: &SendError) -> bool {
-    // Looking up is reading, whatever it is for.
+    // A look-up is a read, also when the request is a write.
     let (kind, failure) = match send_error {
         SendError::Lookup(Lookup::NoTable) => return false,
         SendError::Lookup(Lookup::NotServed | Lookup::Garbage) => return true,
@@ -62,7 +63,7 @@ pub(super) fn may_be_sent_again(kind: RequestKind, send_error: &SendError) -> bo
     }
 }
 
-/// Whether the server may have run what it was sent, or may yet.
+/// Returns whether the server may have run the request, or may still run it.
 pub(super) fn may_be_run(send_error: &SendError) -> bool {
     match send_error {
         SendError::Call(CallFailure::Lost(_) | CallFailure::TooLong(..)) => true,
@@ -71,7 +72,7 @@ pub(super) fn may_be_run(send_error: &SendError) -> bool {
     }
 }
 
-/// The server did what it should not: nobody knows what it did besides.
+/// Returns the error for an answer that breaks the protocol. The outcome of the request is unknown.
 pub(super) fn protocol_violation() -> SendError {
     let error =
         std::io::Error::new(std::io::ErrorKind::InvalidData, "an answer that does not fit the request");

@@ -1,4 +1,4 @@
-//! The servers of a cluster, and one connection to each service of each.
+//! The servers of a cluster, with one connection for each service of each server.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ pub(super) const CLIENT_SERVICE: &str = "ClientService";
 pub(super) const MASTER_SERVICE: &str = "MasterService";
 pub(super) const META_SERVICE: &str = "ClientMetaService";
 
-/// How a cluster's servers are connected to.
+/// Settings for connections to the servers of a cluster.
 pub(super) struct ServerAccess {
     pub(super) user: String,
     pub(super) security: Security,
@@ -32,7 +32,7 @@ pub(super) struct Servers {
     known: Mutex<HashMap<(Address, &'static str), Arc<Server>>>,
 }
 
-/// The connection to one service of one server, made when needed.
+/// The connection to one service of one server. It is opened when it is needed.
 #[derive(Default)]
 struct Server {
     state: Mutex<ServerState>,
@@ -41,12 +41,12 @@ struct Server {
 #[derive(Default)]
 struct ServerState {
     connection: Option<Arc<Connection>>,
-    /// The last attempt that failed: when it ended, and how.
+    /// The last attempt to connect that failed: its end, and its error.
     failed: Option<(Moment, io::ErrorKind, String)>,
 }
 
 impl Server {
-    /// Whether there is nothing in it worth keeping.
+    /// Returns whether it has no usable connection and no thread is connecting.
     fn is_spent(&self) -> bool {
         let idle =
             |state: MutexGuard<'_, ServerState>| state.connection.as_ref().is_none_or(|c| !c.is_usable());
@@ -63,7 +63,7 @@ impl Servers {
         self.access.connect_timeout
     }
 
-    /// One call to one service of one server.
+    /// Makes one call to one service of one server. Connects if necessary.
     pub(super) fn call<T: Message + Default>(
         &self,
         server: &Address,
@@ -86,14 +86,14 @@ impl Servers {
     ) -> io::Result<Arc<Connection>> {
         let asked = Moment::now();
         let entry = self.server(server, service);
-        // Only those who want this server wait while it is being connected to.
+        // Only threads that need this server wait while a thread connects to it.
         let mut state = entry.state.try_lock_for(by.remaining()).ok_or(io::ErrorKind::TimedOut)?;
         if let Some(connection) = state.connection.as_ref().filter(|connection| connection.is_usable()) {
             return Ok(Arc::clone(connection));
         }
         state.connection = None;
-        // Who waited for an attempt that failed has seen it fail: a crowd would otherwise try one after
-        // the other, each with the full time-out.
+        // A thread that waited for a failed attempt gets the same error. Otherwise many threads would try to
+        // connect one after another, each with the full time-out.
         if let Some((_, kind, why)) = state.failed.as_ref().filter(|(ended, ..)| *ended > asked) {
             return Err(io::Error::new(*kind, why.clone()));
         }
@@ -107,9 +107,9 @@ impl Servers {
         }
     }
 
-    /// Whether the server of a region has lately answered over the connection that new calls would use.
+    /// Returns whether a usable connection to a region's server exists, one that is neither broken nor silent.
     pub(super) fn answers(&self, server: &Address) -> bool {
-        // Its lock is held for longer only while it is being connected to.
+        // A thread holds the lock longer than this only while it connects.
         const LOCKED: Duration = Duration::from_millis(5);
         let known = self.known.lock().get(&(server.clone(), CLIENT_SERVICE)).cloned();
         let answers =
@@ -123,14 +123,14 @@ impl Servers {
         if let Some(known) = servers.get(&key) {
             return Arc::clone(known);
         }
-        // New addresses are rare. Those of servers that are gone go, and their sockets with them.
+        // New addresses are rare, so this is the time to drop unused servers and close their sockets.
         servers.retain(|_, known| Arc::strong_count(known) > 1 || !known.is_spent());
         Arc::clone(servers.entry(key).or_default())
     }
 
     fn connect(&self, server: &Address, service: &str, by: Deadline) -> io::Result<Connection> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-        // The look-up has the time-outs of the system's resolver, which cannot be set from here.
+        // The name look-up uses the time-outs of the system's resolver. This code cannot set them.
         let addresses: Vec<_> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
         for (tried, address) in addresses.iter().enumerate() {
             let by = share(by, addresses.len() - tried);
@@ -147,7 +147,7 @@ impl Servers {
     }
 }
 
-/// The first of `attempts` shares of the time until `by`.
+/// Divides the time until `by` into `attempts` shares, and returns the end of the first one.
 pub(super) fn share(by: Deadline, attempts: usize) -> Deadline {
     by.sooner(Deadline::after(by.remaining() / u32::try_from(attempts).unwrap_or(u32::MAX)))
 }
@@ -156,7 +156,7 @@ pub(super) fn share(by: Deadline, attempts: usize) -> Deadline {
 mod tests {
     use super::*;
 
-    /// RegionServers come and go under new names for as long as a process lives.
+    /// RegionServers appear under new names and disappear during the lifetime of a process.
     #[test]
     fn addresses_that_serve_no_more_do_not_pile_up() {
         let access = ServerAccess {

@@ -1,4 +1,4 @@
-//! The gateway: requests to it, and what its answers mean.
+//! Requests to the gateway, and the meaning of its answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::time::{self, Deadline, jittered};
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
-/// A read, or a write that the gateway surely did not receive, is sent this often at the most.
+/// Most sends of a read, or of a write that the gateway surely did not receive.
 const SENDS: usize = 3;
-/// Looks at a table that is being created.
+/// Pause between two checks of a table that is being created.
 const CREATION_POLL: Duration = Duration::from_millis(200);
-/// How much of a gateway's message (often a Java stack trace) an error carries.
+/// Longest part of a gateway's message (often a Java stack trace) that an error contains.
 const MESSAGE_CHARS: usize = 300;
 
-/// The attribute by which HBase takes a cell's time to live: 8 bytes, big-endian milliseconds.
+/// HBase's attribute for the TTL of a cell: 8 bytes, big-endian milliseconds.
 pub(super) const TTL: &[u8] = b"_ttl";
 
 #[derive(Debug)]
@@ -40,13 +40,15 @@ pub(in crate::store::hbase) struct Gateway {
 }
 
 impl Gateway {
+    /// Opens a table for locks. Does no I/O; the first call connects.
+    ///
     /// # Errors
     /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
     pub(in crate::store::hbase) fn new(address: &str, table: &str, options: Options) -> Result<Gateway> {
         Gateway::over(address, table, Content::Locks, options, &store_option::GATEWAY)
     }
 
-    /// A table of an application. See [`Gateway::new`].
+    /// Opens a table of an application. See [`Gateway::new`].
     pub(super) fn for_rows(address: &str, table: &str, options: Options) -> Result<Gateway> {
         Gateway::over(address, table, Content::Rows, options, &store_option::GATEWAY_TABLE)
     }
@@ -72,7 +74,7 @@ impl Gateway {
         })
     }
 
-    /// Another table behind the same gateway, over the same connections.
+    /// Returns a gateway for another table that uses the same connections.
     pub(super) fn beside(&self, table: &str, content: Content) -> Gateway {
         let gateway = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
         Gateway {
@@ -87,10 +89,10 @@ impl Gateway {
         self.table.clone().into_bytes()
     }
 
-    /// Makes one request. Sends it again only where that cannot do it twice: a read, or a write of
-    /// which the operating system did not even take all bytes.
+    /// Makes one request and waits for its answer, at most until `by`. Sends it again only if it cannot be applied
+    /// twice: a read, or a write of which the operating system did not accept all bytes.
     ///
-    /// `row`: the one that it concerns, where it is one.
+    /// `row` is the row of the request if it concerns exactly one row.
     pub(super) fn call<T>(
         &self,
         kind: RequestKind,
@@ -102,7 +104,8 @@ impl Gateway {
         self.call_in_parts(kind, what, row, (by, 1), request)
     }
 
-    /// As [`call`](Gateway::call); one send takes the first of so many [parts](part) of the time.
+    /// Like [`call`](Gateway::call), but the remaining time is divided into [parts](part), and one send takes at
+    /// most one of them.
     pub(super) fn call_in_parts<T>(
         &self,
         kind: RequestKind,
@@ -140,7 +143,8 @@ impl Gateway {
         }
     }
 
-    /// No whole answer: the connection broke, the time was over, or what came was not an answer.
+    /// Returns the error for a request without a complete answer: the connection broke, the time ran out, or the
+    /// answer cannot be read. `harmless`: the request surely changed nothing.
     pub(super) fn lost(&self, harmless: bool, what: &str, error: thrift::Error) -> Error {
         if !harmless {
             return Error::InDoubt {
@@ -154,23 +158,23 @@ impl Gateway {
                 what: format!("{what}: no answer"),
                 source: Some(error.into()),
             },
-            // What it shows by itself is no more than "bad data".
+            // The `Display` text of this error is only "bad data".
             thrift::Error::Protocol(unreadable) => Error::RetriesExhausted {
                 store: self.place.clone(),
                 what: format!("{what}: the answer cannot be read: {}", unreadable.message),
                 source: Some(thrift::Error::Protocol(unreadable).into()),
             },
-            // The message of an application error is the gateway's own; the others are ours.
+            // The message of an application error is from the gateway. The other messages are from this library.
             error => Error::RetriesExhausted {
                 store: self.place.clone(),
-                what: format!("{what}: the answer makes no sense; is this a Thrift1 gateway?"),
+                what: format!("{what}: unexpected answer; is this a Thrift1 gateway?"),
                 source: Some(error.into()),
             },
         }
     }
 
-    /// An exception that the gateway's interface declares. Its text is the only thing that tells them
-    /// apart; what is not known surely to have had no effect leaves a write in doubt.
+    /// Returns the error for an exception that the gateway's interface declares. Only the text tells these
+    /// exceptions apart. A write is in doubt unless the exception is known to mean that it had no effect.
     fn refusal(
         &self,
         kind: RequestKind,
@@ -195,13 +199,12 @@ impl Gateway {
         if declared.is::<IllegalArgument>() || text.contains("AccessDeniedException") {
             return Error::Internal { what: format!("{}: {said}", self.place), source: None };
         }
-        // Before a write this would mean that nothing was sent; in the middle of the gateway's own retries
-        // it does not.
+        // For a write this proves nothing: the gateway may have sent the write already and failed in a retry.
         if kind == RequestKind::Read && text.contains("Zookeeper") && text.contains("could not be completed")
         {
             return Error::Connection {
                 store: self.place.clone(),
-                what: format!("its gateway does not reach the cluster: {said}"),
+                what: format!("the gateway cannot reach the cluster: {said}"),
                 source: None,
             };
         }
@@ -212,7 +215,7 @@ impl Gateway {
         }
     }
 
-    /// The families of the table; `None` when there is no such table.
+    /// Returns the families of the table; `None` if the table does not exist.
     pub(super) fn families(&self, by: Deadline) -> Result<Option<BTreeMap<Vec<u8>, ColumnDescriptor>>> {
         let found = self.call(RequestKind::Read, "getColumnDescriptors", None, by, |client| {
             client.get_column_descriptors(self.table())
@@ -224,8 +227,8 @@ impl Gateway {
         }
     }
 
-    /// Asks for the table. What became of the request is seen by looking for the table afterwards, so
-    /// a doubt is no failure here.
+    /// Asks the gateway to create the table. The caller checks afterwards whether the table exists, so IN_DOUBT is
+    /// only logged.
     pub(super) fn create(&self, family: &str, by: Deadline) -> Result<()> {
         log::warn!(
             "creating table {:?} with one region: a Thrift gateway cannot pre-split; a table for many locks is \
@@ -233,7 +236,7 @@ impl Gateway {
             self.table
         );
         let created = self.call(RequestKind::Write, "createTable", None, by, |client| {
-            // Already there is what we want; any other declared error goes on.
+            // A table that exists already is a success. Any other declared error goes on.
             match client.create_table(self.table(), vec![lock_family(family)]) {
                 Err(thrift::Error::User(declared)) if declared.is::<AlreadyExists>() => Ok(()),
                 answer => answer,
@@ -256,7 +259,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// What is not as it should be in the table.
+    /// Returns the fault of the table's schema, if it has one.
     fn oddity(&self, family: &str, families: &BTreeMap<Vec<u8>, ColumnDescriptor>) -> Result<Option<String>> {
         let Some(found) = families.get(format!("{family}:").as_bytes()) else {
             return Err(Error::TableCreation {
@@ -305,8 +308,8 @@ impl CellStore for Gateway {
         })
     }
 
-    /// The gateway's call has no room for a seed or a TTL: a new counter begins at one and lasts for
-    /// ever, one that is there keeps the TTL it has. Whoever sees such a small number replaces it.
+    /// `atomicIncrement` takes no seed and no TTL. A new counter begins at 1 and never expires; an existing counter
+    /// keeps its TTL. A caller that receives such a small number replaces it with the seed.
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
         self.call(RequestKind::Write, "atomicIncrement", Some(count.row), by, |client| {
             client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
@@ -336,7 +339,7 @@ impl CellStore for Gateway {
         }
         self.create(family, by).map_err(failed)?;
         loop {
-            // Families are listed before the region serves, so a read decides.
+            // The families are listed before the region serves requests, so a read decides.
             let serves = match self.families(by) {
                 Ok(Some(families)) => {
                     self.check_schema(family, &families)?;
@@ -349,7 +352,7 @@ impl CellStore for Gateway {
                 Ok(true) => return Ok(()),
                 outcome if by.remaining() < CREATION_POLL => {
                     let source = outcome.err().map(Into::into);
-                    let what = "was asked for and does not serve yet; call initialize() again".into();
+                    let what = "was requested but does not serve yet; call initialize() again".into();
                     return Err(Error::TableCreation { table: self.table.clone(), what, source });
                 }
                 _ => time::sleep(jittered(CREATION_POLL)),
@@ -362,8 +365,8 @@ fn name(column: CellColumn) -> Vec<u8> {
     format!("{}:{}", column.family, column.qualifier).into_bytes()
 }
 
-/// As the Java library makes it: GZ and one version, all else as HBase has it by default. The gateway's
-/// own defaults are others, so each is named.
+/// Describes the family as the Java library creates it: GZ, one version, and HBase's defaults for the rest. All
+/// attributes are set because the defaults of the gateway are different.
 fn lock_family(family: &str) -> ColumnDescriptor {
     ColumnDescriptor {
         name: Some(format!("{family}:").into_bytes()),
@@ -378,7 +381,7 @@ fn lock_family(family: &str) -> ColumnDescriptor {
     }
 }
 
-/// The message of a declared exception: often a whole Java stack trace.
+/// Returns the message of a declared exception, which is often a whole Java stack trace.
 fn text(declared: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
     if let Some(error) = declared.downcast_ref::<IOError>() {
         error.message.clone().unwrap_or_default()
@@ -389,7 +392,7 @@ fn text(declared: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
     }
 }
 
-/// A message as an error carries it: in one line, without the stack, cut.
+/// Shortens a message for an error: one line, without the stack trace, cut to [`MESSAGE_CHARS`].
 fn shown(text: &str) -> String {
     let told = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("at "));
     told.collect::<Vec<_>>().join("; ").chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect()

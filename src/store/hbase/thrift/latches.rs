@@ -1,6 +1,8 @@
-//! Latches through a Thrift1 gateway, which knows one conditional write of one column: a count is
-//! changed by compare-and-set, and nothing tells our change from another's of the same amount. So a lost
-//! reply is IN_DOUBT and the request never sent again, and there are no names of participants.
+//! Latches through a Thrift1 gateway.
+//!
+//! The only conditional write of Thrift1 writes one column, so a count is changed by compare-and-set. A change of
+//! this process cannot be distinguished from another's change of the same amount. So a lost reply is IN_DOUBT, the
+//! request is never sent again, and participants cannot have names.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,25 +23,25 @@ use crate::time::{self, Deadline, Moment, jittered};
 
 const FAMILY: &str = "C";
 
-/// Rounds of one change. Each but the last was won by another change.
+/// Most tries of one change. A try fails when another change wins.
 const ROUNDS: usize = 1000;
-/// Longest pause after a round that was lost.
+/// Longest pause after a failed try.
 const PAUSE_LONGEST: Duration = Duration::from_millis(20);
-/// A gateway repeats by itself a request that its server did not answer. It then says "no" to what the
-/// first request did. It takes at least its pause for that, `hbase.client.pause`, and in practice the time
-/// that a region needs to come back: a "no" that took as long as this proves nothing.
+/// A "no" that took this long proves nothing. A gateway repeats by itself a request that its server did not answer,
+/// and the second request then answers "no" to a change that the first one made. A repeat takes at least the pause
+/// `hbase.client.pause`, and in practice the time that a region needs to come back.
 const REPEATED_AFTER: Duration = Duration::from_millis(500);
-/// Latches in one read: the reply must fit into a mebibyte, whatever else lies in their rows.
+/// Most latches in one read. The reply must fit into 1 MiB, with everything else in their rows.
 const BATCH: usize = 100;
 
-/// The latches beside the locks of a [`Gateway`].
+/// Latches over the connections of a [`Gateway`] for locks.
 #[derive(Debug)]
 pub(in crate::store::hbase) struct GatewayLatches {
     gateway: Gateway,
 }
 
 impl GatewayLatches {
-    /// In `table`, over the connections of `locks`.
+    /// Keeps latches in `table` and uses the connections of `locks`.
     pub(in crate::store::hbase) fn beside(locks: &Gateway, table: &str) -> GatewayLatches {
         GatewayLatches { gateway: locks.beside(table, Content::Latches) }
     }
@@ -88,7 +90,7 @@ impl LatchStore for GatewayLatches {
         }
         Err(Error::RetriesExhausted {
             store: self.gateway.describe(),
-            what: format!("others changed latch {} before each attempt to count", step.name),
+            what: format!("others changed latch {} before each try to count", step.name),
             source: None,
         })
     }
@@ -133,7 +135,7 @@ impl LatchStore for GatewayLatches {
 }
 
 impl GatewayLatches {
-    /// Sets the farm's count to `value` where it is `expected`; an empty one stands for no count.
+    /// Sets the farm's count to `value` if it is `expected`. An empty `expected` means that there is no count.
     fn swap(
         &self,
         row: &[u8],
@@ -155,7 +157,7 @@ impl GatewayLatches {
         let took = Moment::now().since(began);
         if !put && took >= REPEATED_AFTER {
             let what = format!(
-                "{}: the gateway took {took:?} to refuse a change of latch {name}: it may have repeated one that was made",
+                "{}: the gateway took {took:?} to refuse a change of latch {name}: it may have made the change and then repeated it",
                 self.gateway.describe()
             );
             return Err(Error::InDoubt { what, source: None });
@@ -163,10 +165,10 @@ impl GatewayLatches {
         Ok(put)
     }
 
-    /// What `level` needs to know of these latches. Nothing where there is no table.
+    /// Reads the cells of these latches that `level` needs. Returns no cells if the table does not exist.
     fn read(&self, names: &[&LatchName], level: Level, by: Deadline) -> Result<GatewayCells> {
         let rows: Vec<_> = names.iter().map(|name| name.hbase_row()).collect();
-        // Of several farms, if there are: each latch picks its own.
+        // The counts of all farms of these latches. Each latch picks its own column.
         let columns: BTreeSet<_> = names.iter().map(|name| qualified(&count_column(name.farm()))).collect();
         let row = rows.first().filter(|_| rows.len() == 1).map(Vec::as_slice);
         let read = self.gateway.call(RequestKind::Read, "reading latches", row, by, |client| {
@@ -175,7 +177,7 @@ impl GatewayLatches {
                 Level::Dc => {
                     client.get_rows_with_columns(table, rows, columns.iter().cloned().collect(), attributes)
                 }
-                // A gateway has no prefixes of columns.
+                // A gateway cannot select columns by prefix, so the whole rows are read.
                 Level::Xdc => client.get_rows(table, rows, attributes),
             }
         });
@@ -189,8 +191,8 @@ impl GatewayLatches {
     }
 }
 
-/// Whether the reply could not be read, as one that is too large: of fewer rows it may be smaller. One
-/// latch with many names must not hide all that are read along with it.
+/// Returns whether the reply could not be read, for example because it was too large. A reply for fewer rows may
+/// be readable. One latch with many names must not make the other latches of its batch unreadable.
 fn is_unreadable(error: &Error) -> bool {
     let cause = match error {
         Error::RetriesExhausted { source: Some(cause), .. } => cause.downcast_ref::<thrift::Error>(),
@@ -199,7 +201,7 @@ fn is_unreadable(error: &Error) -> bool {
     matches!(cause, Some(thrift::Error::Protocol(_)))
 }
 
-/// Columns and their cells by row.
+/// Cells by row and column.
 struct GatewayCells(BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TCell>>);
 
 impl GatewayCells {
@@ -218,7 +220,7 @@ fn qualified(column: &[u8]) -> Vec<u8> {
 }
 
 fn no_names(what: &'static str, name: &str) -> Error {
-    let allowed = "none through a Thrift gateway, which cannot change several columns in one atomic step: \
-                   for names of participants use hbase://";
+    let allowed = "none through a Thrift gateway, which cannot change several columns in one atomic step; \
+                   use hbase:// for names of participants";
     Error::invalid(what, name, allowed)
 }

@@ -1,7 +1,7 @@
-//! HBase through its Thrift1 gateway: what the gateway's answers mean.
+//! HBase through its Thrift1 gateway.
 //!
-//! A gateway goes on with a request after its client has hung up, and by default retries it for
-//! minutes; the README gives the settings that suit locks.
+//! A gateway goes on with a request after its client has closed the connection. By default it retries the request
+//! for minutes. `docs/hbase.md` lists the gateway settings for locks.
 
 mod gateway;
 mod latches;

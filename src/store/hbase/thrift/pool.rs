@@ -1,12 +1,13 @@
 //! A bounded pool of connections to the gateway.
 //!
-//! A gateway answers a request for a region that is down after minutes, and until then the request occupies a
-//! connection. So no region's requests may have all of them: a region is lent one more only while more are
-//! free than its requests occupy already. The first region that is down gets half of the pool, each further one
-//! half of what is left, and at least one connection while there is one: five can use up a pool of 16.
+//! A gateway answers a request for a region that is down only after minutes. Until then the request occupies a
+//! connection. So the requests for one region must not get all connections: a region gets one more connection only
+//! while the pool has more free connections than the region occupies. The first region that is down gets half of
+//! the pool. Each further region gets half of the rest, and at least one connection while one is free. Five regions
+//! can use up a pool of 16.
 //!
-//! A gateway does not tell where regions begin. The tables are split by the first byte of a row, so rows with
-//! one first byte count as one region.
+//! A gateway does not report where regions begin. The tables are split by the first byte of a row, so rows with the
+//! same first byte count as one region.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,10 +21,10 @@ use crate::error::{Error, Result};
 use crate::store::hbase::cell_store::Content;
 use crate::time::{self, Deadline, Moment, jittered};
 
-/// A connection unused for this long is closed rather than used: gateways drop them after a minute,
-/// firewalls without saying so.
+/// A connection that was idle for this long is closed and not used again. Gateways close idle connections after a
+/// minute; firewalls drop them without notice.
 const IDLE_MAX: Duration = Duration::from_secs(45);
-/// Connecting changes nothing at the gateway, so it may be repeated.
+/// Most tries to connect. Connecting changes nothing at the gateway, so it can be repeated.
 const CONNECT_TRIES: u32 = 3;
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,11 +34,12 @@ pub(super) struct Pool {
     size: usize,
     connect_timeout: Duration,
     state: Mutex<PoolState>,
-    /// Signalled when a connection or a place for one becomes free.
+    /// Signalled when a connection is returned or closed.
     freed: Condvar,
 }
 
-/// Rows that share a fate: of one table, with one first byte. `None`: a request for several rows, or for none.
+/// Requests that count as one region: rows of one table with the same first byte. `None`: requests that do not
+/// concern exactly one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct PoolShare {
     pub(super) table: Content,
@@ -45,11 +47,11 @@ pub(super) struct PoolShare {
 }
 
 struct PoolState {
-    /// Connections and places that requests have now, by whose they are.
+    /// Number of connections that each share uses now.
     lent: HashMap<PoolShare, usize>,
-    /// Most recently used last, and used first: the others age and go.
+    /// Idle connections, the most recently used one last. It is used first, so the others grow old and are closed.
     idle: Vec<(Link, Moment)>,
-    /// Places for connections that are neither idle nor in use.
+    /// Number of connections that may still be opened.
     vacant: usize,
 }
 
@@ -59,7 +61,7 @@ impl std::fmt::Debug for PoolState {
     }
 }
 
-/// A connection in use. Goes back to the pool by [`keep`](PooledConnection::keep), is closed on drop.
+/// A connection in use. [`keep`](PooledConnection::keep) returns it to the pool; a plain drop closes it.
 pub(super) struct PooledConnection<'a> {
     pool: &'a Pool,
     share: PoolShare,
@@ -78,11 +80,12 @@ impl Pool {
         }
     }
 
-    /// A connection that is open as far as can be told, waiting for a place in the pool if need be.
+    /// Returns a connection that this side has not seen closed. Blocks, at most until `by`, while the pool or this
+    /// share is used up, and while a new connection is opened. A name look-up may block longer.
     ///
     /// # Errors
-    /// CONNECTION_ERROR when none can be made; RETRIES_EXHAUSTED when until `by` all are in use, or as many
-    /// as `share` may have.
+    /// CONNECTION_ERROR when connecting fails. RETRIES_EXHAUSTED when all connections, or all that `share` may
+    /// have, are in use until `by`.
     pub(super) fn lend(&self, share: PoolShare, by: Deadline) -> Result<PooledConnection<'_>> {
         let mut pooled = self.reserve(share, by)?;
         if pooled.link.as_ref().is_none_or(|link| !link.is_open()) {
@@ -91,9 +94,9 @@ impl Pool {
         Ok(pooled)
     }
 
-    /// Takes a place, with the connection used last if there is one.
+    /// Reserves a connection for `share`: the idle one that was used last, or the right to open a new one.
     fn reserve(&self, share: PoolShare, by: Deadline) -> Result<PooledConnection<'_>> {
-        // Declared before the lock, so dropped after it: sockets are not closed under it.
+        // Declared before the lock and so dropped after it. Sockets must not be closed under the lock.
         let mut closing = Vec::new();
         let mut state = self.state.lock();
         loop {
@@ -130,9 +133,9 @@ impl Pool {
             None => "requests that concern more than one row".to_owned(),
         };
         format!(
-            "{taken} of {size} connections (option `pool`) wait for {rows}, and that share is used up: the \
-             {free} others are kept for other rows. The region of these rows may be down; if it is only busy, \
-             raise `pool`"
+            "{taken} of {size} connections (option `pool`) wait for {rows}, and that share is used up; the \
+             {free} free ones are reserved for other rows. The region of these rows may be down; if it is only \
+             busy, raise `pool`"
         )
     }
 
@@ -146,7 +149,7 @@ impl Pool {
             if tries == CONNECT_TRIES || by.remaining() <= CONNECT_PAUSE {
                 return Err(Error::Connection {
                     store: self.address.clone(),
-                    what: format!("connecting failed {tries} times; check the address and that it runs"),
+                    what: format!("connecting failed {tries} times; check the address and the gateway"),
                     source: Some(error.into()),
                 });
             }
@@ -157,7 +160,7 @@ impl Pool {
 
     fn connect_once(&self, by: Deadline) -> io::Result<Link> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-        // The look-up has the time-outs of the system's resolver, which cannot be set from here.
+        // The name look-up uses the time-outs of the system's resolver. This code cannot set them.
         for address in self.address.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
             match Link::connect(&address, by.sooner(Deadline::after(self.connect_timeout))) {
                 Ok(link) => return Ok(link),
@@ -173,7 +176,7 @@ impl PooledConnection<'_> {
         self.link.as_mut().expect("only drop takes it out")
     }
 
-    /// Gives the connection back for others to use: its last reply was read to the end.
+    /// Returns the connection to the pool. Only for a connection whose last reply was read to its end.
     pub(super) fn keep(mut self) {
         self.keep = true;
     }
@@ -194,7 +197,7 @@ impl Drop for PooledConnection<'_> {
             }
         }
         drop(state);
-        // Not only one: that one's share may be used up.
+        // All waiters are woken: the share of a single one may be used up.
         self.pool.freed.notify_all();
     }
 }
@@ -216,7 +219,7 @@ mod tests {
         PoolShare { table: Content::Locks, first: Some(first) }
     }
 
-    /// As many places as rows of this share get, all of them kept.
+    /// Reserves connections for this share until no more are available, and holds them.
     fn all_of(pool: &Pool, share: PoolShare) -> Vec<PooledConnection<'_>> {
         std::iter::from_fn(|| pool.reserve(share, Deadline::after(Duration::ZERO)).ok()).collect()
     }
@@ -226,7 +229,7 @@ mod tests {
         for (size, most) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (16, 8), (17, 9), (1024, 512)] {
             let pool = pool(size);
             assert_eq!(all_of(&pool, share(7)).len(), most, "of {size}");
-            // All are given back.
+            // All were returned.
             assert_eq!(all_of(&pool, share(7)).len(), most, "of {size}, again");
         }
     }
@@ -239,7 +242,7 @@ mod tests {
             held.extend(all_of(&pool, share(first)));
             assert_eq!(16 - held.len(), left, "after region {first}");
         }
-        // Of the other table too, and those that concern no row.
+        // The other table, and requests that concern no row, get one too.
         let latches = PoolShare { table: Content::Latches, first: Some(1) };
         for other in [share(5), latches, PoolShare { table: Content::Locks, first: None }] {
             pool.reserve(other, Deadline::after(Duration::ZERO)).expect("the last one is for others");
@@ -267,7 +270,7 @@ mod tests {
         drop((first, second));
     }
 
-    /// A place that is given back may be of no use to whoever waits longest.
+    /// The waiter that has waited longest may not be allowed to use the connection that is returned.
     #[test]
     fn a_place_that_is_given_back_finds_the_one_who_may_have_it() {
         let pool = &pool(2);
@@ -291,7 +294,7 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(50));
             drop(serving);
-            assert_eq!(other.join().unwrap().unwrap(), share(3), "the place is free, and it did not get it");
+            assert_eq!(other.join().unwrap().unwrap(), share(3), "a connection is free and was not used");
             drop(dead);
             same.into_iter().for_each(|waiter| assert_eq!(waiter.join().unwrap().unwrap(), share(1)));
         });

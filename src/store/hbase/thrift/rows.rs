@@ -1,5 +1,5 @@
-//! Applications' rows through the gateway: the calls that Thrift1 has. A gateway compares one column and then puts
-//! one cell; all that takes more is left to `hbase://`.
+//! Applications' rows through a Thrift1 gateway. Its conditional write compares one column and puts one cell.
+//! Operations that need more are only possible with `hbase://`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::store::hbase::steps::{
 use crate::store::request_kind::RequestKind;
 use crate::time::{Deadline, Moment};
 
-/// A gateway repeats by itself a request that its server did not answer, after a pause of 100 ms at the least unless
-/// told otherwise (`hbase.client.pause`). It then says "no" to what the first request did: a "no" that took as long
-/// proves nothing.
+/// A "no" that took this long proves nothing. A gateway repeats by itself a request that its server did not answer,
+/// and the second request then answers "no" to a change that the first one made. The pause before a repeat is at
+/// least 100 ms by default (`hbase.client.pause`).
 const REPEATED_AFTER: Duration = Duration::from_millis(90);
 
 #[derive(Debug)]
 pub(in crate::store::hbase) struct GatewayRows(Gateway);
 
 impl GatewayRows {
-    /// No I/O until the first call.
+    /// Opens a table of an application. Does no I/O; the first call connects.
     pub(in crate::store::hbase) fn new(address: &str, table: &str, options: Options) -> Result<GatewayRows> {
         Gateway::for_rows(address, table, options).map(GatewayRows)
     }
@@ -77,7 +77,7 @@ impl GatewayRows {
                 let took = Moment::now().since(began);
                 if !done && took >= REPEATED_AFTER {
                     let what = format!(
-                        "{}: {what}: the gateway took {took:?} to refuse it: it may have repeated a change that was made",
+                        "{}: {what}: the gateway took {took:?} to refuse it: it may have made the change and then repeated it",
                         self.0.place
                     );
                     return Err(Error::InDoubt { what, source: None });
@@ -90,7 +90,7 @@ impl GatewayRows {
 
     fn read(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<RowAnswer> {
         let columns: Vec<_> = (which.columns.iter().map(|place| name(place)))
-            // With a colon it would be the column without a qualifier.
+            // Without a colon. `family:` would be the column with an empty qualifier.
             .chain(which.families.iter().map(|family| family.to_vec()))
             .collect();
         if which.versions > 1 {
@@ -133,7 +133,7 @@ impl RowStore for GatewayRows {
 
     fn run(&self, request: &Request<'_>, by: Deadline) -> Result<Vec<RowAnswer>> {
         let steps = (request.steps)();
-        // Nothing may be changed before the step is known that the gateway cannot do.
+        // All steps are checked before the first change, so an unsupported step leaves nothing half done.
         match (steps.as_slice(), request.repeat) {
             ([RowStep::Read(_)], Repeat::Read) => {}
             ([RowStep::Change(..)] | [RowStep::Change(..), RowStep::Read(_)], Repeat::Never) => {}
@@ -152,7 +152,7 @@ impl RowStore for GatewayRows {
         Ok(answers)
     }
 
-    /// One after another.
+    /// Runs the rows one after another.
     fn run_many(
         &self,
         what: &str,
@@ -174,7 +174,7 @@ impl RowStore for GatewayRows {
 }
 
 fn unsupported(what: &str) -> Error {
-    Error::invalid("hbase+thrift:// for", what, "hbase://: a Thrift1 gateway cannot do it in one atomic step")
+    Error::invalid("hbase+thrift:// for", what, "use hbase://: Thrift1 cannot do it in one atomic step")
 }
 
 fn name(place: &CellPlace) -> Vec<u8> {

@@ -1,8 +1,9 @@
-//! One connection to the gateway: a socket with a deadline per call, and Thrift's binary protocol with
-//! limits, since a reply is input from outside.
+//! One connection to the gateway: a socket with a deadline for each call, and Thrift's binary protocol with limits,
+//! because a reply is untrusted input.
 //!
-//! `thrift`'s own reader allocates whatever length it is told, negative ones included; and a socket
-//! time-out counts per read, so that a server that drips a byte at a time is waited for endlessly.
+//! The reader of the crate `thrift` is not used, for two reasons. It allocates any length that a reply announces,
+//! even a negative one. And a socket time-out applies to each read, so a server that sends one byte at a time would
+//! block the caller forever.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,19 +20,20 @@ use thrift::{ProtocolError, ProtocolErrorKind};
 
 use crate::time::Deadline;
 
-/// Bytes of one reply. Ours have a cell or two; the largest is the list of a table's families.
+/// Largest reply, in bytes. Most replies for this library have one or two cells; the list of a table's families is
+/// the largest.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Elements of all containers of one reply together. Generated code reserves memory for each as soon as it
-/// is announced, up to 80 bytes, while an empty structure is a single byte of the reply. One of ours that
-/// has a value takes more bytes than this allows for each.
+/// Most elements in all containers of one reply together. The generated code reserves up to 80 bytes of memory for
+/// each announced element, although an empty structure takes only one byte of the reply. An element with a value,
+/// as this library reads them, takes more than the 32 bytes that this limit allows for each.
 const REPLY_ELEMENTS_MAX: usize = REPLY_BYTES_MAX / 32;
 const READ_AHEAD: usize = 4096;
-/// First half of the header word of a message in strict binary encoding.
+/// First two bytes of the header of a message in strict binary encoding.
 const VERSION_1: [u8; 2] = [0x80, 0x01];
 
 pub(super) type ThriftClient = HbaseSyncClient<LinkReader, TBinaryOutputProtocol<LinkWriter>>;
 
-/// A connection and the client that speaks over it.
+/// A connection and the Thrift client that uses it.
 pub(super) struct Link {
     pub(super) client: ThriftClient,
     shared: Arc<WireState>,
@@ -42,12 +44,13 @@ struct WireState {
     call: Mutex<Call>,
 }
 
-/// The call under way. The lock is there because reader and writer are two values; nobody waits for it.
+/// State of the call under way. It has a lock because reader and writer are separate values. The lock is never
+/// contended.
 struct Call {
     by: Deadline,
-    /// The operating system took the whole request: the gateway may have acted on it.
+    /// The operating system accepted the whole request, so the gateway may have acted on it.
     sent: bool,
-    /// What the reply may still take.
+    /// Number of bytes that the reply may still have.
     reply_left: usize,
     elements_left: usize,
     inbox: WireInbox,
@@ -73,20 +76,20 @@ impl Link {
         Ok(Link { client: ThriftClient::new(reader, TBinaryOutputProtocol::new(writer, true)), shared })
     }
 
-    /// Readies the connection for a call that must have come back by then.
+    /// Prepares the connection for a call with this deadline.
     pub(super) fn begin(&mut self, by: Deadline) {
         let mut call = self.shared.call.lock();
         (call.by, call.sent) = (by, false);
         (call.reply_left, call.elements_left) = (REPLY_BYTES_MAX, REPLY_ELEMENTS_MAX);
     }
 
-    /// Whether the gateway may have received the call under way. An incomplete message is not acted on.
+    /// Returns whether the gateway may have received the whole request. A gateway does not act on a part of one.
     pub(super) fn sent(&self) -> bool {
         self.shared.call.lock().sent
     }
 
-    /// Whether the gateway still keeps the connection, as far as this side has heard. It closes those
-    /// that were idle for a minute; bytes that nobody asked for make a connection useless too.
+    /// Returns whether the connection can be used, as far as this side knows. A gateway closes connections that
+    /// were idle for a minute. Unexpected bytes make a connection unusable too.
     pub(super) fn is_open(&self) -> bool {
         let inbox = &self.shared.call.lock().inbox;
         if inbox.from < inbox.to {
@@ -98,7 +101,7 @@ impl Link {
     }
 }
 
-/// What is left until the deadline, as sockets want it: never zero.
+/// Returns the time until the deadline. Never zero, which sockets do not accept: fails with `TimedOut` instead.
 fn left(by: Deadline) -> io::Result<std::time::Duration> {
     match by.remaining() {
         left if left.is_zero() => Err(io::Error::from(io::ErrorKind::TimedOut)),
@@ -106,12 +109,12 @@ fn left(by: Deadline) -> io::Result<std::time::Duration> {
     }
 }
 
-/// Sockets report an expired time-out as `WouldBlock`.
+/// Converts `WouldBlock` to `TimedOut`: sockets report an expired time-out as `WouldBlock`.
 fn timed(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-/// Collects a request and sends it in one piece.
+/// Collects a request and sends it as a whole.
 pub(super) struct LinkWriter {
     shared: Arc<WireState>,
     buffer: Vec<u8>,
@@ -141,7 +144,7 @@ impl Write for LinkWriter {
     }
 }
 
-/// Reads replies: Thrift's strict binary encoding, bounded in time and size.
+/// Reads replies in Thrift's strict binary encoding, with limits on time and size.
 pub(super) struct LinkReader {
     shared: Arc<WireState>,
 }
@@ -207,8 +210,8 @@ impl LinkReader {
         })
     }
 
-    /// The size of a container, whose elements count towards those of the reply. Each takes a byte at
-    /// least.
+    /// Reads the size of a container. Its elements count against the limit of the reply. Each element takes at
+    /// least one byte.
     fn size(&mut self) -> thrift::Result<i32> {
         let size = self.read_i32()?;
         let call = &mut *self.shared.call.lock();
@@ -256,7 +259,7 @@ impl TInputProtocol for LinkReader {
     }
 
     fn read_string(&mut self) -> thrift::Result<String> {
-        // Only names and messages are strings; a gateway's platform charset must not hide its message.
+        // Only names and messages are strings. A message in the gateway's platform charset must still be readable.
         Ok(String::from_utf8_lossy(&self.read_bytes()?).into_owned())
     }
 
@@ -301,7 +304,7 @@ impl TInputProtocol for LinkReader {
         Ok(f64::from_be_bytes(self.array()?))
     }
 
-    // The binary encoding has nothing where these stand.
+    // The binary encoding has no bytes for these.
 
     fn read_message_end(&mut self) -> thrift::Result<()> {
         Ok(())
