@@ -1,4 +1,4 @@
-//! What a call answers: a status, an output, and an error for those who want it.
+//! The results of a call: a status, an output, and an error if the caller asks for one.
 
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -6,7 +6,7 @@ use super::guard::{guarded, write};
 use super::process::keep;
 use super::status::dlm_status;
 
-/// A type that can be an output, and what is written when there is nothing to hand out.
+/// A type of outputs, and the value that a failed call writes.
 pub(super) trait Output: Copy {
     const NOTHING: Self;
 }
@@ -31,7 +31,7 @@ impl Output for i32 {
     const NOTHING: Self = -1;
 }
 
-/// Runs a call that has nothing to hand out.
+/// Runs a call that has no output but the error.
 ///
 /// # Safety
 /// `error_out` is as the header asks.
@@ -48,8 +48,8 @@ pub(super) unsafe fn status(error_out: *mut *mut dlm_error, body: impl FnOnce() 
     }
 }
 
-/// Runs a call that hands something out. The output is looked at first: what cannot be handed out must
-/// not be acquired.
+/// Runs a call that has an output. Checks first that the output is not NULL: a lease that cannot be returned
+/// must not be acquired.
 ///
 /// # Safety
 /// `out` and `error_out` are as the header asks.
