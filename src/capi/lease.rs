@@ -71,9 +71,9 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
     unsafe { answer(fd_out, error_out, || Ok(find(lease)?.lost_fd()?.as_raw_fd())) }
 }
 
-/// Renews the lease: it now expires `ttl_ms` from now. DLM_DEFAULT: the TTL of the last grant or renewal. Blocks
-/// for one call to the store, at most for the remaining time of the lease. A TTL shorter than before does not
-/// shorten the record in the store: the lock stays held for the longer time, unless it is released.
+/// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks for one
+/// call to the store, at most for the remaining time of the lease. A TTL shorter than before does not shorten the
+/// record in the store: the lock stays held for the longer time, unless it is released.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store, another client holds the lock, or the lease was
 /// released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,

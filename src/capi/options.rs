@@ -11,7 +11,7 @@ use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
 
-/// Settings for dlm_manager_open(), by key: those that a store's URI takes.
+/// Settings for dlm_manager_open(), by key. The URI of a store takes the same keys.
 pub struct dlm_options(());
 
 static OPTIONS: PerProcess<HandleTable<<dlm_options as Handle>::Object>> = PerProcess::new();
@@ -25,13 +25,13 @@ impl Handle for dlm_options {
     }
 }
 
-/// Options without any. NULL only when there are millions of them.
+/// Creates an empty set of options. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
     value(std::ptr::null_mut(), || keep(Mutex::default()))
 }
 
-/// Sets `key` to `value`; both are copied. A later value replaces an earlier one.
+/// Sets `key` to `value`. A later value replaces an earlier one. Never blocks.
 ///
 /// | key | default | |
 /// |---|---|---|
@@ -49,12 +49,9 @@ pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
 /// | poll | 5s | how often an awaited latch is looked at, at the least |
 /// | background_threads | 2 | background threads: they look at latches and free locks in doubt |
 ///
-/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys: see
-/// docs/hbase.md and docs/aerospike.md.
-/// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.
-/// May be called from several threads. Never blocks.
-///
-/// DLM_INVALID_ARGUMENT
+/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and
+/// docs/aerospike.md. This function does not check keys and values: dlm_manager_open() refuses unknown keys and
+/// values that are not allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_set(
     options: *mut dlm_options,
@@ -73,12 +70,12 @@ pub unsafe extern "C" fn dlm_options_set(
     }
 }
 
-/// The options set so far, in order; none for NULL.
+/// Returns the options set so far, in order. None for NULL.
 pub(super) fn given(options: *const dlm_options) -> Outcome<Vec<(String, String)>> {
     Ok(super::process::find_optional(options)?.map_or_else(Vec::new, |options| options.lock().clone()))
 }
 
-/// Frees options. NULL is allowed. Managers opened with them do not need them.
+/// Frees options. NULL is allowed. Managers that were opened with them do not need them. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_free(options: *mut dlm_options) {
     freeing(|| free(options));
