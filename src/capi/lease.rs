@@ -10,7 +10,7 @@ use super::status::dlm_status;
 use crate::Lease;
 
 /// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the request
-/// was sent. After that, another client may hold the lock.
+/// was sent. After that, the lock may have another holder.
 pub struct dlm_lease(());
 
 static LEASES: PerProcess<HandleTable<Lease>> = PerProcess::new();
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
 /// call to the store, at most for the remaining time of the lease. A TTL shorter than before does not shorten the
 /// record in the store: the lock stays held for the longer time, unless it is released.
 ///
-/// Errors: DLM_LEASE_LOST if the lease has expired in the store, another client holds the lock, or the lease was
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease was
 /// released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
 /// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 #[unsafe(no_mangle)]
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn dlm_lease_renew(
 /// still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was released. It is false if the
 /// lease was released or found lost before: then the call sends nothing to the store.
 ///
-/// Errors: DLM_LEASE_LOST if the lease has expired in the store or another client holds the lock. After any other
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any other
 /// error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT. Call again,
 /// or free the handle: the library then keeps trying in the background.
 #[unsafe(no_mangle)]
