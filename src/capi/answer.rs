@@ -39,11 +39,11 @@ impl Output for i32 {
 pub(super) unsafe fn status(error_out: *mut *mut dlm_error, body: impl FnOnce() -> Outcome) -> dlm_status {
     match guarded(body) {
         Ok(()) => {
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees it.
             unsafe { write(error_out, std::ptr::null_mut()) };
             dlm_status::DLM_OK
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         Err(failure) => unsafe { report(failure, error_out) },
     }
 }
@@ -59,7 +59,7 @@ pub(super) unsafe fn answer<T: Output>(
     body: impl FnOnce() -> Outcome<T>,
 ) -> dlm_status {
     let outcome = if out.is_null() { Err(Failure::invalid("the output is NULL")) } else { guarded(body) };
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match outcome {
             Ok(value) => {
@@ -82,7 +82,7 @@ unsafe fn report(failure: Failure, error_out: *mut *mut dlm_error) -> dlm_status
     let status = failure.status;
     if !error_out.is_null() {
         let error = guarded(|| keep::<dlm_error>(failure)).unwrap_or(std::ptr::null_mut());
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         unsafe { write(error_out, error) };
     }
     status

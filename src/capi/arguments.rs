@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::failure::{Failure, Outcome};
 use crate::Level;
 
-/// As a TTL or a wait: the manager's setting.
+/// As a TTL or a wait: the default, which the function's comment names.
 pub const DLM_DEFAULT: i64 = -2;
-/// As a wait: no limit.
+/// As a wait: no limit. As the TTL of a cell: it does not expire.
 pub const DLM_FOREVER: i64 = -1;
 
 /// A caller's text.

@@ -18,7 +18,7 @@ pub struct dlm_bytes {
 /// # Safety
 /// `items` and the bytes of each item are as [`slice`] asks.
 pub(super) unsafe fn list<'a>(what: &str, items: *const dlm_bytes, count: usize) -> Outcome<Vec<&'a [u8]>> {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let items = slice(what, items, count)?;
         items

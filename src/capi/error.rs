@@ -54,7 +54,7 @@ pub unsafe extern "C" fn dlm_error_fences(
 ) -> bool {
     let fences = value(None, || Ok(find(error)?.fences));
     let (fence, stored) = fences.unwrap_or_default();
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         write(fence_out, fence);
         write(stored_out, stored);

@@ -1,4 +1,4 @@
-//! Handles: numbers that are pointers to C.
+//! Handles: numbers that C code sees as pointers.
 //!
 //! The library never dereferences a handle. A handle names a slot of a table, and one use of that slot. The
 //! library therefore always detects a handle that was freed, belongs to another type or is invalid, and never

@@ -68,7 +68,7 @@ impl ::log::Log for Bridge {
         if INSIDE.replace(true) {
             return;
         }
-        // Read-locked while the callback runs: replacing it waits until it has returned.
+        // Read-locked while the callback runs: dlm_log_to() waits until the callback has returned.
         if let Some(target) = &*sink.target.read()
             && level <= target.level
             && let Ok(message) = CString::new(record.args().to_string().replace('\0', "\\0"))

@@ -105,7 +105,7 @@ fn cell_ttl(ms: i64) -> Outcome<Option<Duration>> {
 /// # Safety
 /// `bytes` and `size` are as [`slice`] asks.
 unsafe fn column(bytes: *const c_void, size: usize) -> Outcome<Column> {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     Ok(Column::parse(unsafe { slice("bytes of the column", bytes.cast::<u8>(), size) }?))
 }
 
@@ -115,7 +115,7 @@ unsafe fn column(bytes: *const c_void, size: usize) -> Outcome<Column> {
 /// `bytes` and `size` are as [`slice`] asks.
 unsafe fn value_or_none<'a>(what: &str, bytes: *const c_void, size: usize) -> Outcome<Option<&'a [u8]>> {
     if !bytes.is_null() {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         return unsafe { slice(what, bytes.cast::<u8>(), size) }.map(Some);
     }
     match size {
@@ -128,7 +128,7 @@ unsafe fn value_or_none<'a>(what: &str, bytes: *const c_void, size: usize) -> Ou
 /// `items` and the bytes of each item are as [`slice`] asks.
 unsafe fn cells(items: *const dlm_cell, count: usize) -> Outcome<Cells> {
     let mut cells = Cells::new();
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         for cell in slice("cells", items, count)? {
             let column = column(cell.column, cell.column_size)?;
@@ -146,14 +146,14 @@ unsafe fn cells(items: *const dlm_cell, count: usize) -> Outcome<Cells> {
 /// `items` and the bytes of each item are as [`slice`] asks.
 unsafe fn changes(items: *const dlm_change, count: usize) -> Outcome<Changes> {
     let mut changes = Changes::new();
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     for change in unsafe { slice("changes", items, count)? } {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         let column = unsafe { column(change.column, change.column_size)? };
         let bare = change.value.is_null() && change.value_size == 0 && change.ttl_ms == 0;
         changes = match change.kind {
             DLM_CHANGE_PUT if change.by == 0 => {
-                // SAFETY: passed on.
+                // SAFETY: the caller guarantees it.
                 let value =
                     unsafe { slice("bytes of the value", change.value.cast::<u8>(), change.value_size)? };
                 match cell_ttl(change.ttl_ms)? {

@@ -151,7 +151,7 @@ pub unsafe extern "C" fn dlm_row_cells_counter(
 /// `out` is as the header asks.
 unsafe fn found<T: Output>(out: *mut T, body: impl FnOnce() -> Outcome<Option<T>>) -> bool {
     let found = value(None, body);
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe { write(out, found.unwrap_or(T::NOTHING)) };
     found.is_some()
 }

@@ -14,8 +14,8 @@ use super::manager::dlm_manager;
 use super::process::find;
 use super::status::dlm_status;
 
-/// Reads from the store if the lock is held, and does not acquire it. This read costs a store less than an
-/// unsuccessful dlm_lock_try_acquire(). DLM_OK means that the lock was free. Blocks for one read of the store.
+/// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a store less
+/// than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
 ///
 /// Errors: DLM_LOCK_UNAVAILABLE if the lock is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
 /// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request;
