@@ -35,19 +35,19 @@ pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
 ///
 /// | key | default | |
 /// |---|---|---|
-/// | client | none | required: the service that uses the locks, part of every name |
-/// | farm | none | the data centre, part of the names of level DC; latches need it |
+/// | client | none | required: the service that uses the locks; part of every name |
+/// | farm | none | the data centre; part of the names of level DC; latches need it |
 /// | ttl | 90s | how long a lease lasts unless it is renewed |
 /// | wait | 90s | how long an acquire waits |
-/// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
-/// | timeout | 10s | how long one call to the store may take |
-/// | clock_margin | 100000ppm | how much earlier than in the store a lease ends in this process: a tenth of its TTL |
+/// | retry | 1s | how long a waiting process pauses between two attempts, plus or minus a tenth |
+/// | timeout | 10s | the time limit of one call to the store |
+/// | clock_margin | 100000ppm | how much earlier a lease ends for its holder than in the store, in parts of the TTL |
 /// | names | strict | compat allows # and control characters in client and farm ids |
-/// | purpose | none | shown to those who find a lock held |
-/// | strict | false | true diagnoses the store when it is opened and refuses one that fails; see dlm doctor |
+/// | purpose | none | a text that others see while the lock is held |
+/// | strict | false | true refuses a store that dlm doctor reports as unsafe |
 /// | latch_ttl | 1d | how long a latch lives after its last change |
-/// | poll | 5s | how often an awaited latch is looked at, at the least |
-/// | background_threads | 2 | background threads: they look at latches and free locks in doubt |
+/// | poll | 5s | the longest pause between two reads of an awaited latch, plus or minus a tenth |
+/// | background_threads | 2 | the most threads that poll latches and release locks in doubt |
 ///
 /// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and
 /// docs/aerospike.md. This function does not check keys and values: dlm_manager_open() refuses unknown keys and
