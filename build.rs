@@ -23,12 +23,12 @@ mod capi {
  *
  * Handles (struct dlm_...) are opaque. The caller owns every handle that a call returns or writes to an
  * output, and frees it exactly once with the _free function of its type. Handles may be freed in any
- * order. Every _free accepts NULL. A call never takes ownership of a handle that is passed to it.
+ * order. Every _free accepts NULL. No other call takes ownership of a handle.
  *
  * A call with a freed handle fails with DLM_CLOSED. A call with a pointer that never was a handle of the
- * type fails with DLM_INVALID_ARGUMENT. Neither crashes; a _free does nothing and logs a warning. Functions
- * that return no status then return the same as for NULL. Each type can have some 67 million open handles.
- * Beyond that, its _new function returns NULL, and calls that create such a handle fail with
+ * type fails with DLM_INVALID_ARGUMENT. Neither crashes. A _free then does nothing and logs a warning.
+ * Functions that return no status then return the same as for NULL. Each type can have some 67 million open
+ * handles. Beyond that, its _new function returns NULL, and calls that create such a handle fail with
  * DLM_INTERNAL_ERROR.
  *
  * Threads: every function may be called from any thread, also with a handle that other threads are using.

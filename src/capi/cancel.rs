@@ -27,9 +27,9 @@ pub unsafe extern "C" fn dlm_cancel_new() -> *mut dlm_cancel {
     value(std::ptr::null_mut(), || keep(CancelToken::new()))
 }
 
-/// Ends all current and future waits that were given `cancel`: they fail with DLM_CANCELLED. A wait for a lock
-/// first completes a request that it has sent, and releases the lock if the store granted it. This function
-/// does not block. It must not be called in a signal handler.
+/// Ends all current and future waits that were given `cancel`: they fail with DLM_CANCELLED. A wait for a
+/// lock first completes a request that it has sent, and releases the lock if the store granted it. This
+/// function does not block. It must not be called in a signal handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_cancel_trigger(
     cancel: *const dlm_cancel,
@@ -44,8 +44,8 @@ pub unsafe extern "C" fn dlm_cancel_trigger(
     }
 }
 
-/// Frees a cancel object. NULL is allowed. Calls that were given it continue, and can no longer be cancelled.
-/// Never blocks.
+/// Frees a cancel object. NULL is allowed. Calls that were given it continue, and can no longer be
+/// cancelled. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_cancel_free(cancel: *mut dlm_cancel) {
     freeing(|| free(cancel));

@@ -6,8 +6,8 @@ use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free};
 use super::status::dlm_status;
 
-/// The reason why a call failed. A failed call creates it if `error_out` is not NULL. It depends on no other
-/// handle.
+/// The reason why a call failed. A failed call creates it if `error_out` is not NULL. It depends on no
+/// other handle.
 pub struct dlm_error(());
 
 static ERRORS: PerProcess<HandleTable<Failure>> = PerProcess::new();
@@ -27,25 +27,25 @@ pub unsafe extern "C" fn dlm_error_status(error: *const dlm_error) -> dlm_status
     value(dlm_status::DLM_INVALID_ARGUMENT, || Ok(find(error)?.status))
 }
 
-/// Returns one line for people: what was wrong, with which value, and what to do. Never returns NULL. The text
-/// lives until `error` is freed. It may contain names of locks, hosts and tables, but no passwords. Never
-/// blocks.
+/// Returns one line for people: what was wrong, with which value, and what to do. Never returns NULL. The
+/// text lives until `error` is freed. It may contain names of locks, hosts and tables, but no passwords.
+/// Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_message(error: *const dlm_error) -> *const c_char {
     // The text does not move while the table holds the error.
     value(c"no error".as_ptr(), || Ok(find(error)?.message().as_ptr()))
 }
 
-/// Returns true if the same call may succeed later without a change by the caller: the lock may become free, or
-/// the store may recover. False for NULL. Never blocks.
+/// Returns true if the same call may succeed later without a change by the caller: the lock may become
+/// free, or the store may recover. False for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_is_retryable(error: *const dlm_error) -> bool {
     value(false, || Ok(find(error)?.retryable))
 }
 
-/// Writes the two fences of a DLM_STALE_FENCE: `*fence_out` is the fence of the refused write, `*stored_out` the
-/// higher fence that the receiver had seen. Either pointer may be NULL. Returns false and writes 0 for any other
-/// error and for NULL. Never blocks.
+/// Writes the two fences of a DLM_STALE_FENCE: `*fence_out` is the fence of the refused write,
+/// `*stored_out` the higher fence that the receiver had seen. Either pointer may be NULL. Returns false and
+/// writes 0 for any other error and for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_fences(
     error: *const dlm_error,

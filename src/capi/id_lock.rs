@@ -10,11 +10,12 @@ use super::process::{PerProcess, full, handle, locate};
 use super::status::dlm_status;
 use crate::IdLock;
 
-/// Locks for the threads of this process, one for each 64-bit id. The lock of an id exists only while threads
-/// hold it or wait for it.
+/// Locks for the threads of this process, one for each 64-bit id. The lock of an id exists only while
+/// threads hold it or wait for it.
 ///
 /// A held id has no handle: any thread may release it by its number. Ids are not reentrant. One dlm_id_lock
-/// takes 16 KiB, and more only while threads wait or several hundred ids are locked. Create one and share it.
+/// takes 16 KiB, and more only while threads wait or several hundred ids are locked. Create one and share
+/// it.
 pub struct dlm_id_lock(());
 
 pub(super) const NAME: &str = "dlm_id_lock";
@@ -27,9 +28,9 @@ pub(super) fn open() -> Outcome<u64> {
     Ok(ID_LOCKS.this()?.len())
 }
 
-/// The ids of one use of an `IdLock`, which is never dropped: see `LastingTable`. State that another use left
-/// behind must not affect this one. Ids are therefore mixed with the handle, which differs for every use. Within
-/// one use, different ids stay different.
+/// The ids of one use of an `IdLock`, which is never dropped: see `LastingTable`. State that another use
+/// left behind must not affect this one. Ids are therefore mixed with the handle, which differs for every
+/// use. Within one use, different ids stay different.
 struct Ids {
     locks: &'static IdLock,
     place: &'static Lasting<IdLock>,
@@ -110,11 +111,12 @@ pub unsafe extern "C" fn dlm_id_lock_new() -> *mut dlm_id_lock {
     })
 }
 
-/// Locks `id`. Blocks for up to `wait_ms`: 0 tries once, DLM_FOREVER waits without limit. Thousands of threads
-/// may wait for an id. Every half millisecond, one release hands the id to the thread that has waited longest.
+/// Locks `id`. Blocks for up to `wait_ms`: 0 tries once, DLM_FOREVER waits without limit. Thousands of
+/// threads may wait for an id. Every half millisecond, one release hands the id to the thread that has
+/// waited longest.
 ///
-/// Errors: DLM_LOCK_UNAVAILABLE if the id is still locked after the wait; DLM_CLOSED also if `lock` was freed
-/// during the wait.
+/// Errors: DLM_LOCK_UNAVAILABLE if the id is still locked after the wait; DLM_CLOSED also if `lock` was
+/// freed during the wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_acquire(
     lock: *const dlm_id_lock,
@@ -139,9 +141,9 @@ pub unsafe extern "C" fn dlm_id_lock_release(
     unsafe { status(error_out, || Ids::of(lock)?.leave(id)) }
 }
 
-/// Locks all of `count` ids, or none. Acquires each id once, in ascending order, even if it is listed more than
-/// once. Callers that lock overlapping sets therefore cannot deadlock. `wait_ms` limits the wait for all ids
-/// together. Blocks and fails like dlm_id_lock_acquire().
+/// Locks all of `count` ids, or none. Acquires each id once, in ascending order, even if it is listed more
+/// than once. Callers that lock overlapping sets therefore cannot deadlock. `wait_ms` limits the wait for
+/// all ids together. Blocks and fails like dlm_id_lock_acquire().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_acquire_many(
     lock: *const dlm_id_lock,

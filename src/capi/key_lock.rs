@@ -12,7 +12,8 @@ use super::process::{PerProcess, full, handle, locate};
 use super::status::dlm_status;
 use crate::IdLock;
 
-/// Like dlm_id_lock, for keys of any bytes: NUL is allowed, and so is the empty key. One dlm_key_lock takes 32 KiB.
+/// Like dlm_id_lock, for keys of any bytes: NUL is allowed, and so is the empty key. One dlm_key_lock takes
+/// 32 KiB.
 pub struct dlm_key_lock(());
 
 const NAME: &str = "dlm_key_lock";

@@ -9,8 +9,8 @@ use super::process::{Handle, PerProcess, find, free};
 use super::status::dlm_status;
 use crate::Lease;
 
-/// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the request
-/// was sent. After that, the lock may have another holder.
+/// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
+/// request was sent. After that, the lock may have another holder.
 pub struct dlm_lease(());
 
 static LEASES: PerProcess<HandleTable<Lease>> = PerProcess::new();
@@ -24,9 +24,9 @@ impl Handle for dlm_lease {
     }
 }
 
-/// Checks by this machine's clock that the lease has not expired. Call it before each step that needs the lock.
-/// It does no I/O and takes some tens of nanoseconds. It cannot detect that the thread is paused right after the
-/// check: use the fence for that. Never blocks.
+/// Checks by this machine's clock that the lease has not expired. Call it before each step that needs the
+/// lock. It does no I/O and takes some tens of nanoseconds. It cannot detect that the thread is paused
+/// right after the check: use the fence for that. Never blocks.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired, was released, or was found lost.
 #[unsafe(no_mangle)]
@@ -38,23 +38,24 @@ pub unsafe extern "C" fn dlm_lease_check(
     unsafe { status(error_out, || Ok(find(lease)?.check()?)) }
 }
 
-/// Returns the fence: the number to send with every write that the lock guards. It grows with every grant of the
-/// lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 if the store's option
-/// fence is off, and for NULL. Never blocks.
+/// Returns the fence: the number to send with every write that the lock guards. It grows with every grant
+/// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 if the
+/// store's option fence is off, and for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_fence(lease: *const dlm_lease) -> u64 {
     value(0, || Ok(find(lease)?.fence().map_or(0, |fence| fence.0)))
 }
 
-/// Returns the remaining time of the lease in milliseconds, rounded down; 0 if it has ended, and for NULL. Never
-/// blocks.
+/// Returns the remaining time of the lease in milliseconds, rounded down; 0 if it has ended, and for NULL.
+/// Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_remaining_ms(lease: *const dlm_lease) -> i64 {
     value(0, || Ok(millis(find(lease)?.remaining())))
 }
 
-/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes readable when
-/// dlm_lease_check() would fail: the lease has expired, was released, or was found lost. A renewal postpones this.
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes
+/// readable when dlm_lease_check() would fail: the lease has expired, was released, or was found lost. A
+/// renewal postpones this.
 ///
 /// The lease owns the descriptor. Every call writes the same one. Do not read or close it. dlm_lease_free()
 /// closes it, so remove it from the event loop first. The first call blocks while another thread renews or
@@ -71,12 +72,12 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
     unsafe { answer(fd_out, error_out, || Ok(find(lease)?.lost_fd()?.as_raw_fd())) }
 }
 
-/// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks for one
-/// call to the store, at most for the remaining time of the lease. A TTL shorter than before does not shorten the
-/// record in the store: the lock stays held for the longer time, unless it is released.
+/// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks
+/// for one call to the store, at most for the remaining time of the lease. A TTL shorter than before does
+/// not shorten the record in the store: the lock stays held for the longer time, unless it is released.
 ///
-/// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease was
-/// released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease
+/// was released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
 /// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_renew(
@@ -97,13 +98,13 @@ pub unsafe extern "C" fn dlm_lease_renew(
     }
 }
 
-/// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle must
-/// still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was released. It is false if the
-/// lease was released or found lost before: then the call sends nothing to the store.
+/// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
+/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was released. It is false
+/// if the lease was released or found lost before: then the call sends nothing to the store.
 ///
-/// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any other
-/// error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT. Call again,
-/// or free the handle: the library then keeps trying in the background.
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
+/// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.
+/// Call again, or free the handle: the library then keeps trying in the background.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_release(
     lease: *const dlm_lease,

@@ -23,13 +23,13 @@ impl Handle for dlm_lock {
     }
 }
 
-/// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT: the
-/// manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting threads.
-/// On DLM_OK the caller owns `*lease_out`.
+/// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT:
+/// the manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting
+/// threads. On DLM_OK the caller owns `*lease_out`.
 ///
 /// Errors: DLM_LOCK_UNAVAILABLE if the lock is held; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
-/// DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_IN_DOUBT if it is
-/// unknown whether the store granted the lock; DLM_CLOSED.
+/// DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_IN_DOUBT if
+/// it is unknown whether the store granted the lock; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_try_acquire(
     lock: *const dlm_lock,
@@ -52,9 +52,9 @@ pub unsafe extern "C" fn dlm_lock_try_acquire(
 
 /// Acquires the lock with the manager's TTL and wait, by default 90 s each. `cancel` may be NULL.
 ///
-/// Blocks until the lock is acquired, the wait times out or an error occurs. When the wait ends, the call first
-/// completes a request that it has sent to the store. Waiting threads of one manager acquire the lock in the
-/// order in which they arrived. On DLM_OK the caller owns `*lease_out`.
+/// Blocks until the lock is acquired, the wait times out or an error occurs. When the wait ends, the call
+/// first completes a request that it has sent to the store. Waiting threads of one manager acquire the lock
+/// in the order in which they arrived. On DLM_OK the caller owns `*lease_out`.
 ///
 /// Errors: DLM_LOCK_UNAVAILABLE if the wait timed out; DLM_CANCELLED; and the other errors of
 /// dlm_lock_try_acquire(), which end the wait at once.
@@ -69,8 +69,8 @@ pub unsafe extern "C" fn dlm_lock_acquire(
     unsafe { dlm_lock_acquire_within(lock, DLM_DEFAULT, DLM_DEFAULT, cancel, lease_out, error_out) }
 }
 
-/// Like dlm_lock_acquire(), with this TTL and this wait. A `wait_ms` of 0 tries once, DLM_FOREVER waits without
-/// limit. DLM_DEFAULT means the manager's setting, for both.
+/// Like dlm_lock_acquire(), with this TTL and this wait. A `wait_ms` of 0 tries once, DLM_FOREVER waits
+/// without limit. DLM_DEFAULT means the manager's setting, for both.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_acquire_within(
     lock: *const dlm_lock,
@@ -99,8 +99,8 @@ pub unsafe extern "C" fn dlm_lock_acquire_within(
     }
 }
 
-/// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait. Blocks
-/// only as dlm_manager_free() says.
+/// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
+/// Blocks only as dlm_manager_free() says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_free(lock: *mut dlm_lock) {
     freeing(|| free(lock));

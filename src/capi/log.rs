@@ -21,8 +21,8 @@ pub const DLM_LOG_DEBUG: i32 = 4;
 
 /// Receives one line of the library's log. `message` lives until the callback returns.
 ///
-/// Any thread that uses the library and the library's own threads may call it, several at the same time. It must
-/// return soon, must not call the library, and must not exit by longjmp() or an exception.
+/// Any thread that uses the library and the library's own threads may call it, several at the same time. It
+/// must return soon, must not call the library, and must not exit by longjmp() or an exception.
 pub type dlm_log_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char)>;
 
@@ -89,14 +89,15 @@ fn is_ours() -> bool {
     *OURS.get_or_init(|| ::log::set_logger(&Bridge).is_ok())
 }
 
-/// Sends log lines of `level` (DLM_LOG_ERROR to DLM_LOG_DEBUG) and more severe ones to `callback`, for the whole
-/// process. A NULL callback, the default, discards them. The callback receives `user`, which may be NULL.
+/// Sends log lines of `level` (DLM_LOG_ERROR to DLM_LOG_DEBUG) and more severe ones to `callback`, for the
+/// whole process. A NULL callback, the default, discards them. The callback receives `user`, which may be
+/// NULL.
 ///
-/// Blocks while the previous callback runs. When this function returns, that callback is not called again, and
-/// its `user` may be freed. A forked child starts without a callback.
+/// Blocks while the previous callback runs. When this function returns, that callback is not called again,
+/// and its `user` may be freed. A forked child starts without a callback.
 ///
-/// Errors: DLM_INVALID_ARGUMENT also if a callback calls this function; DLM_ALREADY_EXISTS if Rust code of the
-/// program has set its own logger.
+/// Errors: DLM_INVALID_ARGUMENT also if a callback calls this function; DLM_ALREADY_EXISTS if Rust code of
+/// the program has set its own logger.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_log_to(
     level: i32,

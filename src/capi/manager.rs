@@ -30,8 +30,8 @@ impl Handle for dlm_manager {
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct dlm_stats {
-    /// Leases that this manager acquired, and that were not released, lost or ended by dlm_manager_close(). An
-    /// expired lease counts until a call notices that it has expired.
+    /// Leases that this manager acquired, and that were not released, lost or ended by dlm_manager_close().
+    /// An expired lease counts until a call notices that it has expired.
     pub leases_held: u64,
     /// Threads of this process that wait for a lock of this manager.
     pub threads_waiting: u64,
@@ -43,21 +43,24 @@ const STATS_SIZE_MAX: usize = 4096;
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
 /// "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
-/// "aerospike://host1:3000,host2/namespace/setSuffix". Options may follow as "?key=value&key=value". `options`
-/// may be NULL. If both set a key, `options` wins over the URI. On DLM_OK the caller owns `*manager_out`.
+/// "aerospike://host1:3000,host2/namespace/setSuffix". Options may follow as "?key=value&key=value".
+/// `options` may be NULL. If both set a key, `options` wins over the URI. On DLM_OK the caller owns
+/// `*manager_out`.
 ///
-/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, regardless of environment variables. It is refused in
-/// a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group. A member
-/// can kill the other members' processes with SIGBUS, so they must trust each other.
+/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, regardless of environment variables. It is
+/// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the
+/// directory's group. A member can kill the other members' processes with SIGBUS, so they must trust each
+/// other.
 ///
-/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store blocks for milliseconds.
-/// HBase and Aerospike are contacted by the first call that needs them.
+/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store blocks for
+/// milliseconds. HBase and Aerospike are contacted by the first call that needs them.
 ///
-/// The option strict=true diagnoses the store and refuses it if it is not safe for locks. In the worst case this
-/// blocks for several store time-outs (the option timeout). It acquires, renews and releases one lock.
+/// The option strict=true diagnoses the store and refuses it if it is not safe for locks. In the worst case
+/// this blocks for several store time-outs (the option timeout). It acquires, renews and releases one lock.
 ///
-/// Errors: DLM_INVALID_ARGUMENT before any I/O, also for unknown keys; DLM_CONNECTION_ERROR or DLM_INTERNAL_ERROR
-/// if the store cannot be opened; DLM_RETRIES_EXHAUSTED if strict=true and the store is not safe for locks.
+/// Errors: DLM_INVALID_ARGUMENT before any I/O, also for unknown keys; DLM_CONNECTION_ERROR or
+/// DLM_INTERNAL_ERROR if the store cannot be opened; DLM_RETRIES_EXHAUSTED if strict=true and the store is
+/// not safe for locks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_open(
     uri: *const c_char,
@@ -77,8 +80,8 @@ pub unsafe extern "C" fn dlm_manager_open(
     }
 }
 
-/// Creates what locks need in the store (a table) if it is missing, and checks that the store answers. Safe to
-/// repeat, and to call in many processes at once. Blocks, for up to a minute if it creates a table.
+/// Creates what locks need in the store (a table) if it is missing, and checks that the store answers. Safe
+/// to repeat, and to call in many processes at once. Blocks, for up to a minute if it creates a table.
 ///
 /// Errors: DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED.
 #[unsafe(no_mangle)]
@@ -90,11 +93,11 @@ pub unsafe extern "C" fn dlm_manager_initialize(
     unsafe { status(error_out, || Ok(find(manager)?.initialize()?)) }
 }
 
-/// Creates a handle of the lock `id`, without acquiring it: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC or
-/// DLM_LEVEL_XDC. Does no I/O and never blocks. On DLM_OK the caller owns `*lock_out`.
+/// Creates a handle of the lock `id`, without acquiring it: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC
+/// or DLM_LEVEL_XDC. Does no I/O and never blocks. On DLM_OK the caller owns `*lock_out`.
 ///
-/// Errors: DLM_INVALID_ARGUMENT also if the id is empty or longer than 1024 bytes, or if the level is DC and the
-/// manager has no farm.
+/// Errors: DLM_INVALID_ARGUMENT also if the id is empty or longer than 1024 bytes, or if the level is DC
+/// and the manager has no farm.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_lock(
     manager: *const dlm_manager,
@@ -112,8 +115,8 @@ pub unsafe extern "C" fn dlm_manager_lock(
     }
 }
 
-/// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields that the
-/// library does not know are set to 0. On failure all fields are 0. Never blocks for long.
+/// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields
+/// that the library does not know are set to 0. On failure all fields are 0. Never blocks for long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_stats(
     manager: *const dlm_manager,
@@ -150,16 +153,16 @@ pub unsafe extern "C" fn dlm_manager_stats(
     }
 }
 
-/// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's threads
-/// are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has nothing to release,
-/// and all other calls that use the store fail with DLM_CLOSED. All handles must still be freed. Closing twice
-/// does nothing.
+/// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
+/// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
+/// nothing to release, and all other calls that use the store fail with DLM_CLOSED. All handles must still
+/// be freed. Closing twice does nothing.
 ///
-/// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches is in
-/// progress, and for a few seconds for the threads.
+/// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches
+/// is in progress, and for a few seconds for the threads.
 ///
-/// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed. That
-/// lock becomes free when its TTL ends. The library has tried to release the other locks as well.
+/// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed.
+/// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_close(
     manager: *const dlm_manager,
@@ -169,9 +172,9 @@ pub unsafe extern "C" fn dlm_manager_close(
     unsafe { status(error_out, || Ok(find(manager)?.close()?)) }
 }
 
-/// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are freed.
-/// To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the library's threads,
-/// which blocks for a few seconds at most. Otherwise this function does not block.
+/// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
+/// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the
+/// library's threads, which blocks for a few seconds at most. Otherwise this function does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_free(manager: *mut dlm_manager) {
     freeing(|| free(manager));

@@ -34,8 +34,8 @@ pub unsafe extern "C" fn dlm_names_count(names: *const dlm_names) -> usize {
     value(0, || Ok(find(names)?.0.len()))
 }
 
-/// Returns the name at `index`, from 0, or "" after the last one. Names are sorted. The text lives until `names` is
-/// freed. Never returns NULL. Never blocks.
+/// Returns the name at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
+/// `names` is freed. Never returns NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_names_at(names: *const dlm_names, index: usize) -> *const c_char {
     // The text does not move while the table holds the list.

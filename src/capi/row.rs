@@ -245,8 +245,8 @@ pub unsafe extern "C" fn dlm_row_create(
 }
 
 /// Writes the cells if the row exists, see dlm_row_create(). If it does not, `*updated_out` is false and nothing is
-/// written. Without the option anchor, the row exists if it has the column of the first of `cells`. Blocks and fails
-/// as described at dlm_row.
+/// written. Without the option anchor, the first of `cells` must be a column that the row has. Blocks and fails as
+/// described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_update(
     row: *const dlm_row,

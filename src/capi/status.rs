@@ -2,7 +2,8 @@ use std::ffi::c_char;
 
 use crate::Code;
 
-/// Result of every call that can fail. The numbers never change. Later versions may add some, so keep a `default:`.
+/// Result of every call that can fail. The numbers never change. Later versions may add some, so keep a
+/// `default:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum dlm_status {
@@ -20,7 +21,8 @@ pub enum dlm_status {
     DLM_INTERNAL_ERROR = 5,
     /// A cancel object ended the wait. The caller holds nothing.
     DLM_CANCELLED = 6,
-    /// The request may or may not have taken effect. A lock that it may have acquired is freed in the background.
+    /// The request may or may not have taken effect. A lock that it may have acquired is freed in the
+    /// background.
     DLM_IN_DOUBT = 7,
     /// The lease has expired, or the lock has another holder: stop using what the lock protects.
     DLM_LEASE_LOST = 8,
@@ -28,8 +30,8 @@ pub enum dlm_status {
     DLM_NOT_FOUND = 9,
     /// What the call should create already exists.
     DLM_ALREADY_EXISTS = 10,
-    /// An argument was refused before any I/O: NULL, bad UTF-8, or a number or text that is not allowed. Functions
-    /// on rows may refuse one after a read, see dlm_row.
+    /// An argument was refused before any I/O: NULL, bad UTF-8, or a number or text that is not allowed.
+    /// Functions on rows may refuse one after a read, see dlm_row.
     DLM_INVALID_ARGUMENT = 11,
     /// The manager was closed, or the handle was freed.
     DLM_CLOSED = 12,
@@ -37,8 +39,8 @@ pub enum dlm_status {
     DLM_FORKED = 13,
     /// A bug in the library. The handles stay usable.
     DLM_PANIC = 14,
-    /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease has ended.
-    /// The write was refused and had no effect. See dlm_error_fences().
+    /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease
+    /// has ended. The write was refused and had no effect. See dlm_error_fences().
     DLM_STALE_FENCE = 15,
 }
 
@@ -66,8 +68,8 @@ impl From<Code> for dlm_status {
     }
 }
 
-/// Returns the name of a status, such as "LOCK_UNAVAILABLE", or "UNKNOWN" for a number that the library does not
-/// know. The text is static. Never blocks.
+/// Returns the name of a status, such as "LOCK_UNAVAILABLE", or "UNKNOWN" for a number that the library
+/// does not know. The text is static. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_status_name(status: i32) -> *const c_char {
     let name = match status {

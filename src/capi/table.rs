@@ -147,7 +147,7 @@ pub unsafe extern "C" fn dlm_table_setting(
     }
 }
 
-/// Frees a table. NULL is allowed. Its rows continue to work. Freeing the last row closes the connections.
+/// Frees a table. NULL is allowed. Its rows continue to work. Freeing the last of them closes the connections.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_table_free(table: *mut dlm_table) {
     freeing(|| free(table));

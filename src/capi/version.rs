@@ -19,7 +19,8 @@ use super::row_cells::dlm_row_cells;
 use super::status::dlm_status;
 use super::table::dlm_table;
 
-/// Number of this header's binary interface. A change that breaks existing programs increases it. Additions do not.
+/// Number of this header's binary interface. A change that breaks existing programs increases it. Additions
+/// do not.
 pub const DLM_ABI: u32 = 0;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -27,15 +28,16 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version holds no NUL"),
 };
 
-/// Returns the version of the loaded library, such as "0.1.0". DLM_VERSION is the version of this header. The text
-/// is static. Never blocks.
+/// Returns the version of the loaded library, such as "0.1.0". DLM_VERSION is the version of this header.
+/// The text is static. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Checks that the loaded library has the binary interface of this header. Pass DLM_ABI. The number is also part of
-/// the shared library's name, so only programs that load the library themselves need this call. Never blocks.
+/// Checks that the loaded library has the binary interface of this header. Pass DLM_ABI. The number is also
+/// part of the shared library's name, so only programs that load the library themselves need this call.
+/// Never blocks.
 ///
 /// Errors: DLM_INVALID_ARGUMENT if the interfaces differ. The message has both versions.
 #[unsafe(no_mangle)]
@@ -54,8 +56,8 @@ pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error)
     }
 }
 
-/// Returns the number of open handles of all types, including errors: 0 at the end of a program that leaks none.
-/// Never blocks for long.
+/// Returns the number of open handles of all types, including errors: 0 at the end of a program that leaks
+/// none. Never blocks for long.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_handles_open() -> u64 {
     value(0, || {

@@ -14,12 +14,12 @@ use super::manager::dlm_manager;
 use super::process::find;
 use super::status::dlm_status;
 
-/// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a store less
-/// than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
+/// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
+/// store less than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
 ///
 /// Errors: DLM_LOCK_UNAVAILABLE if the lock is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
-/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request;
-/// DLM_CLOSED.
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the
+/// request; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_look(lock: *const dlm_lock, error_out: *mut *mut dlm_error) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -34,9 +34,10 @@ pub unsafe extern "C" fn dlm_lock_look(lock: *const dlm_lock, error_out: *mut *m
     }
 }
 
-/// Returns the remaining lease time of the current holder in milliseconds, rounded up. Try again after this time.
-/// The holder may renew or release the lease. It is a hint, because it compares the clocks of two machines. -1 if
-/// the store does not report it, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
+/// Returns the remaining lease time of the current holder in milliseconds, rounded up. Try again after this
+/// time. The holder may renew or release the lease. It is a hint, because it compares the clocks of two
+/// machines. -1 if the store does not report it, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL.
+/// Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_holder_left_ms(error: *const dlm_error) -> i64 {
     value(-1, || Ok(find(error)?.holder_left.map_or(-1, |left| millis(left.saturating_add(ROUND_UP)))))
@@ -44,8 +45,9 @@ pub unsafe extern "C" fn dlm_error_holder_left_ms(error: *const dlm_error) -> i6
 
 const ROUND_UP: Duration = Duration::from_nanos(999_999);
 
-/// Writes a setting of the manager in milliseconds, either the value that was set or the default, to `*ms_out`:
-/// "ttl", "wait", "retry" or "timeout", see dlm_options_set(). A wait without limit is DLM_FOREVER. Never blocks.
+/// Writes a setting of the manager in milliseconds, either the value that was set or the default, to
+/// `*ms_out`: "ttl", "wait", "retry" or "timeout", see dlm_options_set(). A wait without limit is
+/// DLM_FOREVER. Never blocks.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also for other keys.
 #[unsafe(no_mangle)]
