@@ -1,7 +1,7 @@
-//! With the feature `capi`: the C header, made from `src/capi`, and the name of the shared library.
+//! With the feature `capi`: generates the C header from `src/capi` and sets the name of the shared library.
 //!
-//! The header goes to cargo's output directory. `include/dlm.h` is a copy: `tests/capi/capi_header.rs` compares the
-//! two, and replaces the copy when told to.
+//! The header goes to cargo's output directory. `include/dlm.h` is a copy. `tests/capi/capi_header.rs` compares the
+//! two, and replaces the copy if `DLM_BLESS` is set.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -18,44 +18,54 @@ mod capi {
     use cbindgen::{Builder, Config, DocumentationStyle, Language, SortKey, Style};
 
     const OPENING: &str = "\
-/* dlm.h: distributed locks and leases, and locks for threads by id.
- * Made from src/capi by build.rs; do not edit.
+/* dlm.h: distributed locks, leases and latches, and locks by id or key for the threads of one process.
+ * Generated from src/capi by build.rs; do not edit.
  *
- * Handles (struct dlm_...) are opaque. Each is made by one function, owned by the caller, and freed by
- * the _free of its type, exactly once, in any order; every _free accepts NULL. No call consumes or keeps
- * a handle. A handle that was freed is told apart from a good one: calls with it fail with DLM_CLOSED,
- * and with what never was a handle of the type with DLM_INVALID_ARGUMENT. They do not crash.
+ * Handles (struct dlm_...) are opaque. The caller owns every handle that a call returns or writes to an
+ * output, and frees it exactly once with the _free function of its type. Handles may be freed in any
+ * order. Every _free accepts NULL. No other call takes ownership of a handle.
  *
- * Threads: every function may be called from any thread, on the same handle too. Any thread may release
- * what another acquired. A handle may be freed while other threads are in calls with it: those go on, or
- * fail with DLM_CLOSED.
+ * A call with a freed handle fails with DLM_CLOSED. A call with a pointer that never was a handle of the
+ * type fails with DLM_INVALID_ARGUMENT. Neither crashes. A _free then does nothing and logs a warning.
+ * Functions that return no status then return the same as for NULL. Each type can have some 67 million open
+ * handles. Beyond that, its _new function returns NULL, and calls that create such a handle fail with
+ * DLM_INTERNAL_ERROR.
  *
- * Outputs come last and end in _out. They are written whatever happens: NULL, 0, false or -1 on failure,
- * so that all of them may be freed in any case. error_out may be NULL; it is set to an error that the
- * caller owns on failure, and to NULL on DLM_OK. No other pointer may be NULL unless its text says so:
- * a NULL fails with DLM_INVALID_ARGUMENT. All functions may fail with this, with DLM_FORKED and with
- * DLM_PANIC; what else they fail with is listed. Compilers warn where a status is ignored, see DLM_NODISCARD.
+ * Threads: every function may be called from any thread, also with a handle that other threads are using.
+ * Any thread may release what another thread acquired. A handle may be freed while other threads are in
+ * calls with it. Those calls continue, or fail with DLM_CLOSED.
  *
- * Text is UTF-8, ends with NUL and is copied. Times are milliseconds. Functions that block say so.
+ * Outputs are the last arguments, and their names end in _out. Every call writes them: on failure NULL, 0,
+ * false or -1. Outputs that are handles may therefore be freed in any case. error_out may be NULL. If it is
+ * not, the call sets it to NULL on DLM_OK, and on failure to an error that the caller owns. No other pointer
+ * may be NULL, unless the function's comment allows it.
  *
- * fork(): all handles belong to the process that made them. In a child made by fork() they answer
- * DLM_FORKED and touch nothing; freeing them there is allowed and does nothing. A child may make its own.
+ * Errors: every function may fail with DLM_INVALID_ARGUMENT, DLM_FORKED and DLM_PANIC, and with DLM_CLOSED
+ * for a freed handle. Its comment lists the other errors. Compilers warn if a program ignores a status, see
+ * DLM_NODISCARD.
  *
- * The library starts threads only where it must, named dlm-...; it installs no signal handlers and no
- * exit handlers, and once loaded it stays loaded. A program that exits without releasing its leases
- * leaves them to end by themselves.
+ * Text is UTF-8 and ends with NUL. Calls copy text and arrays. No other thread may change them, or use the
+ * outputs, during the call. Times are in milliseconds. A function that can block says so in its comment.
  *
- * Signals: no call raises SIGPIPE. The library's threads block all signals but those that a thread raises
- * itself (SIGSEGV and its like), so that the program's own threads, its sigwait() or signalfd(), receive
- * them. A call leaves the signal mask as it was.
+ * fork(): a handle belongs to the process that created it. In a child process, calls with the parent's
+ * handles fail with DLM_FORKED and change nothing. Freeing them there is allowed and does nothing. A child
+ * may create its own handles, up to 62 forks deep.
  *
- * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). No function here is
- * named as one of its, and both headers can be included together. */
+ * Process: the library starts threads only when it needs them, with names that begin with dlm-. It installs
+ * no signal handlers and no exit handlers. Once loaded, it is never unloaded. If a program exits without
+ * releasing its leases, they expire.
+ *
+ * Signals: no call raises SIGPIPE. The library's threads block all signals except those that a thread
+ * raises itself (SIGSEGV and the like). The other signals therefore reach the program's own threads, its
+ * sigwait() and its signalfd(). A call leaves the signal mask unchanged.
+ *
+ * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). The two libraries have no
+ * function name in common, and a program may include both headers. */
 ";
 
     const NODISCARD: &str = "\
-/// Stands before every function that returns a status: compilers warn where it is ignored. A program that
-/// defines it as nothing is not warned.
+/// Marks every function that returns a status: compilers warn if a program ignores the status. Define it as
+/// nothing before including this header to turn the warning off.
 #ifndef DLM_NODISCARD
 #if defined(__cplusplus) && __cplusplus >= 201703L
 #define DLM_NODISCARD [[nodiscard]]
@@ -71,13 +81,13 @@ mod capi {
 ";
 
     const TEXT: &str = "\
-/// A literal text for two arguments or fields: its bytes and how many they are, without the NUL.
+/// Passes a string literal as two arguments or fields: its bytes, and their number without the NUL.
 #define DLM_TEXT(literal) \"\" literal, sizeof(literal) - 1
 
 ";
 
-    /// A part of the page: its title, and how the names begin of what belongs there. The longest
-    /// beginning wins.
+    /// Sections of the header: the title, and the prefixes of the names that belong there. The longest
+    /// prefix wins.
     const SECTIONS: [(&str, &[&str]); 12] = [
         ("Results", &["dlm_status", "dlm_error"]),
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
@@ -97,7 +107,7 @@ mod capi {
             ],
         ),
         (
-            "Rows of applications' tables in HBase",
+            "Rows of application tables in HBase",
             &[
                 "dlm_table",
                 "dlm_family",
@@ -109,7 +119,7 @@ mod capi {
                 "DLM_CHANGE",
             ],
         ),
-        ("Ending waits", &["dlm_cancel"]),
+        ("Cancellation", &["dlm_cancel"]),
         ("Locks by id, for the threads of one process", &["dlm_id_lock"]),
         ("Locks by key, for the threads of one process", &["dlm_key_lock"]),
         ("Log", &["dlm_log", "DLM_LOG"]),
@@ -119,16 +129,16 @@ mod capi {
         println!("cargo::rerun-if-changed=src/capi");
         let items = items();
         let abi = items.iter().find_map(|item| item.code().strip_prefix("#define DLM_ABI "));
-        let abi = abi.expect("the header has a number").trim();
-        // Without a name of its own, a program that was linked with it would also run with whatever
-        // libdlm.so it finds. Never unloaded: its threads would run on in memory that is gone.
+        let abi = abi.expect("the header defines DLM_ABI").trim();
+        // -soname: without the number, a linked program would also load a libdlm.so of another binary
+        // interface. -z nodelete: the library's threads would go on running in unmapped memory.
         let argument = format!("-Wl,-soname,libdlm.so.{abi},-z,nodelete");
         println!("cargo::rustc-cdylib-link-arg={argument}");
-        // The same for a crate that builds a libdlm.so with stores of its own, where it is called
-        // DEP_DLM_CDYLIB_LINK_ARG.
+        // The same argument for a crate that builds a libdlm.so with its own stores. Its build script
+        // reads it from DEP_DLM_CDYLIB_LINK_ARG.
         println!("cargo::metadata=CDYLIB_LINK_ARG={argument}");
         std::fs::write(path("OUT_DIR").join("dlm.h"), page(&items))
-            .expect("cargo's directory can be written");
+            .expect("cargo's output directory is writable");
     }
 
     fn path(variable: &str) -> PathBuf {
@@ -164,7 +174,8 @@ mod capi {
         }
     }
 
-    /// What a line declares: `#define NAME ...`, `struct NAME...`, `typedef ... (*NAME)(...`, `... NAME(...`.
+    /// The name that a line declares: `#define NAME ...`, `struct NAME...`, `typedef ... (*NAME)(...`,
+    /// `... NAME(...`.
     fn name(line: &str) -> &str {
         let end = line.find(['(', ';', '{']).unwrap_or(line.len());
         if let Some(rest) = line.strip_prefix("#define ") {
@@ -190,7 +201,7 @@ mod capi {
         config.function.sort_by = Some(SortKey::None);
         let files = path("CARGO_MANIFEST_DIR").join("src/capi");
         let mut builder = Builder::new().with_config(config);
-        // In this order within a section.
+        // The items of a section keep this order of files.
         for file in [
             "version",
             "status",
@@ -233,7 +244,7 @@ mod capi {
         page += NODISCARD;
         page += TEXT;
         page += "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n";
-        // For the functions that take a handle of a later section.
+        // Some functions take a handle that a later section declares.
         for item in
             items.iter().map(Item::code).filter(|it| it.starts_with("struct ") && !it.contains(['*', '{']))
         {

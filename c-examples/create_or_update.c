@@ -1,5 +1,5 @@
-/* Many processes make the same rows: of each row, one is told that it made it, and the others add to it. No lock
- * is taken.
+/* Several processes create the same rows. For each row, one process learns that it created the row, and the others
+ * add to it. No lock is needed.
  *
  *   ./create_or_update hbase://master:16000/table */
 #define _POSIX_C_SOURCE 200809L
@@ -10,10 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A child's exit status: how many rows it made, from here on. */
+/* A child's exit status is NONE_MADE plus the number of rows that it created. */
 enum { PROCESSES = 4, ROWS = 25, NONE_MADE = 100 };
 
-/* By pointer: of a call's arguments C may evaluate any first. */
+/* Takes the error by pointer: C may evaluate the arguments of a call in any order. */
 static void check(enum dlm_status status, struct dlm_error **error)
 {
     if (status == DLM_OK)
@@ -23,10 +23,10 @@ static void check(enum dlm_status status, struct dlm_error **error)
     exit(EXIT_FAILURE);
 }
 
-/* Whether this process made the row. */
+/* Returns true if this process created the row. */
 static bool visit(const struct dlm_table *table, int number)
 {
-    /* The first of the cells, the anchor, tells whether the row is there: its value must not be empty. */
+    /* The first cell is the anchor, which says if the row exists. Its value must not be empty. */
     const struct dlm_cell first[] = {{DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}};
     struct dlm_row *plain, *row;
     struct dlm_error *error;
@@ -35,7 +35,7 @@ static bool visit(const struct dlm_table *table, int number)
     int64_t visits;
 
     check(dlm_table_row(table, key, (size_t)snprintf(key, sizeof key, "order-%d", number), &plain, &error), &error);
-    /* A reply that is lost leaves no doubt whether it was this process that made the row. */
+    /* Even if a reply is lost, the process learns if it created the row. */
     check(dlm_row_exactly_once(plain, &row, &error), &error);
     check(dlm_row_create(row, first, 1, &created, &error), &error);
     check(dlm_row_increment(row, DLM_TEXT("d:visits"), 1, &visits, &known, &error), &error);
@@ -44,7 +44,8 @@ static bool visit(const struct dlm_table *table, int number)
     return created;
 }
 
-/* One process: how many rows it made. Handles must not be used across fork(), so each opens the table itself. */
+/* One process. Returns the number of rows that it created. A child cannot use handles from before fork(), so each
+ * process opens the table itself. */
 static int run(const char *uri)
 {
     struct dlm_table *table;
@@ -74,7 +75,7 @@ int main(int argc, char **argv)
         if (child < 0)
             return EXIT_FAILURE;
         if (child == 0) {
-            /* Safe in many processes at once. */
+            /* Many processes may call this at once. */
             check(dlm_table_open(argv[1], &table, &error), &error);
             check(dlm_table_create_if_missing(table, families, 1, NULL, 0, &error), &error);
             dlm_table_free(table);
@@ -87,6 +88,6 @@ int main(int argc, char **argv)
             return EXIT_FAILURE;
         created += WEXITSTATUS(status) - NONE_MADE;
     }
-    printf("%d processes were told %d times that they made one of %d rows\n", PROCESSES, created, ROWS);
+    printf("%d processes created %d of %d rows\n", PROCESSES, created, ROWS);
     return EXIT_SUCCESS;
 }

@@ -1,5 +1,5 @@
-/* An event loop that holds a lock: it renews the lease in time, and hears of its loss from a descriptor
- * beside its others. Here the work ends by itself after a few rounds, and the last lease is let run out.
+/* An event loop that holds a lock. It renews the lease in time, and polls a file descriptor that reports the loss of
+ * the lease. This example stops renewing after a few rounds and lets the lease expire.
  *
  *   ./event_loop [STORE] */
 #include <dlm.h>
@@ -10,7 +10,7 @@
 
 enum { TTL_MS = 3000, ROUNDS = 3 };
 
-/* By pointer: of a call's arguments C may evaluate any first. */
+/* Takes the error by pointer: C may evaluate the arguments of a call in any order. */
 static void check(enum dlm_status status, struct dlm_error **error)
 {
     if (status == DLM_OK)
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     struct dlm_lock *lock;
     struct dlm_lease *lease;
     struct dlm_error *error;
-    struct pollfd fds[1]; /* and those of the program's own */
+    struct pollfd fds[1]; /* a program adds its own descriptors */
     int round = 0;
 
     snprintf(uri, sizeof uri, "%s?client=scheduler&farm=dc1", argc > 1 ? argv[1] : "embedded:");
@@ -41,14 +41,14 @@ int main(int argc, char **argv)
     for (;;) {
         int ready = poll(fds, 1, round < ROUNDS ? TTL_MS / 3 : -1);
         if (ready > 0) {
-            /* Never read it: ask. */
+            /* Do not read the descriptor. Check the lease. */
             enum dlm_status status = dlm_lease_check(lease, &error);
             printf("%s\n", dlm_status_name(status));
             dlm_error_free(error);
             if (status != DLM_OK)
                 break;
         } else if (ready == 0) {
-            /* Blocks for one call to the store, no longer than the lease lasts. */
+            /* Blocks for one call to the store, at most for the remaining time of the lease. */
             check(dlm_lease_renew(lease, DLM_DEFAULT, &error), &error);
             printf("renewed\n");
             round++;

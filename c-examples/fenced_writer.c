@@ -1,8 +1,8 @@
-/* A holder that was paused for too long writes after its successor, and HBase refuses the write.
+/* A holder is paused for too long and writes after the next holder. HBase refuses the write.
  *
  *   ./fenced_writer STORE hbase://master:16000/table?family=d
  *
- * STORE is where the lock is, any that has fences; the table may be in the same HBase or in another. */
+ * STORE holds the lock. It may be any store that has fences. The table may be in the same HBase or in another. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlm.h>
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* By pointer: of a call's arguments C may evaluate any first. */
+/* Takes the error by pointer: C may evaluate the arguments of a call in any order. */
 static void check(enum dlm_status status, struct dlm_error **error)
 {
     if (status == DLM_OK)
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     check(dlm_table_open(argv[2], &table, &error), &error);
     check(dlm_table_create_if_missing(table, families, 1, NULL, 0, &error), &error);
 
-    /* A short lease, which runs out while its holder is paused. */
+    /* A short lease, which expires while its holder is paused. */
     check(dlm_lock_acquire_within(lock, 200, DLM_DEFAULT, NULL, &first, &error), &error);
     check(dlm_lease_row(first, table, DLM_TEXT("report"), &row_of_first, &error), &error);
     check(dlm_row_put(row_of_first, by_first, 1, &error), &error);

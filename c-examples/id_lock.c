@@ -1,4 +1,4 @@
-/* Threads that work on many accounts, one thread at a time on each. No store: within this process.
+/* Threads work on many accounts, one thread at a time on each account. All locks are in this process: no store.
  *
  *   ./id_lock */
 #include <dlm.h>
@@ -22,7 +22,7 @@ static void *transfer(void *seed)
         state = state * 1664525 + 1013904223;
         pair[0] = state >> 16 & (ACCOUNTS - 1);
         pair[1] = state >> 24 & (ACCOUNTS - 1);
-        /* Both or none, in ascending order whatever the order here: no deadlock. */
+        /* Locks both or none. The library sorts the ids, so this cannot deadlock. */
         if (dlm_id_lock_acquire_many(accounts, pair, 2, DLM_FOREVER, NULL) != DLM_OK)
             abort();
         balance[pair[0]]--;

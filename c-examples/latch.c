@@ -1,4 +1,4 @@
-/* Waits until three workers have come. Here they are threads; they could be processes anywhere.
+/* Waits until three workers have counted down. Here they are threads. They could be processes on other machines.
  *
  *   ./latch [STORE] */
 #include <dlm.h>
@@ -11,7 +11,7 @@ static const char *const workers[] = {"worker-1", "worker-2", "worker-3"};
 
 static struct dlm_latch *latch;
 
-/* By pointer: of a call's arguments C may evaluate any first. */
+/* Takes the error by pointer: C may evaluate the arguments of a call in any order. */
 static void check(enum dlm_status status, struct dlm_error **error)
 {
     if (status == DLM_OK)
@@ -24,7 +24,7 @@ static void check(enum dlm_status status, struct dlm_error **error)
 static void *work(void *name)
 {
     struct dlm_error *error;
-    /* By name: whoever calls it how often, it counts once. */
+    /* Counts at most once per name. */
     check(dlm_latch_count_down_as(latch, name, NULL, &error), &error);
     return NULL;
 }
@@ -42,10 +42,10 @@ int main(int argc, char **argv)
     snprintf(uri, sizeof uri, "%s?client=loader&farm=dc1", argc > 1 ? argv[1] : "embedded:");
     check(dlm_manager_open(uri, NULL, &manager, &error), &error);
     check(dlm_manager_initialize_latches(manager, &error), &error);
-    /* Gone a minute after its last change. */
+    /* The latch expires one minute after its last change. */
     check(dlm_manager_latch(manager, "loaded", DLM_LEVEL_DC, DLM_LATCH_COUNT_DOWN, 60000, &latch, &error), &error);
     if (dlm_latch_create_for(latch, workers, 3, &error) == DLM_ALREADY_EXISTS) {
-        printf("%s\n", dlm_error_message(error)); /* another loader is at it */
+        printf("%s\n", dlm_error_message(error)); /* another loader has created it */
         dlm_error_free(error);
         return EXIT_FAILURE;
     }
@@ -54,11 +54,11 @@ int main(int argc, char **argv)
         pthread_create(&threads[i], NULL, work, (void *)workers[i]);
     check(dlm_latch_await_open(latch, 30000, NULL, &open, &error), &error);
     if (open) {
-        printf("all have come\n");
+        printf("all have arrived\n");
     } else {
         check(dlm_latch_pending(latch, &missing, &error), &error);
         for (i = 0; i < dlm_names_count(missing); i++)
-            printf("%s has not come\n", dlm_names_at(missing, i));
+            printf("%s has not arrived\n", dlm_names_at(missing, i));
         dlm_names_free(missing);
     }
     for (i = 0; i < 3; i++)

@@ -1,4 +1,4 @@
-/* Takes a lock, does its work, and gives the lock back.
+/* Acquires a lock, does its work, and releases the lock.
  *
  *   ./lock [STORE]     STORE: embedded: (default), hbase://master:16000/table, ... */
 #include <dlm.h>
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What every caller needs: says what went wrong and ends the program. */
+/* Prints the error of a failed call and ends the program. */
 static void check(enum dlm_status status, struct dlm_error *error)
 {
     if (status == DLM_OK)
@@ -35,14 +35,14 @@ int main(int argc, char **argv)
     check(dlm_manager_initialize(manager, &error), error);
     check(dlm_manager_lock(manager, "order-42", DLM_LEVEL_DC, &lock, &error), error);
 
-    /* Held for 30 s unless renewed; waits for it for 5 s. */
+    /* A lease of 30 s. Waits for the lock for up to 5 s. */
     status = dlm_lock_acquire_within(lock, 30000, 5000, NULL, &lease, &error);
     if (status == DLM_LOCK_UNAVAILABLE) {
-        printf("%s\n", dlm_error_message(error)); /* says who holds it */
+        printf("%s\n", dlm_error_message(error)); /* names the holder */
         dlm_error_free(error);
     } else {
         check(status, error);
-        /* Before each step that needs the lock: nanoseconds, no I/O. */
+        /* Call this before each step that needs the lock. It takes nanoseconds and does no I/O. */
         check(dlm_lease_check(lease, &error), error);
         printf("writing with fence %" PRIu64 "\n", dlm_lease_fence(lease));
         check(dlm_lease_renew(lease, DLM_DEFAULT, &error), error);

@@ -1,36 +1,46 @@
-/* dlm.h: distributed locks and leases, and locks for threads by id.
- * Made from src/capi by build.rs; do not edit.
+/* dlm.h: distributed locks, leases and latches, and locks by id or key for the threads of one process.
+ * Generated from src/capi by build.rs; do not edit.
  *
- * Handles (struct dlm_...) are opaque. Each is made by one function, owned by the caller, and freed by
- * the _free of its type, exactly once, in any order; every _free accepts NULL. No call consumes or keeps
- * a handle. A handle that was freed is told apart from a good one: calls with it fail with DLM_CLOSED,
- * and with what never was a handle of the type with DLM_INVALID_ARGUMENT. They do not crash.
+ * Handles (struct dlm_...) are opaque. The caller owns every handle that a call returns or writes to an
+ * output, and frees it exactly once with the _free function of its type. Handles may be freed in any
+ * order. Every _free accepts NULL. No other call takes ownership of a handle.
  *
- * Threads: every function may be called from any thread, on the same handle too. Any thread may release
- * what another acquired. A handle may be freed while other threads are in calls with it: those go on, or
- * fail with DLM_CLOSED.
+ * A call with a freed handle fails with DLM_CLOSED. A call with a pointer that never was a handle of the
+ * type fails with DLM_INVALID_ARGUMENT. Neither crashes. A _free then does nothing and logs a warning.
+ * Functions that return no status then return the same as for NULL. Each type can have some 67 million open
+ * handles. Beyond that, its _new function returns NULL, and calls that create such a handle fail with
+ * DLM_INTERNAL_ERROR.
  *
- * Outputs come last and end in _out. They are written whatever happens: NULL, 0, false or -1 on failure,
- * so that all of them may be freed in any case. error_out may be NULL; it is set to an error that the
- * caller owns on failure, and to NULL on DLM_OK. No other pointer may be NULL unless its text says so:
- * a NULL fails with DLM_INVALID_ARGUMENT. All functions may fail with this, with DLM_FORKED and with
- * DLM_PANIC; what else they fail with is listed. Compilers warn where a status is ignored, see DLM_NODISCARD.
+ * Threads: every function may be called from any thread, also with a handle that other threads are using.
+ * Any thread may release what another thread acquired. A handle may be freed while other threads are in
+ * calls with it. Those calls continue, or fail with DLM_CLOSED.
  *
- * Text is UTF-8, ends with NUL and is copied. Times are milliseconds. Functions that block say so.
+ * Outputs are the last arguments, and their names end in _out. Every call writes them: on failure NULL, 0,
+ * false or -1. Outputs that are handles may therefore be freed in any case. error_out may be NULL. If it is
+ * not, the call sets it to NULL on DLM_OK, and on failure to an error that the caller owns. No other pointer
+ * may be NULL, unless the function's comment allows it.
  *
- * fork(): all handles belong to the process that made them. In a child made by fork() they answer
- * DLM_FORKED and touch nothing; freeing them there is allowed and does nothing. A child may make its own.
+ * Errors: every function may fail with DLM_INVALID_ARGUMENT, DLM_FORKED and DLM_PANIC, and with DLM_CLOSED
+ * for a freed handle. Its comment lists the other errors. Compilers warn if a program ignores a status, see
+ * DLM_NODISCARD.
  *
- * The library starts threads only where it must, named dlm-...; it installs no signal handlers and no
- * exit handlers, and once loaded it stays loaded. A program that exits without releasing its leases
- * leaves them to end by themselves.
+ * Text is UTF-8 and ends with NUL. Calls copy text and arrays. No other thread may change them, or use the
+ * outputs, during the call. Times are in milliseconds. A function that can block says so in its comment.
  *
- * Signals: no call raises SIGPIPE. The library's threads block all signals but those that a thread raises
- * itself (SIGSEGV and its like), so that the program's own threads, its sigwait() or signalfd(), receive
- * them. A call leaves the signal mask as it was.
+ * fork(): a handle belongs to the process that created it. In a child process, calls with the parent's
+ * handles fail with DLM_FORKED and change nothing. Freeing them there is allowed and does nothing. A child
+ * may create its own handles, up to 62 forks deep.
  *
- * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). No function here is
- * named as one of its, and both headers can be included together. */
+ * Process: the library starts threads only when it needs them, with names that begin with dlm-. It installs
+ * no signal handlers and no exit handlers. Once loaded, it is never unloaded. If a program exits without
+ * releasing its leases, they expire.
+ *
+ * Signals: no call raises SIGPIPE. The library's threads block all signals except those that a thread
+ * raises itself (SIGSEGV and the like). The other signals therefore reach the program's own threads, its
+ * sigwait() and its signalfd(). A call leaves the signal mask unchanged.
+ *
+ * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). The two libraries have no
+ * function name in common, and a program may include both headers. */
 #ifndef DLM_H
 #define DLM_H
 
@@ -38,8 +48,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// Stands before every function that returns a status: compilers warn where it is ignored. A program that
-/// defines it as nothing is not warned.
+/// Marks every function that returns a status: compilers warn if a program ignores the status. Define it as
+/// nothing before including this header to turn the warning off.
 #ifndef DLM_NODISCARD
 #if defined(__cplusplus) && __cplusplus >= 201703L
 #define DLM_NODISCARD [[nodiscard]]
@@ -52,7 +62,7 @@
 #endif
 #endif
 
-/// A literal text for two arguments or fields: its bytes and how many they are, without the NUL.
+/// Passes a string literal as two arguments or fields: its bytes, and their number without the NUL.
 #define DLM_TEXT(literal) "" literal, sizeof(literal) - 1
 
 #ifdef __cplusplus
@@ -76,72 +86,79 @@ struct dlm_watch;
 
 /* ---- Results ---- */
 
-/// Result of every call that can fail. Numbers never change and new ones may come: keep a `default:`.
+/// Result of every call that can fail. The numbers never change. Later versions may add some, so keep a
+/// `default:`.
 enum dlm_status {
-    /// Done.
+    /// Success.
     DLM_OK = 0,
-    /// Someone else holds it: now (a wait of 0), or until the wait was over. Nothing is held.
+    /// The lock is held. If the call waited, the wait timed out. The caller acquired nothing.
     DLM_LOCK_UNAVAILABLE = 1,
-    /// The store was not reached. The request had no effect.
+    /// The store could not be reached. The request had no effect.
     DLM_CONNECTION_ERROR = 2,
-    /// The store was reached and did not serve the request, also not on the bounded retries made.
+    /// The store was reached, but did not serve the request, even after a limited number of retries.
     DLM_RETRIES_EXHAUSTED = 3,
     /// The table is missing or could not be created.
     DLM_TABLE_CREATION_ERROR = 4,
-    /// The store or the library did something that neither should: see the message.
+    /// The store or the library failed in an unexpected way. See the message.
     DLM_INTERNAL_ERROR = 5,
-    /// A cancel object ended the wait. Nothing is held.
+    /// A cancel object ended the wait. The caller holds nothing.
     DLM_CANCELLED = 6,
-    /// The request may or may not have been applied. What it may have taken is freed in the background.
+    /// The request may or may not have taken effect. A lock that it may have acquired is freed in the
+    /// background.
     DLM_IN_DOUBT = 7,
-    /// The lease ran out, or another holds the lock by now: stop touching what it protected.
+    /// The lease has expired, or the lock has another holder: stop using what the lock protects.
     DLM_LEASE_LOST = 8,
     /// The latch does not exist, or has expired.
     DLM_NOT_FOUND = 9,
-    /// What was to be created exists.
+    /// What the call should create already exists.
     DLM_ALREADY_EXISTS = 10,
-    /// An argument was refused, before any I/O: NULL, bad UTF-8, a number or text that is not allowed.
+    /// An argument was refused before any I/O: NULL, bad UTF-8, or a number or text that is not allowed.
+    /// Functions on rows may refuse one after a read, see dlm_row.
     DLM_INVALID_ARGUMENT = 11,
     /// The manager was closed, or the handle was freed.
     DLM_CLOSED = 12,
-    /// The process was forked after the handle was made: make new ones in the child.
+    /// A parent process created the handle before fork(). Create a new handle in the child.
     DLM_FORKED = 13,
     /// A bug in the library. The handles stay usable.
     DLM_PANIC = 14,
-    /// The receiver of a guarded write has seen a higher fence of the same lock: the caller's lease is over.
-    /// The write was refused and had no effect. See dlm_error_fences().
+    /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease
+    /// has ended. The write was refused and had no effect. See dlm_error_fences().
     DLM_STALE_FENCE = 15,
 };
 
-/// Why a call failed. Made where a call is given an `error_out`, and independent of everything else.
+/// The reason why a call failed. A failed call creates it if `error_out` is not NULL. It depends on no
+/// other handle.
 struct dlm_error;
 
-/// Name of a status, such as "LOCK_UNAVAILABLE"; "UNKNOWN" for numbers this library does not know.
-/// Static text. Never blocks.
+/// Returns the name of a status, such as "LOCK_UNAVAILABLE", or "UNKNOWN" for a number that the library
+/// does not know. The text is static. Never blocks.
 const char *dlm_status_name(int32_t status);
 
-/// The status of the call that failed. DLM_INVALID_ARGUMENT for NULL. Never blocks.
+/// Returns the status of the failed call, or DLM_INVALID_ARGUMENT for NULL. Never blocks.
 DLM_NODISCARD
 enum dlm_status dlm_error_status(const struct dlm_error *error);
 
-/// What was wrong, with which value, and what to do: one line for people. Never NULL; lives as long as
-/// `error`. It may hold names of locks, hosts and tables, never passwords. Never blocks.
+/// Returns one line for people: what was wrong, with which value, and what to do. Never returns NULL. The
+/// text lives until `error` is freed. It may contain names of locks, hosts and tables, but no passwords.
+/// Never blocks.
 const char *dlm_error_message(const struct dlm_error *error);
 
-/// Whether the same call may succeed later without anyone changing anything: the lock may become free,
-/// the store may come back. False for NULL. Never blocks.
+/// Returns true if the same call may succeed later without a change by the caller: the lock may become
+/// free, or the store may recover. False for NULL. Never blocks.
 bool dlm_error_is_retryable(const struct dlm_error *error);
 
-/// The two numbers of a DLM_STALE_FENCE: that of the refused write, and the higher one that the receiver had
-/// seen. Either pointer may be NULL. False, and both are 0, for NULL and for every other error. Never blocks.
+/// Writes the two fences of a DLM_STALE_FENCE: `*fence_out` is the fence of the refused write,
+/// `*stored_out` the higher fence that the receiver had seen. Either pointer may be NULL. Returns false and
+/// writes 0 for any other error and for NULL. Never blocks.
 bool dlm_error_fences(const struct dlm_error *error, uint64_t *fence_out, uint64_t *stored_out);
 
-/// Frees an error. NULL is allowed.
+/// Frees an error. NULL is allowed. Never blocks.
 void dlm_error_free(struct dlm_error *error);
 
-/// Remaining lease time of the current holder, in milliseconds, rounded up: when it is worth asking again. The
-/// holder may renew or release it. A hint, as it compares clocks of two machines. -1 where the store does not
-/// say, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
+/// Returns the remaining lease time of the current holder in milliseconds, rounded up. Try again after this
+/// time. The holder may renew or release the lease. It is a hint, because it compares the clocks of two
+/// machines. -1 if the store does not report it, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL.
+/// Never blocks.
 int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
 
 /* ---- Versions ---- */
@@ -152,122 +169,122 @@ int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
 #define DLM_VERSION_PATCH 0
 #define DLM_VERSION "0.1.0"
 
-/// Number of this header's binary interface. It grows with every change that programs built before do
-/// not survive, and not with additions.
+/// Number of this header's binary interface. A change that breaks existing programs increases it. Additions
+/// do not.
 #define DLM_ABI 0
 
-/// Version of the library that is loaded, such as "0.1.0"; DLM_VERSION is that of this header. Static
-/// text. Never blocks.
+/// Returns the version of the loaded library, such as "0.1.0". DLM_VERSION is the version of this header.
+/// The text is static. Never blocks.
 const char *dlm_version(void);
 
-/// Whether the library that is loaded serves programs built with this header: pass DLM_ABI. The name of
-/// the shared library changes with the number too; this is for programs that open it themselves. Never
-/// blocks.
+/// Checks that the loaded library has the binary interface of this header. Pass DLM_ABI. The number is also
+/// part of the shared library's name, so only programs that load the library themselves need this call.
+/// Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when it does not, saying which versions met
+/// Errors: DLM_INVALID_ARGUMENT if the interfaces differ. The message has both versions.
 DLM_NODISCARD
 enum dlm_status dlm_abi_check(uint32_t abi, struct dlm_error **error_out);
 
-/// How many handles of all types were made and not freed yet: 0 at the end of a program that leaks none.
-/// Errors count too. Never blocks for long.
+/// Returns the number of open handles of all types, including errors: 0 at the end of a program that leaks
+/// none. Never blocks for long.
 uint64_t dlm_handles_open(void);
 
 /* ---- Options ---- */
 
-/// Settings for dlm_manager_open(), by key: those that a store's URI takes.
+/// Settings for dlm_manager_open(), by key. The URI of a store takes the same keys.
 struct dlm_options;
 
-/// Options without any. NULL only when there are millions of them.
+/// Creates an empty set of options. Returns NULL only if too many are open. Never blocks.
 struct dlm_options *dlm_options_new(void);
 
-/// Sets `key` to `value`; both are copied. A later value replaces an earlier one.
+/// Sets `key` to `value`. A later value replaces an earlier one. Never blocks.
 ///
 /// | key | default | |
 /// |---|---|---|
-/// | client | none | required: the service that uses the locks, part of every name |
-/// | farm | none | the data centre, part of the names of level DC; latches need it |
+/// | client | none | required: the service that uses the locks; part of every name |
+/// | farm | none | the data centre; part of the names of level DC; latches need it |
 /// | ttl | 90s | how long a lease lasts unless it is renewed |
 /// | wait | 90s | how long an acquire waits |
-/// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
-/// | timeout | 10s | how long one call to the store may take |
-/// | clock_margin | 100000ppm | how much earlier than in the store a lease ends in this process: a tenth of its TTL |
+/// | retry | 1s | how long a waiting process pauses between two attempts, plus or minus a tenth |
+/// | timeout | 10s | the time limit of one call to the store |
+/// | clock_margin | 100000ppm | how much earlier a lease ends for its holder than in the store, in parts of the TTL |
 /// | names | strict | compat allows # and control characters in client and farm ids |
-/// | purpose | none | shown to those who find a lock held |
-/// | strict | false | true diagnoses the store when it is opened and refuses one that fails; see dlm doctor |
+/// | purpose | none | a text that others see while the lock is held |
+/// | strict | false | true refuses a store that dlm doctor reports as unsafe |
 /// | latch_ttl | 1d | how long a latch lives after its last change |
-/// | poll | 5s | how often an awaited latch is looked at, at the least |
-/// | background_threads | 2 | background threads: they look at latches and free locks in doubt |
+/// | poll | 5s | the longest pause between two reads of an awaited latch, plus or minus a tenth |
+/// | background_threads | 2 | the most threads that poll latches and release locks in doubt |
 ///
-/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys: see
-/// docs/hbase.md and docs/aerospike.md.
-/// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.
-/// May be called from several threads. Never blocks.
-///
-/// DLM_INVALID_ARGUMENT
+/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and
+/// docs/aerospike.md. This function does not check keys and values: dlm_manager_open() refuses unknown keys and
+/// values that are not allowed.
 DLM_NODISCARD
 enum dlm_status dlm_options_set(struct dlm_options *options,
                                 const char *key,
                                 const char *value,
                                 struct dlm_error **error_out);
 
-/// Frees options. NULL is allowed. Managers opened with them do not need them.
+/// Frees options. NULL is allowed. Managers that were opened with them do not need them. Never blocks.
 void dlm_options_free(struct dlm_options *options);
 
 /* ---- Managers ---- */
 
-/// Level of a lock whose name includes the farm id: each data centre has its own.
+/// Level DC: the lock's name includes the farm id, so each data centre has its own lock.
 #define DLM_LEVEL_DC 1
 
-/// Level of a lock whose name does not include the farm id: one for all data centres.
+/// Level XDC: the lock's name does not include the farm id, so all data centres share one lock.
 #define DLM_LEVEL_XDC 2
 
-/// One store and the locks taken in it for one client id. Make one and share it.
+/// One store, with the locks and latches of one client id in it. Create one and share it.
 struct dlm_manager;
 
-/// Numbers about a manager, right now. Later versions append to it.
+/// Current numbers of a manager. Later versions append fields.
 struct dlm_stats {
-    /// Leases acquired here and not released, lost or ended by close. Those whose time is over count until
-    /// that is noticed by a call.
+    /// Leases that this manager acquired, and that were not released, lost or ended by dlm_manager_close().
+    /// An expired lease counts until a call notices that it has expired.
     uint64_t leases_held;
-    /// Threads of this process that wait for a lock.
+    /// Threads of this process that wait for a lock of this manager.
     uint64_t threads_waiting;
 };
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
 /// "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
-/// "aerospike://host1:3000,host2/namespace/setSuffix", with options as "?key=value&key=value". `options`
-/// may be NULL, and wins over the URI where both have a key.
+/// "aerospike://host1:3000,host2/namespace/setSuffix". Options may follow as "?key=value&key=value".
+/// `options` may be NULL. If both set a key, `options` wins over the URI. On DLM_OK the caller owns
+/// `*manager_out`.
 ///
-/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is
-/// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
-/// member can end the other members' processes by SIGBUS, so they must trust each other.
+/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, regardless of environment variables. It is
+/// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the
+/// directory's group. A member can kill the other members' processes with SIGBUS, so they must trust each
+/// other.
 ///
-/// Creates nothing in the store, see dlm_manager_initialize(). Blocks while an embedded store is opened,
-/// for milliseconds; HBase and Aerospike are first asked by the first call that needs them. On DLM_OK the
-/// caller owns `*manager_out`.
+/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store blocks for
+/// milliseconds. HBase and Aerospike are contacted by the first call that needs them.
 ///
-/// The option strict=true diagnoses the store here, and refuses one that fails. That blocks for several of
-/// the store's time-outs (the option timeout) at worst, and takes, renews and releases one lock.
+/// The option strict=true diagnoses the store and refuses it if it is not safe for locks. In the worst case
+/// this blocks for several store time-outs (the option timeout). It acquires, renews and releases one lock.
 ///
-/// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR;
-/// DLM_RETRIES_EXHAUSTED with strict=true when the store is not safe for locks
+/// Errors: DLM_INVALID_ARGUMENT before any I/O, also for unknown keys; DLM_CONNECTION_ERROR or
+/// DLM_INTERNAL_ERROR if the store cannot be opened; DLM_RETRIES_EXHAUSTED if strict=true and the store is
+/// not safe for locks.
 DLM_NODISCARD
 enum dlm_status dlm_manager_open(const char *uri,
                                  const struct dlm_options *options,
                                  struct dlm_manager **manager_out,
                                  struct dlm_error **error_out);
 
-/// Creates what is missing in the store (the table) and checks that the store answers. Safe to repeat,
-/// and to run in many processes at once. Blocks, for up to a minute where a table is made.
+/// Creates what locks need in the store (a table) if it is missing, and checks that the store answers. Safe
+/// to repeat, and to call in many processes at once. Blocks, for up to a minute if it creates a table.
 ///
-/// DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED
+/// Errors: DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_manager_initialize(const struct dlm_manager *manager, struct dlm_error **error_out);
 
-/// Makes the lock `id`. Does no I/O and takes nothing: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC or
-/// DLM_LEVEL_XDC. Never blocks. On DLM_OK the caller owns `*lock_out`.
+/// Creates a handle of the lock `id`, without acquiring it: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC
+/// or DLM_LEVEL_XDC. Does no I/O and never blocks. On DLM_OK the caller owns `*lock_out`.
 ///
-/// DLM_INVALID_ARGUMENT when the id is empty or longer than 1024 bytes, or for level DC without a farm
+/// Errors: DLM_INVALID_ARGUMENT also if the id is empty or longer than 1024 bytes, or if the level is DC
+/// and the manager has no farm.
 DLM_NODISCARD
 enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
                                  const char *id,
@@ -275,36 +292,37 @@ enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
                                  struct dlm_lock **lock_out,
                                  struct dlm_error **error_out);
 
-/// Writes numbers about the manager to `*stats_out`. `size` is sizeof(struct dlm_stats): fields that the
-/// library does not know are set to 0. All fields are 0 on failure. Never blocks for long.
-///
-/// DLM_INVALID_ARGUMENT
+/// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields
+/// that the library does not know are set to 0. On failure all fields are 0. Never blocks for long.
 DLM_NODISCARD
 enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
                                   struct dlm_stats *stats_out,
                                   size_t size,
                                   struct dlm_error **error_out);
 
-/// Ends the manager: waiting threads return DLM_CLOSED, held leases are released, the library's threads
-/// are joined. Its locks and leases answer DLM_CLOSED or DLM_LEASE_LOST from now on; all handles must
-/// still be freed. Closing twice does nothing.
+/// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
+/// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
+/// nothing to release, and all other calls that use the store fail with DLM_CLOSED. All handles must still
+/// be freed. Closing twice does nothing.
 ///
-/// Blocks for up to one store time-out for the releases, another where a renewal is under way, and a few
-/// seconds for the threads. On failure: the first release that failed; that lock is free when its TTL
-/// ends, and the others were tried all the same.
+/// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches
+/// is in progress, and for a few seconds for the threads.
 ///
-/// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+/// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed.
+/// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
 DLM_NODISCARD
 enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_error **error_out);
 
-/// Frees a manager. NULL is allowed. Its locks and leases go on working until they are freed, so close it
-/// first to end them. Blocks for a few seconds at the most, and only for the last of them.
+/// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
+/// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the
+/// library's threads, which blocks for a few seconds at most. Otherwise this function does not block.
 void dlm_manager_free(struct dlm_manager *manager);
 
-/// A setting of the manager in milliseconds, whether it was given or is the default: "ttl", "wait",
-/// "retry" or "timeout", as for dlm_options_set(). A wait without an end is DLM_FOREVER. Never blocks.
+/// Writes a setting of the manager in milliseconds, either the value that was set or the default, to
+/// `*ms_out`: "ttl", "wait", "retry" or "timeout", see dlm_options_set(). A wait without limit is
+/// DLM_FOREVER. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT for other keys
+/// Errors: DLM_INVALID_ARGUMENT also for other keys.
 DLM_NODISCARD
 enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
                                        const char *key,
@@ -313,45 +331,44 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 
 /* ---- Locks ---- */
 
-/// In place of a TTL or a wait: the manager's setting.
+/// As a TTL or a wait: the default, which the function's comment names.
 #define DLM_DEFAULT -2
 
-/// In place of a wait: without an end.
+/// As a wait: no limit. As the TTL of a cell: it does not expire.
 #define DLM_FOREVER -1
 
-/// A name that can be locked, any number of times and from any number of threads. Not reentrant.
+/// A named lock. It may be acquired repeatedly, from any number of threads. It is not reentrant.
 struct dlm_lock;
 
-/// Tries once. The lease lasts `ttl_ms` unless renewed, 1 ms to 365 days (DLM_DEFAULT: the manager's, 90 s
-/// unless set).
-/// Blocks for the store's answer only, and does not stand in line behind waiting threads. On DLM_OK the
-/// caller owns `*lease_out`.
+/// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT:
+/// the manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting
+/// threads. On DLM_OK the caller owns `*lease_out`.
 ///
-/// DLM_LOCK_UNAVAILABLE when somebody holds the lock; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
-/// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT when it could
-/// not be learned whether the lock was granted; DLM_CLOSED; DLM_INVALID_ARGUMENT
+/// Errors: DLM_LOCK_UNAVAILABLE if the lock is held; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
+/// DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_IN_DOUBT if
+/// it is unknown whether the store granted the lock; DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_lock_try_acquire(const struct dlm_lock *lock,
                                      int64_t ttl_ms,
                                      struct dlm_lease **lease_out,
                                      struct dlm_error **error_out);
 
-/// Waits for the lock with the manager's TTL and wait, 90 s each unless set. `cancel` may be NULL.
+/// Acquires the lock with the manager's TTL and wait, by default 90 s each. `cancel` may be NULL.
 ///
-/// Blocks until the lock is held, the wait is over or something fails; a request to the store that is
-/// under way when the wait ends is waited for. Threads of one manager are served in the order in which
-/// they came. On DLM_OK the caller owns `*lease_out`.
+/// Blocks until the lock is acquired, the wait times out or an error occurs. When the wait ends, the call
+/// first completes a request that it has sent to the store. Waiting threads of one manager acquire the lock
+/// in the order in which they arrived. On DLM_OK the caller owns `*lease_out`.
 ///
-/// DLM_LOCK_UNAVAILABLE when the wait was over first; DLM_CANCELLED; and those of dlm_lock_try_acquire(),
-/// which end the wait at once
+/// Errors: DLM_LOCK_UNAVAILABLE if the wait timed out; DLM_CANCELLED; and the other errors of
+/// dlm_lock_try_acquire(), which end the wait at once.
 DLM_NODISCARD
 enum dlm_status dlm_lock_acquire(const struct dlm_lock *lock,
                                  const struct dlm_cancel *cancel,
                                  struct dlm_lease **lease_out,
                                  struct dlm_error **error_out);
 
-/// As dlm_lock_acquire(), with this TTL and for this long: `wait_ms` 0 tries once, DLM_FOREVER waits for
-/// ever. DLM_DEFAULT stands for the manager's setting in both.
+/// Like dlm_lock_acquire(), with this TTL and this wait. A `wait_ms` of 0 tries once, DLM_FOREVER waits
+/// without limit. DLM_DEFAULT means the manager's setting, for both.
 DLM_NODISCARD
 enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
                                         int64_t ttl_ms,
@@ -360,104 +377,112 @@ enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
                                         struct dlm_lease **lease_out,
                                         struct dlm_error **error_out);
 
-/// Frees a lock. NULL is allowed. Leases acquired through it, and threads that wait in it, go on.
+/// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
+/// Blocks only as dlm_manager_free() says.
 void dlm_lock_free(struct dlm_lock *lock);
 
-/// Reads whether somebody holds the lock, and takes nothing: a read costs a store less than a try that is
-/// refused. DLM_OK: it was free. Blocks for the store's answer.
+/// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
+/// store less than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
 ///
-/// DLM_LOCK_UNAVAILABLE when it is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
-/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve;
-/// DLM_CLOSED
+/// Errors: DLM_LOCK_UNAVAILABLE if the lock is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the
+/// request; DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **error_out);
 
 /* ---- Leases ---- */
 
-/// A held lock. It ends by itself after its TTL, counted from before it was asked for, unless renewed;
-/// then somebody else may hold the lock.
+/// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
+/// request was sent. After that, the lock may have another holder.
 struct dlm_lease;
 
-/// Whether the lease lasts still, by this machine's clock: ask before each step that needs the lock. No
-/// I/O, some tens of nanoseconds. It cannot know that this thread will be paused right after; that is what
-/// the fence is for.
+/// Checks by this machine's clock that the lease has not expired. Call it before each step that needs the
+/// lock. It does no I/O and takes some tens of nanoseconds. It cannot detect that the thread is paused
+/// right after the check: use the fence for that. Never blocks.
 ///
-/// DLM_LEASE_LOST when the time is over, or the lease was released or found lost
+/// Errors: DLM_LEASE_LOST if the lease has expired, was released, or was found lost.
 DLM_NODISCARD
 enum dlm_status dlm_lease_check(const struct dlm_lease *lease, struct dlm_error **error_out);
 
-/// The number to send along with every write that the lock guards: it grows with every grant, so that a
-/// receiver can refuse numbers lower than it has seen. 0 where fencing is switched off, and for NULL.
-/// Never blocks.
+/// Returns the fence: the number to send with every write that the lock guards. It grows with every grant
+/// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 if the
+/// store's option fence is off, and for NULL. Never blocks.
 uint64_t dlm_lease_fence(const struct dlm_lease *lease);
 
-/// Milliseconds that the lease has left, rounded down; 0 when it is over, and for NULL. Never blocks.
+/// Returns the remaining time of the lease in milliseconds, rounded down; 0 if it has ended, and for NULL.
+/// Never blocks.
 int64_t dlm_lease_remaining_ms(const struct dlm_lease *lease);
 
-/// A descriptor for poll() and the like, readable as soon as dlm_lease_check() would fail: the time is
-/// over, or the lease was released or found lost. A renewal puts it off.
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes
+/// readable when dlm_lease_check() would fail: the lease has expired, was released, or was found lost. A
+/// renewal postpones this.
 ///
-/// It belongs to the lease, is the same in each call, and is closed by dlm_lease_free(): take it out of
-/// the event loop before. Poll it; do not read or close it. The first call waits for a renewal or release
-/// under way. `*fd_out` is -1 on failure.
+/// The lease owns the descriptor. Every call writes the same one. Do not read or close it. dlm_lease_free()
+/// closes it, so remove it from the event loop first. The first call blocks while another thread renews or
+/// releases the lease.
 ///
-/// DLM_INTERNAL_ERROR when the process has no descriptor left
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
 DLM_NODISCARD
 enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
                                   int32_t *fd_out,
                                   struct dlm_error **error_out);
 
-/// Lets the lease end `ttl_ms` from now (DLM_DEFAULT: for as long as it was last granted). Blocks for one
-/// call to the store, for no longer than the lease has left. After a shorter TTL than before the lock stays
-/// taken for the longer time, unless it is released.
+/// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks
+/// for one call to the store, at most for the remaining time of the lease. A TTL shorter than before does
+/// not shorten the record in the store: the lock stays held for the longer time, unless it is released.
 ///
-/// DLM_LEASE_LOST when it had run out or another holds the lock: it is over. After any other failure the
-/// lease ends when it would have: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED,
-/// DLM_INVALID_ARGUMENT
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease
+/// was released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, struct dlm_error **error_out);
 
-/// Gives the lock up. The handle must still be freed. Blocks for one call to the store, and never touches
-/// another holder's record. `freed_out` may be NULL: true when the lock was ours and is free now; false
-/// when it had been released before, and the store was not asked.
+/// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
+/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was released. It is false
+/// if the lease was released or found lost before: then the call sends nothing to the store.
 ///
-/// DLM_LEASE_LOST when it had run out or another holds the lock by now. Any other failure leaves open
-/// whether the lock is free: call again, or free the handle, which goes on trying in the background:
-/// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
+/// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.
+/// Call again, or free the handle: the library then keeps trying in the background.
 DLM_NODISCARD
 enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
                                   bool *freed_out,
                                   struct dlm_error **error_out);
 
-/// Frees a lease. NULL is allowed. One that is not released yet is released first: that takes two seconds
-/// at the most, and goes on in the background if it fails.
+/// Frees a lease. NULL is allowed. Releases the lock first if it is still held. This blocks for at most two
+/// seconds. If it fails, the library keeps trying in the background.
 void dlm_lease_free(struct dlm_lease *lease);
 
 /* ---- Latches ---- */
 
-/// Kind of a latch that goes down only: it opens once, when all have come.
+/// Kind of a latch that only counts down: it opens once, when its count reaches zero.
 #define DLM_LATCH_COUNT_DOWN 1
 
-/// Kind of a latch that goes up and down: it opens whenever nobody is left.
+/// Kind of a latch that counts up and down: it is open whenever its count is zero or less.
 #define DLM_LATCH_COUNT_UP_DOWN 2
 
-/// A count in the store that all processes see, and waiting until it is down to zero. It is never
-/// deleted: it is gone its TTL after its last change, and then every call answers DLM_NOT_FOUND.
+/// A count in the store that all processes share. They can wait until it reaches zero. A latch is never
+/// deleted. It expires when its TTL has passed since its last change. Then every call fails with
+/// DLM_NOT_FOUND.
 struct dlm_latch;
 
 /// A list of names.
 struct dlm_names;
 
-/// A latch that is watched for an event loop.
+/// A watch on a latch, for event loops.
 struct dlm_watch;
 
-/// The latch `id`. Does no I/O and makes nothing in the store: see dlm_latch_create(). All who use it must
-/// agree on `level` (DLM_LEVEL_DC: the count of one's own farm; DLM_LEVEL_XDC: the sum over all farms),
-/// `kind` (DLM_LATCH_COUNT_DOWN or DLM_LATCH_COUNT_UP_DOWN) and `ttl_ms`, the time that it lives after each
-/// change (DLM_DEFAULT: the option latch_ttl, one day unless set). Never blocks. On DLM_OK the caller owns
-/// `*latch_out`.
+/// Creates a handle of the latch `id`. Does no I/O and creates nothing in the store: see
+/// dlm_latch_create(). Never blocks. On DLM_OK the caller owns `*latch_out`. All processes that use the
+/// latch must agree on:
+/// * `level`: DLM_LEVEL_DC is the count of the manager's farm, DLM_LEVEL_XDC the sum of the counts of all
+///   farms;
+/// * `kind`: DLM_LATCH_COUNT_DOWN or DLM_LATCH_COUNT_UP_DOWN;
+/// * `ttl_ms`: how long the latch lives after each change. DLM_DEFAULT: the option latch_ttl, by default
+///   one day.
 ///
-/// DLM_INVALID_ARGUMENT also where the manager has no farm; DLM_CLOSED
+/// Errors: DLM_INVALID_ARGUMENT also if the manager has no farm, the id is empty or longer than 1024 bytes,
+/// or the store keeps locks only.
 DLM_NODISCARD
 enum dlm_status dlm_manager_latch(const struct dlm_manager *manager,
                                   const char *id,
@@ -467,81 +492,84 @@ enum dlm_status dlm_manager_latch(const struct dlm_manager *manager,
                                   struct dlm_latch **latch_out,
                                   struct dlm_error **error_out);
 
-/// Makes the latch in the store: from now on it must be counted down `count` times, 0 to 2147483647. For
-/// level XDC this makes the count of one's own farm. Blocks for one call to the store.
+/// Creates the latch in the store. It opens after `count` count-downs, 0 to 2147483647. For level XDC this
+/// creates the count of the manager's farm. Blocks for one call to the store. The first call may also
+/// create a table, see dlm_manager_initialize_latches().
 ///
-/// DLM_ALREADY_EXISTS, and the count is what it was; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
-/// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT; DLM_CLOSED;
-/// DLM_INVALID_ARGUMENT
+/// Errors: DLM_ALREADY_EXISTS if the latch exists: its count is unchanged; DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the
+/// request; DLM_IN_DOUBT if it is unknown whether the latch was created; DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_latch_create(const struct dlm_latch *latch, int64_t count, struct dlm_error **error_out);
 
-/// Makes the latch for `count` participants with names: each counts once, see dlm_latch_count_down_as().
-/// Blocks and fails as dlm_latch_create(), DLM_INVALID_ARGUMENT also for a name that is not 1 to 255 bytes
-/// or is given twice, and where the store cannot keep names.
+/// Creates the latch for `count` named participants. Each counts down once, see dlm_latch_count_down_as().
+/// Blocks and fails like dlm_latch_create(). DLM_INVALID_ARGUMENT also if a name is not 1 to 255 bytes
+/// without control characters, if a name is listed twice, or if the store cannot keep names.
 DLM_NODISCARD
 enum dlm_status dlm_latch_create_for(const struct dlm_latch *latch,
                                      const char *const *participants,
                                      size_t count,
                                      struct dlm_error **error_out);
 
-/// Makes the latch unless it exists. `created_out` may be NULL: whether this call made it. Blocks and fails
-/// as dlm_latch_create(), without DLM_ALREADY_EXISTS.
+/// Creates the latch unless it exists. `created_out` may be NULL. `*created_out` is true if this call
+/// created the latch. Blocks and fails like dlm_latch_create(), but not with DLM_ALREADY_EXISTS.
 DLM_NODISCARD
 enum dlm_status dlm_latch_get_or_create(const struct dlm_latch *latch,
                                         int64_t count,
                                         bool *created_out,
                                         struct dlm_error **error_out);
 
-/// How many count-downs are missing right now; below zero when more came than were expected. Blocks for
-/// one read of the store.
+/// Writes the current count to `*count_out`: the number of missing count-downs, below zero if there were
+/// more than expected. Blocks for one read of the store.
 ///
-/// DLM_NOT_FOUND; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR; DLM_CLOSED
+/// Errors: DLM_NOT_FOUND if the latch was never created or has expired; DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_latch_count(const struct dlm_latch *latch,
                                 int64_t *count_out,
                                 struct dlm_error **error_out);
 
-/// Counts one's own farm's count down by one, exactly once, however many replies are lost on the way.
+/// Counts down the count of the manager's farm by one. It counts exactly once, even if replies are lost.
 /// Blocks for one call to the store.
 ///
-/// DLM_NOT_FOUND where that count was not made or has expired; DLM_IN_DOUBT when it could not be learned
-/// whether it counted: calling again may count twice (dlm_latch_count_down_as() never does); those of
-/// dlm_latch_create()
+/// Errors: DLM_NOT_FOUND if that count was never created or has expired; DLM_IN_DOUBT if it is unknown
+/// whether the call counted: another call may count twice (dlm_latch_count_down_as() never does); and the
+/// other errors of dlm_latch_create(), except DLM_ALREADY_EXISTS.
 DLM_NODISCARD
 enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch, struct dlm_error **error_out);
 
-/// Counts up by one, for latches of kind DLM_LATCH_COUNT_UP_DOWN. Blocks and fails as
-/// dlm_latch_count_down(), DLM_INVALID_ARGUMENT for the other kind.
+/// Counts up by one. Blocks and fails like dlm_latch_count_down(). DLM_INVALID_ARGUMENT unless the latch is
+/// of kind DLM_LATCH_COUNT_UP_DOWN.
 DLM_NODISCARD
 enum dlm_status dlm_latch_count_up(const struct dlm_latch *latch, struct dlm_error **error_out);
 
-/// Counts down in the name of a participant, at most once per name. `counted_out` may
-/// be NULL: true when it counted now, false when that name had counted before. After DLM_IN_DOUBT it is
-/// safe to call again. Blocks and fails as dlm_latch_count_down().
+/// Counts down in the name of a participant, at most once per name. `counted_out` may be NULL.
+/// `*counted_out` is true if this call counted, and false if that name had counted before. After
+/// DLM_IN_DOUBT it is safe to call again. Blocks and fails like dlm_latch_count_down().
 DLM_NODISCARD
 enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
                                         const char *participant,
                                         bool *counted_out,
                                         struct dlm_error **error_out);
 
-/// The names that are expected in this farm and have not counted down. Blocks for one read of the store.
-/// On DLM_OK the caller owns `*names_out`. Fails as dlm_latch_count().
+/// Writes to `*names_out` the names that are expected in this farm and have not counted down. On DLM_OK the
+/// caller owns it. Blocks and fails like dlm_latch_count(). DLM_INVALID_ARGUMENT also if the store cannot
+/// keep names.
 DLM_NODISCARD
 enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
                                   struct dlm_names **names_out,
                                   struct dlm_error **error_out);
 
-/// Waits until the latch is open, for up to `wait_ms`: 0 looks once, DLM_FOREVER never gives up. `cancel`
-/// may be NULL. `*open_out` is false when the time was over first.
+/// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits
+/// without limit. `cancel` may be NULL. `*open_out` is false if the wait timed out.
 ///
-/// Blocks; while the store does not serve, the wait goes on. A count-down elsewhere is seen within the
-/// option poll, 5 s unless set, and mostly much sooner.
+/// The wait continues while the store does not serve requests. It detects a count-down by another process
+/// within the option poll, by default 5 s, and usually much sooner.
 ///
-/// DLM_NOT_FOUND, also when the latch is gone before it opened; what somebody has to mend first:
-/// DLM_TABLE_CREATION_ERROR when the table is disabled or is not one for latches, DLM_INTERNAL_ERROR when the
-/// store denies access or holds something that is no count; DLM_CANCELLED; DLM_CLOSED; when the time is
-/// over and the store did not serve the last look, what that failed with
+/// Errors: DLM_NOT_FOUND if the latch was never created, or expired before it opened; DLM_CANCELLED;
+/// DLM_CLOSED. Two errors that only a person can repair: DLM_TABLE_CREATION_ERROR if the table is disabled
+/// or is not a table for latches; DLM_INTERNAL_ERROR if the store denies access or its value is not a
+/// count. If the wait times out and the last read of the store failed: the error of that read.
 DLM_NODISCARD
 enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
                                      int64_t wait_ms,
@@ -549,149 +577,154 @@ enum dlm_status dlm_latch_await_open(const struct dlm_latch *latch,
                                      bool *open_out,
                                      struct dlm_error **error_out);
 
-/// Watches the latch without a thread of the caller: see dlm_watch_fd(). However many
-/// latches are watched, a manager's few threads look at them, and each latch once for all who watch it.
-/// Never blocks. On DLM_OK the caller owns `*watch_out`.
+/// Watches the latch without a thread of the caller: see dlm_watch_fd(). The manager's background threads
+/// read all watched latches, and read each latch once for all its watches. Never blocks. On DLM_OK the
+/// caller owns `*watch_out`.
 ///
-/// DLM_CLOSED; DLM_INTERNAL_ERROR when the system has no thread for it
+/// Errors: DLM_INTERNAL_ERROR if the system cannot start a thread; DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_latch_watch(const struct dlm_latch *latch,
                                 struct dlm_watch **watch_out,
                                 struct dlm_error **error_out);
 
-/// Frees a latch, not what is in the store. NULL is allowed. Threads that wait for it go on.
+/// Frees the handle of a latch. The latch in the store is unchanged. NULL is allowed. Threads that wait for
+/// the latch continue to wait. Blocks only as dlm_manager_free() says.
 void dlm_latch_free(struct dlm_latch *latch);
 
-/// A descriptor for poll() and the like, readable as soon as dlm_watch_is_open() has something else to
-/// say than "not yet". It belongs to the watch, as that of dlm_lease_lost_fd() to its lease.
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes
+/// readable when the latch was seen open, or dlm_watch_is_open() would fail. The watch owns the descriptor.
+/// Every call writes the same one. Do not read or close it. dlm_watch_free() closes it. Never blocks.
 ///
-/// DLM_INTERNAL_ERROR when the process has no descriptor left
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
 DLM_NODISCARD
 enum dlm_status dlm_watch_fd(const struct dlm_watch *watch, int32_t *fd_out, struct dlm_error **error_out);
 
-/// Whether the latch was seen open. Once true it stays so, also if a latch that counts up and down has
-/// closed again. No I/O; never blocks.
+/// Sets `*open_out` to true if the latch was seen open. It then stays true, even if a latch that counts up
+/// and down has closed again. Does no I/O and never blocks.
 ///
-/// DLM_NOT_FOUND when the latch was never made or is gone, DLM_CLOSED, and what else ends a wait for it
+/// Errors: DLM_NOT_FOUND if the latch was never created or has expired; DLM_CLOSED; and the other errors
+/// that end a wait in dlm_latch_await_open().
 DLM_NODISCARD
 enum dlm_status dlm_watch_is_open(const struct dlm_watch *watch,
                                   bool *open_out,
                                   struct dlm_error **error_out);
 
-/// Ends a watch and frees it. NULL is allowed. Never blocks.
+/// Ends a watch and frees it. NULL is allowed. Blocks only as dlm_manager_free() says.
 void dlm_watch_free(struct dlm_watch *watch);
 
-/// Creates what latches need in the store (a table). Making a latch does it where it is missing; this is
-/// for those who would not have the first latch wait for that. Blocks and fails as
-/// dlm_manager_initialize(), DLM_INVALID_ARGUMENT where the store keeps locks only.
+/// Creates what latches need in the store (a table) if it is missing, and checks that it answers. Without
+/// this call, the first dlm_latch_create() creates the table, and takes longer. Blocks and fails like
+/// dlm_manager_initialize(). DLM_INVALID_ARGUMENT also if the store keeps locks only.
 DLM_NODISCARD
 enum dlm_status dlm_manager_initialize_latches(const struct dlm_manager *manager,
                                                struct dlm_error **error_out);
 
-/// How many names there are; 0 for NULL. Never blocks.
+/// Returns the number of names; 0 for NULL. Never blocks.
 size_t dlm_names_count(const struct dlm_names *names);
 
-/// The name at `index`, from 0; "" beyond the last. They are sorted. Lives as long as `names`. Never NULL.
-/// Never blocks.
+/// Returns the name at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
+/// `names` is freed. Never returns NULL. Never blocks.
 const char *dlm_names_at(const struct dlm_names *names, size_t index);
 
-/// Frees a list of names. NULL is allowed.
+/// Frees a list of names. NULL is allowed. Never blocks.
 void dlm_names_free(struct dlm_names *names);
 
-/* ---- Rows of applications' tables in HBase ---- */
+/* ---- Rows of application tables in HBase ---- */
 
-/// A change that writes a cell, as dlm_cell has it.
+/// Kind of a change that writes a cell, see dlm_cell.
 #define DLM_CHANGE_PUT 1
 
-/// A change that adds to an 8-byte counter, as dlm_row_increment() does.
+/// Kind of a change that adds to an 8-byte counter, like dlm_row_increment().
 #define DLM_CHANGE_ADD 2
 
-/// A change that deletes a column with all its versions. It must be one of those that were read. Where it was not
-/// there, it is left alone.
+/// Kind of a change that deletes a column with all its versions. The column must be one of those that were read. If
+/// it did not exist then, the change does nothing.
 #define DLM_CHANGE_DELETE 3
 
-/// One row: a key and how its changes are made. A row from dlm_lease_row() carries the fence of the lease with
-/// each change, and HBase refuses the change once a later holder of the lock was here. One from
-/// dlm_row_exactly_once() can send a change again whose reply was lost.
+/// One row of a table: its key, and how its changes are made. Every change of a row from dlm_lease_row() carries
+/// the lease's fence. HBase refuses the change after a later holder of the lock has changed the row or raised its
+/// fence. A row from dlm_row_exactly_once() sends a change again if its reply was lost.
 ///
-/// Calls that ask HBase block, for the table's option timeout at the most. They fail with
-/// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL that is not allowed;
-/// * DLM_TABLE_CREATION_ERROR: no such table, it is disabled, or it lacks the family;
-/// * DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR, DLM_CLOSED: it did not happen;
-/// * DLM_IN_DOUBT, where they change something: it may have happened, or may yet happen. Rows from
-///   dlm_row_exactly_once() answer so only when all of the timeout was not enough to find out, or a
-///   server answered with an error that says neither;
-/// * DLM_STALE_FENCE, where they change a row from dlm_lease_row(): a later holder was here. It did not happen.
+/// Calls that read or change the row in HBase block, at most for the table's option timeout. Their errors:
+/// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL is not allowed. After a read: the row has the fence
+///   of another lock. The call had no effect.
+/// * DLM_TABLE_CREATION_ERROR: the table does not exist, is disabled, or lacks the family.
+/// * DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR, DLM_CLOSED: the call had no effect.
+/// * DLM_IN_DOUBT, for changes only: the change may have taken effect, or may still take effect. For a row from
+///   dlm_row_exactly_once() this happens only if the timeout was too short to find out, or if a server answered
+///   with an error that does not say whether the change was made.
+/// * DLM_STALE_FENCE, for changes of a row from dlm_lease_row(): a later holder of the lock has changed the row or
+///   raised its fence. The change had no effect.
 struct dlm_row;
 
-/// Cells of a row as they were read, all at one moment. They never change.
+/// Cells that were read from a row, all at the same moment. They never change.
 struct dlm_row_cells;
 
-/// A table of an application's own in HBase, for rows that are made and changed safely without row locks. Open
-/// one and share it.
+/// An application's own table in HBase. Its rows are created and changed safely without row locks. Open one and
+/// share it.
 struct dlm_table;
 
-/// A column family of a table to be made.
+/// A column family of a table to create.
 struct dlm_family {
-    /// Its name.
+    /// The name of the family.
     const char *name;
-    /// So many versions of each cell are kept: 1 unless old ones are to be read.
+    /// Number of versions that HBase keeps of each cell. 1 unless the program reads old versions.
     uint32_t versions;
 };
 
-/// Some bytes of the caller's: a key, or a column. The call copies them.
+/// Bytes of a key or a column. Calls copy them.
 struct dlm_bytes {
-    /// Not NULL, also where there are none.
+    /// Must not be NULL, even if `size` is 0.
     const void *bytes;
-    /// How many there are. A text's NUL is none of them: see DLM_TEXT.
+    /// Number of bytes. The NUL at the end of a text does not count, see DLM_TEXT.
     size_t size;
 };
 
-/// A cell to be written. The call copies what it points to. A column is the family, a colon and the qualifier, which
-/// may be any bytes. With DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}.
+/// A cell to write. A column is a family, a colon and a qualifier of any bytes. Calls copy column and value. With
+/// DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}.
 struct dlm_cell {
     /// The column, as family:qualifier.
     const void *column;
-    /// Bytes of the column.
+    /// Size of the column in bytes.
     size_t column_size;
-    /// Not NULL, also for an empty value.
+    /// The value. Must not be NULL, even for an empty value.
     const void *value;
-    /// Bytes of the value: up to the table's option max_value.
+    /// Size of the value in bytes, up to the table's option max_value.
     size_t value_size;
-    /// DLM_FOREVER, or after how many milliseconds the server drops the cell, 1 or more. It must not be shorter
-    /// than what an older version of the cell still has: HBase would then show that one again.
+    /// DLM_FOREVER, or the time in milliseconds, 1 or more, after which the server drops the cell. It must not be
+    /// shorter than the remaining time of an older version of the cell: HBase would then return that version again.
     int64_t ttl_ms;
 };
 
-/// One of the changes that dlm_row_commit_if_unchanged() makes. What its kind does not use is NULL and 0.
+/// One of the changes that dlm_row_commit_if_unchanged() makes. Fields that its kind does not use must be NULL or 0.
 struct dlm_change {
     /// DLM_CHANGE_PUT, DLM_CHANGE_ADD or DLM_CHANGE_DELETE.
     int32_t kind;
-    /// The column, as family:qualifier. No column may come twice.
+    /// The column, as family:qualifier. Each column may occur once.
     const void *column;
-    /// Bytes of the column.
+    /// Size of the column in bytes.
     size_t column_size;
-    /// PUT: as in dlm_cell.
+    /// PUT: the value, as in dlm_cell.
     const void *value;
-    /// PUT: bytes of the value.
+    /// PUT: size of the value in bytes.
     size_t value_size;
-    /// PUT: as in dlm_cell.
+    /// PUT: the cell's TTL, as in dlm_cell.
     int64_t ttl_ms;
-    /// ADD: what is added.
+    /// ADD: the number to add.
     int64_t by;
 };
 
-/// A cell that was read. What it points to lives as long as the dlm_row_cells, and does not end with NUL.
+/// A cell that was read. Column and value live until the dlm_row_cells is freed. They do not end with NUL.
 struct dlm_row_cell {
     /// The column, as family:qualifier.
     const void *column;
-    /// Bytes of the column.
+    /// Size of the column in bytes.
     size_t column_size;
-    /// NULL only where there is no cell. A cell may be empty.
+    /// The value. NULL only if there is no cell. A value may be empty.
     const void *value;
-    /// Bytes of the value.
+    /// Size of the value in bytes.
     size_t value_size;
-    /// When the server stamped the cell, in milliseconds since 1970 by its clock.
+    /// Timestamp of the cell: milliseconds since 1970 by the server's clock.
     uint64_t written_ms;
 };
 
@@ -714,20 +747,20 @@ struct dlm_row_cell {
 /// | tls_cert | none | PEM file: our certificate |
 /// | tls_key | none | PEM file: its key |
 ///
-/// Never blocks: HBase is first asked by the first call that needs it. On DLM_OK the caller owns `*table_out`.
+/// Never blocks: the first call that needs HBase contacts it. On DLM_OK the caller owns `*table_out`.
 ///
-/// DLM_INVALID_ARGUMENT, for unknown keys too, and always where the library was built without HBase
+/// Errors: DLM_INVALID_ARGUMENT also for unknown keys, and always if the library was built without HBase.
 DLM_NODISCARD
 enum dlm_status dlm_table_open(const char *uri,
                                struct dlm_table **table_out,
                                struct dlm_error **error_out);
 
-/// Creates the table with these families, split at these keys, unless it exists, and waits until it serves. Safe
-/// to repeat, and to run in many processes at once. `splits` may be NULL when `split_count` is 0. Blocks for up
-/// to a minute.
+/// Creates the table unless it exists, with these families and split at these keys, and waits until it serves
+/// requests. Safe to repeat, and to call in many processes at once. `splits` may be NULL if `split_count` is 0.
+/// Blocks for up to a minute.
 ///
-/// DLM_TABLE_CREATION_ERROR with the cause, also where it exists and lacks one of the families;
-/// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED; DLM_CLOSED
+/// Errors: DLM_TABLE_CREATION_ERROR with the cause, also if the table exists and lacks one of the families;
+/// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED.
 DLM_NODISCARD
 enum dlm_status dlm_table_create_if_missing(const struct dlm_table *table,
                                             const struct dlm_family *families,
@@ -736,10 +769,9 @@ enum dlm_status dlm_table_create_if_missing(const struct dlm_table *table,
                                             size_t split_count,
                                             struct dlm_error **error_out);
 
-/// A row of the table, whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and makes nothing in
-/// HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive `table`.
-///
-/// DLM_CLOSED
+/// Creates a handle of the row whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and creates
+/// nothing in HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive
+/// `table`.
 DLM_NODISCARD
 enum dlm_status dlm_table_row(const struct dlm_table *table,
                               const void *key,
@@ -747,25 +779,26 @@ enum dlm_status dlm_table_row(const struct dlm_table *table,
                               struct dlm_row **row_out,
                               struct dlm_error **error_out);
 
-/// A setting of the table, whether it was given or is the default: "timeout" in milliseconds, "max_value" in
-/// bytes, or "attempts". Never blocks.
+/// Writes a setting of the table, either the value that was set or the default, to `*number_out`: "timeout" in
+/// milliseconds, "max_value" in bytes, or "attempts". Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT for other keys; DLM_CLOSED
+/// Errors: DLM_INVALID_ARGUMENT also for other keys.
 DLM_NODISCARD
 enum dlm_status dlm_table_setting(const struct dlm_table *table,
                                   const char *key,
                                   int64_t *number_out,
                                   struct dlm_error **error_out);
 
-/// Frees a table. NULL is allowed. Its rows go on working; the last of them closes the connections.
+/// Frees a table. NULL is allowed. Its rows continue to work. Freeing the last of them closes the connections.
 void dlm_table_free(struct dlm_table *table);
 
-/// A row whose every change carries the fence of `lease`. The table needs its option family. The row may outlive
-/// the lease: a change after the lease is over goes through until a later holder of the lock was here, and never
-/// after that. Does no I/O; never blocks. On DLM_OK the caller owns `*row_out`.
+/// Creates a row whose changes all carry the fence of `lease`. The table needs its option family. The row may
+/// outlive the lease. After the lease has ended, changes still succeed until a later holder of the lock has
+/// changed the row or raised its fence. From then on they fail with DLM_STALE_FENCE. Does no I/O and never blocks.
+/// On DLM_OK the caller owns `*row_out`.
 ///
-/// DLM_INVALID_ARGUMENT for a key that is not allowed, a table without the option family, and a lease of a store
-/// whose option fence is off; DLM_CLOSED
+/// Errors: DLM_INVALID_ARGUMENT also if the key is not 1 to 32000 bytes, the table lacks the option family, or
+/// the lease has no fence because the option fence of its store is off.
 DLM_NODISCARD
 enum dlm_status dlm_lease_row(const struct dlm_lease *lease,
                               const struct dlm_table *table,
@@ -774,26 +807,24 @@ enum dlm_status dlm_lease_row(const struct dlm_lease *lease,
                               struct dlm_row **row_out,
                               struct dlm_error **error_out);
 
-/// The same row, whose changes are made exactly once: each writes a mark in the same atomic step, and a change
-/// whose reply was lost is sent again until it is answered, for the table's option timeout. A mark is a cell of
-/// some 100 bytes in the row, which goes after a minute (two hours where a request is lost for good). Never
-/// blocks. On DLM_OK the caller owns `*row_out`, and `row` still.
-///
-/// DLM_CLOSED
+/// Creates a handle of the same row that makes each change exactly once. A change also writes an idempotency mark
+/// in the same atomic step. A change whose reply was lost is sent again until a server answers, at most for the
+/// table's option timeout. A mark is a cell of some 100 bytes in the row. It expires after a few minutes, or after
+/// two hours if a request stayed unanswered. Never blocks. On DLM_OK the caller owns `*row_out`. It still owns `row`.
 DLM_NODISCARD
 enum dlm_status dlm_row_exactly_once(const struct dlm_row *row,
                                      struct dlm_row **row_out,
                                      struct dlm_error **error_out);
 
-/// Reads the whole row, but for the library's own columns. There are no cells where there is no such row. On DLM_OK
-/// the caller owns `*cells_out`. Blocks and fails as all calls of dlm_row.
+/// Reads the whole row, except the library's own columns. There are no cells if the row does not exist. On DLM_OK
+/// the caller owns `*cells_out`. Blocks and fails as described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_get(const struct dlm_row *row,
                             struct dlm_row_cells **cells_out,
                             struct dlm_error **error_out);
 
-/// Reads these columns, one or more, each given as family:qualifier. On DLM_OK the caller owns `*cells_out`, which
-/// can be given to dlm_row_commit_if_unchanged(). Blocks and fails as all calls of dlm_row.
+/// Reads one or more columns, each named family:qualifier. dlm_row_commit_if_unchanged() accepts the result. On
+/// DLM_OK the caller owns `*cells_out`. Blocks and fails as described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_get_columns(const struct dlm_row *row,
                                     const struct dlm_bytes *columns,
@@ -801,9 +832,10 @@ enum dlm_status dlm_row_get_columns(const struct dlm_row *row,
                                     struct dlm_row_cells **cells_out,
                                     struct dlm_error **error_out);
 
-/// Makes the row unless it is there: of all who try at once, one has `*created_out` true. A row is there when its
-/// anchor has a value that is not empty. The anchor is the column that the table's option anchor names, or else the
-/// first of `cells`. It must be among them, and its value not empty. Blocks and fails as all calls of dlm_row.
+/// Creates the row unless it exists. If several clients call this at once, `*created_out` is true for one of them. A
+/// row exists if its anchor has a value that is not empty. The anchor is the column that the table's option anchor
+/// names, by default the first of `cells`. It must be among `cells`, with a value that is not empty. Blocks and
+/// fails as described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_create(const struct dlm_row *row,
                                const struct dlm_cell *cells,
@@ -811,9 +843,9 @@ enum dlm_status dlm_row_create(const struct dlm_row *row,
                                bool *created_out,
                                struct dlm_error **error_out);
 
-/// Writes the cells if the row is there; `*updated_out` is false where it is not, and nothing was written. See
-/// dlm_row_create() for what that means; without the option anchor, the first of `cells` must be a column that the
-/// row has. Blocks and fails as all calls of dlm_row.
+/// Writes the cells if the row exists, see dlm_row_create(). If it does not, `*updated_out` is false and nothing is
+/// written. Without the option anchor, the first of `cells` must be a column that the row has. Blocks and fails as
+/// described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_update(const struct dlm_row *row,
                                const struct dlm_cell *cells,
@@ -821,16 +853,16 @@ enum dlm_status dlm_row_update(const struct dlm_row *row,
                                bool *updated_out,
                                struct dlm_error **error_out);
 
-/// Writes the cells in one atomic step, whether the row is there or not. Blocks and fails as all calls of dlm_row.
+/// Writes the cells in one atomic step, whether the row exists or not. Blocks and fails as described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_put(const struct dlm_row *row,
                             const struct dlm_cell *cells,
                             size_t count,
                             struct dlm_error **error_out);
 
-/// Writes `new_value` into a column if it holds `expected`; `*set_out` tells whether it did. Either may be NULL with
-/// size 0, which is the absence of the cell and not an empty value: with NULL for `new_value` the cell is deleted.
-/// Blocks and fails as all calls of dlm_row.
+/// Writes `new_value` into a column if it holds `expected`. `*set_out` is true if it did. Either value may be NULL
+/// with size 0. NULL means that there is no cell, which differs from an empty value. A NULL `new_value` deletes the
+/// cell. Blocks and fails as described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_compare_and_set(const struct dlm_row *row,
                                         const void *column,
@@ -842,10 +874,10 @@ enum dlm_status dlm_row_compare_and_set(const struct dlm_row *row,
                                         bool *set_out,
                                         struct dlm_error **error_out);
 
-/// Adds `by` to an 8-byte big-endian counter, which begins at 0, and writes the sum to `*sum_out`. It wraps around
-/// at the ends of int64_t. `*known_out` is false only on DLM_OK for rows from dlm_row_exactly_once(): it was added
-/// once, and the reply with the sum was lost; `*sum_out` is then 0. Blocks and fails as all calls of dlm_row,
-/// DLM_INVALID_ARGUMENT also where the cell is not 8 bytes long.
+/// Adds `by` to an 8-byte big-endian counter and writes the sum to `*sum_out`. A counter starts at 0 and wraps around
+/// at the limits of int64_t. For a row from dlm_row_exactly_once(), `*known_out` may be false on DLM_OK: the number
+/// was added once, but the reply with the sum was lost, and `*sum_out` is 0. Blocks and fails as described at
+/// dlm_row. DLM_INVALID_ARGUMENT also if the cell is not 8 bytes long.
 DLM_NODISCARD
 enum dlm_status dlm_row_increment(const struct dlm_row *row,
                                   const void *column,
@@ -855,8 +887,8 @@ enum dlm_status dlm_row_increment(const struct dlm_row *row,
                                   bool *known_out,
                                   struct dlm_error **error_out);
 
-/// Deletes the cells of the row if `column` holds `expected`; `*deleted_out` tells whether it did. Cells that others
-/// write meanwhile stay, and so do the library's own. Blocks and fails as all calls of dlm_row.
+/// Deletes the cells of the row if `column` holds `expected`. `*deleted_out` is true if it did. Cells that other
+/// clients write during the call stay. The library's own cells stay too. Blocks and fails as described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_delete_if(const struct dlm_row *row,
                                   const void *column,
@@ -866,14 +898,16 @@ enum dlm_status dlm_row_delete_if(const struct dlm_row *row,
                                   bool *deleted_out,
                                   struct dlm_error **error_out);
 
-/// Makes the changes in one atomic step if all the columns that were asked for in the dlm_row_get_columns() which
-/// answered `as_read` are what it has read, also those that were not there. `*committed_out` is false where one was
-/// changed: nothing was written, read again and compute again, for a bounded number of times and with a random pause
-/// in between. It is true, too, where there is nothing to do: the changes delete what is not there. What is changed
-/// may be in these columns or in others. A column that was changed and changed back counts as unchanged.
+/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. These are all columns that were
+/// passed to dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others.
+/// A column that was changed and changed back counts as unchanged.
 ///
-/// Blocks and fails as all calls of dlm_row, DLM_INVALID_ARGUMENT also for cells from dlm_row_get(), which do not
-/// tell what the changes depend on, and for those of another row.
+/// `*committed_out` is false if a column was changed. Then nothing is written: read the columns again and compute the
+/// changes again. Limit the number of tries, and wait for a random time between them. `*committed_out` is also true
+/// if there is nothing to do because the changes only delete columns that do not exist.
+///
+/// Blocks and fails as described at dlm_row. DLM_INVALID_ARGUMENT also if `as_read` is from another row, or from
+/// dlm_row_get(), which does not say which columns the changes depend on.
 DLM_NODISCARD
 enum dlm_status dlm_row_commit_if_unchanged(const struct dlm_row *row,
                                             const struct dlm_row_cells *as_read,
@@ -882,107 +916,108 @@ enum dlm_status dlm_row_commit_if_unchanged(const struct dlm_row *row,
                                             bool *committed_out,
                                             struct dlm_error **error_out);
 
-/// Writes the lease's fence into a row from dlm_lease_row() without changing anything else: from then on earlier
-/// holders are refused. Every change of such a row does that as well; call this where the first change comes late.
-/// Blocks and fails as all calls of dlm_row, DLM_INVALID_ARGUMENT also for other rows. After DLM_IN_DOUBT it is safe
-/// to call again.
+/// Writes the lease's fence into a row from dlm_lease_row() and changes nothing else. From then on, HBase refuses
+/// changes by earlier holders. Every change of such a row also raises the fence. Call this function if the first
+/// change comes late. Blocks and fails as described at dlm_row. DLM_INVALID_ARGUMENT also for other rows. After
+/// DLM_IN_DOUBT it is safe to call again.
 DLM_NODISCARD
 enum dlm_status dlm_row_raise_fence(const struct dlm_row *row,
                                     struct dlm_error **error_out);
 
-/// Reads the highest fence that was in the row; `*fence_out` is 0 where there is none. `names_out` may be NULL; on
-/// DLM_OK the caller owns `*names_out`, which has the stored name of the fence's lock, or no name where there is no
-/// fence. The table needs its option family. Blocks and fails as all calls of dlm_row.
+/// Reads the fence of the row, the highest so far. `*fence_out` is 0 if the row has none. `names_out` may be NULL. On
+/// DLM_OK the caller owns `*names_out`. It has the stored name of the fence's lock, or no name if there is no fence.
+/// The table needs its option family. Blocks and fails as described at dlm_row.
 DLM_NODISCARD
 enum dlm_status dlm_row_fence(const struct dlm_row *row,
                               uint64_t *fence_out,
                               struct dlm_names **names_out,
                               struct dlm_error **error_out);
 
-/// Frees a row, not what is in HBase. NULL is allowed. Calls that are under way go on.
+/// Frees the handle of a row. The row in HBase is unchanged. NULL is allowed. Calls in progress continue.
 void dlm_row_free(struct dlm_row *row);
 
-/// How many cells were read: 0 where there is no such row, or none of the columns that were asked for; and 0 for
-/// NULL. Never blocks.
+/// Returns the number of cells that were read: 0 if the row does not exist, or has none of the requested columns. 0
+/// for NULL. Never blocks.
 size_t dlm_row_cells_count(const struct dlm_row_cells *cells);
 
-/// Writes the cell at `index`, from 0, to `*cell_out`. They are in the order of their columns. False beyond the
-/// last, and for NULL: then all is NULL and 0. Never blocks.
+/// Writes the cell at `index`, from 0, to `*cell_out`. Cells are in the order of their columns. Returns false after
+/// the last cell and for NULL: all fields are then NULL or 0. Never blocks.
 bool dlm_row_cells_at(const struct dlm_row_cells *cells,
                       size_t index,
                       struct dlm_row_cell *cell_out);
 
-/// Writes the cell of a column, given as family:qualifier, to `*cell_out`, which may be NULL. False where there is
-/// no such cell, or it was not asked for, and for NULL: then all is NULL and 0. Never blocks.
+/// Writes the cell of a column, named family:qualifier, to `*cell_out`, which may be NULL. Returns false if there is
+/// no such cell, if it was not requested, and for NULL: all fields are then NULL or 0. Never blocks.
 bool dlm_row_cells_find(const struct dlm_row_cells *cells,
                         const void *column,
                         size_t column_size,
                         struct dlm_row_cell *cell_out);
 
-/// Writes the number in a counter's cell to `*number_out`. False where there is no such cell, or it is not 8 bytes
-/// long, and for NULL: then it is 0. Never blocks.
+/// Writes the value of a counter's cell to `*number_out`. Returns false and writes 0 if there is no such cell, if it
+/// is not 8 bytes long, and for NULL. Never blocks.
 bool dlm_row_cells_counter(const struct dlm_row_cells *cells,
                            const void *column,
                            size_t column_size,
                            int64_t *number_out);
 
-/// Frees what was read. NULL is allowed.
+/// Frees cells. NULL is allowed. Never blocks.
 void dlm_row_cells_free(struct dlm_row_cells *cells);
 
-/* ---- Ending waits ---- */
+/* ---- Cancellation ---- */
 
-/// Ends waits from another thread. One may be given to any number of calls, and stays triggered: make a
-/// new one for the next call.
+/// Ends waits from another thread. Any number of calls may share one. Once triggered it stays triggered, so
+/// create a new one for the next call.
 struct dlm_cancel;
 
-/// A cancel object that is not triggered. NULL only when there are millions of them.
+/// Creates a cancel object that is not triggered. Returns NULL only if too many are open. Never blocks.
 struct dlm_cancel *dlm_cancel_new(void);
 
-/// Ends every wait that was given `cancel`, now or later, with DLM_CANCELLED. A request already on its way
-/// to the store is waited for, and what it was granted is released. Returns at once. Not for signal
-/// handlers.
-///
-/// DLM_INVALID_ARGUMENT
+/// Ends all current and future waits that were given `cancel`: they fail with DLM_CANCELLED. A wait for a
+/// lock first completes a request that it has sent, and releases the lock if the store granted it. This
+/// function does not block. It must not be called in a signal handler.
 DLM_NODISCARD
 enum dlm_status dlm_cancel_trigger(const struct dlm_cancel *cancel, struct dlm_error **error_out);
 
-/// Frees a cancel object. NULL is allowed. Calls that were given it go on, and cannot be cancelled any
-/// more.
+/// Frees a cancel object. NULL is allowed. Calls that were given it continue, and can no longer be
+/// cancelled. Never blocks.
 void dlm_cancel_free(struct dlm_cancel *cancel);
 
 /* ---- Locks by id, for the threads of one process ---- */
 
-/// Locks for the threads of this process, one for each 64-bit id: made on demand, gone when unused.
+/// Locks for the threads of this process, one for each 64-bit id. The lock of an id exists only while
+/// threads hold it or wait for it.
 ///
-/// There is no handle of a held id: the number says what is released, and any thread may release it. An
-/// id is not reentrant. One dlm_id_lock takes 16 KiB whatever the number of ids, worth sharing.
+/// A held id has no handle: any thread may release it by its number. Ids are not reentrant. One dlm_id_lock
+/// takes 16 KiB, and more only while threads wait or several hundred ids are locked. Create one and share
+/// it.
 struct dlm_id_lock;
 
-/// Locks with no id locked. NULL only when there are millions of them.
+/// Creates a set of locks with no id locked. Returns NULL only if too many are open. Never blocks.
 struct dlm_id_lock *dlm_id_lock_new(void);
 
-/// Locks `id`, waiting for up to `wait_ms`: 0 tries once, DLM_FOREVER never gives up. Blocks meanwhile. Up
-/// to thousands of threads may wait; every half millisecond the longest waiting one goes first.
+/// Locks `id`. Blocks for up to `wait_ms`: 0 tries once, DLM_FOREVER waits without limit. Thousands of
+/// threads may wait for an id. Every half millisecond, one release hands the id to the thread that has
+/// waited longest.
 ///
-/// DLM_LOCK_UNAVAILABLE when it was not free in time; DLM_CLOSED when `lock` was freed meanwhile;
-/// DLM_INVALID_ARGUMENT
+/// Errors: DLM_LOCK_UNAVAILABLE if the id is still locked after the wait; DLM_CLOSED also if `lock` was
+/// freed during the wait.
 DLM_NODISCARD
 enum dlm_status dlm_id_lock_acquire(const struct dlm_id_lock *lock,
                                     uint64_t id,
                                     int64_t wait_ms,
                                     struct dlm_error **error_out);
 
-/// Releases `id`, whichever thread locked it. Never blocks.
+/// Releases `id`. Any thread may release it. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when it is not locked
+/// Errors: DLM_INVALID_ARGUMENT also if the id is not locked.
 DLM_NODISCARD
 enum dlm_status dlm_id_lock_release(const struct dlm_id_lock *lock,
                                     uint64_t id,
                                     struct dlm_error **error_out);
 
-/// Locks all of `count` ids, or none. They are taken in ascending order and each once, however often it
-/// is listed, so that callers which lock overlapping sets cannot deadlock. Waits and fails as
-/// dlm_id_lock_acquire(); `wait_ms` is for all of them together.
+/// Locks all of `count` ids, or none. Acquires each id once, in ascending order, even if it is listed more
+/// than once. Callers that lock overlapping sets therefore cannot deadlock. `wait_ms` limits the wait for
+/// all ids together. Blocks and fails like dlm_id_lock_acquire().
 DLM_NODISCARD
 enum dlm_status dlm_id_lock_acquire_many(const struct dlm_id_lock *lock,
                                          const uint64_t *ids,
@@ -990,32 +1025,31 @@ enum dlm_status dlm_id_lock_acquire_many(const struct dlm_id_lock *lock,
                                          int64_t wait_ms,
                                          struct dlm_error **error_out);
 
-/// Releases all of `count` ids, each once, however often it is listed. Never blocks.
+/// Releases each of `count` ids once, even if it is listed more than once. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when one of them is not locked; the others are released all the same
+/// Errors: DLM_INVALID_ARGUMENT also if one of the ids is not locked. The others are released anyway.
 DLM_NODISCARD
 enum dlm_status dlm_id_lock_release_many(const struct dlm_id_lock *lock,
                                          const uint64_t *ids,
                                          size_t count,
                                          struct dlm_error **error_out);
 
-/// How many ids are locked or waited for right now; 0 for NULL. Never blocks for long.
+/// Returns the number of ids that are locked or waited for right now; 0 for NULL. Never blocks for long.
 uint64_t dlm_id_lock_count(const struct dlm_id_lock *lock);
 
-/// Frees the locks. NULL is allowed. Ids that are locked are released, and threads that wait return
-/// DLM_CLOSED.
+/// Frees the locks. NULL is allowed. Releases all locked ids. Waiting threads fail with DLM_CLOSED.
 void dlm_id_lock_free(struct dlm_id_lock *lock);
 
 /* ---- Locks by key, for the threads of one process ---- */
 
-/// As dlm_id_lock, for keys of bytes: any, also none and NUL. It takes 32 KiB whatever the number of keys.
+/// Like dlm_id_lock, for keys of any bytes: NUL is allowed, and so is the empty key. One dlm_key_lock takes
+/// 32 KiB.
 struct dlm_key_lock;
 
-/// Locks with no key locked. NULL only when there are millions of them.
+/// Creates a set of locks with no key locked. Returns NULL only if too many are open. Never blocks.
 struct dlm_key_lock *dlm_key_lock_new(void);
 
-/// Locks the `size` bytes at `key`, 64 KiB at the most, which are copied. Waits and fails as
-/// dlm_id_lock_acquire().
+/// Locks the key of `size` bytes at `key`, at most 64 KiB. Blocks and fails like dlm_id_lock_acquire().
 DLM_NODISCARD
 enum dlm_status dlm_key_lock_acquire(const struct dlm_key_lock *lock,
                                      const void *key,
@@ -1023,49 +1057,50 @@ enum dlm_status dlm_key_lock_acquire(const struct dlm_key_lock *lock,
                                      int64_t wait_ms,
                                      struct dlm_error **error_out);
 
-/// Releases a key, whichever thread locked it. Never blocks.
+/// Releases a key. Any thread may release it. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when it is not locked
+/// Errors: DLM_INVALID_ARGUMENT also if the key is not locked.
 DLM_NODISCARD
 enum dlm_status dlm_key_lock_release(const struct dlm_key_lock *lock,
                                      const void *key,
                                      size_t size,
                                      struct dlm_error **error_out);
 
-/// How many keys are locked or waited for right now; 0 for NULL. Never blocks for long.
+/// Returns the number of keys that are locked or waited for right now; 0 for NULL. Never blocks for long.
 uint64_t dlm_key_lock_count(const struct dlm_key_lock *lock);
 
-/// Frees the locks, as dlm_id_lock_free() does. NULL is allowed.
+/// Frees the locks, like dlm_id_lock_free(). NULL is allowed.
 void dlm_key_lock_free(struct dlm_key_lock *lock);
 
 /* ---- Log ---- */
 
-/// Something failed and the library could not put it right.
+/// Log level: a failure that the library could not repair.
 #define DLM_LOG_ERROR 1
 
-/// Something failed and nothing was lost by it.
+/// Log level: a failure that caused no loss.
 #define DLM_LOG_WARN 2
 
-/// What an operator may want to know.
+/// Log level: events for operators.
 #define DLM_LOG_INFO 3
 
-/// What the library does.
+/// Log level: what the library does.
 #define DLM_LOG_DEBUG 4
 
 /// Receives one line of the library's log. `message` lives until the callback returns.
 ///
-/// It is called from any thread that uses the library and from the library's own, from several at once.
-/// It must return soon, must not call the library, and must not leave by longjmp() or an exception.
+/// Any thread that uses the library and the library's own threads may call it, several at the same time. It
+/// must return soon, must not call the library, and must not exit by longjmp() or an exception.
 typedef void (*dlm_log_callback)(void *user, int32_t level, const char *message);
 
-/// Sends lines of `level` (DLM_LOG_ERROR to DLM_LOG_DEBUG) and worse to `callback`, for the whole process;
-/// NULL sends them nowhere, which is the default. `user` is handed to the callback.
+/// Sends log lines of `level` (DLM_LOG_ERROR to DLM_LOG_DEBUG) and more severe ones to `callback`, for the
+/// whole process. A NULL callback, the default, discards them. The callback receives `user`, which may be
+/// NULL.
 ///
-/// When this returns, the callback that was set before is not running any more and will not be called
-/// again: its `user` may be freed. A forked child begins without a callback. Blocks while a callback runs.
+/// Blocks while the previous callback runs. When this function returns, that callback is not called again,
+/// and its `user` may be freed. A forked child starts without a callback.
 ///
-/// DLM_INVALID_ARGUMENT, also from within a callback; DLM_ALREADY_EXISTS when Rust code of the program has
-/// set a logger of its own
+/// Errors: DLM_INVALID_ARGUMENT also if a callback calls this function; DLM_ALREADY_EXISTS if Rust code of
+/// the program has set its own logger.
 DLM_NODISCARD
 enum dlm_status dlm_log_to(int32_t level,
                            dlm_log_callback callback,

@@ -1,14 +1,14 @@
-// dlm.hpp: libdlm for C++17, in this header alone.
+// dlm.hpp: libdlm for C++17. It consists of this header only. dlm.h describes each function in full.
 //
-// Every class owns one handle of dlm.h: it can be moved and not copied, its destructor frees the handle,
-// and what dlm.h says of threads, blocking and fork() holds for it. get() lends the handle for calls of
-// dlm.h. An object that was moved from may only be destroyed or assigned to.
+// Every class owns one handle of dlm.h. It can be moved, but not copied. Its destructor frees the handle. The rules
+// of dlm.h for threads, blocking and fork() apply. get() returns the handle for calls of dlm.h, and the object still
+// owns it. An object that was moved from may only be destroyed or assigned to.
 //
-// Failures are thrown as dlm::Error, whose status() is that of dlm.h. "Not in time" is no failure: a Lock
-// then returns an Acquired without a lease, which says who holds the lock, and an IdLock or a KeyLock
-// returns an empty std::optional. Destructors throw nothing: they ignore what release() would have reported.
+// Failed calls throw dlm::Error, whose status() is the status of dlm.h. A timeout is not a failure: a Lock then
+// returns an Acquired without a lease, which describes the holder, and an IdLock or a KeyLock returns an empty
+// std::optional. Destructors throw nothing and ignore errors of the release. Call release() to get them.
 //
-// Times are a Ttl or a Wait, so that the two cannot be swapped: lock.acquire_for(Ttl(30s), Wait(5s)).
+// Times have the type Ttl or Wait, which prevents swapping them: lock.acquire_for(Ttl(30s), Wait(5s)).
 #ifndef DLM_HPP
 #define DLM_HPP
 
@@ -33,14 +33,14 @@
 
 namespace dlm {
 
-// In place of a Ttl, and of the wait of Lock::acquire_for(): the manager's setting. It is a type, so that
-// no time that was computed can be equal to it.
+// As a Ttl, and as the wait of Lock::acquire_for(): the manager's setting. It is a type, not a number: no computed
+// time can be equal to it.
 struct use_default_t {
     explicit use_default_t() = default;
 };
 inline constexpr use_default_t use_default{};
 
-// In place of a Wait: without an end. A type as well.
+// As a Wait: no limit. Also a type.
 struct forever_t {
     explicit forever_t() = default;
 };
@@ -55,7 +55,7 @@ class Error : public std::runtime_error {
         : std::runtime_error(message), status_(status), retryable_(retryable) {}
 
     dlm_status status() const noexcept { return status_; }
-    // Whether the same call may succeed later without anyone changing anything.
+    // Whether the same call may succeed later without a change by the caller.
     bool retryable() const noexcept { return retryable_; }
     // Whether the request may have taken effect although it failed.
     bool in_doubt() const noexcept { return status_ == DLM_IN_DOUBT; }
@@ -65,16 +65,16 @@ class Error : public std::runtime_error {
     bool retryable_;
 };
 
-// A write with a fence was refused without effect: the receiver has seen a higher one of the same lock. The lease
-// is over.
+// A write with a fence was refused and had no effect: the receiver has seen a higher fence of the same lock. The
+// lease has ended.
 class StaleFence : public Error {
   public:
     StaleFence(const std::string &message, std::uint64_t fence, std::uint64_t stored)
         : Error(DLM_STALE_FENCE, message, false), fence_(fence), stored_(stored) {}
 
-    // That of the refused write.
+    // The fence of the refused write.
     std::uint64_t fence() const noexcept { return fence_; }
-    // The higher one.
+    // The higher fence that the receiver had seen.
     std::uint64_t stored() const noexcept { return stored_; }
 
   private:
@@ -90,7 +90,7 @@ template <auto Free> struct Deleter {
 
 template <typename T, auto Free> using Owner = std::unique_ptr<T, Deleter<Free>>;
 
-// Receives the error of one call.
+// Owns the error of one call.
 class ErrorOut {
   public:
     operator dlm_error **() noexcept { return &error_; }
@@ -115,18 +115,18 @@ class ErrorOut {
 
 template <typename T> T *checked(T *handle) {
     if (handle == nullptr)
-        throw Error(DLM_INTERNAL_ERROR, "libdlm has no room for one more handle", false);
+        throw Error(DLM_INTERNAL_ERROR, "too many open handles of libdlm", false);
     return handle;
 }
 
-// Text for C ends with NUL: a string that contains one would be cut there.
+// Text for C ends at the first NUL: a string that contains one would be cut there.
 inline const char *text(const std::string &text) {
     if (text.find('\0') != std::string::npos)
         throw Error(DLM_INVALID_ARGUMENT, "a text with NUL in it is not allowed", false);
     return text.c_str();
 }
 
-// Longer times are taken for a hundred years: the sum with a clock's time does not overflow.
+// Longer times count as a hundred years. The sum with a clock's time then does not overflow.
 inline constexpr std::chrono::milliseconds longest{std::int64_t{100} * 365 * 24 * 3600 * 1000};
 
 template <typename Rep, typename Period> double about_ms(std::chrono::duration<Rep, Period> time) {
@@ -139,7 +139,7 @@ inline Error refused(const char *what, double ms, const char *allowed) {
     return Error(DLM_INVALID_ARGUMENT, text, false);
 }
 
-// In units of `To`, rounded up: a time above zero never becomes none. `time` is a number.
+// Converts to units of `To`, rounded up: a time above zero never becomes zero. `time` must not be NaN.
 template <typename To, typename Rep, typename Period> To rounded_up(std::chrono::duration<Rep, Period> time) {
     const double about = about_ms(time);
     if (about >= about_ms(longest))
@@ -149,15 +149,15 @@ template <typename To, typename Rep, typename Period> To rounded_up(std::chrono:
     return std::chrono::ceil<To>(time);
 }
 
-// A view of nothing may have no address, which C takes for no value at all.
+// An empty view may have a null address, which means "no value" in C.
 inline const char *bytes(std::string_view view) noexcept { return view.data() == nullptr ? "" : view.data(); }
 
 inline std::string_view view(const void *bytes, std::size_t size) {
     return {static_cast<const char *>(bytes), size};
 }
 
-// Asks without an error object first: that something is locked is no news worth making one. What else
-// fails is asked again for its message. False: it is locked.
+// Calls without an error object first, because "it is locked" needs no message. Any other failure is repeated to get
+// its message. Returns false if it is locked.
 template <typename Call> bool locked(const Call &call) {
     dlm_status status = call(nullptr);
     if (status != DLM_OK && status != DLM_LOCK_UNAVAILABLE) {
@@ -171,32 +171,32 @@ template <typename Call> bool locked(const Call &call) {
 
 } // namespace detail
 
-// How long a lease lasts, or a latch after its last change: any std::chrono duration from above zero to 365
-// days, rounded up to milliseconds.
+// How long a lease lasts, or a latch after its last change: any std::chrono duration above zero, up to 365 days,
+// rounded up to milliseconds.
 class Ttl {
   public:
-    // What the manager is set to; in Lease::renew(), what the lease was last granted for.
+    // The manager's setting. In Lease::renew(): the TTL of the last grant or renewal.
     Ttl(use_default_t) noexcept : ms_(DLM_DEFAULT) {}
-    // Throws with DLM_INVALID_ARGUMENT for zero and less. The call that is given it refuses what is too long.
+    // Throws with DLM_INVALID_ARGUMENT for zero and less. Calls refuse a Ttl of more than 365 days.
     template <typename Rep, typename Period> explicit Ttl(std::chrono::duration<Rep, Period> time) {
         const double about = detail::about_ms(time);
         if (!(about > 0 && about < detail::about_ms(detail::longest)))
             throw detail::refused("a TTL", about, "above zero and up to 365 days, or dlm::use_default");
         ms_ = detail::rounded_up<std::chrono::milliseconds>(time).count();
     }
-    // As the functions of dlm.h take it.
+    // The TTL in milliseconds, for functions of dlm.h.
     std::int64_t ms() const noexcept { return ms_; }
 
   private:
     std::int64_t ms_;
 };
 
-// How long a call may wait: any std::chrono duration, rounded up to milliseconds, or until a point in time.
-// Zero, less than zero, and a point that has passed: the call tries once.
+// How long a call may wait: for a std::chrono duration, rounded up to milliseconds, or until a point in time. With a
+// duration of zero or less, or a point in the past, the call tries once.
 class Wait {
   public:
     Wait(forever_t) noexcept : ms_(DLM_FOREVER) {}
-    // Each call that is given it waits for so long.
+    // Each call with this Wait waits for up to this time.
     template <typename Rep, typename Period> explicit Wait(std::chrono::duration<Rep, Period> time) {
         const double about = detail::about_ms(time);
         if (std::isnan(about))
@@ -204,11 +204,12 @@ class Wait {
         if (about > 0)
             ms_ = detail::rounded_up<std::chrono::milliseconds>(time).count();
     }
-    // All calls that are given it end at `deadline`. Clocks that are set are looked at here, and not again.
+    // All waits of calls with this Wait end at `deadline`. The clock of `deadline` is read only here: if it is set
+    // later, the wait does not change.
     template <typename Clock, typename Duration>
     static Wait until(std::chrono::time_point<Clock, Duration> deadline) {
         const auto now = Clock::now();
-        // A difference of two far points would overflow.
+        // In floating point: the difference of two distant points would overflow.
         const double about =
             detail::about_ms(deadline.time_since_epoch()) - detail::about_ms(now.time_since_epoch());
         if (std::isnan(about))
@@ -224,7 +225,7 @@ class Wait {
             wait.deadline_ = Steady::now() + detail::rounded_up<Steady::duration>(deadline - now);
         return wait;
     }
-    // As the functions of dlm.h take it, from now on.
+    // The remaining wait in milliseconds, for functions of dlm.h.
     std::int64_t ms() const noexcept {
         if (!deadline_)
             return ms_;
@@ -239,10 +240,10 @@ class Wait {
     std::optional<Steady::time_point> deadline_;
 };
 
-// Version of the library that is loaded; DLM_VERSION is that of the header.
+// Version of the loaded library. DLM_VERSION is the version of the header.
 inline std::string version() { return dlm_version(); }
 
-// Ends waits from another thread.
+// Ends waits from another thread. It stays triggered. See dlm_cancel.
 class Cancel {
   public:
     Cancel() : handle_(detail::checked(dlm_cancel_new())) {}
@@ -264,56 +265,56 @@ class Lease {
   public:
     explicit Lease(dlm_lease *handle) noexcept : handle_(handle) {}
 
-    // Throws where the lease is over. Some tens of nanoseconds.
+    // Throws with DLM_LEASE_LOST if the lease has ended. Takes some tens of nanoseconds.
     void check() const {
         detail::ErrorOut error;
         error.check(dlm_lease_check(get(), error));
     }
-    // The same without an exception.
+    // Like check(), without an exception.
     bool is_held() const noexcept { return dlm_lease_check(get(), nullptr) == DLM_OK; }
-    // The number to send along with every write that the lock guards; 0 where fencing is switched off.
+    // The number to send with every write that the lock guards. 0 if the store's option fence is off.
     std::uint64_t fence() const noexcept { return dlm_lease_fence(get()); }
     std::chrono::milliseconds remaining() const noexcept {
         return std::chrono::milliseconds(dlm_lease_remaining_ms(get()));
     }
-    // Readable when the lease is over. It belongs to the lease: see dlm_lease_lost_fd().
+    // A file descriptor that becomes readable when the lease has ended. The lease owns it, see dlm_lease_lost_fd().
     int lost_fd() const {
         detail::ErrorOut error;
         std::int32_t fd = -1;
         error.check(dlm_lease_lost_fd(get(), &fd, error));
         return fd;
     }
-    // Lets the lease end this long from now. Throws with DLM_LEASE_LOST when it is over.
+    // Renews the lease for this time from now. Throws with DLM_LEASE_LOST if it is lost, see dlm_lease_renew().
     void renew(Ttl ttl = use_default) const {
         detail::ErrorOut error;
         error.check(dlm_lease_renew(get(), ttl.ms(), error));
     }
-    // True: it was ours and is free now. False: it had been released before. Throws with DLM_LEASE_LOST
-    // when it had run out or another holds the lock by now.
+    // Returns true if the lock was released, and false if the lease was released or found lost before. Throws with
+    // DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder.
     bool release() const {
         detail::ErrorOut error;
         bool freed = false;
         error.check(dlm_lease_release(get(), &freed, error));
         return freed;
     }
-    // A row whose every change carries the fence of this lease; it may outlive the lease. See dlm_lease_row().
+    // A row whose changes all carry the fence of this lease. It may outlive the lease. See dlm_lease_row().
     [[nodiscard]] Row row(const Table &table, std::string_view key) const;
     dlm_lease *get() const noexcept { return handle_.get(); }
-    // Gives the handle away; the caller frees it.
+    // Transfers the handle to the caller, who frees it.
     [[nodiscard]] dlm_lease *release_handle() noexcept { return handle_.release(); }
 
   private:
     detail::Owner<dlm_lease, dlm_lease_free> handle_;
 };
 
-// What acquiring came to: a lease, or, when that was not in time, who holds the lock.
+// Result of acquiring a lock: a lease, or a description of the holder if the lock was not free in time.
 //
 //   if (auto acquired = lock.try_acquire()) acquired->check(); else log(acquired.holder());
 class [[nodiscard]] Acquired {
   public:
     // Whether there is a lease.
     explicit operator bool() const noexcept { return lease_.has_value(); }
-    // The lease. Throws with DLM_LOCK_UNAVAILABLE, and holder() as what(), when there is none.
+    // The lease. If there is none, throws with DLM_LOCK_UNAVAILABLE, and holder() as what().
     const Lease &lease() const & {
         check();
         return *lease_;
@@ -328,10 +329,10 @@ class [[nodiscard]] Acquired {
     }
     const Lease *operator->() const { return &lease(); }
     Lease *operator->() { return &lease(); }
-    // Which lock is held, by whom and since when: one line for people. Empty when there is a lease.
+    // One line for people: which lock is held, by whom and since when. Empty if there is a lease.
     const std::string &holder() const noexcept { return holder_; }
-    // How much time the holder's lease had left when the store was last asked, unless it is renewed or
-    // released: when to try again. A hint. Empty where the store does not tell, and when there is a lease.
+    // Remaining time of the holder's lease when the store was last read: a hint when to try again. The holder may
+    // renew or release it. Empty if the store does not report it, and if there is a lease.
     std::optional<std::chrono::milliseconds> holder_left() const noexcept { return holder_left_; }
 
   private:
@@ -357,21 +358,21 @@ class [[nodiscard]] Acquired {
     std::optional<std::chrono::milliseconds> holder_left_;
 };
 
-// A name that can be locked.
+// A named lock.
 class Lock {
   public:
     explicit Lock(dlm_lock *handle) noexcept : handle_(handle) {}
 
-    // Tries once.
+    // Tries once to acquire the lock.
     Acquired try_acquire(Ttl ttl = use_default) const {
         detail::ErrorOut error;
         dlm_lease *lease = nullptr;
         const dlm_status status = dlm_lock_try_acquire(get(), ttl.ms(), &lease, error);
         return Acquired(status, lease, error);
     }
-    // Waits with the manager's TTL and wait.
+    // Waits for the lock with the manager's TTL and wait.
     Acquired acquire() const { return acquire_for(use_default, use_default); }
-    // Waits for this long; `forever` never gives up. Throws with DLM_CANCELLED when cancelled.
+    // Waits for the lock for up to this time; `forever` has no limit. Throws with DLM_CANCELLED if cancelled.
     Acquired acquire_for(Ttl ttl, Wait wait, const Cancel *cancel = nullptr) const {
         return within(ttl, wait.ms(), cancel);
     }
@@ -394,19 +395,19 @@ class Lock {
 
 enum class LatchKind : std::int32_t { count_down = DLM_LATCH_COUNT_DOWN, count_up_down = DLM_LATCH_COUNT_UP_DOWN };
 
-// A latch that is watched for an event loop. The destructor ends that.
+// A watch on a latch, for event loops. The destructor ends the watch.
 class Watch {
   public:
     explicit Watch(dlm_watch *handle) noexcept : handle_(handle) {}
 
-    // Readable when is_open() has something else to say than "not yet". It belongs to the watch.
+    // A file descriptor that becomes readable when is_open() returns true or throws. The watch owns it.
     int fd() const {
         detail::ErrorOut error;
         std::int32_t fd = -1;
         error.check(dlm_watch_fd(get(), &fd, error));
         return fd;
     }
-    // Whether the latch was seen open. Throws what ended the watch, such as DLM_NOT_FOUND.
+    // Whether the latch was seen open. Throws the error that ended the watch, such as DLM_NOT_FOUND.
     bool is_open() const {
         detail::ErrorOut error;
         bool open = false;
@@ -419,13 +420,13 @@ class Watch {
     detail::Owner<dlm_watch, dlm_watch_free> handle_;
 };
 
-// A count in the store that all processes see, and waiting until it is down to zero. The destructor leaves
-// it in the store.
+// A count in the store that all processes share. They can wait until it reaches zero. The destructor leaves it in the
+// store.
 class Latch {
   public:
     explicit Latch(dlm_latch *handle) noexcept : handle_(handle) {}
 
-    // Throws with DLM_ALREADY_EXISTS when it was made before; the count is then what it was.
+    // Creates the latch. Throws with DLM_ALREADY_EXISTS if it exists. Its count is then unchanged.
     void create(std::int64_t count) const {
         detail::ErrorOut error;
         error.check(dlm_latch_create(get(), count, error));
@@ -439,14 +440,14 @@ class Latch {
         names.push_back(nullptr);
         error.check(dlm_latch_create_for(get(), names.data(), participants.size(), error));
     }
-    // Whether this call made it.
+    // Creates the latch unless it exists. Returns true if this call created it.
     bool get_or_create(std::int64_t count) const {
         detail::ErrorOut error;
         bool created = false;
         error.check(dlm_latch_get_or_create(get(), count, &created, error));
         return created;
     }
-    // How many count-downs are missing. Throws with DLM_NOT_FOUND when the latch was never made or is gone.
+    // Number of missing count-downs. Throws with DLM_NOT_FOUND if the latch was never created or has expired.
     std::int64_t count() const {
         detail::ErrorOut error;
         std::int64_t count = 0;
@@ -461,14 +462,14 @@ class Latch {
         detail::ErrorOut error;
         error.check(dlm_latch_count_up(get(), error));
     }
-    // Once per name. False: that name had counted before.
+    // Counts down at most once per name. Returns false if that name had counted before.
     bool count_down_as(const std::string &participant) const {
         detail::ErrorOut error;
         bool counted = false;
         error.check(dlm_latch_count_down_as(get(), detail::text(participant), &counted, error));
         return counted;
     }
-    // Who was expected by name and has not come.
+    // The names that are expected and have not counted down.
     std::vector<std::string> pending() const {
         detail::ErrorOut error;
         dlm_names *list = nullptr;
@@ -479,7 +480,7 @@ class Latch {
             names.emplace_back(dlm_names_at(list, at));
         return names;
     }
-    // Waits until it is open; false when `wait` was over first. Throws with DLM_CANCELLED when cancelled.
+    // Waits until the latch is open. Returns false if the wait timed out. Throws with DLM_CANCELLED if cancelled.
     bool await_open_for(Wait wait, const Cancel *cancel = nullptr) const {
         detail::ErrorOut error;
         bool open = false;
@@ -500,16 +501,16 @@ class Latch {
     detail::Owner<dlm_latch, dlm_latch_free> handle_;
 };
 
-// One store and the locks taken in it for one client id. The destructor does not close it: locks and
-// leases outlive it.
+// One store, with the locks and latches of one client id in it. The destructor does not close the manager: locks,
+// leases and latches outlive it.
 class Manager {
   public:
     using Options = std::vector<std::pair<std::string, std::string>>;
 
-    // Options are those of dlm_options_set(), and win over the URI.
+    // `options` has keys of dlm_options_set(). If both set a key, `options` wins over the URI.
     explicit Manager(const std::string &uri, const Options &options = {}) : handle_(opened(uri, options)) {}
 
-    // Creates what is missing in the store.
+    // Creates what locks need in the store if it is missing.
     void initialize() const {
         detail::ErrorOut error;
         error.check(dlm_manager_initialize(get(), error));
@@ -520,7 +521,7 @@ class Manager {
         error.check(dlm_manager_lock(get(), detail::text(id), static_cast<std::int32_t>(level), &lock, error));
         return Lock(lock);
     }
-    // The same for latches: making one does it where it is missing.
+    // The same for latches. Without this call, the first latch creates it.
     void initialize_latches() const {
         detail::ErrorOut error;
         error.check(dlm_manager_initialize_latches(get(), error));
@@ -539,7 +540,7 @@ class Manager {
         error.check(dlm_manager_stats(get(), &stats, sizeof stats, error));
         return stats;
     }
-    // Ends all waits and leases.
+    // Ends all waits and releases all leases.
     void close() const {
         detail::ErrorOut error;
         error.check(dlm_manager_close(get(), error));
@@ -549,7 +550,7 @@ class Manager {
   private:
     static dlm_manager *opened(const std::string &uri, const Options &options) {
         detail::ErrorOut error;
-        // The header may be newer or older than the library that was found.
+        // The loaded library may be newer or older than the header.
         error.check(dlm_abi_check(DLM_ABI, error));
         detail::Owner<dlm_options, dlm_options_free> given(detail::checked(dlm_options_new()));
         for (const auto &[key, value] : options) {
@@ -565,12 +566,12 @@ class Manager {
     detail::Owner<dlm_manager, dlm_manager_free> handle_;
 };
 
-// Locks for the threads of this process, one for each 64-bit id. Destroying it while guards or waiters
-// exist is told to them, as in dlm_id_lock_free().
+// Locks for the threads of this process, one for each 64-bit id. The destructor releases all ids. Waiting calls then
+// throw with DLM_CLOSED, and guards release nothing.
 class IdLock {
   public:
-    // A locked id; the destructor releases it. It must not outlive the IdLock, which stays where it is
-    // while it has guards.
+    // A locked id. The destructor releases it. A guard must not outlive its IdLock, which must not be moved while it
+    // has guards.
     class Guard {
       public:
         Guard(Guard &&other) noexcept : owner_(std::exchange(other.owner_, nullptr)), id_(other.id_) {}
@@ -625,7 +626,7 @@ class IdLock {
 
     IdLock() : handle_(detail::checked(dlm_id_lock_new())) {}
 
-    // Waits as long as it takes.
+    // Waits for the id without limit.
     [[nodiscard]] Guard lock(std::uint64_t id) const {
         detail::ErrorOut error;
         error.check(dlm_id_lock_acquire(get(), id, DLM_FOREVER, error));
@@ -640,7 +641,7 @@ class IdLock {
             return std::nullopt;
         return Guard(get(), id);
     }
-    // All of them or none, in ascending order: callers that lock overlapping sets cannot deadlock.
+    // Locks all ids or none, in ascending order: callers that lock overlapping sets cannot deadlock.
     [[nodiscard]] std::optional<Guards> try_lock_many_for(std::vector<std::uint64_t> ids, Wait wait) const {
         if (ids.empty())
             return Guards(nullptr, {});
@@ -651,7 +652,7 @@ class IdLock {
             return std::nullopt;
         return Guards(get(), std::move(ids));
     }
-    // How many ids are locked or waited for right now.
+    // Number of ids that are locked or waited for right now.
     std::uint64_t count() const noexcept { return dlm_id_lock_count(get()); }
     dlm_id_lock *get() const noexcept { return handle_.get(); }
 
@@ -659,10 +660,10 @@ class IdLock {
     detail::Owner<dlm_id_lock, dlm_id_lock_free> handle_;
 };
 
-// As IdLock, for keys of bytes.
+// Like IdLock, for keys of bytes.
 class KeyLock {
   public:
-    // A locked key; the destructor releases it.
+    // A locked key. The destructor releases it.
     class Guard {
       public:
         Guard(Guard &&other) noexcept : owner_(std::exchange(other.owner_, nullptr)), key_(std::move(other.key_)) {}
@@ -713,18 +714,19 @@ class KeyLock {
     detail::Owner<dlm_key_lock, dlm_key_lock_free> handle_;
 };
 
-// Cells to be written in one atomic step. A column is family:qualifier; values are any bytes. Both are copied.
+// Cells to write in one atomic step. A column is family:qualifier. Values are any bytes. Both are copied.
 //
 //   row.create(dlm::Cells().put("d:id", "42").put("d:state", "new"))
 class Cells {
   public:
-    // An empty value is a value: the cell is there.
+    // An empty value is a value: the cell exists.
     Cells &put(std::string_view column, std::string_view value) & {
         cells_.push_back({std::string(column), std::string(value), DLM_FOREVER});
         return *this;
     }
     Cells &&put(std::string_view column, std::string_view value) && { return std::move(put(column, value)); }
-    // A cell that the server drops after this time, which must not be shorter than what an older version has.
+    // A cell that the server drops after this time, which must not be shorter than the remaining time of an older
+    // version.
     Cells &put_for(std::string_view column, std::string_view value, Ttl ttl) & {
         cells_.push_back({std::string(column), std::string(value), ttl.ms()});
         return *this;
@@ -749,10 +751,10 @@ class Cells {
     std::vector<New> cells_;
 };
 
-// What Row::modify() is to do with a row, in one atomic step. No column twice.
+// Changes of a row that Row::modify() makes in one atomic step. Each column may occur once.
 class Changes {
   public:
-    // As those of Cells.
+    // Like Cells::put() and Cells::put_for().
     Changes &put(std::string_view column, std::string_view value) & {
         return add(DLM_CHANGE_PUT, column, value, DLM_FOREVER, 0);
     }
@@ -766,7 +768,7 @@ class Changes {
     // Adds to an 8-byte counter.
     Changes &add(std::string_view column, std::int64_t by) & { return add(DLM_CHANGE_ADD, column, {}, 0, by); }
     Changes &&add(std::string_view column, std::int64_t by) && { return std::move(add(column, by)); }
-    // Deletes a column, one of those that were read. One that was not there is left alone.
+    // Deletes a column. It must be one of those that were read. If it did not exist, nothing is deleted.
     Changes &erase(std::string_view column) & { return add(DLM_CHANGE_DELETE, column, {}, 0, 0); }
     Changes &&erase(std::string_view column) && { return std::move(erase(column)); }
 
@@ -795,22 +797,22 @@ class Changes {
     std::vector<New> changes_;
 };
 
-// A cell that was read. The views are as those of RowCells.
+// A cell that was read. The views are valid until the RowCells is destroyed.
 struct RowCell {
     std::string_view column, value;
-    // By the server's clock.
+    // Timestamp of the cell, by the server's clock.
     std::chrono::system_clock::time_point written;
 };
 
-// Cells of a row as they were read, all at one moment. What it hands out lives as long as it.
+// Cells that were read from a row, all at the same moment. The views that it returns are valid until it is destroyed.
 class RowCells {
   public:
     explicit RowCells(dlm_row_cells *handle) noexcept : handle_(handle) {}
 
-    // How many cells were read. None: there is no such row, or nothing of what was asked for.
+    // Number of cells that were read. 0 if the row does not exist, or has none of the requested columns.
     std::size_t size() const noexcept { return dlm_row_cells_count(get()); }
     bool empty() const noexcept { return size() == 0; }
-    // Empty where there is no such cell. An empty value is one.
+    // The value of a cell. Empty if there is no such cell. A cell with an empty value returns an empty view.
     std::optional<std::string_view> value(std::string_view column) const & {
         dlm_row_cell cell;
         if (!dlm_row_cells_find(get(), detail::bytes(column), column.size(), &cell))
@@ -818,14 +820,14 @@ class RowCells {
         return detail::view(cell.value, cell.value_size);
     }
     std::optional<std::string_view> value(std::string_view column) const && = delete;
-    // The value of a counter. Empty where there is no such cell, or it is not 8 bytes long.
+    // The value of a counter. Empty if there is no such cell, or it is not 8 bytes long.
     std::optional<std::int64_t> counter(std::string_view column) const {
         std::int64_t number = 0;
         if (!dlm_row_cells_counter(get(), detail::bytes(column), column.size(), &number))
             return std::nullopt;
         return number;
     }
-    // From 0, in the order of the columns. Beyond the last all is empty.
+    // The cell at `index`, from 0, in the order of the columns. After the last cell, all fields are empty.
     RowCell at(std::size_t index) const & {
         dlm_row_cell cell;
         (void)dlm_row_cells_at(get(), index, &cell);
@@ -840,15 +842,15 @@ class RowCells {
     detail::Owner<dlm_row_cells, dlm_row_cells_free> handle_;
 };
 
-// Answers of Row::create() and Row::update().
+// Results of Row::create() and Row::update().
 enum class [[nodiscard]] Creation { created, already_exists };
 enum class [[nodiscard]] Update { updated, not_found };
 
-// Answer of Row::modify().
+// Result of Row::modify().
 struct [[nodiscard]] Modified {
-    // Whether the row is as the changes have it; false where the function left it as it was.
+    // Whether the row now has the changes. False if the function returned no changes.
     bool changed;
-    // How often the row was read and the function called.
+    // Number of times that the row was read and the function called.
     std::int64_t attempts;
 };
 
@@ -858,25 +860,25 @@ struct StoredFence {
     std::string lock;
 };
 
-// One row: a key and how its changes are made. What dlm.h says of dlm_row holds for it. StaleFence is thrown where
-// a later holder of the lock was here.
+// One row: its key, and how its changes are made. See dlm_row in dlm.h. Changes throw StaleFence after a later holder
+// of the lock has changed the row or raised its fence.
 class Row {
   public:
-    // The same row, whose changes are made exactly once, also where a reply is lost. See dlm_row_exactly_once().
+    // The same row, with changes that are made exactly once, even if a reply is lost. See dlm_row_exactly_once().
     [[nodiscard]] Row exactly_once() const {
         detail::ErrorOut error;
         dlm_row *row = nullptr;
         error.check(dlm_row_exactly_once(get(), &row, error));
         return Row(row, attempts_, timeout_);
     }
-    // The whole row.
+    // Reads the whole row.
     RowCells read() const {
         detail::ErrorOut error;
         dlm_row_cells *cells = nullptr;
         error.check(dlm_row_get(get(), &cells, error));
         return RowCells(cells);
     }
-    // These columns, one or more.
+    // Reads these columns, one or more.
     RowCells read(const std::vector<std::string_view> &columns) const {
         detail::ErrorOut error;
         std::vector<dlm_bytes> lent;
@@ -887,22 +889,22 @@ class Row {
         error.check(dlm_row_get_columns(get(), lent.data(), columns.size(), &cells, error));
         return RowCells(cells);
     }
-    // Makes the row unless it is there: of all who try at once, one is told that it was created.
+    // Creates the row unless it exists. If several clients call this at once, one of them gets Creation::created.
     Creation create(const Cells &cells) const {
         return written(dlm_row_create, cells) ? Creation::created : Creation::already_exists;
     }
-    // Writes the cells if the row is there.
+    // Writes the cells if the row exists.
     Update update(const Cells &cells) const {
         return written(dlm_row_update, cells) ? Update::updated : Update::not_found;
     }
-    // Writes the cells, whether the row is there or not.
+    // Writes the cells, whether the row exists or not.
     void put(const Cells &cells) const {
         detail::ErrorOut error;
         const auto lent = cells.lent();
         error.check(dlm_row_put(get(), lent.data(), lent.size(), error));
     }
-    // Writes `value` into a column if it holds `expected`; whether it did. std::nullopt is the absence of the cell,
-    // which is not the same as an empty value.
+    // Writes `value` into a column if it holds `expected`. Returns true if it did. std::nullopt means that there is
+    // no cell, which differs from an empty value.
     [[nodiscard]] bool compare_and_set(std::string_view column, std::optional<std::string_view> expected,
                                        std::optional<std::string_view> value) const {
         detail::ErrorOut error;
@@ -913,8 +915,8 @@ class Row {
                                             error));
         return set;
     }
-    // Adds to an 8-byte counter, which begins at 0; the sum. Empty only from rows of exactly_once(): it was added
-    // once, and the reply with the sum was lost.
+    // Adds to an 8-byte counter, which starts at 0, and returns the sum. Empty only for a row from exactly_once():
+    // the number was added once, but the reply with the sum was lost.
     std::optional<std::int64_t> increment(std::string_view column, std::int64_t by) const {
         detail::ErrorOut error;
         std::int64_t sum = 0;
@@ -922,7 +924,7 @@ class Row {
         error.check(dlm_row_increment(get(), detail::bytes(column), column.size(), by, &sum, &known, error));
         return known ? std::optional(sum) : std::nullopt;
     }
-    // Deletes the row if `column` holds `expected`; whether it did.
+    // Deletes the cells of the row if `column` holds `expected`. Returns true if it did. See dlm_row_delete_if().
     [[nodiscard]] bool delete_if(std::string_view column, std::string_view expected) const {
         detail::ErrorOut error;
         bool deleted = false;
@@ -930,7 +932,7 @@ class Row {
                                       expected.size(), &deleted, error));
         return deleted;
     }
-    // Makes the changes if the columns of which `as_read` was read are unchanged; whether it did.
+    // Makes the changes if the columns of `as_read` are unchanged. Returns true if it did.
     [[nodiscard]] bool commit_if_unchanged(const RowCells &as_read, const Changes &changes) const {
         detail::ErrorOut error;
         bool committed = false;
@@ -939,11 +941,11 @@ class Row {
             dlm_row_commit_if_unchanged(get(), as_read.get(), lent.data(), lent.size(), &committed, error));
         return committed;
     }
-    // Reads these columns, lets `change` compute what is to be done with the row, and does it if none of them was
-    // changed meanwhile; otherwise once more, up to the table's options attempts and timeout, with random pauses.
-    // `change` takes a const RowCells & and returns a std::optional<Changes>: without them the row stays as it is. It
-    // must have no effects of its own: it is called for each try. Throws with DLM_RETRIES_EXHAUSTED where others
-    // changed the columns each time.
+    // Reads these columns, calls `change` to compute the changes, and makes them if none of the columns has changed
+    // since. Otherwise tries again after a random pause, up to the limits of the table's options attempts and
+    // timeout. `change` takes a const RowCells & and returns a std::optional<Changes>. If that is empty, the row
+    // stays unchanged. `change` is called for each try and must have no side effects. Throws with
+    // DLM_RETRIES_EXHAUSTED if other clients changed the columns at each try.
     template <typename Change>
     Modified modify(const std::vector<std::string_view> &columns, Change &&change) const {
         using Clock = std::chrono::steady_clock;
@@ -965,13 +967,13 @@ class Row {
             pause = std::min(pause * 2, std::chrono::microseconds(64000));
         }
     }
-    // Writes the lease's fence without changing anything else. Throws with DLM_INVALID_ARGUMENT for rows that are
-    // not from Lease::row().
+    // Writes the lease's fence and changes nothing else. Throws with DLM_INVALID_ARGUMENT for a row that is not from
+    // Lease::row().
     void raise_fence() const {
         detail::ErrorOut error;
         error.check(dlm_row_raise_fence(get(), error));
     }
-    // The highest fence that was in the row. Empty where there is none.
+    // The fence of the row, the highest so far. Empty if there is none.
     std::optional<StoredFence> fence() const {
         detail::ErrorOut error;
         std::uint64_t fence = 0;
@@ -1003,20 +1005,20 @@ class Row {
     std::chrono::milliseconds timeout_;
 };
 
-// A column family of a table to be made.
+// A column family of a table to create.
 struct Family {
     std::string name;
-    // So many versions of each cell are kept.
+    // Number of versions that HBase keeps of each cell.
     std::uint32_t versions = 1;
 };
 
-// A table of an application's own in HBase. Rows outlive it.
+// An application's own table in HBase. Rows may outlive it.
 class Table {
   public:
-    // See dlm_table_open() for the options.
+    // Opens the table. See dlm_table_open() for the options.
     explicit Table(const std::string &uri) : handle_(opened(uri)) {}
 
-    // Creates the table, split at these keys, unless it exists.
+    // Creates the table unless it exists, split at these keys.
     void create_if_missing(const std::vector<Family> &families, const std::vector<std::string_view> &splits = {}) const {
         detail::ErrorOut error;
         std::vector<dlm_family> lent;
@@ -1029,7 +1031,7 @@ class Table {
         error.check(
             dlm_table_create_if_missing(get(), lent.data(), families.size(), keys.data(), keys.size(), error));
     }
-    // The row with this key. No I/O.
+    // The row with this key. Does no I/O.
     [[nodiscard]] Row row(std::string_view key) const {
         detail::ErrorOut error;
         dlm_row *row = nullptr;

@@ -1,4 +1,4 @@
-//! What a call answers: a status, an output, and an error for those who want it.
+//! The results of a call: a status, an output, and an error if the caller asks for one.
 
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -6,7 +6,7 @@ use super::guard::{guarded, write};
 use super::process::keep;
 use super::status::dlm_status;
 
-/// A type that can be an output, and what is written when there is nothing to hand out.
+/// A type of outputs, and the value that a failed call writes.
 pub(super) trait Output: Copy {
     const NOTHING: Self;
 }
@@ -31,7 +31,7 @@ impl Output for i32 {
     const NOTHING: Self = -1;
 }
 
-/// Runs a call that has nothing to hand out.
+/// Runs a call that has no output but the error.
 ///
 /// # Safety
 /// `error_out` is as the header asks.
@@ -39,17 +39,17 @@ impl Output for i32 {
 pub(super) unsafe fn status(error_out: *mut *mut dlm_error, body: impl FnOnce() -> Outcome) -> dlm_status {
     match guarded(body) {
         Ok(()) => {
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees it.
             unsafe { write(error_out, std::ptr::null_mut()) };
             dlm_status::DLM_OK
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         Err(failure) => unsafe { report(failure, error_out) },
     }
 }
 
-/// Runs a call that hands something out. The output is looked at first: what cannot be handed out must
-/// not be acquired.
+/// Runs a call that has an output. Checks first that the output is not NULL: a lease that cannot be returned
+/// must not be acquired.
 ///
 /// # Safety
 /// `out` and `error_out` are as the header asks.
@@ -59,7 +59,7 @@ pub(super) unsafe fn answer<T: Output>(
     body: impl FnOnce() -> Outcome<T>,
 ) -> dlm_status {
     let outcome = if out.is_null() { Err(Failure::invalid("the output is NULL")) } else { guarded(body) };
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match outcome {
             Ok(value) => {
@@ -82,7 +82,7 @@ unsafe fn report(failure: Failure, error_out: *mut *mut dlm_error) -> dlm_status
     let status = failure.status;
     if !error_out.is_null() {
         let error = guarded(|| keep::<dlm_error>(failure)).unwrap_or(std::ptr::null_mut());
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         unsafe { write(error_out, error) };
     }
     status

@@ -1,9 +1,9 @@
-//! What C passes, taken on trust no further than needed.
+//! Checks the arguments that C passes.
 //!
-//! What the header asks of callers, and the `SAFETY` notes below mean by "as the header asks":
-//! * text is NULL or ends with NUL, and nobody changes it during the call;
-//! * an output is NULL or can be written (aligned or not), and nobody else uses it during the call;
-//! * an array is NULL or as long as said.
+//! In `SAFETY` comments, "as the header asks" means:
+//! * text is NULL or ends with NUL, and no thread changes it during the call;
+//! * an output is NULL or writable (aligned or not), and no other thread uses it during the call;
+//! * an array is NULL or as long as stated, and no thread changes it during the call.
 
 use std::ffi::{CStr, c_char};
 use std::time::Duration;
@@ -11,20 +11,20 @@ use std::time::Duration;
 use super::failure::{Failure, Outcome};
 use crate::Level;
 
-/// In place of a TTL or a wait: the manager's setting.
+/// As a TTL or a wait: the default, which the function's comment names.
 pub const DLM_DEFAULT: i64 = -2;
-/// In place of a wait: without an end.
+/// As a wait: no limit. As the TTL of a cell: it does not expire.
 pub const DLM_FOREVER: i64 = -1;
 
 /// A caller's text.
 ///
 /// # Safety
-/// `text` is as the header asks, for as long as the answer is used.
+/// `text` is as the header asks for the lifetime of the result.
 pub(super) unsafe fn text<'a>(what: &str, text: *const c_char) -> Outcome<&'a str> {
     if text.is_null() {
         return Err(Failure::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: not NULL, so it ends with NUL.
+    // SAFETY: it is not NULL, so it ends with NUL.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Failure::invalid(format!("the {what} is not UTF-8")))
 }
@@ -32,19 +32,19 @@ pub(super) unsafe fn text<'a>(what: &str, text: *const c_char) -> Outcome<&'a st
 /// A caller's array.
 ///
 /// # Safety
-/// `items` and `count` are as the header asks, for as long as the answer is used.
+/// `items` and `count` are as the header asks for the lifetime of the result.
 pub(super) unsafe fn slice<'a, T>(what: &str, items: *const T, count: usize) -> Outcome<&'a [T]> {
     if items.is_null() {
         return Err(Failure::invalid(format!("the {what} are NULL")));
     }
     if !items.is_aligned() || count > isize::MAX as usize / size_of::<T>() {
-        return Err(Failure::invalid(format!("the {what} are not in an array of {count}")));
+        return Err(Failure::invalid(format!("the {what} are misaligned, or {count} are too many")));
     }
-    // SAFETY: not NULL, aligned, not longer than memory can be; the rest is the caller's promise.
+    // SAFETY: it is not NULL, aligned, and no longer than memory can be. The rest is the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(items, count) })
 }
 
-/// A TTL; `None` stands for the default.
+/// A TTL. `None` means the default.
 pub(super) fn ttl(ms: i64) -> Outcome<Option<Duration>> {
     match u64::try_from(ms) {
         Ok(ms) => Ok(Some(Duration::from_millis(ms))),
@@ -55,7 +55,7 @@ pub(super) fn ttl(ms: i64) -> Outcome<Option<Duration>> {
     }
 }
 
-/// A wait; `None` stands for the default.
+/// A wait. `None` means the default.
 pub(super) fn wait(ms: i64) -> Outcome<Option<Duration>> {
     match u64::try_from(ms) {
         Ok(ms) => Ok(Some(Duration::from_millis(ms))),
@@ -67,7 +67,7 @@ pub(super) fn wait(ms: i64) -> Outcome<Option<Duration>> {
     }
 }
 
-/// A wait for which no manager has a setting; `None` never ends.
+/// A wait without a default. `None` means no limit.
 #[inline]
 pub(super) fn wait_without_default(ms: i64) -> Outcome<Option<Duration>> {
     match u64::try_from(ms) {
@@ -77,17 +77,17 @@ pub(super) fn wait_without_default(ms: i64) -> Outcome<Option<Duration>> {
     }
 }
 
-/// A number for C: as large as it can be said.
+/// Milliseconds for C. Values that do not fit become `i64::MAX`.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-// Numbers, not an enum: whatever C passes must be something that Rust can look at. None is 0, which is
-// what a forgotten variable holds.
+// Numbers, not an enum: C can pass any number, and an invalid enum value is undefined behaviour in Rust. No
+// level is 0: a variable that was not set is often 0.
 
-/// Level of a lock whose name includes the farm id: each data centre has its own.
+/// Level DC: the lock's name includes the farm id, so each data centre has its own lock.
 pub const DLM_LEVEL_DC: i32 = 1;
-/// Level of a lock whose name does not include the farm id: one for all data centres.
+/// Level XDC: the lock's name does not include the farm id, so all data centres share one lock.
 pub const DLM_LEVEL_XDC: i32 = 2;
 
 pub(super) fn level(number: i32) -> Outcome<Level> {

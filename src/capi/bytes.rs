@@ -3,20 +3,22 @@ use std::ffi::c_void;
 use super::arguments::slice;
 use super::failure::Outcome;
 
-/// Some bytes of the caller's: a key, or a column. The call copies them.
+/// Bytes of a key or a column. Calls copy them.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_bytes {
-    /// Not NULL, also where there are none.
+    /// Must not be NULL, even if `size` is 0.
     pub bytes: *const c_void,
-    /// How many there are. A text's NUL is none of them: see DLM_TEXT.
+    /// Number of bytes. The NUL at the end of a text does not count, see DLM_TEXT.
     pub size: usize,
 }
 
+/// The caller's byte strings.
+///
 /// # Safety
-/// As of [`slice`], and so are the bytes of each.
+/// `items` and the bytes of each item are as [`slice`] asks.
 pub(super) unsafe fn list<'a>(what: &str, items: *const dlm_bytes, count: usize) -> Outcome<Vec<&'a [u8]>> {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let items = slice(what, items, count)?;
         items

@@ -6,8 +6,8 @@ use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
 use crate::CancelToken;
 
-/// Ends waits from another thread. One may be given to any number of calls, and stays triggered: make a
-/// new one for the next call.
+/// Ends waits from another thread. Any number of calls may share one. Once triggered it stays triggered, so
+/// create a new one for the next call.
 pub struct dlm_cancel(());
 
 static CANCELS: PerProcess<HandleTable<CancelToken>> = PerProcess::new();
@@ -21,17 +21,15 @@ impl Handle for dlm_cancel {
     }
 }
 
-/// A cancel object that is not triggered. NULL only when there are millions of them.
+/// Creates a cancel object that is not triggered. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_cancel_new() -> *mut dlm_cancel {
     value(std::ptr::null_mut(), || keep(CancelToken::new()))
 }
 
-/// Ends every wait that was given `cancel`, now or later, with DLM_CANCELLED. A request already on its way
-/// to the store is waited for, and what it was granted is released. Returns at once. Not for signal
-/// handlers.
-///
-/// DLM_INVALID_ARGUMENT
+/// Ends all current and future waits that were given `cancel`: they fail with DLM_CANCELLED. A wait for a
+/// lock first completes a request that it has sent, and releases the lock if the store granted it. This
+/// function does not block. It must not be called in a signal handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_cancel_trigger(
     cancel: *const dlm_cancel,
@@ -46,8 +44,8 @@ pub unsafe extern "C" fn dlm_cancel_trigger(
     }
 }
 
-/// Frees a cancel object. NULL is allowed. Calls that were given it go on, and cannot be cancelled any
-/// more.
+/// Frees a cancel object. NULL is allowed. Calls that were given it continue, and can no longer be
+/// cancelled. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_cancel_free(cancel: *mut dlm_cancel) {
     freeing(|| free(cancel));

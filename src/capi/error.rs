@@ -6,7 +6,8 @@ use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free};
 use super::status::dlm_status;
 
-/// Why a call failed. Made where a call is given an `error_out`, and independent of everything else.
+/// The reason why a call failed. A failed call creates it if `error_out` is not NULL. It depends on no
+/// other handle.
 pub struct dlm_error(());
 
 static ERRORS: PerProcess<HandleTable<Failure>> = PerProcess::new();
@@ -20,29 +21,31 @@ impl Handle for dlm_error {
     }
 }
 
-/// The status of the call that failed. DLM_INVALID_ARGUMENT for NULL. Never blocks.
+/// Returns the status of the failed call, or DLM_INVALID_ARGUMENT for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_status(error: *const dlm_error) -> dlm_status {
     value(dlm_status::DLM_INVALID_ARGUMENT, || Ok(find(error)?.status))
 }
 
-/// What was wrong, with which value, and what to do: one line for people. Never NULL; lives as long as
-/// `error`. It may hold names of locks, hosts and tables, never passwords. Never blocks.
+/// Returns one line for people: what was wrong, with which value, and what to do. Never returns NULL. The
+/// text lives until `error` is freed. It may contain names of locks, hosts and tables, but no passwords.
+/// Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_message(error: *const dlm_error) -> *const c_char {
-    // The text stays where it is for as long as the table has the error.
+    // The text does not move while the table holds the error.
     value(c"no error".as_ptr(), || Ok(find(error)?.message().as_ptr()))
 }
 
-/// Whether the same call may succeed later without anyone changing anything: the lock may become free,
-/// the store may come back. False for NULL. Never blocks.
+/// Returns true if the same call may succeed later without a change by the caller: the lock may become
+/// free, or the store may recover. False for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_is_retryable(error: *const dlm_error) -> bool {
     value(false, || Ok(find(error)?.retryable))
 }
 
-/// The two numbers of a DLM_STALE_FENCE: that of the refused write, and the higher one that the receiver had
-/// seen. Either pointer may be NULL. False, and both are 0, for NULL and for every other error. Never blocks.
+/// Writes the two fences of a DLM_STALE_FENCE: `*fence_out` is the fence of the refused write,
+/// `*stored_out` the higher fence that the receiver had seen. Either pointer may be NULL. Returns false and
+/// writes 0 for any other error and for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_fences(
     error: *const dlm_error,
@@ -51,7 +54,7 @@ pub unsafe extern "C" fn dlm_error_fences(
 ) -> bool {
     let fences = value(None, || Ok(find(error)?.fences));
     let (fence, stored) = fences.unwrap_or_default();
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         write(fence_out, fence);
         write(stored_out, stored);
@@ -59,7 +62,7 @@ pub unsafe extern "C" fn dlm_error_fences(
     fences.is_some()
 }
 
-/// Frees an error. NULL is allowed.
+/// Frees an error. NULL is allowed. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_free(error: *mut dlm_error) {
     freeing(|| free(error));

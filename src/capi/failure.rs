@@ -1,4 +1,4 @@
-//! A failed call in words of C: lowest of the interface, as everything else may fail.
+//! A failed call, as C sees it. The other files of the interface depend on this one.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
@@ -10,15 +10,15 @@ use crate::text::quoted;
 
 pub(super) type Outcome<T = ()> = Result<T, Failure>;
 
-/// A failed call in words of C.
+/// A failed call, as C sees it.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) status: dlm_status,
     message: CString,
     pub(super) retryable: bool,
-    /// What the lease had left that stood in the way, where that is known.
+    /// Remaining time of the current holder's lease, if known.
     pub(super) holder_left: Option<Duration>,
-    /// Of a STALE_FENCE: that of the refused write, and the one that the receiver had seen.
+    /// For STALE_FENCE: the fence of the refused write, and the higher one that the receiver had seen.
     pub(super) fences: Option<(u64, u64)>,
 }
 
@@ -50,21 +50,21 @@ impl Failure {
     pub(super) fn panic(payload: &(dyn std::any::Any + Send)) -> Failure {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        let what = quoted(text.unwrap_or("without a word"));
-        Failure::new(dlm_status::DLM_PANIC, format!("a bug in libdlm, which panicked: {what}"))
+        let what = quoted(text.unwrap_or("no message"));
+        Failure::new(dlm_status::DLM_PANIC, format!("a bug in libdlm caused a panic: {what}"))
     }
 
     pub(super) fn text(&self) -> Cow<'_, str> {
         self.message.to_string_lossy()
     }
 
-    /// A text for C, which lies where it is for as long as this does.
+    /// The text for C. It does not move while `self` exists.
     pub(super) fn message(&self) -> &CStr {
         &self.message
     }
 
     fn new(status: dlm_status, message: String) -> Failure {
-        // Texts of callers are escaped where they enter a message; a store's might hold anything.
+        // Messages escape the texts of callers, but a store's text may contain NUL.
         let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
         Failure { status, message, retryable: false, holder_left: None, fences: None }
     }

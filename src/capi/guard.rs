@@ -1,16 +1,16 @@
-//! Where a panic ends, and where outputs are written.
+//! Catches panics and writes outputs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::failure::{Failure, Outcome};
 use super::status::dlm_status;
 
-/// Runs a call that only looks something up, and answers `otherwise` where that fails.
+/// Runs a call that has no status. Returns `otherwise` if it fails.
 pub(super) fn value<T>(otherwise: T, body: impl FnOnce() -> Outcome<T>) -> T {
     guarded(body).unwrap_or(otherwise)
 }
 
-/// Runs a `_free`, which has no way to answer.
+/// Runs a `_free`, which cannot report a failure. It logs one instead.
 pub(super) fn freeing(body: impl FnOnce() -> Outcome) {
     if let Err(failure) = guarded(body)
         && failure.status != dlm_status::DLM_FORKED
@@ -24,7 +24,8 @@ pub(super) fn freeing(body: impl FnOnce() -> Outcome) {
 
 #[inline]
 pub(super) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    // What a panic leaves behind is behind locks and handles, which the library itself has to survive.
+    // State that a panic leaves half changed is behind locks and handles, and the library must survive that
+    // in Rust programs as well.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(Failure::panic(&*payload)))
 }
 
@@ -33,7 +34,7 @@ pub(super) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
 #[inline]
 pub(super) unsafe fn write<T>(out: *mut T, value: T) {
     if !out.is_null() {
-        // SAFETY: not NULL, so it can be written, if perhaps not where a T usually lies.
+        // SAFETY: it is not NULL, so it is writable, but it may be misaligned for a T.
         unsafe { out.write_unaligned(value) };
     }
 }

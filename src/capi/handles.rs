@@ -1,16 +1,15 @@
-//! Handles: numbers that C takes for pointers.
+//! Handles: numbers that C code sees as pointers.
 //!
-//! A handle is never followed. It says where in a table its object is, and which use of that slot is
-//! meant; so a handle that was freed, belongs to another type or is just wrong is told, always, and a
-//! call never reads memory on the word of its caller. No address looks like a handle: following one
-//! crashes there and then.
+//! The library never dereferences a handle. A handle names a slot of a table, and one use of that slot. The
+//! library therefore always detects a handle that was freed, belongs to another type or is invalid, and never
+//! reads memory through it. No address looks like a handle: a program that dereferences one crashes at once.
 //!
 //! | bits | | |
 //! |---|---|---|
-//! | 60-63 | type | 1 to 14: with these bits the number is no address on any 64-bit machine |
-//! | 54-59 | process | how often the process was forked before it made the handle |
-//! | 26-53 | use | counts the uses of the slot; a slot whose count is full is given up |
-//! | 0-25 | slot | in the table of the type |
+//! | 60-63 | type | 1 to 14: with these bits the number is not an address on any 64-bit machine |
+//! | 54-59 | process | number of forks before the process created the handle |
+//! | 26-53 | use | counts the uses of the slot; a slot whose count is full is not used again |
+//! | 0-25 | slot | slot in the table of the type |
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +22,7 @@ pub(super) const PROCESSES: u8 = 1 << 6;
 const USES: u32 = 1 << 28;
 const SLOTS: u32 = 1 << 26;
 
-/// A handle taken apart.
+/// The parts of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) kind: u8,
@@ -51,10 +50,10 @@ impl Parts {
     }
 }
 
-/// Which use of which slot.
+/// A slot, and one use of it.
 pub(super) type SlotUse = (u32, u32);
 
-/// The objects of one type. Their slots are not given back, only used again.
+/// The objects of one type. Their slots are reused and never freed.
 #[derive(Debug)]
 pub(super) struct HandleTable<T> {
     slots: Slots<Mutex<Slot<T>>>,
@@ -67,7 +66,7 @@ struct Slot<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// `None` when the table is full: some 67 million handles.
+    /// `None` if the table is full, at some 67 million handles.
     pub(super) fn insert(&self, object: T) -> Option<SlotUse> {
         let (index, slot) = self.slots.take()?;
         let mut slot = slot.lock();
@@ -75,7 +74,7 @@ impl<T> HandleTable<T> {
         Some((index, slot.usage))
     }
 
-    /// The object lives until the answer is dropped, also if its handle is freed meanwhile.
+    /// Returns the object. It lives until the result is dropped, even if its handle is freed before that.
     pub(super) fn get(&self, (index, usage): SlotUse) -> Result<Arc<T>, Missing> {
         let slot = self.slots.get(index).ok_or(Missing::Never)?.lock();
         match &slot.object {
@@ -85,7 +84,7 @@ impl<T> HandleTable<T> {
         }
     }
 
-    /// The caller drops the object, outside the lock of the slot.
+    /// Ends the use. The caller drops the object, without holding the slot's lock.
     pub(super) fn remove(&self, (index, usage): SlotUse) -> Result<Arc<T>, Missing> {
         let mut slot = self.slots.get(index).ok_or(Missing::Never)?.lock();
         if usage < slot.usage {
@@ -117,9 +116,9 @@ impl<T> Default for Slot<T> {
     }
 }
 
-/// Objects that are reached without writing to memory that all threads share, for calls of a few
-/// nanoseconds. So nobody knows who is still inside one: they are never dropped, only used again, and
-/// what one use left behind must mean nothing to the next.
+/// Objects for calls of a few nanoseconds. A lookup writes to no memory that threads share, so the table does
+/// not know which threads still use an object. Objects are therefore never dropped, only reused. State that one
+/// use left in an object must not affect the next use.
 #[derive(Debug, Default)]
 pub(super) struct LastingTable<T> {
     slots: Slots<Lasting<T>>,
@@ -145,7 +144,7 @@ impl<T> LastingTable<T> {
         slot.check(usage).map(|()| (object, slot))
     }
 
-    /// Ends the use; `clear` then undoes what it left in the object.
+    /// Ends the use. Then `clear` removes its state from the object.
     pub(super) fn remove(&self, (index, usage): SlotUse, clear: impl FnOnce(&T)) -> Result<(), Missing> {
         let (object, slot) = self.get((index, usage))?;
         slot.usage
@@ -162,7 +161,7 @@ impl<T> LastingTable<T> {
 }
 
 impl<T> Lasting<T> {
-    /// Whether that use goes on.
+    /// Fails if use `usage` of the slot has ended, or has not begun.
     #[inline]
     pub(super) fn check(&self, usage: u32) -> Result<(), Missing> {
         match self.usage.load(Ordering::Acquire) {
@@ -179,7 +178,7 @@ impl<T> Default for Lasting<T> {
     }
 }
 
-/// Why a handle means nothing.
+/// Why a handle is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     Freed,
@@ -191,12 +190,12 @@ impl Missing {
     pub(super) fn failure(self, kind: &str) -> Failure {
         match self {
             Missing::Freed => Failure::closed(format!("this {kind} was freed")),
-            Missing::Never => Failure::invalid(format!("this is no {kind}")),
+            Missing::Never => Failure::invalid(format!("this is not a {kind}")),
         }
     }
 }
 
-/// Slots that stay where they are, in pieces of doubling size, so that they are found without a lock.
+/// Slots that never move, in pieces of doubling size. They are found without a lock.
 #[derive(Debug)]
 struct Slots<P> {
     pieces: [OnceLock<Box<[P]>>; PIECES],
@@ -205,7 +204,7 @@ struct Slots<P> {
 
 #[derive(Debug, Default)]
 struct Free {
-    /// Given back and usable again.
+    /// Slots that were returned and can be reused.
     spare: Vec<u32>,
     next: u32,
     used: u64,
@@ -279,7 +278,7 @@ mod tests {
             for (process, usage, slot) in [(0, 0, 0), (63, USES - 1, SLOTS - 1), (1, 77, 12345)] {
                 let parts = Parts { kind, process, usage, slot };
                 assert_eq!(Parts::of(parts.bits()), parts);
-                // On no machine in use: neither all of the upper bits clear nor all of them set.
+                // On all machines in use, the upper bits of an address are all clear or all set.
                 assert!(!matches!(parts.bits() >> 56, 0 | 0xff), "{parts:?}");
             }
         }
@@ -292,7 +291,7 @@ mod tests {
         assert_eq!(*table.get(first).unwrap(), 1);
         assert_eq!(*table.remove(first).unwrap(), 1);
         let second = table.insert(2).unwrap();
-        assert_eq!(second.0, first.0, "the place is used again");
+        assert_eq!(second.0, first.0, "the slot is reused");
         assert_eq!(table.get(first).unwrap_err(), Missing::Freed);
         assert_eq!(table.remove(first).unwrap_err(), Missing::Freed);
         assert_eq!(table.get((second.0, second.1 + 1)).unwrap_err(), Missing::Never);
@@ -333,7 +332,7 @@ mod tests {
         table.remove(first, |object| *object.lock() = 0).unwrap();
         assert_eq!(slot.check(first.1), Err(Missing::Freed));
         assert_eq!(table.remove(first, |_| unreachable!()), Err(Missing::Freed));
-        let second = table.insert(|| unreachable!("there is one to be used again")).unwrap();
+        let second = table.insert(|| unreachable!("an object can be reused")).unwrap();
         assert_eq!(*table.get(second).unwrap().0.lock(), 0);
         assert_eq!((table.get(first).err(), table.len()), (Some(Missing::Freed), 1));
     }

@@ -10,10 +10,12 @@ use super::process::{PerProcess, full, handle, locate};
 use super::status::dlm_status;
 use crate::IdLock;
 
-/// Locks for the threads of this process, one for each 64-bit id: made on demand, gone when unused.
+/// Locks for the threads of this process, one for each 64-bit id. The lock of an id exists only while
+/// threads hold it or wait for it.
 ///
-/// There is no handle of a held id: the number says what is released, and any thread may release it. An
-/// id is not reentrant. One dlm_id_lock takes 16 KiB whatever the number of ids, worth sharing.
+/// A held id has no handle: any thread may release it by its number. Ids are not reentrant. One dlm_id_lock
+/// takes 16 KiB, and more only while threads wait or several hundred ids are locked. Create one and share
+/// it.
 pub struct dlm_id_lock(());
 
 pub(super) const NAME: &str = "dlm_id_lock";
@@ -21,13 +23,14 @@ pub(super) const KIND: u8 = 7;
 
 static ID_LOCKS: PerProcess<LastingTable<IdLock>> = PerProcess::new();
 
-/// How many of them there are.
+/// Number of open handles.
 pub(super) fn open() -> Outcome<u64> {
     Ok(ID_LOCKS.this()?.len())
 }
 
-/// An IdLock is never dropped: see `LastingTable`. What another use of it left behind must mean nothing,
-/// so ids are mixed with the handle, which no other use has. Within one use, different ids stay different.
+/// The ids of one use of an `IdLock`, which is never dropped: see `LastingTable`. State that another use
+/// left behind must not affect this one. Ids are therefore mixed with the handle, which differs for every
+/// use. Within one use, different ids stay different.
 struct Ids {
     locks: &'static IdLock,
     place: &'static Lasting<IdLock>,
@@ -35,7 +38,7 @@ struct Ids {
     mix: u64,
 }
 
-/// Odd, so that every handle gives a number of its own.
+/// Odd, so every handle gives a different product.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Ids {
@@ -49,7 +52,7 @@ impl Ids {
     #[inline]
     fn enter(&self, id: u64, wait: Option<Duration>) -> Outcome {
         let entered = self.locks.enter(&(id ^ self.mix), wait);
-        // Freed meanwhile: what was entered is the lock as it was before, or nothing at all.
+        // The handle was freed during the wait. An id that was entered belongs to the ended use: leave it.
         if let Err(missing) = self.place.check(self.usage) {
             self.locks.leave(&(id ^ self.mix));
             return Err(missing.failure(NAME));
@@ -62,7 +65,7 @@ impl Ids {
         if self.locks.leave(&(id ^ self.mix)) { Ok(()) } else { Err(not_held(id)) }
     }
 
-    /// Ascending, each once: callers that lock overlapping sets cannot deadlock.
+    /// Enters each id once, in ascending order: callers that lock overlapping sets cannot deadlock.
     fn enter_all(&self, ids: &[u64], wait: Option<Duration>) -> Outcome {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
@@ -80,7 +83,7 @@ impl Ids {
         Ok(())
     }
 
-    /// As many as are held, also after one that is not.
+    /// Leaves all ids that are held, even after one that is not.
     fn leave_all(&self, ids: &[u64]) -> Outcome {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
@@ -99,7 +102,7 @@ fn not_held(id: u64) -> Failure {
     Failure::invalid(format!("id {id} is not locked"))
 }
 
-/// Locks with no id locked. NULL only when there are millions of them.
+/// Creates a set of locks with no id locked. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_new() -> *mut dlm_id_lock {
     value(std::ptr::null_mut(), || {
@@ -108,11 +111,12 @@ pub unsafe extern "C" fn dlm_id_lock_new() -> *mut dlm_id_lock {
     })
 }
 
-/// Locks `id`, waiting for up to `wait_ms`: 0 tries once, DLM_FOREVER never gives up. Blocks meanwhile. Up
-/// to thousands of threads may wait; every half millisecond the longest waiting one goes first.
+/// Locks `id`. Blocks for up to `wait_ms`: 0 tries once, DLM_FOREVER waits without limit. Thousands of
+/// threads may wait for an id. Every half millisecond, one release hands the id to the thread that has
+/// waited longest.
 ///
-/// DLM_LOCK_UNAVAILABLE when it was not free in time; DLM_CLOSED when `lock` was freed meanwhile;
-/// DLM_INVALID_ARGUMENT
+/// Errors: DLM_LOCK_UNAVAILABLE if the id is still locked after the wait; DLM_CLOSED also if `lock` was
+/// freed during the wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_acquire(
     lock: *const dlm_id_lock,
@@ -124,9 +128,9 @@ pub unsafe extern "C" fn dlm_id_lock_acquire(
     unsafe { status(error_out, || Ids::of(lock)?.enter(id, wait_without_default(wait_ms)?)) }
 }
 
-/// Releases `id`, whichever thread locked it. Never blocks.
+/// Releases `id`. Any thread may release it. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when it is not locked
+/// Errors: DLM_INVALID_ARGUMENT also if the id is not locked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_release(
     lock: *const dlm_id_lock,
@@ -137,9 +141,9 @@ pub unsafe extern "C" fn dlm_id_lock_release(
     unsafe { status(error_out, || Ids::of(lock)?.leave(id)) }
 }
 
-/// Locks all of `count` ids, or none. They are taken in ascending order and each once, however often it
-/// is listed, so that callers which lock overlapping sets cannot deadlock. Waits and fails as
-/// dlm_id_lock_acquire(); `wait_ms` is for all of them together.
+/// Locks all of `count` ids, or none. Acquires each id once, in ascending order, even if it is listed more
+/// than once. Callers that lock overlapping sets therefore cannot deadlock. `wait_ms` limits the wait for
+/// all ids together. Blocks and fails like dlm_id_lock_acquire().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_acquire_many(
     lock: *const dlm_id_lock,
@@ -156,9 +160,9 @@ pub unsafe extern "C" fn dlm_id_lock_acquire_many(
     }
 }
 
-/// Releases all of `count` ids, each once, however often it is listed. Never blocks.
+/// Releases each of `count` ids once, even if it is listed more than once. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when one of them is not locked; the others are released all the same
+/// Errors: DLM_INVALID_ARGUMENT also if one of the ids is not locked. The others are released anyway.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_release_many(
     lock: *const dlm_id_lock,
@@ -170,14 +174,13 @@ pub unsafe extern "C" fn dlm_id_lock_release_many(
     unsafe { status(error_out, || Ids::of(lock)?.leave_all(slice("ids", ids, count)?)) }
 }
 
-/// How many ids are locked or waited for right now; 0 for NULL. Never blocks for long.
+/// Returns the number of ids that are locked or waited for right now; 0 for NULL. Never blocks for long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_count(lock: *const dlm_id_lock) -> u64 {
     value(0, || Ok(Ids::of(lock)?.locks.len() as u64))
 }
 
-/// Frees the locks. NULL is allowed. Ids that are locked are released, and threads that wait return
-/// DLM_CLOSED.
+/// Frees the locks. NULL is allowed. Releases all locked ids. Waiting threads fail with DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_id_lock_free(lock: *mut dlm_id_lock) {
     freeing(|| {

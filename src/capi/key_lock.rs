@@ -12,7 +12,8 @@ use super::process::{PerProcess, full, handle, locate};
 use super::status::dlm_status;
 use crate::IdLock;
 
-/// As dlm_id_lock, for keys of bytes: any, also none and NUL. It takes 32 KiB whatever the number of keys.
+/// Like dlm_id_lock, for keys of any bytes: NUL is allowed, and so is the empty key. One dlm_key_lock takes
+/// 32 KiB.
 pub struct dlm_key_lock(());
 
 const NAME: &str = "dlm_key_lock";
@@ -20,17 +21,17 @@ const KIND: u8 = 8;
 
 static KEY_LOCKS: PerProcess<LastingTable<Keys>> = PerProcess::new();
 
-/// How many of them there are.
+/// Number of open handles.
 pub(super) fn open() -> Outcome<u64> {
     Ok(KEY_LOCKS.this()?.len())
 }
 
-/// Keys longer than this are refused: they are copied under no lock, but copied.
+/// Longer keys are refused: every call copies its key, though not while it holds a lock.
 const KEY_BYTES_MAX: usize = 64 * 1024;
 
 type Keys = IdLock<Arc<[u8]>>;
 
-/// One key of one use of an `IdLock`: see `Ids` in id_lock.rs. Here the handle stands before the key.
+/// One key of one use of an `IdLock`: see `Ids` in id_lock.rs. Here the handle is put in front of the key.
 struct Key {
     locks: &'static Keys,
     place: &'static Lasting<Keys>,
@@ -68,7 +69,7 @@ impl Key {
     }
 }
 
-/// Locks with no key locked. NULL only when there are millions of them.
+/// Creates a set of locks with no key locked. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_key_lock_new() -> *mut dlm_key_lock {
     value(std::ptr::null_mut(), || {
@@ -77,8 +78,7 @@ pub unsafe extern "C" fn dlm_key_lock_new() -> *mut dlm_key_lock {
     })
 }
 
-/// Locks the `size` bytes at `key`, 64 KiB at the most, which are copied. Waits and fails as
-/// dlm_id_lock_acquire().
+/// Locks the key of `size` bytes at `key`, at most 64 KiB. Blocks and fails like dlm_id_lock_acquire().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_key_lock_acquire(
     lock: *const dlm_key_lock,
@@ -96,9 +96,9 @@ pub unsafe extern "C" fn dlm_key_lock_acquire(
     }
 }
 
-/// Releases a key, whichever thread locked it. Never blocks.
+/// Releases a key. Any thread may release it. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when it is not locked
+/// Errors: DLM_INVALID_ARGUMENT also if the key is not locked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_key_lock_release(
     lock: *const dlm_key_lock,
@@ -112,13 +112,13 @@ pub unsafe extern "C" fn dlm_key_lock_release(
     }
 }
 
-/// How many keys are locked or waited for right now; 0 for NULL. Never blocks for long.
+/// Returns the number of keys that are locked or waited for right now; 0 for NULL. Never blocks for long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_key_lock_count(lock: *const dlm_key_lock) -> u64 {
     value(0, || Ok(Key::of(lock, &[])?.locks.len() as u64))
 }
 
-/// Frees the locks, as dlm_id_lock_free() does. NULL is allowed.
+/// Frees the locks, like dlm_id_lock_free(). NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_key_lock_free(lock: *mut dlm_key_lock) {
     freeing(|| {

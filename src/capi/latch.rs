@@ -14,16 +14,17 @@ use super::process::{Handle, PerProcess, find, find_optional, free, keep};
 use super::status::dlm_status;
 use crate::{AwaitOptions, Latch, LatchKind, LatchWatch};
 
-/// Kind of a latch that goes down only: it opens once, when all have come.
+/// Kind of a latch that only counts down: it opens once, when its count reaches zero.
 pub const DLM_LATCH_COUNT_DOWN: i32 = 1;
-/// Kind of a latch that goes up and down: it opens whenever nobody is left.
+/// Kind of a latch that counts up and down: it is open whenever its count is zero or less.
 pub const DLM_LATCH_COUNT_UP_DOWN: i32 = 2;
 
-/// A count in the store that all processes see, and waiting until it is down to zero. It is never
-/// deleted: it is gone its TTL after its last change, and then every call answers DLM_NOT_FOUND.
+/// A count in the store that all processes share. They can wait until it reaches zero. A latch is never
+/// deleted. It expires when its TTL has passed since its last change. Then every call fails with
+/// DLM_NOT_FOUND.
 pub struct dlm_latch(());
 
-/// A latch that is watched for an event loop.
+/// A watch on a latch, for event loops.
 pub struct dlm_watch(());
 
 static LATCHES: PerProcess<HandleTable<Latch>> = PerProcess::new();
@@ -57,13 +58,17 @@ fn kind(number: i32) -> Outcome<LatchKind> {
     }
 }
 
-/// The latch `id`. Does no I/O and makes nothing in the store: see dlm_latch_create(). All who use it must
-/// agree on `level` (DLM_LEVEL_DC: the count of one's own farm; DLM_LEVEL_XDC: the sum over all farms),
-/// `kind` (DLM_LATCH_COUNT_DOWN or DLM_LATCH_COUNT_UP_DOWN) and `ttl_ms`, the time that it lives after each
-/// change (DLM_DEFAULT: the option latch_ttl, one day unless set). Never blocks. On DLM_OK the caller owns
-/// `*latch_out`.
+/// Creates a handle of the latch `id`. Does no I/O and creates nothing in the store: see
+/// dlm_latch_create(). Never blocks. On DLM_OK the caller owns `*latch_out`. All processes that use the
+/// latch must agree on:
+/// * `level`: DLM_LEVEL_DC is the count of the manager's farm, DLM_LEVEL_XDC the sum of the counts of all
+///   farms;
+/// * `kind`: DLM_LATCH_COUNT_DOWN or DLM_LATCH_COUNT_UP_DOWN;
+/// * `ttl_ms`: how long the latch lives after each change. DLM_DEFAULT: the option latch_ttl, by default
+///   one day.
 ///
-/// DLM_INVALID_ARGUMENT also where the manager has no farm; DLM_CLOSED
+/// Errors: DLM_INVALID_ARGUMENT also if the manager has no farm, the id is empty or longer than 1024 bytes,
+/// or the store keeps locks only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_latch(
     manager: *const dlm_manager,
@@ -87,12 +92,13 @@ pub unsafe extern "C" fn dlm_manager_latch(
     }
 }
 
-/// Makes the latch in the store: from now on it must be counted down `count` times, 0 to 2147483647. For
-/// level XDC this makes the count of one's own farm. Blocks for one call to the store.
+/// Creates the latch in the store. It opens after `count` count-downs, 0 to 2147483647. For level XDC this
+/// creates the count of the manager's farm. Blocks for one call to the store. The first call may also
+/// create a table, see dlm_manager_initialize_latches().
 ///
-/// DLM_ALREADY_EXISTS, and the count is what it was; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
-/// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT; DLM_CLOSED;
-/// DLM_INVALID_ARGUMENT
+/// Errors: DLM_ALREADY_EXISTS if the latch exists: its count is unchanged; DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the
+/// request; DLM_IN_DOUBT if it is unknown whether the latch was created; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_create(
     latch: *const dlm_latch,
@@ -103,9 +109,9 @@ pub unsafe extern "C" fn dlm_latch_create(
     unsafe { status(error_out, || Ok(find(latch)?.create(count)?)) }
 }
 
-/// Makes the latch for `count` participants with names: each counts once, see dlm_latch_count_down_as().
-/// Blocks and fails as dlm_latch_create(), DLM_INVALID_ARGUMENT also for a name that is not 1 to 255 bytes
-/// or is given twice, and where the store cannot keep names.
+/// Creates the latch for `count` named participants. Each counts down once, see dlm_latch_count_down_as().
+/// Blocks and fails like dlm_latch_create(). DLM_INVALID_ARGUMENT also if a name is not 1 to 255 bytes
+/// without control characters, if a name is listed twice, or if the store cannot keep names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_create_for(
     latch: *const dlm_latch,
@@ -126,8 +132,8 @@ pub unsafe extern "C" fn dlm_latch_create_for(
     }
 }
 
-/// Makes the latch unless it exists. `created_out` may be NULL: whether this call made it. Blocks and fails
-/// as dlm_latch_create(), without DLM_ALREADY_EXISTS.
+/// Creates the latch unless it exists. `created_out` may be NULL. `*created_out` is true if this call
+/// created the latch. Blocks and fails like dlm_latch_create(), but not with DLM_ALREADY_EXISTS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_get_or_create(
     latch: *const dlm_latch,
@@ -146,10 +152,11 @@ pub unsafe extern "C" fn dlm_latch_get_or_create(
     }
 }
 
-/// How many count-downs are missing right now; below zero when more came than were expected. Blocks for
-/// one read of the store.
+/// Writes the current count to `*count_out`: the number of missing count-downs, below zero if there were
+/// more than expected. Blocks for one read of the store.
 ///
-/// DLM_NOT_FOUND; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR; DLM_CLOSED
+/// Errors: DLM_NOT_FOUND if the latch was never created or has expired; DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count(
     latch: *const dlm_latch,
@@ -160,12 +167,12 @@ pub unsafe extern "C" fn dlm_latch_count(
     unsafe { answer(count_out, error_out, || Ok(find(latch)?.count()?)) }
 }
 
-/// Counts one's own farm's count down by one, exactly once, however many replies are lost on the way.
+/// Counts down the count of the manager's farm by one. It counts exactly once, even if replies are lost.
 /// Blocks for one call to the store.
 ///
-/// DLM_NOT_FOUND where that count was not made or has expired; DLM_IN_DOUBT when it could not be learned
-/// whether it counted: calling again may count twice (dlm_latch_count_down_as() never does); those of
-/// dlm_latch_create()
+/// Errors: DLM_NOT_FOUND if that count was never created or has expired; DLM_IN_DOUBT if it is unknown
+/// whether the call counted: another call may count twice (dlm_latch_count_down_as() never does); and the
+/// other errors of dlm_latch_create(), except DLM_ALREADY_EXISTS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_down(
     latch: *const dlm_latch,
@@ -175,8 +182,8 @@ pub unsafe extern "C" fn dlm_latch_count_down(
     unsafe { status(error_out, || Ok(find(latch)?.count_down()?)) }
 }
 
-/// Counts up by one, for latches of kind DLM_LATCH_COUNT_UP_DOWN. Blocks and fails as
-/// dlm_latch_count_down(), DLM_INVALID_ARGUMENT for the other kind.
+/// Counts up by one. Blocks and fails like dlm_latch_count_down(). DLM_INVALID_ARGUMENT unless the latch is
+/// of kind DLM_LATCH_COUNT_UP_DOWN.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_up(
     latch: *const dlm_latch,
@@ -186,9 +193,9 @@ pub unsafe extern "C" fn dlm_latch_count_up(
     unsafe { status(error_out, || Ok(find(latch)?.count_up()?)) }
 }
 
-/// Counts down in the name of a participant, at most once per name. `counted_out` may
-/// be NULL: true when it counted now, false when that name had counted before. After DLM_IN_DOUBT it is
-/// safe to call again. Blocks and fails as dlm_latch_count_down().
+/// Counts down in the name of a participant, at most once per name. `counted_out` may be NULL.
+/// `*counted_out` is true if this call counted, and false if that name had counted before. After
+/// DLM_IN_DOUBT it is safe to call again. Blocks and fails like dlm_latch_count_down().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_down_as(
     latch: *const dlm_latch,
@@ -207,8 +214,9 @@ pub unsafe extern "C" fn dlm_latch_count_down_as(
     }
 }
 
-/// The names that are expected in this farm and have not counted down. Blocks for one read of the store.
-/// On DLM_OK the caller owns `*names_out`. Fails as dlm_latch_count().
+/// Writes to `*names_out` the names that are expected in this farm and have not counted down. On DLM_OK the
+/// caller owns it. Blocks and fails like dlm_latch_count(). DLM_INVALID_ARGUMENT also if the store cannot
+/// keep names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_pending(
     latch: *const dlm_latch,
@@ -219,16 +227,16 @@ pub unsafe extern "C" fn dlm_latch_pending(
     unsafe { answer(names_out, error_out, || keep(Names::new(find(latch)?.pending()?))) }
 }
 
-/// Waits until the latch is open, for up to `wait_ms`: 0 looks once, DLM_FOREVER never gives up. `cancel`
-/// may be NULL. `*open_out` is false when the time was over first.
+/// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits
+/// without limit. `cancel` may be NULL. `*open_out` is false if the wait timed out.
 ///
-/// Blocks; while the store does not serve, the wait goes on. A count-down elsewhere is seen within the
-/// option poll, 5 s unless set, and mostly much sooner.
+/// The wait continues while the store does not serve requests. It detects a count-down by another process
+/// within the option poll, by default 5 s, and usually much sooner.
 ///
-/// DLM_NOT_FOUND, also when the latch is gone before it opened; what somebody has to mend first:
-/// DLM_TABLE_CREATION_ERROR when the table is disabled or is not one for latches, DLM_INTERNAL_ERROR when the
-/// store denies access or holds something that is no count; DLM_CANCELLED; DLM_CLOSED; when the time is
-/// over and the store did not serve the last look, what that failed with
+/// Errors: DLM_NOT_FOUND if the latch was never created, or expired before it opened; DLM_CANCELLED;
+/// DLM_CLOSED. Two errors that only a person can repair: DLM_TABLE_CREATION_ERROR if the table is disabled
+/// or is not a table for latches; DLM_INTERNAL_ERROR if the store denies access or its value is not a
+/// count. If the wait times out and the last read of the store failed: the error of that read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_await_open(
     latch: *const dlm_latch,
@@ -253,11 +261,11 @@ pub unsafe extern "C" fn dlm_latch_await_open(
     }
 }
 
-/// Watches the latch without a thread of the caller: see dlm_watch_fd(). However many
-/// latches are watched, a manager's few threads look at them, and each latch once for all who watch it.
-/// Never blocks. On DLM_OK the caller owns `*watch_out`.
+/// Watches the latch without a thread of the caller: see dlm_watch_fd(). The manager's background threads
+/// read all watched latches, and read each latch once for all its watches. Never blocks. On DLM_OK the
+/// caller owns `*watch_out`.
 ///
-/// DLM_CLOSED; DLM_INTERNAL_ERROR when the system has no thread for it
+/// Errors: DLM_INTERNAL_ERROR if the system cannot start a thread; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_watch(
     latch: *const dlm_latch,
@@ -268,16 +276,18 @@ pub unsafe extern "C" fn dlm_latch_watch(
     unsafe { answer(watch_out, error_out, || keep(find(latch)?.watch()?)) }
 }
 
-/// Frees a latch, not what is in the store. NULL is allowed. Threads that wait for it go on.
+/// Frees the handle of a latch. The latch in the store is unchanged. NULL is allowed. Threads that wait for
+/// the latch continue to wait. Blocks only as dlm_manager_free() says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_free(latch: *mut dlm_latch) {
     freeing(|| free(latch));
 }
 
-/// A descriptor for poll() and the like, readable as soon as dlm_watch_is_open() has something else to
-/// say than "not yet". It belongs to the watch, as that of dlm_lease_lost_fd() to its lease.
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes
+/// readable when the latch was seen open, or dlm_watch_is_open() would fail. The watch owns the descriptor.
+/// Every call writes the same one. Do not read or close it. dlm_watch_free() closes it. Never blocks.
 ///
-/// DLM_INTERNAL_ERROR when the process has no descriptor left
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_watch_fd(
     watch: *const dlm_watch,
@@ -288,10 +298,11 @@ pub unsafe extern "C" fn dlm_watch_fd(
     unsafe { answer(fd_out, error_out, || Ok(find(watch)?.fd()?.as_raw_fd())) }
 }
 
-/// Whether the latch was seen open. Once true it stays so, also if a latch that counts up and down has
-/// closed again. No I/O; never blocks.
+/// Sets `*open_out` to true if the latch was seen open. It then stays true, even if a latch that counts up
+/// and down has closed again. Does no I/O and never blocks.
 ///
-/// DLM_NOT_FOUND when the latch was never made or is gone, DLM_CLOSED, and what else ends a wait for it
+/// Errors: DLM_NOT_FOUND if the latch was never created or has expired; DLM_CLOSED; and the other errors
+/// that end a wait in dlm_latch_await_open().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_watch_is_open(
     watch: *const dlm_watch,
@@ -302,15 +313,15 @@ pub unsafe extern "C" fn dlm_watch_is_open(
     unsafe { answer(open_out, error_out, || Ok(find(watch)?.is_open()?)) }
 }
 
-/// Ends a watch and frees it. NULL is allowed. Never blocks.
+/// Ends a watch and frees it. NULL is allowed. Blocks only as dlm_manager_free() says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_watch_free(watch: *mut dlm_watch) {
     freeing(|| free(watch));
 }
 
-/// Creates what latches need in the store (a table). Making a latch does it where it is missing; this is
-/// for those who would not have the first latch wait for that. Blocks and fails as
-/// dlm_manager_initialize(), DLM_INVALID_ARGUMENT where the store keeps locks only.
+/// Creates what latches need in the store (a table) if it is missing, and checks that it answers. Without
+/// this call, the first dlm_latch_create() creates the table, and takes longer. Blocks and fails like
+/// dlm_manager_initialize(). DLM_INVALID_ARGUMENT also if the store keeps locks only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_initialize_latches(
     manager: *const dlm_manager,

@@ -9,8 +9,8 @@ use super::process::{Handle, PerProcess, find, free};
 use super::status::dlm_status;
 use crate::Lease;
 
-/// A held lock. It ends by itself after its TTL, counted from before it was asked for, unless renewed;
-/// then somebody else may hold the lock.
+/// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
+/// request was sent. After that, the lock may have another holder.
 pub struct dlm_lease(());
 
 static LEASES: PerProcess<HandleTable<Lease>> = PerProcess::new();
@@ -24,11 +24,11 @@ impl Handle for dlm_lease {
     }
 }
 
-/// Whether the lease lasts still, by this machine's clock: ask before each step that needs the lock. No
-/// I/O, some tens of nanoseconds. It cannot know that this thread will be paused right after; that is what
-/// the fence is for.
+/// Checks by this machine's clock that the lease has not expired. Call it before each step that needs the
+/// lock. It does no I/O and takes some tens of nanoseconds. It cannot detect that the thread is paused
+/// right after the check: use the fence for that. Never blocks.
 ///
-/// DLM_LEASE_LOST when the time is over, or the lease was released or found lost
+/// Errors: DLM_LEASE_LOST if the lease has expired, was released, or was found lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_check(
     lease: *const dlm_lease,
@@ -38,28 +38,30 @@ pub unsafe extern "C" fn dlm_lease_check(
     unsafe { status(error_out, || Ok(find(lease)?.check()?)) }
 }
 
-/// The number to send along with every write that the lock guards: it grows with every grant, so that a
-/// receiver can refuse numbers lower than it has seen. 0 where fencing is switched off, and for NULL.
-/// Never blocks.
+/// Returns the fence: the number to send with every write that the lock guards. It grows with every grant
+/// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 if the
+/// store's option fence is off, and for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_fence(lease: *const dlm_lease) -> u64 {
     value(0, || Ok(find(lease)?.fence().map_or(0, |fence| fence.0)))
 }
 
-/// Milliseconds that the lease has left, rounded down; 0 when it is over, and for NULL. Never blocks.
+/// Returns the remaining time of the lease in milliseconds, rounded down; 0 if it has ended, and for NULL.
+/// Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_remaining_ms(lease: *const dlm_lease) -> i64 {
     value(0, || Ok(millis(find(lease)?.remaining())))
 }
 
-/// A descriptor for poll() and the like, readable as soon as dlm_lease_check() would fail: the time is
-/// over, or the lease was released or found lost. A renewal puts it off.
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes
+/// readable when dlm_lease_check() would fail: the lease has expired, was released, or was found lost. A
+/// renewal postpones this.
 ///
-/// It belongs to the lease, is the same in each call, and is closed by dlm_lease_free(): take it out of
-/// the event loop before. Poll it; do not read or close it. The first call waits for a renewal or release
-/// under way. `*fd_out` is -1 on failure.
+/// The lease owns the descriptor. Every call writes the same one. Do not read or close it. dlm_lease_free()
+/// closes it, so remove it from the event loop first. The first call blocks while another thread renews or
+/// releases the lease.
 ///
-/// DLM_INTERNAL_ERROR when the process has no descriptor left
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_lost_fd(
     lease: *const dlm_lease,
@@ -70,13 +72,13 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
     unsafe { answer(fd_out, error_out, || Ok(find(lease)?.lost_fd()?.as_raw_fd())) }
 }
 
-/// Lets the lease end `ttl_ms` from now (DLM_DEFAULT: for as long as it was last granted). Blocks for one
-/// call to the store, for no longer than the lease has left. After a shorter TTL than before the lock stays
-/// taken for the longer time, unless it is released.
+/// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks
+/// for one call to the store, at most for the remaining time of the lease. A TTL shorter than before does
+/// not shorten the record in the store: the lock stays held for the longer time, unless it is released.
 ///
-/// DLM_LEASE_LOST when it had run out or another holds the lock: it is over. After any other failure the
-/// lease ends when it would have: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED,
-/// DLM_INVALID_ARGUMENT
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease
+/// was released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_renew(
     lease: *const dlm_lease,
@@ -96,13 +98,13 @@ pub unsafe extern "C" fn dlm_lease_renew(
     }
 }
 
-/// Gives the lock up. The handle must still be freed. Blocks for one call to the store, and never touches
-/// another holder's record. `freed_out` may be NULL: true when the lock was ours and is free now; false
-/// when it had been released before, and the store was not asked.
+/// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
+/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was released. It is false
+/// if the lease was released or found lost before: then the call sends nothing to the store.
 ///
-/// DLM_LEASE_LOST when it had run out or another holds the lock by now. Any other failure leaves open
-/// whether the lock is free: call again, or free the handle, which goes on trying in the background:
-/// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+/// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
+/// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.
+/// Call again, or free the handle: the library then keeps trying in the background.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_release(
     lease: *const dlm_lease,
@@ -120,8 +122,8 @@ pub unsafe extern "C" fn dlm_lease_release(
     }
 }
 
-/// Frees a lease. NULL is allowed. One that is not released yet is released first: that takes two seconds
-/// at the most, and goes on in the background if it fails.
+/// Frees a lease. NULL is allowed. Releases the lock first if it is still held. This blocks for at most two
+/// seconds. If it fails, the library keeps trying in the background.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_free(lease: *mut dlm_lease) {
     freeing(|| free(lease));

@@ -9,12 +9,13 @@ use super::row::dlm_row;
 use super::status::dlm_status;
 use super::table::dlm_table;
 
-/// A row whose every change carries the fence of `lease`. The table needs its option family. The row may outlive
-/// the lease: a change after the lease is over goes through until a later holder of the lock was here, and never
-/// after that. Does no I/O; never blocks. On DLM_OK the caller owns `*row_out`.
+/// Creates a row whose changes all carry the fence of `lease`. The table needs its option family. The row may
+/// outlive the lease. After the lease has ended, changes still succeed until a later holder of the lock has
+/// changed the row or raised its fence. From then on they fail with DLM_STALE_FENCE. Does no I/O and never blocks.
+/// On DLM_OK the caller owns `*row_out`.
 ///
-/// DLM_INVALID_ARGUMENT for a key that is not allowed, a table without the option family, and a lease of a store
-/// whose option fence is off; DLM_CLOSED
+/// Errors: DLM_INVALID_ARGUMENT also if the key is not 1 to 32000 bytes, the table lacks the option family, or
+/// the lease has no fence because the option fence of its store is off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_row(
     lease: *const dlm_lease,

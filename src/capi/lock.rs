@@ -9,7 +9,7 @@ use super::process::{Handle, PerProcess, find, find_optional, free, keep};
 use super::status::dlm_status;
 use crate::{AcquireOptions, Lock};
 
-/// A name that can be locked, any number of times and from any number of threads. Not reentrant.
+/// A named lock. It may be acquired repeatedly, from any number of threads. It is not reentrant.
 pub struct dlm_lock(());
 
 static LOCKS: PerProcess<HandleTable<Lock>> = PerProcess::new();
@@ -23,14 +23,13 @@ impl Handle for dlm_lock {
     }
 }
 
-/// Tries once. The lease lasts `ttl_ms` unless renewed, 1 ms to 365 days (DLM_DEFAULT: the manager's, 90 s
-/// unless set).
-/// Blocks for the store's answer only, and does not stand in line behind waiting threads. On DLM_OK the
-/// caller owns `*lease_out`.
+/// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT:
+/// the manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting
+/// threads. On DLM_OK the caller owns `*lease_out`.
 ///
-/// DLM_LOCK_UNAVAILABLE when somebody holds the lock; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
-/// DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve; DLM_IN_DOUBT when it could
-/// not be learned whether the lock was granted; DLM_CLOSED; DLM_INVALID_ARGUMENT
+/// Errors: DLM_LOCK_UNAVAILABLE if the lock is held; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
+/// DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_IN_DOUBT if
+/// it is unknown whether the store granted the lock; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_try_acquire(
     lock: *const dlm_lock,
@@ -51,14 +50,14 @@ pub unsafe extern "C" fn dlm_lock_try_acquire(
     }
 }
 
-/// Waits for the lock with the manager's TTL and wait, 90 s each unless set. `cancel` may be NULL.
+/// Acquires the lock with the manager's TTL and wait, by default 90 s each. `cancel` may be NULL.
 ///
-/// Blocks until the lock is held, the wait is over or something fails; a request to the store that is
-/// under way when the wait ends is waited for. Threads of one manager are served in the order in which
-/// they came. On DLM_OK the caller owns `*lease_out`.
+/// Blocks until the lock is acquired, the wait times out or an error occurs. When the wait ends, the call
+/// first completes a request that it has sent to the store. Waiting threads of one manager acquire the lock
+/// in the order in which they arrived. On DLM_OK the caller owns `*lease_out`.
 ///
-/// DLM_LOCK_UNAVAILABLE when the wait was over first; DLM_CANCELLED; and those of dlm_lock_try_acquire(),
-/// which end the wait at once
+/// Errors: DLM_LOCK_UNAVAILABLE if the wait timed out; DLM_CANCELLED; and the other errors of
+/// dlm_lock_try_acquire(), which end the wait at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_acquire(
     lock: *const dlm_lock,
@@ -70,8 +69,8 @@ pub unsafe extern "C" fn dlm_lock_acquire(
     unsafe { dlm_lock_acquire_within(lock, DLM_DEFAULT, DLM_DEFAULT, cancel, lease_out, error_out) }
 }
 
-/// As dlm_lock_acquire(), with this TTL and for this long: `wait_ms` 0 tries once, DLM_FOREVER waits for
-/// ever. DLM_DEFAULT stands for the manager's setting in both.
+/// Like dlm_lock_acquire(), with this TTL and this wait. A `wait_ms` of 0 tries once, DLM_FOREVER waits
+/// without limit. DLM_DEFAULT means the manager's setting, for both.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_acquire_within(
     lock: *const dlm_lock,
@@ -100,7 +99,8 @@ pub unsafe extern "C" fn dlm_lock_acquire_within(
     }
 }
 
-/// Frees a lock. NULL is allowed. Leases acquired through it, and threads that wait in it, go on.
+/// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
+/// Blocks only as dlm_manager_free() says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_free(lock: *mut dlm_lock) {
     freeing(|| free(lock));

@@ -10,23 +10,23 @@ use super::failure::{Failure, Outcome};
 use super::process::PerProcess;
 use super::status::dlm_status;
 
-/// Something failed and the library could not put it right.
+/// Log level: a failure that the library could not repair.
 pub const DLM_LOG_ERROR: i32 = 1;
-/// Something failed and nothing was lost by it.
+/// Log level: a failure that caused no loss.
 pub const DLM_LOG_WARN: i32 = 2;
-/// What an operator may want to know.
+/// Log level: events for operators.
 pub const DLM_LOG_INFO: i32 = 3;
-/// What the library does.
+/// Log level: what the library does.
 pub const DLM_LOG_DEBUG: i32 = 4;
 
 /// Receives one line of the library's log. `message` lives until the callback returns.
 ///
-/// It is called from any thread that uses the library and from the library's own, from several at once.
-/// It must return soon, must not call the library, and must not leave by longjmp() or an exception.
+/// Any thread that uses the library and the library's own threads may call it, several at the same time. It
+/// must return soon, must not call the library, and must not exit by longjmp() or an exception.
 pub type dlm_log_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char)>;
 
-/// Where one process's log goes.
+/// The destination of one process's log.
 #[derive(Default)]
 struct Sink {
     target: RwLock<Option<Target>>,
@@ -40,13 +40,13 @@ struct Target {
     user: *mut c_void,
 }
 
-// SAFETY: the header says that the callback, and with it `user`, is used from any thread, several at once.
+// SAFETY: the header says that any thread uses the callback and `user`, several at the same time.
 unsafe impl Send for Target {}
 // SAFETY: as above.
 unsafe impl Sync for Target {}
 
 thread_local! {
-    /// This thread is in the callback: what is logged by what it does would come back to it.
+    /// Whether this thread is in the callback. Lines logged by the callback itself must not call it again.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -68,13 +68,13 @@ impl ::log::Log for Bridge {
         if INSIDE.replace(true) {
             return;
         }
-        // Read-locked while the callback runs, so that it has stopped running when it is replaced.
+        // Read-locked while the callback runs: dlm_log_to() waits until the callback has returned.
         if let Some(target) = &*sink.target.read()
             && level <= target.level
             && let Ok(message) = CString::new(record.args().to_string().replace('\0', "\\0"))
         {
             // SAFETY: a callback of this type was set together with this `user`, and has not been
-            // replaced; the text ends with NUL and outlives the call.
+            // replaced. The text ends with NUL and outlives the call.
             unsafe { (target.callback)(target.user, level, message.as_ptr()) };
         }
         INSIDE.set(false);
@@ -83,20 +83,21 @@ impl ::log::Log for Bridge {
     fn flush(&self) {}
 }
 
-/// Whether the log of this program is ours to send somewhere.
+/// Whether this library is the logger of the program. Installs it on the first call.
 fn is_ours() -> bool {
     static OURS: OnceLock<bool> = OnceLock::new();
     *OURS.get_or_init(|| ::log::set_logger(&Bridge).is_ok())
 }
 
-/// Sends lines of `level` (DLM_LOG_ERROR to DLM_LOG_DEBUG) and worse to `callback`, for the whole process;
-/// NULL sends them nowhere, which is the default. `user` is handed to the callback.
+/// Sends log lines of `level` (DLM_LOG_ERROR to DLM_LOG_DEBUG) and more severe ones to `callback`, for the
+/// whole process. A NULL callback, the default, discards them. The callback receives `user`, which may be
+/// NULL.
 ///
-/// When this returns, the callback that was set before is not running any more and will not be called
-/// again: its `user` may be freed. A forked child begins without a callback. Blocks while a callback runs.
+/// Blocks while the previous callback runs. When this function returns, that callback is not called again,
+/// and its `user` may be freed. A forked child starts without a callback.
 ///
-/// DLM_INVALID_ARGUMENT, also from within a callback; DLM_ALREADY_EXISTS when Rust code of the program has
-/// set a logger of its own
+/// Errors: DLM_INVALID_ARGUMENT also if a callback calls this function; DLM_ALREADY_EXISTS if Rust code of
+/// the program has set its own logger.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_log_to(
     level: i32,
@@ -121,10 +122,10 @@ fn set(level: i32, callback: dlm_log_callback, user: *mut c_void) -> Outcome {
         }
     };
     if INSIDE.get() {
-        return Err(Failure::invalid("the callback cannot be replaced from within"));
+        return Err(Failure::invalid("a log callback must not replace the callback"));
     }
     if !is_ours() {
-        return Err(Failure::exists("this program has a logger already, set by Rust code"));
+        return Err(Failure::exists("Rust code in this program has already set a logger"));
     }
     let target = callback.map(|callback| Target { level, callback, user });
     let filter = if target.is_some() { filter } else { ::log::LevelFilter::Off };

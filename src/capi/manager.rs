@@ -12,7 +12,7 @@ use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
 use crate::LockManager;
 
-/// One store and the locks taken in it for one client id. Make one and share it.
+/// One store, with the locks and latches of one client id in it. Create one and share it.
 pub struct dlm_manager(());
 
 static MANAGERS: PerProcess<HandleTable<LockManager>> = PerProcess::new();
@@ -26,39 +26,41 @@ impl Handle for dlm_manager {
     }
 }
 
-/// Numbers about a manager, right now. Later versions append to it.
+/// Current numbers of a manager. Later versions append fields.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct dlm_stats {
-    /// Leases acquired here and not released, lost or ended by close. Those whose time is over count until
-    /// that is noticed by a call.
+    /// Leases that this manager acquired, and that were not released, lost or ended by dlm_manager_close().
+    /// An expired lease counts until a call notices that it has expired.
     pub leases_held: u64,
-    /// Threads of this process that wait for a lock.
+    /// Threads of this process that wait for a lock of this manager.
     pub threads_waiting: u64,
 }
 
-// Of a `dlm_stats`: in the version that had the fewest fields, and in any to come.
+// Sizes of a `dlm_stats`: in the version with the fewest fields, and the largest that a later version may have.
 const STATS_SIZE_FIRST: usize = 16;
 const STATS_SIZE_MAX: usize = 4096;
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
 /// "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
-/// "aerospike://host1:3000,host2/namespace/setSuffix", with options as "?key=value&key=value". `options`
-/// may be NULL, and wins over the URI where both have a key.
+/// "aerospike://host1:3000,host2/namespace/setSuffix". Options may follow as "?key=value&key=value".
+/// `options` may be NULL. If both set a key, `options` wins over the URI. On DLM_OK the caller owns
+/// `*manager_out`.
 ///
-/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, whatever the environment says, and it is
-/// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group: a
-/// member can end the other members' processes by SIGBUS, so they must trust each other.
+/// "embedded:" is the directory /var/tmp/dlm-<effective uid>, regardless of environment variables. It is
+/// refused in a systemd unit with PrivateTmp=. "embedded:/path?group=on" serves the users of the
+/// directory's group. A member can kill the other members' processes with SIGBUS, so they must trust each
+/// other.
 ///
-/// Creates nothing in the store, see dlm_manager_initialize(). Blocks while an embedded store is opened,
-/// for milliseconds; HBase and Aerospike are first asked by the first call that needs them. On DLM_OK the
-/// caller owns `*manager_out`.
+/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store blocks for
+/// milliseconds. HBase and Aerospike are contacted by the first call that needs them.
 ///
-/// The option strict=true diagnoses the store here, and refuses one that fails. That blocks for several of
-/// the store's time-outs (the option timeout) at worst, and takes, renews and releases one lock.
+/// The option strict=true diagnoses the store and refuses it if it is not safe for locks. In the worst case
+/// this blocks for several store time-outs (the option timeout). It acquires, renews and releases one lock.
 ///
-/// DLM_INVALID_ARGUMENT before any I/O, for unknown keys too; DLM_CONNECTION_ERROR, DLM_INTERNAL_ERROR;
-/// DLM_RETRIES_EXHAUSTED with strict=true when the store is not safe for locks
+/// Errors: DLM_INVALID_ARGUMENT before any I/O, also for unknown keys; DLM_CONNECTION_ERROR or
+/// DLM_INTERNAL_ERROR if the store cannot be opened; DLM_RETRIES_EXHAUSTED if strict=true and the store is
+/// not safe for locks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_open(
     uri: *const c_char,
@@ -78,10 +80,10 @@ pub unsafe extern "C" fn dlm_manager_open(
     }
 }
 
-/// Creates what is missing in the store (the table) and checks that the store answers. Safe to repeat,
-/// and to run in many processes at once. Blocks, for up to a minute where a table is made.
+/// Creates what locks need in the store (a table) if it is missing, and checks that the store answers. Safe
+/// to repeat, and to call in many processes at once. Blocks, for up to a minute if it creates a table.
 ///
-/// DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED
+/// Errors: DLM_TABLE_CREATION_ERROR, DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_initialize(
     manager: *const dlm_manager,
@@ -91,10 +93,11 @@ pub unsafe extern "C" fn dlm_manager_initialize(
     unsafe { status(error_out, || Ok(find(manager)?.initialize()?)) }
 }
 
-/// Makes the lock `id`. Does no I/O and takes nothing: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC or
-/// DLM_LEVEL_XDC. Never blocks. On DLM_OK the caller owns `*lock_out`.
+/// Creates a handle of the lock `id`, without acquiring it: see dlm_lock_acquire(). `level` is DLM_LEVEL_DC
+/// or DLM_LEVEL_XDC. Does no I/O and never blocks. On DLM_OK the caller owns `*lock_out`.
 ///
-/// DLM_INVALID_ARGUMENT when the id is empty or longer than 1024 bytes, or for level DC without a farm
+/// Errors: DLM_INVALID_ARGUMENT also if the id is empty or longer than 1024 bytes, or if the level is DC
+/// and the manager has no farm.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_lock(
     manager: *const dlm_manager,
@@ -112,10 +115,8 @@ pub unsafe extern "C" fn dlm_manager_lock(
     }
 }
 
-/// Writes numbers about the manager to `*stats_out`. `size` is sizeof(struct dlm_stats): fields that the
-/// library does not know are set to 0. All fields are 0 on failure. Never blocks for long.
-///
-/// DLM_INVALID_ARGUMENT
+/// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields
+/// that the library does not know are set to 0. On failure all fields are 0. Never blocks for long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_stats(
     manager: *const dlm_manager,
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn dlm_manager_stats(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        // Before anything can fail. A size that no version of the struct has is not trusted.
+        // Before anything can fail. A size that no version of the struct can have is not used.
         if !stats_out.is_null() {
             let size = if size <= STATS_SIZE_MAX { size } else { STATS_SIZE_FIRST };
             stats_out.cast::<u8>().write_bytes(0, size);
@@ -138,12 +139,12 @@ pub unsafe extern "C" fn dlm_manager_stats(
             let numbers = [stats.leases_held, stats.threads_waiting];
             if !size.is_multiple_of(8) || !(8..=STATS_SIZE_MAX).contains(&size) {
                 return Err(Failure::invalid(format!(
-                    "a size of {size} bytes is not allowed: that of a struct dlm_stats, {}",
+                    "a size of {size} bytes is not allowed: sizeof(struct dlm_stats), {}",
                     size_of::<dlm_stats>()
                 )));
             }
             for at in 0..size / 8 {
-                // As many as the caller's version has, whichever is the older.
+                // The caller's version of the struct may have more or fewer fields than this one.
                 let number = numbers.get(at).copied().unwrap_or_default();
                 super::guard::write(stats_out.cast::<u64>().wrapping_add(at), number);
             }
@@ -152,15 +153,16 @@ pub unsafe extern "C" fn dlm_manager_stats(
     }
 }
 
-/// Ends the manager: waiting threads return DLM_CLOSED, held leases are released, the library's threads
-/// are joined. Its locks and leases answer DLM_CLOSED or DLM_LEASE_LOST from now on; all handles must
-/// still be freed. Closing twice does nothing.
+/// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
+/// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
+/// nothing to release, and all other calls that use the store fail with DLM_CLOSED. All handles must still
+/// be freed. Closing twice does nothing.
 ///
-/// Blocks for up to one store time-out for the releases, another where a renewal is under way, and a few
-/// seconds for the threads. On failure: the first release that failed; that lock is free when its TTL
-/// ends, and the others were tried all the same.
+/// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches
+/// is in progress, and for a few seconds for the threads.
 ///
-/// DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT
+/// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed.
+/// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_close(
     manager: *const dlm_manager,
@@ -170,8 +172,9 @@ pub unsafe extern "C" fn dlm_manager_close(
     unsafe { status(error_out, || Ok(find(manager)?.close()?)) }
 }
 
-/// Frees a manager. NULL is allowed. Its locks and leases go on working until they are freed, so close it
-/// first to end them. Blocks for a few seconds at the most, and only for the last of them.
+/// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
+/// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the
+/// library's threads, which blocks for a few seconds at most. Otherwise this function does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_free(manager: *mut dlm_manager) {
     freeing(|| free(manager));

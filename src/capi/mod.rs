@@ -1,25 +1,25 @@
-//! The C interface: `include/dlm.h` is made from these files, their comments included.
+//! The C interface. `include/dlm.h` is generated from these files, comments included.
 //!
 //! ```text
 //! dlm_lock_acquire(lock, ..., &lease, &error)
 //!        |
-//!    answer     status, output and error; guard: no panic gets out
+//!    answer     writes status, output and error; guard catches panics
 //!        |
-//!    arguments  NULL, bad UTF-8 and wild numbers become INVALID_ARGUMENT
+//!    arguments  NULL, bad UTF-8 and numbers out of range become INVALID_ARGUMENT
 //!        |
-//!    process    lock -> Arc<Lock>, in the table beside the type: a forked child has tables of its own
+//!    process    lock -> Arc<Lock>, in a table for each type; a forked child has its own tables
 //!        |
-//!    handles    a number looked up, not a pointer followed
+//!    handles    a handle is a number in a table and is never dereferenced
 //!        |
 //!    the public Rust types
 //! ```
 //!
-//! What has to be taken on trust is little: that text ends with NUL, that outputs can be written, that
-//! arrays are as long as said. Handles are not trusted.
+//! The library trusts its callers only in what it cannot check: text ends with NUL, outputs are writable,
+//! arrays are as long as stated. It checks every handle.
 #![allow(unsafe_code)]
-#![allow(non_camel_case_types, reason = "names of C")]
+#![allow(non_camel_case_types, reason = "C names")]
 #![allow(unreachable_pub, reason = "public in C")]
-#![allow(clippy::missing_safety_doc, reason = "the contract of all functions opens the header")]
+#![allow(clippy::missing_safety_doc, reason = "the header's opening comment has the contract")]
 
 #[cfg(not(all(target_pointer_width = "64", any(target_os = "linux", target_os = "android"))))]
 compile_error!("the feature `capi` is for Linux on 64-bit machines");

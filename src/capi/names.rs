@@ -22,27 +22,27 @@ impl Handle for dlm_names {
 pub(super) struct Names(Vec<CString>);
 
 impl Names {
-    /// Control characters, NUL among them, are not allowed in the names of this library.
+    /// Drops names that contain NUL. No name of this library does: control characters are not allowed.
     pub(super) fn new(names: Vec<String>) -> Names {
         Names(names.into_iter().filter_map(|name| CString::new(name).ok()).collect())
     }
 }
 
-/// How many names there are; 0 for NULL. Never blocks.
+/// Returns the number of names; 0 for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_names_count(names: *const dlm_names) -> usize {
     value(0, || Ok(find(names)?.0.len()))
 }
 
-/// The name at `index`, from 0; "" beyond the last. They are sorted. Lives as long as `names`. Never NULL.
-/// Never blocks.
+/// Returns the name at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
+/// `names` is freed. Never returns NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_names_at(names: *const dlm_names, index: usize) -> *const c_char {
-    // The text stays where it is for as long as the table has the list.
+    // The text does not move while the table holds the list.
     value(c"".as_ptr(), || Ok(find(names)?.0.get(index).map_or(c"".as_ptr(), |name| name.as_ptr())))
 }
 
-/// Frees a list of names. NULL is allowed.
+/// Frees a list of names. NULL is allowed. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_names_free(names: *mut dlm_names) {
     freeing(|| free(names));

@@ -11,7 +11,7 @@ use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
 
-/// Settings for dlm_manager_open(), by key: those that a store's URI takes.
+/// Settings for dlm_manager_open(), by key. The URI of a store takes the same keys.
 pub struct dlm_options(());
 
 static OPTIONS: PerProcess<HandleTable<<dlm_options as Handle>::Object>> = PerProcess::new();
@@ -25,36 +25,33 @@ impl Handle for dlm_options {
     }
 }
 
-/// Options without any. NULL only when there are millions of them.
+/// Creates an empty set of options. Returns NULL only if too many are open. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
     value(std::ptr::null_mut(), || keep(Mutex::default()))
 }
 
-/// Sets `key` to `value`; both are copied. A later value replaces an earlier one.
+/// Sets `key` to `value`. A later value replaces an earlier one. Never blocks.
 ///
 /// | key | default | |
 /// |---|---|---|
-/// | client | none | required: the service that uses the locks, part of every name |
-/// | farm | none | the data centre, part of the names of level DC; latches need it |
+/// | client | none | required: the service that uses the locks; part of every name |
+/// | farm | none | the data centre; part of the names of level DC; latches need it |
 /// | ttl | 90s | how long a lease lasts unless it is renewed |
 /// | wait | 90s | how long an acquire waits |
-/// | retry | 1s | how soon a waiting process looks again, give or take a tenth |
-/// | timeout | 10s | how long one call to the store may take |
-/// | clock_margin | 100000ppm | how much earlier than in the store a lease ends in this process: a tenth of its TTL |
+/// | retry | 1s | how long a waiting process pauses between two attempts, plus or minus a tenth |
+/// | timeout | 10s | the time limit of one call to the store |
+/// | clock_margin | 100000ppm | how much earlier a lease ends for its holder than in the store, in parts of the TTL |
 /// | names | strict | compat allows # and control characters in client and farm ids |
-/// | purpose | none | shown to those who find a lock held |
-/// | strict | false | true diagnoses the store when it is opened and refuses one that fails; see dlm doctor |
+/// | purpose | none | a text that others see while the lock is held |
+/// | strict | false | true refuses a store that dlm doctor reports as unsafe |
 /// | latch_ttl | 1d | how long a latch lives after its last change |
-/// | poll | 5s | how often an awaited latch is looked at, at the least |
-/// | background_threads | 2 | background threads: they look at latches and free locks in doubt |
+/// | poll | 5s | the longest pause between two reads of an awaited latch, plus or minus a tenth |
+/// | background_threads | 2 | the most threads that poll latches and release locks in doubt |
 ///
-/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys: see
-/// docs/hbase.md and docs/aerospike.md.
-/// Keys and values are looked at by dlm_manager_open(), which refuses those it does not know.
-/// May be called from several threads. Never blocks.
-///
-/// DLM_INVALID_ARGUMENT
+/// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and
+/// docs/aerospike.md. This function does not check keys and values: dlm_manager_open() refuses unknown keys and
+/// values that are not allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_set(
     options: *mut dlm_options,
@@ -73,12 +70,12 @@ pub unsafe extern "C" fn dlm_options_set(
     }
 }
 
-/// The options set so far, in order; none for NULL.
+/// Returns the options set so far, in order. None for NULL.
 pub(super) fn given(options: *const dlm_options) -> Outcome<Vec<(String, String)>> {
     Ok(super::process::find_optional(options)?.map_or_else(Vec::new, |options| options.lock().clone()))
 }
 
-/// Frees options. NULL is allowed. Managers opened with them do not need them.
+/// Frees options. NULL is allowed. Managers that were opened with them do not need them. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_options_free(options: *mut dlm_options) {
     freeing(|| free(options));

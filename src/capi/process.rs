@@ -1,8 +1,8 @@
-//! What the C interface keeps, once per process.
+//! The tables of the C interface, once per process.
 //!
-//! A forked child has a copy of its parent's memory, with every lock in whatever state another thread of
-//! the parent had it. So the child gets tables of its own, and handles say which one they belong to:
-//! the child's calls with inherited handles are refused before anything of the parent's is looked at.
+//! A forked child has a copy of its parent's memory. Locks in it keep the state in which another thread of the
+//! parent left them. The child therefore gets its own tables, and each handle says which process it belongs to.
+//! The child's calls with inherited handles are refused before they read any state of the parent.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 use super::failure::{Failure, Outcome};
 use super::handles::{HandleTable, Missing, PROCESSES, Parts, SlotUse};
 
-/// How often this process and its ancestors were forked since the library was first used.
+/// Number of forks between the process that first used the library and this one.
 static FORKS: AtomicU8 = AtomicU8::new(0);
 
-/// One `T` for each process, made when it is first asked for.
+/// One `T` for each process, created on first use.
 pub(super) struct PerProcess<T>([OnceLock<T>; PROCESSES as usize]);
 
 impl<T: Default> PerProcess<T> {
@@ -22,8 +22,10 @@ impl<T: Default> PerProcess<T> {
         PerProcess([const { OnceLock::new() }; PROCESSES as usize])
     }
 
+    /// Returns the `T` of this process.
+    ///
     /// # Errors
-    /// FORKED in a process whose ancestors were forked more than 62 times, each time from the child.
+    /// FORKED in a process that is more than 62 forks deep.
     #[inline]
     pub(super) fn this(&self) -> Outcome<&T> {
         let forks = FORKS.load(Ordering::Relaxed);
@@ -36,15 +38,15 @@ impl<T: Default> PerProcess<T> {
     #[cold]
     fn first_call(&self, forks: u8) -> Outcome<&T> {
         if forks == PROCESSES - 1 {
-            return Err(Failure::forked("this process is the child of too many forks in a row"));
+            return Err(Failure::forked("this process is more than 62 forks deep"));
         }
         notice_forks();
         Ok(self.0[usize::from(forks)].get_or_init(T::default))
     }
 }
 
-/// Has every fork from now on counted in the child. A child made without the C library's `fork` (by a
-/// bare system call) is not noticed here; managers look at the process id besides.
+/// Makes every later child process count its fork. This does not detect a child that was created by a bare system
+/// call instead of the C library's `fork`. Managers detect it by their process mark.
 fn notice_forks() {
     unsafe extern "C" {
         fn pthread_atfork(
@@ -61,50 +63,50 @@ fn notice_forks() {
 
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
-        // SAFETY: the declaration is that of POSIX; the hook lives as long as the process (the library
-        // is linked so that it is never unloaded) and only touches an atomic, as a hook in a child of a
-        // process with threads must.
+        // SAFETY: the declaration is that of POSIX. The hook lives as long as the process, because the library
+        // is linked with `nodelete` and never unloaded. The hook only changes an atomic, as it must in the
+        // child of a process with threads.
         let failed = unsafe { pthread_atfork(None, None, Some(in_child)) };
         if failed != 0 {
-            ::log::error!("forks will not be noticed: error {failed}");
+            ::log::error!("forks will not be detected: pthread_atfork failed with error {failed}");
         }
     });
 }
 
-/// A type of C: a number which stands for an `Object`.
+/// A handle type of C: a number that names an `Object`.
 pub(super) trait Handle: Sized {
     type Object: 'static;
     const NAME: &str;
-    /// Its number among the types.
+    /// The type's number in handles.
     const KIND: u8;
-    /// Beside the type.
+    /// The table of the type.
     fn table() -> &'static PerProcess<HandleTable<Self::Object>>;
 }
 
-/// The object of a handle.
+/// Returns the object of a handle.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for NULL and for what never was a handle of this type; CLOSED for one that was
-/// freed; FORKED for one that a parent process made.
+/// INVALID_ARGUMENT for NULL and for a pointer that never was a handle of this type. CLOSED for a freed handle.
+/// FORKED for a handle that a parent process created.
 pub(super) fn find<H: Handle>(handle: *const H) -> Outcome<Arc<H::Object>> {
     let slot_use = locate(handle, H::KIND, H::NAME)?;
     H::table().this()?.get(slot_use).map_err(|missing| missing.failure(H::NAME))
 }
 
-/// As [`find`], where the caller may leave it out.
+/// Like [`find`]. Returns `None` for NULL.
 pub(super) fn find_optional<H: Handle>(handle: *const H) -> Outcome<Option<Arc<H::Object>>> {
     if handle.is_null() { Ok(None) } else { find(handle).map(Some) }
 }
 
-/// Makes a handle for `object`.
+/// Creates a handle for `object`.
 pub(super) fn keep<H: Handle>(object: H::Object) -> Outcome<*mut H> {
     H::table().this()?.insert(object).map(|slot_use| handle(H::KIND, slot_use)).ok_or_else(|| full(H::NAME))
 }
 
-/// Frees a handle. The object is dropped here, or by the last call that uses it.
+/// Frees a handle. This call drops the object, or the last call that still uses it.
 ///
-/// NULL is nothing to be freed. A handle that is freed twice, or never was one, is left alone and
-/// reported to the log: the caller has no other place to hear of it.
+/// NULL does nothing. Fails for a handle that was freed before or never was one. The caller logs this failure,
+/// because a `_free` function cannot return it.
 pub(super) fn free<H: Handle>(handle: *const H) -> Outcome {
     if handle.is_null() {
         return Ok(());
@@ -115,12 +117,12 @@ pub(super) fn free<H: Handle>(handle: *const H) -> Outcome {
     Ok(())
 }
 
-/// How many handles of the type were made here and not freed.
+/// Number of open handles of the type in this process.
 pub(super) fn open<H: Handle>() -> Outcome<u64> {
     Ok(H::table().this()?.len())
 }
 
-/// The slot that a handle of this process names.
+/// Returns the slot that a handle of this process names.
 #[inline]
 pub(super) fn locate<H>(handle: *const H, kind: u8, name: &str) -> Outcome<SlotUse> {
     let parts = Parts::of(handle.addr());
@@ -146,7 +148,7 @@ fn not_one(null: bool, name: &str) -> Failure {
 #[cold]
 fn foreign(process: u8, name: &str) -> Failure {
     if process < FORKS.load(Ordering::Relaxed) {
-        let what = format!("this {name} was made before the process was forked; make one in the child");
+        let what = format!("this {name} was created before the process forked; create one in the child");
         Failure::forked(what)
     } else {
         Missing::Never.failure(name)
@@ -155,5 +157,5 @@ fn foreign(process: u8, name: &str) -> Failure {
 
 #[cold]
 pub(super) fn full(name: &str) -> Failure {
-    Failure::internal(format!("there are too many of {name}: free those that are not needed"))
+    Failure::internal(format!("too many open handles of type {name}; free those that are not needed"))
 }

@@ -18,18 +18,20 @@ use super::without_hbase as hbase;
 use crate::hbase;
 use hbase::{Cells, Changes, Column, Commit, Creation, Row, Update};
 
-/// One row: a key and how its changes are made. A row from dlm_lease_row() carries the fence of the lease with
-/// each change, and HBase refuses the change once a later holder of the lock was here. One from
-/// dlm_row_exactly_once() can send a change again whose reply was lost.
+/// One row of a table: its key, and how its changes are made. Every change of a row from dlm_lease_row() carries
+/// the lease's fence. HBase refuses the change after a later holder of the lock has changed the row or raised its
+/// fence. A row from dlm_row_exactly_once() sends a change again if its reply was lost.
 ///
-/// Calls that ask HBase block, for the table's option timeout at the most. They fail with
-/// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL that is not allowed;
-/// * DLM_TABLE_CREATION_ERROR: no such table, it is disabled, or it lacks the family;
-/// * DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR, DLM_CLOSED: it did not happen;
-/// * DLM_IN_DOUBT, where they change something: it may have happened, or may yet happen. Rows from
-///   dlm_row_exactly_once() answer so only when all of the timeout was not enough to find out, or a
-///   server answered with an error that says neither;
-/// * DLM_STALE_FENCE, where they change a row from dlm_lease_row(): a later holder was here. It did not happen.
+/// Calls that read or change the row in HBase block, at most for the table's option timeout. Their errors:
+/// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL is not allowed. After a read: the row has the fence
+///   of another lock. The call had no effect.
+/// * DLM_TABLE_CREATION_ERROR: the table does not exist, is disabled, or lacks the family.
+/// * DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_INTERNAL_ERROR, DLM_CLOSED: the call had no effect.
+/// * DLM_IN_DOUBT, for changes only: the change may have taken effect, or may still take effect. For a row from
+///   dlm_row_exactly_once() this happens only if the timeout was too short to find out, or if a server answered
+///   with an error that does not say whether the change was made.
+/// * DLM_STALE_FENCE, for changes of a row from dlm_lease_row(): a later holder of the lock has changed the row or
+///   raised its fence. The change had no effect.
 pub struct dlm_row(());
 
 static ROWS: PerProcess<HandleTable<Row>> = PerProcess::new();
@@ -43,53 +45,53 @@ impl Handle for dlm_row {
     }
 }
 
-/// A cell to be written. The call copies what it points to. A column is the family, a colon and the qualifier, which
-/// may be any bytes. With DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}.
+/// A cell to write. A column is a family, a colon and a qualifier of any bytes. Calls copy column and value. With
+/// DLM_TEXT: {DLM_TEXT("d:state"), DLM_TEXT("new"), DLM_FOREVER}.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_cell {
     /// The column, as family:qualifier.
     pub column: *const c_void,
-    /// Bytes of the column.
+    /// Size of the column in bytes.
     pub column_size: usize,
-    /// Not NULL, also for an empty value.
+    /// The value. Must not be NULL, even for an empty value.
     pub value: *const c_void,
-    /// Bytes of the value: up to the table's option max_value.
+    /// Size of the value in bytes, up to the table's option max_value.
     pub value_size: usize,
-    /// DLM_FOREVER, or after how many milliseconds the server drops the cell, 1 or more. It must not be shorter
-    /// than what an older version of the cell still has: HBase would then show that one again.
+    /// DLM_FOREVER, or the time in milliseconds, 1 or more, after which the server drops the cell. It must not be
+    /// shorter than the remaining time of an older version of the cell: HBase would then return that version again.
     pub ttl_ms: i64,
 }
 
-/// A change that writes a cell, as dlm_cell has it.
+/// Kind of a change that writes a cell, see dlm_cell.
 pub const DLM_CHANGE_PUT: i32 = 1;
-/// A change that adds to an 8-byte counter, as dlm_row_increment() does.
+/// Kind of a change that adds to an 8-byte counter, like dlm_row_increment().
 pub const DLM_CHANGE_ADD: i32 = 2;
-/// A change that deletes a column with all its versions. It must be one of those that were read. Where it was not
-/// there, it is left alone.
+/// Kind of a change that deletes a column with all its versions. The column must be one of those that were read. If
+/// it did not exist then, the change does nothing.
 pub const DLM_CHANGE_DELETE: i32 = 3;
 
-/// One of the changes that dlm_row_commit_if_unchanged() makes. What its kind does not use is NULL and 0.
+/// One of the changes that dlm_row_commit_if_unchanged() makes. Fields that its kind does not use must be NULL or 0.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_change {
     /// DLM_CHANGE_PUT, DLM_CHANGE_ADD or DLM_CHANGE_DELETE.
     pub kind: i32,
-    /// The column, as family:qualifier. No column may come twice.
+    /// The column, as family:qualifier. Each column may occur once.
     pub column: *const c_void,
-    /// Bytes of the column.
+    /// Size of the column in bytes.
     pub column_size: usize,
-    /// PUT: as in dlm_cell.
+    /// PUT: the value, as in dlm_cell.
     pub value: *const c_void,
-    /// PUT: bytes of the value.
+    /// PUT: size of the value in bytes.
     pub value_size: usize,
-    /// PUT: as in dlm_cell.
+    /// PUT: the cell's TTL, as in dlm_cell.
     pub ttl_ms: i64,
-    /// ADD: what is added.
+    /// ADD: the number to add.
     pub by: i64,
 }
 
-/// A cell's TTL; `None` stays.
+/// A cell's TTL. `None`: the cell does not expire.
 fn cell_ttl(ms: i64) -> Outcome<Option<Duration>> {
     match u64::try_from(ms) {
         Ok(ms @ 1..) => Ok(Some(Duration::from_millis(ms))),
@@ -101,32 +103,32 @@ fn cell_ttl(ms: i64) -> Outcome<Option<Duration>> {
 }
 
 /// # Safety
-/// As of [`slice`].
+/// `bytes` and `size` are as [`slice`] asks.
 unsafe fn column(bytes: *const c_void, size: usize) -> Outcome<Column> {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     Ok(Column::parse(unsafe { slice("bytes of the column", bytes.cast::<u8>(), size) }?))
 }
 
-/// `None` for NULL, which has no bytes.
+/// A caller's value. `None` for NULL, whose size must be 0.
 ///
 /// # Safety
-/// As of [`slice`].
+/// `bytes` and `size` are as [`slice`] asks.
 unsafe fn value_or_none<'a>(what: &str, bytes: *const c_void, size: usize) -> Outcome<Option<&'a [u8]>> {
     if !bytes.is_null() {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         return unsafe { slice(what, bytes.cast::<u8>(), size) }.map(Some);
     }
     match size {
         0 => Ok(None),
-        size => Err(Failure::invalid(format!("the {what} are NULL, which has no {size} bytes"))),
+        size => Err(Failure::invalid(format!("the {what} are NULL, but their size is {size}"))),
     }
 }
 
 /// # Safety
-/// As of [`slice`], and so are the bytes of each.
+/// `items` and the bytes of each item are as [`slice`] asks.
 unsafe fn cells(items: *const dlm_cell, count: usize) -> Outcome<Cells> {
     let mut cells = Cells::new();
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe {
         for cell in slice("cells", items, count)? {
             let column = column(cell.column, cell.column_size)?;
@@ -141,17 +143,17 @@ unsafe fn cells(items: *const dlm_cell, count: usize) -> Outcome<Cells> {
 }
 
 /// # Safety
-/// As of [`slice`], and so are the bytes of each.
+/// `items` and the bytes of each item are as [`slice`] asks.
 unsafe fn changes(items: *const dlm_change, count: usize) -> Outcome<Changes> {
     let mut changes = Changes::new();
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     for change in unsafe { slice("changes", items, count)? } {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees it.
         let column = unsafe { column(change.column, change.column_size)? };
         let bare = change.value.is_null() && change.value_size == 0 && change.ttl_ms == 0;
         changes = match change.kind {
             DLM_CHANGE_PUT if change.by == 0 => {
-                // SAFETY: passed on.
+                // SAFETY: the caller guarantees it.
                 let value =
                     unsafe { slice("bytes of the value", change.value.cast::<u8>(), change.value_size)? };
                 match cell_ttl(change.ttl_ms)? {
@@ -163,7 +165,7 @@ unsafe fn changes(items: *const dlm_change, count: usize) -> Outcome<Changes> {
             DLM_CHANGE_DELETE if bare && change.by == 0 => changes.delete(column),
             kind @ (DLM_CHANGE_PUT | DLM_CHANGE_ADD | DLM_CHANGE_DELETE) => {
                 return Err(Failure::invalid(format!(
-                    "a change of kind {kind} has more than that kind uses: NULL and 0 are allowed in the rest"
+                    "a change of kind {kind} has a field that this kind does not use: it must be NULL or 0"
                 )));
             }
             kind => {
@@ -176,12 +178,10 @@ unsafe fn changes(items: *const dlm_change, count: usize) -> Outcome<Changes> {
     Ok(changes)
 }
 
-/// The same row, whose changes are made exactly once: each writes a mark in the same atomic step, and a change
-/// whose reply was lost is sent again until it is answered, for the table's option timeout. A mark is a cell of
-/// some 100 bytes in the row, which goes after a minute (two hours where a request is lost for good). Never
-/// blocks. On DLM_OK the caller owns `*row_out`, and `row` still.
-///
-/// DLM_CLOSED
+/// Creates a handle of the same row that makes each change exactly once. A change also writes an idempotency mark
+/// in the same atomic step. A change whose reply was lost is sent again until a server answers, at most for the
+/// table's option timeout. A mark is a cell of some 100 bytes in the row. It expires after a few minutes, or after
+/// two hours if a request stayed unanswered. Never blocks. On DLM_OK the caller owns `*row_out`. It still owns `row`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_exactly_once(
     row: *const dlm_row,
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn dlm_row_exactly_once(
     unsafe { answer(row_out, error_out, || keep(find(row)?.exactly_once())) }
 }
 
-/// Reads the whole row, but for the library's own columns. There are no cells where there is no such row. On DLM_OK
-/// the caller owns `*cells_out`. Blocks and fails as all calls of dlm_row.
+/// Reads the whole row, except the library's own columns. There are no cells if the row does not exist. On DLM_OK
+/// the caller owns `*cells_out`. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_get(
     row: *const dlm_row,
@@ -204,8 +204,8 @@ pub unsafe extern "C" fn dlm_row_get(
     unsafe { answer(cells_out, error_out, || keep(Read::of(&*find(row)?, None)?)) }
 }
 
-/// Reads these columns, one or more, each given as family:qualifier. On DLM_OK the caller owns `*cells_out`, which
-/// can be given to dlm_row_commit_if_unchanged(). Blocks and fails as all calls of dlm_row.
+/// Reads one or more columns, each named family:qualifier. dlm_row_commit_if_unchanged() accepts the result. On
+/// DLM_OK the caller owns `*cells_out`. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_get_columns(
     row: *const dlm_row,
@@ -224,9 +224,10 @@ pub unsafe extern "C" fn dlm_row_get_columns(
     }
 }
 
-/// Makes the row unless it is there: of all who try at once, one has `*created_out` true. A row is there when its
-/// anchor has a value that is not empty. The anchor is the column that the table's option anchor names, or else the
-/// first of `cells`. It must be among them, and its value not empty. Blocks and fails as all calls of dlm_row.
+/// Creates the row unless it exists. If several clients call this at once, `*created_out` is true for one of them. A
+/// row exists if its anchor has a value that is not empty. The anchor is the column that the table's option anchor
+/// names, by default the first of `cells`. It must be among `cells`, with a value that is not empty. Blocks and
+/// fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_create(
     row: *const dlm_row,
@@ -243,9 +244,9 @@ pub unsafe extern "C" fn dlm_row_create(
     }
 }
 
-/// Writes the cells if the row is there; `*updated_out` is false where it is not, and nothing was written. See
-/// dlm_row_create() for what that means; without the option anchor, the first of `cells` must be a column that the
-/// row has. Blocks and fails as all calls of dlm_row.
+/// Writes the cells if the row exists, see dlm_row_create(). If it does not, `*updated_out` is false and nothing is
+/// written. Without the option anchor, the first of `cells` must be a column that the row has. Blocks and fails as
+/// described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_update(
     row: *const dlm_row,
@@ -262,7 +263,7 @@ pub unsafe extern "C" fn dlm_row_update(
     }
 }
 
-/// Writes the cells in one atomic step, whether the row is there or not. Blocks and fails as all calls of dlm_row.
+/// Writes the cells in one atomic step, whether the row exists or not. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_put(
     row: *const dlm_row,
@@ -274,9 +275,9 @@ pub unsafe extern "C" fn dlm_row_put(
     unsafe { status(error_out, || Ok(find(row)?.put(&self::cells(cells, count)?)?)) }
 }
 
-/// Writes `new_value` into a column if it holds `expected`; `*set_out` tells whether it did. Either may be NULL with
-/// size 0, which is the absence of the cell and not an empty value: with NULL for `new_value` the cell is deleted.
-/// Blocks and fails as all calls of dlm_row.
+/// Writes `new_value` into a column if it holds `expected`. `*set_out` is true if it did. Either value may be NULL
+/// with size 0. NULL means that there is no cell, which differs from an empty value. A NULL `new_value` deletes the
+/// cell. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_compare_and_set(
     row: *const dlm_row,
@@ -301,10 +302,10 @@ pub unsafe extern "C" fn dlm_row_compare_and_set(
     }
 }
 
-/// Adds `by` to an 8-byte big-endian counter, which begins at 0, and writes the sum to `*sum_out`. It wraps around
-/// at the ends of int64_t. `*known_out` is false only on DLM_OK for rows from dlm_row_exactly_once(): it was added
-/// once, and the reply with the sum was lost; `*sum_out` is then 0. Blocks and fails as all calls of dlm_row,
-/// DLM_INVALID_ARGUMENT also where the cell is not 8 bytes long.
+/// Adds `by` to an 8-byte big-endian counter and writes the sum to `*sum_out`. A counter starts at 0 and wraps around
+/// at the limits of int64_t. For a row from dlm_row_exactly_once(), `*known_out` may be false on DLM_OK: the number
+/// was added once, but the reply with the sum was lost, and `*sum_out` is 0. Blocks and fails as described at
+/// dlm_row. DLM_INVALID_ARGUMENT also if the cell is not 8 bytes long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_increment(
     row: *const dlm_row,
@@ -329,8 +330,8 @@ pub unsafe extern "C" fn dlm_row_increment(
     }
 }
 
-/// Deletes the cells of the row if `column` holds `expected`; `*deleted_out` tells whether it did. Cells that others
-/// write meanwhile stay, and so do the library's own. Blocks and fails as all calls of dlm_row.
+/// Deletes the cells of the row if `column` holds `expected`. `*deleted_out` is true if it did. Cells that other
+/// clients write during the call stay. The library's own cells stay too. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_delete_if(
     row: *const dlm_row,
@@ -352,14 +353,16 @@ pub unsafe extern "C" fn dlm_row_delete_if(
     }
 }
 
-/// Makes the changes in one atomic step if all the columns that were asked for in the dlm_row_get_columns() which
-/// answered `as_read` are what it has read, also those that were not there. `*committed_out` is false where one was
-/// changed: nothing was written, read again and compute again, for a bounded number of times and with a random pause
-/// in between. It is true, too, where there is nothing to do: the changes delete what is not there. What is changed
-/// may be in these columns or in others. A column that was changed and changed back counts as unchanged.
+/// Makes the changes in one atomic step if the columns of `as_read` are unchanged. These are all columns that were
+/// passed to dlm_row_get_columns(), even those that did not exist. The changes may be in these columns or in others.
+/// A column that was changed and changed back counts as unchanged.
 ///
-/// Blocks and fails as all calls of dlm_row, DLM_INVALID_ARGUMENT also for cells from dlm_row_get(), which do not
-/// tell what the changes depend on, and for those of another row.
+/// `*committed_out` is false if a column was changed. Then nothing is written: read the columns again and compute the
+/// changes again. Limit the number of tries, and wait for a random time between them. `*committed_out` is also true
+/// if there is nothing to do because the changes only delete columns that do not exist.
+///
+/// Blocks and fails as described at dlm_row. DLM_INVALID_ARGUMENT also if `as_read` is from another row, or from
+/// dlm_row_get(), which does not say which columns the changes depend on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_commit_if_unchanged(
     row: *const dlm_row,
@@ -374,10 +377,10 @@ pub unsafe extern "C" fn dlm_row_commit_if_unchanged(
         answer(committed_out, error_out, || {
             let (row, read) = (find(row)?, find(as_read)?);
             if !read.row.is_same(&row) {
-                return Err(Failure::invalid("these cells are of another row than the one that is changed"));
+                return Err(Failure::invalid("these cells were read from another row"));
             }
             let Some(columns) = &read.columns else {
-                let what = "cells of a whole row cannot be committed against: use dlm_row_get_columns()";
+                let what = "these cells are from dlm_row_get(): read them with dlm_row_get_columns()";
                 return Err(Failure::invalid(what));
             };
             let committed = row.commit(columns, &read.cells, &self::changes(changes, count)?)?;
@@ -386,10 +389,10 @@ pub unsafe extern "C" fn dlm_row_commit_if_unchanged(
     }
 }
 
-/// Writes the lease's fence into a row from dlm_lease_row() without changing anything else: from then on earlier
-/// holders are refused. Every change of such a row does that as well; call this where the first change comes late.
-/// Blocks and fails as all calls of dlm_row, DLM_INVALID_ARGUMENT also for other rows. After DLM_IN_DOUBT it is safe
-/// to call again.
+/// Writes the lease's fence into a row from dlm_lease_row() and changes nothing else. From then on, HBase refuses
+/// changes by earlier holders. Every change of such a row also raises the fence. Call this function if the first
+/// change comes late. Blocks and fails as described at dlm_row. DLM_INVALID_ARGUMENT also for other rows. After
+/// DLM_IN_DOUBT it is safe to call again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_raise_fence(
     row: *const dlm_row,
@@ -399,9 +402,9 @@ pub unsafe extern "C" fn dlm_row_raise_fence(
     unsafe { status(error_out, || Ok(find(row)?.raise_fence()?)) }
 }
 
-/// Reads the highest fence that was in the row; `*fence_out` is 0 where there is none. `names_out` may be NULL; on
-/// DLM_OK the caller owns `*names_out`, which has the stored name of the fence's lock, or no name where there is no
-/// fence. The table needs its option family. Blocks and fails as all calls of dlm_row.
+/// Reads the fence of the row, the highest so far. `*fence_out` is 0 if the row has none. `names_out` may be NULL. On
+/// DLM_OK the caller owns `*names_out`. It has the stored name of the fence's lock, or no name if there is no fence.
+/// The table needs its option family. Blocks and fails as described at dlm_row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_fence(
     row: *const dlm_row,
@@ -422,7 +425,7 @@ pub unsafe extern "C" fn dlm_row_fence(
     }
 }
 
-/// Frees a row, not what is in HBase. NULL is allowed. Calls that are under way go on.
+/// Frees the handle of a row. The row in HBase is unchanged. NULL is allowed. Calls in progress continue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_free(row: *mut dlm_row) {
     freeing(|| free(row));

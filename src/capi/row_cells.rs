@@ -12,7 +12,7 @@ use super::without_hbase as hbase;
 use crate::hbase;
 use hbase::{Column, Row, RowCells};
 
-/// Cells of a row as they were read, all at one moment. They never change.
+/// Cells that were read from a row, all at the same moment. They never change.
 pub struct dlm_row_cells(());
 
 static ROW_CELLS: PerProcess<HandleTable<Read>> = PerProcess::new();
@@ -26,19 +26,19 @@ impl Handle for dlm_row_cells {
     }
 }
 
-/// A cell that was read. What it points to lives as long as the dlm_row_cells, and does not end with NUL.
+/// A cell that was read. Column and value live until the dlm_row_cells is freed. They do not end with NUL.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_row_cell {
     /// The column, as family:qualifier.
     pub column: *const c_void,
-    /// Bytes of the column.
+    /// Size of the column in bytes.
     pub column_size: usize,
-    /// NULL only where there is no cell. A cell may be empty.
+    /// The value. NULL only if there is no cell. A value may be empty.
     pub value: *const c_void,
-    /// Bytes of the value.
+    /// Size of the value in bytes.
     pub value_size: usize,
-    /// When the server stamped the cell, in milliseconds since 1970 by its clock.
+    /// Timestamp of the cell: milliseconds since 1970 by the server's clock.
     pub written_ms: u64,
 }
 
@@ -52,18 +52,18 @@ impl Output for dlm_row_cell {
     };
 }
 
-/// What one call has read.
+/// The result of one read.
 pub(super) struct Read {
     pub(super) row: Row,
-    /// Those that were asked for. `None` for a whole row.
+    /// The columns that were requested. `None` for a whole row.
     pub(super) columns: Option<Vec<Column>>,
     pub(super) cells: RowCells,
-    /// Of the cells, in their order.
+    /// Column names of the cells, in the same order.
     names: Vec<Vec<u8>>,
 }
 
 impl Read {
-    /// Reads these columns, or the whole row.
+    /// Reads these columns, or the whole row for `None`.
     pub(super) fn of(row: &Row, columns: Option<Vec<Column>>) -> Outcome<Read> {
         let cells = match &columns {
             Some(columns) => row.read_columns(columns)?,
@@ -80,28 +80,28 @@ impl Read {
         Some(dlm_row_cell {
             column: name.as_ptr().cast(),
             column_size: name.len(),
-            // Not Rust's address of nothing.
+            // An empty Vec has a dangling address, which C must not see.
             value: if cell.value.is_empty() { c"".as_ptr().cast() } else { cell.value.as_ptr().cast() },
             value_size: cell.value.len(),
             written_ms: cell.written_ms,
         })
     }
 
-    /// By the bytes of its name: no two columns have the same, as no family has a colon.
+    /// Finds a cell by the bytes of its name. These are unique, because no family contains a colon.
     fn find(&self, name: &[u8]) -> Option<dlm_row_cell> {
         self.at(self.names.iter().position(|of| of == name)?)
     }
 }
 
-/// How many cells were read: 0 where there is no such row, or none of the columns that were asked for; and 0 for
-/// NULL. Never blocks.
+/// Returns the number of cells that were read: 0 if the row does not exist, or has none of the requested columns. 0
+/// for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_cells_count(cells: *const dlm_row_cells) -> usize {
     value(0, || Ok(find(cells)?.names.len()))
 }
 
-/// Writes the cell at `index`, from 0, to `*cell_out`. They are in the order of their columns. False beyond the
-/// last, and for NULL: then all is NULL and 0. Never blocks.
+/// Writes the cell at `index`, from 0, to `*cell_out`. Cells are in the order of their columns. Returns false after
+/// the last cell and for NULL: all fields are then NULL or 0. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_cells_at(
     cells: *const dlm_row_cells,
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn dlm_row_cells_at(
     unsafe { found(cell_out, || Ok(find(cells)?.at(index))) }
 }
 
-/// Writes the cell of a column, given as family:qualifier, to `*cell_out`, which may be NULL. False where there is
-/// no such cell, or it was not asked for, and for NULL: then all is NULL and 0. Never blocks.
+/// Writes the cell of a column, named family:qualifier, to `*cell_out`, which may be NULL. Returns false if there is
+/// no such cell, if it was not requested, and for NULL: all fields are then NULL or 0. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_cells_find(
     cells: *const dlm_row_cells,
@@ -129,8 +129,8 @@ pub unsafe extern "C" fn dlm_row_cells_find(
     }
 }
 
-/// Writes the number in a counter's cell to `*number_out`. False where there is no such cell, or it is not 8 bytes
-/// long, and for NULL: then it is 0. Never blocks.
+/// Writes the value of a counter's cell to `*number_out`. Returns false and writes 0 if there is no such cell, if it
+/// is not 8 bytes long, and for NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_cells_counter(
     cells: *const dlm_row_cells,
@@ -151,12 +151,12 @@ pub unsafe extern "C" fn dlm_row_cells_counter(
 /// `out` is as the header asks.
 unsafe fn found<T: Output>(out: *mut T, body: impl FnOnce() -> Outcome<Option<T>>) -> bool {
     let found = value(None, body);
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees it.
     unsafe { write(out, found.unwrap_or(T::NOTHING)) };
     found.is_some()
 }
 
-/// Frees what was read. NULL is allowed.
+/// Frees cells. NULL is allowed. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_row_cells_free(cells: *mut dlm_row_cells) {
     freeing(|| free(cells));

@@ -2,42 +2,45 @@ use std::ffi::c_char;
 
 use crate::Code;
 
-/// Result of every call that can fail. Numbers never change and new ones may come: keep a `default:`.
+/// Result of every call that can fail. The numbers never change. Later versions may add some, so keep a
+/// `default:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum dlm_status {
-    /// Done.
+    /// Success.
     DLM_OK = 0,
-    /// Someone else holds it: now (a wait of 0), or until the wait was over. Nothing is held.
+    /// The lock is held. If the call waited, the wait timed out. The caller acquired nothing.
     DLM_LOCK_UNAVAILABLE = 1,
-    /// The store was not reached. The request had no effect.
+    /// The store could not be reached. The request had no effect.
     DLM_CONNECTION_ERROR = 2,
-    /// The store was reached and did not serve the request, also not on the bounded retries made.
+    /// The store was reached, but did not serve the request, even after a limited number of retries.
     DLM_RETRIES_EXHAUSTED = 3,
     /// The table is missing or could not be created.
     DLM_TABLE_CREATION_ERROR = 4,
-    /// The store or the library did something that neither should: see the message.
+    /// The store or the library failed in an unexpected way. See the message.
     DLM_INTERNAL_ERROR = 5,
-    /// A cancel object ended the wait. Nothing is held.
+    /// A cancel object ended the wait. The caller holds nothing.
     DLM_CANCELLED = 6,
-    /// The request may or may not have been applied. What it may have taken is freed in the background.
+    /// The request may or may not have taken effect. A lock that it may have acquired is freed in the
+    /// background.
     DLM_IN_DOUBT = 7,
-    /// The lease ran out, or another holds the lock by now: stop touching what it protected.
+    /// The lease has expired, or the lock has another holder: stop using what the lock protects.
     DLM_LEASE_LOST = 8,
     /// The latch does not exist, or has expired.
     DLM_NOT_FOUND = 9,
-    /// What was to be created exists.
+    /// What the call should create already exists.
     DLM_ALREADY_EXISTS = 10,
-    /// An argument was refused, before any I/O: NULL, bad UTF-8, a number or text that is not allowed.
+    /// An argument was refused before any I/O: NULL, bad UTF-8, or a number or text that is not allowed.
+    /// Functions on rows may refuse one after a read, see dlm_row.
     DLM_INVALID_ARGUMENT = 11,
     /// The manager was closed, or the handle was freed.
     DLM_CLOSED = 12,
-    /// The process was forked after the handle was made: make new ones in the child.
+    /// A parent process created the handle before fork(). Create a new handle in the child.
     DLM_FORKED = 13,
     /// A bug in the library. The handles stay usable.
     DLM_PANIC = 14,
-    /// The receiver of a guarded write has seen a higher fence of the same lock: the caller's lease is over.
-    /// The write was refused and had no effect. See dlm_error_fences().
+    /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease
+    /// has ended. The write was refused and had no effect. See dlm_error_fences().
     DLM_STALE_FENCE = 15,
 }
 
@@ -65,8 +68,8 @@ impl From<Code> for dlm_status {
     }
 }
 
-/// Name of a status, such as "LOCK_UNAVAILABLE"; "UNKNOWN" for numbers this library does not know.
-/// Static text. Never blocks.
+/// Returns the name of a status, such as "LOCK_UNAVAILABLE", or "UNKNOWN" for a number that the library
+/// does not know. The text is static. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_status_name(status: i32) -> *const c_char {
     let name = match status {

@@ -15,8 +15,8 @@ use super::without_hbase as hbase;
 #[cfg(feature = "hbase")]
 use crate::hbase;
 
-/// A table of an application's own in HBase, for rows that are made and changed safely without row locks. Open
-/// one and share it.
+/// An application's own table in HBase. Its rows are created and changed safely without row locks. Open one and
+/// share it.
 pub struct dlm_table(());
 
 static TABLES: PerProcess<HandleTable<hbase::Table>> = PerProcess::new();
@@ -30,13 +30,13 @@ impl Handle for dlm_table {
     }
 }
 
-/// A column family of a table to be made.
+/// A column family of a table to create.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct dlm_family {
-    /// Its name.
+    /// The name of the family.
     pub name: *const c_char,
-    /// So many versions of each cell are kept: 1 unless old ones are to be read.
+    /// Number of versions that HBase keeps of each cell. 1 unless the program reads old versions.
     pub versions: u32,
 }
 
@@ -59,9 +59,9 @@ pub struct dlm_family {
 /// | tls_cert | none | PEM file: our certificate |
 /// | tls_key | none | PEM file: its key |
 ///
-/// Never blocks: HBase is first asked by the first call that needs it. On DLM_OK the caller owns `*table_out`.
+/// Never blocks: the first call that needs HBase contacts it. On DLM_OK the caller owns `*table_out`.
 ///
-/// DLM_INVALID_ARGUMENT, for unknown keys too, and always where the library was built without HBase
+/// Errors: DLM_INVALID_ARGUMENT also for unknown keys, and always if the library was built without HBase.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_table_open(
     uri: *const c_char,
@@ -72,12 +72,12 @@ pub unsafe extern "C" fn dlm_table_open(
     unsafe { answer(table_out, error_out, || keep(hbase::Table::open(text("table URI", uri)?)?)) }
 }
 
-/// Creates the table with these families, split at these keys, unless it exists, and waits until it serves. Safe
-/// to repeat, and to run in many processes at once. `splits` may be NULL when `split_count` is 0. Blocks for up
-/// to a minute.
+/// Creates the table unless it exists, with these families and split at these keys, and waits until it serves
+/// requests. Safe to repeat, and to call in many processes at once. `splits` may be NULL if `split_count` is 0.
+/// Blocks for up to a minute.
 ///
-/// DLM_TABLE_CREATION_ERROR with the cause, also where it exists and lacks one of the families;
-/// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED; DLM_CLOSED
+/// Errors: DLM_TABLE_CREATION_ERROR with the cause, also if the table exists and lacks one of the families;
+/// DLM_CONNECTION_ERROR; DLM_RETRIES_EXHAUSTED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_table_create_if_missing(
     table: *const dlm_table,
@@ -102,10 +102,9 @@ pub unsafe extern "C" fn dlm_table_create_if_missing(
     }
 }
 
-/// A row of the table, whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and makes nothing in
-/// HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive `table`.
-///
-/// DLM_CLOSED
+/// Creates a handle of the row whose key is the `key_size` bytes at `key`, 1 to 32000. Does no I/O and creates
+/// nothing in HBase: see dlm_row_create(). Never blocks. On DLM_OK the caller owns `*row_out`, which may outlive
+/// `table`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_table_row(
     table: *const dlm_table,
@@ -123,10 +122,10 @@ pub unsafe extern "C" fn dlm_table_row(
     }
 }
 
-/// A setting of the table, whether it was given or is the default: "timeout" in milliseconds, "max_value" in
-/// bytes, or "attempts". Never blocks.
+/// Writes a setting of the table, either the value that was set or the default, to `*number_out`: "timeout" in
+/// milliseconds, "max_value" in bytes, or "attempts". Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT for other keys; DLM_CLOSED
+/// Errors: DLM_INVALID_ARGUMENT also for other keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_table_setting(
     table: *const dlm_table,
@@ -148,7 +147,7 @@ pub unsafe extern "C" fn dlm_table_setting(
     }
 }
 
-/// Frees a table. NULL is allowed. Its rows go on working; the last of them closes the connections.
+/// Frees a table. NULL is allowed. Its rows continue to work. Freeing the last of them closes the connections.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_table_free(table: *mut dlm_table) {
     freeing(|| free(table));

@@ -1,5 +1,5 @@
-//! The C functions called from Rust, so that Miri can look at them: `cargo +nightly miri test capi`. What
-//! they mean is tested from C, in `tests/c`.
+//! Calls the C functions from Rust, for a check under Miri: `cargo +nightly miri test capi`. The programs in
+//! `tests/c` test the behaviour from C.
 
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
@@ -19,11 +19,11 @@ use super::options::{dlm_options_free, dlm_options_new, dlm_options_set};
 use super::status::{dlm_status, dlm_status_name};
 use crate::Code;
 
-/// A handle on its way to another thread, as C programs send them.
+/// A handle that is passed to another thread, as C programs do.
 #[derive(Clone, Copy)]
 struct Sent(*mut dlm_id_lock);
 
-// SAFETY: a handle is a number; the functions that take it may be called from any thread.
+// SAFETY: a handle is a number. The functions that take it may be called from any thread.
 unsafe impl Send for Sent {}
 
 #[test]
@@ -50,7 +50,7 @@ fn a_panic_ends_at_the_boundary_and_is_told() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "the boot clock is not there")]
+#[cfg_attr(miri, ignore = "Miri has no boot clock")]
 fn a_lock_is_taken_and_given_back_through_c() {
     let options = options_with_a_client();
     let (mut manager, mut lock, mut lease, mut error) = (null_mut(), null_mut(), null_mut(), null_mut());
@@ -85,7 +85,7 @@ fn options_with_a_client() -> *mut super::options::dlm_options {
 
 #[test]
 fn stale_handles_are_told() {
-    // SAFETY: handles are never followed, whatever they are.
+    // SAFETY: the library never dereferences a handle, even an invalid one.
     unsafe {
         let cancel = dlm_cancel_new();
         dlm_cancel_free(cancel);
@@ -104,7 +104,7 @@ fn stale_handles_are_told() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri of nightly refuses the futex call of parking_lot_core 0.9.12")]
 fn freeing_wakes_those_who_wait() {
-    // SAFETY: handles are never followed, whatever they are.
+    // SAFETY: the library never dereferences a handle, even an invalid one.
     unsafe {
         let locks = Sent(dlm_id_lock_new());
         assert_eq!(dlm_id_lock_acquire(locks.0, 1, 0, null_mut()), dlm_status::DLM_OK);

@@ -19,8 +19,8 @@ use super::row_cells::dlm_row_cells;
 use super::status::dlm_status;
 use super::table::dlm_table;
 
-/// Number of this header's binary interface. It grows with every change that programs built before do
-/// not survive, and not with additions.
+/// Number of this header's binary interface. A change that breaks existing programs increases it. Additions
+/// do not.
 pub const DLM_ABI: u32 = 0;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -28,18 +28,18 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version holds no NUL"),
 };
 
-/// Version of the library that is loaded, such as "0.1.0"; DLM_VERSION is that of this header. Static
-/// text. Never blocks.
+/// Returns the version of the loaded library, such as "0.1.0". DLM_VERSION is the version of this header.
+/// The text is static. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Whether the library that is loaded serves programs built with this header: pass DLM_ABI. The name of
-/// the shared library changes with the number too; this is for programs that open it themselves. Never
-/// blocks.
+/// Checks that the loaded library has the binary interface of this header. Pass DLM_ABI. The number is also
+/// part of the shared library's name, so only programs that load the library themselves need this call.
+/// Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT when it does not, saying which versions met
+/// Errors: DLM_INVALID_ARGUMENT if the interfaces differ. The message has both versions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -49,15 +49,15 @@ pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error)
             other => {
                 let version = env!("CARGO_PKG_VERSION");
                 Err(Failure::invalid(format!(
-                    "the program was built for binary interface {other} of libdlm, and {version} has {DLM_ABI}"
+                    "the program was built for binary interface {other} of libdlm, but {version} has {DLM_ABI}"
                 )))
             }
         })
     }
 }
 
-/// How many handles of all types were made and not freed yet: 0 at the end of a program that leaks none.
-/// Errors count too. Never blocks for long.
+/// Returns the number of open handles of all types, including errors: 0 at the end of a program that leaks
+/// none. Never blocks for long.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_handles_open() -> u64 {
     value(0, || {

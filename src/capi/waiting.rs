@@ -1,5 +1,5 @@
-//! For callers that wait in a way of their own: programs whose threads must not be held for long, such as
-//! those in Go. They ask, and come back when it is time to ask again.
+//! For callers that wait in their own way, because they must not block threads for long, such as Go programs. They
+//! try once, and try again after a pause.
 
 use std::ffi::c_char;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::manager::dlm_manager;
 use super::process::find;
 use super::status::dlm_status;
 
-/// Reads whether somebody holds the lock, and takes nothing: a read costs a store less than a try that is
-/// refused. DLM_OK: it was free. Blocks for the store's answer.
+/// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
+/// store less than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
 ///
-/// DLM_LOCK_UNAVAILABLE when it is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
-/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR, DLM_INTERNAL_ERROR when the store does not serve;
-/// DLM_CLOSED
+/// Errors: DLM_LOCK_UNAVAILABLE if the lock is held, see dlm_error_holder_left_ms(); DLM_CONNECTION_ERROR,
+/// DLM_RETRIES_EXHAUSTED, DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the
+/// request; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_look(lock: *const dlm_lock, error_out: *mut *mut dlm_error) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
@@ -34,9 +34,10 @@ pub unsafe extern "C" fn dlm_lock_look(lock: *const dlm_lock, error_out: *mut *m
     }
 }
 
-/// Remaining lease time of the current holder, in milliseconds, rounded up: when it is worth asking again. The
-/// holder may renew or release it. A hint, as it compares clocks of two machines. -1 where the store does not
-/// say, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL. Never blocks.
+/// Returns the remaining lease time of the current holder in milliseconds, rounded up. Try again after this
+/// time. The holder may renew or release the lease. It is a hint, because it compares the clocks of two
+/// machines. -1 if the store does not report it, for errors other than DLM_LOCK_UNAVAILABLE, and for NULL.
+/// Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_error_holder_left_ms(error: *const dlm_error) -> i64 {
     value(-1, || Ok(find(error)?.holder_left.map_or(-1, |left| millis(left.saturating_add(ROUND_UP)))))
@@ -44,10 +45,11 @@ pub unsafe extern "C" fn dlm_error_holder_left_ms(error: *const dlm_error) -> i6
 
 const ROUND_UP: Duration = Duration::from_nanos(999_999);
 
-/// A setting of the manager in milliseconds, whether it was given or is the default: "ttl", "wait",
-/// "retry" or "timeout", as for dlm_options_set(). A wait without an end is DLM_FOREVER. Never blocks.
+/// Writes a setting of the manager in milliseconds, either the value that was set or the default, to
+/// `*ms_out`: "ttl", "wait", "retry" or "timeout", see dlm_options_set(). A wait without limit is
+/// DLM_FOREVER. Never blocks.
 ///
-/// DLM_INVALID_ARGUMENT for other keys
+/// Errors: DLM_INVALID_ARGUMENT also for other keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_setting_ms(
     manager: *const dlm_manager,

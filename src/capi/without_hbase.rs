@@ -1,5 +1,5 @@
-//! In place of `crate::hbase` in a build without the feature: its names, for functions of C that are there all
-//! the same. There is no table, so there is nothing that could be called.
+//! Replaces `crate::hbase` in a build without the feature. The C functions exist in every build and need its names.
+//! No table can be opened, so no method of these types is ever called.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Lease {
 
 impl Table {
     pub(super) fn open(uri: &str) -> Result<Table> {
-        Err(Error::invalid("table", uri, "none: this build lacks the feature `hbase`"))
+        Err(Error::invalid("table", uri, "this build lacks the feature `hbase`"))
     }
 
     pub(super) fn create_if_missing(&self, _: &[Family], _: &[&[u8]]) -> Result<()> {

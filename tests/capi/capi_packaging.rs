@@ -280,7 +280,7 @@ fn the_examples_do_what_they_say() {
     let store = format!("embedded:{}", dir.path().join("store").display());
     for (name, says) in [
         ("lock", "writing with fence "),
-        ("latch", "all have come\n"),
+        ("latch", "all have arrived\n"),
         ("id_lock", "the balances add up to 0\n"),
         ("event_loop", "renewed\nrenewed\nrenewed\nLEASE_LOST\n"),
         ("lock_cpp", "writing with fence "),
@@ -303,7 +303,7 @@ fn the_examples_with_rows_do_what_they_say() {
         format!("hbase://{}/{}{options}", hbase.master, dlm_fixtures::hbase::fresh_table("c_examples"))
     };
     let said = c::run(Command::new(dir.path().join("create_or_update")).arg(table(""))).unwrap();
-    assert_eq!(said, "4 processes were told 25 times that they made one of 25 rows\n");
+    assert_eq!(said, "4 processes created 25 of 25 rows\n");
     let store = format!("embedded:{}", dir.path().join("store").display());
     let said =
         c::run(Command::new(dir.path().join("fenced_writer")).args([store, table("?family=d")])).unwrap();
