@@ -59,8 +59,9 @@ pub(crate) const EMBEDDED: [StoreOption; 1] =
     [option("group", "off", "`on` shares the directory with the users of its group")];
 
 const FENCE: StoreOption = option("fence", "row", "`row`, `lock_row`, `off`: where fences are counted");
-const MIXED_FLEET: StoreOption = option("mixed_fleet", "on", "whether Java's DLM uses the table as well");
-const LATCHES: StoreOption = option("latches", "", "the table for latches: that of the locks unless given");
+const MIXED_FLEET: StoreOption = option("mixed_fleet", "on", "whether Java's DLM uses the table too");
+const LATCHES: StoreOption =
+    option("latches", "", "the table for latches; by default named after the table for locks");
 const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10m");
 
 pub(crate) const HBASE: [StoreOption; 9] = [
@@ -70,7 +71,7 @@ pub(crate) const HBASE: [StoreOption; 9] = [
     CONNECT_TIMEOUT,
     option("user", "$USER", "the name that the servers log"),
     option("tls", "off", "`on`, `off`"),
-    option("tls_ca", "", "PEM file: who signs the servers' certificates"),
+    option("tls_ca", "", "PEM file: the authority that signed the servers' certificates"),
     option("tls_cert", "", "PEM file: our certificate"),
     option("tls_key", "", "PEM file: its key"),
 ];
@@ -82,29 +83,29 @@ pub const TABLE_OPTIONS: [(&str, &[StoreOption]); 2] =
     [("hbase://", &TABLE), ("hbase+thrift://", &GATEWAY_TABLE)];
 
 #[cfg(feature = "hbase")]
-const FAMILY: StoreOption = option("family", "", "the family in which fenced rows keep their fences");
+const FAMILY: StoreOption = option("family", "", "the family that keeps the fences of fenced rows");
 #[cfg(feature = "hbase")]
 const ANCHOR: StoreOption =
-    option("anchor", "", "the column that says whether a row exists, as `family:qualifier`");
+    option("anchor", "", "the column that shows that a row exists, as `family:qualifier`");
 #[cfg(feature = "hbase")]
-const TIMEOUT: StoreOption = option("timeout", "10s", "how long one call may take");
+const TIMEOUT: StoreOption = option("timeout", "10s", "the time limit of one call");
 #[cfg(feature = "hbase")]
-const ATTEMPTS: StoreOption = option("attempts", "100", "tries of one `modify` at the most, 1 to 10000");
+const ATTEMPTS: StoreOption = option("attempts", "100", "the most attempts of one `modify`, 1 to 10000");
 
 #[cfg(feature = "hbase")]
 pub(crate) const TABLE: [StoreOption; 14] = [
     FAMILY,
     ANCHOR,
     TIMEOUT,
-    option("max_value", "4194304", "bytes in one value at the most, 1 to 10000000"),
+    option("max_value", "4194304", "the most bytes in one value, 1 to 10000000"),
     ATTEMPTS,
-    option("fence_ttl", "30d", "how long a fence stays after it was raised, 1m or more"),
+    option("fence_ttl", "30d", "how long a fence is kept after it was raised, 1m or more"),
     option("fence_column", "_fence", "the qualifier of the fence"),
-    option("fence_of_column", "_fence_of", "the qualifier of the name of the fence's lock"),
+    option("fence_of_column", "_fence_of", "the qualifier of the name of the lock that the fence belongs to"),
     CONNECT_TIMEOUT,
     option("user", "$USER", "the name that the servers log"),
     option("tls", "off", "`on`, `off`"),
-    option("tls_ca", "", "PEM file: who signs the servers' certificates"),
+    option("tls_ca", "", "PEM file: the authority that signed the servers' certificates"),
     option("tls_cert", "", "PEM file: our certificate"),
     option("tls_key", "", "PEM file: its key"),
 ];
@@ -113,32 +114,27 @@ pub(crate) const TABLE: [StoreOption; 14] = [
 pub(crate) const GATEWAY_TABLE: [StoreOption; 5] = [
     ANCHOR,
     TIMEOUT,
-    option("max_value", "524288", "bytes in one value at the most, 1 to 524288"),
+    option("max_value", "524288", "the most bytes in one value, 1 to 524288"),
     CONNECT_TIMEOUT,
-    option("pool", "16", "connections at the most, 1 to 1024"),
+    option("pool", "16", "the most connections, 1 to 1024"),
 ];
 
-pub(crate) const GATEWAY: [StoreOption; 5] = [
-    FENCE,
-    MIXED_FLEET,
-    LATCHES,
-    CONNECT_TIMEOUT,
-    option("pool", "16", "connections at the most, 1 to 1024"),
-];
+pub(crate) const GATEWAY: [StoreOption; 5] =
+    [FENCE, MIXED_FLEET, LATCHES, CONNECT_TIMEOUT, option("pool", "16", "the most connections, 1 to 1024")];
 
 pub(crate) const AEROSPIKE: [StoreOption; 15] = [
     option("fence", "record", "`record`, `off`: where fences are counted"),
     option("strong_consistency", "any", "`require` refuses a namespace without it"),
-    option("pool", "16", "connections at the most, 1 to 256"),
+    option("pool", "16", "the most connections, 1 to 256"),
     option("connect_timeout", "1s", "10ms to 10m"),
     option("services_alternate", "off", "`on` uses the nodes' alternate addresses"),
     option("auth", "internal with a user", "`internal`, `external`, `pki`"),
-    option("user", "", "who logs in"),
-    option("password", "", "their password"),
+    option("user", "", "the user that logs in"),
+    option("password", "", "the user's password"),
     option("password_file", "", "a file with the password in its first line"),
-    option("plain_credentials", "refuse", "`allow` sends them over plain TCP"),
+    option("plain_credentials", "refuse", "`allow` sends the password over plain TCP"),
     option("tls", "off", "`on`, `off`"),
-    option("tls_ca", "", "PEM file: who signs the servers' certificates"),
+    option("tls_ca", "", "PEM file: the authority that signed the servers' certificates"),
     option("tls_cert", "", "PEM file: our certificate"),
     option("tls_key", "", "PEM file: its key"),
     option("tls_name", "the host's", "the name in the servers' certificates"),

@@ -44,18 +44,18 @@ pub struct dlm_family {
 ///
 /// | key | default | |
 /// |---|---|---|
-/// | family | none | the family in which fenced rows keep their fences |
-/// | anchor | none | the column that says whether a row exists, as family:qualifier |
-/// | timeout | 10s | how long one call may take |
-/// | max_value | 4194304 | bytes in one value at the most, 1 to 10000000 |
-/// | attempts | 100 | tries of one modify at the most, 1 to 10000 |
-/// | fence_ttl | 30d | how long a fence stays after it was raised, 1m or more |
+/// | family | none | the family that keeps the fences of fenced rows |
+/// | anchor | none | the column that shows that a row exists, as family:qualifier |
+/// | timeout | 10s | the time limit of one call |
+/// | max_value | 4194304 | the most bytes in one value, 1 to 10000000 |
+/// | attempts | 100 | the most attempts of one modify, 1 to 10000 |
+/// | fence_ttl | 30d | how long a fence is kept after it was raised, 1m or more |
 /// | fence_column | _fence | the qualifier of the fence |
-/// | fence_of_column | _fence_of | the qualifier of the name of the fence's lock |
+/// | fence_of_column | _fence_of | the qualifier of the name of the lock that the fence belongs to |
 /// | connect_timeout | 3s | 10ms to 10m |
 /// | user | $USER | the name that the servers log |
 /// | tls | off | on, off |
-/// | tls_ca | none | PEM file: who signs the servers' certificates |
+/// | tls_ca | none | PEM file: the authority that signed the servers' certificates |
 /// | tls_cert | none | PEM file: our certificate |
 /// | tls_key | none | PEM file: its key |
 ///
