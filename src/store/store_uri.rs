@@ -31,7 +31,8 @@ impl StoreUri {
     pub(crate) fn new(scheme: &'static str, place: &str) -> Result<StoreUri> {
         let shown = format!("{scheme}:{place}");
         if place.contains('@') {
-            let allowed = "a URI without user and password (give them as options); write %40 for an @ in the path";
+            let allowed =
+                "a URI without user and password (give them as options); write %40 for an @ in the path";
             return Err(Error::invalid("store", without_secrets(&shown), allowed));
         }
         let (authority, path) = match place.strip_prefix("//") {
