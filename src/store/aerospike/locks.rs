@@ -184,7 +184,7 @@ impl Register for AerospikeStore {
 
 /// Returns the state of a lock with this record. Any record means that the lock is held.
 fn standing(found: &FoundRecord) -> Standing {
-    // In a lock of level XDC the bin's name contains the farm of the holder.
+    // In a lock of level XDC the name of this bin may begin with the holder's farm.
     let updated =
         found.bins.iter().find(|(bin, _)| is_updated(bin)).and_then(|(_, bin_value)| match bin_value {
             BinValue::Int(ms) => u64::try_from(*ms).ok(),
