@@ -47,9 +47,9 @@ impl Scheme {
     ///   the first colon. It consists of lower-case letters, digits, `+`, `-` and `.`, and begins with a letter.
     /// * `options` lists all options of the store. The options of every manager (`client`, `ttl`, ...) do not reach
     ///   the store. The library refuses all other options before it calls `open`.
-    /// * `open` opens the store of a URI. It may connect later, with the first call to the store. It must take every
-    ///   option in `options`. If the URI is wrong, it fails with [`StoreUri::invalid`] or [`Error::invalid`] before
-    ///   any I/O.
+    /// * `open` opens the store of a URI. It may connect later, with the first call to the store. It must take
+    ///   every option in `options`. If the URI is wrong, it fails with [`StoreUri::invalid`] or [`Error::invalid`]
+    ///   before any I/O.
     pub const fn new(form: &'static str, options: &'static [StoreOption], open: OpenStore) -> Scheme {
         Scheme { form, options, open }
     }
@@ -244,8 +244,8 @@ fn twice(name: &str) -> Error {
 /// Registers a store's scheme without a call. The scheme exists in every program, `libdlm.so` and command `dlm`
 /// that links the crate with this line.
 ///
-/// The arguments are those of [`Scheme::new`](crate::store::Scheme::new), and must be constants. A wrong argument is
-/// a compiler error. If two crates register the same scheme, its URIs are refused.
+/// The arguments are those of [`Scheme::new`](crate::store::Scheme::new), and must be constants. A wrong argument
+/// is a compiler error. If two crates register the same scheme, its URIs are refused.
 ///
 /// Rust links a crate only if its name is used. A program that does not use the crate otherwise writes
 /// `use my_store as _;`.

@@ -96,8 +96,8 @@ impl StoreUri {
         self.options.take_number(key, min, max)
     }
 
-    /// Creates an error with [`Code::InvalidArgument`](crate::Code::InvalidArgument) that shows this URI without its
-    /// options, and `allowed` as what is allowed.
+    /// Creates an error with [`Code::InvalidArgument`](crate::Code::InvalidArgument) that shows this URI without
+    /// its options, and `allowed` as what is allowed.
     pub fn invalid(&self, allowed: &str) -> Error {
         Error::invalid("store", &self.shown, allowed)
     }

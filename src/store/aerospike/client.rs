@@ -1,8 +1,8 @@
 //! The only module that uses the crate `aerospike`: single-record requests, and the meaning of their answers.
 //!
-//! The retries of the crate are switched off, so no write is sent twice blindly. A request that was not sent, or that
-//! the servers refused without a change of the record, is sent again a few times. A write whose answer was lost is
-//! IN_DOUBT, and the caller must find out what happened.
+//! The retries of the crate are switched off, so no write is sent twice blindly. A request that was not sent, or
+//! that the servers refused without a change of the record, is sent again a few times. A write whose answer was
+//! lost is IN_DOUBT, and the caller must find out what happened.
 
 mod convert;
 mod failures;
@@ -35,8 +35,8 @@ const SENDS: usize = 3;
 /// Pause before a request is sent again, doubled each time.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
-/// Interval at which the crate checks the cluster while requests are in flight. A node that fails five checks counts
-/// as gone.
+/// Interval at which the crate checks the cluster while requests are in flight. A node that fails five checks
+/// counts as gone.
 const TEND_MS: u32 = 500;
 /// Maximum number of records in one batch read.
 const BATCH: usize = 1000;

@@ -222,9 +222,9 @@ fn consistency(nodes: &[Node]) -> Diagnostic {
     Diagnostic::warn("consistency", "the namespace prefers availability", advice)
 }
 
-/// Checks which copy of a record stays if a node returns with an older one. With `generation`, the servers' default,
-/// the copy with more writes stays. An old holder's record with many renewals then replaces the new holder's record,
-/// and a third process can acquire the lock when the old record expires.
+/// Checks which copy of a record stays if a node returns with an older one. With `generation`, the servers'
+/// default, the copy with more writes stays. An old holder's record with many renewals then replaces the new
+/// holder's record, and a third process can acquire the lock when the old record expires.
 fn conflicts(nodes: &[Node]) -> Option<Diagnostic> {
     const TOPIC: &str = "conflicts";
     const POLICY: &str = "conflict-resolution-policy";

@@ -11,11 +11,11 @@
 //!
 //! * The change that counts a step also notes it, under a unique number or under the participant's name. A request
 //!   that is sent again, or arrives late, finds the note and changes nothing.
-//! * The next step of this process deletes the note of an answered step that has a number. The note of a step with a
-//!   lost answer stays while the latch lives, because its first request may still be in flight. Participants' notes
-//!   stay too.
-//! * The notes are deleted with the latch. For this reason each incarnation of a count has its own random bytes, and
-//!   every step names them. A late step does not count in a new latch with the same name. A count without these
+//! * The next step of this process deletes the note of an answered step that has a number. The note of a step with
+//!   a lost answer stays while the latch lives, because its first request may still be in flight. Participants'
+//!   notes stay too.
+//! * The notes are deleted with the latch. For this reason each incarnation of a count has its own random bytes,
+//!   and every step names them. A late step does not count in a new latch with the same name. A count without these
 //!   bytes (from Java, or an older version of this library) receives them before its first step.
 //! * For the same reason a step is IN_DOUBT if an answer was lost and then the latch does not exist, or has another
 //!   incarnation. The step may have counted before the latch ended.
@@ -46,8 +46,8 @@ use crate::time::Deadline;
 const ROUNDS: usize = 16;
 /// Maximum number of notes that one change deletes.
 const FORGOTTEN_AT_ONCE: usize = 32;
-/// Maximum number of latches whose notes and incarnations are remembered. With more latches, a few notes stay in the
-/// records and incarnations are read again.
+/// Maximum number of latches whose notes and incarnations are remembered. With more latches, a few notes stay in
+/// the records and incarnations are read again.
 const REMEMBERED: usize = 4096;
 
 /// The steps of this process.
@@ -300,8 +300,8 @@ impl AerospikeLatches {
         AerospikeLatches { client, suffix: suffix.to_owned(), steps: Steps::default() }
     }
 
-    /// Reads the incarnation of the current count. Writes a new one if the count has none. No request of the step has
-    /// been sent yet, so a failure here never leaves the step in doubt.
+    /// Reads the incarnation of the current count. Writes a new one if the count has none. No request of the step
+    /// has been sent yet, so a failure here never leaves the step in doubt.
     fn incarnation(&self, step: &Step<'_>, keys: &LatchKeys) -> Result<Vec<u8>> {
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {

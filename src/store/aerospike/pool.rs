@@ -2,12 +2,12 @@
 //!
 //! A member of the pool is a single-threaded runtime with a client in it. The calling thread runs the member during
 //! its own request. No other thread wakes up, so a request costs only its system calls. A connection belongs to the
-//! runtime that opened it, so each member has its own connections. A caller prefers the member that it used a moment
-//! ago, then any unused member. If all members are in use, callers share one. The requests of a shared member take
-//! turns, which costs a little time.
+//! runtime that opened it, so each member has its own connections. A caller prefers the member that it used a
+//! moment ago, then any unused member. If all members are in use, callers share one. The requests of a shared
+//! member take turns, which costs a little time.
 //!
-//! The background work of a client (checking the cluster) runs only while a caller runs the member. A member that was
-//! idle for long is therefore replaced by a new one.
+//! The background work of a client (checking the cluster) runs only while a caller runs the member. A member that
+//! was idle for long is therefore replaced by a new one.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -28,8 +28,8 @@ use crate::time::Moment;
 
 /// After this idle time, what a member knows about the cluster is too old.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// Within this time a thread returns to its last member, whose data are still in the processor's cache. Later it uses
-/// the first free member, so that under little load the other members become idle.
+/// Within this time a thread returns to its last member, whose data are still in the processor's cache. Later it
+/// uses the first free member, so that under little load the other members become idle.
 const WARM: Duration = Duration::from_millis(100);
 /// The runtime starts a thread to look up a host name. The thread ends after this idle time.
 const RESOLVER_IDLE: Duration = Duration::from_millis(100);
@@ -58,8 +58,8 @@ struct PoolMember<C> {
     /// `None` only during drop.
     runtime: Option<Runtime>,
     client: Mutex<Option<Arc<C>>>,
-    /// With TLS the client writes with `writev`, which has no flag against SIGPIPE. Without TLS it writes with `send`
-    /// and that flag.
+    /// With TLS the client writes with `writev`, which has no flag against SIGPIPE. Without TLS it writes with
+    /// `send` and that flag.
     tls: bool,
 }
 

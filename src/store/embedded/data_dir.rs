@@ -15,15 +15,16 @@
 //! Files have mode 1600, for a group 1660. systemd-tmpfiles deletes files that were not used for some days, but no
 //! file with the sticky bit (tmpfiles.d(5), "age"). A lease may last longer than those days.
 //!
-//! A generation is created under another name and renamed when it is complete. Every process that sees it can use it.
-//! A process that finds none creates it. Generations of earlier boots hold only leases that have ended, so they are
-//! deleted. They are not read, because a crash of the machine may have damaged them: they are written without fsync.
+//! A generation is created under another name and renamed when it is complete. Every process that sees it can use
+//! it. A process that finds none creates it. Generations of earlier boots hold only leases that have ended, so they
+//! are deleted. They are not read, because a crash of the machine may have damaged them: they are written without
+//! fsync.
 //!
 //! **Fences across restarts.** A new generation counts from the wall clock (milliseconds << 20), or from the number
-//! in `fence-floor` if that is higher. Before the generation is used, it writes the start plus 2^44 to `fence-floor`
-//! and syncs it to disk. No fence is ever above this number. So fences rise over a restart even if the clock goes
-//! back, as long as `fence-floor` is kept. On a file system in memory it is not kept. Then fences rise over a restart
-//! only if the clock has advanced.
+//! in `fence-floor` if that is higher. Before the generation is used, it writes the start plus 2^44 to
+//! `fence-floor` and syncs it to disk. No fence is ever above this number. So fences rise over a restart even if
+//! the clock goes back, as long as `fence-floor` is kept. On a file system in memory it is not kept. Then fences
+//! rise over a restart only if the clock has advanced.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
@@ -41,8 +42,8 @@ use crate::store::embedded::lmdb;
 use crate::store::embedded::lmdb::Access;
 use crate::time::{self, Deadline};
 
-/// Number of fences reserved for one start of the machine. At 250,000 grants a second they last two years. They equal
-/// five hours of the wall clock: each restart may move fences ahead of the clock by this time.
+/// Number of fences reserved for one start of the machine. At 250,000 grants a second they last two years. They
+/// equal five hours of the wall clock: each restart may move fences ahead of the clock by this time.
 const FENCES_RESERVED: u64 = 1 << 44;
 /// Limits fences from a clock that is set far too high, to leave numbers above them.
 const FENCE_FROM_CLOCK_MAX: u64 = 1 << 63;
@@ -197,8 +198,8 @@ impl DataDir {
         file.sync_all()
     }
 
-    /// Creates a new file. Deletes an old one first, which a killed process may have left, also one of another member
-    /// of the group.
+    /// Creates a new file. Deletes an old one first, which a killed process may have left, also one of another
+    /// member of the group.
     fn new_file(&self, path: &Path) -> io::Result<File> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -210,8 +211,8 @@ impl DataDir {
         Ok(file)
     }
 
-    /// Refuses a generation of another time namespace. Leases end at moments on the boot clock, and a time namespace
-    /// may shift that clock.
+    /// Refuses a generation of another time namespace. Leases end at moments on the boot clock, and a time
+    /// namespace may shift that clock.
     fn check_clock(&self, generation: &Path) -> Result<()> {
         let theirs = fs::read_to_string(generation.join("clock"))
             .map_err(|error| self.unable("reading its clock file", error))?;

@@ -27,16 +27,16 @@ const PARENT: &str = "/var/tmp";
 const CURE: &str = "name a directory for all processes that share locks, as in embedded:/path";
 
 impl EmbeddedStore {
-    /// Returns the directory of this user's default store: `/var/tmp/dlm-<effective uid>`. Creates it (mode 0700) if
-    /// it is missing. No environment variable changes the path.
+    /// Returns the directory of this user's default store: `/var/tmp/dlm-<effective uid>`. Creates it (mode 0700)
+    /// if it is missing. No environment variable changes the path.
     ///
     /// # Errors
     /// [`Code::ConnectionError`](crate::Code::ConnectionError):
     /// * The directory cannot be created, or other users may write to it.
     /// * `/var/tmp` is private to the unit of this process (`PrivateTmp=`).
     /// * A process of an older version holds a lock in a directory where that version kept the default store:
-    ///   `$XDG_RUNTIME_DIR/dlm`, `/run/user/<uid>/dlm`, `$TMPDIR/dlm-<uid>` or `/tmp/dlm-<uid>`. Latches in it are not
-    ///   checked, and a lock that the process acquires later is not noticed. So upgrade all processes.
+    ///   `$XDG_RUNTIME_DIR/dlm`, `/run/user/<uid>/dlm`, `$TMPDIR/dlm-<uid>` or `/tmp/dlm-<uid>`. Latches in it are
+    ///   not checked, and a lock that the process acquires later is not noticed. So upgrade all processes.
     pub fn default_path() -> Result<PathBuf> {
         let user = rustix::process::geteuid().as_raw();
         let dir = ready(Path::new(PARENT), user)?;
@@ -45,8 +45,8 @@ impl EmbeddedStore {
     }
 }
 
-/// Creates or checks `dlm-<user>` in `parent`. Any user may create files in `parent`, so an attacker may already have
-/// used the name.
+/// Creates or checks `dlm-<user>` in `parent`. Any user may create files in `parent`, so an attacker may already
+/// have used the name.
 fn ready(parent: &Path, user: u32) -> Result<PathBuf> {
     let dir = parent.join(format!("dlm-{user}"));
     let refused = |what: String, source: Option<Cause>| Error::Connection {
@@ -85,8 +85,8 @@ fn ready(parent: &Path, user: u32) -> Result<PathBuf> {
     }
 }
 
-/// Returns why another user could replace a file or directory that `user` creates in this directory. `None` if nobody
-/// can.
+/// Returns why another user could replace a file or directory that `user` creates in this directory. `None` if
+/// nobody can.
 fn unsafe_parent(is_dir: bool, owner: u32, mode: u32, user: u32) -> Option<String> {
     if !is_dir {
         Some("is not a directory".into())
@@ -137,8 +137,8 @@ fn refuse_while_old_dirs_are_used(user: u32, new: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the directories in which older versions may have kept this user's default store. Another process may have
-/// used others, because its environment may differ.
+/// Returns the directories in which older versions may have kept this user's default store. Another process may
+/// have used others, because its environment may differ.
 fn old_dirs(user: u32) -> Vec<PathBuf> {
     let mut places = Vec::new();
     let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

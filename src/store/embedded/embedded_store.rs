@@ -31,29 +31,32 @@ const SWEPT_AT_ONCE: usize = 2;
 ///   variable changes that, so login shells, cron jobs and units of one user exclude each other. If this directory
 ///   cannot be used, opening fails. There is no other default.
 /// * **Private `/var/tmp`**: processes with a private `/var/tmp` have a separate default store. A unit with
-///   `PrivateTmp=` is refused. Containers and `pam_namespace` are not noticed: give them an `embedded:/path` that all
-///   processes can see.
-/// * **Cleaning**: systemd-tmpfiles deletes files in `/var/tmp` that were not used for 30 days, but no files with the
-///   sticky bit. Every file of a store has it. `tmpreaper` and `tmpwatch` ignore that bit: exclude `/var/tmp/dlm-*`
-///   from them. `RemoveIPC=` and a logout do not touch the store. It stays until somebody deletes it.
-/// * **Speed**: microseconds per operation. Nothing is synced to disk. There is one writer at a time on the machine.
-/// * **Crashes**: a process may be killed at any moment. Its locks become free when their leases expire. A restart of
-///   the machine ends every lease.
-/// * **Fences** come from one counter for all locks of the store, so the fences of each lock rise. After a restart of
-///   the machine they continue to rise if the directory is on a disk, as `/var/tmp` is on most machines. If it is in
-///   memory, they fall if the wall clock has gone back.
-/// * **Waiting**: a call that changes something waits for other writers, at most until its deadline, even if a writer
-///   was stopped in the middle. Reads do not wait for writers. A process that is stopped in the tenth of a
-///   microsecond in which it registers as a reader blocks other readers until it continues. A process that is stopped
-///   while it reads keeps old pages from reuse until it continues. The file may then grow to its limit of 1 GiB.
-/// * **Users**: `embedded:` and `embedded:/path` serve one user. With `group=on` a directory serves the users of its
-///   group: see [`open_group`](EmbeddedStore::open_group).
+///   `PrivateTmp=` is refused. Containers and `pam_namespace` are not noticed: give them an `embedded:/path` that
+///   all processes can see.
+/// * **Cleaning**: systemd-tmpfiles deletes files in `/var/tmp` that were not used for 30 days, but no files with
+///   the sticky bit. Every file of a store has it. `tmpreaper` and `tmpwatch` ignore that bit: exclude
+///   `/var/tmp/dlm-*` from them. `RemoveIPC=` and a logout do not touch the store. It stays until somebody deletes
+///   it.
+/// * **Speed**: microseconds per operation. Nothing is synced to disk. There is one writer at a time on the
+///   machine.
+/// * **Crashes**: a process may be killed at any moment. Its locks become free when their leases expire. A restart
+///   of the machine ends every lease.
+/// * **Fences** come from one counter for all locks of the store, so the fences of each lock rise. After a restart
+///   of the machine they continue to rise if the directory is on a disk, as `/var/tmp` is on most machines. If it
+///   is in memory, they fall if the wall clock has gone back.
+/// * **Waiting**: a call that changes something waits for other writers, at most until its deadline, even if a
+///   writer was stopped in the middle. Reads do not wait for writers. A process that is stopped in the tenth of a
+///   microsecond in which it registers as a reader blocks other readers until it continues. A process that is
+///   stopped while it reads keeps old pages from reuse until it continues. The file may then grow to its limit of 1
+///   GiB.
+/// * **Users**: `embedded:` and `embedded:/path` serve one user. With `group=on` a directory serves the users of
+///   its group: see [`open_group`](EmbeddedStore::open_group).
 /// * **Containers** may share a directory if they share the process-id and time namespaces of one machine. Two
 ///   machines must never share a directory: network and FUSE file systems are refused.
-/// * **Deleting** the directory while it is in use frees its locks. A process that has it open notices this with its
-///   next change, which fails with [`Code::ConnectionError`](crate::Code::ConnectionError).
-/// * **fork**: in a child every method fails with [`Code::Forked`](crate::Code::Forked). The child may open the store
-///   again.
+/// * **Deleting** the directory while it is in use frees its locks. A process that has it open notices this with
+///   its next change, which fails with [`Code::ConnectionError`](crate::Code::ConnectionError).
+/// * **fork**: in a child every method fails with [`Code::Forked`](crate::Code::Forked). The child may open the
+///   store again.
 ///
 /// All methods may be called from many threads. If a process opens one directory several times, the stores share
 /// their files. Dropping the last one closes the files.
@@ -70,8 +73,8 @@ impl EmbeddedStore {
     /// about half a minute while other threads and processes open it.
     ///
     /// # Errors
-    /// * [`Code::ConnectionError`](crate::Code::ConnectionError): the directory or its files cannot be used. There is
-    ///   no permission or no space, or the directory belongs to another user, is writable by others, or is on a
+    /// * [`Code::ConnectionError`](crate::Code::ConnectionError): the directory or its files cannot be used. There
+    ///   is no permission or no space, or the directory belongs to another user, is writable by others, or is on a
     ///   network file system.
     /// * [`Code::InternalError`](crate::Code::InternalError): the files are damaged. Not every damage is noticed.
     pub fn open(path: &Path) -> Result<EmbeddedStore> {
@@ -81,18 +84,18 @@ impl EmbeddedStore {
     /// Opens the store in the directory `path` for all users of a group, like `embedded:/path?group=on`.
     ///
     /// **Only for users who trust each other.** A member of the group can truncate the file that the processes of
-    /// other members have mapped. The system then kills those processes with SIGBUS. A member can also free the locks
-    /// of others.
+    /// other members have mapped. The system then kills those processes with SIGBUS. A member can also free the
+    /// locks of others.
     ///
-    /// If the directory is missing, it is created with mode 2770, independent of the umask. Its parent must exist. Its
-    /// group is the group of the creating process, or of the parent if the parent has the set-group-ID bit. To choose
-    /// the group, create the directory first: `install -d -m 2770 -g locks /srv/locks`. All processes must open it
-    /// with `group=on`.
+    /// If the directory is missing, it is created with mode 2770, independent of the umask. Its parent must exist.
+    /// Its group is the group of the creating process, or of the parent if the parent has the set-group-ID bit. To
+    /// choose the group, create the directory first: `install -d -m 2770 -g locks /srv/locks`. All processes must
+    /// open it with `group=on`.
     ///
     /// # Errors
     /// As for [`open`](EmbeddedStore::open). [`Code::ConnectionError`](crate::Code::ConnectionError) also if the
-    /// directory belongs to one user only (its group has no write permission, or the set-group-ID bit is missing), if
-    /// all users may write to it, or if this user is not in its group.
+    /// directory belongs to one user only (its group has no write permission, or the set-group-ID bit is missing),
+    /// if all users may write to it, or if this user is not in its group.
     pub fn open_group(path: &Path) -> Result<EmbeddedStore> {
         EmbeddedStore::open_for(path, Access::Group)
     }
@@ -108,8 +111,8 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// Returns the held lock whose lease ends last in the store in `data_dir`, and its holder. Creates no files, and
-    /// works like any other reader.
+    /// Returns the held lock whose lease ends last in the store in `data_dir`, and its holder. Creates no files,
+    /// and works like any other reader.
     pub(super) fn last_to_end(data_dir: &DataDir) -> Result<Option<(String, Holder)>> {
         let Some(generation) = data_dir.present()? else { return Ok(None) };
         let mut turn = Turn::take(&data_dir.store)?;
@@ -240,7 +243,8 @@ impl EmbeddedStore {
     }
 }
 
-/// Checks the next few records after the key `swept`, deletes expired ones of locks and latches, and advances `swept`.
+/// Checks the next few records after the key `swept`, deletes expired ones of locks and latches, and advances
+/// `swept`.
 fn sweep(writer: &mut Writer<'_>, swept: &mut Vec<u8>, now: Moment) -> Result<(), Fault> {
     for _ in 0..SWEPT_AT_ONCE {
         let from = swept.as_slice().max(Header::KEY);

@@ -25,9 +25,9 @@
 //!
 //! # What the library does for every register
 //!
-//! It draws a new token for each attempt and reads the lock after a lost reply. It releases a lock whose fence could
-//! not be counted. It handles hidden records, deadlines and pauses. It decides which records the background threads
-//! must release later.
+//! It draws a new token for each attempt and reads the lock after a lost reply. It releases a lock whose fence
+//! could not be counted. It handles hidden records, deadlines and pauses. It decides which records the background
+//! threads must release later.
 
 mod lock;
 mod record;

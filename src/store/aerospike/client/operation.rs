@@ -37,7 +37,8 @@ pub(crate) struct Write<'a> {
 pub(crate) enum When<'a> {
     /// The bin holds these bytes.
     Is(&'a str, &'a [u8]),
-    /// Like `Is`, and the record has at most `left_s` seconds left. A TTL of `left_s` then does not shorten its life.
+    /// Like `Is`, and the record has at most `left_s` seconds left. A TTL of `left_s` then does not shorten its
+    /// life.
     IsNoLonger {
         bin: &'a str,
         bytes: &'a [u8],
