@@ -76,10 +76,10 @@ fn diagnostics(
         format!("{} {}, {} node{}", first.edition, first.build, nodes.len(), plural(nodes.len())),
     )];
     match nodes.iter().find(|node| !node.stable) {
-        None => found.push(Diagnostic::ok("cluster", "all nodes agree on its members")),
+        None => found.push(Diagnostic::ok("cluster", "all nodes agree on the members")),
         Some(node) => found.push(Diagnostic::fail(
             "cluster",
-            format!("node {} does not know its members", node.name),
+            format!("node {} does not know the members", node.name),
             "wait until the cluster has formed, or check the heartbeat section of its configuration",
         )),
     }

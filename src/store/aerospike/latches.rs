@@ -127,7 +127,7 @@ pub(super) struct AerospikeLatches {
 }
 
 impl LatchStore for AerospikeLatches {
-    /// Creates nothing: a latch needs only its record.
+    /// Waits for the cluster. Creates nothing: a latch needs only its record.
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
         wait_until_ready(&self.client, &self.suffix, by)
     }
@@ -265,7 +265,7 @@ impl LatchStore for AerospikeLatches {
                 // Computed again to get its error.
                 Err(_) => return LatchKeys::of(name, &self.suffix).map(|_| None),
             };
-            let record = found.next().expect("one for each that was asked for")?;
+            let record = found.next().expect("one answer for each request")?;
             Ok(record.and_then(|record| match level {
                 Level::Dc => record.int(&keys.count),
                 Level::Xdc => sum(&record),

@@ -112,7 +112,7 @@ impl<C: Send + Sync> ClientPool<C> {
             return (&self.slots[at], true);
         }
         let users = |slot: &&PoolSlot<C>| slot.users.load(Ordering::Relaxed);
-        let slot = self.slots.iter().min_by_key(users).expect("one member at the least is allowed");
+        let slot = self.slots.iter().min_by_key(users).expect("at least one member is allowed");
         let before = slot.users.fetch_add(1, Ordering::Acquire);
         (slot, before == 0)
     }
@@ -237,7 +237,7 @@ mod tests {
         assert!(Arc::ptr_eq(&pool.lend().unwrap().member, &member));
         let before = Moment::now().as_nanos() - 2 * WARM.as_nanos() as u64;
         pool.slots[1].used.store(before, Ordering::Relaxed);
-        assert!(!Arc::ptr_eq(&pool.lend().unwrap().member, &member), "others would never grow old");
+        assert!(!Arc::ptr_eq(&pool.lend().unwrap().member, &member), "others would never become idle");
     }
 
     #[test]

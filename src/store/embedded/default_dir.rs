@@ -32,7 +32,7 @@ impl EmbeddedStore {
     ///
     /// # Errors
     /// [`Code::ConnectionError`](crate::Code::ConnectionError):
-    /// * The directory cannot be created, or other users may write to it.
+    /// * The directory cannot be created, belongs to another user, or other users may write to it.
     /// * `/var/tmp` is private to the unit of this process (`PrivateTmp=`).
     /// * A process of an older version holds a lock in a directory where that version kept the default store:
     ///   `$XDG_RUNTIME_DIR/dlm`, `/run/user/<uid>/dlm`, `$TMPDIR/dlm-<uid>` or `/tmp/dlm-<uid>`. Latches in it are

@@ -57,8 +57,8 @@ const FENCE_CLOCK_MAX: u64 = (1 << 42) - 1;
 /// or a change by a peer. There is a pause before each round that follows a lost reply: a server whose errors
 /// leave every write in doubt would otherwise receive all rounds at once.
 const ROUNDS: usize = 16;
-/// A Java client's Delete hides records that are written in the same millisecond. The next attempt waits for
-/// longer.
+/// A Java client's Delete hides records that are written in the same millisecond. The next attempt waits longer
+/// than that.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 /// Extra time after the deadline to undo an acquire that failed halfway.
 const CLEAN_UP: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! What the lock protocol needs from a store: one record for each lock, conditional changes, and a counter.
+//! The store interface of the lock protocol: one record for each lock, conditional changes, and a counter.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -154,7 +154,7 @@ pub struct Replace<'a> {
     pub record: &'a Record,
 }
 
-/// What a store compares with the expected record.
+/// The part of the expected record that a store compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compares {
     /// The whole record. A change that expects another version of the same grant is refused.
@@ -179,12 +179,12 @@ pub enum ReadBack {
     Never,
 }
 
-/// What a store can do, and which faults the library must expect from it.
+/// The abilities of a store, and the faults that the library must expect from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Whether locks have fences. Default: `true`. Set `false` only if the store's options switch fencing off.
     pub counts: bool,
-    /// What a condition on a record compares. Default: [`Compares::Record`].
+    /// The part of a record that a condition compares. Default: [`Compares::Record`].
     pub compares: Compares,
     /// When the library reads the record back. Default: [`ReadBack::AfterCount`].
     pub read_back: ReadBack,

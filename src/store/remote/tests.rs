@@ -22,7 +22,7 @@ use crate::{Code, Fence};
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(30);
 
-/// What happens to a request.
+/// The fate of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Served,

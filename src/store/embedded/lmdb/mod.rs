@@ -583,8 +583,8 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     //   because it checks its process id first.
     // * Killed processes: LMDB's write mutex is robust. LMDB writes data pages before the meta page that refers to
     //   them. Stale reader slots are found by the record locks of their pid and cleared.
-    // * No access passes the end of a file: the file is as long as its meta page says (`check_length` runs before
-    //   any read), and the lock file has no holes (`create`).
+    // * No access passes the end of a file: the file is at least as long as its meta page says (`check_length` runs
+    //   before any read), and the lock file has no holes (`create`).
     let env = unsafe { options.open(path) }?;
     let records = env
         .open_databases_and_commit(env.read_txn()?, |opener, txn| {
