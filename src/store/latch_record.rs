@@ -1,4 +1,4 @@
-//! A latch as one record that is changed as a whole: what stores keep that count for themselves.
+//! A latch as one record that is changed as a whole. The memory store and the embedded store use it.
 
 pub(super) mod name_set;
 
@@ -10,28 +10,28 @@ use super::latch_store::{NewLatch, Roster, Step, Stepped};
 use crate::name::Level;
 use crate::time::Moment;
 
-/// One latch. It ends as a whole: while any farm changes its count, no other farm's is forgotten, which
-/// would open the latch of level XDC too soon.
+/// One latch. It expires as a whole, and a change by any farm keeps the counts of all farms. If only one farm's
+/// count expired, the latch of level XDC would open too soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LatchRecord {
     pub(super) ends: Moment,
-    /// How long it lives after each change: the longest it was made with.
+    /// How long the latch lives after each change: the longest TTL that it was created with.
     pub(super) ttl: Duration,
     pub(super) farms: BTreeMap<String, FarmCount>,
 }
 
-/// The part of one farm.
+/// The count and the participants of one farm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FarmCount {
     pub(super) count: i64,
-    /// Expected by name and not come yet.
+    /// Expected participants that have not counted yet.
     pub(super) pending: NameSet,
-    /// Come, expected or not.
+    /// Participants that have counted, expected or not.
     pub(super) arrived: NameSet,
 }
 
 impl LatchRecord {
-    /// Of a latch that is not there.
+    /// Creates the record of a latch that does not exist.
     pub(super) fn absent() -> LatchRecord {
         LatchRecord { ends: Moment::from_nanos(0), ttl: Duration::ZERO, farms: BTreeMap::new() }
     }
@@ -40,7 +40,7 @@ impl LatchRecord {
         now < self.ends
     }
 
-    /// Makes the farm's count; `false`, and nothing is changed, where it exists.
+    /// Creates the farm's count. If it exists, returns `false` and changes nothing.
     pub(super) fn create(&mut self, new: &NewLatch<'_>, now: Moment) -> bool {
         if !self.is_live(now) {
             *self = LatchRecord::absent();
@@ -56,7 +56,7 @@ impl LatchRecord {
         true
     }
 
-    /// `None`, and nothing is changed, where the farm has no count.
+    /// Takes one step. If the farm has no count, returns `None` and changes nothing.
     pub(super) fn step(&mut self, step: &Step<'_>, now: Moment) -> Option<Stepped> {
         let live = self.is_live(now);
         let farm = self.farms.get_mut(step.name.farm()).filter(|_| live)?;
@@ -81,7 +81,7 @@ impl LatchRecord {
     }
 }
 
-/// What `level` reads of a live latch with these counts.
+/// Returns the count that `level` reads from a live latch with these counts.
 pub(super) fn count_of<'a>(
     mut counts: impl Iterator<Item = (&'a str, i64)>,
     farm: &str,

@@ -1,8 +1,9 @@
 //! The contract between latches and the stores.
 //!
-//! A latch is one record per client id and latch id, with one count per farm in it. Level says what is
-//! read: DC the count of one's own farm, XDC the sum over all farms. A change always concerns the count
-//! of one's own farm. So has it the Java library DistributedLatch 1.0.0-2, whose records these are.
+//! A latch is one record for each client id and latch id. The record has one count for each farm. The level
+//! selects what is read: DC reads the count of the caller's farm, XDC reads the sum over all farms. A change
+//! always applies to the count of the caller's farm. The Java library DistributedLatch 1.0.0-2 uses the same
+//! records in this way.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,18 +16,18 @@ use crate::time::Deadline;
 /// Longest name of a participant, in bytes.
 pub const PARTICIPANT_BYTES_MAX: usize = 255;
 
-/// A latch to be made.
+/// A latch to create.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLatch<'a> {
-    /// The latch, and the farm whose count is made.
+    /// The latch, and the farm whose count is created.
     pub name: &'a LatchName,
-    /// How many times it must be counted down; never negative.
+    /// The number of count-downs that open the latch. Never negative.
     pub count: i64,
-    /// Who is expected by name; may be empty. No name twice.
+    /// The names of the expected participants. May be empty. Each name occurs once.
     pub roster: &'a [String],
     /// How long the latch lives after its last change.
     pub ttl: Duration,
-    /// When the call must have come back.
+    /// The deadline of the call.
     pub by: Deadline,
 }
 
@@ -35,69 +36,90 @@ pub struct NewLatch<'a> {
 pub struct Step<'a> {
     /// The latch, and the farm whose count is changed.
     pub name: &'a LatchName,
-    /// What is added: 1 or -1.
+    /// The number to add: 1 or -1.
     pub add: i64,
-    /// In whose name: at most one step per latch, farm and name takes effect.
+    /// The participant that takes this step. At most one step for each latch, farm and participant takes
+    /// effect.
     pub participant: Option<&'a str>,
-    /// The TTL that the latch was made with. A shorter one would let an old count show again in some
-    /// stores; those that know the TTL themselves do not look at this.
+    /// The TTL that the latch was created with. In some stores a shorter TTL makes an old count appear again.
+    /// Stores that keep the TTL themselves ignore this field.
     pub ttl: Duration,
-    /// When the call must have come back.
+    /// The deadline of the call.
     pub by: Deadline,
 }
 
 /// Answer of [`LatchStore::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stepped {
-    /// The step took effect, once; this is the farm's count right after it, where the store knows.
+    /// The step took effect once. The value is the farm's count right after the step, if the store knows it.
     Counted(Option<i64>),
     /// The participant had counted before. Nothing was changed.
     Already,
 }
 
-/// Who was expected by name, and who has come.
+/// The named participants of a latch in one farm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Names given when the latch was made and not counted down yet, sorted.
+    /// Expected participants that have not counted yet, sorted.
     pub pending: Vec<String>,
-    /// Names that have counted down, expected or not, sorted.
+    /// Participants that have counted, expected or not, sorted.
     pub arrived: Vec<String>,
 }
 
-/// Where latches are kept. Blocking, deadlines, threads and the meaning of errors are those of
-/// [`LockStore`](super::LockStore); besides:
+/// A store that keeps latches.
 ///
-/// * NOT_FOUND: there is no such latch, or it has expired.
-/// * INVALID_ARGUMENT: this store cannot do what was asked; nothing was sent.
+/// The rules of [`LockStore`](super::LockStore) for blocking, deadlines, threads, lost replies and errors also
+/// apply here. Two more errors are possible:
+///
+/// * [`Code::NotFound`]: the latch does not exist, or it has expired.
+/// * [`Code::InvalidArgument`]: this store cannot do what was asked. No request was sent.
+///
+/// [`Code::NotFound`]: crate::Code::NotFound
+/// [`Code::InvalidArgument`]: crate::Code::InvalidArgument
 pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
-    /// Creates what latches need in the store (a table). Safe to repeat and to race with others.
-    /// [`create_latch`](LatchStore::create_latch) does it where it is missing.
+    /// Creates what latches need in the store, such as a table.
+    ///
+    /// It may be called again, and by several processes at the same time.
+    /// [`create_latch`](LatchStore::create_latch) also creates what is missing.
     fn initialize_latches(&self, by: Deadline) -> Result<()>;
 
-    /// Makes the farm's count unless it exists; whether it did. Never adds to an existing count.
+    /// Creates the farm's count if it does not exist. Returns `true` if this call created it. Never adds to
+    /// an existing count.
+    ///
+    /// The check and the creation must be one atomic step. If a reply was lost, the store must find out
+    /// whether its own request created the count.
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool>;
 
-    /// Changes the farm's count exactly once, also where replies are lost; IN_DOUBT if that could not be
-    /// settled. The latch lives its whole TTL again from then. The count may go below zero: arrivals too
-    /// many are not hidden.
+    /// Changes the farm's count exactly once, also if replies are lost.
+    ///
+    /// The checks that the count exists and that the participant has not counted yet, and the change itself,
+    /// must be one atomic step. The step also starts the latch's whole TTL again. The count may go below
+    /// zero, so that extra arrivals can be seen.
     ///
     /// # Errors
-    /// NOT_FOUND when the farm has no count: nothing is created, and this step had no effect. Where a reply was
-    /// lost and the latch is gone by then, a store that cannot tell answers IN_DOUBT.
+    /// * [`Code::NotFound`](crate::Code::NotFound): the farm has no count. The step had no effect and created
+    ///   nothing.
+    /// * [`Code::InDoubt`](crate::Code::InDoubt): a reply was lost, and the store could not find out whether
+    ///   the step counted, for example because the latch no longer exists.
     fn step(&self, step: &Step<'_>) -> Result<Stepped>;
 
-    /// The counts of many latches, in their order, in as few requests as the store can: level DC the
-    /// farm's, level XDC the sum over all farms. `None` where there is no such latch.
+    /// Returns the counts of many latches, in the order of `asked`, with as few requests as the store can.
+    ///
+    /// For level DC the count is that of the latch's farm, for level XDC the sum over all farms. It is `None`
+    /// if there is no such count.
     ///
     /// # Errors
-    /// The outer one when none could be read. An inner one is that latch's alone.
+    /// The outer error means that no count could be read. An inner error concerns only its own latch.
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>>;
 
-    /// Who was expected by name in this farm, and who has come. NOT_FOUND as for `step`.
+    /// Returns the named participants of this farm: those that are still expected, and those that have counted.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`](crate::Code::NotFound): the farm has no count.
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster>;
 }
 
-/// Whether `name` may be that of a participant.
+/// Checks whether `name` is allowed as the name of a participant.
 pub(crate) fn check_participant(name: &str) -> Result<()> {
     if (1..=PARTICIPANT_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control) {
         Ok(())

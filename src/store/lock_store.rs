@@ -12,95 +12,121 @@ use crate::name::LockName;
 use crate::owner::OwnerRecord;
 use crate::time::{Deadline, Moment};
 
-/// One attempt to take a lock.
+/// One attempt to acquire a lock.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     /// The lock.
     pub name: &'a LockName,
-    /// How long the lease lasts.
+    /// The length of the lease.
     pub ttl: Duration,
-    /// Who asks, for the record that `dlm show` reads.
+    /// The process that asks. It is stored in the record, and `dlm show` prints it.
     pub identity: &'a Identity,
-    /// When the call must have come back.
+    /// The deadline of the call.
     pub by: Deadline,
 }
 
 /// A lock that was granted.
 #[derive(Debug)]
 pub struct Grant {
-    /// What renews and releases it.
+    /// The record that renews and releases the lock.
     pub owner_record: OwnerRecord,
-    /// Its fence; `None` only where fencing is switched off in the store's options.
+    /// The fence of this grant, higher than the fence of every earlier grant of the lock. `None` only if
+    /// fencing is switched off in the store's options.
     pub fence: Option<Fence>,
-    /// A moment before the request that took effect was sent: the lease counts from here.
+    /// A moment before the request that took effect was sent. The lease counts from this moment.
     pub since: Moment,
-    /// Whether a request that was sent twice on the way may put the record back after its release. The
-    /// library then looks for it for a while.
+    /// Whether something on the way, such as a gateway, may have sent the request twice. The second copy can
+    /// then put the record back after its release. If `true`, the library looks for the record in the
+    /// background for a while after the release.
     pub may_reappear: bool,
 }
 
 /// Answer of [`LockStore::acquire`].
 #[derive(Debug)]
 pub enum Acquired {
-    /// The lock is the caller's.
+    /// The caller holds the lock.
     Granted(Grant),
-    /// The lock is someone else's.
+    /// Another owner holds the lock.
     Held(Holder),
 }
 
 /// Answer of [`LockStore::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// The lock was held by this owner, and is free.
+    /// This owner held the lock. The lock is free now.
     Freed,
     /// This owner did not hold the lock. Nothing was changed.
     NotOurs,
-    /// A reply was lost, and by now this owner does not hold the lock: this release freed it, unless
-    /// the lease had run out.
+    /// A reply was lost, and this owner does not hold the lock now. This release freed the lock, unless the
+    /// lease had expired before.
     Gone,
 }
 
-/// What [`LockStore::inspect`] found.
+/// Answer of [`LockStore::inspect`].
 #[derive(Debug)]
 pub struct Inspection {
-    /// Who holds the lock, if anyone.
+    /// The holder of the lock; `None` if the lock is free.
     pub holder: Option<Holder>,
-    /// The fence given out last, where the store still knows.
+    /// The fence that was counted last, if the store still knows it.
     pub fence: Option<Fence>,
 }
 
-/// Where locks are kept.
+/// A store that keeps locks.
 ///
-/// Methods block until they have an answer or `by` has passed, and an acquire for two seconds more where
-/// it has to undo what it half did; a store adds no threads of its own to
-/// the caller's. They may be called from many threads at once.
+/// To keep locks on a server, implement the smaller [`Register`](crate::store::remote::Register) instead:
+/// the library then handles lost replies.
+///
+/// * **Blocking**: a method works in the calling thread and starts no threads of its own. It blocks until it
+///   has an answer, and returns by its deadline `by`. Only [`acquire`](LockStore::acquire) may take up to two
+///   seconds longer, to undo an acquisition that failed halfway.
+/// * **Threads**: all methods may be called from many threads at once.
+/// * **Atomic changes**: acquire, renew and release each check a condition and write. Check and write must be
+///   one step: no other change of the lock takes effect between them.
+/// * **Lost replies**: if a method does not know whether its request was applied, it asks the store until `by`.
+///   If it cannot find out, it fails with [`Code::InDoubt`].
 ///
 /// # Errors of every method
-/// * CONNECTION_ERROR, RETRIES_EXHAUSTED, TABLE_CREATION_ERROR, INTERNAL_ERROR, CLOSED: the request
-///   did not happen and will not happen later.
-/// * IN_DOUBT: it may have happened, or may yet happen, and asking the store did not settle it before
-///   `by`.
+/// * [`Code::InDoubt`]: the request may have been applied, or may still be applied later.
+/// * Any other code, such as [`Code::ConnectionError`], [`Code::RetriesExhausted`],
+///   [`Code::TableCreationError`], [`Code::InternalError`] or [`Code::Closed`]: the request was not applied
+///   and will not be applied later.
+///
+/// [`Code::InDoubt`]: crate::Code::InDoubt
+/// [`Code::ConnectionError`]: crate::Code::ConnectionError
+/// [`Code::RetriesExhausted`]: crate::Code::RetriesExhausted
+/// [`Code::TableCreationError`]: crate::Code::TableCreationError
+/// [`Code::InternalError`]: crate::Code::InternalError
+/// [`Code::Closed`]: crate::Code::Closed
 pub trait LockStore: Send + Sync + fmt::Debug + 'static {
-    /// What this store is, for messages: a URI without credentials.
+    /// Returns the store's URI without credentials. Messages show it.
     fn describe(&self) -> String;
 
-    /// Creates what the store needs (a table, a file), and checks that it answers. Safe to repeat and
-    /// to race with another creator.
+    /// Creates what the store needs, such as a table or a file, and checks that the store answers.
+    ///
+    /// It may be called again, and by several processes at the same time.
     fn initialize(&self, by: Deadline) -> Result<()>;
 
-    /// Takes the lock if it is free. Never waits for a holder.
+    /// Acquires the lock if it is free. Never waits for a holder.
     ///
-    /// A lost reply is settled by reading: the answer says what is true of the lock afterwards.
-    /// The owner record of any request that may still take effect after the call is pushed to `doubtful`,
-    /// whatever the call answers; [`release`](LockStore::release) of such a record is always safe.
+    /// The check that the lock is free and the write of the record must be one atomic step.
+    ///
+    /// If a reply was lost, the store reads the lock. The answer says what is true after the call.
+    /// The store pushes to `doubtful` the owner record of every request that may still take effect after the
+    /// call, also if the call succeeds. The library releases these records later, which is always safe:
+    /// [`release`](LockStore::release) changes nothing if the owner does not hold the lock.
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired>;
 
-    /// Lets the lease end `ttl` from now, if `owner_record` still holds the lock. The answer is the record to
-    /// use from now on, and `None` when it does not hold the lock any more.
+    /// Extends the lease to `ttl` from now if `owner_record` still holds the lock. Returns the owner record to
+    /// use from now on, or `None` if `owner_record` does not hold the lock any more.
     ///
-    /// A store may keep a lease for longer than was asked, never shorter. No request shortens what stands:
-    /// where the record lasts longer than `ttl` already, it goes on lasting as long, and the answer is a
-    /// success. That holds also for a request that arrives late, behind one for a longer `ttl`.
+    /// The check of the owner and the write of the new end must be one atomic step.
+    ///
+    /// A store may keep a lease longer than `ttl`, never shorter. A renewal never shortens a lease: if the
+    /// record already lasts longer than `ttl`, it keeps its end and the renewal succeeds. This also holds for
+    /// a request that arrives late, after one for a longer `ttl`.
+    ///
+    /// If a reply was lost, the answer says what is true after the call. A renewal may be repeated, also if it
+    /// is in doubt.
     fn renew(
         &self,
         name: &LockName,
@@ -109,30 +135,38 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         by: Deadline,
     ) -> Result<Option<OwnerRecord>>;
 
-    /// Frees the lock if `owner_record` holds it; leaves whoever else holds it alone. Repeating a release that
-    /// is in doubt is safe.
+    /// Frees the lock if `owner_record` holds it. Never changes the record of another owner.
+    ///
+    /// The check of the owner and the removal must be one atomic step.
+    ///
+    /// If a reply was lost and this owner does not hold the lock any more, the answer is [`Released::Gone`].
+    /// A release may be repeated, also if it is in doubt.
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released>;
 
-    /// Who holds the lock right now. The cheapest question there is: what a waiter polls with.
+    /// Returns the current holder, or `None` if the lock is free. Waiters poll with this method, so it should
+    /// be the cheapest request of the store.
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>>;
 
-    /// Holder and last fence, for people.
+    /// Returns the holder and the last fence, for people.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection>;
 
-    /// How long after a call has ended a request without an answer may still be applied: for as long the background
-    /// looks for its record. Five minutes unless the store knows better: a gateway goes on with a call that its
-    /// client has given up.
+    /// Returns how long after the end of a call a request without an answer may still be applied. The
+    /// background threads look for its record at least this long. Does not block.
+    ///
+    /// Default: five minutes, because a gateway continues a call after its client has given up.
     fn in_flight_for(&self) -> Duration {
         Duration::from_secs(300)
     }
 
-    /// What the store's version and configuration mean for locks. Changes nothing in the store.
+    /// Reports what the store's version and configuration mean for locks. Changes nothing in the store.
+    ///
+    /// Default: reports nothing.
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         let _ = by;
         Ok(Vec::new())
     }
 
-    /// The latches kept in the same store; `None` where a store has locks only.
+    /// Returns the latches in the same store, or `None` (the default) if the store keeps only locks.
     fn latches(&self) -> Option<&dyn LatchStore> {
         None
     }

@@ -1,4 +1,5 @@
-//! Locks and latches in this process's memory: the contract in its shortest form, and a store for tests.
+//! Locks and latches in the memory of this process: the shortest implementation of the contract, and a store for
+//! tests.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -21,8 +22,7 @@ use crate::time::{self, Deadline, Moment};
 
 const SWEEP_AT_LEAST: usize = 1024;
 
-/// A [`LockStore`] and [`LatchStore`] that other processes do not see and that ends with the process.
-/// URI: `memory:`.
+/// A [`LockStore`] and [`LatchStore`] in the memory of this process. Other processes do not see it. URI: `memory:`.
 #[derive(Debug)]
 pub struct MemoryStore {
     state: Mutex<MemoryState>,
@@ -32,18 +32,17 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct MemoryLatches {
     by_name: HashMap<(String, String), LatchRecord>,
-    /// As [`MemoryState::sweep_at`].
+    /// Like [`MemoryState::sweep_at`].
     sweep_at: usize,
 }
 
 #[derive(Debug)]
 struct MemoryState {
     held: HashMap<LockName, Record>,
-    /// One counter for all locks: what it gives grows for each of them, and a lock that nobody holds
-    /// leaves nothing behind.
+    /// One counter for all locks. The fences of each lock rise, and a free lock needs no memory.
     fence: u64,
-    /// At this many records the expired ones are swept out, so that locks taken once and never
-    /// released do not pile up.
+    /// When there are this many records, the next grant deletes the expired ones. Otherwise locks that are
+    /// acquired once and never released would fill the memory.
     sweep_at: usize,
 }
 
@@ -57,7 +56,7 @@ struct Record {
 }
 
 impl MemoryState {
-    /// The record of `name` while its lease lasts. An expired one is dropped on the way.
+    /// Returns the record of `name` while its lease lasts. Deletes an expired record.
     fn live(&mut self, name: &LockName) -> Option<&mut Record> {
         if self.held.get(name).is_some_and(|record| Moment::now() >= record.ends) {
             self.held.remove(name);
@@ -85,7 +84,7 @@ impl Record {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> MemoryStore {
         let state =
             MemoryState { held: HashMap::new(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
@@ -169,7 +168,7 @@ impl LockStore for MemoryStore {
 
     fn diagnose(&self, _by: Deadline) -> Result<Vec<Diagnostic>> {
         let advice = "for tests: other processes do not see these locks";
-        Ok(vec![Diagnostic::warn("reach", "this process alone", advice)])
+        Ok(vec![Diagnostic::warn("reach", "only this process", advice)])
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {
@@ -178,7 +177,7 @@ impl LockStore for MemoryStore {
 }
 
 impl MemoryLatches {
-    /// The record of `name` while it lives. An expired one is dropped on the way.
+    /// Returns the record of `name` while it lives. Deletes an expired record.
     fn live(&mut self, name: &LatchName, now: Moment) -> Option<&mut LatchRecord> {
         let key = key(name);
         if self.by_name.get(&key).is_some_and(|record| !record.is_live(now)) {

@@ -1,11 +1,11 @@
-//! The contract between the lock protocol's users (manager, queue, leases) and the stores.
+//! The contract between the stores and the parts that use them (manager, queue, leases).
 //!
-//! A store answers each question with one of three outcomes, and never mixes them up: it *did not
-//! happen*, it *happened*, or it is *in doubt* because a reply was lost. The suite in
-//! `testkit/src/contract` states the contract as tests and runs over every store.
+//! Each request has one of three outcomes, and a store never confuses them. The request *was applied*, it *was not
+//! applied*, or it is *in doubt* because a reply was lost. The suite in `testkit/src/contract` tests the contract
+//! on every store.
 //!
-//! The module is public so that a program can wrap a store, for example to inject faults into its own
-//! tests. It follows the library's needs: expect additions in minor versions.
+//! The module is public for programs that add a store or wrap one, for example to inject faults into their own
+//! tests. Expect additions in minor versions.
 
 #[cfg(feature = "aerospike")]
 pub(crate) mod aerospike;

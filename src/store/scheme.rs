@@ -1,11 +1,11 @@
-//! Stores of other crates: a scheme of URIs, and the function that opens them.
+//! Stores of other crates: the scheme of their URIs, and the function that opens them.
 //!
 //! ```text
 //! register_store!(...)     in the crate of the store: the linker collects the entries, no code runs
 //! register_scheme(...)     a call at the start of `main`
 //!         |
 //!         v
-//!     named(scheme)        asked for each URI whose scheme is none of this crate's
+//!     named(scheme)        called for each URI whose scheme does not belong to this crate
 //! ```
 
 use std::fmt;
@@ -18,19 +18,19 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::store_option::{MANAGER, StoreOption};
 
-/// The schemes of this crate's stores, also of those that a build leaves out.
+/// The schemes of all stores of this crate, including those that this build leaves out.
 const BUILT_IN: [&str; 5] = ["memory", "embedded", "hbase", "hbase+thrift", "aerospike"];
 
-/// What [`register_scheme`] was given.
+/// The schemes registered with [`register_scheme`].
 static GIVEN: Mutex<Vec<Scheme>> = Mutex::new(Vec::new());
 
 inventory::collect!(Scheme);
 
-/// A kind of store that this crate does not have: the form of its URIs, its options, and what opens it.
+/// A kind of store from another crate: the form of its URIs, its options, and the function that opens it.
 ///
-/// Once it is registered, its URIs open a store wherever those of this crate's stores do:
+/// After registration, its URIs work like those of this crate's stores: in
 /// [`Builder::store_uri`](crate::Builder::store_uri), [`store::open`](super::open), `dlm_manager_open` in C and
-/// `dlm --store`. Unknown options are refused, and `dlm --help` lists it.
+/// `dlm --store`. The library refuses unknown options, and `dlm --help` lists the scheme.
 #[derive(Clone, Copy)]
 pub struct Scheme {
     form: &'static str,
@@ -41,35 +41,35 @@ pub struct Scheme {
 type OpenStore = fn(&mut StoreUri) -> Result<Arc<dyn LockStore>>;
 
 impl Scheme {
-    /// A store whose URIs look like `form`, such as `redis://host:6379/prefix`. The scheme is what stands before
-    /// the first colon: lower-case letters, digits, `+`, `-` and `.`, beginning with a letter.
+    /// Creates a scheme.
     ///
-    /// `options` are all that a URI may have beside those of every manager (`client`, `ttl`, ...), which do not
-    /// reach the store. Others are refused before `open` is called.
-    ///
-    /// `open` opens the store of a URI, or connects later, when the store is first asked. It takes every
-    /// option that it lists. It fails with [`StoreUri::invalid`] or [`Error::invalid`] where the URI is not
-    /// what it should be, before any I/O.
+    /// * `form` shows what the URIs look like, such as `redis://host:6379/prefix`. The scheme is the part before
+    ///   the first colon. It consists of lower-case letters, digits, `+`, `-` and `.`, and begins with a letter.
+    /// * `options` lists all options of the store. The options of every manager (`client`, `ttl`, ...) do not reach
+    ///   the store. The library refuses all other options before it calls `open`.
+    /// * `open` opens the store of a URI. It may connect later, with the first call to the store. It must take
+    ///   every option in `options`. If the URI is wrong, it fails with [`StoreUri::invalid`] or [`Error::invalid`]
+    ///   before any I/O.
     pub const fn new(form: &'static str, options: &'static [StoreOption], open: OpenStore) -> Scheme {
         Scheme { form, options, open }
     }
 
-    /// What stands before the colon.
+    /// Returns the scheme, the part of the form before the colon.
     pub fn name(&self) -> &'static str {
         self.form.split_once(':').map_or("", |(name, _)| name)
     }
 
-    /// What the URIs look like.
+    /// Returns the form of the URIs.
     pub fn form(&self) -> &'static str {
         self.form
     }
 
-    /// The options of its URIs.
+    /// Returns the options of the URIs.
     pub fn options(&self) -> &'static [StoreOption] {
         self.options
     }
 
-    /// For [`register_store!`](crate::register_store): what can be wrong with an entry ends the compilation.
+    /// Returns the entry for [`register_store!`](crate::register_store). A wrong entry is a compiler error.
     #[doc(hidden)]
     #[must_use]
     pub const fn checked(self) -> Scheme {
@@ -79,7 +79,7 @@ impl Scheme {
         }
     }
 
-    /// What is wrong with this entry by itself.
+    /// Returns what is wrong with this entry, without a comparison with other entries.
     const fn fault(&self) -> Option<Fault> {
         let form = self.form.as_bytes();
         let mut end = 0;
@@ -131,7 +131,7 @@ impl Scheme {
         None
     }
 
-    /// Opens the store of `uri`, whose scheme is this one.
+    /// Opens the store of `uri`, which has this scheme.
     pub(crate) fn open(&self, uri: StoreUri, options: Options) -> Result<Arc<dyn LockStore>> {
         options.refuse_unknown(self.options)?;
         let mut uri = uri.with_options(options);
@@ -146,7 +146,7 @@ impl Scheme {
     }
 }
 
-/// The form and the keys of the options.
+/// Shows the form and the keys of the options.
 impl fmt::Debug for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options: Vec<_> = self.options.iter().map(|option| option.key).collect();
@@ -154,10 +154,10 @@ impl fmt::Debug for Scheme {
     }
 }
 
-const NAMES: &str = "a scheme and a colon, such as redis://host:6379/prefix; the scheme is lower-case letters, \
-                     digits, +, - and ., beginning with a letter";
+const NAMES: &str = "a scheme and a colon, such as redis://host:6379/prefix; a scheme has lower-case letters, \
+                     digits, +, - and ., and begins with a letter";
 
-/// Why an entry is not taken, in the words of an INVALID_ARGUMENT.
+/// Why an entry is refused: the parts of an INVALID_ARGUMENT.
 struct Fault {
     what: &'static str,
     value: &'static str,
@@ -174,7 +174,7 @@ impl Fault {
     }
 }
 
-/// `==`, which constants do not have for text.
+/// Compares like `==`, which does not work on text in constants.
 const fn equal(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut at = 0;
@@ -193,14 +193,14 @@ const fn is_key(key: &str) -> bool {
     at == bytes.len() && at > 0
 }
 
-/// Registers a store's scheme, for this process and from now on. Call it at the start of `main`.
+/// Registers a store's scheme for this process, from now on. Call it at the start of `main`.
 ///
-/// The other way is [`register_store!`](crate::register_store), which needs no call, and so also works in a
-/// `libdlm.so` that is loaded by a program in another language.
+/// [`register_store!`](crate::register_store) needs no call. It also works in a `libdlm.so` that a program in
+/// another language loads.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a scheme that is none, is one of this crate's or is registered already, and for an
-/// option whose key is none, is a manager's or is listed twice.
+/// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a scheme that is malformed, belongs to this crate or
+/// is already registered, and for an option whose key is malformed, belongs to a manager or is listed twice.
 pub fn register_scheme(scheme: Scheme) -> Result<()> {
     if let Some(fault) = scheme.fault() {
         return Err(Error::invalid(fault.what, fault.value, fault.allowed));
@@ -213,17 +213,17 @@ pub fn register_scheme(scheme: Scheme) -> Result<()> {
     Ok(())
 }
 
-/// The registered schemes, sorted by name. Those of this crate's stores are not among them.
+/// Returns the registered schemes, sorted by name. The schemes of this crate's stores are not included.
 pub fn schemes() -> Vec<Scheme> {
     let mut all: Vec<_> = GIVEN.lock().iter().copied().chain(linked()).collect();
     all.sort_by_key(Scheme::name);
     all
 }
 
-/// The registered scheme of that name.
+/// Returns the registered scheme with this name.
 ///
 /// # Errors
-/// INVALID_ARGUMENT where two crates have registered it: neither is the right one.
+/// INVALID_ARGUMENT if two crates registered it, because neither is the right one.
 pub(crate) fn named(name: &str) -> Result<Option<Scheme>> {
     let mut all = schemes().into_iter().filter(|scheme| scheme.name() == name);
     match (all.next(), all.next()) {
@@ -232,7 +232,7 @@ pub(crate) fn named(name: &str) -> Result<Option<Scheme>> {
     }
 }
 
-/// Those of [`register_store!`](crate::register_store).
+/// Returns the schemes registered with [`register_store!`](crate::register_store).
 fn linked() -> impl Iterator<Item = Scheme> {
     inventory::iter::<Scheme>.into_iter().copied()
 }
@@ -241,13 +241,13 @@ fn twice(name: &str) -> Error {
     Error::invalid("store scheme", name, "it is registered already: two crates must not have the same scheme")
 }
 
-/// Registers a store's scheme without any call: it is there in every program, `libdlm.so` and command `dlm`
-/// that the crate with this line is linked into.
+/// Registers a store's scheme without a call. The scheme exists in every program, `libdlm.so` and command `dlm`
+/// that links the crate with this line.
 ///
-/// The arguments are those of [`Scheme::new`](crate::store::Scheme::new), all constant. What is wrong with
-/// them is an error of the compiler. A scheme that two crates register is refused when a URI has it.
+/// The arguments are those of [`Scheme::new`](crate::store::Scheme::new), and must be constants. A wrong argument
+/// is a compiler error. If two crates register the same scheme, its URIs are refused.
 ///
-/// Rust links a crate only where its name is used, so a program without other use for it writes
+/// Rust links a crate only if its name is used. A program that does not use the crate otherwise writes
 /// `use my_store as _;`.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! The URI of a store whose scheme was registered, taken apart.
+//! The parsed URI of a store with a registered scheme.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::options::Options;
 /// The URI of a store, as the open function of a registered [`Scheme`](super::Scheme) receives it.
 ///
 /// `redis://cache1:6379,cache2:6379/locks?pool=4` has the authority `cache1:6379,cache2:6379`, the path `/locks`
-/// and the option `pool`. The options of a manager (`client`, `ttl`, ...) are not among the options, and keys
-/// that the scheme does not list were refused before.
+/// and the option `pool`. The options of a manager (`client`, `ttl`, ...) are not included. The library has already
+/// refused keys that the scheme does not list.
 ///
-/// `Display` shows the URI without its options, which is what [`describe`](super::LockStore::describe) may show.
+/// `Display` shows the URI without its options. [`describe`](super::LockStore::describe) may return this text.
 pub struct StoreUri {
     scheme: &'static str,
-    /// Scheme, authority and path, as they were given.
+    /// Scheme, authority and path, as given.
     shown: String,
     authority: String,
     path: String,
@@ -23,14 +23,16 @@ pub struct StoreUri {
 }
 
 impl StoreUri {
-    /// `place` is what stands between the scheme and the options.
+    /// Parses `place`, the part of the URI between the scheme and the options.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for an `@`, as what stands before it may be a password, and for a path that is no text.
+    /// INVALID_ARGUMENT for an `@`, because the text before it may be a password, and for a path that is not
+    /// percent-encoded UTF-8.
     pub(crate) fn new(scheme: &'static str, place: &str) -> Result<StoreUri> {
         let shown = format!("{scheme}:{place}");
         if place.contains('@') {
-            let allowed = "no user and password, which are options of the store, and an @ in a path as %40";
+            let allowed =
+                "a URI without user and password (give them as options); write %40 for an @ in the path";
             return Err(Error::invalid("store", without_secrets(&shown), allowed));
         }
         let (authority, path) = match place.strip_prefix("//") {
@@ -50,65 +52,70 @@ impl StoreUri {
         StoreUri { options, ..self }
     }
 
-    /// The scheme: what stands before the first colon.
+    /// Returns the scheme, the part before the first colon.
     pub fn scheme(&self) -> &str {
         self.scheme
     }
 
-    /// What stands between `//` and the next `/`: a host and a port, or several with commas between them. Empty
-    /// where the URI has no `//`. It is not percent-decoded. It holds no user and password: a URI
-    /// with an `@` is refused.
+    /// Returns the part between `//` and the next `/`: a host and a port, or several with commas between them.
+    /// Empty if the URI has no `//`.
+    ///
+    /// It is not percent-decoded. It contains no user and password, because a URI with an `@` is refused.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// What follows the authority, or the scheme where there is none, up to the options. It is percent-decoded
-    /// and keeps the slash that it begins with, so `redis://cache1:6379/locks` has the path `/locks`.
+    /// Returns the part between the authority and the options. If there is no authority, the path starts after
+    /// the scheme. It is percent-decoded and keeps its first slash: `redis://cache1:6379/locks` has the path
+    /// `/locks`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Takes the option `key` out and returns its value, percent-decoded. The value may be a password: do not
-    /// show it in messages.
+    /// Removes the option `key` and returns its value, percent-decoded. The value may be a password: do not show
+    /// it in messages.
     pub fn take(&mut self, key: &str) -> Option<String> {
         self.options.take(key)
     }
 
-    /// Takes an option whose value is a duration such as `500ms`.
+    /// Removes an option whose value is a duration such as `500ms`, and returns it.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a value that [`parse_duration`](crate::parse_duration) does not read.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a value that
+    /// [`parse_duration`](crate::parse_duration) refuses.
     pub fn take_duration(&mut self, key: &'static str) -> Result<Option<Duration>> {
         self.options.take_duration(key)
     }
 
-    /// Takes an option whose value is a whole number.
+    /// Removes an option whose value is a whole number, and returns it.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a value that is no number, less than `min` or more than `max`.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a value that is not a number, is less than `min`
+    /// or more than `max`.
     pub fn take_number(&mut self, key: &'static str, min: usize, max: usize) -> Result<Option<usize>> {
         self.options.take_number(key, min, max)
     }
 
-    /// An INVALID_ARGUMENT that names this URI, without its options, and says what is allowed.
+    /// Creates an error with [`Code::InvalidArgument`](crate::Code::InvalidArgument) that shows this URI without
+    /// its options, and `allowed` as what is allowed.
     pub fn invalid(&self, allowed: &str) -> Error {
         Error::invalid("store", &self.shown, allowed)
     }
 
-    /// A key that was given and not taken.
+    /// Returns the key of an option that was given but not taken.
     pub(crate) fn left_over(&self) -> Option<&str> {
         self.options.keys().next()
     }
 }
 
-/// Without the options.
+/// Shows the URI without the options.
 impl fmt::Display for StoreUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-/// With the keys of the options, and without their values.
+/// Shows the keys of the options, but not their values.
 impl fmt::Debug for StoreUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys: Vec<_> = self.options.keys().collect();
@@ -116,13 +123,13 @@ impl fmt::Debug for StoreUri {
     }
 }
 
-/// Undoes percent-encoding of a part of a URI that is no secret.
+/// Decodes percent-encoding in a part of a URI that is not secret.
 pub(crate) fn decode(text: &str) -> Result<String> {
     decoded(text, text)
 }
 
-/// Undoes percent-encoding. A `+` is a plus: these are not web forms. `shown` stands for the text in the error, since
-/// the text may be a password.
+/// Decodes percent-encoding. A `+` stays a plus, unlike in web forms. The error shows `shown` and not `text`, which
+/// may be a password.
 pub(crate) fn decoded(text: &str, shown: &str) -> Result<String> {
     let refuse = || Error::invalid("store option", shown, "UTF-8 with %XX for special characters");
     let mut bytes = Vec::with_capacity(text.len());
@@ -142,13 +149,13 @@ pub(crate) fn decoded(text: &str, shown: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// For messages: what stands before an `@` may be a password, and so may an option.
+/// Returns `uri` for messages. The text before an `@` and the options may be passwords and are left out.
 pub(crate) fn without_secrets(uri: &str) -> String {
     let (place, options) = uri.split_once('?').unwrap_or((uri, ""));
     let scheme = place.split_once("//").map_or("", |(scheme, _)| scheme);
     match place.rsplit_once('@') {
         Some((_, after)) => format!("{scheme}//***@{after}"),
-        // That may be a password with a question mark in it.
+        // A password may contain a question mark.
         None if options.contains('@') => format!("{scheme}//***"),
         None => place.to_owned(),
     }

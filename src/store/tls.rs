@@ -1,6 +1,6 @@
-//! The options `tls`, `tls_ca`, `tls_cert` and `tls_key` of the stores that can be spoken to over TLS.
+//! The options `tls`, `tls_ca`, `tls_cert` and `tls_key` of the stores that support TLS.
 //!
-//! The servers' certificates and names are always checked: there is no option that leaves it out.
+//! The servers' certificates and names are always checked. No option switches this off.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::error::{Error, Result};
 use crate::options::Options;
 
-/// How to secure connections; `None`: not at all.
+/// The TLS settings of connections. `None`: no TLS.
 pub(in crate::store) type Security = Option<Arc<ClientConfig>>;
 
-/// Reads the options and the files they name.
+/// Reads the options and the files that they name.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a file that cannot be used, and for files without `tls=on`.
+/// INVALID_ARGUMENT for a file that cannot be used, and for a file option without `tls=on`.
 pub(in crate::store) fn security(options: &mut Options) -> Result<Security> {
     let wanted = match options.take("tls").as_deref() {
         None | Some("off") => false,
@@ -29,12 +29,12 @@ pub(in crate::store) fn security(options: &mut Options) -> Result<Security> {
         return match ca.or(cert).or(key) {
             None => Ok(None),
             Some(path) => {
-                Err(Error::invalid("store option", path, "tls_ca, tls_cert and tls_key go with tls=on"))
+                Err(Error::invalid("store option", path, "tls_ca, tls_cert and tls_key need tls=on"))
             }
         };
     }
     let ca = ca.ok_or_else(|| {
-        Error::invalid("tls_ca", "", "the path of a PEM file with the certificates that sign the servers'")
+        Error::invalid("tls_ca", "", "the path of a PEM file with the servers' CA certificates")
     })?;
     let mut roots = RootCertStore::empty();
     for certificate in certificates("tls_ca", &ca)? {
@@ -65,11 +65,11 @@ fn certificates(what: &'static str, path: &str) -> Result<Vec<CertificateDer<'st
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
     match read {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(Error::invalid(what, path, "a PEM file with a certificate in it")),
+        Ok(_) => Err(Error::invalid(what, path, "a PEM file that contains a certificate")),
         Err(error) => Err(unusable(what, path, error)),
     }
 }
 
 fn unusable(what: &'static str, path: &str, error: impl std::fmt::Display) -> Error {
-    Error::invalid(what, path, format!("a PEM file that can be used ({error})"))
+    Error::invalid(what, path, format!("a usable PEM file ({error})"))
 }

@@ -17,7 +17,7 @@ use crate::store::store_uri::{StoreUri, decode, decoded, without_secrets};
 use crate::store::{LockStore, MemoryStore};
 use crate::store_option::STORE_OPTIONS;
 
-/// The URIs of the stores in this crate.
+/// The forms of the URIs of this crate's stores.
 const FORMS: [&str; 6] = [
     "memory:",
     "embedded:",
@@ -27,7 +27,7 @@ const FORMS: [&str; 6] = [
     "aerospike://host:3000,host2/namespace/setSuffix",
 ];
 
-/// A URI taken apart, nothing opened yet.
+/// A parsed URI. Nothing is open yet.
 #[derive(Debug)]
 pub(crate) struct Opener {
     endpoint: Endpoint,
@@ -65,11 +65,11 @@ enum Endpoint {
     Registered(Scheme, StoreUri),
 }
 
-/// Opens the store at `uri`, such as `embedded:/path`, for a program that wraps it or asks it without
-/// a manager. Takes the store's own options; those of a manager (`client`, `ttl`, ...) are refused.
+/// Opens the store at `uri`, such as `embedded:/path`, for a program that wraps the store or uses it without a
+/// manager. Accepts the store's own options. Refuses the options of a manager (`client`, `ttl`, ...).
 ///
 /// # Errors
-/// INVALID_ARGUMENT before any I/O; then what the store says, as for
+/// [`Code::InvalidArgument`](crate::Code::InvalidArgument) before any I/O, then the errors of the store, as for
 /// [`Builder::open`](crate::Builder::open).
 pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
     let uri = Opener::parse(uri)?;
@@ -78,6 +78,8 @@ pub fn open(uri: &str) -> Result<Arc<dyn LockStore>> {
 }
 
 impl Opener {
+    /// Parses a store URI.
+    ///
     /// # Errors
     /// INVALID_ARGUMENT, before any I/O.
     pub(crate) fn parse(uri: &str) -> Result<Opener> {
@@ -129,7 +131,7 @@ impl Opener {
         let mut options = Options::default();
         for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| {
-                // It may be a part of a password that has a question mark or an ampersand.
+                // It may be part of a password with a question mark or an ampersand.
                 let is_key = STORE_OPTIONS.iter().any(|(_, known)| known.iter().any(|it| it.key == pair));
                 Error::invalid("store option", if is_key { pair } else { "***" }, "key=value")
             })?;
@@ -140,7 +142,7 @@ impl Opener {
         Ok(Opener { endpoint, options })
     }
 
-    /// Where an application's table in HBase is, and the options.
+    /// Returns the endpoint of an application's table in HBase, and the options.
     #[cfg(feature = "hbase")]
     pub(crate) fn rows(self) -> Result<(crate::store::hbase::TableEndpoint, Options)> {
         match self.endpoint {
@@ -158,10 +160,10 @@ impl Opener {
         }
     }
 
-    /// Hosts, namespace, set and options, of an `aerospike://` URI.
+    /// Returns hosts, namespace, set and options of an `aerospike://` URI.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for that of another store.
+    /// INVALID_ARGUMENT for the URI of another store.
     #[cfg(feature = "aerospike")]
     pub(crate) fn into_aerospike(self) -> Result<(String, String, String, Options)> {
         match self.endpoint {
@@ -170,7 +172,7 @@ impl Opener {
         }
     }
 
-    /// Opens the store with the options meant for it; refuses those that are left over.
+    /// Opens the store with its options. Refuses options that the store does not have.
     pub(crate) fn open(self) -> Result<Arc<dyn LockStore>> {
         match self.endpoint {
             Endpoint::Registered(scheme, uri) => scheme.open(uri, self.options),
@@ -192,7 +194,7 @@ impl Opener {
                     Some(path) if group => EmbeddedStore::open_group(&path)?,
                     Some(path) => EmbeddedStore::open(&path)?,
                     None if group => {
-                        let allowed = "the default store is one user's: name a directory, as in \
+                        let allowed = "the default store belongs to one user: name a directory, as in \
                                        embedded:/path?group=on";
                         return Err(Error::invalid("group", "on", allowed));
                     }
@@ -231,7 +233,7 @@ impl Opener {
     }
 }
 
-/// What a store's URI may look like, registered ones included, as a message says it.
+/// Returns the forms of all store URIs, including registered ones, for a message.
 fn forms() -> String {
     let mut forms = FORMS.to_vec();
     forms.extend(schemes().iter().map(Scheme::form));
@@ -239,14 +241,14 @@ fn forms() -> String {
     format!("{} or {last}", forms.join(", "))
 }
 
-/// `host:port` or `[v6]:port`.
+/// Checks that `address` is `host:port` or `[v6]:port`.
 fn checked_address(address: &str) -> Result<String> {
     let refuse = |allowed: &str| Err(Error::invalid("store address", without_secrets(address), allowed));
     if address.contains('@') {
-        return refuse("host:port; no user and password: see the option user");
+        return refuse("host:port without user and password: see the option user");
     }
     if address.contains([',', ';']) {
-        return refuse("one host:port; put a load balancer before several gateways");
+        return refuse("one host:port; for several gateways use a load balancer");
     }
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
@@ -329,7 +331,8 @@ mod tests {
         );
     }
 
-    /// Nobody would heed them. The folder and the file are not there: they are not asked for first.
+    /// Such settings would have no effect. The directory and the file do not exist: options are checked before
+    /// files.
     #[test]
     fn a_store_by_itself_says_of_a_managers_setting_whose_it_is() {
         let stores = [
@@ -372,7 +375,7 @@ mod tests {
         );
     }
 
-    /// The keys that a message about an unknown one names.
+    /// Returns the keys that a message about an unknown key lists.
     fn offered(error: &Error) -> Vec<String> {
         let said = error.to_string();
         let (_, keys) = said.split_once(": one of ").unwrap_or_else(|| panic!("{said}"));

@@ -317,19 +317,20 @@ fn a_store_is_a_groups_or_one_users_and_never_both() {
     // Nor once its directory, or that of a user's store, has got the other's mode.
     fs::set_permissions(&shared, Permissions::from_mode(0o700)).unwrap();
     refused_with(EmbeddedStore::open(&shared).map(drop), "group=on");
-    refused_with(EmbeddedStore::open_group(&shared).map(drop), "is not a group's");
+    refused_with(EmbeddedStore::open_group(&shared).map(drop), "is not shared with its group");
     fs::set_permissions(&shared, Permissions::from_mode(0o2770)).unwrap();
     drop(EmbeddedStore::open_group(&shared).unwrap());
     assert_eq!(store.release(&name("a"), &held.owner_record, soon()).unwrap(), Released::Freed);
 
     let (dir, store) = open();
     let alone = dir.path().join("store");
-    refused_with(EmbeddedStore::open_group(&alone).map(drop), "is not a group's");
+    refused_with(EmbeddedStore::open_group(&alone).map(drop), "is not shared with its group");
     fs::set_permissions(&alone, Permissions::from_mode(0o2770)).unwrap();
-    refused_with(EmbeddedStore::open_group(&alone).map(drop), "is not a group's");
+    refused_with(EmbeddedStore::open_group(&alone).map(drop), "is not shared with its group");
     drop(store);
 
-    for (mode, what) in [(0o2777, "by all users"), (0o770, "is not a group's"), (0o2750, "is not a group's")]
+    for (mode, what) in
+        [(0o2777, "by all users"), (0o770, "is not shared with its group"), (0o2750, "is not a group's")]
     {
         let prepared = dir.path().join(format!("{mode:o}"));
         fs::create_dir(&prepared).unwrap();

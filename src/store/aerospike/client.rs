@@ -1,8 +1,8 @@
-//! The only module that knows the crate `aerospike`: single-record requests, and what their answers mean.
+//! The only module that uses the crate `aerospike`: single-record requests, and the meaning of their answers.
 //!
-//! Nothing is ever sent twice blindly: the crate makes no retries here. What was not sent, and what the
-//! servers refused without touching the record, is sent again a few times; a write whose answer was lost
-//! is IN_DOUBT, and for the caller to settle.
+//! The retries of the crate are switched off, so no write is sent twice blindly. A request that was not sent, or
+//! that the servers refused without a change of the record, is sent again a few times. A write whose answer was
+//! lost is IN_DOUBT, and the caller must find out what happened.
 
 mod convert;
 mod failures;
@@ -30,16 +30,15 @@ use crate::error::{Error, Result};
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, jittered};
 
-/// A request that surely had no effect is sent this often at the most, where waiting for longer would not
-/// change the answer.
+/// How often a request that certainly had no effect is sent at most, if a longer wait would not change the answer.
 const SENDS: usize = 3;
 /// Pause before a request is sent again, doubled each time.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
-/// How often the crate looks after the cluster while requests are under way. Five looks in vain, and a
-/// node counts as gone.
+/// Interval at which the crate checks the cluster while requests are in flight. A node that fails five checks
+/// counts as gone.
 const TEND_MS: u32 = 500;
-/// Records asked for in one request.
+/// Maximum number of records in one batch read.
 const BATCH: usize = 1000;
 
 pub(crate) struct Client {
@@ -57,7 +56,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// No I/O.
+    /// Creates the client. No I/O.
     pub(crate) fn new(setup: &Setup) -> Client {
         let host = |seed: &super::options::Seed| match (&setup.security, &setup.tls_name) {
             (None, _) => Host::new(&seed.host, seed.port),
@@ -74,7 +73,7 @@ impl Client {
                 Login::Certificate => AuthMode::Pki,
             },
             tls_policy: setup.security.as_ref().map(|config| TlsPolicy::new(Arc::clone(config))),
-            // Also of what goes on between two requests of a member that is little used.
+            // Also applies to background work, which pauses between the requests of a rarely used pool member.
             timeout: 10_000,
             connect_timeout: millis(setup.connect_timeout),
             login_timeout: millis(setup.connect_timeout),
@@ -108,8 +107,8 @@ impl Client {
         let (key, puts, steps) = (&key, &puts, &steps);
         let answer = self.call(RequestKind::Write, "write", by, |client, left| async move {
             let mut policy = write_policy(write, left);
-            // Without it a deleted record may come back from a disk, and a strongly consistent
-            // namespace refuses to delete. The Community edition has neither.
+            // Without a durable delete, a deleted record may come back from a disk, and a strongly consistent
+            // namespace refuses to delete. The Community edition has neither feature.
             policy.durable_delete = client.is_strong_consistency(&self.name.namespace) == Some(true);
             match puts {
                 Some(bins) => client.put(&policy, key, bins).await.map(|()| None),
@@ -123,9 +122,9 @@ impl Client {
         }
     }
 
-    /// Deletes the record if it looks so and has not expired.
+    /// Deletes the record if it matches `when` and has not expired.
     pub(crate) fn delete(&self, record_key: &RecordKey, when: When<'_>, by: Deadline) -> Result<Written> {
-        // As a step of a write: a plain delete takes also what has expired and was not swept out yet.
+        // As a step of a write. A plain delete would also accept a record that has expired but still exists.
         let write = Write {
             record_key,
             exists: RecordExistsAction::UpdateOnly,
@@ -136,7 +135,7 @@ impl Client {
         self.write(&write, by)
     }
 
-    /// Reads these bins of the record; all of them if none are named.
+    /// Reads these bins of the record, or all bins if `bins` is empty.
     pub(crate) fn read(
         &self,
         record_key: &RecordKey,
@@ -154,11 +153,11 @@ impl Client {
         }
     }
 
-    /// Reads many records, in their order: each with the bins wanted of it.
+    /// Reads many records, in the order of `asked`, each with its own bins.
     ///
     /// # Errors
-    /// The outer one when none could be read. A failure that may pass is RETRIES_EXHAUSTED or
-    /// CONNECTION_ERROR: callers that wait go on then.
+    /// The outer error if none could be read. A failure that may pass is RETRIES_EXHAUSTED or CONNECTION_ERROR:
+    /// waiting callers then continue to wait.
     pub(crate) fn read_many(
         &self,
         asked: &[(RecordKey, Vec<&str>)],
@@ -185,7 +184,7 @@ impl Client {
             all.extend(rows.iter().map(|row| match (row.record(), row.result_code()) {
                 (Some(record), _) => Ok(Some(found(record))),
                 (None, Some(ResultCode::KeyNotFoundError)) => Ok(None),
-                // The crate leaves failures of single rows to them, also that a node has gone.
+                // The crate reports the failure of one record only in its row, even if a node has gone.
                 (None, code) => {
                     Err(self.name.row_failed("batch read", code.unwrap_or(ResultCode::ServerError)))
                 }
@@ -194,7 +193,8 @@ impl Client {
         Ok(all)
     }
 
-    /// Asks every node for the same facts: its name, then its answers in the order of `questions`.
+    /// Sends the same info questions to every node. Returns each node's name and its answers in the order of
+    /// `questions`.
     pub(crate) fn info(&self, questions: &[&str], by: Deadline) -> Result<Vec<(String, Vec<String>)>> {
         let answer = self.call(RequestKind::Read, "info", by, |client, left| async move {
             let policy = AdminPolicy { timeout: left };
@@ -227,8 +227,8 @@ impl Client {
         key.map_err(|error| Error::Internal { what: "a key was refused".into(), source: Some(error.into()) })
     }
 
-    /// Makes one request, and gives the codes on which its caller decides as the inner answer. The
-    /// closure gets the milliseconds it has.
+    /// Sends one request. A code that decides the result for the caller is the inner error. `request` receives a
+    /// client and its time limit in milliseconds.
     fn call<T: Send, F>(
         &self,
         kind: RequestKind,
@@ -244,8 +244,8 @@ impl Client {
             let pooled = self.pool.lend()?;
             let client = self.client(&pooled, by)?;
             let Some(left) = left_ms(by) else { return Err(self.name.late(what)) };
-            // A node that lost its partner holds writes back for as long as it waits for that one: time must
-            // be left to find out what became of them.
+            // A node that lost its partner node holds writes back while it waits for the partner. Keep half of
+            // the time to find out what happened to the write.
             let left = if kind == RequestKind::Write { left.div_ceil(2) } else { left };
             let failed = match pooled.drive(request(client, left)) {
                 Some(Ok(answer)) => return Ok(Ok(answer)),
@@ -265,7 +265,7 @@ impl Client {
                     if by.remaining() <= pause || (retry == Retry::Soon && sends == SENDS) {
                         return Err(error);
                     }
-                    // A connection that had only grown old is replaced at once.
+                    // The first retry after a connection error has no pause: the connection may just be too old.
                     if sends > 1 || retry == Retry::Soon {
                         time::sleep(jittered(pause));
                         pause = (pause * 2).min(PAUSE_LONGEST);
@@ -276,7 +276,7 @@ impl Client {
         }
     }
 
-    /// The member's client; a new one where there is none.
+    /// Returns the member's client. Connects if it has none.
     fn client(
         &self,
         pooled: &PooledClient<'_, aerospike::Client>,
@@ -299,7 +299,7 @@ impl Client {
         };
         if self.strong_consistency && client.is_strong_consistency(&self.name.namespace) == Some(false) {
             return Err(self.name.of_namespace(
-                "is not strongly consistent, and strong_consistency=require was asked for: set \
+                "is not strongly consistent, but strong_consistency=require needs that: set \
                  `strong-consistency true` in its configuration (Enterprise edition), or leave the option out",
             ));
         }
@@ -307,7 +307,7 @@ impl Client {
     }
 }
 
-/// What is left, as the crate wants it: at least one millisecond. `None`: nothing.
+/// Returns the time left in milliseconds, at least one. `None` if no time is left.
 fn left_ms(by: Deadline) -> Option<u32> {
     let left = by.remaining();
     (!left.is_zero()).then(|| u32::try_from(left.as_millis()).unwrap_or(u32::MAX / 2).max(1))

@@ -1,7 +1,7 @@
-//! What a namespace's configuration means for locks. Pure but for the one question that asks for it.
+//! What a namespace's configuration means for locks. Pure functions, except for the request that reads it.
 //!
-//! Names of settings and statistics are those of the servers' info protocol, `namespace/<name>` and
-//! `sets/<name>`, of versions 6 to 8.
+//! The names of settings and statistics are those of the servers' info protocol, `namespace/<name>` and
+//! `sets/<name>`, in versions 6 to 8.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::diagnostic::Diagnostic;
 use crate::error::Result;
 use crate::time::{Deadline, wall_ms};
 
-/// When the servers begin to count seconds: 2010-01-01.
+/// 2010-01-01, the start of the servers' clock, in seconds since 1970.
 const EPOCH_S: u64 = 1_262_304_000;
 
 /// One node's answers.
@@ -26,7 +26,7 @@ struct Node {
 
 impl Node {
     fn says(&self, key: &str) -> Option<&str> {
-        // Some settings of a storage engine go by its name in front.
+        // Some settings of a storage engine have this prefix.
         let named = || self.settings.get(&format!("storage-engine.{key}"));
         self.settings.get(key).or_else(named).map(String::as_str)
     }
@@ -76,18 +76,18 @@ fn diagnostics(
         format!("{} {}, {} node{}", first.edition, first.build, nodes.len(), plural(nodes.len())),
     )];
     match nodes.iter().find(|node| !node.stable) {
-        None => found.push(Diagnostic::ok("cluster", "all nodes are of one mind")),
+        None => found.push(Diagnostic::ok("cluster", "all nodes agree on the members")),
         Some(node) => found.push(Diagnostic::fail(
             "cluster",
-            format!("node {} does not know who belongs to it", node.name),
-            "wait until it has formed, or look at the heartbeat section of its configuration",
+            format!("node {} does not know the members", node.name),
+            "wait until the cluster has formed, or check the heartbeat section of its configuration",
         )),
     }
     if let Some(node) = nodes.iter().find(|node| !node.settings.contains_key("nsup-period")) {
         found.push(Diagnostic::fail(
             "namespace",
-            format!("there is no {namespace:?} on node {}", node.name),
-            "add it to aerospike.conf and restart the servers, or name another",
+            format!("{namespace:?} does not exist on node {}", node.name),
+            "add it to aerospike.conf and restart the servers, or name another namespace",
         ));
         return found;
     }
@@ -98,7 +98,7 @@ fn diagnostics(
     found.push(durability(nodes));
     if let Ok(server_s) = first.says("current_time").unwrap_or_default().parse::<u64>() {
         let server_ms = (server_s + EPOCH_S) * 1000;
-        // The servers tell whole seconds, cut off.
+        // The servers report whole seconds, rounded down.
         let difference = Duration::from_millis((server_ms + 500).abs_diff(asked_ms));
         found.push(Diagnostic::clocks(difference, took + Duration::from_millis(500)));
     }
@@ -115,24 +115,24 @@ fn ttl(nodes: &[Node]) -> Diagnostic {
         .find(|node| node.number("nsup-period") == 0 && !node.is("allow-ttl-without-nsup", "true"));
     if let Some(node) = refuses {
         let seen = format!("node {} refuses records that expire (nsup-period 0)", node.name);
-        return Diagnostic::fail("TTL", seen, "set `nsup-period 120` or so in the namespace's configuration");
+        return Diagnostic::fail("TTL", seen, "set e.g. `nsup-period 120` in the namespace's configuration");
     }
     let strong = nodes.iter().find(|node| {
         node.is("strong-consistency", "true") && !node.is("strong-consistency-allow-expunge", "true")
     });
     if let Some(node) = strong {
-        let seen = format!("node {} is strongly consistent and lets no record expire", node.name);
+        let seen = format!("node {} is strongly consistent and does not let records expire", node.name);
         return Diagnostic::fail("TTL", seen, "set `strong-consistency-allow-expunge true`");
     }
     match nodes.iter().find(|node| node.number("nsup-period") == 0) {
         Some(node) => Diagnostic::warn(
             "TTL",
-            format!("records expire, and node {} never sweeps them out (nsup-period 0)", node.name),
-            "set `nsup-period 120` or so, or memory fills with what has expired",
+            format!("records expire, but node {} never deletes them (nsup-period 0)", node.name),
+            "set e.g. `nsup-period 120`: otherwise expired records fill the memory",
         ),
         None => Diagnostic::ok(
             "TTL",
-            format!("records expire, swept out every {} s", nodes[0].number("nsup-period")),
+            format!("records expire and are deleted every {} s", nodes[0].number("nsup-period")),
         ),
     }
 }
@@ -145,24 +145,24 @@ fn writable(nodes: &[Node]) -> Diagnostic {
     match (full, skewed, torn) {
         (Some(node), ..) => Diagnostic::fail(
             "writes",
-            format!("node {} takes none: the namespace is full", node.name),
-            "add memory or disks, or delete what is not needed",
+            format!("node {} refuses them: the namespace is full", node.name),
+            "add memory or disks, or delete data",
         ),
         (_, Some(node), _) => Diagnostic::fail(
             "writes",
-            format!("node {} takes none: the clocks of the cluster are too far apart", node.name),
-            "have the servers keep their clocks by NTP",
+            format!("node {} refuses them: the clocks of the cluster are too far apart", node.name),
+            "synchronize the servers' clocks with NTP",
         ),
         (_, _, Some(node)) => Diagnostic::fail(
             "writes",
             format!("partitions of node {} are dead or unavailable", node.name),
             "bring the missing nodes back; see the servers' manual on `revive`",
         ),
-        _ => Diagnostic::ok("writes", "are taken"),
+        _ => Diagnostic::ok("writes", "are accepted"),
     }
 }
 
-/// Eviction takes first what would expire first: the locks.
+/// Checks eviction. It first deletes the records that expire soonest: the locks.
 fn eviction(namespace: &str, suffix: &str, nodes: &[Node]) -> Diagnostic {
     // The names of versions 6 to 8.
     const LIMITS: [&str; 7] = [
@@ -184,20 +184,20 @@ fn eviction(namespace: &str, suffix: &str, nodes: &[Node]) -> Diagnostic {
     let (kept, all) =
         (node.sets.split(';').filter(ours).filter(exempt).count(), node.sets.split(';').filter(ours).count());
     if all > 0 && kept == all {
-        return Diagnostic::ok("eviction", format!("is on, and not for the {all} sets of locks and latches"));
+        return Diagnostic::ok("eviction", format!("is on, but not for the {all} sets of locks and latches"));
     }
     let advice = format!(
         "set {limit} to 0, or exempt the sets: in the namespace {namespace:?}, `set XDC#{suffix} {{ \
-         disable-eviction true }}` and the like for each of `dlm`'s sets"
+         disable-eviction true }}`, and the same for each of `dlm`'s sets"
     );
     let seen = format!(
-        "is on ({limit} {}): under pressure the records that expire first go first",
+        "is on ({limit} {}): if space is short, the records that expire soonest are deleted first",
         node.number(limit)
     );
     Diagnostic::warn("eviction", seen, advice)
 }
 
-/// Of each record.
+/// Returns the number of copies of each record.
 fn copies(nodes: &[Node]) -> u64 {
     nodes.iter().map(|node| node.number("effective_replication_factor")).min().unwrap_or_default()
 }
@@ -208,7 +208,7 @@ fn replication(nodes: &[Node]) -> Diagnostic {
     if copies >= 2 {
         Diagnostic::ok("replication", seen)
     } else {
-        let advice = "a lock is lost with its node: have two nodes or more and `replication-factor 2`";
+        let advice = "a lock is lost with its node: use two nodes or more and `replication-factor 2`";
         Diagnostic::warn("replication", seen, advice)
     }
 }
@@ -217,20 +217,20 @@ fn consistency(nodes: &[Node]) -> Diagnostic {
     if nodes.iter().all(|node| node.is("strong-consistency", "true")) {
         return Diagnostic::ok("consistency", "strong");
     }
-    let advice = "a network that splits the cluster lets both halves grant a lock; compare fences where that \
+    let advice = "if the network splits the cluster, both halves can grant a lock; compare fences where that \
                   matters, or use `strong-consistency true` (Enterprise edition)";
-    Diagnostic::warn("consistency", "the namespace prefers to be available", advice)
+    Diagnostic::warn("consistency", "the namespace prefers availability", advice)
 }
 
-/// Which copy stays where a node comes back with another than the cluster has by then. By generation, the
-/// servers' default, that is the one that was written more often: an old holder's record with many renewals
-/// replaces the new holder's, and when it expires a third is let in.
+/// Checks which copy of a record stays if a node returns with an older one. With `generation`, the servers'
+/// default, the copy with more writes stays. An old holder's record with many renewals then replaces the new
+/// holder's record, and a third process can acquire the lock when the old record expires.
 fn conflicts(nodes: &[Node]) -> Option<Diagnostic> {
     const TOPIC: &str = "conflicts";
     const POLICY: &str = "conflict-resolution-policy";
     const ADVICE: &str = "set `conflict-resolution-policy last-update-time` on every node, in aerospike.conf and \
-                          by `asinfo -v set-config:...` while they run, and keep the nodes' clocks by NTP";
-    // A strongly consistent namespace has a rule of its own.
+                          with `asinfo -v set-config:...` while they run, and synchronize their clocks with NTP";
+    // A strongly consistent namespace resolves conflicts by another rule.
     let by_generation = nodes
         .iter()
         .find(|node| !node.is("strong-consistency", "true") && !node.is(POLICY, "last-update-time"));
@@ -242,13 +242,13 @@ fn conflicts(nodes: &[Node]) -> Option<Diagnostic> {
     let policy = node.says(POLICY).unwrap_or("generation");
     if shared {
         let seen = format!(
-            "node {} has `{POLICY} {policy}`: a node that comes back replaces newer locks by older ones",
+            "node {} has `{POLICY} {policy}`: a node that comes back replaces newer locks with older ones",
             node.name
         );
         return Some(Diagnostic::fail(TOPIC, seen, ADVICE));
     }
     to_be_shared.then(|| {
-        let seen = format!("`{POLICY} {policy}`, which does no harm while there is one node");
+        let seen = format!("`{POLICY} {policy}`, which is harmless while there is one node");
         Diagnostic::warn(TOPIC, seen, ADVICE)
     })
 }
@@ -259,12 +259,12 @@ fn overrides(nodes: &[Node]) -> Option<Diagnostic> {
     Some(Diagnostic::warn(
         "commit level",
         seen,
-        "leave write-commit-level-override off: an acknowledged lock may die with its node",
+        "leave write-commit-level-override off: an acknowledged lock may be lost with its node",
     ))
 }
 
-/// What a crash forgets is warned of and no failure, here as in memory, where it is every lock: the store keeps
-/// what it promises, that a lock lasts no longer than its server, and fences rise.
+/// Checks what survives a crash. Lost locks are a warning and not a failure, even in memory, where all locks are
+/// lost: the store only promises that a lock lasts as long as its server and that fences rise.
 fn durability(nodes: &[Node]) -> Diagnostic {
     const TOPIC: &str = "durability";
     let engine = |node: &Node| node.says("storage-engine").unwrap_or("unknown").to_owned();
@@ -273,19 +273,19 @@ fn durability(nodes: &[Node]) -> Diagnostic {
         engine(node) == "memory" && !backed
     });
     if in_memory.is_some() {
-        let advice = "a restart of all nodes at once forgets every lock; fences rise all the same";
+        let advice = "a restart of all nodes at once forgets every lock; fences still rise";
         return Diagnostic::warn(TOPIC, "records are in memory only", advice);
     }
-    // Answered from a buffer.
+    // Without commit-to-device a node answers before the record is on the disk.
     let behind = nodes.iter().find(|node| !node.is("commit-to-device", "true"));
     match behind {
         Some(node) if copies(nodes) < 2 => {
             let seen = format!(
-                "one copy, which is on the disk ({}) within {} ms after its lock was granted",
+                "one copy, which reaches the disk ({}) up to {} ms after the lock was granted",
                 engine(node),
                 node.number("flush-max-ms")
             );
-            let advice = "a server that crashes in between forgets the lock: have two nodes or more and \
+            let advice = "a server that crashes in between forgets the lock: use two nodes or more and \
                           `replication-factor 2`, or `commit-to-device true` (Enterprise edition)";
             Diagnostic::warn(TOPIC, seen, advice)
         }
@@ -306,7 +306,7 @@ mod tests {
         rated_nodes(&[settings], sets)
     }
 
-    /// A node with each of these settings.
+    /// Diagnoses a cluster with one node for each of these settings.
     fn rated_nodes(settings: &[&str], sets: &str) -> Vec<Diagnostic> {
         let answers = |settings: &str| ["8.1.2.0", "Enterprise", settings, sets, "ABC"].map(str::to_owned);
         let named = settings.iter().zip(1..);
@@ -375,7 +375,7 @@ mod tests {
         for nodes in [[&by_time, &by_generation], [&by_generation, &by_time]] {
             assert_eq!(severity_of(&nodes.map(String::as_str), "conflicts"), Some(Severity::Fail));
         }
-        // With one copy each, a node that comes back has old records as well.
+        // With one copy of each record, a node that comes back has old records too.
         let one_each = policy("generation", 1, 1);
         assert_eq!(severity_of(&[&one_each, &one_each], "conflicts"), Some(Severity::Fail));
         assert_eq!(severity_of(&[&one_each], "conflicts"), None, "there is nobody to differ from");

@@ -1,4 +1,4 @@
-//! Names and numbers as Aerospike takes them: sets, keys, bins, whole seconds. Pure functions.
+//! Names and numbers in Aerospike: sets, keys, bins, whole seconds. Pure functions.
 //!
 //! | what | set | key | bins |
 //! |---|---|---|---|
@@ -7,9 +7,9 @@
 //! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
 //! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm |
 //!
-//! Locks and latches are those of PhonePe's DLM 1.0.1 and DistributedLatch 1.0.0-2. The Java libraries
-//! never read a lock's bins, only whether there is a record; of a latch they add up every bin whose name
-//! contains `count#`, so none of ours does.
+//! Locks and latches have the names of PhonePe's DLM 1.0.1 and DistributedLatch 1.0.0-2. The Java libraries never
+//! read a lock's bins, only whether the record exists. For a latch they add up every bin whose name contains
+//! `count#`, so the other bins of this library must not contain it.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::LockName;
 
-/// What Aerospike allows.
+/// Limits of Aerospike.
 const BIN_BYTES_MAX: usize = 15;
 const SET_BYTES_MAX: usize = 63;
 const NAMESPACE_BYTES_MAX: usize = 31;
-/// `count#` and `##data` leave so much for the farm in a bin's name.
+/// The room for the farm in a bin's name beside `count#` or `##data`.
 pub(crate) const FARM_BYTES_MAX: usize = BIN_BYTES_MAX - "count#".len();
-/// The longest set we make is `DC#<farm>#<suffix>`.
+/// The longest set name is `DC#<farm>#<suffix>`.
 pub(crate) const SUFFIX_BYTES_MAX: usize = SET_BYTES_MAX - "DC##".len() - FARM_BYTES_MAX;
 
-/// Where the record of a name lies in the namespace.
+/// The set and the key of a record in the namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordKey {
     pub(crate) set: String,
@@ -37,13 +37,15 @@ pub(crate) struct RecordKey {
 #[derive(Debug)]
 pub(crate) struct LockKeys {
     pub(crate) lock: RecordKey,
-    /// Of the bins that the Java library writes.
+    /// The farm in the names of the bins that the Java library writes. Empty for level XDC.
     farm: String,
 }
 
 impl LockKeys {
+    /// Returns the keys of a lock.
+    ///
     /// # Errors
-    /// INVALID_ARGUMENT for a farm id whose bins would have too long a name.
+    /// INVALID_ARGUMENT for a farm id that makes the names of its bins too long.
     pub(crate) fn of(name: &LockName, suffix: &str) -> Result<LockKeys> {
         let (farm, key) = name.farm_and_rest();
         let set = match farm {
@@ -65,12 +67,13 @@ impl LockKeys {
     }
 }
 
-/// Whether it is the bin in which a lock's record tells when it was written.
+/// Returns whether `bin` holds the time at which a lock's record was written.
 pub(crate) fn is_updated(bin: &str) -> bool {
     bin.ends_with("##uat")
 }
 
-/// Where the lock's fence is counted: in a record of its own, as a Java client deletes the lock's.
+/// Returns the key of the lock's fence. The fence has a separate record, because a Java client deletes the lock's
+/// record.
 pub(crate) fn fence_key(name: &LockName, suffix: &str) -> RecordKey {
     RecordKey { set: format!("D_FNC#{suffix}"), key: name.key().to_owned() }
 }
@@ -80,16 +83,18 @@ pub(crate) fn fence_key(name: &LockName, suffix: &str) -> RecordKey {
 pub(crate) struct LatchKeys {
     pub(crate) record_key: RecordKey,
     pub(crate) count: String,
-    /// A map: who has counted, by name, and which steps were taken.
+    /// The bin with the map of noted steps: names of participants that have counted, and numbers of other steps.
     pub(crate) steps: String,
-    /// A list of those who are expected by name.
+    /// The bin with the list of expected participants.
     pub(crate) due: String,
-    /// Random bytes of each incarnation: no step for one counts in another of the same name. Missing where the
-    /// count was made by Java, or by this library before it wrote them.
+    /// The bin with the random bytes of the incarnation. A step for one incarnation does not count in another with
+    /// the same name. The bin is missing if the count was created by Java, or by an old version of this library.
     pub(crate) made: String,
 }
 
 impl LatchKeys {
+    /// Returns the keys of a latch.
+    ///
     /// # Errors
     /// As for [`LockKeys::of`].
     pub(crate) fn of(name: &LatchName, suffix: &str) -> Result<LatchKeys> {
@@ -107,7 +112,7 @@ impl LatchKeys {
     }
 }
 
-/// Whether the Java library takes the bin for a farm's count.
+/// Returns whether the Java library takes the bin for a farm's count.
 pub(crate) fn is_count(bin: &str) -> bool {
     bin.contains("count#")
 }
@@ -117,25 +122,26 @@ fn checked_farm(farm: &str) -> Result<&str> {
         return Ok(farm);
     }
     let allowed = format!(
-        "at most {FARM_BYTES_MAX} bytes in Aerospike, whose bin names (here count#<farm>) hold {BIN_BYTES_MAX}"
+        "at most {FARM_BYTES_MAX} bytes in Aerospike, because a bin name (here count#<farm>) has at most \
+         {BIN_BYTES_MAX} bytes"
     );
     Err(Error::invalid("farm id", farm, allowed))
 }
 
-/// `namespace/setSuffix` of a store's URI.
+/// Checks `namespace/setSuffix` of a store's URI.
 pub(crate) fn checked_suffix(namespace: &str, suffix: &str) -> Result<()> {
     checked_namespace(namespace)?;
     if !is_clean(suffix) || suffix.len() > SUFFIX_BYTES_MAX {
         let allowed = format!(
-            "1 to {SUFFIX_BYTES_MAX} bytes without '/', ':' and ';', as the set DC#<farm>#<suffix> may \
-             have {SET_BYTES_MAX}"
+            "1 to {SUFFIX_BYTES_MAX} bytes without '/', ':' and ';', because the set name DC#<farm>#<suffix> \
+             has at most {SET_BYTES_MAX} bytes"
         );
         return Err(Error::invalid("set suffix", suffix, allowed));
     }
     Ok(())
 }
 
-/// `namespace/set` of an application's own records.
+/// Checks `namespace/set` of an application's records.
 pub(crate) fn checked_set(namespace: &str, set: &str) -> Result<()> {
     checked_namespace(namespace)?;
     if !is_clean(set) || set.len() > SET_BYTES_MAX {
@@ -146,13 +152,13 @@ pub(crate) fn checked_set(namespace: &str, set: &str) -> Result<()> {
         return Err(Error::invalid(
             "set",
             set,
-            "a set of the application's own: this one is for locks and latches",
+            "a set that belongs to the application: this set is for locks and latches",
         ));
     }
     Ok(())
 }
 
-/// A bin of an application's record.
+/// Checks the name of a bin in an application's record.
 pub(crate) fn checked_bin(name: &str) -> Result<&str> {
     if (1..=BIN_BYTES_MAX).contains(&name.len()) && no_controls(name) {
         return Ok(name);
@@ -176,9 +182,9 @@ fn no_controls(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-/// `ttl` in whole seconds, rounded up. Never zero, which would mean the namespace's default.
+/// Returns `ttl` in whole seconds, rounded up. Never zero, which would select the namespace's default TTL.
 pub(crate) fn whole_seconds(ttl: Duration) -> u32 {
-    // The longest TTL that a manager takes is a year.
+    // The longest TTL that a manager accepts is a year.
     let seconds = ttl.as_nanos().div_ceil(1_000_000_000).max(1);
     u32::try_from(seconds).unwrap_or(u32::MAX / 2)
 }
@@ -192,7 +198,7 @@ mod tests {
         LockName::new(level, "CLIENT_ID", farm, "LOCK#ID", NamePolicy::Strict).unwrap()
     }
 
-    /// As `AerospikeStore` and `AerospikeLatchStorage` make them.
+    /// The Java classes are `AerospikeStore` and `AerospikeLatchStorage`.
     #[test]
     fn sets_keys_and_bins_are_those_of_the_java_libraries() {
         let dc = LockKeys::of(&lock(Level::Dc, Some("FA1")), "test").unwrap();

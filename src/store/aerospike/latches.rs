@@ -1,23 +1,26 @@
-//! Latches: a record each, every change one conditional request.
+//! Latches: one record each, and every change is one conditional request.
 //!
 //! ```text
-//! create   unless the farm has a count    count, an empty list of steps, who is expected, its incarnation
-//! step     if the farm has a count,       count + 1 or - 1, the step is noted,
-//!          of the incarnation that was read,      earlier steps of ours are forgotten
-//!          and not noted this step
+//!          condition                              change
+//! create   the farm has no count                  write the count, the creation's note, the expected
+//!                                                 participants and the incarnation
+//! step     the farm has a count of the            add 1 or -1, note the step, delete earlier notes of this
+//!          incarnation that was read, and         process
+//!          this step is not noted yet
 //! ```
 //!
-//! * A step is noted under a number of its own, or under the participant's name, in the same change
-//!   that counts it: a request that is sent again, or comes late, finds the note and changes nothing.
-//! * A step that was answered is forgotten by the next one of this process. One whose answer was lost
-//!   is noted for as long as the latch lives: its first request may still be on its way.
-//! * The notes go with the latch. So each incarnation of a count has random bytes of its own, which every step
-//!   names: one that comes late does not count in a latch that was made anew under the same name. A count
-//!   that has none (from Java, or an older version) is given some before its first step.
-//! * For the same reason a step of which an answer was lost, and whose latch is then not there or of another
-//!   incarnation, is IN_DOUBT: it may have counted before the latch went.
-//! * Every change gives the record its whole TTL again. The record is one for all farms, so farms that
-//!   use one latch should give it one TTL.
+//! * The change that counts a step also notes it, under a unique number or under the participant's name. A request
+//!   that is sent again, or arrives late, finds the note and changes nothing.
+//! * The next step of this process deletes the note of an answered step that has a number. The note of a step with
+//!   a lost answer stays while the latch lives, because its first request may still be in flight. Participants'
+//!   notes stay too.
+//! * The notes are deleted with the latch. For this reason each incarnation of a count has its own random bytes,
+//!   and every step names them. A late step does not count in a new latch with the same name. A count without these
+//!   bytes (from Java, or an older version of this library) receives them before its first step.
+//! * For the same reason a step is IN_DOUBT if an answer was lost and then the latch does not exist, or has another
+//!   incarnation. The step may have counted before the latch ended.
+//! * Every change starts the record's whole TTL again. All farms share the record, so all farms that use a latch
+//!   should use the same TTL.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,28 +42,28 @@ use crate::store::remote::resolve::Doubt;
 use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped};
 use crate::time::Deadline;
 
-/// Rounds of one change; each needs a lost reply or a peer in between.
+/// Maximum number of rounds of one change. Another round is needed only after a lost reply or a change by a peer.
 const ROUNDS: usize = 16;
-/// Steps of one latch that are forgotten with one change.
+/// Maximum number of notes that one change deletes.
 const FORGOTTEN_AT_ONCE: usize = 32;
-/// Latches whose last steps are remembered to be forgotten, and whose incarnations are known. Beyond, a few notes
-/// stay in the records, and incarnations are read again.
+/// Maximum number of latches whose notes and incarnations are remembered. With more latches, a few notes stay in
+/// the records and incarnations are read again.
 const REMEMBERED: usize = 4096;
 
-/// The steps that this process has taken.
+/// The steps of this process.
 #[derive(Debug, Default)]
 struct Steps {
-    /// Half of each step's number: no other process, and no fork of this one, has it.
+    /// The first half of each step's number. No other process has it, not even a fork of this one.
     process: OnceLock<[u8; 8]>,
     next: AtomicU64,
-    /// Answered, and still noted in the latch's record: by its key and the bin of the notes.
+    /// Answered steps whose notes are still in the latch's record, by the record's key and the bin of the notes.
     answered: Mutex<HashMap<(String, String), Vec<BinValue>>>,
-    /// The incarnations that were read or written last, by the same. An old one is refused by the server.
+    /// The incarnations that were read or written last, by the same key. The server refuses an old one.
     incarnations: Mutex<HashMap<(String, String), Vec<u8>>>,
 }
 
 impl Steps {
-    /// A number that no other step has.
+    /// Returns a number that no other step has.
     fn draw(&self) -> Result<BinValue> {
         let process = match self.process.get() {
             Some(process) => process,
@@ -124,7 +127,7 @@ pub(super) struct AerospikeLatches {
 }
 
 impl LatchStore for AerospikeLatches {
-    /// Nothing has to be created.
+    /// Waits for the cluster. Creates nothing: a latch needs only its record.
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
         wait_until_ready(&self.client, &self.suffix, by)
     }
@@ -137,7 +140,7 @@ impl LatchStore for AerospikeLatches {
         due.sort_by(|a, b| text(a).cmp(&text(b)));
         let mut doubt = Doubt::none(new.by);
         for _ in 0..ROUNDS {
-            // Of each request: one that comes late is of another incarnation.
+            // A new one for each request: a late request then has another incarnation.
             let incarnation = OwnerToken::draw()?;
             let steps = [
                 BinOperation::Put(&keys.count, BinValue::Int(new.count)),
@@ -161,7 +164,7 @@ impl LatchStore for AerospikeLatches {
                     return Ok(true);
                 }
                 Ok(_) if !doubt.is_open() => return Ok(false),
-                // Made by a request of ours whose answer was lost, or by someone else.
+                // Created by our own request with a lost answer, or by another process.
                 Ok(_) => {
                     let bins = [keys.count.as_str(), &keys.steps];
                     let found = doubt.ask(|| self.client.read(&keys.record_key, &bins, new.by));
@@ -182,7 +185,7 @@ impl LatchStore for AerospikeLatches {
         }
         let keys = LatchKeys::of(step.name, &self.suffix)?;
         let number = self.steps.draw()?;
-        // Under which key the step is noted, and as what.
+        // The key and the value of the step's note.
         let (noted, note_of) = match step.participant {
             Some(name) => (BinValue::Text(name.to_owned()), number),
             None => (number, BinValue::Int(0)),
@@ -232,13 +235,13 @@ impl LatchStore for AerospikeLatches {
                             return Ok(Stepped::Already);
                         }
                     } else if doubt.is_open() {
-                        // It may have counted in the incarnation before.
+                        // The step may have counted in the earlier incarnation.
                         return Err(gone(&mut doubt, step.name));
                     } else {
                         incarnation = self.incarnation(step, &keys)?;
                     }
                 }
-                // Sent again under the same number it counts once, whichever comes first.
+                // Sent again with the same number, the step counts once, in either order of arrival.
                 Err(error) => doubt.go_on(error)?,
             }
         }
@@ -259,10 +262,10 @@ impl LatchStore for AerospikeLatches {
         let counts = places.iter().zip(asked).map(|(keys, (name, level))| {
             let keys = match keys {
                 Ok(keys) => keys,
-                // Made a second time, for its error.
+                // Computed again to get its error.
                 Err(_) => return LatchKeys::of(name, &self.suffix).map(|_| None),
             };
-            let record = found.next().expect("one for each that was asked for")?;
+            let record = found.next().expect("one answer for each request")?;
             Ok(record.and_then(|record| match level {
                 Level::Dc => record.int(&keys.count),
                 Level::Xdc => sum(&record),
@@ -297,8 +300,8 @@ impl AerospikeLatches {
         AerospikeLatches { client, suffix: suffix.to_owned(), steps: Steps::default() }
     }
 
-    /// The incarnation of the count that is there now: read, or given to one that has none. Nothing of the step is
-    /// under way, so that no failure here is a doubt about it.
+    /// Reads the incarnation of the current count. Writes a new one if the count has none. No request of the step
+    /// has been sent yet, so a failure here never leaves the step in doubt.
     fn incarnation(&self, step: &Step<'_>, keys: &LatchKeys) -> Result<Vec<u8>> {
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
@@ -311,7 +314,7 @@ impl AerospikeLatches {
                 return Ok(incarnation.to_vec());
             }
             let drawn = OwnerToken::draw()?;
-            // In a later latch of the name this does no harm either.
+            // If this request arrives late, it is harmless in a later latch with the same name too.
             let write = Write {
                 record_key: &keys.record_key,
                 exists: RecordExistsAction::UpdateOnly,
@@ -328,20 +331,20 @@ impl AerospikeLatches {
         Err(self.not_counted(step.name, contended(step.name)))
     }
 
-    /// `error`, of a step that was not sent yet.
+    /// Converts an error from before the step was sent. The result is never in doubt.
     fn not_counted(&self, name: &LatchName, error: Error) -> Error {
         if !error.is_in_doubt() {
             return error;
         }
         Error::RetriesExhausted {
             store: self.client.place().to_owned(),
-            what: format!("latch {name} was not counted: what it was made with could not be read"),
+            what: format!("latch {name} was not counted: the incarnation of its count could not be read"),
             source: Some(error.into()),
         }
     }
 }
 
-/// What is noted under `key` among the farm's steps.
+/// Returns the note under `key` in the farm's steps.
 fn note<'a>(found: &'a FoundRecord, keys: &LatchKeys, key: &BinValue) -> Option<&'a BinValue> {
     match found.bin(&keys.steps) {
         Some(BinValue::Map(steps)) => steps.iter().find(|(noted, _)| noted == key).map(|(_, note)| note),
@@ -349,7 +352,7 @@ fn note<'a>(found: &'a FoundRecord, keys: &LatchKeys, key: &BinValue) -> Option<
     }
 }
 
-/// As the Java library adds up; `None` where no farm has a count.
+/// Adds up the counts of all farms like the Java library. `None` if no farm has a count.
 fn sum(found: &FoundRecord) -> Option<i64> {
     let counts = found.bins.iter().filter_map(|(bin, bin_value)| match bin_value {
         BinValue::Int(count) if is_count(bin) => Some(*count),
@@ -369,17 +372,18 @@ fn not_found(name: &LatchName) -> Error {
     Error::NotFound { name: name.to_string() }
 }
 
-/// The latch that was to be counted is not there. Where an answer was lost, the step may have counted before
-/// it went.
+/// Returns the error for a step whose latch does not exist. If an answer was lost, the step may have counted before
+/// the latch ended.
 fn gone(doubt: &mut Doubt, name: &LatchName) -> Error {
     if !doubt.is_open() {
         return not_found(name);
     }
     let lost = doubt.or(not_found(name));
-    let what = format!("a step of latch {name} was not answered, and by now the latch is gone or made anew");
+    let what =
+        format!("a step of latch {name} was not answered, and the latch has ended or was created again");
     Error::InDoubt { what, source: Some(lost.into()) }
 }
 
 fn contended(name: &LatchName) -> Error {
-    Error::InDoubt { what: format!("latch {name} changed under each of {ROUNDS} looks at it"), source: None }
+    Error::InDoubt { what: format!("latch {name} changed during each of {ROUNDS} tries"), source: None }
 }

@@ -1,4 +1,4 @@
-//! A lock's record and counter as records of Aerospike.
+//! The lock's record and the lock's counter as records of Aerospike.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,23 +20,24 @@ use crate::store::remote::{
 };
 use crate::time::{Deadline, wall_ms};
 
-/// Bins of our own in a lock's record.
+/// Bins of this library in a lock's record and in a fence's record.
 const TOKEN: &str = "dlm_token";
 const WHO: &str = "dlm_who";
 const FENCE: &str = "fence";
 
-/// Fence counters of locks that nobody takes any more go after this time.
+/// A fence counter expires this long after its last use.
 const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The [`Register`] in a namespace of Aerospike. URI: `aerospike://host:3000,host2/namespace/setSuffix`.
+/// A [`Register`] in a namespace of Aerospike. URI: `aerospike://host:3000,host2/namespace/setSuffix`.
 ///
-/// The layout is that of PhonePe's DLM 1.0.1, and its clients and ours exclude each other; what they
-/// do to their own locks (releasing one they lost, trusting one master's word) they can do to ours.
+/// The layout is that of PhonePe's DLM 1.0.1. Its clients and this library exclude each other. The faults of those
+/// clients (they release a lock that they have lost, and they trust the answer of one master) can also affect the
+/// locks of this library.
 ///
-/// A grant is as durable as the namespace. One in memory with a single copy forgets its locks when the
-/// server restarts; one on disk with a single copy, when the server crashes, those of the last second.
-/// Fences go on rising all the same. In a cluster, `conflict-resolution-policy last-update-time` must be
-/// set, or a node that comes back may put an old holder's record over the new one's.
+/// A grant is as durable as the namespace. A namespace in memory with one copy forgets all locks when the server
+/// restarts. A namespace on disk with one copy forgets the locks of the last second when the server crashes. Fences
+/// keep rising in both cases. A cluster needs `conflict-resolution-policy last-update-time`: otherwise a node that
+/// comes back may replace the new holder's record with an old holder's record.
 #[derive(Debug)]
 pub struct AerospikeStore {
     client: Arc<Client>,
@@ -46,7 +47,7 @@ pub struct AerospikeStore {
 }
 
 impl AerospikeStore {
-    /// In the namespace of the cluster that any of `hosts` belongs to. No I/O until the first call.
+    /// Creates the register for a namespace in the cluster of `hosts`. No I/O until the first call.
     pub(crate) fn open(
         hosts: &str,
         namespace: &str,
@@ -116,7 +117,7 @@ impl Register for AerospikeStore {
         let (updated, token, ttl_s) =
             (keys.updated_bin(), replace.expected.token(), whole_seconds(replace.record.ttl()));
         let steps = [BinOperation::Put(&updated, BinValue::Int(wall_ms() as i64))];
-        // A request that comes late must not undo a longer renewal that came before it.
+        // A request that arrives late must not shorten a longer renewal.
         let when = When::IsNoLonger { bin: TOKEN, bytes: token.as_bytes(), left_s: ttl_s };
         let write = Write {
             record_key: &keys.lock,
@@ -128,7 +129,7 @@ impl Register for AerospikeStore {
         Reply::of(self.client.write(&write, by).map(|written| match written {
             Written::Done(_) => Ok(()),
             Written::Missing => Err(Some(Standing::Free)),
-            // Another's, or ours with more time left than was asked for.
+            // Another owner's record, or our record with more time left than `ttl_s`.
             Written::Refused => Err(None),
         }))
     }
@@ -161,7 +162,7 @@ impl Register for AerospikeStore {
         match self.client.write(&write, by)? {
             Written::Done(Some(number)) => Ok(number as u64),
             answer => {
-                let what = format!("the fence of lock {name} was answered with {answer:?}");
+                let what = format!("counting the fence of lock {name} returned {answer:?}");
                 Err(Error::Internal { what, source: None })
             }
         }
@@ -181,9 +182,9 @@ impl Register for AerospikeStore {
     }
 }
 
-/// Whatever record is there, the lock is held.
+/// Returns the state of a lock with this record. Any record means that the lock is held.
 fn standing(found: &FoundRecord) -> Standing {
-    // A lock of level XDC has the farm of whoever took it there.
+    // In a lock of level XDC the name of this bin may begin with the holder's farm.
     let updated =
         found.bins.iter().find(|(bin, _)| is_updated(bin)).and_then(|(_, bin_value)| match bin_value {
             BinValue::Int(ms) => u64::try_from(*ms).ok(),

@@ -1,17 +1,17 @@
-//! Locks, latches and an application's records in Aerospike: one record each, changed by one conditional request
-//! at a time.
+//! Locks, latches and an application's records in Aerospike. Each is one record, and each change is one conditional
+//! request.
 //!
 //! ```text
-//! create    create the lock's record, with a TTL       refused where there is one
-//! count     fence = max(fence + 1, the clock)          in a record of its own
-//! replace   update if the token in it is ours          with a new TTL, if that is no shorter
+//! create    create the lock's record, with a TTL       refused if a record exists
+//! count     fence = max(fence + 1, the clock)          in a separate record
+//! replace   update if the token in it is ours          with a new TTL, unless that is shorter
 //! remove    delete if the token in it is ours
 //! ```
 //!
-//! * The fence has a record of its own because Java clients delete the lock's. It follows the clock, so
-//!   that a server that lost its latest writes, or all of them, does not give out a number twice.
+//! * The fence has a separate record because Java clients delete the lock's record. The fence follows the clock, so
+//!   a server that lost its latest writes, or all of them, does not return a number twice.
 //! * A record lives a little longer than its TTL, never shorter: servers count whole seconds.
-//! * What acquire, renew and release make of this is in [`remote`](crate::store::remote).
+//! * [`remote`](crate::store::remote) builds acquire, renew and release from these requests.
 
 pub(crate) mod client;
 mod diagnose;

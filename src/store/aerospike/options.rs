@@ -1,4 +1,4 @@
-//! What an `aerospike://` URI may say, read and checked.
+//! The options of an `aerospike://` URI.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ const PORT_DEFAULT: u16 = 3000;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 const POOL_DEFAULT: usize = 16;
 
-/// A node to begin with.
+/// A node from the URI. The client finds the other nodes of the cluster through it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seed {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// How the servers are told who we are.
+/// How the client logs in.
 #[derive(Clone)]
 pub(crate) enum Login {
     None,
-    /// A user of the cluster's own.
+    /// User and password of a user that the cluster manages itself.
     Internal(String, String),
-    /// A user of a directory that the cluster asks, such as LDAP: the servers see the password.
+    /// User and password of a user in an external directory, such as LDAP. The servers see the password.
     External(String, String),
-    /// The client certificate says it.
+    /// The client certificate identifies the user.
     Certificate,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Setup {
     pub(crate) seeds: Vec<Seed>,
     pub(crate) namespace: String,
     pub(crate) suffix: String,
-    /// The URI without options: what messages show.
+    /// The URI without options, for messages.
     pub(crate) place: String,
     pub(crate) fenced: bool,
     pub(crate) strong_consistency: bool,
@@ -45,20 +45,22 @@ pub(crate) struct Setup {
     pub(crate) services_alternate: bool,
     pub(crate) login: Login,
     pub(crate) security: Security,
-    /// The name in the servers' certificates, where it is not that of their hosts.
+    /// The name in the servers' certificates, if it is not the host name.
     pub(crate) tls_name: Option<String>,
 }
 
 impl Setup {
+    /// Reads the options of a store's URI.
+    ///
     /// # Errors
-    /// INVALID_ARGUMENT, before any I/O but that on the files named.
+    /// INVALID_ARGUMENT, before any I/O except on the files that the options name.
     pub(crate) fn read(hosts: &str, namespace: &str, suffix: &str, mut options: Options) -> Result<Setup> {
         checked_suffix(namespace, suffix)?;
         let fenced = one_of(&mut options, "fence", &[("record", true), ("off", false)])?;
         Setup::of(hosts, namespace, suffix, fenced, options, &store_option::AEROSPIKE)
     }
 
-    /// For an application's own records in `set`, and how long one call may take.
+    /// Reads the options for an application's records in `set`. Also returns the time-out of one call.
     ///
     /// # Errors
     /// As for [`read`](Setup::read).
@@ -113,7 +115,7 @@ impl Setup {
     }
 }
 
-/// One of a few words. The first is the default.
+/// Takes an option whose value is one of `words`. The first is the default.
 fn one_of<T: Copy>(options: &mut Options, key: &'static str, words: &[(&str, T)]) -> Result<T> {
     let Some(given) = options.take(key) else { return Ok(words[0].1) };
     match words.iter().find(|(word, _)| *word == given) {
@@ -125,7 +127,7 @@ fn one_of<T: Copy>(options: &mut Options, key: &'static str, words: &[(&str, T)]
     }
 }
 
-/// `host`, `host:port`, `[v6]` or `[v6]:port`.
+/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`.
 fn seed(text: &str) -> Result<Seed> {
     let refuse = || Error::invalid("store address", text, "host or host:port, several with commas between");
     let (host, port) = match text.strip_prefix('[') {
@@ -141,12 +143,17 @@ fn seed(text: &str) -> Result<Seed> {
     if clean { Ok(Seed { host: host.to_owned(), port }) } else { Err(refuse()) }
 }
 
-/// A password over plain TCP can be read by anyone on the way, and its hash is as good as the password.
+/// Takes the login options. Refuses a password over plain TCP: anyone on the way can read it, and its hash is as
+/// useful as the password.
 fn login(options: &mut Options, secured: bool, certified: bool, plain: bool) -> Result<Login> {
     let user = options.take("user");
     let password = match (options.take("password"), options.take("password_file")) {
         (Some(_), Some(_)) => {
-            return Err(Error::invalid("password_file", "", "left out where `password` is given"));
+            return Err(Error::invalid(
+                "password_file",
+                "",
+                "either `password` or `password_file`, not both",
+            ));
         }
         (Some(password), None) => Some(password),
         (None, Some(path)) => Some(from_file(&path)?),
@@ -157,7 +164,11 @@ fn login(options: &mut Options, secured: bool, certified: bool, plain: bool) -> 
         (None, None, None) => Login::None,
         (Some("pki"), None, None) if certified => Login::Certificate,
         (Some("pki"), ..) => {
-            return Err(Error::invalid("auth", "pki", "tls_cert and tls_key, and no user and password"));
+            return Err(Error::invalid(
+                "auth",
+                "pki",
+                "pki needs tls_cert and tls_key, and no user or password",
+            ));
         }
         (None | Some("internal"), Some(user), Some(password)) => Login::Internal(user, password),
         (Some("external"), Some(user), Some(password)) => Login::External(user, password),
@@ -167,13 +178,13 @@ fn login(options: &mut Options, secured: bool, certified: bool, plain: bool) -> 
         (Some(other), ..) => return Err(Error::invalid("auth", other, "internal, external or pki")),
     };
     if matches!(login, Login::Internal(..) | Login::External(..)) && !secured && !plain {
-        let why = "tls=on, or plain_credentials=allow where everyone on the network may know the password";
+        let why = "use tls=on, or plain_credentials=allow if everyone on the network may know the password";
         return Err(Error::invalid("password", "(not shown)", why));
     }
     Ok(login)
 }
 
-/// The first line of the file.
+/// Reads the password from the first line of the file.
 fn from_file(path: &str) -> Result<String> {
     let unusable = |error: String| {
         Error::invalid("password_file", path, format!("a file with the password in its first line ({error})"))

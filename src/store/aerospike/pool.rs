@@ -1,13 +1,13 @@
-//! Connections for blocking callers out of an asynchronous client, without a thread of the library's.
+//! Connections of an asynchronous client for blocking callers, without background threads.
 //!
-//! A member of the pool is a single-threaded runtime and a client that lives in it. The calling thread drives the member
-//! itself for as long as its own request takes: no other thread wakes up, and a request costs what its
-//! system calls cost. A connection belongs to the runtime that opened it, so each member has its own.
-//! Callers prefer the member they used a moment ago, then any that nobody uses; where all are in use they
-//! share one, which takes turns inside and loses nothing but a little time.
+//! A member of the pool is a single-threaded runtime with a client in it. The calling thread runs the member during
+//! its own request. No other thread wakes up, so a request costs only its system calls. A connection belongs to the
+//! runtime that opened it, so each member has its own connections. A caller prefers the member that it used a
+//! moment ago, then any unused member. If all members are in use, callers share one. The requests of a shared
+//! member take turns, which costs a little time.
 //!
-//! What a client does in the background (looking after the cluster) goes on only while a caller drives
-//! the member, so one that lay idle for long is not trusted any more and made anew.
+//! The background work of a client (checking the cluster) runs only while a caller runs the member. A member that
+//! was idle for long is therefore replaced by a new one.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -26,16 +26,16 @@ use crate::process::signals::{self, NoSigpipe};
 use crate::process::threads;
 use crate::time::Moment;
 
-/// What a member may know of its servers after it lay idle for so long is too old.
+/// After this idle time, what a member knows about the cluster is too old.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// A thread comes back to its member within that time, and finds what it needs still in the processor's
-/// cache. Later the first free member does: under little load the others shall grow old.
+/// Within this time a thread returns to its last member, whose data are still in the processor's cache. Later it
+/// uses the first free member, so that under little load the other members become idle.
 const WARM: Duration = Duration::from_millis(100);
-/// Looking up a host name takes a thread of the runtime's, which goes when it is not needed any more.
+/// The runtime starts a thread to look up a host name. The thread ends after this idle time.
 const RESOLVER_IDLE: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// Which member of a store's pool this thread used last. Of another store's members it is as good as any.
+    /// The index of the member that this thread used last. The pools of several stores may share the index.
     static LAST: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -44,40 +44,40 @@ pub(super) struct ClientPool<C> {
     tls: bool,
 }
 
-/// Room for a member. Apart from its neighbours', as each is written to with every request.
+/// The place of one member. Aligned to its own cache lines, because every request writes to it.
 #[repr(align(128))]
 struct PoolSlot<C> {
     users: AtomicUsize,
-    /// When it was given back last, as a [`Moment`].
+    /// The [`Moment`] of the last use, in nanoseconds.
     used: AtomicU64,
     member: Mutex<Option<Arc<PoolMember<C>>>>,
 }
 
-/// A runtime, and the client in it once there is one.
+/// A runtime, and its client once connected.
 struct PoolMember<C> {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     runtime: Option<Runtime>,
     client: Mutex<Option<Arc<C>>>,
-    /// The client's TLS writes by `writev`, which cannot be told to raise no SIGPIPE. Without TLS it writes by
-    /// `send`, which is.
+    /// With TLS the client writes with `writev`, which has no flag against SIGPIPE. Without TLS it writes with
+    /// `send` and that flag.
     tls: bool,
 }
 
-/// A member in use. Given back when dropped.
+/// A member in use. Dropping it returns the member to the pool.
 pub(super) struct PooledClient<'a, C> {
     slot: &'a PoolSlot<C>,
     member: Arc<PoolMember<C>>,
 }
 
 impl<C: Send + Sync> ClientPool<C> {
-    /// Of so many at the most, which speak TLS or do not.
+    /// Creates a pool of at most `max` members, with or without TLS.
     pub(super) fn new(max: usize, tls: bool) -> ClientPool<C> {
         let slot =
             |_| PoolSlot { users: AtomicUsize::new(0), used: AtomicU64::new(0), member: Mutex::default() };
         ClientPool { slots: (0..max).map(slot).collect(), tls }
     }
 
-    /// An unused member, a new one, or one shared with as few as can be. No I/O.
+    /// Returns an unused member, a new one, or the shared one with the fewest users. No I/O.
     pub(super) fn lend(&self) -> Result<PooledClient<'_, C>> {
         let (slot, alone) = self.enter();
         let idle = || Moment::now().since(Moment::from_nanos(slot.used.load(Ordering::Relaxed)));
@@ -95,7 +95,7 @@ impl<C: Send + Sync> ClientPool<C> {
         }
     }
 
-    /// The slot with one more user, and whether that is the only one.
+    /// Adds a user to a slot. Returns the slot, and whether this user is alone in it.
     fn enter(&self) -> (&PoolSlot<C>, bool) {
         let last = LAST.get() % self.slots.len();
         let warm = |slot: &PoolSlot<C>| {
@@ -112,7 +112,7 @@ impl<C: Send + Sync> ClientPool<C> {
             return (&self.slots[at], true);
         }
         let users = |slot: &&PoolSlot<C>| slot.users.load(Ordering::Relaxed);
-        let slot = self.slots.iter().min_by_key(users).expect("one member at the least is allowed");
+        let slot = self.slots.iter().min_by_key(users).expect("at least one member is allowed");
         let before = slot.users.fetch_add(1, Ordering::Acquire);
         (slot, before == 0)
     }
@@ -122,9 +122,9 @@ impl<C> PoolMember<C> {
     fn new(tls: bool) -> Result<PoolMember<C>> {
         let runtime = Builder::new_current_thread()
             .enable_all()
-            // It is called where a thread is about to be started, which inherits the signal mask from there. What
-            // comes next there, a future that was polled or the wait for events, ends the blocking: the
-            // program's own signals do not wait for the network.
+            // Tokio calls this in the thread that is about to start the new one. The new thread inherits the signal
+            // mask of that thread. Signals are unblocked right after the poll, or before the wait for events:
+            // the program's signals must not wait for the network.
             .thread_name_fn(|| {
                 signals::block();
                 "dlm-resolver".into()
@@ -135,8 +135,9 @@ impl<C> PoolMember<C> {
             .build()
             .map_err(|error| Error::Connection {
                 store: "aerospike:".into(),
-                what: "the system gave no event queue for a connection; is the limit of open files reached?"
-                    .into(),
+                what:
+                    "the system refused an event queue for a connection; is the limit of open files reached?"
+                        .into(),
                 source: Some(error.into()),
             })?;
         Ok(PoolMember { runtime: Some(runtime), client: Mutex::default(), tls })
@@ -145,10 +146,10 @@ impl<C> PoolMember<C> {
 
 impl<C> Drop for PoolMember<C> {
     fn drop(&mut self) {
-        // TLS may say farewell.
+        // TLS may send a closing message.
         let _quiet = self.tls.then(NoSigpipe::new);
         if let Some(runtime) = self.runtime.take() {
-            // Closes the connections and waits for nothing, so it may happen in anyone's thread.
+            // This closes the connections and does not block, so it may run in any thread.
             runtime.shutdown_background();
         }
         drop(self.client.get_mut().take());
@@ -160,7 +161,7 @@ impl<C: Send + Sync> PooledClient<'_, C> {
         self.member.client.lock().clone()
     }
 
-    /// From now on the member's client, unless another caller was faster.
+    /// Makes `client` the member's client unless it already has one. Returns the member's client.
     pub(super) fn adopt(&self, client: C) -> Arc<C> {
         Arc::clone(self.member.client.lock().get_or_insert_with(|| Arc::new(client)))
     }
@@ -186,14 +187,14 @@ impl<C: Send + Sync> PooledClient<'_, C> {
         if Handle::try_current().is_err() {
             return drive();
         }
-        // A thread of the caller's own runtime cannot drive another one.
+        // A thread inside the caller's own tokio runtime cannot run another runtime.
         thread::scope(|scope| {
             let driver = threads::spawn_scoped("dlm-driver", scope, drive);
             driver.ok()?.join().ok().flatten()
         })
     }
 
-    /// No caller gets this member any more. Those who have it may finish.
+    /// Removes this member from the pool. Callers that use it now may finish.
     pub(super) fn discard(&self) {
         let mut member = self.slot.member.lock();
         if member.as_ref().is_some_and(|member| Arc::ptr_eq(member, &self.member)) {
@@ -236,7 +237,7 @@ mod tests {
         assert!(Arc::ptr_eq(&pool.lend().unwrap().member, &member));
         let before = Moment::now().as_nanos() - 2 * WARM.as_nanos() as u64;
         pool.slots[1].used.store(before, Ordering::Relaxed);
-        assert!(!Arc::ptr_eq(&pool.lend().unwrap().member, &member), "others would never grow old");
+        assert!(!Arc::ptr_eq(&pool.lend().unwrap().member, &member), "others would never become idle");
     }
 
     #[test]
@@ -297,7 +298,7 @@ mod tests {
         });
     }
 
-    /// Its thread is started by tokio, in whichever thread drives the member.
+    /// Tokio starts the thread that looks up names from the thread that runs the member.
     #[test]
     fn a_thread_that_looks_up_names_blocks_signals_and_the_caller_has_its_mask_back() {
         let pool: ClientPool<()> = ClientPool::new(1, false);
@@ -308,7 +309,7 @@ mod tests {
             pooled.drive(async { tokio::task::spawn_blocking(is_of_a_resolver).await.unwrap() }),
             Some(true)
         );
-        // By the request itself, and by what goes on beside it.
+        // Started by the request itself, and by a task beside it.
         for beside in [false, true] {
             let pool: ClientPool<()> = ClientPool::new(1, false);
             let answer = pool.lend().unwrap().drive(async {
@@ -317,9 +318,9 @@ mod tests {
                 } else {
                     look_up().await.unwrap()
                 };
-                // A look-up that is over before it is waited for has not interrupted this poll.
+                // A look-up that ends before the await does not end this poll. Yielding does.
                 tokio::task::yield_now().await;
-                // The poll that began it is over, and so is the blocking.
+                // The poll that started the look-up has ended, so signals are not blocked any more.
                 (there, signals::are_blocked())
             });
             assert_eq!(answer, Some((true, false)), "beside: {beside}");
@@ -327,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A thread that shares a member waits without driving it.
+    /// A thread that shares a member waits and does not run it.
     #[test]
     fn a_caller_waits_with_its_own_signal_mask_also_in_a_lane_that_another_drives() {
         let pool: ClientPool<()> = ClientPool::new(1, false);
@@ -353,7 +354,7 @@ mod tests {
                 .unwrap()
             });
             assert_eq!(answer, Some(true));
-            // Right after the thread was started, and never again.
+            // Signals may be blocked right after the thread was started, and never again.
             assert!(polls.len() < 2 || !polls[1..].contains(&true), "{polls:?}");
             go_on.send(()).unwrap();
             assert_eq!(first.join().unwrap(), Some(()));

@@ -1,4 +1,4 @@
-//! Whether a cluster takes records with a TTL: asked before the first lock or latch.
+//! Checks that a cluster accepts records with a TTL, before the first lock or latch.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::error::Result;
 use crate::owner::OwnerToken;
 use crate::time::{self, Deadline};
 
-/// Between two tries at a cluster that is not ready.
+/// Pause between two tries while the cluster is not ready.
 const READY_POLL: Duration = Duration::from_millis(100);
 
-/// Waits for the cluster to form, and proves that records with a TTL can be written and deleted. Nothing has to be
-/// created.
+/// Waits until `by` for the cluster to form. Verifies with a test record that records with a TTL can be written and
+/// deleted. The store needs nothing else.
 pub(super) fn wait_until_ready(client: &Client, suffix: &str, by: Deadline) -> Result<()> {
     let token = OwnerToken::draw()?;
     let key = token.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -27,7 +27,7 @@ pub(super) fn wait_until_ready(client: &Client, suffix: &str, by: Deadline) -> R
     };
     loop {
         match client.write(&write, by) {
-            // What is left of it expires.
+            // If the delete fails, the test record expires.
             Ok(_) => {
                 return client.delete(&record_key, When::Is("dlm_token", token.as_bytes()), by).map(drop);
             }

@@ -1,29 +1,30 @@
-//! Where an embedded store lies on disk, and what survives a restart of the machine.
+//! The files of an embedded store, and what survives a restart of the machine.
 //!
 //! ```text
-//! <directory>/                 0700, ours; for a group 2770
+//! <directory>/                 mode 0700, one user's; for a group 2770
 //!   boot-<boot id>/            one generation: everything since the machine started; modes as above
-//!     locks, locks-lock        LMDB's file and its lock table
-//!     gate                     see `lmdb`
-//!     clock                    which boot clock its leases are measured on
-//!   fence-floor                decimal: no fence given so far is above it
-//!   creating                   locked while a generation is made
-//!   new-<pid>/                 a generation in the making, or left by a process that was killed at it
-//!   creating-<pid>             the same of `creating`, in a group's directory
+//!     locks, locks-lock        LMDB's data file and its lock table
+//!     gate                     the file of the writer lock, see `lmdb`
+//!     clock                    the offset of the boot clock that measures its leases
+//!   fence-floor                a decimal number; all fences so far are at most this number
+//!   creating                   locked while a generation is created
+//!   new-<pid>/                 an incomplete generation, also after its creator was killed
+//!   creating-<pid>             an incomplete `creating`, in a group's directory
 //! ```
 //!
-//! Files have mode 1600, for a group 1660: systemd-tmpfiles deletes what was not used for some days, but
-//! no file with the sticky bit (tmpfiles.d(5), "age"). A lease may last longer than those days.
+//! Files have mode 1600, for a group 1660. systemd-tmpfiles deletes files that were not used for some days, but no
+//! file with the sticky bit (tmpfiles.d(5), "age"). A lease may last longer than those days.
 //!
-//! A generation is made complete under another name and then renamed, so that whoever sees it can use
-//! it; whoever finds none makes it. Those of earlier boots hold only leases that have ended: they are
-//! deleted unread. Unread, because without fsync a crash of the machine may have torn them.
+//! A generation is created under another name and renamed when it is complete. Every process that sees it can use
+//! it. A process that finds none creates it. Generations of earlier boots hold only leases that have ended, so they
+//! are deleted. They are not read, because a crash of the machine may have damaged them: they are written without
+//! fsync.
 //!
-//! **Fences across restarts.** A new generation counts from the wall clock (milliseconds << 20), or
-//! from the number in `fence-floor` where that is higher, and before it is used raises that number by
-//! 2^44, synced to disk. No fence above the number is ever given. So fences never go back over a
-//! restart, even when the clock does, as long as `fence-floor` is kept. On a file system in memory it
-//! is not, and then fences rise over a restart only if the clock did.
+//! **Fences across restarts.** A new generation counts from the wall clock (milliseconds << 20), or from the number
+//! in `fence-floor` if that is higher. Before the generation is used, it writes the start plus 2^44 to
+//! `fence-floor` and syncs it to disk. No fence is ever above this number. So fences rise over a restart even if
+//! the clock goes back, as long as `fence-floor` is kept. On a file system in memory it is not kept. Then fences
+//! rise over a restart only if the clock has advanced.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
@@ -41,12 +42,12 @@ use crate::store::embedded::lmdb;
 use crate::store::embedded::lmdb::Access;
 use crate::time::{self, Deadline};
 
-/// Fences reserved per restart of the machine. At 250,000 grants a second they last two years. By the
-/// wall clock they are five hours: how far fences may run ahead of it with each restart.
+/// Number of fences reserved for one start of the machine. At 250,000 grants a second they last two years. They
+/// equal five hours of the wall clock: each restart may move fences ahead of the clock by this time.
 const FENCES_RESERVED: u64 = 1 << 44;
-/// Keeps fences made from a clock that is set absurdly far ahead below the end of the numbers.
+/// Limits fences from a clock that is set far too high, to leave numbers above them.
 const FENCE_FROM_CLOCK_MAX: u64 = 1 << 63;
-/// Making a generation takes two fsyncs; longer means that whoever is at it was stopped.
+/// Creating a generation takes two fsyncs. If it takes longer than this, the creating process was stopped.
 const CREATE_WAIT: Duration = Duration::from_secs(10);
 
 const FENCE_FLOOR: &str = "fence-floor";
@@ -62,7 +63,7 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// The store in `path`, a directory that is made if it is missing.
+    /// Returns the store in the directory `path`. Creates the directory if it is missing.
     pub(super) fn at(path: &Path, access: Access) -> Result<DataDir> {
         let store = describe(path);
         let unable = |error: io::Error| Error::Connection {
@@ -84,12 +85,12 @@ impl DataDir {
         Ok(DataDir { dir, store, access })
     }
 
-    /// The store that may be in `dir`, of which nothing is made.
+    /// Returns the store that may exist in `dir`. Creates nothing.
     pub(super) fn found(dir: PathBuf) -> DataDir {
         DataDir { store: describe(&dir), dir, access: Access::Owner }
     }
 
-    /// The directory of this boot's generation, if there is one.
+    /// Returns the directory of this boot's generation, if it exists.
     pub(super) fn present(&self) -> Result<Option<PathBuf>> {
         let dir = self.dir.join(format!("boot-{}", self.boot_id()?));
         if !dir.is_dir() {
@@ -103,7 +104,7 @@ impl DataDir {
         Ok(Some(dir))
     }
 
-    /// The directory of this boot's generation, made by whoever comes first.
+    /// Returns the directory of this boot's generation. Creates it if it does not exist.
     pub(super) fn generation(&self, turn: &lmdb::Turn) -> Result<PathBuf> {
         let current = format!("boot-{}", self.boot_id()?);
         let dir = self.dir.join(&current);
@@ -119,16 +120,16 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// An earlier version may have made the files, without the sticky bit. It knew no groups.
+    /// Sets the sticky bit on files that an earlier version created without it. That version had no groups.
     fn keep_from_ageing(&self, generation: &Path) {
         if self.access == Access::Group {
             return;
         }
         let inside = fs::read_dir(generation).into_iter().flatten().flatten().map(|entry| entry.path());
-        // The directory may have files in it that are not the store's.
+        // The directory may also contain files of others.
         let beside = [FENCE_FLOOR, CREATING].map(|name| self.dir.join(name));
         for path in inside.chain(beside) {
-            // By path: a descriptor of a file, once closed, would end this process's record locks on it.
+            // By path, because closing a descriptor of a file releases this process's record locks on it.
             if let Ok(found) = fs::symlink_metadata(&path)
                 && found.is_file()
                 && found.mode() & 0o7777 == 0o600
@@ -155,15 +156,15 @@ impl DataDir {
         fs::rename(&staging, dir).map_err(io("renaming a directory in it"))
     }
 
-    /// The fence to count from, and the one to stop at: a stretch that no earlier generation used and,
-    /// once this has returned, no later one will.
+    /// Returns the fence to count from and the fence to stop at. No earlier generation used these fences, and after
+    /// this call no later one will.
     fn reserve_fences(&self) -> Result<(u64, u64)> {
         let path = self.dir.join(FENCE_FLOOR);
         let floor = match fs::read_to_string(&path) {
             Ok(text) => text.trim_end().parse().map_err(|_| Error::Internal {
                 what: format!(
                     "{}: {path:?} is damaged, so fences could go back: write the highest fence seen by any \
-                     guarded resource into it, or delete it if none checks fences",
+                     guarded resource into it, or delete it if no resource checks fences",
                     self.store
                 ),
                 source: None,
@@ -182,7 +183,7 @@ impl DataDir {
         Ok((start, limit))
     }
 
-    /// Replaces the file at `path` as one step that a power cut does not undo once it has returned.
+    /// Replaces the file at `path` in one step. After this returns, a power cut does not undo it.
     fn replace_synced(&self, path: &Path, content: &str) -> io::Result<()> {
         let next = path.with_extension("new");
         self.write_file(&next, content)?;
@@ -190,14 +191,15 @@ impl DataDir {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Writes a file of ours anew, synced.
+    /// Creates the file at `path` with this content and syncs it. Replaces an old file.
     fn write_file(&self, path: &Path, content: &str) -> io::Result<()> {
         let mut file = self.new_file(path)?;
         file.write_all(content.as_bytes())?;
         file.sync_all()
     }
 
-    /// A file of ours in place of what a killed process, of another member of the group maybe, left.
+    /// Creates a new file. Deletes an old one first, which a killed process may have left, also one of another
+    /// member of the group.
     fn new_file(&self, path: &Path) -> io::Result<File> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -209,8 +211,8 @@ impl DataDir {
         Ok(file)
     }
 
-    /// Leases are moments on the boot clock, which a time namespace may shift: processes that disagree
-    /// on it must not share them.
+    /// Refuses a generation of another time namespace. Leases end at moments on the boot clock, and a time
+    /// namespace may shift that clock.
     fn check_clock(&self, generation: &Path) -> Result<()> {
         let theirs = fs::read_to_string(generation.join("clock"))
             .map_err(|error| self.unable("reading its clock file", error))?;
@@ -219,8 +221,8 @@ impl DataDir {
         }
         Err(Error::Connection {
             store: self.store.clone(),
-            what: "it is used from another time namespace, where the boot clock differs: use a directory of \
-                   its own in each"
+            what: "it is used from another time namespace, where the boot clock differs: use a separate \
+                   directory in each"
                 .into(),
             source: None,
         })
@@ -229,13 +231,14 @@ impl DataDir {
     fn boot_id(&self) -> Result<String> {
         boot::id().map_err(|error| Error::Connection {
             store: self.store.clone(),
-            what: "the kernel's boot id cannot be read, and leases must end with a restart of the machine"
+            what: "the kernel's boot id cannot be read; it is needed to end leases with a restart of the machine"
                 .into(),
             source: Some(error.into()),
         })
     }
 
-    /// One maker at a time. The lock ends with the process that holds it, and with the file returned.
+    /// Locks the creation of generations: one process at a time. The lock ends when the returned file is closed, or
+    /// with the process.
     fn lock_creation(&self) -> Result<File> {
         let by = Deadline::after(CREATE_WAIT);
         let file = self.open_creating(by).map_err(|error| self.unable("creating a file in it", error))?;
@@ -262,15 +265,15 @@ impl DataDir {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !by.passed() => {}
                 opened => return opened,
             }
-            // Complete under another name first: a process killed before the file has the group's rights
-            // would leave one that shuts the other members out. Another process may delete it at any moment,
-            // as left over.
+            // Create the file completely under another name first. If a process were killed before the file has
+            // the group's rights, it would lock the other members out. Another process may delete the new file
+            // at any moment as a leftover.
             let made = self.dir.join(format!("creating-{}", std::process::id()));
             self.new_file(&made)?;
             let linked = fs::hard_link(&made, &path);
             let _ = fs::remove_file(&made);
             match linked {
-                // Another process was faster, or has deleted it.
+                // Another process was faster, or has deleted the file.
                 Err(error)
                     if !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) =>
                 {
@@ -281,7 +284,7 @@ impl DataDir {
         }
     }
 
-    /// Deletes generations of earlier boots and half-made ones. The caller has the creation lock.
+    /// Deletes generations of earlier boots and incomplete ones. The caller holds the creation lock.
     fn remove_leftovers(&self, current: &str) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for entry in entries.flatten() {
@@ -292,7 +295,7 @@ impl DataDir {
             let Ok(kind) = entry.file_type() else { continue };
             let path = entry.path();
             let removed = if kind.is_dir() && (boot || by_process("new-")) {
-                // An empty one may not have the group's rights yet, and then only this way is open.
+                // An empty directory may not have the group's rights yet. Then only `remove_dir` works.
                 fs::remove_dir(&path).or_else(|_| fs::remove_dir_all(&path))
             } else if kind.is_file() && by_process("creating-") {
                 fs::remove_file(&path)
@@ -300,7 +303,7 @@ impl DataDir {
                 continue;
             };
             if let Err(error) = removed {
-                log::warn!("{}: {path:?}, which was left over, cannot be deleted: {error}", self.store);
+                log::warn!("{}: the leftover {path:?} cannot be deleted: {error}", self.store);
             }
         }
     }
@@ -318,12 +321,12 @@ pub(super) fn describe(path: &Path) -> String {
     format!("embedded:{}", path.to_string_lossy().escape_debug())
 }
 
-/// Makes a directory that its group's members share. Its parent must be there.
+/// Creates a directory for the members of its group. Its parent must exist.
 ///
-/// It gets the group of the process, or of the parent where that has the set-group-ID bit.
+/// Its group is the group of the process, or of the parent if the parent has the set-group-ID bit.
 fn make_for_group(path: &Path) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
-    // Another member must not find it before it has the group's rights, so it is renamed when it has.
+    // Renamed when it has the group's rights: other members must not find it before.
     let mut staging = name.to_owned();
     staging.push(format!(".new-{}", std::process::id()));
     let staging = path.with_file_name(staging);
@@ -353,7 +356,7 @@ mod tests {
     fn fences_of_a_later_boot_are_above_all_reserved_before_even_if_the_clock_went_back() {
         let (_dir, data_dir) = data_dir();
         let (_, first_limit) = data_dir.reserve_fences().unwrap();
-        // The clock has hardly moved, so by it alone the next boot would start below the limit.
+        // The clock has hardly advanced. The clock alone would start the next boot below the limit.
         let (start, limit) = data_dir.reserve_fences().unwrap();
         assert!(start >= first_limit, "{start} < {first_limit}");
         assert_eq!(limit, start + FENCES_RESERVED);

@@ -1,15 +1,15 @@
-//! The directory of the default store. It depends on the user's id alone.
+//! The directory of the default store. It depends only on the user's id.
 //!
-//! All processes of a user must come to one directory: login shells, cron, units and `sudo` differ in every
-//! variable of the environment, so none is asked. Other writable directories are unsuitable:
+//! All processes of a user must use one directory. Login shells, cron, units and `sudo` have different environment
+//! variables, so no variable is read. Other writable directories are unsuitable:
 //!
 //! * `/run/user/<uid>` is deleted at the user's last logout.
-//! * `/dev/shm`: logind (`RemoveIPC=`) and units (`RemoveIPC=`) delete what a user has there.
-//! * `/tmp` is emptied with every start of the machine, and fences could go back.
+//! * `/dev/shm`: logind (`RemoveIPC=`) and units (`RemoveIPC=`) delete the user's files there.
+//! * `/tmp` is emptied at every start of the machine, and fences could go back.
 //! * The home directory may be on a network, or the user may have none.
 //!
-//! In `/var/tmp` only systemd-tmpfiles deletes, what was not used for 30 days, and it leaves our files
-//! alone: see `data_dir`.
+//! In `/var/tmp` only systemd-tmpfiles deletes files, after 30 days without use. It does not delete our files: see
+//! `data_dir`.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -23,19 +23,20 @@ use super::unit::is_private_to_unit;
 use crate::error::{Cause, Error, Result};
 
 const PARENT: &str = "/var/tmp";
-/// What a message ends with when there is no way to the default directory.
-const CURE: &str = "name a directory for all that share locks, as in embedded:/path";
+/// The end of the messages about a default directory that cannot be used.
+const CURE: &str = "name a directory for all processes that share locks, as in embedded:/path";
 
 impl EmbeddedStore {
-    /// The directory of the default store of this user: `/var/tmp/dlm-<effective uid>`, which is made (mode
-    /// 0700) if it is missing. No variable of the environment decides.
+    /// Returns the directory of this user's default store: `/var/tmp/dlm-<effective uid>`. Creates it (mode 0700)
+    /// if it is missing. No environment variable changes the path.
     ///
     /// # Errors
-    /// CONNECTION_ERROR when that directory cannot be made or is not this user's alone, when
-    /// `/var/tmp` is private to the unit of this process (`PrivateTmp=`), and while a process of an older
-    /// version holds a lock in one of the places where that version kept the default store:
-    /// `$XDG_RUNTIME_DIR/dlm`, `/run/user/<uid>/dlm`, `$TMPDIR/dlm-<uid>` and `/tmp/dlm-<uid>`. Its latches
-    /// are not looked at, and a lock that it takes later is not noticed, so upgrade all processes.
+    /// [`Code::ConnectionError`](crate::Code::ConnectionError):
+    /// * The directory cannot be created, belongs to another user, or other users may write to it.
+    /// * `/var/tmp` is private to the unit of this process (`PrivateTmp=`).
+    /// * A process of an older version holds a lock in a directory where that version kept the default store:
+    ///   `$XDG_RUNTIME_DIR/dlm`, `/run/user/<uid>/dlm`, `$TMPDIR/dlm-<uid>` or `/tmp/dlm-<uid>`. Latches in it are
+    ///   not checked, and a lock that the process acquires later is not noticed. So upgrade all processes.
     pub fn default_path() -> Result<PathBuf> {
         let user = rustix::process::geteuid().as_raw();
         let dir = ready(Path::new(PARENT), user)?;
@@ -44,8 +45,8 @@ impl EmbeddedStore {
     }
 }
 
-/// Makes or checks `dlm-<user>` in `parent`, where any user may make files: the name may be taken by
-/// somebody who means harm.
+/// Creates or checks `dlm-<user>` in `parent`. Any user may create files in `parent`, so an attacker may already
+/// have used the name.
 fn ready(parent: &Path, user: u32) -> Result<PathBuf> {
     let dir = parent.join(format!("dlm-{user}"));
     let refused = |what: String, source: Option<Cause>| Error::Connection {
@@ -54,7 +55,7 @@ fn ready(parent: &Path, user: u32) -> Result<PathBuf> {
         source,
     };
     let unable = |what: String| |error: io::Error| refused(what, Some(error.into()));
-    let found = fs::metadata(parent).map_err(unable(format!("{parent:?} cannot be looked at")))?;
+    let found = fs::metadata(parent).map_err(unable(format!("{parent:?} cannot be checked")))?;
     if let Some(what) = unsafe_parent(found.is_dir(), found.uid(), found.mode(), user) {
         return Err(refused(format!("{parent:?} {what}"), None));
     }
@@ -68,11 +69,11 @@ fn ready(parent: &Path, user: u32) -> Result<PathBuf> {
         }
         _ => {}
     }
-    let found = fs::symlink_metadata(&dir).map_err(unable("the directory cannot be looked at".into()))?;
+    let found = fs::symlink_metadata(&dir).map_err(unable("the directory cannot be checked".into()))?;
     let whats_wrong = if !found.is_dir() {
-        Some("is not a directory, or a link to one".to_owned())
+        Some("is not a directory, or is a link to one".to_owned())
     } else if found.uid() != user {
-        Some(format!("belongs to user {} and not to user {user} of this process", found.uid()))
+        Some(format!("belongs to user {}, but this process runs as user {user}", found.uid()))
     } else if found.mode() & 0o022 != 0 {
         Some(format!("may be written by others (mode {:o}): run chmod go-w on it, or", found.mode() & 0o7777))
     } else {
@@ -84,7 +85,8 @@ fn ready(parent: &Path, user: u32) -> Result<PathBuf> {
     }
 }
 
-/// Why what `user` makes in a directory could be replaced by another one.
+/// Returns why another user could replace a file or directory that `user` creates in this directory. `None` if
+/// nobody can.
 fn unsafe_parent(is_dir: bool, owner: u32, mode: u32, user: u32) -> Option<String> {
     if !is_dir {
         Some("is not a directory".into())
@@ -97,10 +99,10 @@ fn unsafe_parent(is_dir: bool, owner: u32, mode: u32, user: u32) -> Option<Strin
     }
 }
 
-/// Older versions kept the default store elsewhere, depending on the environment. A lock that one of
-/// their processes holds excludes nobody here: until its lease ends nothing is opened.
+/// Fails while a lock is held in a default directory of an older version. Older versions chose the directory by
+/// environment variables. A lock there does not exclude processes that use the new directory.
 ///
-/// A process of such a version that takes its lock later is not seen.
+/// A lock that a process of such a version acquires later is not noticed.
 fn refuse_while_old_dirs_are_used(user: u32, new: &Path) -> Result<()> {
     let mut seen = vec![id(new)];
     for dir in old_dirs(user) {
@@ -116,16 +118,16 @@ fn refuse_while_old_dirs_are_used(user: u32, new: &Path) -> Result<()> {
             Ok(None) => {}
             Ok(Some((lock, holder))) => {
                 let what = format!(
-                    "a process of an older version, or one that was given this directory by name, holds lock {lock} in \
-                     {dir:?} ({holder}), where others do not look: let it end or upgrade it, or use that directory \
-                     meanwhile with {}",
+                    "a process of an older version, or one that uses this directory by name, holds lock {lock} in \
+                     {dir:?} ({holder}), where other processes do not see it: let it end or upgrade it, or use that \
+                     directory meanwhile with {}",
                     describe(&dir)
                 );
                 return refused(what, None);
             }
             Err(error) => {
                 let what = format!(
-                    "whether a process of an older version holds a lock in {dir:?} cannot be told: delete that \
+                    "cannot find out if a process of an older version holds a lock in {dir:?}: delete that \
                      directory when no such process runs"
                 );
                 return refused(what, Some(error.into()));
@@ -135,12 +137,13 @@ fn refuse_while_old_dirs_are_used(user: u32, new: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where older versions may have kept the default store of this user, as far as it can be told from here.
+/// Returns the directories in which older versions may have kept this user's default store. Another process may
+/// have used others, because its environment may differ.
 fn old_dirs(user: u32) -> Vec<PathBuf> {
     let mut places = Vec::new();
     let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     for dir in session.into_iter().chain([PathBuf::from(format!("/run/user/{user}"))]) {
-        // They did not use another user's.
+        // Older versions did not use another user's directory.
         if dir.is_absolute() && fs::metadata(&dir).is_ok_and(|found| found.is_dir() && found.uid() == user) {
             places.push(dir.join("dlm"));
         }
@@ -148,12 +151,12 @@ fn old_dirs(user: u32) -> Vec<PathBuf> {
     for dir in [env::temp_dir(), PathBuf::from("/tmp")] {
         places.push(dir.join(format!("dlm-{user}")));
     }
-    // Nor what another user may have put there.
+    // Nor a directory that another user may have created there.
     places.retain(|dir| fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == user));
     places
 }
 
-/// A directory, whatever it is called: device and inode.
+/// Returns the identity of a directory, independent of its path: device and inode.
 fn id(dir: &Path) -> Option<(u64, u64)> {
     fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -169,7 +172,7 @@ mod tests {
         rustix::process::geteuid().as_raw()
     }
 
-    /// A directory like `/var/tmp`, and the way to our own in it.
+    /// A directory like `/var/tmp`, and the path of the store in it.
     fn parent() -> (tempfile::TempDir, PathBuf) {
         let parent = tempfile::tempdir().unwrap();
         fs::set_permissions(parent.path(), Permissions::from_mode(0o1777)).unwrap();

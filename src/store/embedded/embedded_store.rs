@@ -1,4 +1,4 @@
-//! The store: one file, its records of locks, and one transaction for each change.
+//! The embedded store: one file with the records of locks, and one transaction for each change.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -20,44 +20,46 @@ use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, 
 use crate::text::quoted;
 use crate::time::{self, Deadline, Moment};
 
-/// Records looked at for the sweep with each grant and each new latch. More than one, so that the sweep
-/// gains on locks that are taken once and never released, and on latches, which nobody deletes.
+/// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
+/// are acquired once and never released, and of latches, would pile up.
 const SWEPT_AT_ONCE: usize = 2;
 
 /// A [`LockStore`] and [`LatchStore`] for the processes of one machine. URI: `embedded:`, `embedded:/path` or
 /// `embedded:/path?group=on`.
 ///
-/// * **Place**: `embedded:` is the directory `/var/tmp/dlm-<uid>` of the effective user. No variable of the
-///   environment changes that, so a login shell, cron and units of one user exclude each other. There is no
-///   second place: where this one cannot be used, opening fails.
-/// * **Private `/var/tmp`**: processes with a `/var/tmp` of their own have a default store of their own. A
-///   unit with `PrivateTmp=` is refused. A container and `pam_namespace` are not noticed: give those an
-///   `embedded:/path` that all can see.
-/// * **Cleaning**: systemd-tmpfiles deletes files in `/var/tmp` that were not used for 30 days, but none with
-///   the sticky bit, which every file of a store has. `tmpreaper` and `tmpwatch` do not respect that bit:
-///   exclude `/var/tmp/dlm-*` from them. `RemoveIPC=` and a logout do not touch the store. It stays until
-///   somebody deletes it.
-/// * **Speed**: microseconds per operation; nothing is synced to disk. One writer at a time, machine-wide.
-/// * **Crashes**: a process may be killed at any moment; its locks are free when their leases end. A
-///   restart of the machine ends every lease.
-/// * **Fences** come from one counter for all locks of the store, so each lock's rise. They do not go back
-///   over a restart of the machine while the directory is on a disk, as `/var/tmp` is on most machines; where
-///   it is in memory they go back over a restart if the wall clock does.
-/// * **Waiting**: calls that change something wait until other writers are done, at most until their
-///   deadline, also when a writer was stopped in the middle. Reads wait for nobody, with one exception: a process
-///   stopped within the tenth of a microsecond in which it enters itself as reader blocks readers until
-///   it goes on. One that is stopped while reading keeps old pages from being used again until then;
-///   the file may grow to its limit of 1 GiB meanwhile.
-/// * **Users**: `embedded:` and `embedded:/path` serve one user. With `group=on` a directory serves the users
-///   of its group: see [`open_group`](EmbeddedStore::open_group).
-/// * **Containers** may share a directory if they share the process-id and time namespaces of one
-///   machine. Two machines must never share one: network and FUSE file systems are refused.
-/// * **Deleting** the directory while it is in use frees its locks. Processes that have it open notice
-///   with the next change they try, and get CONNECTION_ERROR.
-/// * **fork**: a child gets FORKED from every method and may open the store anew.
+/// * **Directory**: `embedded:` uses the directory `/var/tmp/dlm-<uid>` of the effective user. No environment
+///   variable changes that, so login shells, cron jobs and units of one user exclude each other. If this directory
+///   cannot be used, opening fails. There is no other default.
+/// * **Private `/var/tmp`**: processes with a private `/var/tmp` have a separate default store. A unit with
+///   `PrivateTmp=` is refused. Containers and `pam_namespace` are not noticed: give them an `embedded:/path` that
+///   all processes can see.
+/// * **Cleaning**: systemd-tmpfiles deletes files in `/var/tmp` that were not used for 30 days, but no files with
+///   the sticky bit. Every file of a store has it. `tmpreaper` and `tmpwatch` ignore that bit: exclude
+///   `/var/tmp/dlm-*` from them. `RemoveIPC=` and a logout do not touch the store. It stays until somebody deletes
+///   it.
+/// * **Speed**: microseconds per operation. Nothing is synced to disk. There is one writer at a time on the
+///   machine.
+/// * **Crashes**: a process may be killed at any moment. Its locks become free when their leases expire. A restart
+///   of the machine ends every lease.
+/// * **Fences** come from one counter for all locks of the store, so the fences of each lock rise. After a restart
+///   of the machine they continue to rise if the directory is on a disk, as `/var/tmp` is on most machines. If it
+///   is in memory, they fall if the wall clock has gone back.
+/// * **Waiting**: a call that changes something waits for other writers, at most until its deadline, even if a
+///   writer was stopped in the middle. Reads do not wait for writers. A process that is stopped in the tenth of a
+///   microsecond in which it registers as a reader blocks other readers until it continues. A process that is
+///   stopped while it reads keeps old pages from reuse until it continues. The file may then grow to its limit of 1
+///   GiB.
+/// * **Users**: `embedded:` and `embedded:/path` serve one user. With `group=on` a directory serves the users of
+///   its group: see [`open_group`](EmbeddedStore::open_group).
+/// * **Containers** may share a directory if they share the process-id and time namespaces of one machine. Two
+///   machines must never share a directory: network and FUSE file systems are refused.
+/// * **Deleting** the directory while it is in use frees its locks. A process that has it open notices this with
+///   its next change, which fails with [`Code::ConnectionError`](crate::Code::ConnectionError).
+/// * **fork**: in a child every method fails with [`Code::Forked`](crate::Code::Forked). The child may open the
+///   store again.
 ///
-/// All methods may be called from many threads. Stores that one process opens in one directory share
-/// their files; the last one dropped closes them.
+/// All methods may be called from many threads. If a process opens one directory several times, the stores share
+/// their files. Dropping the last one closes the files.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     pub(super) environment: Environment,
@@ -67,32 +69,33 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// The store in the directory `path`, which is made (mode 0700) if it is missing. Waits at most
-    /// some ten seconds for other processes that open it.
+    /// Opens the store in the directory `path`. Creates the directory (mode 0700) if it is missing. Blocks at most
+    /// about half a minute while other threads and processes open it.
     ///
     /// # Errors
-    /// CONNECTION_ERROR when the directory or its files cannot be used: no permission, no space,
-    /// another user's, writable by others, on a network file system. INTERNAL_ERROR when the files are
-    /// damaged, as far as that can be told.
+    /// * [`Code::ConnectionError`](crate::Code::ConnectionError): the directory or its files cannot be used. There
+    ///   is no permission or no space, or the directory belongs to another user, is writable by others, or is on a
+    ///   network file system.
+    /// * [`Code::InternalError`](crate::Code::InternalError): the files are damaged. Not every damage is noticed.
     pub fn open(path: &Path) -> Result<EmbeddedStore> {
         EmbeddedStore::open_for(path, Access::Owner)
     }
 
-    /// The store in the directory `path` for all users of a group, as `embedded:/path?group=on` opens it.
+    /// Opens the store in the directory `path` for all users of a group, like `embedded:/path?group=on`.
     ///
-    /// **Only for users who trust each other.** A member of the group can cut the file that the other
-    /// members' processes have mapped, and the system then ends those processes with SIGBUS. It can also free
-    /// their locks.
+    /// **Only for users who trust each other.** A member of the group can truncate the file that the processes of
+    /// other members have mapped. The system then kills those processes with SIGBUS. A member can also free the
+    /// locks of others.
     ///
-    /// The directory is made if it is missing, with mode 2770 whatever the umask is; its parent must be
-    /// there. It gets the group of the process that makes it, or of the parent where that has the
-    /// set-group-ID bit. To choose the group, make it first: `install -d -m 2770 -g locks /srv/locks`. All
-    /// processes must open it with `group=on`.
+    /// If the directory is missing, it is created with mode 2770, independent of the umask. Its parent must exist.
+    /// Its group is the group of the creating process, or of the parent if the parent has the set-group-ID bit. To
+    /// choose the group, create the directory first: `install -d -m 2770 -g locks /srv/locks`. All processes must
+    /// open it with `group=on`.
     ///
     /// # Errors
-    /// As [`open`](EmbeddedStore::open). CONNECTION_ERROR also when the directory is one user's (its group
-    /// may not write it, or it lacks the set-group-ID bit), when all users may write it, and when this user
-    /// is not in its group.
+    /// As for [`open`](EmbeddedStore::open). [`Code::ConnectionError`](crate::Code::ConnectionError) also if the
+    /// directory belongs to one user only (its group has no write permission, or the set-group-ID bit is missing),
+    /// if all users may write to it, or if this user is not in its group.
     pub fn open_group(path: &Path) -> Result<EmbeddedStore> {
         EmbeddedStore::open_for(path, Access::Group)
     }
@@ -108,8 +111,8 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// The lock whose lease ends last in the store in `data_dir`, if one lasts, and its holder. Makes nothing,
-    /// and takes part as any reader does.
+    /// Returns the held lock whose lease ends last in the store in `data_dir`, and its holder. Creates no files,
+    /// and works like any other reader.
     pub(super) fn last_to_end(data_dir: &DataDir) -> Result<Option<(String, Holder)>> {
         let Some(generation) = data_dir.present()? else { return Ok(None) };
         let mut turn = Turn::take(&data_dir.store)?;
@@ -148,7 +151,7 @@ impl EmbeddedStore {
         bytes.and_then(Header::decode).ok_or_else(|| self.unreadable("the header".into()))
     }
 
-    /// What `bytes`, the record of `name`, say. Never "free" for what cannot be read.
+    /// Decodes `bytes`, the record of `name`. A record that cannot be decoded is an error, and never a free lock.
     fn record(&self, name: &LockName, bytes: Option<&[u8]>) -> Result<Option<Record>> {
         bytes
             .map(|bytes| {
@@ -157,7 +160,7 @@ impl EmbeddedStore {
             .transpose()
     }
 
-    /// Which processes exclude each other through this store.
+    /// Reports which processes exclude each other through this store.
     fn reach(&self) -> Diagnostic {
         let id = |id: fn(&fs::Metadata) -> u32| {
             fs::metadata(&self.dir).map_or_else(|_| "?".to_owned(), |found| id(&found).to_string())
@@ -177,14 +180,14 @@ impl EmbeddedStore {
     pub(super) fn unreadable(&self, what: String) -> Error {
         Error::Internal {
             what: format!(
-                "{}: the record of {what} cannot be read: it is damaged, or of another version of this library",
+                "{}: the record of {what} cannot be read: it is damaged, or from another version of this library",
                 self.store
             ),
             source: None,
         }
     }
 
-    /// The record of `name` while its lease lasts.
+    /// Returns the record of `name` while its lease lasts.
     fn live(&self, name: &LockName, by: Deadline) -> Result<Option<Record>> {
         let look = |reader: &Reader<'_>| Ok(self.record(name, reader.get(name.key().as_bytes())?));
         let record = self.environment.read(by, look)??;
@@ -211,7 +214,7 @@ impl EmbeddedStore {
         })?
     }
 
-    /// The sweep's share of a change that adds a record and no fence.
+    /// Runs the sweep in a change that adds a record but needs no fence.
     pub(super) fn sweep(&self, writer: &mut Writer<'_>, now: Moment) -> Result<Result<()>, Fault> {
         let mut header = match self.header(writer.get(Header::KEY)?) {
             Ok(header) => header,
@@ -222,7 +225,7 @@ impl EmbeddedStore {
         Ok(Ok(()))
     }
 
-    /// The next fence, and the sweep's share of this grant.
+    /// Returns the next fence and runs the sweep for this grant.
     fn next_fence(&self, writer: &mut Writer<'_>, now: Moment) -> Result<Result<Fence>, Fault> {
         let mut header = match self.header(writer.get(Header::KEY)?) {
             Ok(header) => header,
@@ -240,7 +243,8 @@ impl EmbeddedStore {
     }
 }
 
-/// Deletes expired records, of locks and of latches, among the next few behind the key `swept`, and moves it on.
+/// Checks the next few records after the key `swept`, deletes expired ones of locks and latches, and advances
+/// `swept`.
 fn sweep(writer: &mut Writer<'_>, swept: &mut Vec<u8>, now: Moment) -> Result<(), Fault> {
     for _ in 0..SWEPT_AT_ONCE {
         let from = swept.as_slice().max(Header::KEY);
@@ -248,7 +252,7 @@ fn sweep(writer: &mut Writer<'_>, swept: &mut Vec<u8>, now: Moment) -> Result<()
             swept.clear();
             return Ok(());
         };
-        // What cannot be read is not ours to delete.
+        // A record that cannot be decoded is not deleted.
         let expired = if is_key(key) {
             Head::decode(value).is_some_and(|(head, _)| !head.is_live(now))
         } else {
@@ -271,7 +275,7 @@ impl LockStore for EmbeddedStore {
         self.check()
     }
 
-    /// A refused attempt only reads: it costs no write lock, which matters when many wait.
+    /// A refused attempt only reads and needs no write lock. This matters if many processes wait.
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         let name = attempt.name;
         if let Some(record) = self.live(name, attempt.by)? {
@@ -280,8 +284,8 @@ impl LockStore for EmbeddedStore {
         let owner = OwnerToken::draw()?;
         let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
         let answer = self.change(name, attempt.by, |writer, found| {
-            // Read here, behind the wait for other writers: however long that took, the lease is new,
-            // and it is still before anything has taken effect.
+            // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
+            // taken effect yet.
             let since = Moment::now();
             if let Some(record) = found.filter(|record| record.is_live(since)) {
                 return Ok(Ok(TxnEnd::Abandon(Acquired::Held(record.holder()))));
@@ -346,7 +350,7 @@ impl LockStore for EmbeddedStore {
         Ok(self.live(name, by)?.map(|record| record.holder()))
     }
 
-    /// The fence of a lock that nobody holds is not known: it left nothing behind.
+    /// The fence of a free lock is not known, because a free lock has no record.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
         let record = self.live(name, by)?;
         Ok(Inspection {

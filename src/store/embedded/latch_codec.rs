@@ -1,12 +1,12 @@
-//! The record of a latch, as bytes. Integers big-endian.
+//! The record of a latch as bytes. Integers are big-endian.
 //!
 //! | part | bytes |
 //! |---|---|
 //! | head | version `1`, ends, ttl (8 each), number of farms (2) |
-//! | count, for each farm | its id (1 for the length, then the bytes), count (8, signed) |
-//! | names, for each farm | those pending, those arrived: how many bytes (4), then those (see `NameSet`) |
+//! | count, for each farm | farm id (1 for the length, then the bytes), count (8, signed) |
+//! | names, for each farm | pending, then arrived names: each a length in bytes (4), then a `NameSet` |
 //!
-//! The counts stand before the names, because they are what is read most often.
+//! The counts come before the names because they are read most often.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use crate::time::Moment;
 
 const VERSION: u8 = 1;
 
-/// Farms of one latch, as the head counts them.
+/// Maximum number of farms in one latch: the head stores the number in two bytes.
 pub(super) const FARMS_MAX: usize = u16::MAX as usize;
 
-/// What the keys of latches begin with. Those of locks go on with `DC#` or `XDC#`, the header's with NUL.
+/// The prefix of the keys of latches. Keys of locks begin with `DC#` or `XDC#`, the key of the header with a NUL.
 const PREFIX: &[u8] = b"LATCH#";
 
 pub(super) fn is_key(key: &[u8]) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// `LATCH#<client>#<id>`.
+/// Returns the key `LATCH#<client>#<id>`.
 pub(super) fn key(name: &LatchName) -> Vec<u8> {
     [PREFIX, name.client().as_bytes(), b"#", name.id().as_bytes()].concat()
 }
@@ -46,7 +46,7 @@ impl Head<'_> {
         now < self.ends
     }
 
-    /// And the bytes behind it.
+    /// Decodes the head. Also returns the bytes after it.
     pub(super) fn decode(bytes: &[u8]) -> Option<(Head<'_>, &[u8])> {
         let rest = bytes.strip_prefix(&[VERSION])?;
         let (ends, rest) = number(rest)?;
@@ -69,10 +69,10 @@ pub(super) fn encode(record: &LatchRecord) -> Vec<u8> {
     for number in [record.ends.as_nanos(), ttl] {
         out.extend_from_slice(&number.to_be_bytes());
     }
-    let farms = u16::try_from(record.farms.len()).expect("refused when the latch is made");
+    let farms = u16::try_from(record.farms.len()).expect("refused when the latch is created");
     out.extend_from_slice(&farms.to_be_bytes());
     for (name, farm) in &record.farms {
-        // Checked when the latch's name was made: 255 bytes at the most.
+        // At most 255 bytes: checked when the latch's name was created.
         out.push(name.len() as u8);
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(&farm.count.to_be_bytes());

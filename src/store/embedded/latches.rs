@@ -1,4 +1,4 @@
-//! Latches in the embedded store: one record each, changed in one transaction.
+//! Latches in the embedded store. Each is one record, and each change is one transaction.
 
 use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{FARMS_MAX, Head, decode, encode, key};
@@ -45,7 +45,7 @@ impl LatchStore for EmbeddedStore {
         })
     }
 
-    /// All of one consistent state of the file.
+    /// All counts come from one consistent state of the file.
     fn counts(&self, asked: &[(&LatchName, Level)], by: Deadline) -> Result<Vec<Result<Option<i64>>>> {
         let keys: Vec<_> = asked.iter().map(|(name, _)| key(name)).collect();
         self.environment.read(by, |reader| {
@@ -71,7 +71,8 @@ impl LatchStore for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// What was found, if anything; an error, and never "no such latch", where it cannot be read.
+    /// Returns the record, or `None` if there was none. A record that cannot be decoded is an error, and never "no
+    /// such latch".
     fn latch<T>(&self, name: &LatchName, found: Option<Option<T>>) -> Result<Option<T>> {
         found.map(|read| read.ok_or_else(|| self.unreadable(format!("latch {name}")))).transpose()
     }
@@ -89,7 +90,7 @@ impl EmbeddedStore {
                 Ok(found) => found.unwrap_or_else(LatchRecord::absent),
                 Err(error) => return Ok(TxnEnd::Abandon(Err(error))),
             };
-            // Read here, behind the wait for other writers: the latch lives its whole TTL from now.
+            // Read the clock here, after the wait for other writers: the latch's whole TTL starts now.
             Ok(match change(writer, &mut record, Moment::now())? {
                 Ok(TxnEnd::Commit(answer)) => {
                     writer.put(&key, &encode(&record))?;
@@ -111,7 +112,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(3600);
 
-    /// Left out, they would open the latch of level XDC too soon.
+    /// If a farm were left out, the latch of level XDC would open too soon.
     #[test]
     fn a_farm_too_many_is_refused_and_none_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();

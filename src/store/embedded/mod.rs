@@ -1,9 +1,9 @@
-//! Locks and latches between the processes of one machine and user, in an LMDB file. Nothing to install or
-//! start.
+//! Locks and latches between the processes of one machine and user, in an LMDB file. There is no server to install
+//! or start.
 //!
-//! One write transaction takes, renews or frees a lock, makes a latch or changes its count. Reads come from LMDB's
-//! snapshots and wait for nobody. The record of a lock is deleted when it is freed, and all locks share
-//! one fence counter, so a lock that nobody holds leaves nothing behind.
+//! One write transaction acquires, renews or frees a lock, creates a latch or changes its count. Reads use LMDB's
+//! snapshots and do not wait for writers. A free lock has no record: its record is deleted when it is freed, and
+//! all locks share one fence counter.
 
 mod data_dir;
 mod default_dir;

@@ -1,9 +1,9 @@
-//! What the embedded store writes for locks: one record per held lock, and one header. Integers
-//! big-endian. (Latches: see `latches`.)
+//! The embedded store's records for locks: one for each held lock, and one header. Integers are big-endian. For
+//! latches see `latch_codec`.
 //!
 //! | record | bytes |
 //! |---|---|
-//! | lock | version `1`, owner token (16), fence, ends, since, ttl (8 each), who (see `Identity`) |
+//! | lock | version `1`, owner token (16), fence, ends, since, ttl (8 each), holder (see `Identity`) |
 //! | header | version `1`, fence, limit (8 each), sweep key (the rest) |
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,32 +15,32 @@ use crate::time::{Deadline, Moment};
 
 const VERSION: u8 = 1;
 
-/// A held lock. What it says counts until [`ends`](Record::ends) only.
+/// A held lock. It is valid until [`ends`](Record::ends).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) owner: OwnerToken,
     pub(super) fence: Fence,
     pub(super) ends: Moment,
-    /// When it was granted, in milliseconds since 1970: for people.
+    /// When it was granted, in milliseconds since 1970. For people only.
     pub(super) since_ms: u64,
-    /// What was asked for last: for people.
+    /// The TTL that was requested last. For people only.
     pub(super) ttl: Duration,
     pub(super) identity: Identity,
 }
 
-/// What the store as a whole remembers.
+/// The state of the whole store.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The fence given out last, for whichever lock.
+    /// The last fence of all locks.
     pub(super) fence: u64,
-    /// No fence above this one may be given: it is not reserved in the floor file.
+    /// The highest fence that the fence-floor file reserves. No fence may be above it.
     pub(super) limit: u64,
-    /// The sweep for expired records goes on behind this key.
+    /// The sweep for expired records continues after this key.
     pub(super) swept: Vec<u8>,
 }
 
 impl Header {
-    /// Where it is kept. No name of a lock begins with a NUL.
+    /// The key of the header. No lock name begins with a NUL.
     pub(super) const KEY: &'static [u8] = b"\0ledger";
 
     pub(super) fn encode(&self) -> Vec<u8> {

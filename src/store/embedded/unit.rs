@@ -1,4 +1,4 @@
-//! Whether a directory is private to the unit that systemd started this process in.
+//! Checks whether a directory is private to the systemd unit of this process.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Whether systemd gave the unit of this process a directory of its own in place of `dir`, so that
-/// processes outside of it cannot see what this one makes there. `false` where that cannot be told.
+/// Returns whether systemd replaced `dir` with a private directory for the unit of this process. Processes outside
+/// the unit do not see the files in it. `false` if this cannot be found out.
 pub(super) fn is_private_to_unit(dir: &Path) -> bool {
     let Ok(opened) = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
         return false;
@@ -18,7 +18,7 @@ pub(super) fn is_private_to_unit(dir: &Path) -> bool {
     is_units_own(&mounts, mount.trim())
 }
 
-/// Whether `mount`, by its id in this text of `/proc/<pid>/mountinfo`, is one that `PrivateTmp=` makes.
+/// Returns whether `PrivateTmp=` made the mount with the id `mount` in this text of `/proc/<pid>/mountinfo`.
 ///
 /// `PrivateTmp=yes` mounts `/var/tmp/systemd-private-<boot id>-<unit>-<random>/tmp`.
 /// `PrivateTmp=disconnected` mounts the directory `var-tmp` of a tmpfs that only the unit has (systemd's

@@ -1,16 +1,16 @@
-//! A set of short names in the form in which it is stored, so that reading it and writing it back are
-//! copies: a latch with thousands of participants is changed as often as it has participants.
+//! A set of short names in its stored form. Reading and writing it only copies bytes, because a latch with
+//! thousands of participants is changed thousands of times.
 
 use std::cmp::Ordering;
 
-/// Names of 1 to 255 bytes, each once, sorted. Each is one byte for its length and then itself.
+/// Names of 1 to 255 bytes, sorted, without duplicates. Each is stored as one length byte and the name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::store) struct NameSet {
     bytes: Vec<u8>,
 }
 
 impl NameSet {
-    /// What `bytes` hold; `None` unless they are what [`as_bytes`](NameSet::as_bytes) gave.
+    /// Decodes bytes from [`as_bytes`](NameSet::as_bytes). Returns `None` for any other bytes.
     #[cfg(any(feature = "embedded", test))]
     pub(in crate::store) fn from_bytes(bytes: &[u8]) -> Option<NameSet> {
         let (mut rest, mut last) = (bytes, None);
@@ -27,7 +27,7 @@ impl NameSet {
         &self.bytes
     }
 
-    /// In order.
+    /// Returns the names in order.
     pub(in crate::store) fn to_vec(&self) -> Vec<String> {
         let mut names = Vec::new();
         let mut rest = self.bytes.as_slice();
@@ -39,21 +39,21 @@ impl NameSet {
         names
     }
 
-    /// `false` if it was there.
+    /// Adds `name`. Returns `false` if it was already in the set.
     pub(in crate::store) fn insert(&mut self, name: &str) -> bool {
         let Err(at) = self.find(name) else { return false };
         self.bytes.splice(at..at, std::iter::once(length(name)).chain(name.bytes()));
         true
     }
 
-    /// `false` if it was not there.
+    /// Removes `name`. Returns `false` if it was not in the set.
     pub(in crate::store) fn remove(&mut self, name: &str) -> bool {
         let Ok(at) = self.find(name) else { return false };
         self.bytes.drain(at..at + 1 + name.len());
         true
     }
 
-    /// Where it begins, or where it would.
+    /// Returns the offset of `name`: `Ok` if it is in the set, `Err` with the place to insert it if not.
     fn find(&self, name: &str) -> Result<usize, usize> {
         let mut at = 0;
         while let Some(&length) = self.bytes.get(at) {
@@ -69,7 +69,7 @@ impl NameSet {
 }
 
 fn length(name: &str) -> u8 {
-    u8::try_from(name.len()).expect("names are checked before they come here")
+    u8::try_from(name.len()).expect("the length of names was checked before")
 }
 
 impl<'a> FromIterator<&'a str> for NameSet {
@@ -77,7 +77,7 @@ impl<'a> FromIterator<&'a str> for NameSet {
         let mut sorted: Vec<&str> = names.into_iter().collect();
         sorted.sort_unstable();
         sorted.dedup();
-        // One after another, without a search for each.
+        // Written in order, without a search for each name.
         let stored = sorted.into_iter().flat_map(|name| std::iter::once(length(name)).chain(name.bytes()));
         NameSet { bytes: stored.collect() }
     }

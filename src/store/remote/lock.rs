@@ -1,37 +1,37 @@
-//! Acquire, renew and release over a [`Register`]: what each answer means for the lock, and what comes next.
+//! Acquire, renew and release over a [`Register`]: the meaning of each reply, and the next step.
 //!
-//! An acquire draws a new record for each attempt. `open` are the attempts that may still take effect.
+//! An acquire draws a new record for each attempt. An attempt is `open` while its request may still take effect.
 //!
 //! | state | event | next state |
 //! |---|---|---|
 //! | creating | Yes | counting |
-//! | creating | No | looking |
-//! | creating | Lost | looking; the attempt is open |
-//! | creating | Down | over: that error; IN_DOUBT while an attempt is open |
-//! | looking | an open attempt's record stands | counting |
-//! | looking | another record stands | over: held |
-//! | looking | the lock is free | creating, after a pause while an attempt is open |
-//! | looking | the read fails | over: held by an unknown; IN_DOUBT while an attempt is open |
-//! | counting | a number, and our record is read back | over: granted |
-//! | counting | a number, and another record is read back | over: held; the attempt is open where records can be hidden |
-//! | counting | a number, and the lock is free | creating, 2 ms later; the attempt is open where records can be hidden |
-//! | counting | it fails | over: the lock is handed back, and the error returned |
-//! | any | 16 rounds, or no time left | over: held by an unknown; IN_DOUBT while an attempt is open |
+//! | creating | No | reading |
+//! | creating | Lost | reading; the attempt is open |
+//! | creating | Down | end with that error; IN_DOUBT while an attempt is open |
+//! | reading | the record of one of our attempts is stored | counting |
+//! | reading | another record is stored | end: held |
+//! | reading | the lock is free | creating, after a pause while an attempt is open |
+//! | reading | the read fails | end: held by an unknown holder; IN_DOUBT while an attempt is open |
+//! | counting | a number, and our record is read back | end: granted |
+//! | counting | a number, and another record is read back | end: held; the attempt is open if records can be hidden |
+//! | counting | a number, and the lock is free | creating, 2 ms later; the attempt is open if records can be hidden |
+//! | counting | the count or the read-back fails | end: release the lock and return the error |
+//! | any | 16 rounds, or no time left | end: held by an unknown holder; IN_DOUBT while an attempt is open |
 //!
-//! Create, count and read back may travel in one request. They take effect in this order in any case, which makes
-//! fences sound whatever is lost or late: a later holder counts after its own creation, which comes after our
-//! read-back, so its number is higher. A store that reads back only after a separate count may skip the read where
-//! both were one step, and [`ReadBack::Never`] accepts a number whose answer came while the lease lasts.
+//! Create, count and read-back may travel in one request. They always take effect in this order. This keeps fences
+//! sound even if messages are lost or late: the next holder creates its record after our read-back and counts after
+//! that, so its number is higher. [`ReadBack::AfterCount`] needs no read if creation and count were one step.
+//! [`ReadBack::Never`] accepts a number if its answer arrived while the lease lasts.
 //!
-//! A renewal and a release send one change. After No or Lost they find out what stands:
+//! A renewal and a release send one change. After No or Lost they find out what is stored:
 //!
 //! | compares | event | renewal | release |
 //! |---|---|---|---|
-//! | record | our record stands in another version | try again with that version | try again with that version |
-//! | record | ours stands as a lost renewal left it | renewed | - |
+//! | record | another version of our record is stored | try again with that version | try again with that version |
+//! | record | the version of a renewal with a lost reply is stored | renewed | - |
 //! | token | Lost | try again: Yes means renewed | try again: Yes means freed |
-//! | token | No, and our token stands | renewed: what stands lasts longer already | - |
-//! | any | ours does not stand | lost | not ours; after a Lost request: gone |
+//! | token | No, and our token is stored | renewed: the stored record already lasts longer | - |
+//! | any | our record is not stored | lost | not ours; gone if a reply was lost |
 
 use std::time::Duration;
 
@@ -47,33 +47,35 @@ use crate::owner::{OwnerRecord, OwnerToken};
 use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released};
 use crate::time::{self, Deadline, Moment, wall_ms};
 
-/// Bits below the clock in a number's lower bound: as many grants a millisecond would outrun it.
+/// Bits below the milliseconds in a number's lower bound. Only more than 2^20 grants in each millisecond would
+/// outrun the clock.
 const FENCE_CLOCK_SHIFT: u32 = 20;
-/// A clock set to the year 2109 or later is not followed further.
+/// The highest clock reading in a number, in the year 2109. A clock that is set later has no further effect.
 const FENCE_CLOCK_MAX: u64 = (1 << 42) - 1;
 
-/// Rounds of one acquire, release or renewal; each needs a lost reply or a peer in between. A server that
-/// answers each write with an error of a kind that proves nothing would get them all: there is a pause
-/// before each round that follows a doubt.
+/// Maximum number of rounds of one acquire, release or renewal. Another round is needed only after a lost reply
+/// or a change by a peer. There is a pause before each round that follows a lost reply: a server whose errors
+/// leave every write in doubt would otherwise receive all rounds at once.
 const ROUNDS: usize = 16;
-/// A record hidden by a Java client's Delete is hidden for the rest of that millisecond.
+/// A Java client's Delete hides records that are written in the same millisecond. The next attempt waits longer
+/// than that.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
-/// Time beyond the deadline to clean up behind an acquire that fails half-way.
+/// Extra time after the deadline to undo an acquire that failed halfway.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 
-/// The lock protocol over a [`Register`].
+/// A [`LockStore`] over a [`Register`]: the lock protocol.
 #[derive(Debug)]
 pub struct RemoteStore<R> {
     register: R,
 }
 
 impl<R: Register> RemoteStore<R> {
-    /// A [`LockStore`] over `register`. No I/O.
+    /// Creates a [`LockStore`] over `register`. No I/O.
     pub fn new(register: R) -> RemoteStore<R> {
         RemoteStore { register }
     }
 
-    /// The store below.
+    /// Returns the register below.
     pub fn register(&self) -> &R {
         &self.register
     }
@@ -117,15 +119,15 @@ impl<R: Register> LockStore for RemoteStore<R> {
                 Ok(Err(known)) => known,
                 Err(error) => {
                     doubt.go_on(error)?;
-                    // Asking again for a renewal that may still be under way does no harm: both are
-                    // conditional on our token, and the lease counts from before the first.
+                    // Repeating a renewal that may still be in flight is safe: both require our token, and
+                    // the lease counts from before the first.
                     if can.compares == Compares::Token {
                         continue;
                     }
                     None
                 }
             };
-            // The connection that the read is made over may be as dead as the one before.
+            // The connection for the read may be dead too. One try of the read gets half of the time.
             let read_by = || if doubt.is_open() { part(by, 2) } else { by };
             let read = || doubt.ask(|| self.register.read(name, read_by()));
             let standing = known.map_or_else(read, Ok);
@@ -151,7 +153,7 @@ impl<R: Register> LockStore for RemoteStore<R> {
             }
             let known = match doubt.ask(|| self.register.remove(name, &current, by).settled()) {
                 Ok(Ok(())) => return Ok(Released::Freed),
-                // Whatever stands, it is not ours.
+                // No proves that no record with our token is stored.
                 Ok(Err(_)) if can.compares == Compares::Token => Some(Standing::Free),
                 Ok(Err(known)) => known,
                 Err(error) => {
@@ -164,8 +166,8 @@ impl<R: Register> LockStore for RemoteStore<R> {
             };
             let standing = known.map_or_else(|| doubt.ask(|| self.register.read(name, by)), Ok);
             let standing = standing.map_err(|error| doubt.or(error))?;
-            // A gateway that sent the request twice answers "no" for the second. That this was our own
-            // release cannot be told from a lease that was lost before; a false alarm is the safe answer.
+            // A gateway that sent the request twice returns "no" for the second copy. We cannot distinguish
+            // this from a lease that was lost before. NotOurs is the safe answer: a false alarm at worst.
             match own_version(standing, &current) {
                 Some(stored) => current = stored,
                 None if doubt.is_open() => return Ok(Released::Gone),
@@ -204,7 +206,7 @@ impl<R: Register> LockStore for RemoteStore<R> {
 }
 
 impl<R: Register> RemoteStore<R> {
-    /// The next number of the lock's counter, asked for until it is answered: the lock is ours by then.
+    /// Counts the lock's next number. Repeats the request until it is answered, because the lock is already ours.
     fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
         let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
         for _ in 0..ROUNDS {
@@ -222,7 +224,7 @@ impl<R: Register> RemoteStore<R> {
 }
 
 impl Capabilities {
-    /// What a lease keeps of its record: as much as the store compares.
+    /// Returns the part of `record` that a lease keeps: the part that the store compares.
     fn owner_record(&self, record: &Record) -> OwnerRecord {
         match self.compares {
             Compares::Record => OwnerRecord::from_bytes(record.as_bytes()),
@@ -242,12 +244,13 @@ impl Capabilities {
     }
 }
 
-/// What a counter begins with: the clock, which is above all that the counter gave out before it expired.
+/// Returns the lower bound of the next number, from the clock. It is above all numbers of a counter that has
+/// expired.
 fn least_number() -> u64 {
     wall_ms().min(FENCE_CLOCK_MAX) << FENCE_CLOCK_SHIFT
 }
 
-/// The version of `record` that stands, if its owner still has the lock.
+/// Returns the stored version of `record` if its owner still holds the lock.
 fn own_version(standing: Standing, record: &Record) -> Option<Record> {
     match standing {
         Standing::Held(found) => found.record.filter(|stored| stored.same_owner(record)),
@@ -256,31 +259,31 @@ fn own_version(standing: Standing, record: &Record) -> Option<Record> {
 }
 
 fn contended(name: &LockName) -> Error {
-    Error::InDoubt { what: format!("lock {name} changed under each of {ROUNDS} looks at it"), source: None }
+    Error::InDoubt { what: format!("lock {name} changed during each of {ROUNDS} tries"), source: None }
 }
 
-/// One acquire on its way.
+/// One acquire in progress.
 struct Acquisition<'a, R> {
     store: &'a RemoteStore<R>,
     can: Capabilities,
     attempt: Attempt<'a>,
-    /// Attempts that may have taken effect, or may yet.
+    /// Attempts that may have taken effect or may still take effect.
     open: Vec<Tried>,
-    /// Why the first of them has no answer.
+    /// The error of the first lost reply, while an attempt is open.
     lost: Option<Error>,
 }
 
 struct Tried {
     record: Record,
     since: Moment,
-    /// It was found in place after No or Lost, through something that may send it again.
+    /// Its record was found after No or Lost, and something on the way may send the request again.
     may_reappear: bool,
 }
 
-/// What a round of an acquisition found.
+/// The result of one round of an acquire.
 enum Round {
     Over(Acquired),
-    /// The lock looks free, though we do not hold it.
+    /// The lock seems free, but we do not hold it.
     Again,
 }
 
@@ -288,7 +291,7 @@ impl<R: Register> Acquisition<'_, R> {
     fn run(&mut self) -> Result<Acquired> {
         let mut pauses = Pauses::until(self.attempt.by);
         for _ in 0..ROUNDS {
-            // Without a doubt a peer has just freed the lock, and it may be ours at once.
+            // No pause if no reply was lost: a peer has just freed the lock.
             if self.lost.is_some() && !pauses.rest() {
                 break;
             }
@@ -324,7 +327,7 @@ impl<R: Register> Acquisition<'_, R> {
         }
     }
 
-    /// Makes a request: where something of ours may be under way, until it is answered.
+    /// Sends a request. If one of our attempts is `in_doubt`, repeats it until it is answered.
     fn ask<T>(&self, in_doubt: bool, request: impl Fn(&R, Deadline) -> Result<T>) -> Result<T> {
         let (register, by) = (&self.store.register, self.attempt.by);
         if in_doubt { until_answered(by, || request(register, by)) } else { request(register, by) }
@@ -334,16 +337,17 @@ impl<R: Register> Acquisition<'_, R> {
         self.ask(in_doubt, |register, by| register.read(self.attempt.name, by))
     }
 
-    /// Finds out who has the lock, after No or Lost. `known`: what stands, where the answer said it.
-    /// `refused`: the attempt that was answered with No. A gateway may have sent it twice, and No may be for
-    /// the record that the first put there.
+    /// Finds out who holds the lock, after No or Lost. `known` is the state of the lock if the answer contained
+    /// it. `refused` is the attempt that was answered with No. A gateway may have sent it twice: then the first
+    /// copy may have created the record that made the second fail.
     fn look(&mut self, known: Option<Standing>, refused: Option<Tried>) -> Result<Round> {
         let refused = refused.filter(|_| self.can.repeats);
         let in_doubt = refused.is_some() || !self.open.is_empty();
         let found = match known.map_or_else(|| self.read(in_doubt), Ok) {
             Ok(Standing::Held(found)) => found,
             Ok(Standing::Free) => return Ok(Round::Again),
-            // Refused, and nothing of ours under way: who holds it was asked for information only.
+            // The creation was refused and none of our requests is in flight: the lock is held. The read was
+            // only to name the holder.
             Err(_) if !in_doubt => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
             Err(error) => {
                 self.open.extend(refused);
@@ -363,12 +367,12 @@ impl<R: Register> Acquisition<'_, R> {
         self.count_and_read_back(tried, Created::default())
     }
 
-    /// The store put our record in. What did not travel with it is done now. Both requests are repeated until they
-    /// are answered: the lock is ours, and to fail now would leave it to be freed.
+    /// Counts and reads back, unless this came with the creation of our record. Both requests are repeated until
+    /// they are answered: the lock is ours, and after a failure it would have to be released.
     fn count_and_read_back(&mut self, tried: Tried, created: Created) -> Result<Round> {
         let Created { count, standing } = created;
         let counted = match (self.can.counts, count) {
-            // A read from before the count proves nothing.
+            // A read before the count proves nothing.
             (true, None) => {
                 self.store.next_fence(self.attempt.name, self.attempt.by).map(|fence| (Some(fence), None))
             }
@@ -394,8 +398,8 @@ impl<R: Register> Acquisition<'_, R> {
             },
             Some(Standing::Free) => None,
         };
-        // Expired, or deleted or hidden by a Java client's Delete of this millisecond. Hidden records can
-        // show again when the Delete is compacted away: remember it.
+        // The record expired, or a Java client's Delete of this millisecond deleted or hid it. A hidden record
+        // appears again when a compaction removes the Delete, so keep the attempt open.
         if self.can.hides || self.can.repeats {
             self.open.push(tried);
         }
@@ -418,23 +422,24 @@ impl<R: Register> Acquisition<'_, R> {
         }))
     }
 
-    /// The fence, if the lease lasts: then the next holder creates its record after our fence was counted.
+    /// Returns the fence if the lease still lasts. Then the next holder creates its record after our fence was
+    /// counted.
     fn while_it_lasts(&self, tried: &Tried, fence: Option<Fence>) -> Result<Option<Fence>> {
         if fence.is_none() || Moment::now() < tried.since.after(self.attempt.ttl) {
             return Ok(fence);
         }
         Err(Error::RetriesExhausted {
             store: self.store.describe(),
-            what: "the fence was counted when the lease was over; ask for a longer TTL".into(),
+            what: "the lease expired before its fence was counted; use a longer TTL".into(),
             source: None,
         })
     }
 
-    /// The lock is ours, and the acquire fails all the same: without its fence it is no grant.
+    /// Releases a lock that is ours but has no valid fence, and returns the error of the acquire.
     fn hand_back(&mut self, tried: Tried, error: Error) -> Error {
         let by = Deadline::after(CLEAN_UP);
         let released = self.store.release(self.attempt.name, &self.can.owner_record(&tried.record), by);
-        // A hidden record is not there to be released, and can show again.
+        // A hidden record cannot be released, and it can appear again.
         let is_gone = if self.can.hides { matches!(released, Ok(Released::Freed)) } else { released.is_ok() };
         let is_gone = is_gone && !tried.may_reappear;
         if !is_gone {
@@ -443,13 +448,13 @@ impl<R: Register> Acquisition<'_, R> {
         self.failed(error)
     }
 
-    /// `error`, unless something of ours is still open: then the doubt is what the caller must know.
+    /// Returns the error of the acquire: `error`, or IN_DOUBT while an attempt is open.
     fn failed(&mut self, error: Error) -> Error {
         if self.open.is_empty() && !error.is_in_doubt() {
             return error;
         }
         if self.open.is_empty() {
-            // A doubtful count: the lock itself was handed back.
+            // Only the count is in doubt. The lock was released.
             return Error::RetriesExhausted {
                 store: self.store.describe(),
                 what: "the fence could not be counted".into(),
@@ -460,20 +465,20 @@ impl<R: Register> Acquisition<'_, R> {
             (Some(lost), error) if error.is_in_doubt() => lost,
             (Some(lost), error) => Error::InDoubt {
                 what: format!(
-                    "an earlier request of this acquire may yet be applied, and the next one failed ({})",
+                    "an earlier request of this acquire may still be applied, and the next one failed ({})",
                     error.chain()
                 ),
                 source: Some(lost.into()),
             },
             (None, error) if error.is_in_doubt() => error,
             (None, error) => Error::InDoubt {
-                what: "an earlier request of this acquire may yet be applied".into(),
+                what: "an earlier request of this acquire may still be applied".into(),
                 source: Some(error.into()),
             },
         }
     }
 
-    /// Free at every look, and never ours.
+    /// Ends an acquire that has no rounds or no time left: the lock was never ours.
     fn give_up(&mut self) -> Result<Acquired> {
         let covered = match self.can.hides {
             true => self.store.register.cover(self.attempt.name, self.attempt.ttl, Deadline::after(CLEAN_UP)),
@@ -483,7 +488,7 @@ impl<R: Register> Acquisition<'_, R> {
             Ok(()) if self.open.is_empty() => Ok(Acquired::Held(Holder::unknown())),
             covered => Err(Error::InDoubt {
                 what: format!(
-                    "{} requests for lock {} left no trace yet",
+                    "{} requests for lock {} may still be applied",
                     self.open.len(),
                     self.attempt.name
                 ),

@@ -2,11 +2,11 @@
 //!
 //! | bytes | meaning |
 //! |---|---|
-//! | `M` | held: the Java library reads a value as "held" by this first byte |
+//! | `M` | held: the Java library takes a value that begins with this byte for a held lock |
 //! | 01 | format |
 //! | 16 bytes | owner token |
-//! | u64, big-endian | TTL in milliseconds: the longest that any version of this record was written with |
-//! | the rest | who holds it: `pid:u32 start_ms:u64 host_len:u8 host purpose_len:u8 purpose`; later versions may append |
+//! | u64, big-endian | TTL in milliseconds: the longest TTL of all versions of this record |
+//! | the rest | holder: `pid:u32 start_ms:u64 host_len:u8 host purpose_len:u8 purpose`; later versions may append |
 
 use std::fmt;
 use std::time::Duration;
@@ -21,73 +21,74 @@ const TOKEN_AT: usize = 2;
 const TTL_AT: usize = TOKEN_AT + OwnerToken::LEN;
 const IDENTITY_AT: usize = TTL_AT + 8;
 
-/// The record of one grant: its owner token, its TTL and who holds it. As secret as the token.
+/// The record of one grant: its owner token, its TTL and its holder. It is as secret as the token.
 ///
-/// A store may keep the bytes as they are, or keep the parts by themselves.
+/// A store may keep the bytes, or keep the parts separately.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record(Box<[u8]>);
 
 impl Record {
-    /// The record of a new attempt, with a token of its own.
+    /// Creates the record of a new attempt, with a new random token.
     ///
     /// # Errors
-    /// INTERNAL_ERROR when the operating system has no randomness to give.
+    /// [`Code::InternalError`](crate::Code::InternalError) if the operating system returns no random bytes.
     pub fn draw(ttl: Duration, identity: &Identity) -> Result<Record> {
         let mut bytes = start(&OwnerToken::draw()?, ttl);
         identity.encode_into(&mut bytes);
         Ok(Record(bytes.into()))
     }
 
-    /// For stores that keep the parts by themselves. `identity`: bytes that [`identity_bytes`](Record::identity_bytes)
-    /// gave, or none.
+    /// Creates a record from its parts, for stores that keep them separately. `identity` holds the bytes from
+    /// [`identity_bytes`](Record::identity_bytes), or is empty.
     pub fn of_parts(token: &OwnerToken, ttl: Duration, identity: &[u8]) -> Record {
         let mut bytes = start(token, ttl);
         bytes.extend_from_slice(identity);
         Record(bytes.into())
     }
 
-    /// The record with these bytes. `None` for what is not a record of this library in a format that it knows.
+    /// Creates the record with these bytes. Returns `None` if they are not a record of this library in a format
+    /// that this version knows.
     pub fn decode(bytes: impl Into<Box<[u8]>>) -> Option<Record> {
         let bytes = bytes.into();
         (bytes.len() >= IDENTITY_AT && bytes.starts_with(&[MARK, FORMAT])).then_some(Record(bytes))
     }
 
-    /// The bytes: comparing them is comparing versions of one grant.
+    /// Returns the bytes. Two versions of one grant have different bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The owner token.
+    /// Returns the owner token.
     pub fn token(&self) -> OwnerToken {
         let bytes = self.0[TOKEN_AT..].first_chunk().expect("a record is at least that long");
         OwnerToken::from_bytes(*bytes)
     }
 
-    /// The longest TTL that any version of this record was written with. What takes its place must not expire
-    /// sooner, or the older version appears again in a store that keeps old versions.
+    /// Returns the longest TTL of all versions of this record. A value that replaces this record must not expire
+    /// sooner: in a store that keeps old versions, the older version would appear again.
     pub fn ttl(&self) -> Duration {
         let bytes = self.0[TTL_AT..].first_chunk().expect("a record is at least that long");
         Duration::from_millis(u64::from_be_bytes(*bytes))
     }
 
-    /// Who holds the lock; `None` where the record does not say so in a form that can be read.
+    /// Returns the holder. `None` if the record has no holder, or one that cannot be decoded.
     pub fn identity(&self) -> Option<Identity> {
         Identity::decode(self.identity_bytes())
     }
 
-    /// Who holds the lock, as bytes.
+    /// Returns the holder as bytes. Empty if the record has none.
     pub fn identity_bytes(&self) -> &[u8] {
         &self.0[IDENTITY_AT..]
     }
 
-    /// The same record for a lease of `ttl`, or of what it had if that was longer.
+    /// Returns the same record with the longer of `ttl` and its own TTL.
     pub(crate) fn renewed(&self, ttl: Duration) -> Record {
         let mut bytes = self.0.clone();
         bytes[TTL_AT..IDENTITY_AT].copy_from_slice(&ttl_ms(self.ttl().max(ttl)).to_be_bytes());
         Record(bytes)
     }
 
-    /// Whether both carry one owner token: two versions of one grant.
+    /// Returns whether both records have the same owner token: they are versions of one grant.
     pub(crate) fn same_owner(&self, other: &Record) -> bool {
         self.0[TOKEN_AT..TTL_AT] == other.0[TOKEN_AT..TTL_AT]
     }

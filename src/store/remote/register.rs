@@ -1,4 +1,4 @@
-//! What the lock protocol asks of a store: one record for each lock, changed under a condition, and a counter.
+//! The store interface of the lock protocol: one record for each lock, conditional changes, and a counter.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,23 +13,25 @@ use crate::time::{Deadline, wall_ms};
 
 /// Answer to one request that may change the store.
 ///
-/// `Y` and `N` are what the store brings along. See the table in [`remote`](crate::store::remote) for what each
-/// network event means.
+/// `Y` and `N` are the types of the data that come with the answer. The table in
+/// [`remote`](crate::store::remote) gives the reply for each network event. If you are not sure, answer
+/// [`Lost`](Reply::Lost).
 #[derive(Debug)]
 pub enum Reply<Y = (), N = Option<Standing>> {
     /// The condition held, and the change was made.
     Yes(Y),
     /// The condition did not hold. Nothing was changed.
     No(N),
-    /// The change may have been made, or may yet be made. The error must be IN_DOUBT.
+    /// The change may have been made, or may still be made later. The code of the error must be
+    /// [`Code::InDoubt`](crate::Code::InDoubt).
     Lost(Error),
-    /// The change was not made and will not be made.
+    /// The change was not made and will not be made later.
     Down(Error),
 }
 
 impl<Y, N> Reply<Y, N> {
-    /// The reply for a call that answers `Ok(Ok(..))` for yes, `Ok(Err(..))` for no, and whose errors are IN_DOUBT
-    /// exactly where the change may have been made.
+    /// Converts the result of a call: `Ok(Ok(..))` is Yes, `Ok(Err(..))` is No, an error with
+    /// [`Code::InDoubt`](crate::Code::InDoubt) is Lost, and any other error is Down.
     pub fn of(answer: Result<std::result::Result<Y, N>>) -> Reply<Y, N> {
         match answer {
             Ok(Ok(yes)) => Reply::Yes(yes),
@@ -53,36 +55,38 @@ impl<Y, N> Reply<Y, N> {
 }
 
 impl Reply {
-    /// For stores that answer whether the condition held, and bring nothing along.
+    /// Converts the result of a call: `true` is Yes, `false` is No, and errors as in [`of`](Reply::of).
     pub fn of_bool(answer: Result<bool>) -> Reply {
         Reply::of(answer.map(|held| if held { Ok(()) } else { Err(None) }))
     }
 }
 
-/// What stands in a lock's place.
+/// The state of a lock in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing, or a mark that the lock is free.
+    /// No record, or a marker that the lock is free.
     Free,
     /// A record: the lock is held.
     Held(Found),
 }
 
-/// A record that was read. The suites of the testkit want both hints from a store that fills in either of them: see
-/// [`written`](Found::written) and [`lasting`](Found::lasting).
+/// A record that was read.
+///
+/// `written_ms` and `left` are hints. The suites of the testkit expect both from a store that sets one of them.
+/// [`written`](Found::written) and [`lasting`](Found::lasting) estimate the missing one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The record; `None` where it is not one of this library's, such as one of the Java library.
+    /// The record. `None` if this library did not write it, for example a record of the Java library.
     pub record: Option<Record>,
-    /// When it was written, by the store's clock, in milliseconds since 1970. A hint for people.
+    /// When the record was written, by the store's clock, in milliseconds since 1970. For people only.
     pub written_ms: Option<u64>,
-    /// How long the store keeps it from now on, where the store says so. A hint: no grant depends on it.
+    /// How long the store keeps the record from now on, if the store reports it. No grant depends on it.
     pub left: Option<Duration>,
 }
 
 impl Found {
-    /// A record that was written at `written_ms` by the store's clock, and that a store keeps for the TTL in it. How
-    /// long it has left is a comparison with our clock.
+    /// Describes a record that was written at `written_ms` by the store's clock, and that the store keeps for the
+    /// TTL in the record. `left` is estimated with this machine's clock.
     pub fn written(record: Option<Record>, written_ms: u64) -> Found {
         let left = record.as_ref().map(|record| {
             let ttl = record.ttl();
@@ -92,8 +96,8 @@ impl Found {
         Found { record, written_ms: Some(written_ms), left }
     }
 
-    /// A record that the store keeps for `left` from now on, where the store does not say when it was written. That
-    /// is a comparison with our clock too.
+    /// Describes a record that the store keeps for `left` from now on. `written_ms` is estimated with this
+    /// machine's clock.
     pub fn lasting(record: Option<Record>, left: Duration) -> Found {
         let written_ms = record.as_ref().map(|record| {
             let age = record.ttl().saturating_sub(left);
@@ -102,7 +106,7 @@ impl Found {
         Found { record, written_ms, left: Some(left) }
     }
 
-    /// What the record says about its holder.
+    /// Returns the holder that the record names, with the two hints.
     pub fn holder(&self) -> Holder {
         let since = self.written_ms.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
         Holder::new(self.record.as_ref().and_then(Record::identity), self.left, since)
@@ -114,23 +118,27 @@ impl Found {
 pub struct Create<'a> {
     /// The lock.
     pub name: &'a LockName,
-    /// The record to create, with its TTL in the same step. The store keeps it for [`Record::ttl`] by its own clock:
-    /// never shorter, also when memory is short.
+    /// The record to create. The store writes the record and its TTL in one step. It keeps the record for at
+    /// least [`Record::ttl`] by its own clock, also if memory is short.
     pub record: &'a Record,
-    /// Asks for the lock's next number too, as [`Register::count`] does with this argument. A store that cannot
-    /// count in the same request, after the creation, ignores it.
+    /// If set, the library also asks for the lock's next number, as [`Register::count`] with this value as
+    /// `least`. The count must come after the creation. A store that cannot count in the same request ignores
+    /// this field.
     pub count: Option<u64>,
-    /// Asks for a read of the record after the count. A store that cannot read in the same request ignores it.
+    /// If set, the library also asks for a read of the record after the count. A store that cannot read in the
+    /// same request ignores this field.
     pub read_back: bool,
 }
 
-/// What came along with the creation of a record.
+/// The data that come with the creation of a record.
 #[derive(Debug, Default)]
 pub struct Created {
-    /// The number; `None` if it is still to be counted. Where creation and count were not one atomic step, the
-    /// record may have ended in between: bring `standing` too, or ask for [`ReadBack::Always`].
+    /// The lock's next number. `None` if the library must still count it.
+    ///
+    /// If creation and count were not one atomic step, the record may have expired between them. In this case
+    /// set `standing` too, or use [`ReadBack::Always`].
     pub count: Option<u64>,
-    /// What stood after the count; `None` if it is still to be read.
+    /// The state of the lock after the count. `None` if the store did not read it.
     pub standing: Option<Standing>,
 }
 
@@ -139,53 +147,54 @@ pub struct Created {
 pub struct Replace<'a> {
     /// The lock.
     pub name: &'a LockName,
-    /// The record that must stand: all of it or its token, see [`Compares`].
+    /// The record that must exist. The store compares the whole record or its token: see [`Compares`].
     pub expected: &'a Record,
-    /// The record to put there. It must last for its TTL from now on. With [`Compares::Token`] it has a token and a
-    /// TTL and no identity: such a store leaves the record as it is and makes it last longer.
+    /// The record to write. It must last for at least its TTL from now on. With [`Compares::Token`] it has a
+    /// token and a TTL but no identity: the store keeps the content of its record and only extends its life.
     pub record: &'a Record,
 }
 
-/// What a store compares with the expected record.
+/// The part of the expected record that a store compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compares {
-    /// The whole record: another version of the same grant is refused.
+    /// The whole record. A change that expects another version of the same grant is refused.
     #[default]
     Record,
-    /// The owner token. A replace that is refused although our token stands means that the record lasts longer already.
+    /// The owner token. If a replace is refused although our token is stored, the record already lasts longer.
     Token,
 }
 
-/// Whether an acquisition ends with a read of its own record.
+/// When an acquire ends with a read of its own record, the read-back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadBack {
-    /// After a count that did not come with the creation. A fence is sound only if the record still stood after the
-    /// fence was counted. Right for most stores.
+    /// After a count that did not come with the creation. A fence is sound only if the record still existed after
+    /// the fence was counted. Right for most stores.
     #[default]
     AfterCount,
-    /// Always, unless the creation brought it along. For a store in which a peer can hide or delete a record although
-    /// the store answered yes.
+    /// Always, unless the read came with the creation. For a store in which a peer can hide or delete a record
+    /// after the store answered Yes.
     Always,
-    /// Never. The number is accepted if its answer came while the lease lasts. Only for a store in which nothing but
-    /// the end of its TTL or its owner ends a record.
+    /// Never. The number is accepted if its answer arrived while the lease lasts. Only for a store in which
+    /// nothing ends a record except its TTL and its owner.
     Never,
 }
 
-/// What one store can do that others cannot, and what it does wrong.
+/// The abilities of a store, and the faults that the library must expect from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether locks have fences. `false` only where fencing is switched off in the store's options.
+    /// Whether locks have fences. Default: `true`. Set `false` only if the store's options switch fencing off.
     pub counts: bool,
-    /// What a condition on a record compares.
+    /// The part of a record that a condition compares. Default: [`Compares::Record`].
     pub compares: Compares,
-    /// When the record is read back.
+    /// When the library reads the record back. Default: [`ReadBack::AfterCount`].
     pub read_back: ReadBack,
-    /// Something between us and the store may send a write a second time by itself. Then No may answer the second
-    /// of two writes, of which the first was made.
+    /// Whether something between the library and the store, such as a gateway, may send a write twice by itself.
+    /// No can then be the answer to the second copy although the first was applied. Default: `false`.
     pub repeats: bool,
-    /// A peer's delete can hide a record that the store said yes to. The record can appear again later.
+    /// Whether a peer's delete can hide a record after the store answered Yes. The record can appear again later.
+    /// Default: `false`.
     pub hides: bool,
-    /// How long after the call has ended a request without an answer may still be applied.
+    /// How long after the end of a call a request without an answer may still be applied. Default: five minutes.
     pub in_flight_for: Duration,
 }
 
@@ -202,77 +211,105 @@ impl Default for Capabilities {
     }
 }
 
-/// A store in which locks can be kept: one record for each lock, with a TTL that the store counts, and a counter
-/// beside it. [`RemoteStore`](super::RemoteStore) is the lock protocol over it.
+/// A store that keeps one record for each lock, with a TTL that the store counts, and one counter for each lock.
 ///
-/// Each method makes one attempt and returns before `by`, or as soon after it as a socket time-out allows. A method may
-/// send a request again if that request was certainly not applied; it must never send one again that may have been.
-/// Methods are called from many threads at once.
+/// [`RemoteStore`](super::RemoteStore) adds the lock protocol. It handles lost replies, so a register only has to
+/// report them correctly.
 ///
-/// A store is as safe as its memory: one that forgets an answered change, in a crash or a failover, can grant a lock
-/// while another holds it.
+/// * **Atomic changes**: [`create`](Register::create), [`replace`](Register::replace) and
+///   [`remove`](Register::remove) each check a condition and write. The check, the write and the TTL must be one
+///   step in the store, such as a script, a conditional update or a transaction. A read followed by a write is not
+///   enough. [`count`](Register::count) must be one step too.
+/// * **Lost replies**: a method reports a change that may have been applied as [`Reply::Lost`]. It must never send
+///   such a request again. It may send a request again that was certainly not applied.
+/// * **Blocking**: a method blocks the calling thread for one attempt. It returns by the deadline `by`, or as soon
+///   after it as a socket time-out allows.
+/// * **Threads**: methods are called from many threads at once.
+/// * **Durability**: a store that forgets an answered change, in a crash or a failover, can grant a lock that is
+///   held.
 pub trait Register: Send + Sync + fmt::Debug + 'static {
-    /// What this store is, for messages: a URI without credentials.
+    /// Returns the store's URI without credentials. Messages show it. Does not block.
     fn describe(&self) -> String;
 
-    /// What this store can do. Must not change while the store is open.
+    /// Returns what this store can do. The answer must not change while the store is open. Does not block.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// Creates what the store needs, and checks that it answers. Safe to repeat and to race with another creator.
+    /// Creates what the store needs, such as a table, and checks that the store answers. It may be called again,
+    /// and by several processes at the same time.
     ///
     /// # Errors
-    /// TABLE_CREATION_ERROR, CONNECTION_ERROR and what the store answers.
+    /// [`Code::TableCreationError`](crate::Code::TableCreationError),
+    /// [`Code::ConnectionError`](crate::Code::ConnectionError), and errors that the store returns.
     fn initialize(&self, by: Deadline) -> Result<()>;
 
-    /// Creates the record where the lock is free. Yes: it was free, and our record stands. No: another record
-    /// stands; the store brings it along where that costs no further request.
+    /// Creates the record if the lock is free.
+    ///
+    /// * Yes: the lock was free, and our record is stored.
+    /// * No: another record is stored. The store returns it if that costs no further request, else `None`.
+    /// * Lost: our record may be stored now, or later. The library reads the lock to find out.
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created>;
 
-    /// Replaces the expected record. Yes: it stood, and the new record stands. The store keeps the new record for as
-    /// long as it would have kept the old one, and at least for the TTL of the new one, also where requests overtake
-    /// each other: a late copy of a short renewal must not shorten a longer one. No: something else stands, or (with
-    /// [`Compares::Token`]) what stands lasts longer already.
+    /// Replaces the expected record.
+    ///
+    /// The new record must last at least for its own TTL from now on, and never end before the old one would have
+    /// ended. This also holds if requests overtake each other: a late request for a short TTL must not shorten a
+    /// lease that was renewed for a longer one.
+    ///
+    /// * Yes: the expected record was stored, and the new one is stored now.
+    /// * No: something else is stored. With [`Compares::Token`] it can also mean that the stored record already
+    ///   lasts longer.
+    /// * Lost: either record may be stored. The library reads the lock or sends the same change again.
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply;
 
-    /// Removes the expected record. Yes: it stood, and the lock is free. No: something else stands.
+    /// Removes the expected record.
+    ///
+    /// * Yes: the expected record was stored, and the lock is free now.
+    /// * No: something else is stored. Nothing was changed.
+    /// * Lost: the record may still be stored. The library reads the lock or sends the same change again.
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply;
 
-    /// What stands now: the effect of every change that was answered before, whoever made it. A replica that may lag
-    /// behind must not be read: its answer decides who holds the lock.
+    /// Reads the state of the lock.
+    ///
+    /// The answer decides who holds the lock. It must include every change that was answered before, from any
+    /// process. Do not read from a replica that may lag behind.
     ///
     /// # Errors
-    /// Any code but IN_DOUBT: nothing was learned.
+    /// Any code except [`Code::InDoubt`](crate::Code::InDoubt). A failed read says nothing about the lock.
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing>;
 
-    /// The lock's next number. A number may be skipped, never given out twice, and none is lower than one before.
+    /// Returns the lock's next number, which becomes the fence. Every number must be higher than all earlier
+    /// numbers of the lock. A number may be skipped.
     ///
-    /// The higher of `least` and the last number plus one, in one atomic step, is always right: `least` follows the
-    /// clock, so numbers rise also where a store has lost its last writes. A store that never loses an answered write
-    /// may use `least` for a new counter only. Numbers are about 2^60, which a floating-point number cannot hold.
+    /// In one atomic step the store sets the counter to the higher of `least` and the last number plus one, and
+    /// returns it. `least` follows the clock, so numbers keep rising even if the store lost its last writes. A
+    /// store that never loses an answered write may use `least` only to start a new counter. Numbers are near
+    /// 2^60. A 64-bit floating-point number cannot hold them exactly.
     ///
     /// # Errors
-    /// IN_DOUBT where a number may have been skipped. It is counted again then.
+    /// [`Code::InDoubt`](crate::Code::InDoubt) if a number may have been counted and its answer was lost. The
+    /// library then counts again and skips that number.
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64>;
 
-    /// The number that was given out last, where the store still knows it. For people.
+    /// Returns the number that was counted last, if the store still knows it. For people.
     ///
     /// # Errors
     /// As for [`read`](Register::read).
     fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>>;
 
-    /// Covers what a peer's delete may have hidden, for `ttl`, if the lock is free. Called only where
-    /// [`Capabilities::hides`] is set.
+    /// Keeps records that a peer's delete may have hidden from appearing again for `ttl`, if the lock is free.
+    /// Called only if [`Capabilities::hides`] is set. Default: does nothing.
     ///
     /// # Errors
-    /// IN_DOUBT or not: hidden records may appear again.
+    /// Any error means that hidden records may appear again.
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
         let _ = (name, ttl, by);
         Ok(())
     }
 
-    /// What the store's version and configuration mean for locks. Changes no lock.
+    /// Reports what the store's version and configuration mean for locks. Changes no lock. Default: reports
+    /// nothing.
     ///
     /// # Errors
     /// As for [`read`](Register::read).
@@ -281,7 +318,7 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
         Ok(Vec::new())
     }
 
-    /// The latches kept in the same store; `None` where a store has locks only.
+    /// Returns the latches in the same store, or `None` (the default) if the store keeps only locks.
     fn latches(&self) -> Option<&dyn LatchStore> {
         None
     }

@@ -1,5 +1,5 @@
-//! Finding out, once a reply was lost, what became of the operation: asking until it is known or the
-//! operation's time is over.
+//! Finds out after a lost reply whether the operation was applied. It asks until it knows, or until the deadline
+//! of the operation.
 
 use std::time::Duration;
 
@@ -9,37 +9,38 @@ use crate::time::{self, Deadline, jittered};
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// No try is given less, where there is as much.
+/// The shortest time of one try, unless the deadline is sooner.
 const TRY_AT_LEAST: Duration = Duration::from_millis(100);
 
-/// When one try must be over: at the end of the first of so many parts of the time until `by`.
+/// Returns the deadline of one try: the end of the first of `parts` equal parts of the time until `by`.
 pub(crate) fn part(by: Deadline, parts: u32) -> Deadline {
     by.sooner(Deadline::after((by.remaining() / parts.max(1)).max(TRY_AT_LEAST)))
 }
 
-/// What an operation on its way is in doubt about, if it is.
+/// Whether a reply of the running operation was lost.
 pub(crate) struct Doubt {
     by: Deadline,
     lost: Option<Error>,
 }
 
 impl Doubt {
-    /// Of an operation that has until `by`, and of which nothing was lost yet.
+    /// Creates the state of an operation with the deadline `by` and no lost reply.
     pub(crate) fn none(by: Deadline) -> Doubt {
         Doubt { by, lost: None }
     }
 
-    /// Whether a reply was lost.
+    /// Returns whether a reply was lost.
     pub(crate) fn is_open(&self) -> bool {
         self.lost.is_some()
     }
 
-    /// Makes the request; while a reply is missing, until it is answered.
+    /// Sends the request. After a lost reply, repeats it until it is answered.
     pub(crate) fn ask<T>(&self, mut request: impl FnMut() -> Result<T>) -> Result<T> {
         if self.is_open() { until_answered(self.by, request) } else { request() }
     }
 
-    /// Goes on after a failure that leaves open what became of the request, if there is time to find out.
+    /// Remembers a lost reply and returns `Ok` if there is time to find out what it means. Returns the error to
+    /// report otherwise, and for an error that is not in doubt.
     pub(crate) fn go_on(&mut self, error: Error) -> Result<()> {
         if !error.is_in_doubt() || self.by.passed() {
             return Err(self.or(error));
@@ -48,25 +49,25 @@ impl Doubt {
         Ok(())
     }
 
-    /// What the caller must know: the first reply that was lost; `error` where none was.
+    /// Returns the error to report: that of the first lost reply, or `error` if no reply was lost.
     pub(crate) fn or(&mut self, error: Error) -> Error {
         self.lost.take().unwrap_or(error)
     }
 }
 
-/// Pauses between the rounds of an operation: jittered, each longer than the one before.
+/// Jittered pauses between the rounds of an operation. Each is twice the one before, up to half a second.
 pub(crate) struct Pauses {
     by: Deadline,
     next: Duration,
 }
 
 impl Pauses {
-    /// Of an operation that has until `by`.
+    /// Creates the pauses of an operation with the deadline `by`.
     pub(crate) fn until(by: Deadline) -> Pauses {
         Pauses { by, next: PAUSE_FIRST }
     }
 
-    /// Pauses. `false`, at once, where no time would be left afterwards.
+    /// Sleeps. Returns `false` at once if the deadline would pass during the pause.
     pub(crate) fn rest(&mut self) -> bool {
         if self.by.remaining() <= self.next {
             return false;
@@ -77,10 +78,10 @@ impl Pauses {
     }
 }
 
-/// Makes the request again for as long as it did not happen because the store was not there, or busy.
+/// Repeats the request while the store cannot be reached or is busy, until the deadline.
 ///
-/// One failure may be reported at once. Where something else hangs on the answer, as whether an earlier
-/// request of ours took the lock, a server that is back in a second is worth the wait.
+/// Use it only if another result depends on the answer, such as whether an earlier request acquired the lock.
+/// Then it is worth waiting for a server that is back in a second. Otherwise a failure is reported at once.
 pub(crate) fn until_answered<T>(by: Deadline, mut request: impl FnMut() -> Result<T>) -> Result<T> {
     let mut pauses = Pauses::until(by);
     loop {
@@ -109,7 +110,7 @@ mod tests {
         Error::InDoubt { what: what.into(), source: None }
     }
 
-    /// Answers the first `failures` requests with `error`.
+    /// Returns `error` for the first `failures` requests.
     fn failing(failures: usize, error: fn() -> Error) -> impl FnMut() -> Result<usize> {
         let mut asked = 0;
         move || {

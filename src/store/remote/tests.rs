@@ -1,4 +1,4 @@
-//! The protocol over a register that does what each case tells it to.
+//! Tests of the protocol over a scripted register.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::{Code, Fence};
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(30);
 
-/// What happens to a request.
+/// The fate of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Served,
-    /// Applied, and the answer lost.
+    /// The request is applied, and the answer is lost.
     ReplyLost,
-    /// Lost, and nobody can tell.
+    /// The request is lost. The client cannot distinguish this from `ReplyLost`.
     RequestLost,
     Down,
-    /// Applied, sent again on the way, and the second answer returned.
+    /// The request is applied and sent again on the way. The client receives the second answer.
     Twice,
-    /// Applied and answered Yes, and hidden by a peer's delete.
+    /// The request is applied and answered Yes. Then a peer's delete hides the record.
     Hidden,
-    /// Refused, though nothing stands a moment later.
+    /// The request is refused, but no record is stored a moment later.
     Refused,
 }
 
@@ -53,7 +53,7 @@ struct Server {
 struct Scripted {
     server: Arc<Mutex<Server>>,
     can: Capabilities,
-    /// Whether count and read-back travel with the creation.
+    /// Whether the count travels with the creation.
     one_request: bool,
 }
 
@@ -131,7 +131,7 @@ impl Register for Scripted {
 
     fn replace(&self, replace: &Replace<'_>, _: Deadline) -> Reply {
         self.change("replace", |server| {
-            // As Aerospike does it: what would be shortened is refused.
+            // Like Aerospike: a replace that would shorten the lease is refused.
             let lasts_longer = |stored: &Record| stored.ttl() > replace.record.ttl();
             let refused =
                 self.can.compares == Compares::Token && server.record.as_ref().is_some_and(lasts_longer);
@@ -225,7 +225,7 @@ impl Stage {
         (answer, doubtful.len())
     }
 
-    /// A grant, and how many requests are left to the background.
+    /// A grant, and the number of records that the background threads must release.
     fn granted(&self) -> (Grant, usize) {
         match self.acquire() {
             (Ok(Acquired::Granted(grant)), doubtful) => (grant, doubtful),
@@ -250,7 +250,7 @@ impl Stage {
     }
 }
 
-/// Stores that compare records, and stores that compare tokens.
+/// A store that compares records, and a store that compares tokens.
 fn both() -> [Capabilities; 2] {
     [Compares::Record, Compares::Token].map(|compares| Capabilities { compares, ..Capabilities::default() })
 }
@@ -377,7 +377,7 @@ fn a_grant_whose_fence_cannot_be_counted_is_handed_back() {
     for can in both() {
         let stage = stage(can);
         stage.server.lock().cannot_count = true;
-        // The time is over before the fence is counted; the hand-back has some of its own.
+        // The deadline passes before the fence is counted. The release has extra time.
         let (failed, doubtful) = stage.acquire_for(TTL, Deadline::after(Duration::from_millis(25)));
         assert!(failed.is_err() && doubtful == 0, "{failed:?}");
         assert!(stage.is_free() && stage.requests().contains(&"remove"));
@@ -434,7 +434,7 @@ fn a_renewal_that_would_shorten_the_lease_is_a_success_that_changes_nothing() {
     }
 }
 
-/// A lease that was handed on has the version of its record from before the other process renewed it.
+/// After another process renewed a lease, this process still has the older version of its record.
 #[test]
 fn an_older_version_of_a_record_is_renewed_and_released() {
     for can in both() {

@@ -1,4 +1,4 @@
-//! Requests and records in the words of the crate `aerospike`, and back.
+//! Conversion of requests and records to the types of the crate `aerospike`, and back.
 
 use aerospike::expressions::{self as exp, ExpType, Expression};
 use aerospike::operations::exp::{ExpWriteFlags, write_exp};
@@ -11,7 +11,7 @@ use aerospike::{
 
 use super::operation::{BinOperation, BinValue, FoundRecord, TTL_KEPT, TTL_NEVER, When, Write};
 
-/// Reads see what the last acknowledged write left; nothing is retried inside the crate.
+/// Reads return the effect of the last acknowledged write. The crate retries nothing.
 pub(super) fn base_policy(left_ms: u32, filter: Option<Expression>) -> BasePolicy {
     BasePolicy {
         read_mode_ap: ReadModeAp::All,
@@ -43,8 +43,8 @@ fn filter(when: &When<'_>) -> Expression {
         When::Is(bin, bytes) => exp::eq(exp::blob_bin(*bin), exp::blob_val(bytes.to_vec())),
         When::IsNoLonger { bin, bytes, left_s } => exp::and(vec![
             filter(&When::Is(bin, bytes)),
-            // Whole seconds by the clock that the write will count from: equal ones give the end that
-            // stands already. Below zero is a record that never expires.
+            // Whole seconds, by the same clock that the write counts from: an equal TTL keeps the current end.
+            // A record that never expires has a TTL below zero.
             exp::ge(exp::ttl(), exp::int_val(0)),
             exp::le(exp::ttl(), exp::int_val(i64::from(*left_s))),
         ]),
@@ -69,7 +69,7 @@ fn filter(when: &When<'_>) -> Expression {
             filter(&When::Is(marks, bytes)),
         ]),
         When::CanAdd(bin, by) => {
-            // The servers wrap around. In a bin of another type neither comparison holds.
+            // The servers wrap around on overflow. For a bin of another type neither comparison is true.
             let bounded = match i64::MAX.checked_sub(*by) {
                 Some(most) if *by >= 0 => exp::le(exp::int_bin(*bin), exp::int_val(most)),
                 _ => exp::ge(exp::int_bin(*bin), exp::int_val(i64::MIN - *by)),
@@ -112,7 +112,8 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
     }
 }
 
-/// The number in the bin that was asked about: of several answers for one bin, the last.
+/// Returns the number in the bin that a [`BinOperation::Tell`] asked for. If the bin has several answers, the last
+/// one counts.
 pub(super) fn told(record: &Record, steps: &[BinOperation<'_>]) -> Option<i64> {
     let asked = steps.iter().find_map(|step| match step {
         BinOperation::Tell(bin) => Some(*bin),

@@ -1,5 +1,5 @@
-//! What the crate's errors mean: nothing happened, and it may be sent again; nothing happened, for good;
-//! or it may have happened.
+//! The meaning of the crate's errors: the request had no effect and may be sent again, it had no effect and a retry
+//! is useless, or it may have been applied.
 
 use aerospike::{ErrorKind, ResultCode};
 
@@ -7,33 +7,31 @@ use crate::error::Error;
 use crate::store::aerospike::pool::PooledClient;
 use crate::store::request_kind::RequestKind;
 
-/// What a failed request of the crate means.
+/// The meaning of a failed request.
 pub(super) enum Failed {
-    /// It had no effect and may be sent again.
-    Again {
-        error: Error,
-        retry: Retry,
-    },
+    /// The request had no effect and may be sent again.
+    Again { error: Error, retry: Retry },
+    /// The caller receives this error.
     For(Error),
 }
 
 /// When a request may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// A few times, a moment later.
+    /// A few times, after a short pause.
     Soon,
-    /// For as long as there is time: the cluster is finding out who has the record now.
+    /// Until the deadline: the cluster is finding out which node has the record now.
     WhenServed,
 }
 
-/// What messages call the store.
+/// The names of the store in messages.
 pub(super) struct StoreName {
     pub(super) place: String,
     pub(super) namespace: String,
 }
 
 impl StoreName {
-    /// An error that decides nothing for the caller.
+    /// Converts an error that is not [`decisive`].
     pub(super) fn failed(
         &self,
         kind: RequestKind,
@@ -46,12 +44,12 @@ impl StoreName {
             return match self.refusal(what, *rc) {
                 _ if doubtful => Failed::For(self.in_doubt(what, error)),
                 Some(failed) => failed,
-                // A code that we do not know to leave the record alone.
+                // This code may mean that the record was changed.
                 None if kind == RequestKind::Write => Failed::For(self.in_doubt(what, error)),
                 None => Failed::For(self.row_failed(what, *rc)),
             };
         }
-        // Its connections may all be dead, or its picture of the cluster old.
+        // All connections of the client may be dead, or its view of the cluster may be old.
         pooled.discard();
         if doubtful {
             return Failed::For(self.in_doubt(what, error));
@@ -59,8 +57,7 @@ impl StoreName {
         match error.kind() {
             ErrorKind::InvalidNamespace => Failed::Again {
                 error: self.of_namespace(
-                    "is not there, or no node serves it yet: namespaces are made in aerospike.conf, which \
-                     takes a restart",
+                    "does not exist, or no node serves it yet: add it to aerospike.conf and restart the servers",
                 ),
                 retry: Retry::Soon,
             },
@@ -68,7 +65,7 @@ impl StoreName {
         }
     }
 
-    /// An answer by which the servers say that they did not touch the record. `None`: no such answer.
+    /// Converts a code by which the servers say that they did not change the record. `None` for other codes.
     fn refusal(&self, what: &str, code: ResultCode) -> Option<Failed> {
         let busy = |why: &str| Failed::Again { error: self.not_served(what, code, why), retry: Retry::Soon };
         Some(match code {
@@ -76,32 +73,33 @@ impl StoreName {
                 error: self.not_served(
                     what,
                     code,
-                    "the cluster is forming, or a node of it is missing; try again",
+                    "the cluster is forming, or one of its nodes is missing; try again",
                 ),
                 retry: Retry::WhenServed,
             },
             ResultCode::KeyBusy => busy("too many requests for this record at once; try again"),
-            ResultCode::DeviceOverload => busy("the servers' disks do not keep up; try again"),
+            ResultCode::DeviceOverload => busy("the servers' disks are overloaded; try again"),
             ResultCode::ServerMemError => Failed::For(self.not_served(
                 what,
                 code,
-                "the namespace takes no more writes: it is full (see stop-writes-* in its configuration)",
+                "the namespace refuses writes: it is full (see stop-writes-* in its configuration)",
             )),
             ResultCode::QuotaExceeded => busy("the user's quota is used up; try again"),
             ResultCode::InvalidNamespace => {
                 Failed::For(self.of_namespace(
-                    "is not there: namespaces are made in aerospike.conf, which takes a restart",
+                    "does not exist: add it to aerospike.conf and restart the servers",
                 ))
             }
             ResultCode::FailForbidden | ResultCode::AlwaysForbidden => Failed::For(self.of_namespace(
-                "refuses the write. Locks expire by TTL, which a namespace allows only with `nsup-period` \
-                 above 0 (or `allow-ttl-without-nsup true`) in its configuration; a strongly consistent one \
-                 also needs `strong-consistency-allow-expunge true`",
+                "refuses the write. Locks need a TTL. A namespace allows TTLs only with `nsup-period` above 0 \
+                 (or `allow-ttl-without-nsup true`) in its configuration; a strongly consistent namespace also \
+                 needs `strong-consistency-allow-expunge true`",
             )),
             ResultCode::RecordTooBig => Failed::For(Error::invalid(
                 "record",
                 "(not shown)",
-                "as many bytes as `max-record-size` of the namespace: smaller values; a latch with fewer or shorter names",
+                "at most as many bytes as `max-record-size` of the namespace: use smaller values, or a latch with \
+                 fewer or shorter names",
             )),
             ResultCode::NotAuthenticated
             | ResultCode::RoleViolation
@@ -122,7 +120,7 @@ impl StoreName {
         })
     }
 
-    /// The error of one row that could not be read.
+    /// Returns the error of one record that could not be read.
     pub(super) fn row_failed(&self, what: &str, code: ResultCode) -> Error {
         match self.refusal(what, code) {
             Some(Failed::Again { error, .. } | Failed::For(error)) => error,
@@ -130,7 +128,7 @@ impl StoreName {
         }
     }
 
-    /// A cluster that starts serves no namespace for a moment: that may pass.
+    /// Makes a missing namespace an error that may pass: a cluster that starts serves no namespace for a moment.
     pub(super) fn not_yet_there(&self, error: Error) -> Error {
         match error {
             Error::TableCreation { what, .. } => {
@@ -146,13 +144,13 @@ impl StoreName {
     }
 
     pub(super) fn unreachable(&self, error: &aerospike::Error) -> Error {
-        // The crate's errors quote each other.
+        // The crate's errors repeat the text of their causes.
         let said = error.base_message();
         Error::Connection { store: self.place.clone(), what: said, source: None }
     }
 
     pub(super) fn late(&self, what: &str) -> Error {
-        let what = format!("{what}: the time was over before it was sent");
+        let what = format!("{what}: the deadline passed before the request was sent");
         Error::Connection { store: self.place.clone(), what, source: None }
     }
 
@@ -165,7 +163,7 @@ impl StoreName {
         Error::TableCreation { table: self.namespace.clone(), what: what.to_owned(), source: None }
     }
 
-    /// The servers refuse for good.
+    /// Returns the error for a code that every retry would meet.
     pub(super) fn odd(&self, what: &str, code: ResultCode) -> Error {
         Error::Internal { what: format!("{}: {what}: {code}", self.place), source: None }
     }
@@ -180,7 +178,7 @@ impl StoreName {
     }
 }
 
-/// The answers that tell a caller of something: for any other he could only give up.
+/// Returns the code if it decides the result for the caller.
 pub(super) fn decisive(error: &aerospike::Error) -> Option<ResultCode> {
     match error.kind() {
         ErrorKind::Server { rc, .. } => Some(*rc).filter(|rc| {

@@ -1,4 +1,4 @@
-//! What is asked of one record, and what comes back.
+//! Requests for one record, and their answers.
 
 use std::time::Duration;
 
@@ -14,59 +14,60 @@ pub(crate) enum BinValue {
     Text(String),
     List(Vec<BinValue>),
     Map(Vec<(BinValue, BinValue)>),
-    /// Nothing that we write.
+    /// A type that the library does not write.
     Other,
 }
 
-/// As a [`Write::ttl_s`]: the record lives for as long as it would have.
+/// A [`Write::ttl_s`] that leaves the end of the record's life as it is.
 pub(crate) const TTL_KEPT: u32 = u32::MAX - 1;
-/// As a [`Write::ttl_s`]: the record does not expire.
+/// A [`Write::ttl_s`] for a record that does not expire.
 pub(crate) const TTL_NEVER: u32 = u32::MAX;
 
-/// One change of a record: all of it or nothing.
+/// One atomic change of a record.
 pub(crate) struct Write<'a> {
     pub(crate) record_key: &'a RecordKey,
     pub(crate) exists: RecordExistsAction,
     pub(crate) when: Option<When<'a>>,
     pub(crate) steps: &'a [BinOperation<'a>],
-    /// The record's whole life from now on, [`TTL_KEPT`] or [`TTL_NEVER`].
+    /// The record's TTL from now on in seconds, or [`TTL_KEPT`] or [`TTL_NEVER`].
     pub(crate) ttl_s: u32,
 }
 
-/// What a record that is there must look like for the change to happen.
+/// The condition that an existing record must meet for the change.
 pub(crate) enum When<'a> {
+    /// The bin holds these bytes.
     Is(&'a str, &'a [u8]),
-    /// As `Is`, and the record has at the most `left_s` seconds left, so that giving it as many does not
-    /// make its life shorter.
+    /// Like `Is`, and the record has at most `left_s` seconds left. A TTL of `left_s` then does not shorten its
+    /// life.
     IsNoLonger {
         bin: &'a str,
         bytes: &'a [u8],
         left_s: u32,
     },
+    /// The bin does not exist.
     Lacks(&'a str),
-    /// The bin `has` is there, and the bin `lacks` is not.
+    /// The bin `has` exists, and the bin `lacks` does not.
     HasLacks {
         has: &'a str,
         lacks: &'a str,
     },
-    /// The bin `has` is there, the bin `is` holds these bytes, and the map in the bin `map` has no such
-    /// `key`.
+    /// The bin `has` exists, the bin `is` holds these bytes, and the map in the bin `map` does not have the `key`.
     LacksKey {
         has: &'a str,
         is: (&'a str, &'a [u8]),
         map: &'a str,
         key: &'a BinValue,
     },
-    /// None of these bins is there.
+    /// None of these bins exists.
     LacksAll([&'a str; 3]),
-    /// The bin `of` holds this text, the bin `fence` this number or a lower one, and the bin `marks` these
+    /// The bin `of` holds this text, the bin `fence` holds at most this number, and the bin `marks` holds these
     /// bytes.
     Guarded {
         of: (&'a str, &'a str),
         fence: (&'a str, i64),
         marks: (&'a str, &'a [u8]),
     },
-    /// The bin is not there, or holds an integer to which so much can be added.
+    /// The bin does not exist, or holds an integer to which this number can be added without overflow.
     CanAdd(&'a str, i64),
     Both(Box<[When<'a>; 2]>),
 }
@@ -74,25 +75,25 @@ pub(crate) enum When<'a> {
 pub(crate) enum BinOperation<'a> {
     Put(&'a str, BinValue),
     Add(&'a str, i64),
-    /// The bin becomes one more, and at the least so much.
+    /// Sets the bin to the higher of its number plus one and this number.
     Raise(&'a str, i64),
     MapPut(&'a str, BinValue, BinValue),
     MapDrop(&'a str, Vec<BinValue>),
-    /// Answer the number in this bin, as it is after the changes before.
+    /// Returns the number in this bin, after the operations before this one.
     Tell(&'a str),
-    /// The bin goes.
+    /// Deletes the bin.
     Drop(&'a str),
-    /// The record goes.
+    /// Deletes the record.
     Delete,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It happened; what [`BinOperation::Tell`] asked for.
+    /// The change was made. The number is the answer to [`BinOperation::Tell`].
     Done(Option<i64>),
-    /// There is no such record.
+    /// The record does not exist.
     Missing,
-    /// The record is there, and was to be new or to look otherwise. Nothing was changed.
+    /// The record exists but should be new, or it does not meet the condition. Nothing was changed.
     Refused,
 }
 
@@ -100,7 +101,7 @@ pub(crate) enum Written {
 #[derive(Debug)]
 pub(crate) struct FoundRecord {
     pub(crate) bins: Vec<(String, BinValue)>,
-    /// How long it has left, in whole seconds, by our clock.
+    /// Remaining life in whole seconds, by our clock.
     pub(crate) left: Option<Duration>,
 }
 

@@ -1,8 +1,7 @@
-//! LMDB environments, each open once per process: the only file that names `heed`.
+//! LMDB environments, each open once per process. Only this file uses `heed`.
 //!
-//! What `heed` calls unsafe about opening a file is argued in [`open_file`]; the rest of this file is
-//! safe code that keeps that argument true: who may open what ([`Turn`]), what a forked child must not
-//! touch, and who may write ([`WriterLock`]).
+//! Opening a file is unsafe in `heed`. [`open_file`] says why it is sound. The rest of this file is safe code that
+//! keeps its conditions true: it limits opening ([`Turn`]), use in a forked child, and writing ([`WriterLock`]).
 #![allow(unsafe_code)]
 
 mod private;
@@ -36,29 +35,29 @@ use crate::time::{self, Deadline};
 
 pub(crate) use self::private::{Access, check_private};
 
-/// What an LMDB call failed with.
+/// The error of an LMDB call.
 pub(crate) use heed::Error as Fault;
 
-/// Room for about a million held locks. It is address space: the file grows only with what is in it.
+/// Room for about a million held locks. This is address space: the file grows only with its content.
 const MAP_BYTES: usize = 1 << 30;
-/// Size of the lock file: 64 bytes for each read transaction that may run at one time, machine-wide.
+/// Size of the lock file: 64 bytes for each read transaction that may run at the same time on the machine.
 const LOCK_FILE_BYTES: usize = 128 << 10;
-/// Opening takes milliseconds; longer means that whoever is at it was stopped.
+/// Opening takes milliseconds. If it takes longer than this, the thread or process that opens was stopped.
 const OPEN_WAIT: Duration = Duration::from_secs(10);
-/// A full reader table, or a half-seen meta page, is looked at again this often.
+/// Maximum number of tries of a read that meets a full reader table or an inconsistent meta page.
 const READ_TRIES: u32 = 20;
 
-const PID_TAKEN: &str = "a process of another PID namespace uses it under the process id this one has: share the \
-                         namespace, or give each container a directory of its own";
+const PID_TAKEN: &str = "a process of another PID namespace uses it with the same process id: share the namespace, \
+                         or give each container a separate directory";
 
 const DATA_FILE: &str = "locks";
-/// What LMDB appends to the name of the data file for its lock table.
+/// LMDB's suffix for the name of its lock table.
 const LOCK_SUFFIX: &str = "-lock";
 const LOCK_FILE: &str = "locks-lock";
 const WRITER_LOCK_FILE: &str = "gate";
 
-/// Every environment this process has open, by directory (device, inode): two paths to one directory
-/// must not open it twice.
+/// All environments that this process has open, by directory (device, inode). Two paths to one directory must not
+/// open it twice.
 static OPEN: Mutex<BTreeMap<FileId, ReaderEntry>> = Mutex::new(BTreeMap::new());
 
 struct ReaderEntry {
@@ -71,27 +70,27 @@ pub(crate) struct Turn {
     open: MutexGuard<'static, BTreeMap<FileId, ReaderEntry>>,
 }
 
-/// One environment, shared by all who open its directory in this process. Closed when the last of
-/// them is dropped. May be used from many threads.
+/// One environment. All users of its directory in this process share it. Dropping the last user closes it. It may
+/// be used from many threads.
 #[derive(Debug)]
 pub(crate) struct Environment {
-    /// Taken by `drop` only.
+    /// `None` only during `drop`.
     inner: Option<Arc<EnvironmentInner>>,
 }
 
 #[derive(Debug)]
 struct EnvironmentInner {
-    /// What messages call it.
+    /// The name in messages.
     store: String,
     dir: PathBuf,
     id: FileId,
-    /// The process that opened it. A forked child shares the memory map's locks but not the process
-    /// id that LMDB wrote into them, so it must not touch it.
+    /// The process that opened it. A forked child shares the locks in the memory map, but LMDB wrote the parent's
+    /// process id into them. So the child must not use the environment.
     pid: u32,
     writer_lock: WriterLock,
-    /// `None` while it is being reopened, or after that failed. Locked for writing only then.
+    /// `None` during a reopen, or after a reopen failed. Locked for writing only then.
     open: RwLock<Option<Opened>>,
-    /// Keeps systemd-tmpfiles from ageing the files away: it skips directories that are locked so.
+    /// A shared lock on the directory. systemd-tmpfiles does not delete files in a locked directory.
     _in_use: File,
 }
 
@@ -103,37 +102,37 @@ struct Opened {
 
 type RecordsDatabase = Database<'static, Bytes, Bytes>;
 
-/// A consistent look at the records.
+/// A read transaction: one consistent state of the records.
 pub(crate) struct Reader<'a> {
     txn: &'a RoTxn<'a, WithoutTls>,
     records: RecordsDatabase,
 }
 
-/// Changes that take effect together, or not at all.
+/// A write transaction: all its changes take effect together, or none.
 pub(crate) struct Writer<'a> {
     txn: RwTxn<'a>,
     records: RecordsDatabase,
 }
 
-/// A record: its key and its value.
+/// The key and the value of a record.
 pub(crate) type KeyValue<'a> = (&'a [u8], &'a [u8]);
 
-/// How a [`write`](Environment::write) ends.
+/// The end of a [`write`](Environment::write).
 pub(crate) enum TxnEnd<T> {
-    /// Make the changes, then answer.
+    /// Commit the changes and return this value.
     Commit(T),
-    /// Leave everything as it was and answer.
+    /// Discard the changes and return this value.
     Abandon(T),
 }
 
-/// Whether `dir` has all files of an environment. Opening it would make those that it lacks.
+/// Returns whether `dir` has all files of an environment. Opening the environment would create missing files.
 pub(crate) fn has_files(dir: &Path) -> bool {
     [WRITER_LOCK_FILE, LOCK_FILE, DATA_FILE].iter().all(|name| dir.join(name).is_file())
 }
 
 impl Turn {
-    /// Waits for the threads that are opening or closing. In a forked child whose parent was forked in
-    /// the middle of that, nobody finishes it: hence an end to the wait.
+    /// Waits up to ten seconds for threads that are opening or closing. The limit is for a forked child: if the
+    /// process was forked during an open or a close, no thread of the child finishes it.
     pub(crate) fn take(store: &str) -> Result<Turn> {
         let open = OPEN.try_lock_for(OPEN_WAIT).ok_or_else(|| Error::Connection {
             store: store.to_owned(),
@@ -160,8 +159,8 @@ impl Turn {
         };
         check_private(store, dir, access)?;
         create_file(&dir.join(WRITER_LOCK_FILE), access, &[]).map_err(|error| unable(error.into()))?;
-        // Written, not just sized: a hole in a mapped file kills the process (SIGBUS) when the disk is
-        // full on first touch.
+        // Write the bytes instead of only setting the size: if the disk is full, the first access to a hole in a
+        // mapped file kills the process (SIGBUS).
         create_file(&dir.join(LOCK_FILE), access, &[0; LOCK_FILE_BYTES])
             .map_err(|error| unable(error.into()))?;
         let fill = || {
@@ -174,13 +173,13 @@ impl Turn {
         access.settle_at(&dir.join(DATA_FILE)).map_err(|error| unable(error.into()))
     }
 
-    /// The environment in `dir`, which [`create`](Turn::create) made, in this process or another.
+    /// Opens the environment in `dir`. [`create`](Turn::create) has created it, in this process or in another.
     pub(crate) fn open(&mut self, store: &str, dir: &Path, access: Access) -> Result<Environment> {
         let id = check_private(store, dir, access)?;
         let pid = std::process::id();
         if self.open.get(&id).is_some_and(|entry| entry.inner.pid != pid) {
-            // The parent's. Closing it is not safe here (another thread of the parent may have been
-            // inside when it was forked), so it stays mapped and unused.
+            // This is the parent's environment. Closing it is not safe here, because another thread of the parent
+            // may have used it during the fork. It stays mapped and unused.
             mem::forget(self.open.remove(&id));
         }
         if let Some(entry) = self.open.get_mut(&id) {
@@ -194,8 +193,8 @@ impl Turn {
 }
 
 impl Environment {
-    /// Answers from one consistent state of the records. `look` must be quick, and may run more than
-    /// once. Takes no lock that a writer holds.
+    /// Runs `look` on one consistent state of the records. `look` must be quick, and may run more than once. Does
+    /// not wait for writers.
     pub(crate) fn read<T>(&self, by: Deadline, look: impl Fn(&Reader<'_>) -> Result<T, Fault>) -> Result<T> {
         let inner = self.inner();
         inner.check_process()?;
@@ -216,8 +215,8 @@ impl Environment {
                     time::sleep(Duration::from_millis(1));
                 }
                 Fault::Mdb(MdbError::Panic) => inner.reopen()?,
-                // A reader that is preempted for two whole commits copies the meta page while it is
-                // being written. Damage that is real shows again.
+                // A reader that is preempted during two whole commits copies the meta page while it is being
+                // written. The next try meets this error again only if the damage is real.
                 Fault::Mdb(MdbError::PageNotFound | MdbError::Corrupted | MdbError::BadTxn) => {
                     thread::yield_now();
                 }
@@ -226,13 +225,13 @@ impl Environment {
         }
     }
 
-    /// Changes the records. `change` runs while no other writer of the machine does, so it must be
-    /// quick; it sees the newest state.
+    /// Changes the records. While `change` runs, it is the only writer on the machine, so it must be quick. It sees
+    /// the newest state.
     ///
     /// # Errors
-    /// RETRIES_EXHAUSTED when other writers were not done before `by`, or the system refused the
-    /// write; INTERNAL_ERROR when the files are damaged; CONNECTION_ERROR when they were deleted:
-    /// nothing was changed. IN_DOUBT: the change may be there.
+    /// Nothing was changed after RETRIES_EXHAUSTED (other writers were not done before `by`, or the system refused
+    /// the write), INTERNAL_ERROR (the files are damaged) or CONNECTION_ERROR (the files were deleted). After
+    /// IN_DOUBT the change may have been made.
     pub(crate) fn write<T>(
         &self,
         by: Deadline,
@@ -245,7 +244,7 @@ impl Environment {
         }
         inner.write(by, change).map_err(|(error, hosed)| {
             if hosed && let Err(error) = inner.reopen() {
-                // The next call tries again; this one has its own failure to tell.
+                // The next call tries again. This call returns its own error.
                 log::warn!("{}", error.chain());
             }
             error
@@ -270,8 +269,8 @@ impl Drop for Environment {
         if entry.users == 0 {
             open.remove(&inner.id);
         }
-        // With the last user the files are closed here, under the lock. Closed later, LMDB's record
-        // locks and the gate's would go from under the next one to open them in this process.
+        // The last user closes the files here, under the lock. If they were closed later, the next user in this
+        // process would lose the record locks of LMDB and of the writer lock.
         drop(inner);
     }
 }
@@ -285,7 +284,8 @@ impl EnvironmentInner {
         };
         let writer_lock = WriterLock::open(&dir.join(WRITER_LOCK_FILE)).map_err(unable)?;
         let in_use = File::open(dir).map_err(unable)?;
-        // Shared, so never in each other's way; a file system without it has no ageing daemon either.
+        // The lock is shared, so processes do not block each other. A file system without `flock` has no cleaning
+        // daemon either.
         let _ = flock(&in_use, FlockOperation::NonBlockingLockShared);
         let inner = EnvironmentInner {
             store: store.to_owned(),
@@ -300,7 +300,7 @@ impl EnvironmentInner {
         Ok(inner)
     }
 
-    /// Opens the file. The caller has the [`Turn`], and it is not open.
+    /// Opens the file. The caller holds the [`Turn`], and the file is not open.
     fn open_now(&self) -> Result<()> {
         let by = Deadline::after(OPEN_WAIT);
         let unable = |source: Cause| Error::Connection {
@@ -334,10 +334,12 @@ impl EnvironmentInner {
         Ok(())
     }
 
-    /// LMDB's first opener holds a write lock on the first byte of the lock file while it initialises
-    /// it, and the next ones wait for that lock. If the first one is killed they go on with what it
-    /// left: stale transaction numbers, or blank mutexes. Under our writer lock nobody is initialising, but
-    /// one that was killed at it may not have given up all its locks yet.
+    /// Waits until no killed process holds LMDB's lock on the lock file.
+    ///
+    /// The first opener holds a write lock on the first byte of the lock file while LMDB initialises it. The next
+    /// openers wait for that lock. If the first one is killed, they continue with incomplete data: stale
+    /// transaction numbers, or blank mutexes. Under our writer lock no process initialises the file, but a killed
+    /// one may not have released all its locks yet.
     fn await_initialised(&self, by: Deadline) -> io::Result<()> {
         let file = File::open(self.dir.join(LOCK_FILE))?;
         let first_byte = Flock {
@@ -356,10 +358,10 @@ impl EnvironmentInner {
         Ok(())
     }
 
-    /// `heed` opens no name twice, but it is not this file that it has open: in a forked child it is the
-    /// parent's environment, which can be neither used nor closed here, and otherwise one whose files
-    /// were deleted since (`OPEN`, by inode, would have found this one). A second name for the files
-    /// makes an environment of its own on the same locks.
+    /// Opens the files under a second name. `heed` opens no name twice, but the environment that it has open under
+    /// the first name is another one. In a forked child it is the parent's, which can be neither used nor closed
+    /// here. Otherwise its files were deleted (`OPEN` would have found the same inode). The second name makes a
+    /// separate environment on the same locks.
     fn open_alias(&self) -> Result<Opened, Fault> {
         static ALIASES: AtomicU64 = AtomicU64::new(0);
         let alias = format!("{DATA_FILE}.{}.{}", self.pid, ALIASES.fetch_add(1, Ordering::Relaxed));
@@ -377,21 +379,23 @@ impl EnvironmentInner {
         opened
     }
 
-    /// Reading past the end of a mapped file kills the process (SIGBUS), so a file that was cut is
-    /// refused while that can be told.
+    /// Refuses a file that was truncated before it was opened. Reading past the end of a mapped file kills the
+    /// process (SIGBUS).
     fn check_length(&self, opened: &Opened) -> Result<()> {
         let pages = opened.env.info().last_page_number as u64 + 1;
         let expected = pages * u64::from(opened.env.unnamed_database_stat().page_size);
         let length = opened.env.real_disk_size().map_err(|fault| self.failed("opening", fault))?;
-        if length >= expected { Ok(()) } else { Err(self.damaged("its file was cut", None)) }
+        if length >= expected { Ok(()) } else { Err(self.damaged("its file was truncated", None)) }
     }
 
-    /// What `heed` and LMDB cannot notice: fork() copies this object, not the process's locks.
+    /// Refuses use in a forked child. `heed` and LMDB do not notice it: fork() copies this object, but not the
+    /// process's locks.
     fn check_process(&self) -> Result<()> {
         if self.pid == std::process::id() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// An error comes with whether the environment must be reopened before it can be used again.
+    /// Writes as [`Environment::write`] says. An error comes with a flag: the environment must be reopened before
+    /// it can be used again.
     fn write<T>(
         &self,
         by: Deadline,
@@ -403,7 +407,7 @@ impl EnvironmentInner {
         let _guard = self.enter(by).map_err(|error| (error, false))?;
         let refused = |fault| {
             if matches!(fault, Fault::Mdb(MdbError::MapFull)) {
-                // A reader that died keeps the pages of its time from being used again.
+                // A dead reader keeps old pages from reuse.
                 let _ = opened.env.clear_stale_readers();
             }
             let hosed = matches!(fault, Fault::Mdb(MdbError::Panic));
@@ -429,7 +433,7 @@ impl EnvironmentInner {
         let guard = self
             .writer_lock
             .enter(by)
-            .map_err(|error| exhausted("its gate file cannot be locked", Some(error.into())))?
+            .map_err(|error| exhausted("its file `gate` cannot be locked", Some(error.into())))?
             .ok_or_else(|| {
                 exhausted(
                     "other processes were writing until the deadline, or one was stopped while it did",
@@ -440,15 +444,18 @@ impl EnvironmentInner {
             Ok(false) => Ok(guard),
             Ok(true) => Err(Error::Connection {
                 store: self.store.clone(),
-                what: "its files were deleted while it was open: nobody else sees this lock; open the store anew".into(),
+                what: "its files were deleted while it was open, so other processes do not see this lock: open the \
+                       store again"
+                    .into(),
                 source: None,
             }),
-            Err(error) => Err(exhausted("its gate file cannot be looked at", Some(error.into()))),
+            Err(error) => Err(exhausted("its file `gate` cannot be checked", Some(error.into()))),
         }
     }
 
-    /// A commit writes the new pages, then the meta page that makes them count. Only a failure of the
-    /// second leaves a doubt, and LMDB marks the environment then.
+    /// Returns the error of a failed commit. A commit writes the new pages, then the meta page that makes them
+    /// valid. Only a failed write of the meta page leaves the change in doubt. LMDB marks the environment in that
+    /// case.
     fn failed_commit(&self, opened: &Opened, fault: Fault) -> (Error, bool) {
         if !opened.is_hosed() {
             return (self.failed("writing", fault), false);
@@ -457,7 +464,8 @@ impl EnvironmentInner {
         (Error::InDoubt { what, source: Some(fault.into()) }, true)
     }
 
-    /// Once the meta page could not be written LMDB refuses everything; the file itself is whole.
+    /// Opens the environment again. After a failed write of the meta page LMDB refuses everything, but the file is
+    /// intact.
     fn reopen(&self) -> Result<()> {
         let _turn = Turn::take(&self.store)?;
         let mut open = self.open.write();
@@ -471,22 +479,22 @@ impl EnvironmentInner {
 
     fn clear_dead_readers(&self) {
         if let Some(opened) = self.open.read().as_ref() {
-            // It only fails for want of memory; the caller's next try tells whether it helped.
+            // It fails only without memory. The caller's next try shows whether it helped.
             let _ = opened.env.clear_stale_readers();
         }
     }
 
-    /// The error for `fault`, after which nothing has changed.
+    /// Returns the error for `fault`, after which nothing has changed.
     fn failed(&self, doing: &str, fault: Fault) -> Error {
         let what = match &fault {
             Fault::Io(error) if is_pid_taken(error) => PID_TAKEN.into(),
             Fault::Io(_) => format!("{doing} its files failed: check free space and the file system"),
             Fault::Mdb(MdbError::MapFull) => {
                 "its file has reached 1 GiB: too many locks are held, latches have too many names, or a process was \
-                 stopped while reading it"
+                 stopped while it read the file"
                     .into()
             }
-            Fault::Mdb(MdbError::ReadersFull) => "too many processes are reading it at once".into(),
+            Fault::Mdb(MdbError::ReadersFull) => "too many processes read it at the same time".into(),
             Fault::Mdb(MdbError::Panic) => "its files must be opened again after a failed write".into(),
             _ => return self.damaged(&format!("{doing} its files failed"), Some(fault.into())),
         };
@@ -496,7 +504,7 @@ impl EnvironmentInner {
     fn damaged(&self, what: &str, source: Option<Cause>) -> Error {
         Error::Internal {
             what: format!(
-                "{}: {what}: they are damaged or not of this library; stop all users of {:?} and delete it",
+                "{}: {what}: the files are damaged or from another program; stop all users of {:?} and delete it",
                 self.store, self.dir
             ),
             source,
@@ -516,7 +524,7 @@ impl Opened {
 }
 
 impl Reader<'_> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
         self.records.get(self.txn, key)
     }
@@ -528,7 +536,7 @@ impl Reader<'_> {
 }
 
 impl Writer<'_> {
-    /// The value of `key`, with the changes made so far.
+    /// Returns the value of `key`, including the changes of this transaction.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
         self.records.get(&self.txn, key)
     }
@@ -543,40 +551,40 @@ impl Writer<'_> {
         self.records.put(&mut self.txn, key, value)
     }
 
-    /// Removes `key`, if it is there.
+    /// Deletes the record of `key` if it exists.
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<(), Fault> {
         self.records.delete(&mut self.txn, key).map(|_| ())
     }
 }
 
-/// Opens, or creates, the environment whose data file is `path`.
+/// Opens or creates the environment with the data file `path`.
 fn open_file(path: &Path) -> Result<Opened, Fault> {
-    // Read transactions without thread-local storage: a reader slot is taken only while a
-    // transaction runs, so thousands of waiting threads need no slots, and a thread that ends leaves
-    // nothing behind.
+    // Read transactions without thread-local storage need a reader slot only while they run. Thousands of waiting
+    // threads need no slots, and a thread that ends leaves none behind.
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(MAP_BYTES);
-    // SAFETY: the flags `heed` warns of are those that void the file's integrity.
-    // * NO_SYNC: after a crash of the machine (not of a process) the file may be torn. It is never
-    //   opened again then: the store keeps it in a directory named after the boot of the machine.
-    // * NO_SUB_DIR and NO_READ_AHEAD change names and read-ahead only. NO_LOCK and WRITE_MAP are off.
+    // SAFETY: `heed` warns of flags that endanger the integrity of the file. These flags do not:
+    // * NO_SYNC: after a crash of the machine (not of a process) the file may be damaged. It is never opened again
+    //   then, because the store keeps it in a directory named after the boot of the machine.
+    // * NO_SUB_DIR and NO_READ_AHEAD change only names and read-ahead. NO_LOCK and WRITE_MAP are off.
     unsafe { options.flags(EnvFlags::NO_SUB_DIR | EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD) };
-    // SAFETY: the map is sound while nothing but LMDB, under LMDB's locks, changes the file.
-    // * Not by others: both callers in this file have checked with `check_private` that the directory
-    //   is ours, that no other user may write it, and that it is not on a network file system, where
-    //   neither memory maps nor record locks of two machines meet. Files in it are created 1600. Root,
-    //   and other programs of this user, could break it, as they could this process's memory.
-    // * With `Access::Group` the members of a group may write it. A caller asks for that by name, and
-    //   is told that a member can cut the file and so end this process: they answer for the members.
-    // * Not by this process twice: one open per directory (`OPEN`, by inode) and thread (`Turn`). A
-    //   forked child neither uses nor closes what it inherited; its own environment has a reader slot
-    //   and record locks of its own, which fork does not inherit, as any other process.
-    // * No transaction outlives a call of `read` or `write`, and none is held across a fork into code
-    //   that uses it, since the child checks its process id first.
-    // * Killed processes: LMDB's write mutex is robust, its data pages are written before the meta
-    //   page that refers to them, and stale reader slots are cleared by the record locks of their pid.
-    // * The file is at least as long as its meta page says (`check_length` runs before any read), and
-    //   the lock file has no holes (`create`), so no access meets the end of a file.
+    // SAFETY: the map is sound while only LMDB, under LMDB's locks, changes the file.
+    // * Other users do not change it: both callers in this file have checked with `check_private` that the
+    //   directory is ours, that no other user may write it, and that it is not on a network file system, where
+    //   memory maps and record locks do not work across machines. Files in it are created with mode 1600. Root and
+    //   other programs of this user could change it, but they could also change this process's memory.
+    // * With `Access::Group` the members of a group may write it. The caller selects this explicitly. Its
+    //   documentation says that a member can truncate the file and thereby kill this process. The caller must trust
+    //   the members.
+    // * This process does not open it twice: one open per directory (`OPEN`, by inode), one thread at a time
+    //   (`Turn`). A forked child neither uses nor closes an inherited environment. Its own environment has its own
+    //   reader slot and its own record locks, like any other process: fork does not pass record locks on.
+    // * No transaction outlives a call of `read` or `write`. A forked child uses no transaction of its parent,
+    //   because it checks its process id first.
+    // * Killed processes: LMDB's write mutex is robust. LMDB writes data pages before the meta page that refers to
+    //   them. Stale reader slots are found by the record locks of their pid and cleared.
+    // * No access passes the end of a file: the file is at least as long as its meta page says (`check_length` runs
+    //   before any read), and the lock file has no holes (`create`).
     let env = unsafe { options.open(path) }?;
     let records = env
         .open_databases_and_commit(env.read_txn()?, |opener, txn| {
@@ -589,13 +597,14 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     Ok(Opened { env, records })
 }
 
-/// LMDB marks a process that reads by a record lock at its process id.
+/// Returns whether the error means that the process id is in use: LMDB marks a reading process with a record lock
+/// at the offset of its process id.
 fn is_pid_taken(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// LMDB leaves the data file open in programs that this one starts, and writable. Best effort: a leaked
-/// descriptor takes no lock and keeps nothing alive but the file.
+/// Sets close-on-exec on the data file. LMDB would leave it open and writable in programs that this process starts.
+/// Best effort: a leaked descriptor holds no lock and keeps only the file alive.
 fn close_on_exec(path: &Path) {
     let Ok(data) = fs::metadata(path) else { return };
     let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return };
@@ -604,11 +613,11 @@ fn close_on_exec(path: &Path) {
             fs::metadata(entry.path()).is_ok_and(|file| (file.dev(), file.ino()) == (data.dev(), data.ino()));
         let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(number) = number.filter(|_| same) else { continue };
-        // SAFETY: the descriptor refers to the data file, which in this process only LMDB has open, and
-        // it keeps it until the environment is closed; closing takes the `Turn` that the caller has.
+        // SAFETY: the descriptor refers to the data file. In this process only LMDB has that file open, and keeps
+        // it open until the environment is closed. Closing needs the `Turn`, which the caller holds.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         if let Err(error) = fcntl_setfd(descriptor, FdFlags::CLOEXEC) {
-            log::debug!("{path:?} stays open in programs this one starts: {error}");
+            log::debug!("{path:?} stays open in programs that this process starts: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a directory may hold memory-mapped files that only we change.
+//! Checks whether a directory is safe for memory-mapped files that only this library changes.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use crate::error::{Cause, Error, Result};
 
-/// A file or directory, whatever it is called: device and inode.
+/// The identity of a file or directory, independent of its path: device and inode.
 pub(super) type FileId = (u64, u64);
 
 /// Which users may open the files of a store.
@@ -22,7 +22,8 @@ pub(crate) enum Access {
 }
 
 impl Access {
-    /// The set-group-ID bit gives the files in it the directory's group, whichever member makes them.
+    /// Returns the mode of directories. With the set-group-ID bit, new files get the directory's group, independent
+    /// of the member that creates them.
     pub(crate) fn dir_mode(self) -> u32 {
         match self {
             Access::Owner => 0o700,
@@ -30,8 +31,8 @@ impl Access {
         }
     }
 
-    /// systemd-tmpfiles deletes files in /tmp and /var/tmp that were not used for some days, but none
-    /// that has the sticky bit: see "age" in tmpfiles.d(5).
+    /// Returns the mode of files. It has the sticky bit: systemd-tmpfiles deletes files in /tmp and /var/tmp that
+    /// were not used for some days, but none with this bit. See "age" in tmpfiles.d(5).
     pub(crate) fn file_mode(self) -> u32 {
         match self {
             Access::Owner => 0o1600,
@@ -39,28 +40,27 @@ impl Access {
         }
     }
 
-    /// Gives the file or directory at `path`, which this process just made, its mode.
+    /// Sets the mode of the file or directory at `path`, which this process has just created.
     ///
-    /// A symbolic link is refused: in a group's directory another member may have put one there.
+    /// Refuses a symbolic link, which another member may have created in a group's directory.
     pub(crate) fn settle_at(self, path: &Path) -> io::Result<()> {
         let file = File::options().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)?;
         self.settle(&file)
     }
 
-    /// Gives a file or directory that this process just made its mode, whatever the umask is.
+    /// Sets the mode of a file or directory that this process has just created, independent of the umask.
     pub(crate) fn settle(self, file: &File) -> io::Result<()> {
         let is_dir = file.metadata()?.is_dir();
         let mode = if is_dir { self.dir_mode() } else { self.file_mode() };
         let set = file.set_permissions(Permissions::from_mode(mode));
         let has = file.metadata()?.mode() & 0o7777;
         match (self, set) {
-            // The bits that matter are there from the start; not every file system has the others.
+            // The important bits are set from the start. Not every file system has the others.
             (Access::Owner, _) => Ok(()),
             (Access::Group, Err(error)) => Err(error),
-            // The kernel leaves the set-group-ID bit out for a user who is not in the group.
+            // The kernel clears the set-group-ID bit if the user is not in the group.
             (Access::Group, Ok(())) if has != mode => {
-                let what =
-                    format!("its mode became {has:o} in place of {mode:o}: is this user in its group?");
+                let what = format!("its mode became {has:o} instead of {mode:o}: is this user in its group?");
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
             }
             (Access::Group, Ok(())) => Ok(()),
@@ -68,15 +68,15 @@ impl Access {
     }
 }
 
-/// Refuses a directory in which users could change files whom `access` does not let, or whose file
-/// system does not keep the promises that memory maps and record locks need.
+/// Refuses a directory in which users outside `access` could change files. Refuses a file system on which memory
+/// maps and record locks do not work across machines.
 pub(crate) fn check_private(store: &str, dir: &Path, access: Access) -> Result<FileId> {
     let refused = |what: String, source: Option<Cause>| {
         Err(Error::Connection { store: store.to_owned(), what, source })
     };
     let found = match fs::metadata(dir) {
         Ok(found) => found,
-        Err(error) => return refused(format!("{dir:?} cannot be looked at"), Some(error.into())),
+        Err(error) => return refused(format!("{dir:?} cannot be checked"), Some(error.into())),
     };
     if !found.is_dir() {
         return refused(format!("{dir:?} is not a directory"), None);
@@ -97,7 +97,7 @@ pub(crate) fn check_private(store: &str, dir: &Path, access: Access) -> Result<F
     Ok((found.dev(), found.ino()))
 }
 
-/// Why a directory of this mode and owner is not this user's alone.
+/// Returns why a directory with this mode and owner is not private to this user. `None` if it is.
 fn not_owners_alone(mode: u32, owner: u32) -> Option<String> {
     let shown = mode & 0o7777;
     if mode & 0o022 == 0o020 {
@@ -109,15 +109,15 @@ fn not_owners_alone(mode: u32, owner: u32) -> Option<String> {
     let user = rustix::process::geteuid().as_raw();
     if owner != user {
         return Some(format!(
-            "belongs to user {owner}, this process runs as user {user}: use a directory of its own"
+            "belongs to user {owner}, but this process runs as user {user}: use another directory"
         ));
     }
     (mode & 0o022 != 0).then(|| {
-        format!("may be written by others (mode {shown:o}): run chmod go-w on it, or use another one")
+        format!("may be written by others (mode {shown:o}): run chmod go-w on it, or use another directory")
     })
 }
 
-/// Why a directory of this mode and group is not one that this process shares with its group.
+/// Returns why this process cannot share a directory with this mode and group. `None` if it can.
 fn not_the_groups(mode: u32, group: u32) -> Option<String> {
     let shown = mode & 0o7777;
     if mode & 0o002 != 0 {
@@ -125,17 +125,17 @@ fn not_the_groups(mode: u32, group: u32) -> Option<String> {
     }
     if mode & 0o2020 != 0o2020 {
         return Some(format!(
-            "is not a group's (mode {shown:o}): open it without group=on, or delete it while nobody uses it, and let \
-             group=on make it anew or make it with mode 2770"
+            "is not shared with its group (mode {shown:o}): open it without group=on, or delete it while nobody uses \
+             it and create it again with group=on or with mode 2770"
         ));
     }
     (!is_member(group)).then(|| {
         let user = rustix::process::geteuid().as_raw();
-        format!("belongs to group {group}, and user {user} of this process is not in it")
+        format!("belongs to group {group}, but user {user} of this process is not in it")
     })
 }
 
-/// Root may write everywhere and needs to be in no group.
+/// Returns whether this process is in the group. Root may write everywhere and needs no group.
 fn is_member(group: u32) -> bool {
     let user = rustix::process::geteuid();
     let others = || rustix::process::getgroups().unwrap_or_default();
@@ -144,7 +144,7 @@ fn is_member(group: u32) -> bool {
         || others().iter().any(|other| other.as_raw() == group)
 }
 
-/// The name of the file system below `dir` when it is one that more than one kernel may serve.
+/// Returns the name of the file system of `dir` if several machines may use it at the same time.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn shared_file_system(dir: &Path) -> Option<&'static str> {
     const SHARED: [(u32, &str); 12] = [
@@ -165,7 +165,7 @@ fn shared_file_system(dir: &Path) -> Option<&'static str> {
     SHARED.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
 }
 
-/// Elsewhere the names are not known.
+/// On other systems the types of file systems are not known.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn shared_file_system(_dir: &Path) -> Option<&'static str> {
     None

@@ -1,4 +1,4 @@
-//! What only a process that may fork can show.
+//! Tests that need a process that may fork.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn a_forked_child_is_refused_until_it_opens_the_store_anew_and_the_parent_is_unh
     assert_eq!(files, 4, "a second name for the files was left behind");
 }
 
-/// Threads of the library run and hold its locks while the process is forked.
+/// The library's threads run and hold its mutexes while the process is forked.
 #[test]
 fn a_forked_child_is_refused_latches_and_hangs_on_none_and_the_parent_is_unhurt() {
     if !alone() {

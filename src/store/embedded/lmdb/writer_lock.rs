@@ -1,4 +1,4 @@
-//! The lock in front of LMDB's own write lock: one writer of the machine at a time, and a wait that ends.
+//! The lock in front of LMDB's own write lock: one writer on the machine at a time, and a wait with a deadline.
 
 use std::fs::File;
 use std::io;
@@ -13,24 +13,24 @@ use rustix::io::Errno;
 
 use crate::time::{self, Deadline};
 
-/// A writer is done after some ten microseconds, so the first looks come right after each other.
+/// A write takes about ten microseconds, so the first tries follow each other without a sleep.
 const EAGER_LOOKS: u32 = 20;
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_micros(500);
 
-/// Why it is there: LMDB's own write lock is a mutex without a time-out, and a writer that was stopped
-/// (SIGSTOP, a debugger, a frozen container) inside its few microseconds would hang every other
-/// process of the machine beyond all deadlines. Whoever holds this lock finds LMDB's lock free.
+/// A writer lock with deadlines. LMDB's own write lock is a mutex without a time-out. A writer that was stopped
+/// (SIGSTOP, a debugger, a frozen container) inside its few microseconds would block every other process beyond its
+/// deadline. The holder of this lock finds LMDB's lock free.
 ///
-/// Between threads it is a mutex; between processes a POSIX record lock, because that one ends with
-/// the process that took it, also when a forked child lives on (an `flock` would not).
+/// Between threads it is a mutex. Between processes it is a POSIX record lock, because that lock ends with the
+/// process that acquired it, even if a forked child lives on. An `flock` would not.
 #[derive(Debug)]
 pub(super) struct WriterLock {
     threads: Mutex<()>,
     file: File,
 }
 
-/// Held while writing. Dropping it gives the lock back.
+/// Held while writing. Dropping it releases the lock.
 #[derive(Debug)]
 pub(super) struct WriterGuard<'a> {
     file: &'a File,
@@ -38,16 +38,17 @@ pub(super) struct WriterGuard<'a> {
 }
 
 impl WriterLock {
-    /// The lock whose file is at `path`, which must exist.
+    /// Opens the lock with the file at `path`, which must exist.
     ///
-    /// At most one per process and file: closing any descriptor of the file gives up this process's
-    /// record locks on it.
+    /// Open each file at most once in a process: closing any descriptor of the file releases this process's record
+    /// locks on it.
     pub(super) fn open(path: &Path) -> io::Result<WriterLock> {
         let file = File::options().read(true).write(true).open(path)?;
         Ok(WriterLock { threads: Mutex::new(()), file })
     }
 
-    /// Waits for the lock until `by`; looks at least once. `None` when it stayed locked.
+    /// Waits for the lock until `by`. Returns `None` if it stayed locked. Tries the file lock at least once, if no
+    /// other thread holds the mutex.
     pub(super) fn enter(&self, by: Deadline) -> io::Result<Option<WriterGuard<'_>>> {
         let Some(thread) = self.threads.try_lock_for(by.remaining()) else { return Ok(None) };
         let (mut looks, mut sleep) = (0, SLEEP_FIRST);
@@ -68,7 +69,7 @@ impl WriterLock {
         }
     }
 
-    /// Whether someone deleted the file under us, and with it the place where others would look.
+    /// Returns whether the file was deleted. Other processes then use another file.
     pub(super) fn is_deleted(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() == 0)
     }
@@ -76,8 +77,8 @@ impl WriterLock {
 
 impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
-        // Unlocking a lock one holds fails only for a descriptor that is not open; closing the file,
-        // or the end of the process, would release it then.
+        // Unlocking a held lock fails only if the descriptor is not open. Closing the file or the end of the
+        // process releases the lock then.
         let _ = fcntl_lock(self.file, FlockOperation::NonBlockingUnlock);
     }
 }
