@@ -1,23 +1,23 @@
-//! Which start of which machine this is: two processes that agree on it read the same boot clock.
+//! Identifies the machine and its last start. Two processes with the same `Boot` read the same boot clock.
 
 use std::fs;
 use std::io;
 
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 const CLOCK_OFFSETS_FILE: &str = "/proc/self/timens_offsets";
-/// Of a boot clock that no time namespace shifts.
+/// Offset of a boot clock that no time namespace shifts.
 const NOT_SHIFTED: &str = "0 0";
 
-/// A start of a machine whose boot clock is read as it is. A virtual machine that is started twice from one
-/// snapshot has one of these and two clocks: a lease should not be taken through a snapshot.
+/// One start of a machine, if no time namespace shifts its boot clock. A virtual machine that is started twice
+/// from one snapshot has one `Boot` but two clocks, so no lease should be held during a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Boot([u8; Boot::LEN]);
 
 impl Boot {
     pub(crate) const LEN: usize = 16;
 
-    /// The one that this process runs in; `None` where it cannot be told, or a time namespace shifts the
-    /// clock. Reads two files of the kernel's and keeps nothing: a forked child may have another clock.
+    /// Returns the `Boot` of this process; `None` if it cannot be determined, or a time namespace shifts the
+    /// clock. Reads two kernel files on each call, because a forked child may have another clock.
     pub(crate) fn current() -> Option<Boot> {
         if clock_offset() != NOT_SHIFTED {
             return None;
@@ -40,24 +40,24 @@ impl Boot {
     }
 }
 
-/// The kernel's name of this start of the machine: 8-4-4-4-12 lower-case hexadecimal digits.
+/// Returns the kernel's id of this start of the machine: 8-4-4-4-12 lower-case hexadecimal digits.
 ///
 /// # Errors
-/// The file cannot be read, or holds something else.
+/// The file cannot be read, or has another content.
 pub(crate) fn id() -> io::Result<String> {
     let id = fs::read_to_string(BOOT_ID_FILE)?;
     let id = id.trim_end();
     if is_id(id) { Ok(id.to_owned()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Nothing else may become part of a path.
+/// Returns whether `id` has the format of a boot id. Only such a text may become part of a path.
 pub(crate) fn is_id(id: &str) -> bool {
     let groups: Vec<&str> = id.split('-').collect();
     let hex = |group: &&str| group.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) && groups.iter().all(hex)
 }
 
-/// By how much this process's boot clock is shifted; kernels without time namespaces do not shift it.
+/// Returns by how much this process's boot clock is shifted. Kernels without time namespaces do not shift it.
 pub(crate) fn clock_offset() -> String {
     let offsets = fs::read_to_string(CLOCK_OFFSETS_FILE).unwrap_or_default();
     let line = offsets.lines().find(|line| line.starts_with("boottime"));

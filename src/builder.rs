@@ -1,4 +1,4 @@
-//! The way to a manager: settings gathered, checked, and then a store opened with them.
+//! The builder of a manager: collects settings, checks them, and opens a store with them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::store::LockStore;
 use crate::store::store_uri::without_secrets;
 use crate::store::uri::Opener;
 
-/// Collects the settings of a [`LockManager`]. Values given here win over those in the store's URI.
+/// Collects the settings of a [`LockManager`]. Values set by these methods override those in the store's URI.
 #[derive(Default)]
 #[must_use = "call open"]
 pub struct Builder {
@@ -41,127 +41,132 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where the locks are kept: `memory:`, `embedded:`, `embedded:/path`, `hbase://master:16000/table`,
+    /// Sets the store: `memory:`, `embedded:`, `embedded:/path`, `hbase://master:16000/table`,
     /// `hbase+thrift://host:9090/table` or `aerospike://host:3000/namespace/setSuffix`, with options as
-    /// `?key=value&...`. Unless set: `embedded:`, a directory of this user: see `EmbeddedStore`.
+    /// `?key=value&...`. Default: `embedded:`, which uses a directory of this user; see `EmbeddedStore`.
     pub fn store_uri(mut self, uri: &str) -> Builder {
         self.uri = Some(uri.to_owned());
         self
     }
 
-    /// A store opened by the caller, in place of a URI.
+    /// Sets a store that the caller has opened, in place of a URI.
     pub fn store(mut self, store: Arc<dyn LockStore>) -> Builder {
         self.store = Some(store);
         self
     }
 
-    /// The service that uses the locks, such as `order-service`: part of every name. Required.
+    /// Sets the client id: the service that uses the locks, such as `order-service`. It is part of every
+    /// name. Required.
     pub fn client(mut self, client: &str) -> Builder {
         self.client = Some(client.to_owned());
         self
     }
 
-    /// The data centre, such as `dc1`: part of the names of locks of level DC, and whose count of a latch
-    /// is one's own. Latches need it.
+    /// Sets the farm id: the data centre of this process, such as `dc1`. It is part of the name of each lock
+    /// of level DC. Of a latch, this process changes the count of this farm only. Required for latches and
+    /// for locks of level DC.
     pub fn farm(mut self, farm: &str) -> Builder {
         self.farm = Some(farm.to_owned());
         self
     }
 
-    /// How long a lease lasts unless renewed. Default 90 s; 1 ms to 365 days.
+    /// Sets how long a lease lasts unless it is renewed. Default 90 s; 1 ms to 365 days.
     pub fn ttl(mut self, ttl: Duration) -> Builder {
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long `acquire` waits. Default 90 s; zero tries once, [`Duration::MAX`] waits for ever.
+    /// Sets how long `acquire` waits. Default 90 s; zero tries once, [`Duration::MAX`] waits for ever.
     pub fn wait(mut self, wait: Duration) -> Builder {
         self.wait = Some(wait);
         self
     }
 
-    /// How long a waiting process sleeps between two looks at a lock, give or take a tenth. Default
-    /// 1 s; 1 ms to 1 h.
+    /// Sets the retry interval: how long a waiting process sleeps between two checks of a lock, plus or minus
+    /// a tenth. Default 1 s; 1 ms to 1 h.
     pub fn retry(mut self, retry: Duration) -> Builder {
         self.retry = Some(retry);
         self
     }
 
-    /// How long one call to the store may take. Default 10 s; 10 ms to 10 min.
+    /// Sets how long one call to the store may take. Default 10 s; 10 ms to 10 min.
     pub fn timeout(mut self, timeout: Duration) -> Builder {
         self.timeout = Some(timeout);
         self
     }
 
-    /// By how much sooner than in the store a lease ends here, in parts per million of its TTL. Default
-    /// [`DEFAULT_CLOCK_MARGIN_PPM`], which says how it was chosen; 0 to 500,000.
+    /// Sets how much earlier than in the store a lease expires here, in parts per million of its TTL. Default
+    /// [`DEFAULT_CLOCK_MARGIN_PPM`], which explains its value; 0 to 500,000.
     pub fn clock_margin_ppm(mut self, ppm: u32) -> Builder {
         self.clock_margin_ppm = Some(ppm);
         self
     }
 
-    /// How long a latch lives after its last change. Default one day; 1 ms to 365 days.
+    /// Sets how long a latch lives after its last change. Default one day; 1 ms to 365 days.
     pub fn latch_ttl(mut self, ttl: Duration) -> Builder {
         self.latch_ttl = Some(ttl);
         self
     }
 
-    /// The longest pause between two looks at a latch that somebody waits for, give or take a tenth.
-    /// Default 5 s; 10 ms to 1 h. Pauses are shorter at first and when a latch is about to open.
+    /// Sets the poll interval: the longest pause between two reads of a latch that has waiters, plus or minus
+    /// a tenth. Default 5 s; 10 ms to 1 h. Pauses are shorter at first and when a latch is about to open.
     pub fn poll(mut self, poll: Duration) -> Builder {
         self.poll = Some(poll);
         self
     }
 
-    /// How many threads there may be for background work: looking at latches, and freeing locks that
-    /// requests in doubt may have taken. Default 2; 1 to 64. They are started when they are needed. Freeing
-    /// uses all but one, so that a server that hangs does not delay looks at latches; a single thread serves
-    /// both, and a lock that is being freed may delay looks by 2 s.
+    /// Sets the highest number of background threads. They read latches, and free locks that requests in
+    /// doubt may have acquired. Default 2; 1 to 64. Each thread is started when it is needed.
+    ///
+    /// One thread is kept for latches, so a server that hangs while a lock is freed does not delay reads of
+    /// latches. A single thread does both, and freeing a lock may delay the reads by 2 s.
     pub fn background_threads(mut self, threads: usize) -> Builder {
         self.background_threads = Some(threads);
         self
     }
 
-    /// What client and farm ids may contain. Default [`NamePolicy::Strict`].
+    /// Sets what client and farm ids may contain. Default [`NamePolicy::Strict`].
     pub fn names(mut self, names: NamePolicy) -> Builder {
         self.names = Some(names);
         self
     }
 
-    /// What the locks are wanted for, shown to those who find them held. At most 255 bytes.
+    /// Sets what the locks are used for. Others see it when they find a lock held. At most 255 bytes without
+    /// control characters.
     pub fn purpose(mut self, purpose: &str) -> Builder {
         self.purpose = Some(purpose.to_owned());
         self
     }
 
-    /// Any option of a store URI by its key, such as `("retry", "200ms")`: for programs that read their
-    /// settings from text. Wins over the same key in the URI, and a later one over an earlier; the
-    /// methods above win over it. Keys that the store does not know are refused by [`open`](Builder::open).
+    /// Sets any option of a store URI by its key, such as `("retry", "200ms")`, for programs that read their
+    /// settings from text. It overrides the same key in the URI and in an earlier call. The methods above
+    /// override it. [`open`](Builder::open) refuses keys that the store does not know.
     pub fn option(mut self, key: &str, value: &str) -> Builder {
         self.options.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Whether to refuse a store of which [`diagnose`](LockManager::diagnose) finds that it does not do for
-    /// locks. Default: no, nothing is diagnosed.
+    /// Sets whether [`open`](Builder::open) refuses a store that [`diagnose`](LockManager::diagnose) reports
+    /// as unsafe. Default: `false`, and `open` does not diagnose.
     pub fn strict(mut self, strict: bool) -> Builder {
         self.strict = Some(strict);
         self
     }
 
-    /// Checks the settings, then opens the store. Creates nothing in it: see
-    /// [`initialize`](LockManager::initialize).
+    /// Checks the settings and opens the store. Creates no tables: see [`initialize`](LockManager::initialize).
     ///
     /// # Errors
-    /// INVALID_ARGUMENT before any I/O, for anything that is not allowed or missing; then what the
-    /// store says (the embedded store is opened here; HBase is first asked by the first call).
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) before any I/O, for a setting that is missing
+    /// or not allowed. Then the errors of the store: the embedded store is opened here, while HBase is first
+    /// contacted by the first call. With [`strict`](Builder::strict),
+    /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted) for an unsafe store.
     pub fn open(self) -> Result<LockManager> {
         let mut uri = match (&self.store, &self.uri) {
             (Some(_), Some(uri)) => {
                 return Err(Error::invalid(
                     "store",
                     without_secrets(uri),
-                    "a URI or a store of the caller's, not both",
+                    "set store_uri or store, not both",
                 ));
             }
             (Some(_), None) => Opener::parse("memory:")?,
@@ -215,7 +220,7 @@ impl Builder {
 }
 
 impl LockManager {
-    /// The way to a manager: `LockManager::builder().store_uri("embedded:").client("orders").open()`.
+    /// Returns a builder: `LockManager::builder().store_uri("embedded:").client("orders").open()`.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -224,13 +229,13 @@ impl LockManager {
     /// `hbase+thrift://gateway:9090/locks?client=orders&farm=dc1&ttl=30s`.
     ///
     /// # Errors
-    /// As [`Builder::open`].
+    /// Those of [`Builder::open`].
     pub fn open(uri: &str) -> Result<LockManager> {
         LockManager::builder().store_uri(uri).open()
     }
 }
 
-/// Without what may be a password: credentials in the URI, and the values of options.
+/// Omits what may hold a password: credentials in the URI, and the values of options.
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys: Vec<_> = self.options.iter().map(|(key, _)| key).collect();
@@ -249,7 +254,7 @@ mod tests {
     use super::*;
     use crate::store_option::MANAGER;
 
-    /// An option that is explained and not heard, or has another default, would be found here.
+    /// Finds an option that is documented but ignored, or whose default is documented wrongly.
     #[test]
     fn every_option_of_a_manager_is_taken_and_has_the_default_that_it_is_said_to_have() {
         let settings = |key: &str, value: &str| {
@@ -270,7 +275,8 @@ mod tests {
                 _ => "7s",
             };
             let heard = settings(option.key, changed).unwrap() != unset;
-            // What the first client says wins, and `strict` is heard while the store is opened.
+            // `client` is set by the builder, which overrides the option. `strict` is no setting of the manager:
+            // `open` uses it.
             assert!(heard || ["client", "strict"].contains(&option.key), "{}", option.key);
         }
     }

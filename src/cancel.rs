@@ -1,4 +1,4 @@
-//! Ending a wait from another thread.
+//! Cancellation of a wait by another thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-/// Ends blocking calls it was given to, from any thread: they return CANCELLED and hold nothing.
+/// A token that cancels blocking calls from any thread. They then return
+/// [`Code::Cancelled`](crate::Code::Cancelled) and hold nothing.
 ///
-/// Clones are the same token. A token stays cancelled; use a new one for the next call. Cancelling
-/// does not interrupt a request already on its way to the store: a lock granted by that request is
-/// released before the call returns.
+/// Clones are the same token. A token stays cancelled: use a new one for the next call. Cancelling does
+/// not interrupt a request that is on its way to the store. If that request acquires a lock, the lock
+/// is released before the call returns.
 #[derive(Clone, Default)]
 pub struct CancelToken {
     shared: Arc<TokenState>,
@@ -30,28 +31,28 @@ struct Wakers {
 }
 
 impl CancelToken {
-    /// A token that is not cancelled.
+    /// Makes a token that is not cancelled.
     pub fn new() -> CancelToken {
         CancelToken::default()
     }
 
-    /// Cancels every call that holds this token, now or later. Returns at once; never blocks on a store.
+    /// Cancels every current and later call with this token. Returns at once, and never waits for a store.
     pub fn cancel(&self) {
         self.shared.cancelled.store(true, Ordering::SeqCst);
-        // Called outside the lock: a waker takes locks of its own.
+        // Called without the mutex, because a waker takes other mutexes.
         let wakers: Vec<_> = self.shared.wakers.lock().by_number.values().cloned().collect();
         for wake in wakers {
             wake();
         }
     }
 
-    /// Whether [`cancel`](CancelToken::cancel) was called.
+    /// Returns whether [`cancel`](CancelToken::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
         self.shared.cancelled.load(Ordering::SeqCst)
     }
 
-    /// Has `wake` called on cancellation, until the answer is dropped. A token cancelled before this
-    /// call wakes nobody: check it afterwards.
+    /// Registers `wake`, to be called on cancellation until the registration is dropped. A token that was
+    /// cancelled before does not call it: check the token after this call.
     pub(crate) fn on_cancel(&self, wake: Arc<dyn Fn() + Send + Sync>) -> Registration {
         let mut wakers = self.shared.wakers.lock();
         let number = wakers.next;
@@ -67,7 +68,7 @@ impl fmt::Debug for CancelToken {
     }
 }
 
-/// A waker's place in a token; dropping it takes the waker out.
+/// Registration of a waker. Dropping it removes the waker.
 pub(crate) struct Registration {
     shared: Arc<TokenState>,
     number: u64,

@@ -6,28 +6,28 @@ use crate::error::{Error, Result};
 use crate::name::{NamePolicy, check_part};
 use crate::time::Moment;
 
-/// How long a lease lasts unless told otherwise.
+/// Default TTL of a lease.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(90);
-/// How long `acquire` waits unless told otherwise.
+/// Default time for which `acquire` waits.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(90);
-/// How long a waiting process sleeps between two looks at the lock unless told otherwise.
+/// Default retry interval: the pause of a waiting process between two checks of the lock.
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(1);
-/// How long a latch lives after its last change unless told otherwise.
+/// Default time for which a latch lives after its last change.
 pub const DEFAULT_LATCH_TTL: Duration = Duration::from_secs(24 * 3600);
-/// The longest pause between two looks at a latch that somebody waits for, unless told otherwise.
+/// Default poll interval: the longest pause between two reads of a latch that has waiters.
 pub const DEFAULT_POLL: Duration = Duration::from_secs(5);
-/// How many threads a manager has for background work at the most, unless told otherwise.
+/// Default highest number of background threads of a manager.
 pub const DEFAULT_BACKGROUND_THREADS: usize = 2;
-/// How long one call to the store may take unless told otherwise.
+/// Default time-out of one call to the store.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// By how much sooner than in the store a lease ends here, in parts per million of its TTL, unless told
-/// otherwise: a tenth.
+/// Default clock margin: how much earlier than in the store a lease expires here, in parts per million of its
+/// TTL. It is a tenth.
 ///
-/// The store's clock counts the lease, and so does this machine's. Time daemons slew clocks to correct them,
-/// and the boot clock is slewed as well: ntpd and systemd-timesyncd by up to 500 ppm, chrony by up to 83,333
-/// ppm unless its `maxslewrate` is set. Linux allows about 100,000 ppm. A tenth covers one of the two clocks at
-/// 100,000 ppm, or both at 50,000. Two hosts whose chrony corrects at full speed, in opposite directions, need
-/// 160,000. A clock that is set instead of slewed is beyond every margin.
+/// The store and this process measure the lease with different clocks. Time daemons correct clocks by changing
+/// their speed, including the boot clock: ntpd and systemd-timesyncd by up to 500 ppm, chrony by up to 83,333
+/// ppm unless its `maxslewrate` is set. Linux allows about 100,000 ppm. A tenth covers one clock at 100,000 ppm,
+/// or both at 50,000. Two hosts whose chrony corrects at full speed in opposite directions need 160,000. No
+/// margin covers a clock that is set instead of slewed.
 pub const DEFAULT_CLOCK_MARGIN_PPM: u32 = 100_000;
 
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -40,7 +40,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
 
-/// A manager's settings, checked.
+/// Settings of a manager.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) client: String,
@@ -59,7 +59,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// # Errors
-    /// INVALID_ARGUMENT for a client or farm id that is not allowed, or no client id.
+    /// INVALID_ARGUMENT if the client id is missing, or the client or farm id is not allowed.
     pub(crate) fn check_names(&self) -> Result<()> {
         if self.client.is_empty() {
             let how = "it is required: Builder::client, or ?client= in the store's URI";
@@ -69,14 +69,14 @@ impl Settings {
         self.farm.as_ref().map_or(Ok(()), |farm| check_part("farm id", farm, self.names))
     }
 
-    /// When a lease of `ttl` that was asked for at `since` is over here: sooner than in the store by the
+    /// Returns when a lease that was requested at `since` expires here. That is earlier than in the store by the
     /// clock margin, see [`DEFAULT_CLOCK_MARGIN_PPM`].
     pub(crate) fn lease_end(&self, since: Moment, ttl: Duration) -> Moment {
         since.after(ttl - ttl.mul_f64(f64::from(self.clock_margin_ppm) / 1e6))
     }
 }
 
-/// `ttl` in whole milliseconds, rounded up, as all stores keep at least those.
+/// Returns `ttl` rounded up to whole milliseconds, which all stores support.
 pub(crate) fn checked_ttl(ttl: Duration) -> Result<Duration> {
     if !(MS..=TTL_MAX).contains(&ttl) {
         return Err(Error::invalid("ttl", format!("{ttl:?}"), "1ms to 365 days"));
@@ -115,7 +115,7 @@ pub(crate) fn checked_clock_margin(ppm: u32) -> Result<u32> {
     if ppm <= CLOCK_MARGIN_PPM_MAX { Ok(ppm) } else { Err(refused_margin(&format!("{ppm}ppm"))) }
 }
 
-/// Reads `500ppm`: a whole number and the unit. No percent: in a URI a `%` would have to be encoded.
+/// Reads a whole number with the unit ppm, such as `500ppm`. Not percent, because a URI must encode `%`.
 pub(crate) fn parse_clock_margin(text: &str) -> Result<u32> {
     let digits = text.strip_suffix("ppm").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     let ppm = digits.and_then(|digits| digits.parse().ok()).filter(|ppm| *ppm <= CLOCK_MARGIN_PPM_MAX);

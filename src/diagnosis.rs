@@ -1,4 +1,4 @@
-//! Whether a store does what locks need of it: its settings, and one lock taken through its whole life.
+//! Diagnosis of a store: checks its settings, and the whole life of one lock.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) fn diagnose(store: &dyn LockStore, settings: &Settings, identity: &Id
     let mut found = match store.diagnose(Deadline::after(settings.timeout)) {
         Ok(found) => found,
         Err(error) => {
-            let advice = "check that the store is up, that the URI names it, and what it logs";
+            let advice = "check that the store is up and that the URI names it; read its logs";
             return vec![Diagnostic::fail("reach", error.chain(), advice)];
         }
     };
@@ -26,7 +26,7 @@ pub(crate) fn diagnose(store: &dyn LockStore, settings: &Settings, identity: &Id
             found.push(Diagnostic::latency(look));
         }
         Err(error) => {
-            let advice = "`dlm init` makes what is missing; otherwise see the findings above";
+            let advice = "`dlm init` creates what is missing; otherwise see the findings above";
             found.push(Diagnostic::fail("a lock", error.chain(), advice));
         }
     }
@@ -34,8 +34,7 @@ pub(crate) fn diagnose(store: &dyn LockStore, settings: &Settings, identity: &Id
     found
 }
 
-/// Takes a lock that nobody else has a use for, through all that may happen to one; how long a look
-/// at it takes.
+/// Acquires, reads, renews and releases a lock that nobody else uses. Returns how long a read takes.
 fn probe(store: &dyn LockStore, settings: &Settings, identity: &Identity) -> Result<Duration> {
     const TTL: Duration = Duration::from_secs(60);
     let by = Deadline::after(settings.timeout);
@@ -44,7 +43,7 @@ fn probe(store: &dyn LockStore, settings: &Settings, identity: &Identity) -> Res
     let attempt = Attempt { name: &name, ttl: TTL, identity, by };
     let odd = |what: &str| Error::Internal { what: what.to_owned(), source: None };
     let Acquired::Granted(grant) = store.acquire(attempt, &mut Vec::new())? else {
-        return Err(odd("a lock of a name that nobody has used is held"));
+        return Err(odd("a lock is held although nobody has used its name"));
     };
     let mut look = Duration::MAX;
     for _ in 0..5 {

@@ -1,20 +1,21 @@
-//! What a look at a store found that matters to locks: see [`LockManager::diagnose`](crate::LockManager::diagnose).
+//! Diagnostics: findings about a store that matter to locks. See
+//! [`LockManager::diagnose`](crate::LockManager::diagnose).
 
 use std::fmt;
 use std::time::Duration;
 
-/// How good a thing is for locks.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Locks work, and promise less than they could.
+    /// Locks work, but promise less than they could.
     Warn,
-    /// Locks do not work, or do not keep their promise.
+    /// Locks do not work, or are not safe.
     Fail,
 }
 
-/// `OK`, `WARN` or `FAIL`.
+/// Writes `OK`, `WARN` or `FAIL`.
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -25,54 +26,54 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that was looked at.
+/// One finding about a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Diagnostic {
-    /// What was looked at, in a word or two.
+    /// What was checked, in a word or two.
     pub topic: &'static str,
-    /// How good it is.
+    /// How serious the finding is.
     pub severity: Severity,
-    /// What was seen.
+    /// What was found.
     pub seen: String,
-    /// What to do about it; empty where nothing has to be done.
+    /// What to do about it; empty if nothing has to be done.
     pub advice: String,
 }
 
 impl Diagnostic {
-    /// For stores: all is well.
+    /// Makes a finding without a problem, for stores.
     pub fn ok(topic: &'static str, seen: impl Into<String>) -> Diagnostic {
         Diagnostic { topic, severity: Severity::Ok, seen: seen.into(), advice: String::new() }
     }
 
-    /// For stores: promises less than it could, and what to do about it.
+    /// Makes a finding that limits what locks promise, with advice. For stores.
     pub fn warn(topic: &'static str, seen: impl Into<String>, advice: impl Into<String>) -> Diagnostic {
         Diagnostic { topic, severity: Severity::Warn, seen: seen.into(), advice: advice.into() }
     }
 
-    /// For stores: is not safe for locks, and what to do about it.
+    /// Makes a finding that makes locks unsafe, with advice. For stores.
     pub fn fail(topic: &'static str, seen: impl Into<String>, advice: impl Into<String>) -> Diagnostic {
         Diagnostic { topic, severity: Severity::Fail, seen: seen.into(), advice: advice.into() }
     }
 
-    /// How far two clocks are apart. A lease counts on this machine's monotonic clock and ends by the
-    /// store's, so a difference alone does no harm; one that changes would.
+    /// Makes the finding about the difference of two clocks. A lease is measured by this machine's monotonic clock
+    /// and by the store's clock. A constant difference is harmless, but a changing one is not.
     #[cfg(any(feature = "aerospike", feature = "hbase"))]
     pub(crate) fn clocks(difference: Duration, precision: Duration) -> Diagnostic {
-        /// Where clocks are kept in step they are not further apart than this.
+        /// Largest difference of synchronized clocks.
         const FAR: Duration = Duration::from_secs(1);
-        let seen = format!("differ by {difference:.0?}, give or take {precision:?}");
+        let seen = format!("differ by {difference:.0?}, plus or minus {precision:?}");
         if difference <= FAR + precision {
             Diagnostic::ok("clocks", seen)
         } else {
-            let advice = "have this machine and the servers keep their clocks by NTP: a clock that is set \
-                          while a lease lasts makes it end too soon or too late";
+            let advice = "synchronize the clocks of this machine and the servers by NTP: a clock that is set \
+                          while a lease lasts ends the lease too early or too late";
             Diagnostic::warn("clocks", seen, advice)
         }
     }
 
-    /// How fast this machine's lease clock runs compared with its uncorrected clock, and whether leases allow
-    /// for that.
+    /// Makes the finding about the speed of this machine's lease clock, compared with its uncorrected clock and with
+    /// the clock margin of leases.
     pub(crate) fn slew(ppm: f64, margin_ppm: u32) -> Diagnostic {
         let margin = f64::from(margin_ppm);
         let seen = format!(
@@ -81,10 +82,10 @@ impl Diagnostic {
         );
         let advice = "limit how fast the time daemon corrects the clock (chrony: maxslewrate 500), or set \
                       clock_margin higher";
-        /// What a measurement on a busy machine may be off by.
+        /// Largest error of a measurement on a busy machine.
         const NOISE_PPM: f64 = 200.0;
         let surely = ppm.abs() - NOISE_PPM;
-        // The other half is for the store's clock.
+        // The other half of the margin is for the store's clock.
         if surely > margin {
             Diagnostic::fail("clock", seen, advice)
         } else if surely > margin / 2.0 {
@@ -94,7 +95,7 @@ impl Diagnostic {
         }
     }
 
-    /// How long one question takes.
+    /// Makes the finding about the time that one read of a lock takes.
     pub(crate) fn latency(question: Duration) -> Diagnostic {
         /// A thousandth of the default TTL.
         const SLOW: Duration = Duration::from_millis(90);
@@ -102,12 +103,12 @@ impl Diagnostic {
         if question <= SLOW {
             Diagnostic::ok("latency", seen)
         } else {
-            Diagnostic::warn("latency", seen, "look at the network between, and at the load of the servers")
+            Diagnostic::warn("latency", seen, "check the network to the servers, and their load")
         }
     }
 }
 
-/// `OK    topic: seen; advice`.
+/// Writes `OK    topic: seen; advice`.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<6}{}: {}", self.severity, self.topic, self.seen)?;

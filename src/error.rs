@@ -1,4 +1,4 @@
-//! What can go wrong, told so that a program can act on it and a person can mend it.
+//! Errors: codes for programs, messages for people.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,48 +10,49 @@ use crate::text::quoted;
 /// Result of every call of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Stable number of a failure: the same in Rust, in C and in the exit messages of the `dlm` command.
+/// Stable code of a failure. Its number and name are the same in Rust, in C, in Go and in the messages of the
+/// `dlm` command.
 ///
 /// The first five are those of the Java library DLM. Numbers are never reused or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum Code {
-    /// Someone else holds the lock, now (`try_acquire`) or until the wait was over (`acquire`).
+    /// Another holder has the lock: now (`try_acquire`), or until the wait timed out (`acquire`).
     LockUnavailable = 1,
-    /// The store was not reached. The request had no effect.
+    /// The store could not be reached. The request had no effect.
     ConnectionError = 2,
-    /// The store was reached and did not serve the request, also not on the bounded retries made.
+    /// The store was reached and did not serve the request, even after a bounded number of retries.
     RetriesExhausted = 3,
     /// The table is missing or could not be created.
     TableCreationError = 4,
-    /// The store or this library did something that neither should: see the message.
+    /// The store or this library behaved unexpectedly. The message says how.
     InternalError = 5,
     /// The caller's [`CancelToken`](crate::CancelToken) ended the wait. Nothing is held.
     Cancelled = 6,
-    /// The request may or may not have been applied; the store could not be asked which.
+    /// The request may or may not have been applied, and the store could not be asked which.
     InDoubt = 7,
-    /// The lease ran out, or another holds the lock by now: stop touching what it protected.
+    /// The lease has expired, or another holder has the lock: stop using what the lock guards.
     LeaseLost = 8,
     /// The latch does not exist, or has expired.
     NotFound = 9,
-    /// What was to be created exists.
+    /// The object to create exists. It is unchanged.
     AlreadyExists = 10,
     /// The caller's input was refused before any I/O.
     InvalidArgument = 11,
     /// The manager was closed.
     Closed = 12,
-    /// The process was forked after the manager was opened: open a new one in the child.
+    /// The process was forked after the manager was opened. Open a new manager in the child.
     Forked = 13,
     /// A bug in this library.
     Panic = 14,
-    /// The receiver of a guarded write has seen a higher fence of the same lock: the lease of the caller is
-    /// over. The write was refused and had no effect.
+    /// The receiver of a guarded write has seen a higher fence of the same lock, so the caller's lease has
+    /// expired. The write was refused and had no effect.
     StaleFence = 15,
 }
 
 impl Code {
-    /// Every code there is, by number. Later versions may have more.
+    /// All codes, ordered by number. Later versions may add more.
     pub const ALL: &[Code] = &[
         Code::LockUnavailable,
         Code::ConnectionError,
@@ -70,12 +71,12 @@ impl Code {
         Code::StaleFence,
     ];
 
-    /// The number.
+    /// Returns the number.
     pub fn number(self) -> i32 {
         self as i32
     }
 
-    /// The name by which documentation, logs and the other languages call it.
+    /// Returns the name that documentation, logs and the other languages use.
     pub fn name(self) -> &'static str {
         match self {
             Code::LockUnavailable => "LOCK_UNAVAILABLE",
@@ -97,20 +98,20 @@ impl Code {
     }
 }
 
-/// The name.
+/// Writes the name.
 impl std::fmt::Display for Code {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// The cause below an [`Error`], as `source()` shows it.
+/// The cause of an [`Error`], as `source()` returns it.
 pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// A failed call. [`code`](Error::code) is what a program should look at.
+/// A failed call. Programs should decide by its [`code`](Error::code).
 ///
-/// Messages say what was wrong, with which value, and what to do. They hold names of locks (escaped),
-/// hosts and tables; never owner tokens, passwords or stored values.
+/// Messages say what was wrong, with which value, and what to do. They contain names of locks (escaped),
+/// hosts and tables. They never contain owner tokens, passwords or stored values.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -121,7 +122,7 @@ pub enum Error {
         name: String,
         /// How long the caller waited: zero after `try_acquire`.
         waited: Duration,
-        /// Who holds it, as far as the last look at the store told.
+        /// The holder at the last read of the store, if that returned one.
         holder: Option<Box<Holder>>,
     },
     /// See [`Code::ConnectionError`].
@@ -131,7 +132,7 @@ pub enum Error {
         store: String,
         /// What was tried and what happened.
         what: String,
-        /// The cause below, where there is one.
+        /// The cause, if any.
         #[source]
         source: Option<Cause>,
     },
@@ -140,9 +141,9 @@ pub enum Error {
     RetriesExhausted {
         /// The store's address, without credentials.
         store: String,
-        /// What the store said last.
+        /// The last reply of the store, or what happened instead.
         what: String,
-        /// The cause below, where there is one.
+        /// The cause, if any.
         #[source]
         source: Option<Cause>,
     },
@@ -153,7 +154,7 @@ pub enum Error {
         table: String,
         /// What happened and what to do.
         what: String,
-        /// The cause below, where there is one.
+        /// The cause, if any.
         #[source]
         source: Option<Cause>,
     },
@@ -162,7 +163,7 @@ pub enum Error {
     Internal {
         /// What happened.
         what: String,
-        /// The cause below, where there is one.
+        /// The cause, if any.
         #[source]
         source: Option<Cause>,
     },
@@ -175,7 +176,7 @@ pub enum Error {
     /// See [`Code::InDoubt`].
     #[error("in doubt: {what}")]
     InDoubt {
-        /// Which request, and what is known.
+        /// The request, and what is known about it.
         what: String,
         /// The failure that left the doubt.
         #[source]
@@ -186,7 +187,7 @@ pub enum Error {
     LeaseLost {
         /// The lock, as stored.
         name: String,
-        /// How it was noticed.
+        /// Why the lease counts as lost.
         why: &'static str,
     },
     /// See [`Code::NotFound`].
@@ -204,7 +205,7 @@ pub enum Error {
     /// See [`Code::InvalidArgument`].
     #[error("{what} {value} is not allowed: {allowed}")]
     InvalidArgument {
-        /// Which input.
+        /// The name of the input.
         what: &'static str,
         /// The value given, escaped and cut to a readable length.
         value: String,
@@ -224,28 +225,28 @@ pub enum Error {
         what: String,
     },
     /// See [`Code::StaleFence`].
-    #[error("{place} refused the write: fence {fence} is stale, fence {stored} has been there")]
+    #[error("{place} refused the write: fence {fence} is stale, it has seen fence {stored}")]
     StaleFence {
-        /// What the write was for, without credentials, names escaped.
+        /// The receiver of the write, without credentials, names escaped.
         place: String,
-        /// The fence that came with the write.
+        /// The fence that was sent with the write.
         fence: Fence,
-        /// The higher one that the receiver had seen.
+        /// The higher fence that the receiver has seen.
         stored: Fence,
     },
-    /// A failure inside a larger undertaking. Its code is the inner one: an outer step never hides it.
+    /// A failure within a larger operation. [`code`](Error::code) returns the code of `source`.
     #[error("{doing}")]
     Context {
         /// What was being done.
         doing: String,
-        /// What went wrong. Shared where several callers depended on one request.
+        /// What failed. Shared, because several callers may depend on one request.
         #[source]
         source: Arc<Error>,
     },
 }
 
 impl Error {
-    /// The stable code. That of the innermost [`Error`] where one wraps another.
+    /// Returns the stable code: that of the innermost [`Error`] if one wraps another.
     pub fn code(&self) -> Code {
         match self {
             Error::LockUnavailable { .. } => Code::LockUnavailable,
@@ -267,9 +268,9 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anyone changing anything: the lock may become
-    /// free, the store may come back. A retry after [`is_in_doubt`](Error::is_in_doubt) is a new
-    /// attempt, not a repetition.
+    /// Returns whether the same call may succeed later without any repair: the lock may become free, or the
+    /// store may recover. After [`is_in_doubt`](Error::is_in_doubt), a retry is a new attempt: the first one may
+    /// have had its effect.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.code(),
@@ -277,13 +278,13 @@ impl Error {
         )
     }
 
-    /// Whether the request may have taken effect although it failed.
+    /// Returns whether the request may have taken effect although it failed.
     pub fn is_in_doubt(&self) -> bool {
         self.code() == Code::InDoubt
     }
 
-    /// The two numbers of a STALE_FENCE: that of the refused write, and the higher one that the receiver had
-    /// seen. `None` for every other error.
+    /// Returns the two fences of a [`Code::StaleFence`]: that of the refused write, and the higher one that the
+    /// receiver has seen. `None` for every other error.
     pub fn stale_fence(&self) -> Option<(Fence, Fence)> {
         match self {
             Error::StaleFence { fence, stored, .. } => Some((*fence, *stored)),
@@ -292,7 +293,7 @@ impl Error {
         }
     }
 
-    /// The whole chain in one line, outermost first: what the `dlm` command prints.
+    /// Returns the message and all its causes in one line, outermost first, as the `dlm` command prints them.
     pub fn chain(&self) -> String {
         let mut line = self.to_string();
         let mut below = std::error::Error::source(self);
@@ -304,8 +305,8 @@ impl Error {
         line
     }
 
-    /// For stores: an INVALID_ARGUMENT. `value` is what was given, shown escaped and cut to a readable length, so
-    /// it must not be a secret; `allowed` is what is allowed instead.
+    /// Makes a [`Code::InvalidArgument`], for stores. The message shows `value` escaped and cut to a readable
+    /// length, so it must not be a secret. `allowed` says what is allowed instead.
     pub fn invalid(what: &'static str, value: impl AsRef<str>, allowed: impl Into<String>) -> Error {
         Error::InvalidArgument { what, value: quoted(value.as_ref()), allowed: allowed.into() }
     }

@@ -1,11 +1,11 @@
-//! The number that orders the holders of a lock.
+//! The fence: the number that orders the holders of a lock.
 
 use std::fmt;
 
-/// Number that grows with every grant of a lock: send it along with each write that the lock guards,
-/// and let the receiver refuse numbers lower than the highest it has seen.
+/// Number that grows with every grant of a lock. Send it along with each write that the lock guards, and let
+/// the receiver refuse numbers lower than the highest it has seen.
 ///
-/// It is public knowledge and proves nothing about who holds the lock.
+/// It is not secret, and does not prove that its sender holds the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 

@@ -21,20 +21,20 @@ use crate::time::{self, Deadline, Moment};
 /// How long [`FenceGate::pass`] waits for others.
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 const FILE_MODE: u32 = 0o600;
-/// What fits a signed 64-bit integer, as databases have them: a receiver may have to store the same number.
+/// Highest fence: it must fit the signed 64-bit integers of databases, which may store the same number.
 const FENCE_MAX: u64 = i64::MAX as u64;
 
-/// A guarded write often takes some microseconds, so the first attempts come right after each other.
+/// Attempts without a pause. A guarded write often takes only some microseconds.
 const EAGER_ATTEMPTS: u32 = 20;
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(2);
 
-/// Lets only those write who have the highest fence that was ever here, or a higher one.
+/// A gate that remembers the highest fence, and refuses writes with a lower one.
 ///
-/// A holder of a lock may be paused until its lease is over and another holds the lock. When it goes on, it may
-/// write before it looks at its lease. The gate refuses that write, because the next holder has passed with a
-/// higher fence. It serves the processes of one machine that write to one file, socket or device, and a server
-/// that checks the fences which its clients send.
+/// A holder of a lock may be paused until its lease has expired and another holder has the lock. When it resumes,
+/// it may write before it checks its lease. The gate refuses that write, because the next holder has passed with
+/// a higher fence. Use a gate for processes of one machine that write to one file, socket or device, or in a
+/// server that checks the fences of its clients.
 ///
 /// ```
 /// use dlm::{FenceGate, Level, LockManager};
@@ -48,7 +48,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(2);
 /// let fence = lease.fence().expect("this store fences");
 ///
 /// let mut report = File::options().create(true).append(true).open(directory.join("report")).unwrap();
-/// let pass = gate.pass(fence)?; // STALE_FENCE if a later holder was here
+/// let pass = gate.pass(fence)?; // STALE_FENCE if a later holder has passed
 /// report.write_all(b"total 7\n").unwrap();
 /// drop(pass); // now others may write
 ///
@@ -58,77 +58,79 @@ const SLEEP_MAX: Duration = Duration::from_millis(2);
 ///
 /// # The file of the gate
 ///
-/// * Use one gate file per guarded thing and lock. Fences of different locks cannot be compared.
-/// * [`open`](FenceGate::open) makes the file, readable and writable by its owner only. Its number is 0 then, so
-///   whoever passes first sets it. It should be opened, and the first pass taken, before there can be a stale
-///   holder; a holder passes once right after it has acquired, before it reads what it will change.
-/// * Never delete it while the guarded thing is in use, nor restore an old copy: the number would be forgotten.
-///   A gate that is open notices that its file was deleted or replaced and answers INTERNAL_ERROR. A gate that
-///   is opened afterwards cannot know.
-/// * If the fences of the lock begin again at a lower number, because the store lost its data, every pass is
-///   refused. Delete the gate file then, after you have made sure that no old holder is left.
-/// * Whoever may write the file may change the number. Whoever may read it may keep others waiting.
-/// * The lock between processes is `flock`. It works on local file systems. On NFS it depends on the server and
-///   the mount options (with `local_lock=flock` it does not reach other machines), on SMB and FUSE on the file
-///   system. Keep the file on a local disk, and let all who write pass on that machine.
+/// * Use one gate file per guarded resource and lock. Fences of different locks cannot be compared.
+/// * [`open`](FenceGate::open) creates the file, readable and writable by its owner only. Its number is 0 until
+///   the first pass. So open the gate and take the first pass before a stale holder can exist. A holder should
+///   pass once right after it has acquired the lock, before it reads the data that it will change.
+/// * Never delete the file while the guarded resource is in use, and never restore an old copy: both forget the
+///   number. An open gate detects that its file was deleted or replaced and fails with
+///   [`Code::InternalError`](crate::Code::InternalError). A gate that is opened afterwards cannot detect it.
+/// * If the store has lost its data, the fences of the lock may start again at lower numbers. Then the gate
+///   refuses every pass. Make sure that no old holder is left, then delete the gate file.
+/// * A user who may write the file may change the number. A user who may read it may keep others waiting.
+/// * Processes exclude each other by `flock`, which works on local file systems. On NFS it depends on the server
+///   and the mount options (with `local_lock=flock` it does not reach other machines), on SMB and FUSE on the
+///   file system. Keep the file on a local disk, and let all writers pass on that machine.
 ///
 /// # What it survives
 ///
-/// * A process that is killed, at any moment: the kernel frees the lock, and the number is whole. A child that
-///   was forked during a pass, and neither executes a program nor ends, keeps the lock of a parent that is killed;
-///   the others wait for that child.
-/// * A crash of the machine: once a pass was given, its number is on the disk and no later crash lowers it. The
-///   file has two copies of the number, 4096 bytes apart, each with a checksum. A higher number goes to the
-///   first copy, then to the second, and each write comes after an `fdatasync` of the one before. So a crash
-///   can damage one copy at most. Either the other one has the number, or it has the number from before and
-///   nobody had passed with the new one. A copy that a bad block damages later is replaced from the other.
-///   This needs a disk that keeps what it has confirmed. [`with_sync`](FenceGate::with_sync) switches the syncs off.
-/// * Two damaged copies, or a file of another size: every call answers INTERNAL_ERROR. The gate never begins
-///   again at 0.
-/// * A fork: the child's calls answer FORKED, and it opens a gate of its own.
+/// * A process that is killed at any moment: the kernel frees the lock, and the number stays intact. But a child
+///   that was forked during a pass keeps the lock of its killed parent until the child ends or executes a program.
+/// * A crash of the machine: when `pass` returns, its number is on the disk, and no later crash lowers it. The
+///   file has two copies of the number, 4096 bytes apart, each with a checksum. A higher number is written to
+///   the first copy and then to the second, each after an `fdatasync` of the write before. So a crash damages at
+///   most one copy. The other copy has the number, or it has the number before and nobody has passed with the new
+///   one. A copy that a bad block damages later is restored from the other one. All this needs a disk that keeps
+///   the data it has confirmed. [`with_sync`](FenceGate::with_sync) switches the syncs off.
+/// * Two damaged copies, or a file of another size: every call fails with
+///   [`Code::InternalError`](crate::Code::InternalError). The gate never starts again at 0.
+/// * A fork: calls in the child fail with [`Code::Forked`](crate::Code::Forked). The child must open its own gate.
 ///
 /// # What it does not do
 ///
-/// * It does not stop a write that goes around it.
-/// * It does not interrupt a holder. A process that is stopped while it holds a [`Pass`] keeps all others
-///   waiting, because its write may be half done; their calls answer LOCK_UNAVAILABLE.
-/// * It does not order what is still on its way after the pass was dropped. Bytes given to a socket arrive
-///   later: keep the pass until the peer has answered, or write to one connection only.
+/// * It does not stop a write that bypasses it.
+/// * It does not interrupt a holder. A process that is stopped while it holds a [`Pass`] blocks all others,
+///   because its write may be half done. Their calls fail with
+///   [`Code::LockUnavailable`](crate::Code::LockUnavailable).
+/// * It does not order data that is still on its way when the pass is dropped. Bytes written to a socket arrive
+///   later: keep the pass until the peer has replied, or write to one connection only.
 #[derive(Debug)]
 pub struct FenceGate {
-    /// Absolute: the program may change its working directory.
+    /// Absolute, because the program may change its working directory.
     path: PathBuf,
-    /// For messages.
+    /// Names the gate in messages.
     place: String,
-    /// Drawn when the file was made, and written in it.
+    /// Random number of the file, drawn when it was created and stored in it.
     id: u64,
     sync: bool,
-    /// Threads wait here, and not in the loop for processes.
+    /// Threads wait for this mutex, not in the polling loop that processes use.
     turn: Mutex<()>,
-    /// The process that opened it, see [`process_mark`].
+    /// The process that opened the gate, see [`process_mark`].
     process: u64,
 }
 
-/// While it lives, nobody else passes the gate: write now, then drop it.
+/// A pass of a gate. Nobody else passes while it exists: write, then drop it.
 ///
-/// It cannot be sent to another thread. In a forked child it is nothing: the child must not write.
+/// It cannot be sent to another thread. In a forked child it has no meaning: the child must not write.
 #[derive(Debug)]
-#[must_use = "the gate is only kept for as long as the pass lives"]
+#[must_use = "others may pass the gate as soon as the pass is dropped"]
 pub struct Pass<'a> {
     gate: &'a FenceGate,
     fence: Fence,
-    /// Its lock is the pass.
+    /// Open file whose `flock` is the pass.
     file: File,
     _thread: MutexGuard<'a, ()>,
 }
 
 impl FenceGate {
-    /// The gate whose number is kept in the file at `path`, which is made if it is not there.
+    /// Opens the gate whose number is in the file at `path`. Creates the file if it does not exist.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a path without a file name, or of something that is not a regular file.
-    /// CONNECTION_ERROR when the file cannot be opened or made, for one because its directory does not exist.
-    /// INTERNAL_ERROR for a file that is not a gate's or is damaged.
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the path has no file name, or is not that of a
+    ///   regular file.
+    /// * [`Code::ConnectionError`](crate::Code::ConnectionError): the file cannot be opened or created, for
+    ///   example because its directory does not exist.
+    /// * [`Code::InternalError`](crate::Code::InternalError): the file does not belong to a gate, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<FenceGate> {
         let given = path.as_ref();
         let (directory, name) = split(given)?;
@@ -139,23 +141,23 @@ impl FenceGate {
             source: Some(error.into()),
         };
         let directory = fs::canonicalize(directory).map_err(|error| {
-            unable("its directory cannot be opened; if it is not there, create it first", error)
+            unable("its directory cannot be opened; if it does not exist, create it first", error)
         })?;
         let path = directory.join(name);
         match fs::symlink_metadata(&path) {
             Ok(there) if !there.is_file() => {
                 let allowed =
-                    "the path of a regular file, or of none yet; no directory, symbolic link or device";
+                    "the path of a regular file, or of a new file; not a directory, symbolic link or device";
                 return Err(Error::invalid("fence gate path", given.to_string_lossy(), allowed));
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make(&directory, &path).map_err(|error| unable("its file cannot be made", error))?;
+                make(&directory, &path).map_err(|error| unable("its file cannot be created", error))?;
             }
-            Err(error) => return Err(unable("its file cannot be looked at", error)),
+            Err(error) => return Err(unable("its file cannot be inspected", error)),
         }
         let file = open_file(&path).map_err(|error| unable("its file cannot be opened", error))?;
-        // Also where another process made the file: that one may not have come to its sync.
+        // Needed even if another process created the file, because that process may not have synced it yet.
         File::open(&directory)
             .and_then(|directory| directory.sync_all())
             .map_err(|error| unable("its directory cannot be synced", error))?;
@@ -171,37 +173,40 @@ impl FenceGate {
         Ok(gate)
     }
 
-    /// Whether a higher number is synced to the disk before [`pass`](FenceGate::pass) returns: yes unless
-    /// switched off here. An equal number costs no sync either way.
+    /// Sets whether [`pass`](FenceGate::pass) syncs a higher number to the disk before it returns. Default: yes.
+    /// A pass with an equal number needs no sync.
     ///
-    /// Without it a crash of the machine may lower the number, or damage the file. It may be switched off where
-    /// everybody who passes runs on this machine and ends with it.
+    /// Without syncs, a crash of the machine may lower the number or damage the file. Switch them off only if
+    /// all processes that pass run on this machine, and so end in the same crash.
     pub fn with_sync(self, sync: bool) -> FenceGate {
         FenceGate { sync, ..self }
     }
 
-    /// Waits until nobody else has a pass, for up to 10 s, and remembers `fence`.
+    /// Waits until nobody else has a pass, for up to 10 s, stores `fence` and returns a pass.
     ///
-    /// A thread that has a pass of this gate's file and calls this waits for itself.
+    /// A thread that already has a pass of the same file waits for itself.
     ///
     /// # Errors
-    /// STALE_FENCE when a higher fence has passed: stop writing, the lease is over. LOCK_UNAVAILABLE when others
-    /// had the pass for all that time. INVALID_ARGUMENT for fence 0 and for those above 2^63 - 1, which no
-    /// store grants. RETRIES_EXHAUSTED when the file cannot be read or written, INTERNAL_ERROR when it is damaged,
-    /// deleted or replaced, FORKED in a child of the process that opened the gate. After each of these, nothing
-    /// may be written; the call may be repeated.
+    /// After an error, do not write. The call may be repeated.
+    /// * [`Code::StaleFence`](crate::Code::StaleFence): a higher fence has passed, so the lease has expired.
+    /// * [`Code::LockUnavailable`](crate::Code::LockUnavailable): others had passes until the wait timed out.
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the fence is 0 or above 2^63 - 1, which no store
+    ///   grants.
+    /// * [`Code::RetriesExhausted`](crate::Code::RetriesExhausted): the file cannot be read or written.
+    /// * [`Code::InternalError`](crate::Code::InternalError): the file was damaged, deleted or replaced.
+    /// * [`Code::Forked`](crate::Code::Forked): this is a child of the process that opened the gate.
     pub fn pass(&self, fence: Fence) -> Result<Pass<'_>> {
         self.pass_within(fence, DEFAULT_WAIT)
     }
 
-    /// As [`pass`](FenceGate::pass), and waits for others for up to `wait`; zero tries once. What the disk takes
-    /// comes on top.
+    /// Like [`pass`](FenceGate::pass), but waits for others for up to `wait`; zero tries once. The time of the
+    /// disk writes comes on top.
     ///
     /// # Errors
-    /// As [`pass`](FenceGate::pass).
+    /// Those of [`pass`](FenceGate::pass).
     pub fn pass_within(&self, fence: Fence, wait: Duration) -> Result<Pass<'_>> {
         if !(1..=FENCE_MAX).contains(&fence.0) {
-            let allowed = format!("1 to {FENCE_MAX}, as a lease of the guarding lock says");
+            let allowed = format!("1 to {FENCE_MAX}, the fence of a lease of the guarding lock");
             return Err(Error::invalid("fence", fence.to_string(), allowed));
         }
         self.check_process()?;
@@ -217,21 +222,22 @@ impl FenceGate {
         Ok(pass)
     }
 
-    /// Calls `write` with a pass for `fence`, and returns its answer.
+    /// Calls `write` while it holds a pass for `fence`. Returns the result of `write` in `Ok`, even if that is an
+    /// error.
     ///
     /// # Errors
-    /// As [`pass`](FenceGate::pass); `write` is not called then. What `write` answers is the `Ok`, also where that
-    /// is an error of its own.
+    /// Those of [`pass`](FenceGate::pass). Then `write` was not called.
     pub fn write<T>(&self, fence: Fence, write: impl FnOnce() -> T) -> Result<T> {
         let _pass = self.pass(fence)?;
         Ok(write())
     }
 
-    /// The highest fence that has passed; `None` if none has. Does not wait for others, and may be out of date
-    /// when it returns: it is for people and for tests.
+    /// Returns the highest fence that has passed, or `None`. Does not wait for others, so the result may be out
+    /// of date at once. For people and tests.
     ///
     /// # Errors
-    /// As [`pass`](FenceGate::pass), without STALE_FENCE and LOCK_UNAVAILABLE.
+    /// Those of [`pass`](FenceGate::pass), except [`Code::StaleFence`](crate::Code::StaleFence) and
+    /// [`Code::LockUnavailable`](crate::Code::LockUnavailable).
     pub fn highest(&self) -> Result<Option<Fence>> {
         self.check_process()?;
         let file = self.reopen()?;
@@ -247,7 +253,7 @@ impl FenceGate {
         if process_mark::current() == self.process { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Takes the locks: the one of threads, and the one of processes.
+    /// Locks the mutex for threads, then the file for processes.
     fn enter(&self, fence: Fence, wait: Duration) -> Result<Pass<'_>> {
         let (began, by) = (Moment::now(), Deadline::after(wait));
         let unavailable = || Error::LockUnavailable {
@@ -256,8 +262,8 @@ impl FenceGate {
             holder: None,
         };
         let thread = self.turn.try_lock_for(by.remaining()).ok_or_else(unavailable)?;
-        // Opened for each pass: a child that is forked between two passes inherits nothing that could keep the
-        // lock. Two gates of one process on the same file exclude each other for the same reason.
+        // Opened for each pass, because a child that is forked between two passes must not inherit a descriptor
+        // that could keep the lock. It also makes two gates of one process on the same file exclude each other.
         let file = self.reopen()?;
         let (mut attempts, mut sleep) = (0, SLEEP_FIRST);
         loop {
@@ -284,10 +290,10 @@ impl FenceGate {
         })
     }
 
-    /// That others who open the path get `file`, which is locked. With its lock held this stays so, unless
-    /// somebody deletes it just now.
+    /// Checks that the path still names `file`, which is locked. While the lock is held this stays true, unless
+    /// somebody deletes the file right now.
     fn check_path(&self, file: &File) -> Result<()> {
-        let unable = |error| self.unserved("its file cannot be looked at", error);
+        let unable = |error| self.unserved("its file cannot be inspected", error);
         let ours = file.metadata().map_err(unable)?;
         match fs::symlink_metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => Ok(()),
@@ -297,9 +303,9 @@ impl FenceGate {
         }
     }
 
-    /// The number, without the lock.
+    /// Reads the number without the lock.
     fn read(&self, file: &File) -> Result<Number> {
-        // A writer changes one copy at a time. A reader that is slow enough may meet it at both.
+        // A writer changes one copy at a time. A slow reader may still find both of them half written.
         const READINGS: u32 = 5;
         let disk = Disk { file, sync: self.sync };
         for _ in 1..READINGS {
@@ -316,13 +322,13 @@ impl FenceGate {
             GateFailed::Io(doing, error) => self.unserved(doing, error),
             GateFailed::Size(bytes) => {
                 let why = format!(
-                    "its file has {bytes} bytes and must have {FILE_BYTES}: it is not a gate's, or was cut"
+                    "its file has {bytes} bytes and must have {FILE_BYTES}: it belongs to no gate, or was cut"
                 );
                 self.unsound(&why)
             }
             GateFailed::Damaged => self.unsound("both copies of its number are damaged"),
             GateFailed::Replaced => self.unsound("its file was replaced since the gate was opened"),
-            GateFailed::Stale(stored) => self.unsound(&format!("fence {stored} has been there")),
+            GateFailed::Stale(stored) => self.unsound(&format!("fence {stored} has passed")),
         }
     }
 
@@ -330,10 +336,10 @@ impl FenceGate {
         self.unsound("its file was deleted since the gate was opened")
     }
 
-    /// The number is not known any more, and only a person can say what is safe.
+    /// The number is lost, and only a person can decide what is safe.
     fn unsound(&self, why: &str) -> Error {
         let what = format!(
-            "{}: {why}. The highest fence is not known, so nothing passes; make sure that no old holder of the \
+            "{}: {why}. The highest fence is not known, so nobody may pass; make sure that no old holder of the \
              lock is left, then delete the file and open the gate again",
             self.place
         );
@@ -350,7 +356,7 @@ impl FenceGate {
 }
 
 impl Pass<'_> {
-    /// The fence that passed.
+    /// Returns the fence that passed.
     pub fn fence(&self) -> Fence {
         self.fence
     }
@@ -358,16 +364,17 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        // A child that was forked meanwhile has a descriptor of the same lock. Its drop must not end the pass of
-        // its parent, so it only closes; and closing would not end ours while the child has its own.
+        // A child that was forked during the pass has a descriptor of the same lock. Its drop must not end the
+        // pass of the parent, so it only closes the descriptor. The parent must unlock explicitly, because
+        // closing does not free the lock while the child still has its descriptor.
         if process_mark::current() == self.gate.process {
-            // Fails only for a descriptor that is not open.
+            // Fails only if the descriptor is not open.
             let _ = flock(&self.file, FlockOperation::NonBlockingUnlock);
         }
     }
 }
 
-/// The directory and the file name of `path`.
+/// Returns the directory and the file name of `path`.
 fn split(path: &Path) -> Result<(&Path, &std::ffi::OsStr)> {
     use std::os::unix::ffi::OsStrExt;
     let refused = |allowed: &str| Err(Error::invalid("fence gate path", path.to_string_lossy(), allowed));
@@ -376,7 +383,7 @@ fn split(path: &Path) -> Result<(&Path, &std::ffi::OsStr)> {
         return refused("a path without NUL bytes");
     }
     match path.components().next_back() {
-        // Components ignore what stands behind the last name.
+        // `components` ignores a `/` or `/.` after the last name.
         Some(Component::Normal(name)) if bytes.ends_with(name.as_bytes()) => {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             Ok((directory.unwrap_or(Path::new(".")), name))
@@ -385,14 +392,14 @@ fn split(path: &Path) -> Result<(&Path, &std::ffi::OsStr)> {
     }
 }
 
-/// Without following a link, and without waiting for the other end of a pipe.
+/// Opens the file without following a link, and without waiting for the other end of a pipe.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     File::options().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
 }
 
-/// Makes the file, complete under another name first: a process that is killed here leaves no file that cannot
-/// be read, and of two processes one makes it. A name that is left over is in nobody's way.
+/// Creates the file. It is completed under a temporary name and then linked, so a killed process leaves no
+/// incomplete gate file, and only one of several processes creates it. A leftover temporary file is harmless.
 fn make(directory: &Path, path: &Path) -> io::Result<()> {
     let mut id = [0; 8];
     random::secret(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
@@ -400,7 +407,7 @@ fn make(directory: &Path, path: &Path) -> io::Result<()> {
     let new = directory.join(format!(".dlm-gate-{id:016x}"));
     let file = File::options().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
     let filled = || {
-        // Whatever the umask is.
+        // The umask may have removed bits.
         file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
         let mut bytes = vec![0; FILE_BYTES];
         for at in COPIES_AT {
@@ -415,14 +422,14 @@ fn make(directory: &Path, path: &Path) -> io::Result<()> {
         }
     };
     let made = filled();
-    // If this fails, the name is left over.
+    // If this fails, the temporary file stays.
     let _ = fs::remove_file(&new);
     made
 }
 
 // ---- The number on the disk -------------------------------------------------------------------
 
-/// Page size of most file systems and disks: what is written in one piece is lost in one piece.
+/// Page size of most file systems and disks. A crash damages whole pages, so each copy has its own.
 const PAGE_BYTES: usize = 4096;
 const COPIES_AT: [usize; 2] = [0, PAGE_BYTES];
 const FILE_BYTES: usize = 2 * PAGE_BYTES;
@@ -433,11 +440,11 @@ const SUM_AT: usize = 24;
 
 type Bytes = [u8; COPY_BYTES];
 
-/// What a copy says. Of two, the one with the higher fence holds.
+/// Content of a copy. Of two copies, the one with the higher fence is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Number {
     fence: u64,
-    /// Tells the file from one that takes its place, which may even get its inode.
+    /// Distinguishes the file from one that replaced it, which may even have the same inode.
     id: u64,
 }
 
@@ -447,16 +454,16 @@ enum GateFailed {
     Io(&'static str, io::Error),
     Size(u64),
     Damaged,
-    /// Another file is there.
+    /// The path now names another file.
     Replaced,
     Stale(u64),
 }
 
-/// Where the two copies are. A trait because the tests have one that crashes.
+/// Storage of the two copies. A trait, because the tests have an implementation that crashes.
 trait Copies {
     fn read(&self) -> Result<[Bytes; 2], GateFailed>;
     fn write(&self, at: usize, copy: &Bytes) -> Result<(), GateFailed>;
-    /// All that was written is on the disk.
+    /// Returns when all writes are on the disk.
     fn sync(&self) -> Result<(), GateFailed>;
 }
 
@@ -500,7 +507,7 @@ fn encode(number: Number) -> Bytes {
     copy
 }
 
-/// `None` for a damaged copy.
+/// Returns `None` for a damaged copy.
 fn decode(copy: &Bytes) -> Option<Number> {
     let (said, sum) = copy.split_at(SUM_AT);
     if !said.starts_with(MAGIC) || sum != checksum(said).to_be_bytes() {
@@ -510,14 +517,14 @@ fn decode(copy: &Bytes) -> Option<Number> {
     Some(Number { id: at(8), fence: at(16) })
 }
 
-/// FNV-1a: any single byte that differs is noticed, and other damage but for one case in 2^64.
+/// FNV-1a. Detects every change of a single byte, and other damage except for one case in 2^64.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The number, and which copy does not have it.
+/// Returns the number, and which copy does not have it.
 fn stored(copies: &impl Copies) -> Result<(Number, Option<usize>), GateFailed> {
     let [first, second] = copies.read()?.map(|copy| decode(&copy));
     // A damaged copy counts as lower than every number.
@@ -526,11 +533,11 @@ fn stored(copies: &impl Copies) -> Result<(Number, Option<usize>), GateFailed> {
     Ok((number, behind))
 }
 
-/// Stores a fence that is higher than the number, and fails with [`GateFailed::Stale`] for one that is lower.
+/// Stores a fence that is higher than the number. Fails with [`GateFailed::Stale`] for a lower one.
 ///
-/// A sync stands before each write, so a crash never meets both copies unsynced. It also stands behind the
-/// first copy of a new number, so that one is on the disk when this returns. The second is synced by whoever
-/// stores the next number, if the kernel has not written it by then.
+/// Each write follows a sync, so a crash never finds both copies unsynced. The sync before the second write
+/// also puts the first copy on the disk before this returns. The second copy is synced when the next number is
+/// stored, if the kernel has not written it before.
 fn raise(copies: &impl Copies, to: Number) -> Result<(), GateFailed> {
     let (number, behind) = stored(copies)?;
     if number.id != to.id {
@@ -544,9 +551,9 @@ fn raise(copies: &impl Copies, to: Number) -> Result<(), GateFailed> {
         copies.write(at, &encode(number))
     };
     if let Some(behind) = behind {
-        // Somebody was killed between the copies, or one was damaged.
+        // A process was killed between the two writes, or one copy was damaged.
         write(behind, number)?;
-        // A sync that failed once may say the next time that all is well. So there is one for this copy too.
+        // After a failed sync, the next one may report success for data that is lost. So sync this copy too.
         copies.sync()?;
     }
     if to.fence > number.fence {
@@ -562,7 +569,7 @@ mod tests {
 
     use super::*;
 
-    /// Two copies behind a cache. It crashes before a given step.
+    /// Two copies behind a cache, which crash before a given step.
     #[derive(Clone)]
     struct Crashing {
         durable: RefCell<[Bytes; 2]>,
@@ -577,8 +584,8 @@ mod tests {
             Ok(())
         }
 
-        /// What may be there afterwards: with the machine up all that was written, else of each copy the old
-        /// one, the new one, or a part of both.
+        /// Returns all possible states after the crash. If only the process died, all writes are there. If the
+        /// machine crashed, each copy is the old one, the new one, or a part of both.
         fn afterwards(&self) -> Vec<Crashing> {
             let (durable, cached) = (*self.durable.borrow(), *self.cached.borrow());
             let of_one = |at: usize| {
@@ -587,7 +594,7 @@ mod tests {
                     torn[..cut].copy_from_slice(&cached[at][..cut]);
                     torn
                 });
-                // Such a block cannot be read, or is read as zeros.
+                // A lost block cannot be read, or is read as zeros.
                 let lost = (durable[at] != cached[at]).then_some([0; COPY_BYTES]);
                 [durable[at], cached[at]].into_iter().chain(torn).chain(lost)
             };
@@ -624,7 +631,7 @@ mod tests {
         Number { id: 77, fence }
     }
 
-    /// Tries all crashes of `depth` in a row, each at any step of storing the next number.
+    /// Tries all sequences of `depth` crashes, each at any step of storing the next number.
     fn crash(from: &Crashing, fence: u64, passed: u64, depth: u32, tried: &mut usize) {
         *tried += 1;
         let number = stored(from).expect("both copies are damaged").0.fence;
@@ -635,7 +642,7 @@ mod tests {
         for steps in 0.. {
             let disk = from.clone();
             disk.steps_left.set(steps);
-            // A number that nobody passed with may be there: it is passed with again, or a higher one is.
+            // The stored number may be one that nobody passed with. It may be stored again, or a higher one.
             let done = raise(&disk, number_of(fence)).is_ok();
             let passed = if done { fence } else { passed };
             for after in disk.afterwards() {
@@ -657,7 +664,7 @@ mod tests {
         assert!(tried > 10_000, "{tried}");
     }
 
-    /// Nor does a write that the disk has confirmed and lost.
+    /// Nor does a write that the disk has confirmed but lost.
     #[test]
     fn a_bad_block_does_not_lower_the_number_either() {
         for (at, lost) in (0..2).flat_map(|at| [(at, [0xff; COPY_BYTES]), (at, encode(number_of(5)))]) {

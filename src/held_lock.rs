@@ -1,4 +1,4 @@
-//! One grant of a lock, as this process holds it: what [`Lease`](crate::Lease) shows, and what the session gives back
+//! One granted lock as this process holds it: the state behind a [`Lease`](crate::Lease), which the session releases
 //! when it is closed.
 
 use std::io;
@@ -20,56 +20,56 @@ use crate::time::{Deadline, Moment};
 use crate::wait::freeing::LockDoubt;
 use crate::wait::timerfd::Timerfd;
 
-/// Stands for the end of a lease from another machine: long over, and told apart from one that was released.
+/// End of a lease from another machine: in the past, and different from the end of a released lease.
 const UNKNOWN: Moment = Moment::from_nanos(1);
 
-/// A renewal of a lease that is almost over is given this time all the same.
+/// Shortest time for a renewal, even if the lease expires sooner.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
 
 const RELEASED: &str = "it was released, or found lost before";
-const GONE: &str = "another holds it, or nobody does since it ran out";
+const GONE: &str = "the store no longer has its record; another may hold the lock";
 
 pub(crate) struct HeldLock {
     name: LockName,
     fence: Option<Fence>,
     /// End of the lease in nanoseconds of the lease clock; zero once it is released or found lost.
     ends: AtomicU64,
-    /// For how long it was granted or last renewed, in nanoseconds. Changed under `ownership`.
+    /// TTL with which it was granted or last renewed, in nanoseconds. Changed under `ownership`.
     ttl: AtomicU64,
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
     ownership: Mutex<Ownership>,
-    /// Made by the first [`lost_fd`](HeldLock::lost_fd), under `ownership`; goes off at `ends`.
+    /// Created by the first [`lost_fd`](HeldLock::lost_fd), under `ownership`. Fires at `ends`.
     timerfd: OnceLock<Timerfd>,
 }
 
 struct Ownership {
-    /// What renews and releases the lock; `None` once that is no longer ours to do.
+    /// The record that renews and releases the lock. `None` once this process no longer owns the lock.
     record: Option<OwnerRecord>,
-    /// The longest it was ever asked for: the store may keep the record for as long.
+    /// Longest TTL that was requested for this lease. The store may keep the record for this long.
     longest_ttl: Duration,
-    /// When the lease is over if it is not released before.
+    /// When the lease expires if it is not released before.
     ends: Moment,
-    /// What its token said of that, while it is not renewed here.
+    /// End of the lease in the token that it was adopted from, until the first renewal here.
     told: Option<TokenEnd>,
-    /// A release was tried and failed: whether the lock is free is not known.
+    /// A release failed, so the lock may or may not be free.
     release_failed: bool,
 }
 
-/// A record that the store may still have, for so long at the most.
+/// A record that the store may still have, for `ttl` at most.
 pub(crate) struct Leftover {
     pub(crate) record: OwnerRecord,
     pub(crate) ttl: Duration,
     pub(crate) doubt: LockDoubt,
 }
 
-/// Answer of [`HeldLock::release`].
+/// Result of [`HeldLock::release`].
 pub(crate) struct Release {
     /// See [`Lease::release`](crate::Lease::release).
     pub(crate) answer: Result<bool>,
-    /// The store answered: the next thread in line may ask for the lock.
+    /// The store answered, so the next waiter may try to acquire the lock.
     pub(crate) is_over: bool,
-    /// To be looked for in the background.
+    /// A record that the background threads must release, if the store has it.
     pub(crate) leftover: Option<Leftover>,
 }
 
@@ -92,11 +92,11 @@ impl HeldLock {
         }
     }
 
-    /// From a token of another process.
+    /// Makes the state of a lease that comes from another process.
     pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
         let LeaseToken { name, fence, ends: told, ttl, owner_record } = token;
         let grant = Grant { owner_record, fence, since: Moment::now(), may_reappear: false };
-        // No lease lasts longer than its TTL, whatever its token says.
+        // No lease lasts longer than its TTL, even if its token says so.
         let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
         let mut held = HeldLock::new(name, grant, ttl, ends.unwrap_or(UNKNOWN));
         held.ownership.get_mut().told = Some(told);
@@ -111,7 +111,7 @@ impl HeldLock {
         self.fence
     }
 
-    /// When the lease is over; the beginning of time once it is released or found lost.
+    /// Returns when the lease expires: zero once it was released or found lost.
     pub(crate) fn ends(&self) -> Moment {
         Moment::from_nanos(self.ends.load(Ordering::Acquire))
     }
@@ -120,7 +120,7 @@ impl HeldLock {
         Duration::from_nanos(self.ttl.load(Ordering::Acquire))
     }
 
-    /// Whether there is something left to release.
+    /// Whether the lock was neither released nor found lost nor handed on.
     pub(crate) fn is_open(&self) -> bool {
         self.ownership.lock().record.is_some()
     }
@@ -130,9 +130,10 @@ impl HeldLock {
             ends if Moment::now() < ends => Ok(()),
             Moment::OVER => Err(self.lost(RELEASED)),
             UNKNOWN => Err(self.lost(
-                "its end is not known here (another machine, an earlier start of this one, or an older version); renew it",
+                "its end is not known here (it comes from another machine, from before a restart, or from an \
+                 older version); renew it",
             )),
-            _ => Err(self.lost("its time is over")),
+            _ => Err(self.lost("it has expired")),
         }
     }
 
@@ -145,16 +146,16 @@ impl HeldLock {
         Ok(self.timerfd.get_or_init(|| timerfd).as_fd())
     }
 
-    /// Lets the lease end `ttl` from now. See [`Lease::renew_for`](crate::Lease::renew_for).
+    /// Renews the lease for `ttl`. See [`Lease::renew_for`](crate::Lease::renew_for).
     pub(crate) fn renew(&self, store: &dyn LockStore, settings: &Settings, ttl: Duration) -> Result<()> {
         let mut ownership = self.ownership.lock();
         let Some(record) = ownership.record.clone().filter(|_| !ownership.release_failed) else {
             return Err(self.lost(RELEASED));
         };
         let since = Moment::now();
-        // An answer after the lease has ended is of no use, and a store that hangs must not keep the
-        // caller from trying again before.
-        // Where it is over already (or not known: it came from another machine), the store decides.
+        // A reply after the end of the lease is useless, so a store that hangs does not block the caller longer.
+        // If the lease has expired here, or its end is unknown because it comes from another machine, the store
+        // decides.
         let useful = match self.ends().since(since) {
             Duration::ZERO => Duration::MAX,
             left => left.max(RENEW_AT_LEAST),
@@ -179,19 +180,19 @@ impl HeldLock {
         }
     }
 
-    /// Gives the lock back to the store.
+    /// Releases the lock in the store.
     pub(crate) fn release(&self, store: &dyn LockStore, by: Deadline) -> Release {
         let mut ownership = self.ownership.lock();
         let Some(record) = ownership.record.clone() else {
             return Release { answer: Ok(false), is_over: false, leftover: None };
         };
-        // Before the store is asked: from the moment the request arrives another may hold the lock.
+        // Before the request: as soon as it arrives, another holder may acquire the lock.
         self.set_ends(Moment::OVER);
         match store.release(&self.name, &record, by) {
             Ok(answer) => {
                 ownership.record = None;
-                // A record that is gone before its time, after a request of ours that may have freed it,
-                // was freed by that request.
+                // A request of ours may have freed the lock without a reply. If the record is gone although the
+                // lease has not expired, that request freed it.
                 let asked = answer == Released::Gone || ownership.release_failed;
                 let ours = answer == Released::Freed || (asked && Moment::now() < ownership.ends);
                 let ttl = ownership.longest_ttl;
@@ -210,21 +211,21 @@ impl HeldLock {
         }
     }
 
-    /// Whether a release was tried and failed.
+    /// Whether a release has failed.
     pub(crate) fn release_failed(&self) -> bool {
         self.ownership.lock().release_failed
     }
 
-    /// What is left to release when nobody asks for it any more.
+    /// Returns the record that must be released in the background once the lease is dropped.
     pub(crate) fn leftover(&self) -> Option<Leftover> {
         let ownership = self.ownership.lock();
-        // A request that was sent twice may put the record back after its release.
+        // A gateway may send a request twice, which puts the record back after its release.
         let doubt = if self.may_reappear { LockDoubt::MayBeTaken } else { LockDoubt::MayBeHeld };
         let record = ownership.record.clone()?;
         Some(Leftover { record, ttl: ownership.longest_ttl, doubt })
     }
 
-    /// Lets go of the lock without releasing it.
+    /// Hands the lock on as a token, without releasing it.
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         let mut ownership = self.ownership.lock();
         let owner_record = ownership.record.take().ok_or_else(|| self.lost(RELEASED))?;
@@ -237,13 +238,13 @@ impl HeldLock {
         })
     }
 
-    /// For holders of the lock `ownership` only, so that the descriptor agrees with `ends`.
+    /// Call it only with the mutex `ownership` held, which keeps the descriptor consistent with `ends`.
     fn set_ends(&self, ends: Moment) {
         self.ends.store(ends.as_nanos(), Ordering::Release);
         if let Some(timerfd) = self.timerfd.get()
             && let Err(error) = timerfd.set(ends)
         {
-            log::error!("the descriptor of lock {} was not set: {error}", self.name);
+            log::error!("the timer of lock {} could not be set: {error}", self.name);
         }
     }
 
@@ -252,7 +253,7 @@ impl HeldLock {
     }
 }
 
-/// A TTL has a year of them at the most, which fits.
+/// A TTL is at most a year, which fits in 64 bits.
 fn nanos(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,43 +1,43 @@
-//! Who holds a lock: what a record tells about its holder.
+//! The holder of a lock, as its record describes it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::text::quoted;
 
-/// Longest host or purpose in a record, in bytes: a record is read by every waiter.
+/// Longest host or purpose in a record, in bytes. Every waiter reads the record.
 pub(crate) const PART_BYTES_MAX: usize = 255;
 
-/// A process that takes locks, as it describes itself in its records.
+/// A process that uses locks, as it describes itself in its records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Host name.
     pub host: String,
     /// Process id on that host.
     pub pid: u32,
-    /// When the lock manager was opened, in milliseconds since 1970: tells two processes with one pid apart.
+    /// When the lock manager was opened, in milliseconds since 1970. Tells apart two processes with the same pid.
     pub start_ms: u64,
-    /// What the caller says it wants its locks for; may be empty.
+    /// What the process uses its locks for, as set by [`Builder::purpose`](crate::Builder::purpose). May be empty.
     pub purpose: String,
 }
 
 impl Identity {
-    /// `pid:u32 start:u64 host_len:u8 host purpose_len:u8 purpose`, integers big-endian. Part of the
+    /// Appends `pid:u32 start:u64 host_len:u8 host purpose_len:u8 purpose`, integers big-endian. Part of the
     /// records of HBase and of the embedded store.
     pub(crate) fn encode_into(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.pid.to_be_bytes());
         out.extend_from_slice(&self.start_ms.to_be_bytes());
         for part in [&self.host, &self.purpose] {
-            // Both are at most PART_BYTES_MAX by construction; a caller's own is cut at a byte,
-            // and read back with replacement characters.
+            // This process's own parts are at most PART_BYTES_MAX. Those of an Identity made by a caller may be
+            // longer: they are cut at a byte, and read back with replacement characters.
             let bytes = &part.as_bytes()[..part.len().min(PART_BYTES_MAX)];
             out.push(bytes.len() as u8);
             out.extend_from_slice(bytes);
         }
     }
 
-    /// What [`encode_into`](Identity::encode_into) wrote; `None` for anything else. Bytes behind it are
-    /// left to later versions.
+    /// Reads what [`encode_into`](Identity::encode_into) wrote; `None` for anything else. Ignores the bytes
+    /// after it, which are for later versions.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Identity> {
         let (pid, rest) = bytes.split_first_chunk::<4>()?;
         let (start_ms, rest) = rest.split_first_chunk::<8>()?;
@@ -65,26 +65,27 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The holder of a lock as one look at the store showed it.
+/// The holder of a lock, as read from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Who it is; `None` when the record is not ours to read, such as one of the Java library.
+    /// The process that holds the lock. `None` if the record does not describe it, such as one of the Java
+    /// library.
     pub identity: Option<Identity>,
-    /// How long the lease has left if it is not renewed, where the store tells. A hint: it compares
-    /// clocks of two machines.
+    /// Remaining lease time, if the store reports it. The holder may renew the lease. Only a hint, because it
+    /// compares clocks of two machines.
     pub remaining: Option<Duration>,
-    /// When the lock was granted or last renewed, by the store's clock.
+    /// When the lock was granted or last renewed, by the store's clock, if the store reports it.
     pub since: Option<SystemTime>,
 }
 
 impl Holder {
-    /// A holder of which nothing more is known.
+    /// Returns a holder of which nothing is known.
     pub fn unknown() -> Holder {
         Holder { identity: None, remaining: None, since: None }
     }
 
-    /// For stores.
+    /// Makes a holder, for stores.
     pub fn new(identity: Option<Identity>, remaining: Option<Duration>, since: Option<SystemTime>) -> Holder {
         Holder { identity, remaining, since }
     }

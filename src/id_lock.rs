@@ -1,9 +1,8 @@
 //! One lock per id, inside this process.
 //!
-//! An [`IdLock`] is what a service reaches for when "one order at a time" is the rule and there are
-//! more orders than anybody would make mutexes for: lock an id, work, drop the guard. The entry for
-//! an id is made by its first locker and is gone with its last, so ids that nobody holds or waits
-//! for cost nothing, however many have been used.
+//! Use an [`IdLock`] if a service must handle one order at a time, say, and has too many orders for one
+//! mutex each: lock an id, work, drop the guard. The first thread that locks an id creates its entry,
+//! and the last one removes it. So ids that nobody holds or waits for cost nothing.
 //!
 //! ```
 //! use dlm::IdLock;
@@ -16,9 +15,9 @@
 //! assert!(orders.is_empty());
 //! ```
 //!
-//! It excludes the threads of one process from each other. For other processes there are leases.
+//! It excludes the threads of one process from each other. To exclude other processes, use leases.
 //!
-//! The file is the API; the protocol by which an id passes from thread to thread is in `shard`.
+//! This file is the API. The protocol by which an id passes from thread to thread is in `shard`.
 
 #[cfg(feature = "capi")]
 mod ids;
@@ -30,41 +29,41 @@ use std::time::{Duration, Instant};
 
 use shard::Shard;
 
-/// Seeded for each [`IdLock`], so that ids which meet in one shard of one process do not meet in
-/// the next. Several times faster than the standard library's hash on integers and short strings.
+/// Seeded for each [`IdLock`], so ids that collide in one process do not collide in the next. Several
+/// times faster than the standard library's hash on integers and short strings.
 type FastHash = foldhash::fast::RandomState;
 
-/// Enough that two threads on different ids seldom meet in one: a shard is busy for some 20 ns of
-/// a lock and of an unlock. At 128 bytes each, all of them still fit the level-1 cache.
+/// With this number, two threads on different ids seldom use the same shard: a lock or an unlock keeps a
+/// shard busy for some 20 ns. At 128 bytes each, all shards fit the level-1 cache.
 const SHARDS: usize = 128;
 
-/// A lock for every id: 64-bit numbers by default, any hashable key if asked.
+/// One lock per id. Ids are 64-bit numbers by default, and can be any hashable key.
 ///
-/// The calls are those of a `parking_lot` mutex with an id as the argument, and so are the habits:
+/// The methods are those of a `parking_lot` mutex with an id as argument, and behave in the same way:
 ///
 /// - Threads: any number may share an `IdLock` by reference. All methods take `&self`.
 /// - Blocking: `lock`, `lock_many` and the timed calls park the calling thread, after a few
-///   hundred nanoseconds of spinning and a few yields. Everything else returns at once.
-/// - Not reentrant: a thread that locks an id it already holds waits for itself, forever or until
-///   its time is up.
-/// - No poisoning: a guard dropped by a panic releases its id like any other.
-/// - Fairness: an id just released goes to whoever comes first, which keeps threads from being
-///   switched for every grant. Every half millisecond of waiting, though, one release hands the id
-///   to the thread that has waited longest. So a waiter gets in after a bounded number of releases,
-///   in the order of arrival, however greedy the others are.
-/// - Memory: an `IdLock` takes 16 KiB (more for keys over 8 bytes), and allocates only while ids
-///   are waited for or several hundred of them are locked together. It gives that back.
+///   hundred nanoseconds of spinning and a few yields. All other calls return at once.
+/// - Not reentrant: a thread that locks an id it already holds waits for itself, for ever or until
+///   its wait times out.
+/// - No poisoning: a guard dropped by a panic releases its id as usual.
+/// - Fairness: a released id goes to the first thread that asks for it, which avoids a thread switch
+///   for every grant. Every half millisecond of waiting, one release hands the id to the thread that
+///   has waited longest. So each waiter gets the id after a bounded number of releases, in the order
+///   of arrival.
+/// - Memory: an `IdLock` takes 16 KiB (more for keys over 8 bytes). It allocates more only while
+///   threads wait or several hundred ids are locked together, and frees that afterwards.
 ///
 /// `Eq` and `Hash` of the key must agree, must not panic and must not use the same `IdLock`:
-/// comparisons run under an internal mutex. A key whose `Eq` panics or contradicts itself may leave
-/// ids locked for good; nothing worse can come of it. `Clone` is called once for every lock, so
-/// prefer `Arc<str>` to long `String`s.
+/// comparisons run under an internal mutex. If `Eq` panics or contradicts itself, ids may stay locked
+/// for ever, but nothing worse can happen. `Clone` is called once for every lock, so prefer `Arc<str>`
+/// to long `String`s.
 ///
-/// # Keys chosen by strangers
+/// # Keys from untrusted callers
 ///
-/// The default hash is seeded but not cryptographic: somebody able to submit keys at will and to
-/// time the answers might find some that collide. Where that is a concern, bring the standard
-/// library's hash:
+/// The default hash is seeded but not cryptographic. An attacker who can submit keys at will and
+/// measure response times might find keys that collide. If that matters, use the standard library's
+/// hash:
 ///
 /// ```
 /// use std::hash::RandomState;
@@ -80,8 +79,8 @@ pub struct IdLock<K = u64, S = FastHash> {
 }
 
 impl<K> IdLock<K> {
-    /// A lock with no id locked. Allocates the shards, see [`IdLock`]; worth sharing, not worth
-    /// making for each use.
+    /// Makes an `IdLock` with no id locked. Allocates its 16 KiB at once, so share one instead of making
+    /// one for each use.
     #[must_use]
     pub fn new() -> Self {
         Self::with_hasher(FastHash::default())
@@ -89,20 +88,20 @@ impl<K> IdLock<K> {
 }
 
 impl<K, S> IdLock<K, S> {
-    /// The same with another hash function: a slower and safer one, or a fixed one for a test.
+    /// Makes an `IdLock` with another hash function: a slower and safer one, or a fixed one for a test.
     pub fn with_hasher(hash: S) -> Self {
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
         Self { shards, hash }
     }
 
-    /// How many ids are locked or waited for right now. Exact only while no other thread locks or
-    /// unlocks: the shards are counted one after another.
+    /// Returns how many ids are locked or waited for. Exact only while no other thread locks or unlocks,
+    /// because the shards are counted one after another.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(Shard::len).sum()
     }
 
-    /// Whether no id is locked or waited for, with the same reservation as [`len`](Self::len).
+    /// Returns whether no id is locked or waited for. As exact as [`len`](Self::len).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.len() == 0)
@@ -110,24 +109,24 @@ impl<K, S> IdLock<K, S> {
 }
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
-    /// Locks `id`, waiting as long as it takes.
+    /// Locks `id`. Waits without a time limit.
     #[inline]
     pub fn lock(&self, id: K) -> IdGuard<'_, K> {
         self.acquire(id, |shard, hash, id| shard.lock_until(hash, id, None))
             .expect("a wait without a deadline ends only with the lock")
     }
 
-    /// Locks `id` if nobody holds it, without waiting. That others are already waiting does not
-    /// matter: `None` always means that the id was held.
+    /// Locks `id` if nobody holds it, without waiting, even if other threads wait for it. `None` always
+    /// means that the id was held.
     #[inline]
     pub fn try_lock(&self, id: K) -> Option<IdGuard<'_, K>> {
         self.acquire(id, Shard::try_lock)
     }
 
-    /// Locks `id`, or gives up after `timeout` and leaves no trace of having waited.
+    /// Locks `id`, or returns `None` after `timeout`. A wait that timed out leaves nothing behind.
     ///
-    /// [`Duration::ZERO`] tries once, as [`try_lock`](Self::try_lock) does; a timeout beyond the
-    /// end of the clock, such as [`Duration::MAX`], waits as [`lock`](Self::lock) does.
+    /// [`Duration::ZERO`] tries once, as [`try_lock`](Self::try_lock) does. A timeout beyond the end of
+    /// the clock, such as [`Duration::MAX`], waits as [`lock`](Self::lock) does.
     #[inline]
     pub fn try_lock_for(&self, id: K, timeout: Duration) -> Option<IdGuard<'_, K>> {
         self.acquire(id, |shard, hash, id| {
@@ -136,8 +135,8 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
         })
     }
 
-    /// Locks `id`, or gives up at `deadline` and leaves no trace of having waited. A deadline that
-    /// has passed tries once.
+    /// Locks `id`, or returns `None` at `deadline`. A wait that timed out leaves nothing behind. A
+    /// deadline that has passed tries once.
     #[inline]
     pub fn try_lock_until(&self, id: K, deadline: Instant) -> Option<IdGuard<'_, K>> {
         self.acquire(id, |shard, hash, id| shard.lock_until(hash, id, Some(deadline)))
@@ -147,37 +146,37 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
     fn acquire(&self, id: K, by: impl FnOnce(&Shard<K>, u64, &K) -> bool) -> Option<IdGuard<'_, K>> {
         let hash = self.hash.hash_one(&id);
         let shard = self.shard(hash);
-        // Lazily: a guard that is made and dropped would release an id that another thread holds.
+        // `then`, not `then_some`: a guard that is made and dropped would release the id of another thread.
         by(shard, hash, &id).then(|| IdGuard { shard, hash, id })
     }
 
-    /// Bits from the middle of the hash: a shard's table indexes by the low ones and tells
-    /// neighbours apart by the high ones.
+    /// Uses bits from the middle of the hash: a shard's table uses the low ones as an index, and the high
+    /// ones to tell neighbours apart.
     #[inline]
     fn shard(&self, hash: u64) -> &Shard<K> {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 }
 
-/// Several ids at once.
+/// Methods for several ids at once.
 impl<K: Hash + Ord + Clone, S: BuildHasher> IdLock<K, S> {
-    /// Locks all of `ids`, waiting as long as it takes.
+    /// Locks all of `ids`. Waits without a time limit.
     ///
-    /// The ids are taken in ascending order and each of them once, however often it is listed. So
-    /// callers that lock overlapping sets cannot deadlock, in whatever order they list them. They
-    /// still can if one of them holds other ids of this `IdLock` meanwhile: list those as well.
+    /// The ids are locked in ascending order, and each id once, even if it is listed several times. So
+    /// callers that lock overlapping sets cannot deadlock. They still can if one of them already holds
+    /// other ids of this `IdLock`: list those as well.
     pub fn lock_many(&self, ids: impl IntoIterator<Item = K>) -> IdGuards<'_, K> {
         self.acquire_many(ids, |id| Some(self.lock(id)))
             .expect("a wait without a deadline ends only with the lock")
     }
 
-    /// Locks all of `ids` if nobody holds any of them, without waiting, or none.
+    /// Locks all of `ids` if nobody holds any of them, without waiting. Otherwise locks none of them.
     pub fn try_lock_many(&self, ids: impl IntoIterator<Item = K>) -> Option<IdGuards<'_, K>> {
         self.acquire_many(ids, |id| self.try_lock(id))
     }
 
-    /// Locks all of `ids`, or none if that takes longer than `timeout` in all.
-    /// [`Duration::ZERO`] tries each once; [`Duration::MAX`] never gives up.
+    /// Locks all of `ids`, or none of them if that takes longer than `timeout` in total.
+    /// [`Duration::ZERO`] tries each id once; [`Duration::MAX`] waits for ever.
     pub fn try_lock_many_for(
         &self,
         ids: impl IntoIterator<Item = K>,
@@ -189,8 +188,8 @@ impl<K: Hash + Ord + Clone, S: BuildHasher> IdLock<K, S> {
         }
     }
 
-    /// Locks all of `ids`, or none if that is not done by `deadline`. While it waits for one id it
-    /// holds those before it, and lets go of them on giving up.
+    /// Locks all of `ids`, or none of them if that is not possible by `deadline`. While it waits for one
+    /// id, it holds those before it. It releases them when it times out.
     pub fn try_lock_many_until(
         &self,
         ids: impl IntoIterator<Item = K>,
@@ -224,12 +223,11 @@ impl<K, S> fmt::Debug for IdLock<K, S> {
     }
 }
 
-/// A locked id. Dropping it releases the id, also while the thread unwinds from a panic, and wakes
-/// at most one waiter; it never blocks.
+/// A locked id. Dropping it releases the id, also while the thread unwinds from a panic. The drop wakes
+/// at most one waiter and never blocks.
 ///
-/// The guard may be moved to another thread and dropped there (`Send` whenever the key is): nothing
-/// about holding an id is tied to the thread that locked it. Leaking it, with [`std::mem::forget`]
-/// for example, keeps the id locked.
+/// The guard may be moved to another thread and dropped there (it is `Send` if the key is). Leaking it,
+/// for example with [`std::mem::forget`], keeps the id locked.
 #[must_use = "the id is released when the guard is dropped"]
 pub struct IdGuard<'a, K: Eq = u64> {
     shard: &'a Shard<K>,
@@ -238,7 +236,7 @@ pub struct IdGuard<'a, K: Eq = u64> {
 }
 
 impl<K: Eq> IdGuard<'_, K> {
-    /// The id that is locked.
+    /// Returns the locked id.
     pub fn id(&self) -> &K {
         &self.id
     }
@@ -257,14 +255,14 @@ impl<K: Eq + fmt::Debug> fmt::Debug for IdGuard<'_, K> {
     }
 }
 
-/// Several locked ids, released together when dropped. `Send` like [`IdGuard`].
+/// Several locked ids. Dropping it releases all of them. `Send` like [`IdGuard`].
 #[must_use = "the ids are released when the guards are dropped"]
 pub struct IdGuards<'a, K: Eq = u64> {
     guards: Vec<IdGuard<'a, K>>,
 }
 
 impl<K: Eq> IdGuards<'_, K> {
-    /// The ids that are locked, ascending and without duplicates.
+    /// Returns the locked ids, ascending and without duplicates.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = &K> + DoubleEndedIterator {
         self.guards.iter().map(IdGuard::id)
     }

@@ -1,4 +1,4 @@
-//! Latches: a count that all can see, and waiting until it is down to zero.
+//! Latches: a shared count, and waiting until it reaches zero.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -16,35 +16,37 @@ use crate::time::{Deadline, Moment};
 use crate::wait::watch::End;
 use crate::wait::watched_latch::Subscription;
 
-/// The highest count a latch can be made with: what the Java library has for a count.
+/// Highest initial count of a latch: the Java library keeps counts as 32-bit integers.
 const COUNT_MAX: i64 = i32::MAX as i64;
 
-/// Parked threads look up at least this often: their timer stands still while the machine is
-/// suspended, the lease clock does not.
+/// Longest time between two wake-ups of a parked thread. Its timer stops while the machine is suspended, but
+/// the lease clock runs on.
 const LONGEST_PARK: Duration = Duration::from_secs(10);
 
-/// Which way the count of a latch may go.
+/// The direction in which the count of a latch may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum LatchKind {
-    /// Down only: opens once, when all have come.
+    /// Down only. The latch opens once, when all participants have counted down.
     #[default]
     CountDown,
-    /// Up and down: opens whenever nobody is left.
+    /// Up and down. The latch opens each time its count reaches zero.
     CountUpDown,
 }
 
 /// A latch: a name, a level and a kind. Making this handle does no I/O, and any number of threads may
 /// share it.
 ///
-/// The latch itself is in the store, made by whoever [`create`](Latch::create)s it, and shared by all
-/// processes that use its name. It is open while its count is zero or less. It is never deleted: it is gone
-/// its TTL (one day unless set) after its last change, and then every call answers NOT_FOUND.
+/// The latch itself is in the store. [`create`](Latch::create) creates it, and all processes that use its name
+/// share it. It is open while its count is zero or less. It cannot be deleted. It expires one TTL (one day by
+/// default) after its last change; then every call fails with [`Code::NotFound`].
 ///
-/// | level | counts | is open when |
-/// |---|---|---|
-/// | DC | the count of one's own farm | that is 0 or less |
-/// | XDC | one count in each farm that made one; changes concern one's own | their sum is 0 or less |
+/// "This farm" is the farm that the manager was built with.
+///
+/// | level | reads | changes | is open when |
+/// |---|---|---|---|
+/// | DC | the count of this farm | the count of this farm | that count is 0 or less |
+/// | XDC | the counts of all farms that created one | the count of this farm | their sum is 0 or less |
 ///
 /// ```
 /// use dlm::{LatchKind, Level, LockManager};
@@ -52,7 +54,7 @@ pub enum LatchKind {
 /// let manager = LockManager::open("memory:?client=order-service&farm=dc1")?;
 /// let loaded = manager.latch("regions-loaded", Level::Dc, LatchKind::CountDown)?;
 /// loaded.create(2)?;
-/// loaded.count_down()?; // each in a process of its own
+/// loaded.count_down()?; // usually each in its own process
 /// loaded.count_down()?;
 /// loaded.await_open()?;
 /// # Ok::<(), dlm::Error>(())
@@ -66,7 +68,7 @@ pub struct Latch {
     session: Arc<Session>,
 }
 
-/// How one wait for a latch is bounded: not at all unless told. See [`Latch::await_open_with`].
+/// Options of one wait for a latch. Without any, it waits for ever. See [`Latch::await_open_with`].
 #[derive(Debug, Clone, Default)]
 #[must_use = "hand it to await_open_with"]
 pub struct AwaitOptions {
@@ -75,18 +77,18 @@ pub struct AwaitOptions {
 }
 
 impl AwaitOptions {
-    /// Until the latch opens, or is gone.
+    /// Returns options that wait until the latch opens or disappears.
     pub fn new() -> AwaitOptions {
         AwaitOptions::default()
     }
 
-    /// For how long at the most: zero looks once, [`Duration::MAX`] waits for ever.
+    /// Sets the longest time to wait: zero reads the latch once, [`Duration::MAX`] waits for ever.
     pub fn wait(mut self, wait: Duration) -> AwaitOptions {
         self.wait = Some(wait);
         self
     }
 
-    /// Lets another thread end the wait.
+    /// Sets a token by which another thread can end the wait.
     pub fn cancel(mut self, token: &CancelToken) -> AwaitOptions {
         self.cancel = Some(token.clone());
         self
@@ -105,54 +107,58 @@ impl Latch {
         Ok(Latch { name, level, kind, ttl: settings.latch_ttl, session: Arc::clone(session) })
     }
 
-    /// The same latch with another TTL: how long it lives after each change, one day unless set for the
-    /// manager. All who change it must give the same, as some stores count what the change says.
+    /// Returns this handle with another TTL: how long the latch lives after each change. Default: the manager's
+    /// latch TTL, one day. All processes that change the latch must use the same TTL, because some stores use
+    /// the TTL of the last change.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT unless it is 1 ms to 365 days.
+    /// [`Code::InvalidArgument`] for a TTL outside 1 ms to 365 days.
     pub fn with_ttl(mut self, ttl: Duration) -> Result<Latch> {
         self.ttl = checked_ttl(ttl)?;
         Ok(self)
     }
 
-    /// The full name.
+    /// Returns the full name.
     pub fn name(&self) -> &LatchName {
         &self.name
     }
 
-    /// Whether one farm's count is read, or the sum over all.
+    /// Returns the level: whether reads return the count of this farm or the sum over all farms.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Which way the count may go.
+    /// Returns the direction in which the count may change.
     pub fn kind(&self) -> LatchKind {
         self.kind
     }
 
-    /// How long it lives after each change.
+    /// Returns how long the latch lives after each change.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// Makes the latch: from now on it must be counted down so many times (0 to 2,147,483,647; zero is
-    /// open at once). For level XDC this makes the count of one's own farm. Blocks for one call to the
-    /// store; on HBase the first one makes the table.
+    /// Creates the latch with this count of expected count-downs: 0 to 2,147,483,647. A latch with count 0 is
+    /// open at once. This creates the count of this farm only, also for level XDC. Blocks for one call to the
+    /// store; on HBase the first call also creates a missing table.
     ///
     /// # Errors
-    /// ALREADY_EXISTS, and the count is what it was: it is never added to; INVALID_ARGUMENT before any
-    /// I/O; CONNECTION_ERROR, RETRIES_EXHAUSTED, TABLE_CREATION_ERROR, INTERNAL_ERROR when the store does
-    /// not serve; IN_DOUBT when it could not be learned whether the latch was made; CLOSED, FORKED.
+    /// * [`Code::AlreadyExists`]: the latch exists, and its count is unchanged.
+    /// * [`Code::InvalidArgument`], before any I/O.
+    /// * [`Code::ConnectionError`], [`Code::RetriesExhausted`], [`Code::TableCreationError`],
+    ///   [`Code::InternalError`]: the store does not serve. Nothing was created.
+    /// * [`Code::InDoubt`]: the store did not report whether it created the latch.
+    /// * [`Code::Closed`], [`Code::Forked`].
     pub fn create(&self, count: i64) -> Result<()> {
         self.made(self.make(count, &[])?)
     }
 
-    /// Makes the latch for participants with names: its count is their number, each may
-    /// [count down](Latch::count_down_as) once, and [`pending`](Latch::pending) tells who has not.
+    /// Creates the latch for named participants. Its count is their number. Each of them may
+    /// [count down](Latch::count_down_as) once, and [`pending`](Latch::pending) returns those who have not.
     ///
     /// # Errors
-    /// As [`create`](Latch::create); INVALID_ARGUMENT also for a name that is not 1 to 255 bytes without
-    /// control characters, for one that is given twice, and where the store cannot keep names.
+    /// Those of [`create`](Latch::create). [`Code::InvalidArgument`] also for a name that is not 1 to 255 bytes
+    /// without control characters, for a name given twice, and if the store cannot keep names.
     pub fn create_for(&self, participants: &[impl AsRef<str>]) -> Result<()> {
         let mut roster: Vec<_> = participants.iter().map(|name| name.as_ref().to_owned()).collect();
         roster.iter().try_for_each(|name| check_participant(name))?;
@@ -163,28 +169,30 @@ impl Latch {
         self.made(self.make(roster.len() as i64, &roster)?)
     }
 
-    /// This handle, if the latch exists.
+    /// Returns this handle if the latch exists. Blocks for one read of the store.
     ///
     /// # Errors
-    /// NOT_FOUND; and as [`count`](Latch::count).
+    /// Those of [`count`](Latch::count).
     pub fn get(self) -> Result<Latch> {
         self.count().map(|_| self)
     }
 
-    /// Makes the latch unless it exists; whether it did. Of many who call this at once, one makes it.
+    /// Creates the latch unless it exists. Returns whether this call created it. If many callers do this at
+    /// once, one of them creates the latch.
     ///
     /// # Errors
-    /// As [`create`](Latch::create), without ALREADY_EXISTS.
+    /// Those of [`create`](Latch::create), except [`Code::AlreadyExists`].
     pub fn get_or_create(&self, count: i64) -> Result<bool> {
         self.make(count, &[])
     }
 
-    /// How many count-downs are missing right now: for level XDC the sum over all farms. Below zero when
-    /// more came than were expected. Blocks for one read of the store.
+    /// Returns the current count: how many count-downs are missing. For level XDC this is the sum over all
+    /// farms. It is below zero after more count-downs than expected. Blocks for one read of the store.
     ///
     /// # Errors
-    /// NOT_FOUND when the latch was never made, or has expired; CONNECTION_ERROR, RETRIES_EXHAUSTED,
-    /// INTERNAL_ERROR when the store does not serve; CLOSED, FORKED.
+    /// * [`Code::NotFound`]: the latch was never created, or has expired.
+    /// * [`Code::ConnectionError`], [`Code::RetriesExhausted`], [`Code::InternalError`]: the store does not serve.
+    /// * [`Code::Closed`], [`Code::Forked`].
     pub fn count(&self) -> Result<i64> {
         let store = self.store()?;
         let mut counts =
@@ -193,21 +201,23 @@ impl Latch {
         count.ok_or_else(|| Error::NotFound { name: self.name.to_string() })
     }
 
-    /// Counts one's own farm's count down by one, exactly once, however many replies are lost on the way.
-    /// The latch lives its whole TTL from then. Blocks for one call to the store.
+    /// Counts the count of this farm down by one, exactly once even if replies are lost. The TTL of the latch
+    /// starts again. Blocks for one call to the store.
     ///
     /// # Errors
-    /// NOT_FOUND when one's own farm has no count, and none is made; IN_DOUBT when it could not be
-    /// learned whether it counted: calling again may count twice
-    /// ([`count_down_as`](Latch::count_down_as) never does); all of [`create`](Latch::create).
+    /// * [`Code::NotFound`]: this farm has no count. None is created.
+    /// * [`Code::InDoubt`]: the store did not report whether it counted. A second call may count twice;
+    ///   [`count_down_as`](Latch::count_down_as) never does.
+    /// * The others of [`create`](Latch::create), except [`Code::AlreadyExists`].
     pub fn count_down(&self) -> Result<()> {
         self.step(-1, None).map(|_| ())
     }
 
-    /// Counts up by one, for latches of kind [`CountUpDown`](LatchKind::CountUpDown).
+    /// Counts the count of this farm up by one, as [`count_down`](Latch::count_down) counts it down. Only for
+    /// latches of kind [`CountUpDown`](LatchKind::CountUpDown).
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for the other kind, before any I/O; and as [`count_down`](Latch::count_down).
+    /// [`Code::InvalidArgument`] for the other kind, before any I/O. Those of [`count_down`](Latch::count_down).
     pub fn count_up(&self) -> Result<()> {
         if self.kind != LatchKind::CountUpDown {
             let allowed = "only a latch of kind CountUpDown counts up";
@@ -216,70 +226,72 @@ impl Latch {
         self.step(1, None).map(|_| ())
     }
 
-    /// Counts down in the name of a participant, at most once per name. `true`: it
-    /// counted now. `false`: that name had counted before, and nothing was changed.
+    /// Counts down in the name of a participant, at most once per name. Returns `true` if this call counted, and
+    /// `false` if the name had counted before and nothing changed.
     ///
-    /// Any name may count, also one that was not expected. After IN_DOUBT it is safe to call again; the
-    /// answer may then be `false` for what the first call did.
+    /// Any name may count, even one that was not expected. After [`Code::InDoubt`] it is safe to call again. The
+    /// second call may then return `false` because the first one has counted.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a name that is not allowed, and where the store cannot keep names; and as
+    /// [`Code::InvalidArgument`] for a name that is not allowed, and if the store cannot keep names. Those of
     /// [`count_down`](Latch::count_down).
     pub fn count_down_as(&self, participant: &str) -> Result<bool> {
         check_participant(participant)?;
         self.step(-1, Some(participant)).map(|stepped| stepped != Stepped::Already)
     }
 
-    /// The names that are expected in this farm and have not counted down, sorted. Empty for a latch that
-    /// was made with a number.
+    /// Returns the names that are expected in this farm and have not counted down, sorted. Empty for a latch that
+    /// was created with a number. Blocks for one read of the store.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where the store cannot keep names; and as [`count`](Latch::count).
+    /// [`Code::InvalidArgument`] if the store cannot keep names. Those of [`count`](Latch::count).
     pub fn pending(&self) -> Result<Vec<String>> {
         self.roster().map(|roster| roster.pending)
     }
 
-    /// Who has not counted down by name in one's own farm, and who has.
+    /// Returns the names of this farm that have not counted down, and those that have. Blocks for one read of
+    /// the store.
     ///
     /// # Errors
-    /// As [`pending`](Latch::pending).
+    /// Those of [`pending`](Latch::pending).
     pub fn roster(&self) -> Result<Roster> {
         self.store()?.roster(&self.name, self.by()).map_err(self.told("reading"))
     }
 
-    /// Waits until the latch is open, for as long as that takes. Returns at once if it is.
+    /// Waits until the latch is open, with no time limit. Returns at once if it is open.
     ///
-    /// The thread parks. A count-down in this process that opens the latch of level DC wakes it at once.
-    /// One elsewhere is seen at the next look: 50 ms after the wait began or the count changed, then at
-    /// doubling intervals up to the poll interval (5 s unless set). While the store does not serve, the
-    /// wait goes on.
+    /// The thread parks. A count-down in this process that opens a latch of level DC wakes it at once. Other
+    /// changes are seen by the next read: 50 ms after the wait began or the count changed, then at doubling
+    /// intervals up to the poll interval (5 s by default). The wait goes on while the store does not serve.
     ///
     /// # Errors
-    /// NOT_FOUND when the latch was never made (also where its table does not exist), or is gone before it
-    /// opened. What somebody has to mend first: TABLE_CREATION_ERROR when the table is disabled or is not one
-    /// for latches, INTERNAL_ERROR when the store denies access or holds something that is no count,
-    /// INVALID_ARGUMENT where the store refuses to be asked. CLOSED, FORKED; PANIC when the store's code
-    /// panicked.
+    /// * [`Code::NotFound`]: the latch was never created (or its table does not exist), or it expired before it
+    ///   opened.
+    /// * [`Code::TableCreationError`]: the table is disabled, or is not a table for latches.
+    /// * [`Code::InternalError`]: the store denies access, or holds something that is not a count.
+    /// * [`Code::InvalidArgument`]: the store refuses the request.
+    /// * [`Code::Panic`]: the store's code panicked.
+    /// * [`Code::Closed`], [`Code::Forked`].
     pub fn await_open(&self) -> Result<()> {
         self.await_open_with(&AwaitOptions::new()).map(|_| ())
     }
 
-    /// Waits until the latch is open, for this time at the most; whether it is. Also the shortest wait
-    /// looks once, and waits for the store's answer.
+    /// Waits until the latch is open, for at most `wait`. Returns whether it is open. Even the shortest wait
+    /// reads the latch once and waits for the store's reply.
     ///
     /// # Errors
-    /// As [`await_open`](Latch::await_open); and when the time is over and the store did not serve the last
-    /// look, or serves none of this manager's right then, the error of that.
+    /// Those of [`await_open`](Latch::await_open). If the wait times out while the store does not serve, the
+    /// error of its last read.
     pub fn await_open_for(&self, wait: Duration) -> Result<bool> {
         self.await_open_with(&AwaitOptions::new().wait(wait))
     }
 
-    /// Waits until the latch is open, as told; whether it is.
+    /// Waits until the latch is open, with these options. Returns whether it is open.
     ///
     /// # Errors
-    /// As [`await_open_for`](Latch::await_open_for), and CANCELLED.
+    /// Those of [`await_open_for`](Latch::await_open_for), and [`Code::Cancelled`].
     pub fn await_open_with(&self, how: &AwaitOptions) -> Result<bool> {
-        // Not to ask the store for a wait that has been cancelled.
+        // A cancelled wait must not cost a request.
         if how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             self.session.usable()?;
             return Err(Error::Cancelled { waited: Duration::ZERO });
@@ -287,12 +299,12 @@ impl Latch {
         self.watch()?.wait(how)
     }
 
-    /// Has the library watch the latch, without blocking: for those who wait for many latches with one
-    /// thread. It is watched until the answer is dropped. All watches of a manager share its few threads,
-    /// and those of one latch share the looks at it.
+    /// Watches the latch in the background, without blocking, so one thread can wait for many latches. Dropping
+    /// the returned watch ends it. All watches of a manager share its background threads, and all watches of
+    /// one latch share its reads.
     ///
     /// # Errors
-    /// CLOSED, FORKED; INTERNAL_ERROR when the system has no thread for it.
+    /// [`Code::Closed`], [`Code::Forked`]; [`Code::InternalError`] if no thread could be started.
     pub fn watch(&self) -> Result<LatchWatch> {
         self.session.usable()?;
         let subscription = self.session.poller.join((self.name.clone(), self.level))?;
@@ -304,7 +316,7 @@ impl Latch {
             return Err(Error::invalid("count", count.to_string(), format!("0 to {COUNT_MAX}")));
         }
         let new = NewLatch { name: &self.name, count, roster, ttl: self.ttl, by: self.by() };
-        self.store()?.create_latch(&new).map_err(self.told("making"))
+        self.store()?.create_latch(&new).map_err(self.told("creating"))
     }
 
     fn made(&self, made: bool) -> Result<()> {
@@ -333,7 +345,7 @@ impl Latch {
         Deadline::after(self.session.settings.timeout)
     }
 
-    /// Errors that do not name the latch are told with it.
+    /// Adds the name of the latch to errors that do not have it.
     fn told(&self, doing: &'static str) -> impl Fn(Error) -> Error {
         move |error| match error.code() {
             Code::NotFound | Code::InvalidArgument => error,
@@ -353,7 +365,7 @@ impl fmt::Debug for Latch {
     }
 }
 
-/// A latch that is watched. Dropping it ends that; it never blocks.
+/// A watched latch. Dropping it ends the watch, and never blocks.
 #[must_use = "dropping it ends the watch"]
 pub struct LatchWatch {
     subscription: Subscription,
@@ -362,23 +374,23 @@ pub struct LatchWatch {
 }
 
 impl LatchWatch {
-    /// Whether the latch was seen open. No I/O. Once `true`, it stays so, also if a latch that counts up
-    /// and down has closed again.
+    /// Returns whether the latch was seen open since the watch began. No I/O. It stays `true`, even if a latch
+    /// that counts up and down has closed again.
     ///
     /// # Errors
-    /// NOT_FOUND and the others that end a wait: see [`Latch::await_open`].
+    /// The errors that end a wait: see [`Latch::await_open`].
     pub fn is_open(&self) -> Result<bool> {
-        // First: in a forked child the lock below may be held by a thread that is not there.
+        // First, because in a forked child the mutex below may be held by a thread that does not exist there.
         self.session.not_forked()?;
         self.ended(self.subscription.watch.seen().end.as_ref()).unwrap_or(Ok(false))
     }
 
-    /// A descriptor for event loops: readable as soon as [`is_open`](LatchWatch::is_open) answers `true` or
-    /// an error. It belongs to the watch, is the same in each call, and is closed on exec. Poll it, do not
-    /// read it. Linux only.
+    /// Returns a descriptor for event loops. It becomes readable when [`is_open`](LatchWatch::is_open) starts to
+    /// return `true` or an error. Poll it, but do not read it. Every call returns the same descriptor, which
+    /// belongs to the watch and is closed on exec. Linux only.
     ///
     /// # Errors
-    /// FORKED; INTERNAL_ERROR when the process has no descriptor left.
+    /// [`Code::Forked`]; [`Code::InternalError`] if the process has no descriptor left.
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
         self.session.not_forked()?;
         self.subscription.watch.fd().map_err(|error| Error::Internal {
@@ -387,10 +399,10 @@ impl LatchWatch {
         })
     }
 
-    /// Waits as [`Latch::await_open_with`] does. May be called by several threads, and again.
+    /// Waits as [`Latch::await_open_with`] does. Several threads may call it, and repeatedly.
     ///
     /// # Errors
-    /// As `await_open_with`.
+    /// Those of `await_open_with`.
     pub fn wait(&self, how: &AwaitOptions) -> Result<bool> {
         self.session.not_forked()?;
         let (watch, began) = (&self.subscription.watch, Moment::now());
@@ -411,7 +423,7 @@ impl LatchWatch {
             }
             let looked = seen.looks >= self.subscription.first_look;
             let over = now >= by;
-            // The first look is waited for, as long as a call to the store may take.
+            // Even a shorter wait waits for the first read, for as long as a call to the store may take.
             let patience = self.began.after(self.session.settings.timeout);
             if over && (looked || now >= patience) {
                 let trouble = seen.trouble.clone();
@@ -425,17 +437,17 @@ impl LatchWatch {
         }
     }
 
-    /// What a wait answers whose time is over: not "no" where nobody knows.
+    /// Result of a wait that has timed out: `false` only if a read has shown that the latch is not open.
     fn not_open(&self, waited: Duration, looked: bool, trouble: Option<Arc<Error>>) -> Result<bool> {
         let doing =
             || format!("awaiting latch {} for {:.3} s", self.subscription.watch.key.0, waited.as_secs_f64());
-        // The last look may have been served, and the next have been due since the store does not serve.
+        // The last read of this latch may have succeeded, and the next one be late because the store stopped serving.
         match trouble.or_else(|| self.session.poller.trouble()) {
             Some(source) => Err(Error::Context { doing: doing(), source }),
             None if looked => Ok(false),
             None => Err(Error::RetriesExhausted {
                 store: self.session.store.describe(),
-                what: format!("no answer to the first look, {}", doing()),
+                what: format!("no reply to the first read, {}", doing()),
                 source: None,
             }),
         }
@@ -455,7 +467,7 @@ impl LatchWatch {
 
 impl Drop for LatchWatch {
     fn drop(&mut self) {
-        // In a forked child the poller's lock may be held by a thread that is not there.
+        // In a forked child the poller's mutex may be held by a thread that does not exist there.
         if self.session.not_forked().is_ok() {
             self.session.poller.leave(&self.subscription);
         }

@@ -1,5 +1,5 @@
-//! Names of latches, and the row that a latch has in HBase. As in [`name`](crate::name), the Java library computes the
-//! same.
+//! Names of latches, and the row of a latch in HBase. The Java library computes the same, as in
+//! [`name`](crate::name).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::name::{NamePolicy, check_id, check_part, salted};
 use crate::text::quoted;
 
-/// The full name of a latch: client, farm and id. Checked when made.
+/// The full name of a latch: client, farm and id. Its parts have been checked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LatchName {
     client: String,
@@ -17,11 +17,11 @@ pub struct LatchName {
 }
 
 impl LatchName {
-    /// The name of latch `id` of `client`, whose count for `farm` is meant by changes and by reads of
-    /// level DC.
+    /// Makes the name of latch `id` of `client`. Changes, and reads of level DC, use its count for `farm`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when a part is empty, too long or contains what would make it meet another name.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if a part is empty, too long or contains a
+    /// character that is not allowed: see [`NamePolicy`].
     pub fn new(client: &str, farm: &str, id: &str, policy: NamePolicy) -> Result<LatchName> {
         check_part("client id", client, policy)?;
         check_part("farm id", farm, policy)?;
@@ -29,34 +29,34 @@ impl LatchName {
         Ok(LatchName { client: client.into(), farm: farm.into(), id: id.into(), policy })
     }
 
-    /// The client id.
+    /// Returns the client id.
     pub fn client(&self) -> &str {
         &self.client
     }
 
-    /// The farm whose count is one's own.
+    /// Returns the farm id. Changes, and reads of level DC, use the count of this farm.
     pub fn farm(&self) -> &str {
         &self.farm
     }
 
-    /// The latch's id.
+    /// Returns the id of the latch.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What the client and farm ids were allowed to contain: a store whose key has another delimiter
-    /// than `#` checks it by the same policy.
+    /// Returns the policy by which the client and farm ids were checked. A store with another delimiter than `#`
+    /// in its keys checks that delimiter by the same policy.
     pub fn policy(&self) -> NamePolicy {
         self.policy
     }
 
-    /// Row of the latch in HBase: hash byte, then `<client>_<id>`.
+    /// Returns the row of the latch in HBase: hash byte, then `<client>_<id>`.
     pub fn hbase_row(&self) -> Vec<u8> {
         salted(format!("{}_{}", self.client, self.id).as_bytes(), &[])
     }
 }
 
-/// `<client>#<id>`, escaped for people.
+/// Writes `<client>#<id>`, escaped.
 impl fmt::Display for LatchName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&quoted(&format!("{}#{}", self.client, self.id)))

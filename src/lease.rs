@@ -1,4 +1,4 @@
-//! One grant of a lock: held, renewed, released, lost.
+//! A held lock: check, renewal, release and loss.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -15,24 +15,24 @@ use crate::session::Session;
 use crate::time::{Deadline, Moment};
 use crate::wait::queue::Answer;
 
-/// A dropped lease is released in the dropping thread, within this time at the most.
+/// Longest time for which dropping a lease blocks to release it.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A held lock. Dropping it releases the lock.
 ///
-/// The lease ends by itself after its TTL, counted from before it was asked for; after that somebody
-/// else may hold the lock, so [`check`](Lease::check) before each step that needs it, and send
+/// The lease expires after its TTL, which counts from before the request was sent. Then somebody else may hold
+/// the lock. So call [`check`](Lease::check) before each step that needs the lock, and send
 /// [`fence`](Lease::fence) along with each write.
 ///
-/// | state | `check` | store holds our record | left by |
+/// | state | `check` | store has our record | ended by |
 /// |---|---|---|---|
-/// | held | `Ok` | yes | release, renewal, the clock |
-/// | over: the clock passed its end | LEASE_LOST | maybe for a moment more | release |
-/// | released, or found lost | LEASE_LOST | no | nothing |
+/// | held | `Ok` | yes | release, expiry, a renewal that finds it lost |
+/// | expired | [`Code::LeaseLost`] | maybe for a moment | release, renewal |
+/// | released, or found lost | [`Code::LeaseLost`] | no | - |
 ///
-/// A lease may be used from several threads and released by another one than acquired it. Its renewal
-/// and release exclude each other. Drop is best effort: it takes two seconds at the most and hands a
-/// failed release to a background thread; call [`release`](Lease::release) to get its errors.
+/// Several threads may use a lease, and any thread may release it. Renewal and release exclude each other.
+/// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread.
+/// Call [`release`](Lease::release) to get the errors.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
     lock: Arc<HeldLock>,
@@ -40,7 +40,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// One attempt at the lock.
+    /// Tries once to acquire the lock.
     pub(crate) fn attempt(session: &Arc<Session>, name: &LockName, ttl: Duration) -> Result<Answer<Lease>> {
         let lock = match session.attempt(name, ttl)? {
             Answer::Got(lock) => lock,
@@ -68,26 +68,27 @@ impl Lease {
         let lock = Arc::new(lock);
         session.hold(&lock);
         let lease = Lease { lock, session: Arc::clone(session) };
-        // Closed while the store was asked: dropping the lease releases it.
+        // The manager was closed during the request. Dropping the lease releases it.
         session.usable().map(|()| lease)
     }
 
-    /// The lock's name, as stored.
+    /// Returns the name of the lock, as stored.
     pub fn name(&self) -> &LockName {
         self.lock.name()
     }
 
-    /// The number to send along with every write that the lock guards: it grows with every grant.
-    /// `None` where fencing is switched off in the store's options, and in a forked child, whose writes the
-    /// lock does not guard.
+    /// Returns the number to send along with every write that the lock guards. It grows with every grant.
+    /// `None` if fencing is switched off in the store's options, and in a forked child, whose writes the lock
+    /// does not guard.
     pub fn fence(&self) -> Option<Fence> {
         if self.session.not_forked().is_ok() { self.lock.fence() } else { None }
     }
 
-    /// The fence for a write that a receiver compares. No question whether the lease lasts: the receiver decides.
+    /// Returns the fence for a write that a receiver compares. Does not check whether the lease has expired,
+    /// because the receiver decides.
     ///
     /// # Errors
-    /// FORKED; INVALID_ARGUMENT where fencing is switched off.
+    /// FORKED; INVALID_ARGUMENT if fencing is switched off.
     #[cfg(any(feature = "aerospike", feature = "hbase"))]
     pub(crate) fn fence_for_writes(&self) -> Result<Fence> {
         self.session.not_forked()?;
@@ -95,47 +96,48 @@ impl Lease {
         self.lock.fence().ok_or_else(|| Error::invalid("lease of lock", self.name().key(), allowed))
     }
 
-    /// When the lease is over, on the lease clock; the beginning of time once it is released or lost, and
-    /// in a forked child.
+    /// Returns when the lease expires, on the lease clock. Zero nanoseconds after it was released or found
+    /// lost, and in a forked child.
     pub fn ends(&self) -> Moment {
         if self.session.not_forked().is_ok() { self.lock.ends() } else { Moment::OVER }
     }
 
-    /// How long the lease has left. Zero when it is over, released or lost. No I/O, no locks.
+    /// Returns the remaining time of the lease: zero once it has expired, or was released or found lost. No
+    /// I/O, no locks.
     pub fn remaining(&self) -> Duration {
         self.ends().since(Moment::now())
     }
 
-    /// For how long the lease was granted or last renewed. No I/O, no locks.
+    /// Returns the TTL with which the lease was granted or last renewed. No I/O, no locks.
     pub fn ttl(&self) -> Duration {
         self.lock.ttl()
     }
 
-    /// Whether the lease lasts still, by this machine's clock. No I/O, no locks, some tens of
-    /// nanoseconds: cheap enough to ask before every step.
+    /// Checks by this machine's clock that the lease has not expired. No I/O and no locks; it takes some tens of
+    /// nanoseconds, so call it before every step.
     ///
-    /// It cannot know that a store lost the record, or that this thread will be paused right after:
-    /// that is what the fence is for. A virtual machine that is paused or migrated may not see the pause in any
-    /// of its clocks; this cannot see it then either.
+    /// It cannot know that a store lost the record, or that this thread will be paused right afterwards. The
+    /// fence protects against both. A virtual machine that is paused or migrated may not see the pause in any of
+    /// its clocks; then this check cannot see it either.
     ///
     /// # Errors
-    /// LEASE_LOST when the time is over, or when it was released or found lost. FORKED in a child of the
-    /// process that acquired it, made by `fork` or by a bare `clone`; a child that shares its parent's
-    /// memory (`vfork`) is not told from its parent.
+    /// * [`Code::LeaseLost`]: the lease has expired, or was released or found lost.
+    /// * [`Code::Forked`]: this is a child of the process that acquired the lease, created by `fork` or by a bare
+    ///   `clone`. A child that shares its parent's memory (`vfork`) is not detected.
     pub fn check(&self) -> Result<()> {
         self.session.not_forked()?;
         self.lock.check()
     }
 
-    /// A descriptor for event loops: readable as soon as [`check`](Lease::check) answers LEASE_LOST, because
-    /// the time is over or the lease was released or found lost. A renewal puts it off.
+    /// Returns a descriptor for event loops. It becomes readable when [`check`](Lease::check) starts to fail with
+    /// [`Code::LeaseLost`]. A renewal moves that moment.
     ///
-    /// It is made by the first call, belongs to the lease, is the same in each call, and is closed on
-    /// exec. Poll it, do not read it: the kernel's timer behind it goes on meaning the same. The first
-    /// call waits for a renewal or release under way. Linux only.
+    /// Poll the descriptor, but do not read it: a read only clears it for up to 100 ms. The first call creates
+    /// it, and waits for a renewal or release under way. Later calls return the same descriptor. It belongs to
+    /// the lease and is closed on exec. Linux only.
     ///
     /// # Errors
-    /// FORKED; INTERNAL_ERROR when the process has no descriptor left.
+    /// [`Code::Forked`]; [`Code::InternalError`] if the process has no descriptor left.
     pub fn lost_fd(&self) -> Result<BorrowedFd<'_>> {
         self.session.not_forked()?;
         self.lock.lost_fd().map_err(|error| Error::Internal {
@@ -144,23 +146,24 @@ impl Lease {
         })
     }
 
-    /// Lets the lease end its TTL from now. Blocks for one call to the store, for no longer than the
-    /// lease has left.
+    /// Renews the lease: it then expires one TTL from now. Blocks for one call to the store, which is limited to
+    /// the remaining time of the lease (at least 100 ms).
     ///
     /// # Errors
-    /// LEASE_LOST when it had run out or another holds the lock: the lease is over. Any other error,
-    /// IN_DOUBT included, leaves the lease as it was, ending when it would have. CLOSED, FORKED.
+    /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
+    /// * Any other error, [`Code::InDoubt`] included, leaves the lease and its end as they were.
+    /// * [`Code::Closed`], [`Code::Forked`].
     pub fn renew(&self) -> Result<()> {
         self.session.not_forked()?;
         self.renew_for(self.ttl())
     }
 
-    /// Lets the lease end `ttl` from now, which may be sooner than before. That is the end which
-    /// [`check`](Lease::check) knows. The store never shortens a record: after a shorter renewal the lock
-    /// stays taken for the longer time that was asked for before. A release frees it at once.
+    /// Renews the lease: it then expires `ttl` from now, which may be earlier than before. The earlier end holds
+    /// for this lease only. The store never shortens a record: without a release, the lock stays held for the
+    /// longer time that was requested before.
     ///
     /// # Errors
-    /// As [`renew`](Lease::renew), and INVALID_ARGUMENT for a TTL that is not allowed.
+    /// Those of [`renew`](Lease::renew), and [`Code::InvalidArgument`] for a TTL outside 1 ms to 365 days.
     pub fn renew_for(&self, ttl: Duration) -> Result<()> {
         self.session.usable()?;
         let session = &self.session;
@@ -169,17 +172,18 @@ impl Lease {
         renewed
     }
 
-    /// Gives the lock up. Blocks for one call to the store.
+    /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.
     ///
-    /// `true`: it was ours and is free now. `false`: it had been released before, and the store was
-    /// not asked. Another holder's record is never touched.
+    /// Returns `true` if this call freed the lock. Returns `false` without asking the store if the lease had
+    /// been released or found lost before.
     ///
     /// # Errors
-    /// LEASE_LOST when it had run out or another holds the lock by now. Any other error, IN_DOUBT
-    /// included, leaves open whether the lock is free: call again, or drop the lease, which lets the
-    /// background threads go on trying until the TTL ends it. FORKED.
+    /// * [`Code::LeaseLost`]: the lease had expired, or another holder has the lock.
+    /// * [`Code::Forked`].
+    /// * After any other error, [`Code::InDoubt`] included, the lock may or may not be free. Call `release`
+    ///   again, or drop the lease: then the background threads retry until the TTL ends.
     pub fn release(&self) -> Result<bool> {
-        // First: in a forked child the lock below may be held by a thread that is not there.
+        // First, because in a forked child the mutex below may be held by a thread that does not exist there.
         self.session.not_forked()?;
         if !self.lock.is_open() {
             return Ok(false);
@@ -189,11 +193,11 @@ impl Lease {
         released
     }
 
-    /// Turns the lease into a text that renews and releases it from any process, and lets go of it
-    /// here without releasing.
+    /// Turns the lease into a token, by which any process can renew and release it. The lock stays held, but no
+    /// longer by this manager.
     ///
     /// # Errors
-    /// LEASE_LOST when it was released or found lost; CLOSED, FORKED.
+    /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::Closed`], [`Code::Forked`].
     pub fn into_token(self) -> Result<LeaseToken> {
         self.session.usable()?;
         let token = self.lock.hand_on()?;
@@ -210,8 +214,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A forked child has a copy of the parent's lease, which is not the child's to release; and the
-        // lock below may be held by a thread that is not there.
+        // A forked child has a copy of its parent's lease and must not release it. Also, the mutex below may be
+        // held by a thread that does not exist in the child.
         if self.session.not_forked().is_err() || !self.lock.is_open() {
             return;
         }

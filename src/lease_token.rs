@@ -1,4 +1,4 @@
-//! A lease as one line of text, to be handed to another process.
+//! A lease as one line of text, for handing it to another process.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,15 +12,16 @@ use crate::name::LockName;
 use crate::owner::OwnerRecord;
 use crate::time::{Moment, wall_ms};
 
-/// Version and kind of the text; a later format gets another.
+/// Prefix of the current format. A later format gets another one.
 const PREFIX: &str = "dlm2.";
-/// The first format, which tells the end by the wall clock alone. Still read.
+/// Prefix of the first format, which has the end by the wall clock only. Still accepted.
 const PREFIX_1: &str = "dlm1.";
 
-/// A lease in words: what renews and releases a lock from any process that reaches the same store.
+/// A lease as text. Any process that reaches the same store can renew and release the lock with it, by
+/// [`LockManager::adopt`](crate::LockManager::adopt).
 ///
-/// Its text (`to_string`, `parse`) proves ownership, so treat it as a password: it is not shown by
-/// `Debug`, and does not belong in logs.
+/// Its text (`to_string`, `parse`) proves ownership. Treat it like a password: `Debug` does not show it, and it
+/// must not be logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaseToken {
     pub(crate) name: LockName,
@@ -30,12 +31,12 @@ pub struct LeaseToken {
     pub(crate) owner_record: OwnerRecord,
 }
 
-/// When the lease in a token ends unless renewed.
+/// End of the lease in a token, unless the lease is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TokenEnd {
-    /// For people: by the wall clock, in milliseconds since 1970.
+    /// By the wall clock, in milliseconds since 1970. For people.
     wall_ms: u64,
-    /// By the boot clock, which all processes of that start of that machine share.
+    /// By the boot clock, which all processes of a machine share until it restarts.
     boot: Option<(Boot, Moment)>,
 }
 
@@ -48,15 +49,16 @@ impl TokenEnd {
         }
     }
 
-    /// The end on this process's lease clock; `None` where the lease comes from another machine, from before
-    /// a restart of this one, or from a version that did not say. Wall clocks of two machines prove nothing.
+    /// Returns the end on this process's lease clock. `None` if the lease comes from another machine, from before
+    /// a restart of this one, from another time namespace, or in the first format. Wall clocks of two machines
+    /// cannot be compared.
     pub(crate) fn here(self) -> Option<Moment> {
         self.boot.filter(|(boot, _)| Boot::current().as_ref() == Some(boot)).map(|(_, ends)| ends)
     }
 }
 
 impl LeaseToken {
-    /// The lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
@@ -66,19 +68,19 @@ impl LeaseToken {
         self.fence
     }
 
-    /// When the lease ends unless renewed, in milliseconds since 1970 by the wall clock of the machine that
-    /// made this token.
+    /// Returns when the lease expires unless it is renewed, in milliseconds since 1970, by the wall clock of the
+    /// machine that made this token.
     pub fn ends_ms(&self) -> u64 {
         self.ends.wall_ms
     }
 
-    /// `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 boot:[u8; 16] (0 = unknown)
-    /// boot_clock_ends_ns:u64 owner_record_len:u16 owner_record`, big-endian. Version 1 has neither `boot` nor the number
-    /// behind it.
+    /// Encodes `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 boot:[u8; 16] (0 = unknown)
+    /// boot_clock_ends_ns:u64 owner_record_len:u16 owner_record`, big-endian. Version 1 has neither `boot` nor
+    /// `boot_clock_ends_ns`.
     fn encode(&self) -> Vec<u8> {
         let key = self.name.key().as_bytes();
         let mut bytes = Vec::with_capacity(50 + key.len() + self.owner_record.as_bytes().len());
-        // A name is at most about 1.6 KiB (checked when it is made).
+        // Fits in 16 bits: a name is at most about 1.6 KiB, which was checked when it was made.
         bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
         bytes.extend_from_slice(key);
         let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
@@ -88,7 +90,7 @@ impl LeaseToken {
         let (boot, ends) = self.ends.boot.unwrap_or((UNKNOWN_BOOT, Moment::OVER));
         bytes.extend_from_slice(boot.as_bytes());
         bytes.extend_from_slice(&ends.as_nanos().to_be_bytes());
-        // So is an owner record: a store's record with parts of at most 255 bytes.
+        // Fits too: the parts of an owner record are at most 255 bytes each.
         bytes.extend_from_slice(&(self.owner_record.as_bytes().len() as u16).to_be_bytes());
         bytes.extend_from_slice(self.owner_record.as_bytes());
         bytes
@@ -110,7 +112,7 @@ impl LeaseToken {
             }
         };
         let (owner_record_len, owner_record) = rest.split_first_chunk::<2>()?;
-        // A text cut short by a careless copy is refused here, not taken for someone else's lease.
+        // Refuses a text that was cut by a careless copy.
         if owner_record.is_empty() || owner_record.len() != usize::from(u16::from_be_bytes(*owner_record_len))
         {
             return None;
@@ -134,7 +136,7 @@ enum Version {
 
 const UNKNOWN_BOOT: Boot = Boot::from_bytes([0; Boot::LEN]);
 
-/// The secret text itself.
+/// Writes the secret text.
 impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
@@ -145,8 +147,11 @@ impl fmt::Display for LeaseToken {
 impl FromStr for LeaseToken {
     type Err = Error;
 
+    /// Reads the text of a token, ignoring white space around it.
+    ///
     /// # Errors
-    /// INVALID_ARGUMENT when the text is not a whole lease. The message does not repeat the text.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the text is not a complete lease. The message
+    /// does not repeat the text.
     fn from_str(text: &str) -> Result<LeaseToken> {
         let text = text.trim();
         let versions = [(PREFIX, Version::Two), (PREFIX_1, Version::One)];
@@ -180,13 +185,13 @@ impl fmt::Debug for LeaseToken {
 
 #[cfg(test)]
 impl LeaseToken {
-    /// As if another machine had made it.
+    /// Returns the token as if another machine had made it.
     pub(crate) fn of_another_boot(mut self) -> LeaseToken {
         self.ends.boot = self.ends.boot.map(|(_, ends)| (Boot::from_bytes([7; Boot::LEN]), ends));
         self
     }
 
-    /// The text that versions wrote which knew no other.
+    /// Returns the text in the first format.
     pub(crate) fn in_version_1(&self) -> String {
         let bytes = self.encode();
         let boot_at = 2 + self.name.key().len() + 3 * 8;
@@ -227,7 +232,7 @@ mod tests {
         assert_eq!(unfenced.to_string().parse::<LeaseToken>().unwrap().fence(), None);
     }
 
-    /// Leases may be handed on while a fleet is updated.
+    /// Processes of different versions may hand on leases while a fleet is updated.
     #[test]
     fn texts_of_both_versions_are_read_and_the_format_does_not_change() {
         const HEAD: &str = "0011444323646331237376632361236220c3a9000000000000004d000001a3185c50000000000000\

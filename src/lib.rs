@@ -1,8 +1,8 @@
 //! Distributed locks and latches on the stores you already run, for blocking, threaded code.
 //!
-//! A [`Lock`] is a name; holding it is a [`Lease`], which ends by itself unless it is renewed, and which
-//! carries a [`Fence`]: a number that grows with every holder, to be sent along with each write that the
-//! lock guards.
+//! A [`Lock`] is a name. Acquiring it returns a [`Lease`], which expires by itself unless it is renewed. The
+//! lease carries a [`Fence`]: a number that grows with every grant of the lock. Send it along with each write
+//! that the lock guards.
 //!
 //! ```
 //! use dlm::{Level, LockManager};
@@ -28,58 +28,59 @@
 //! ```text
 //! LockManager --> Lock --> Lease    Latch       what callers hold
 //!     |            |         |        |
-//!     +---------- session ---+--------+         which leases are held, whether it is closed or was forked
+//!     +---------- session ---+--------+         the held leases; whether it was closed or forked
 //!                  |                  |
-//!             wait::queue       wait::poller    one waiter per lock asks the store, one look serves all
-//!                  |                  |         who wait for a latch; the others park
-//!          store::LockStore   store::LatchStore each answer: it happened, it did not, or it is in doubt
+//!             wait::queue       wait::poller    one waiter per lock asks the store; one read of a latch
+//!                  |                  |         serves all its waiters; the other threads park
+//!          store::LockStore   store::LatchStore each request happened, did not happen, or is in doubt
 //!            |        |    |
 //!        memory  embedded  store::remote        the lock protocol over a network, written once
 //!                             |      |
 //!                          hbase  aerospike
 //!
-//! wait::background                              the library's threads: look at latches for the poller, free
-//!                                               what requests in doubt may have taken
+//! wait::background                              the library's threads: read latches for the poller, and
+//!                                               free locks that requests in doubt may have acquired
 //! ```
 //!
 //! # What is promised
 //!
-//! * **Exclusion** by the store's clock: while a lease lasts, nobody else is granted the lock. A lease is
-//!   counted here from before the request was sent, and a tenth short, so that it ends here first also while
-//!   clocks are being corrected: see [`DEFAULT_CLOCK_MARGIN_PPM`].
-//! * **Fences** rise with every grant of a lock, whatever was lost, late or paused. Where a paused
-//!   process may wake up after its lease has ended, only a receiver that compares fences is safe: no
-//!   lock service can stop a write that is already on its way. A paused or migrated virtual machine may not
-//!   see the pause in any of its clocks, so [`Lease::check`] may not see it either: only a fence helps.
-//! * **No error is mistaken for another**: a request did not happen, happened, or is in doubt
-//!   ([`Error::is_in_doubt`]); doubts are settled by reading, never by sending a write again blindly.
-//! * **Bounded calls**: each call to a store has a deadline. Waiting threads are parked, and woken by a
-//!   release in this process, a look at the store once per retry interval, a [`CancelToken`] or `close`.
-//! * **A latch** counts each step once, is never added to by being made again, and answers NOT_FOUND when it
-//!   is not there; who waits for it is woken by its opening or its end, however often the store fails.
+//! * **Exclusion** by the store's clock: while a lease lasts, the store grants the lock to nobody else. This
+//!   process counts the lease from before the request was sent, and makes it a tenth shorter. So the lease
+//!   expires here first, also while clocks are being corrected: see [`DEFAULT_CLOCK_MARGIN_PPM`].
+//! * **Fences** grow with every grant of a lock, even if requests were lost or late, or processes paused. A
+//!   paused process may wake up after its lease has expired. Then only a receiver that compares fences is safe:
+//!   no lock service can stop a write that is already on its way. A paused or migrated virtual machine may not
+//!   see the pause in any of its clocks, so [`Lease::check`] may not see it either.
+//! * **Exact outcomes**: a request did not happen, happened, or is in doubt ([`Error::is_in_doubt`]). The
+//!   library settles a doubt by reading. It never sends a write again blindly.
+//! * **Bounded calls**: each call to a store has a deadline. Waiting threads park. A release in this process,
+//!   the end of the retry interval, a [`CancelToken`] or [`LockManager::close`] wakes them.
+//! * **Latches** count each step once. Creating an existing latch never adds to its count. A missing latch is
+//!   reported as [`Code::NotFound`]. A wait ends when the latch opens or disappears; temporary failures of the
+//!   store do not end it.
 //!
-//! The fence is compared where the write arrives: `lease.row(&table, key)` gives a row of HBase (module `hbase`), and
-//! `lease.record(&records, key)` a record of Aerospike (module `aerospike`), whose servers refuse a stale holder with
-//! STALE_FENCE. Rows need no lock to be created once, compared and set, or modified.
+//! The receiver of a write compares its fence. `lease.row(&table, key)` returns a row of HBase (module `hbase`),
+//! and `lease.record(&records, key)` a record of Aerospike (module `aerospike`). These servers refuse a stale
+//! holder with [`Code::StaleFence`]. Rows can be created once, compared and set, or modified without a lock.
 //!
-//! For the threads of one process there is [`IdLock`]: a lock per id, made on demand, gone when unused. A
-//! [`FenceGate`] compares the fences of those who write to one file or socket of a machine.
+//! [`IdLock`] serves the threads of one process: a lock per id, which exists only while it is used. A
+//! [`FenceGate`] compares the fences of processes that write to one file or socket of a machine.
 //!
-//! All types are `Send + Sync` unless they say otherwise. There is no async runtime to be seen
-//! (Aerospike's client brings one, which is driven by the calling thread), and no thread until
-//! one is needed. The library's threads block signals, and no call raises SIGPIPE.
+//! All types are `Send + Sync` unless they say otherwise. The API needs no async runtime (Aerospike's client
+//! brings its own, which the calling thread drives). No thread is started until one is needed. The library's
+//! threads block signals, and no call raises SIGPIPE.
 
-/// The command knows the library by its name, as other programs do; so do the helpers of unit tests.
+/// The `dlm` command and the helpers of unit tests use the library by its name, as other programs do.
 #[cfg(any(feature = "cli", test))]
 extern crate self as dlm;
 
-// Ways in from other languages and from the shell.
+// Interfaces for other languages and for the shell.
 #[cfg(feature = "capi")]
 mod capi;
 #[cfg(feature = "cli")]
 pub mod cli;
 
-// What callers hold, and what they share.
+// Handles that callers hold, and the state that these share.
 #[cfg(feature = "aerospike")]
 pub mod aerospike;
 mod builder;
@@ -94,17 +95,17 @@ mod lock;
 mod manager;
 mod session;
 
-// For threads and files of one machine.
+// Locks for the threads, and a gate for the files, of one machine.
 mod fence_gate;
 mod id_lock;
 
 // Waiting for a lock, for a latch, and in the background.
 mod wait;
 
-// Where locks and latches are kept.
+// Stores of locks and latches.
 pub mod store;
 
-// The ground: imports nothing from above.
+// Basic types. They import nothing from the modules above.
 mod boot;
 mod cancel;
 mod config;
@@ -155,7 +156,7 @@ pub use time::{Deadline, Moment};
 #[doc(hidden)]
 pub use inventory as __inventory;
 
-/// What the documentation says of threads, checked.
+/// Checks what the documentation says about threads.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<LockManager>();

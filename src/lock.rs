@@ -1,4 +1,4 @@
-//! A name that can be locked.
+//! The handle of a lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use crate::store::Inspection;
 use crate::time::{Deadline, Moment};
 use crate::wait::queue::{Answer, Ask, Ended, Terms};
 
-/// A lock: a name and a level. Making one does no I/O, and any number of threads may share it; each
-/// acquisition is a [`Lease`] of its own, also within one thread (locks are not reentrant).
+/// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
+/// acquisition is a separate [`Lease`]. Locks are not reentrant: a thread that holds a lock cannot acquire it
+/// again.
 #[derive(Clone)]
 pub struct Lock {
     name: LockName,
     session: Arc<Session>,
 }
 
-/// How one acquisition differs from the manager's defaults. See [`Lock::acquire_with`].
+/// Options of one acquisition, which override the manager's defaults. See [`Lock::acquire_with`].
 #[derive(Debug, Clone, Default)]
 #[must_use = "hand it to acquire_with"]
 pub struct AcquireOptions {
@@ -33,24 +34,25 @@ pub struct AcquireOptions {
 }
 
 impl AcquireOptions {
-    /// The manager's defaults.
+    /// Returns the manager's defaults.
     pub fn new() -> AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// How long the lease lasts unless renewed: 1 ms to 365 days, rounded up to what the store keeps.
+    /// Sets how long the lease lasts unless it is renewed: 1 ms to 365 days, rounded up to the resolution of
+    /// the store.
     pub fn ttl(mut self, ttl: Duration) -> AcquireOptions {
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long to wait for the lock: zero tries once, [`Duration::MAX`] waits for ever.
+    /// Sets how long to wait for the lock: zero tries once, [`Duration::MAX`] waits for ever.
     pub fn wait(mut self, wait: Duration) -> AcquireOptions {
         self.wait = Some(wait);
         self
     }
 
-    /// Lets another thread end the wait.
+    /// Sets a token by which another thread can end the wait.
     pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
         self.cancel = Some(token.clone());
         self
@@ -65,32 +67,37 @@ impl Lock {
         Ok(Lock { name, session: Arc::clone(session) })
     }
 
-    /// The full name, as stored.
+    /// Returns the full name, as stored.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// How the lock is held: by one at a time.
+    /// Returns how the lock is held: by one holder at a time.
     pub fn mode(&self) -> Mode {
         Mode::Exclusive
     }
 
-    /// One attempt, with the manager's default TTL (90 s unless set). Blocks for the store's answer
-    /// only; does not stand in line behind waiting threads.
+    /// Tries once to acquire the lock, with the manager's default TTL (90 s). Blocks only for the answer of the
+    /// store. Does not queue behind waiting threads.
     ///
     /// # Errors
-    /// LOCK_UNAVAILABLE when somebody holds the lock; CONNECTION_ERROR, RETRIES_EXHAUSTED,
-    /// TABLE_CREATION_ERROR, INTERNAL_ERROR when the store does not serve; IN_DOUBT when it could not
-    /// be learned in time whether the lock was granted (the library then frees it in the background);
-    /// CLOSED, FORKED.
+    /// * [`Code::LockUnavailable`](crate::Code::LockUnavailable): another holder has the lock.
+    /// * [`Code::ConnectionError`](crate::Code::ConnectionError),
+    ///   [`Code::RetriesExhausted`](crate::Code::RetriesExhausted),
+    ///   [`Code::TableCreationError`](crate::Code::TableCreationError),
+    ///   [`Code::InternalError`](crate::Code::InternalError): the store does not serve. Nothing is held.
+    /// * [`Code::InDoubt`](crate::Code::InDoubt): the store did not report in time whether it granted the lock.
+    ///   The library frees the lock in the background.
+    /// * [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
     pub fn try_acquire(&self) -> Result<Lease> {
         self.try_acquire_with_ttl(self.session.settings.ttl)
     }
 
-    /// One attempt, with this TTL. See [`try_acquire`](Lock::try_acquire).
+    /// Tries once to acquire the lock, with this TTL (1 ms to 365 days). See [`try_acquire`](Lock::try_acquire).
     ///
     /// # Errors
-    /// As `try_acquire`, and INVALID_ARGUMENT for a TTL that is not allowed.
+    /// Those of `try_acquire`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a TTL that is not
+    /// allowed.
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
         match Lease::attempt(&self.session, &self.name, checked_ttl(ttl)?)? {
             Answer::Got(lease) => Ok(lease),
@@ -98,41 +105,45 @@ impl Lock {
         }
     }
 
-    /// Waits for the lock with the manager's defaults: TTL 90 s, wait 90 s, unless set.
+    /// Acquires the lock, waiting for it if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
     ///
-    /// Blocks until the lock is held, the wait is over or something fails; a call to the store that is
-    /// under way when the wait ends is waited for (its own time-out is 10 s unless set). Threads of
-    /// one manager are served in the order in which they came. One that takes a lock in a loop, without a
-    /// pause and for 50 retry intervals (10 if threads pass it on), waits for a little over one, so that
-    /// other processes find it free.
+    /// Blocks until the lock is held, the wait times out or something fails. It also waits for a call to the
+    /// store that is under way when the wait times out; the time-out of a call is 10 s by default.
+    ///
+    /// Threads of one manager acquire the lock in the order of arrival. They yield to other processes: after 50
+    /// retry intervals in which one thread acquires the lock in a loop without pauses (10 if several threads
+    /// hand it on), this process leaves the lock free for a little over one interval.
     ///
     /// # Errors
-    /// LOCK_UNAVAILABLE, with the time waited, when the wait was over first; CANCELLED; and all of
-    /// [`try_acquire`](Lock::try_acquire), which end the wait at once.
+    /// * [`Code::LockUnavailable`](crate::Code::LockUnavailable), with the time waited: the wait timed out.
+    /// * All others of [`try_acquire`](Lock::try_acquire). They end the wait at once.
     pub fn acquire(&self) -> Result<Lease> {
         self.acquire_with(&AcquireOptions::new())
     }
 
-    /// Waits for the lock with this TTL and the manager's default wait.
+    /// Acquires the lock with this TTL, waiting for up to the manager's default wait.
     ///
     /// # Errors
-    /// As [`acquire`](Lock::acquire).
+    /// Those of [`acquire`](Lock::acquire), and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a TTL
+    /// that is not allowed.
     pub fn acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
         self.acquire_with(&AcquireOptions::new().ttl(ttl))
     }
 
-    /// Waits for the lock with this TTL and for this long.
+    /// Acquires the lock with this TTL, waiting for up to `wait`: zero tries once, [`Duration::MAX`] waits for
+    /// ever.
     ///
     /// # Errors
-    /// As [`acquire`](Lock::acquire).
+    /// Those of [`acquire_with_ttl`](Lock::acquire_with_ttl).
     pub fn acquire_within(&self, ttl: Duration, wait: Duration) -> Result<Lease> {
         self.acquire_with(&AcquireOptions::new().ttl(ttl).wait(wait))
     }
 
-    /// Waits for the lock under these terms.
+    /// Acquires the lock with these options, waiting for it if necessary.
     ///
     /// # Errors
-    /// As [`acquire`](Lock::acquire).
+    /// Those of [`acquire_with_ttl`](Lock::acquire_with_ttl), and [`Code::Cancelled`](crate::Code::Cancelled)
+    /// if the [`CancelToken`] was cancelled. Then nothing is held.
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
         let settings = &self.session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
@@ -148,17 +159,19 @@ impl Lock {
         let waited = Moment::now().since(began);
         match got {
             Ok(lease) if !how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => Ok(lease),
-            // Granted while it was being cancelled: dropping the lease releases it.
+            // The lock was granted during the cancellation. Dropping the lease releases it.
             Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
             Err(Ended::Unavailable(holder)) => Err(self.unavailable(holder, waited)),
             Err(Ended::Failed(error)) => Err(error),
         }
     }
 
-    /// Who holds the lock and which fence was given out last. One or two reads of the store.
+    /// Returns the holder of the lock and the last fence granted. Blocks for one or two reads of the store.
     ///
     /// # Errors
-    /// What [`try_acquire`](Lock::try_acquire) says of a store that does not serve; never IN_DOUBT.
+    /// Those of [`try_acquire`](Lock::try_acquire) for a store that does not serve, never
+    /// [`Code::InDoubt`](crate::Code::InDoubt). [`Code::Closed`](crate::Code::Closed),
+    /// [`Code::Forked`](crate::Code::Forked).
     pub fn inspect(&self) -> Result<Inspection> {
         self.session.usable()?;
         self.session.store.inspect(&self.name, Deadline::after(self.session.settings.timeout))
@@ -173,7 +186,7 @@ impl Lock {
         Lease::attempt(&self.session, &self.name, ttl)
     }
 
-    /// Who holds the lock. One read of the store.
+    /// Returns the holder of the lock. One read of the store.
     pub(crate) fn holder(&self) -> Result<Option<Holder>> {
         self.session.usable()?;
         self.session.store.holder(&self.name, Deadline::after(self.session.settings.timeout))

@@ -1,4 +1,4 @@
-//! The lock manager: where locks and latches come from.
+//! The lock manager: makes handles of locks and latches.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,26 +15,27 @@ use crate::lock::Lock;
 use crate::name::Level;
 use crate::session::Session;
 
-/// Takes locks and counts latches in one store for one client id. Cheap to clone; all clones are the same
+/// Manager of the locks and latches of one client id in one store. Cheap to clone; all clones are the same
 /// manager.
 ///
-/// It may be used from any number of threads. It starts no thread until a request is in doubt or somebody
-/// waits for a latch, and then two at the most, named `dlm-bg-1` and so on: see
+/// Any number of threads may use it. It starts background threads when a request is in doubt or a latch is
+/// waited for: two at most by default, named `dlm-bg-1` and so on. See
 /// [`Builder::background_threads`](crate::Builder::background_threads). [`close`](LockManager::close) releases
-/// what is held and joins them; dropping the last clone, [`Lock`], [`Lease`] and [`Latch`] joins them too.
+/// all held leases and joins these threads. Dropping the last clone, [`Lock`], [`Lease`] and [`Latch`] joins
+/// them too.
 #[derive(Clone)]
 pub struct LockManager {
     session: Arc<Session>,
 }
 
-/// Answer of [`LockManager::stats`].
+/// Gauges of a manager, returned by [`LockManager::stats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Leases acquired here and not released, lost or ended by close. Those whose time is over count
-    /// until that is noticed by a call.
+    /// Leases acquired or adopted here that were not yet released, lost, handed on or closed. An expired lease
+    /// counts until a call notices that it has expired.
     pub leases_held: u64,
-    /// Threads of this process that wait for a lock.
+    /// Threads of this process that wait for a lock of this manager.
     pub threads_waiting: u64,
 }
 
@@ -43,30 +44,35 @@ impl LockManager {
         LockManager { session: Arc::new(session) }
     }
 
-    /// Creates what is missing in the store (the table), and checks that the store answers. Blocks, for
-    /// up to a minute where a table is made. Safe to repeat, and to run in many processes at once.
+    /// Creates what is missing in the store (the table) and checks that the store answers. Blocks, up to a
+    /// minute when it creates a table. Safe to repeat, and to run in many processes at once.
     ///
     /// # Errors
-    /// TABLE_CREATION_ERROR with the cause; CONNECTION_ERROR; CLOSED; FORKED.
+    /// * [`Code::TableCreationError`](crate::Code::TableCreationError): the table is missing and could not be
+    ///   created. The error names the cause.
+    /// * [`Code::ConnectionError`](crate::Code::ConnectionError),
+    ///   [`Code::RetriesExhausted`](crate::Code::RetriesExhausted): the store does not serve.
+    /// * [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
     pub fn initialize(&self) -> Result<()> {
         self.session.usable()?;
         self.session.store.initialize(self.session.by_for_tables())
     }
 
-    /// Looks at the store with a lock's eyes: what its version, schema and settings mean, how far its
-    /// clock is from ours, whether a lock can be taken, renewed and released, and how long a look takes.
-    /// Writes one lock of its own, and what a lock leaves behind. Blocks, up to a few store time-outs.
+    /// Checks whether the store is safe for locks. The diagnostics report what its version, schema and settings
+    /// mean, how far its clock is from ours, whether a lock can be acquired, renewed and released, and how long
+    /// a read takes. Blocks, up to a few store time-outs.
     ///
-    /// A store that cannot be reached is a diagnostic, too.
+    /// It acquires and releases one lock of its own, which leaves the same traces in the store as every lock.
+    /// An unreachable store is reported as a diagnostic, not as an error.
     ///
     /// # Errors
-    /// CLOSED; FORKED.
+    /// [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
     pub fn diagnose(&self) -> Result<Vec<Diagnostic>> {
         self.session.usable()?;
         Ok(diagnose(&*self.session.store, &self.session.settings, &self.session.identity))
     }
 
-    /// For `strict`: the first failure that [`diagnose`](LockManager::diagnose) finds is an error.
+    /// For `strict`: returns the first failure that [`diagnose`](LockManager::diagnose) reports as an error.
     pub(crate) fn refuse_failures(&self) -> Result<()> {
         match self.diagnose()?.into_iter().find(|diagnostic| diagnostic.severity == Severity::Fail) {
             None => Ok(()),
@@ -78,51 +84,51 @@ impl LockManager {
         }
     }
 
-    /// The lock `id` of this manager's client id. No I/O.
+    /// Returns a handle of the lock `id` of this manager's client id. No I/O.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when the id is empty, longer than 1024 bytes or contains NUL, or when a lock of
-    /// level DC is asked for and no farm is set.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the id is empty, longer than 1024 bytes or
+    /// contains NUL, or if the level is DC and no farm is set.
     pub fn lock(&self, id: &str, level: Level) -> Result<Lock> {
         Lock::new(&self.session, id, level)
     }
 
-    /// The latch `id` of this manager's client id. No I/O: it is made by [`create`](Latch::create), in this
-    /// process or another. All who use it must agree on level and kind.
+    /// Returns a handle of the latch `id` of this manager's client id. No I/O: [`create`](Latch::create)
+    /// creates the latch, in this process or another. All users of a latch must use the same level and kind.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when the id is empty, longer than 1024 bytes or contains NUL, when no farm is set,
-    /// or when the store keeps locks only.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the id is empty, longer than 1024 bytes or
+    /// contains NUL, if no farm is set, or if the store keeps locks only.
     pub fn latch(&self, id: &str, level: Level, kind: LatchKind) -> Result<Latch> {
         Latch::new(&self.session, id, level, kind)
     }
 
-    /// Creates what latches need in the store (a table), and checks that it answers, as
-    /// [`initialize`](LockManager::initialize) does for locks. A latch that is made does it where it is
-    /// missing; this is for those who may not create tables later, or would not have the first latch wait
-    /// for that.
+    /// Creates what latches need in the store (a table) and checks that the store answers, as
+    /// [`initialize`](LockManager::initialize) does for locks. [`Latch::create`] also creates a missing table.
+    /// Call this if the program may not create tables later, or if its first latch must not wait for a table.
     ///
     /// # Errors
-    /// As `initialize`, and INVALID_ARGUMENT when the store keeps locks only.
+    /// Those of `initialize`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the store keeps
+    /// locks only.
     pub fn initialize_latches(&self) -> Result<()> {
         self.session.usable()?;
         self.session.latches()?.initialize_latches(self.session.by_for_tables())
     }
 
-    /// Takes over a lease that another process handed on as text. Does not ask the store: whether the lock
-    /// is still ours is learned by renewing or releasing it.
+    /// Adopts a lease that another process handed on as text. No I/O: only a renewal or release shows whether
+    /// the lock is still held.
     ///
-    /// Between processes of one machine the lease ends here when it would have ended there. From another
-    /// machine, from before a restart of this one, from a time namespace with a clock of its own, or as a
-    /// text of version 1 (`dlm1.`), its end is not known: wall clocks of two machines are not compared.
-    /// [`check`](Lease::check) then answers LEASE_LOST until the first [`renew`](Lease::renew), and so does a
-    /// [`release`](Lease::release) that freed the lock although its reply was lost.
+    /// A lease from another process of this machine expires here when it would have expired there. The end is
+    /// unknown for a lease from another machine, from before a restart of this one, from a time namespace with
+    /// another clock, or in a text of version 1 (`dlm1.`): wall clocks of two machines are not compared. Then
+    /// [`check`](Lease::check) fails with [`Code::LeaseLost`](crate::Code::LeaseLost) until the first
+    /// [`renew`](Lease::renew). So does a [`release`](Lease::release) that freed the lock but lost its reply.
     ///
-    /// The lease is the caller's now: dropping it releases the lock.
-    /// [`into_token`](Lease::into_token) lets go of it again.
+    /// The caller owns the lease: dropping it releases the lock. [`into_token`](Lease::into_token) hands it on
+    /// again.
     ///
     /// # Errors
-    /// CLOSED, FORKED.
+    /// [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
     pub fn adopt(&self, token: LeaseToken) -> Result<Lease> {
         Lease::adopt(&self.session, token)
     }
@@ -137,7 +143,7 @@ impl LockManager {
         &self.session
     }
 
-    /// What is going on right now, for a program's own gauges. Takes locks of the library for a moment.
+    /// Returns the current numbers of leases and waiting threads. Briefly takes mutexes of the library. No I/O.
     pub fn stats(&self) -> Stats {
         Stats {
             leases_held: self.session.held() as u64,
@@ -145,21 +151,22 @@ impl LockManager {
         }
     }
 
-    /// The store, as a URI without credentials.
+    /// Returns the URI of the store, without credentials.
     pub fn store(&self) -> String {
         self.session.store.describe()
     }
 
-    /// Ends the manager: waiting threads return CLOSED, held leases are released, the library's threads are
-    /// joined. From now on `check` of a lease answers LEASE_LOST, its `release` `false`, all else CLOSED.
-    /// Closing twice does nothing.
+    /// Closes the manager: waiting threads return [`Code::Closed`](crate::Code::Closed), held leases are
+    /// released, and the library's threads are joined. Afterwards [`Lease::check`] fails with
+    /// [`Code::LeaseLost`](crate::Code::LeaseLost), [`Lease::release`] of a released lease returns `false`, and
+    /// other calls fail with `Closed`. A second call does nothing.
     ///
-    /// Takes up to one store time-out (10 s unless set) for the releases, another where a renewal or a look
-    /// at latches is under way, and a few seconds for the threads.
+    /// Blocks for up to one store time-out (10 s by default) for the releases, another one if a renewal or a
+    /// read of latches is under way, and a few seconds for the threads.
     ///
     /// # Errors
-    /// The first release that failed: that lock is free when its TTL ends. The others were tried all the
-    /// same, each with its share of the time.
+    /// The error of the first release that failed. That lock becomes free when its TTL ends. The other releases
+    /// are tried nevertheless, each within its share of the time. [`Code::Forked`](crate::Code::Forked).
     pub fn close(&self) -> Result<()> {
         self.session.close()
     }
@@ -188,7 +195,7 @@ mod tests {
         LockManager::builder().store_uri("memory:").client("tests").open().unwrap()
     }
 
-    /// However long ago it ended, and however short a time this machine has been up.
+    /// Even if it expired long ago, or if the machine has just started.
     #[test]
     fn an_adopted_lease_that_is_over_is_not_held() {
         let manager = manager();
@@ -220,7 +227,7 @@ mod tests {
         assert!(lease.check().is_ok() && lease.remaining() <= ttl, "{lease:?}");
     }
 
-    /// Its wall clock may be a day ahead of ours, and the lease long over.
+    /// The wall clock of that machine may be a day ahead of ours, and the lease may have expired long ago.
     #[test]
     fn the_end_of_a_lease_from_another_machine_is_not_known_until_it_is_renewed() {
         let manager = manager();
@@ -247,8 +254,8 @@ mod tests {
         assert_eq!(lock.try_acquire().unwrap_err().code(), Code::LockUnavailable);
     }
 
-    /// chrony slews by up to 83,333 ppm: by a thousandth alone, the holder of a lease of 90 s would go on for
-    /// 7 s after the next one was granted.
+    /// chrony slews by up to 83,333 ppm. With a margin of only a thousandth, the holder of a 90 s lease would
+    /// go on for 7 s after the next grant.
     #[test]
     fn a_lease_ends_here_sooner_than_in_the_store_by_the_clock_margin() {
         const SECOND: Duration = Duration::from_secs(1);
@@ -272,7 +279,7 @@ mod tests {
         assert_eq!(builder().clock_margin_ppm(500_001).open().unwrap_err().code(), Code::InvalidArgument);
     }
 
-    /// A process may take and lose locks for years.
+    /// A process may acquire and lose locks for years.
     #[test]
     fn a_manager_keeps_no_lease_that_is_over() {
         let manager = manager();

@@ -1,5 +1,5 @@
-//! Names of locks, and the keys they have in the stores. Pure functions: the Java libraries DLM and
-//! DistributedLatch compute the same keys, so that services in all languages exclude each other.
+//! Names of locks, and their keys in the stores. The Java libraries DLM and DistributedLatch compute the same
+//! keys, so services in all languages exclude each other.
 
 use std::fmt;
 
@@ -11,22 +11,22 @@ pub const CLIENT_BYTES_MAX: usize = 255;
 /// Longest id of a lock, in bytes.
 pub const ID_BYTES_MAX: usize = 1024;
 
-/// How far a lock reaches.
+/// Scope of a lock or latch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub enum Level {
-    /// One data centre: the farm id is part of the name, so that each farm has a lock of its own.
+    /// One data centre. The farm id is part of the name of a lock, so each farm has its own lock.
     #[default]
     Dc,
-    /// All data centres that share the store: the farm id is not part of the name.
+    /// All data centres that share the store. The farm id is not part of the name of a lock.
     Xdc,
 }
 
-/// How a lock may be held. Exclusive is all there is; the type is there so that shared modes can come.
+/// How a lock may be held. Exclusive is the only mode so far; later versions may add shared modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub enum Mode {
-    /// By one holder at a time.
+    /// Held by one holder at a time.
     #[default]
     Exclusive,
 }
@@ -35,15 +35,15 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum NamePolicy {
-    /// No `#` and no control bytes, so that two different names never meet in one key.
+    /// No `#` and no control characters. Two different names then never have the same key.
     #[default]
     Strict,
-    /// What the Java libraries allow: anything that is not empty, but for NUL. (`a#b`, `c`) and (`a`, `b#c`) are
-    /// then the same lock. Only for services whose ids are so already.
+    /// All that the Java libraries allow: any text that is not empty and contains no NUL. Then (`a#b`, `c`) and
+    /// (`a`, `b#c`) are the same lock. Only for services that already have such ids.
     Compat,
 }
 
-/// The full name of a lock: level, client, farm (level DC) and id. Checked when made.
+/// The full name of a lock: level, client, farm (level DC) and id. Its parts have been checked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName {
     /// `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`.
@@ -51,11 +51,11 @@ pub struct LockName {
 }
 
 impl LockName {
-    /// The name of lock `id` of `client`. Level DC needs a farm; level XDC ignores it.
+    /// Makes the name of lock `id` of `client`. Level DC needs a farm; level XDC ignores it.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when a part is empty, too long or, under [`NamePolicy::Strict`], contains what
-    /// would make it meet another name.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if a part is empty, too long or contains a
+    /// character that is not allowed: see [`NamePolicy`]. An id is at most 1024 bytes without NUL.
     pub fn new(
         level: Level,
         client: &str,
@@ -82,7 +82,7 @@ impl LockName {
         Ok(LockName { key })
     }
 
-    /// The name whose key is `key`, as another process wrote it down.
+    /// Makes the name whose key is `key`, as written by another process.
     pub(crate) fn from_key(key: &str) -> Result<LockName> {
         let parts = match key.split_once('#') {
             Some(("XDC", rest)) => rest.splitn(2, '#').count(),
@@ -95,13 +95,13 @@ impl LockName {
         Ok(LockName { key: key.to_owned() })
     }
 
-    /// `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`: what the stores' keys are made of.
+    /// Returns `DC#<farm>#<client>#<id>` or `XDC#<client>#<id>`, from which stores make their keys.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The farm of a lock of level DC, and `<client>#<id>`. A farm id that contains `#`, which only
-    /// [`NamePolicy::Compat`] allows, is cut there.
+    /// Returns the farm of a lock of level DC, and `<client>#<id>`. Cuts a farm id at its first `#`, which only
+    /// [`NamePolicy::Compat`] allows.
     #[cfg(feature = "aerospike")]
     pub(crate) fn farm_and_rest(&self) -> (Option<&str>, &str) {
         let (level, rest) = self.key.split_once('#').unwrap_or(("", &self.key));
@@ -111,27 +111,28 @@ impl LockName {
         }
     }
 
-    /// Row of the lock in HBase: one byte of hash, so that names spread over the table's 256
+    /// Returns the row of the lock in HBase: one byte of hash, which spreads names over the table's 256
     /// pre-splits, then the key. (PhonePe DLM 1.0.1, through hbasewd's one-byte hash distributor.)
     pub fn hbase_row(&self) -> Vec<u8> {
         salted(self.key.as_bytes(), &[])
     }
 
-    /// Row of the lock's fence counter in HBase: the lock row's hash byte, so that both lie in one
-    /// region, then `F#` and the key. No lock row can equal it: those go on with `DC#` or `XDC#`.
+    /// Returns the row of the lock's fence counter in HBase: the hash byte of the lock row, which puts both in
+    /// one region, then `F#` and the key. No lock row can equal it, because those continue with `DC#` or `XDC#`.
     pub fn hbase_fence_row(&self) -> Vec<u8> {
         salted(self.key.as_bytes(), b"F#")
     }
 }
 
-/// The key, escaped for people.
+/// Writes the key, escaped.
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&quoted(&self.key))
     }
 }
 
-/// What HBase allows: `[namespace:]table` of letters, digits, `_`, `-` and `.`, not beginning with `.` or `-`.
+/// Checks a table name by HBase's rules: `[namespace:]table` of letters, digits, `_`, `-` and `.`, neither part
+/// beginning with `.` or `-`.
 pub(crate) fn checked_table(table: &str) -> Result<String> {
     let legal = |part: &str| {
         !part.is_empty()
@@ -146,7 +147,7 @@ pub(crate) fn checked_table(table: &str) -> Result<String> {
     }
 }
 
-/// `hash(key) ++ infix ++ key`.
+/// Returns `hash(key) ++ infix ++ key`.
 pub(crate) fn salted(key: &[u8], infix: &[u8]) -> Vec<u8> {
     let mut row = Vec::with_capacity(1 + infix.len() + key.len());
     row.push(one_byte_hash(key));
@@ -155,7 +156,7 @@ pub(crate) fn salted(key: &[u8], infix: &[u8]) -> Vec<u8> {
     row
 }
 
-/// Java's `31 * x + b` over signed bytes, starting from 1, then the low byte of the absolute value.
+/// Computes Java's `31 * x + b` over signed bytes, starting from 1, and returns the low byte of the absolute value.
 fn one_byte_hash(key: &[u8]) -> u8 {
     let hash = key.iter().fold(1i32, |x, &b| x.wrapping_mul(31).wrapping_add(i32::from(b as i8)));
     hash.unsigned_abs() as u8
@@ -188,7 +189,7 @@ mod tests {
         LockName::new(level, client, farm, id, NamePolicy::Strict)
     }
 
-    /// Computed by the Java side's hash (hbasewd 0.1.0); `KWK-!-;` hashes to `Integer.MIN_VALUE`.
+    /// Values computed by Java's hash (hbasewd 0.1.0). `KWK-!-;` hashes to `Integer.MIN_VALUE`.
     #[test]
     fn the_hash_byte_is_that_of_the_java_library() {
         let thousand = "x".repeat(1000);

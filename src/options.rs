@@ -1,4 +1,4 @@
-//! Options as text: what a URI or a builder was given, taken out by whoever understands it.
+//! Options as text, from a URI or a builder. The manager and the store each take out their own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use crate::error::{Error, Result};
 use crate::name::NamePolicy;
 use crate::store_option::{MANAGER, StoreOption};
 
-/// Reads `90s`, `500ms`, `2m`, `1h` or `1d`: a whole number and a unit.
+/// Reads a duration: a whole number and a unit, such as `90s`, `500ms`, `2m`, `1h` or `1d`.
 ///
 /// # Errors
-/// INVALID_ARGUMENT, naming `what`, for anything else: a number without a unit is not guessed at.
+/// [`Code::InvalidArgument`](crate::Code::InvalidArgument), which names `what`, for any other text. The unit is
+/// required.
 pub fn parse_duration(what: &'static str, text: &str) -> Result<Duration> {
     let refuse = || Error::invalid(what, text, "a whole number with a unit: ms, s, m, h or d, such as 90s");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -26,14 +27,14 @@ pub fn parse_duration(what: &'static str, text: &str) -> Result<Duration> {
     number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(refuse)
 }
 
-/// Options that had another name before, and the name that they have now.
+/// Renamed options: the old name and the new one.
 const RENAMED: [(&str, &str); 2] = [("watchers", "background_threads"), ("lanes", "pool")];
 
-/// The options of a URI, each taken out by whoever understands it. What is left over is unknown.
+/// The options of a URI. The manager and the store each take out their own; the rest are unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     given: BTreeMap<String, String>,
-    /// They come through a manager, which has taken its own out.
+    /// The store is opened by a manager, which takes out its own options first.
     through_manager: bool,
 }
 
@@ -74,7 +75,7 @@ impl Options {
     }
 
     /// # Errors
-    /// INVALID_ARGUMENT when the value is not a whole number within the limits.
+    /// INVALID_ARGUMENT if the value is not a whole number within the limits.
     pub(crate) fn take_number(&mut self, key: &'static str, min: usize, max: usize) -> Result<Option<usize>> {
         let Some(text) = self.take(key) else { return Ok(None) };
         match text.parse() {
@@ -92,16 +93,16 @@ impl Options {
         }
     }
 
-    /// From now on these are options of a manager and its store, as messages about unknown ones shall say.
+    /// Marks these as the options of a manager and its store. Messages about unknown options then list both.
     pub(crate) fn for_manager(&mut self) -> &mut Options {
         self.through_manager = true;
         self
     }
 
-    /// For a store that is opened by itself: nobody would heed a manager's settings.
+    /// Refuses settings of a manager, for a store that is opened without one and would ignore them.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where there is one.
+    /// INVALID_ARGUMENT if there is one.
     pub(crate) fn refuse_managers(&self) -> Result<()> {
         match MANAGER.iter().find_map(|option| Some((option.key, self.given.get(option.key)?))) {
             None => Ok(()),
@@ -113,17 +114,17 @@ impl Options {
         }
     }
 
-    /// The keys that were given and not taken yet.
+    /// Returns the keys that were not yet taken out.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.given.keys().map(String::as_str)
     }
 
-    /// Refuses what nobody took. `known`: the options of the store at hand.
+    /// Refuses options that were not taken out. `known`: the options of this store.
     pub(crate) fn finish(self, known: &[StoreOption]) -> Result<()> {
         self.keys().next().map_or(Ok(()), |key| Err(self.unknown(key, known)))
     }
 
-    /// Refuses what is not among `known`, the options of the store at hand.
+    /// Refuses options that are not among `known`, the options of this store.
     pub(crate) fn refuse_unknown(&self, known: &[StoreOption]) -> Result<()> {
         let unknown = self.keys().find(|key| known.iter().all(|option| option.key != *key));
         unknown.map_or(Ok(()), |key| Err(self.unknown(key, known)))
@@ -200,7 +201,7 @@ mod tests {
             assert!(error.ends_with("is now background_threads"), "{error}");
         }
         assert!(refused("lanes", aerospike).ends_with("is now pool"));
-        // It had none of that name.
+        // It never had an option of that name.
         assert!(refused("lanes", &[]).contains("one of "));
     }
 }

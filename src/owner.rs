@@ -1,12 +1,12 @@
-//! What tells our record in a store from another's.
+//! Owner tokens and records, which distinguish our record in a store from others.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::random;
 
-/// 128 random bits drawn for every attempt to take a lock. Whoever knows them may release the lock,
-/// so they are in no log, no error and no `Debug` output.
+/// 128 random bits, drawn for every attempt to acquire a lock. Anyone who knows them can release the lock,
+/// so they never appear in logs, errors or `Debug` output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OwnerToken([u8; OwnerToken::LEN]);
 
@@ -14,10 +14,10 @@ impl OwnerToken {
     /// Bytes in a token.
     pub const LEN: usize = 16;
 
-    /// A fresh one, from the operating system.
+    /// Draws a new token from the operating system's random numbers.
     ///
     /// # Errors
-    /// INTERNAL_ERROR when the system has no randomness to give.
+    /// [`Code::InternalError`](crate::Code::InternalError) if the system provides no random bytes.
     pub fn draw() -> Result<OwnerToken> {
         let mut token = [0; OwnerToken::LEN];
         random::secret(&mut token).map_err(|error| Error::Internal {
@@ -27,12 +27,12 @@ impl OwnerToken {
         Ok(OwnerToken(token))
     }
 
-    /// The token with these bytes.
+    /// Makes the token with these bytes.
     pub fn from_bytes(bytes: [u8; OwnerToken::LEN]) -> OwnerToken {
         OwnerToken(bytes)
     }
 
-    /// The bytes, to be stored.
+    /// Returns the bytes, for storing them.
     pub fn as_bytes(&self) -> &[u8; OwnerToken::LEN] {
         &self.0
     }
@@ -44,18 +44,18 @@ impl fmt::Debug for OwnerToken {
     }
 }
 
-/// What a store needs to renew or release one grant: the record as it wrote it. Opaque to all but the
-/// store that made it, and as secret as the owner token inside.
+/// The record of one grant as the store wrote it, which it needs to renew or release the lock. Only that store
+/// interprets it. It contains the owner token, so it is as secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OwnerRecord(Box<[u8]>);
 
 impl OwnerRecord {
-    /// For stores, and for a lease that comes from another process.
+    /// Makes a record from bytes, for stores and for a lease that comes from another process.
     pub fn from_bytes(bytes: impl Into<Box<[u8]>>) -> OwnerRecord {
         OwnerRecord(bytes.into())
     }
 
-    /// For stores, and for a lease that goes to another process.
+    /// Returns the bytes, for stores and for a lease that goes to another process.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,11 +1,11 @@
-//! Waiting in unit tests, which cannot use the testkit: it is built over a copy of the library without them.
+//! Waiting in unit tests. They cannot use the testkit, which is built over a copy of the library without unit tests.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::Deadline;
 
-/// Longer than any step of a test takes on any machine.
+/// More time than any step of a test needs on any machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Returns when `done` returns true; panics with `what` after [`LONG`].

@@ -1,5 +1,5 @@
-//! What managers, locks, leases and latches share: the store and the waiting in front of it, the leases that are held,
-//! and whether it is closed.
+//! State shared by a manager and its locks, leases and latches: the store, the queues of waiters, the held leases,
+//! and whether the manager is closed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::poller::{LatchPoller, locks_only};
 use crate::wait::queue::{Answer, Queue};
 
-/// Making a table takes longer than other calls.
+/// Shortest time-out for creating a table, which takes longer than other calls.
 const MAKING_TABLES: Duration = Duration::from_secs(60);
 
 pub(crate) struct Session {
@@ -30,16 +30,16 @@ pub(crate) struct Session {
     pub(crate) queue: Queue,
     pub(crate) poller: Arc<LatchPoller>,
     pub(crate) identity: Identity,
-    /// The process that opened it, see [`process_mark`].
+    /// The process that opened the manager, see [`process_mark`].
     process: u64,
     background: Arc<Background>,
-    /// What `close` has to release, by address; `None` once it has run.
+    /// Held locks by address, which `close` releases. `None` once it has run.
     held: Mutex<Option<HashMap<usize, Arc<HeldLock>>>>,
     closed: AtomicBool,
 }
 
 impl Session {
-    /// No I/O: that is left to the first call. `settings` are checked.
+    /// Does no I/O; the first call does. `settings` must be checked.
     pub(crate) fn new(store: Arc<dyn LockStore>, settings: Settings, identity: Identity) -> Session {
         let background = Arc::new(Background::new(settings.background_threads));
         let poller =
@@ -57,7 +57,7 @@ impl Session {
         }
     }
 
-    /// Whether calls may be made: not after `close`, not in a forked child.
+    /// Fails with CLOSED after `close`, and with FORKED in a forked child.
     pub(crate) fn usable(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { self.not_forked() }
     }
@@ -74,10 +74,10 @@ impl Session {
         Deadline::after(self.settings.timeout.max(MAKING_TABLES))
     }
 
-    /// One attempt at the lock.
+    /// Tries once to acquire the lock.
     pub(crate) fn attempt(&self, name: &LockName, ttl: Duration) -> Result<Answer<HeldLock>> {
         self.usable()?;
-        // A grant that comes back after its lease has ended is none.
+        // A grant that arrives after its lease has expired is useless.
         let by = Deadline::after(self.settings.timeout.min(ttl));
         let mut doubtful = Vec::new();
         let answer = self.store.acquire(Attempt { name, ttl, identity: &self.identity, by }, &mut doubtful);
@@ -94,7 +94,7 @@ impl Session {
         }
     }
 
-    /// Remembers a lock to be released by `close`.
+    /// Remembers a lock that `close` must release.
     pub(crate) fn hold(&self, lock: &Arc<HeldLock>) {
         if let Some(held) = &mut *self.held.lock() {
             held.insert(address(lock), Arc::clone(lock));
@@ -107,12 +107,12 @@ impl Session {
         }
     }
 
-    /// How many leases are held.
+    /// Returns the number of held leases.
     pub(crate) fn held(&self) -> usize {
         self.held.lock().as_ref().map_or(0, HashMap::len)
     }
 
-    /// Gives a lock back. `Ok(false)`: there was nothing to give back.
+    /// Releases a lock. Returns `false` if it was released or found lost before.
     pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
         let release = lock.release(&*self.store, by);
         if release.is_over {
@@ -124,7 +124,7 @@ impl Session {
         release.answer
     }
 
-    /// Releases what the store may still have, as soon as the store answers.
+    /// Releases a record that the store may still have, as soon as the store answers.
     pub(crate) fn free_in_background(&self, name: LockName, leftover: Leftover) {
         let Leftover { record, ttl, doubt } = leftover;
         let mut freeing = Freeing::new(Arc::clone(&self.store), name, record, ttl, doubt);
@@ -142,7 +142,7 @@ impl Session {
         let mut first_failure = None;
         let mut left = held.len() as u32;
         for lock in held.into_values() {
-            // One that hangs must leave time for those that do not.
+            // A release that hangs must leave time for the others.
             let share = by.remaining() / left;
             left -= 1;
             match self.release(&lock, by.sooner(Deadline::after(share))) {
@@ -158,17 +158,17 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Here and not with the last handle of the background threads, which one of its own threads may have.
+    /// Stops the threads here and not in the drop of `Background`, whose last handle one of its own threads may have.
     fn drop(&mut self) {
         self.background.stop();
         if self.not_forked().is_err() {
-            // A thread that is not here may have been changing it.
+            // A thread that does not exist in this child may have been changing the poller.
             std::mem::forget(Arc::clone(&self.poller));
         }
     }
 }
 
-/// Locks are told apart by where they lie: each stays there while the map holds it.
+/// Address of a lock, which identifies it: it does not move while the map holds it.
 fn address(lock: &Arc<HeldLock>) -> usize {
     Arc::as_ptr(lock) as usize
 }

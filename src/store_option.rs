@@ -1,21 +1,21 @@
-//! The options that the URI of a store may have, each in one place. The parsers know no others, `dlm --help`
-//! prints them, and tests compare the defaults in the code, the C header, README and docs with this table.
+//! The options of store URIs, each defined once. The parsers accept no others, and `dlm --help` prints them. Tests
+//! compare the defaults in the code, the C header, README and docs with this table.
 
 /// One option of a store's URI, given as `?key=value` or by [`Builder::option`](crate::Builder::option).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreOption {
-    /// Its key.
+    /// The key.
     pub key: &'static str,
-    /// Its value where it is not given; empty where there is none.
+    /// The default value; empty if there is none.
     pub default: &'static str,
-    /// What it means, in a line of Markdown.
+    /// The meaning, in a line of Markdown.
     pub meaning: &'static str,
 }
 
 impl StoreOption {
-    /// For a store that is [registered](crate::store::Scheme): an option `key`, its value where it is not given
-    /// (empty where there is none), and what it means, in a line of Markdown.
+    /// Makes an option, for a store that is [registered](crate::store::Scheme). `default` is empty if there is
+    /// none, and `meaning` is a line of Markdown.
     pub const fn new(key: &'static str, default: &'static str, meaning: &'static str) -> StoreOption {
         StoreOption { key, default, meaning }
     }
@@ -25,8 +25,8 @@ const fn option(key: &'static str, default: &'static str, meaning: &'static str)
     StoreOption::new(key, default, meaning)
 }
 
-/// All options of the stores in this crate, by the stores that take them. The first row is for managers over any
-/// store. [`schemes`](crate::store::schemes) has those of stores that other crates add.
+/// All options of the stores in this crate, by the store that accepts them. The first row has the options of
+/// managers, for all stores. [`schemes`](crate::store::schemes) has the options of stores from other crates.
 pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
     ("all", &MANAGER),
     ("embedded:/path", &EMBEDDED),
@@ -76,7 +76,7 @@ pub(crate) const HBASE: [StoreOption; 9] = [
     option("tls_key", "", "PEM file: its key"),
 ];
 
-/// Options of an application's table, by the URIs that take them. See
+/// Options of an application's table, by the URIs that accept them. See
 /// [`hbase::Table::open`](crate::hbase::Table::open).
 #[cfg(feature = "hbase")]
 pub const TABLE_OPTIONS: [(&str, &[StoreOption]); 2] =
@@ -140,7 +140,7 @@ pub(crate) const AEROSPIKE: [StoreOption; 15] = [
     option("tls_name", "the host's", "the name in the servers' certificates"),
 ];
 
-/// What [`Records::open`](crate::aerospike::Records::open) takes: all that concerns the connections.
+/// Returns the options of [`Records::open`](crate::aerospike::Records::open): all that concern connections.
 #[cfg(feature = "aerospike")]
 pub(crate) fn aerospike_records() -> Vec<StoreOption> {
     let timeout = MANAGER.iter().filter(|option| option.key == "timeout");

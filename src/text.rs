@@ -1,7 +1,7 @@
-//! Texts of callers in messages.
+//! Callers' texts in messages.
 
-/// A caller's text as it may appear in a message: escaped, so that it cannot forge log lines or
-/// colour a terminal, and cut, so that it cannot flood them.
+/// Returns a caller's text as it may appear in a message: escaped, because it could forge log lines or colour a
+/// terminal, and cut, because it could flood them.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN_CHARS: usize = 80;
     let total = text.chars().count();

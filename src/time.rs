@@ -1,8 +1,8 @@
-//! The one clock of leases and waits: monotonic, and running on while the machine is suspended.
+//! The clock of leases and waits: monotonic, and running on while the machine is suspended.
 //!
-//! A lease must look old after a laptop lid or a paused virtual machine, so `CLOCK_BOOTTIME` is read
-//! where the system has it; `std::time::Instant` stops during suspend on Linux. Wall time is shown to
-//! people and never compared.
+//! A lease must also expire while a laptop is suspended. So `CLOCK_BOOTTIME` is used where the system
+//! has it; `std::time::Instant` stops during suspend on Linux. Wall time is only shown to people, and
+//! never compared.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,101 +17,102 @@ const CLOCK: ClockId = ClockId::Monotonic;
 
 /// A moment on the lease clock, in nanoseconds since the machine started.
 ///
-/// All processes of one machine share the clock, so moments may be compared between them; after a
-/// restart of the machine they mean nothing.
+/// The clock is `CLOCK_BOOTTIME` on Linux, and `CLOCK_MONOTONIC` on other systems. All processes of one machine
+/// share it, so they may compare moments. Moments from before a restart of the machine are meaningless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Later than every moment that comes.
+    /// Later than every moment of the clock.
     pub(crate) const NEVER: Moment = Moment(u64::MAX);
-    /// The start of the machine: long over.
+    /// The start of the machine, which is always in the past.
     pub(crate) const OVER: Moment = Moment(0);
 
-    /// Now. Costs some tens of nanoseconds and no system call on Linux.
+    /// Returns the current moment. Takes some tens of nanoseconds, and no system call on Linux.
     pub fn now() -> Moment {
         let time = clock_gettime(CLOCK);
-        // Both parts of a running clock are never negative; the sum overflows after 584 years.
+        // Neither part of a running clock is negative. The sum overflows after 584 years.
         Moment(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// From the nanoseconds that [`as_nanos`](Moment::as_nanos) gave on this machine since its start.
+    /// Makes a moment from the nanoseconds that [`as_nanos`](Moment::as_nanos) returned on this machine since its
+    /// start.
     pub const fn from_nanos(nanos: u64) -> Moment {
         Moment(nanos)
     }
 
-    /// Nanoseconds since the machine started.
+    /// Returns the nanoseconds since the machine started.
     pub fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// This moment and `duration`; the last moment there is when that is further than the clock goes.
+    /// Returns the moment `duration` later, or the last moment of the clock if that is earlier.
     pub fn after(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// When a call must have come back, or a wait is over. Made once from a duration, then only compared.
+/// The moment by which a call must return or a wait times out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Moment);
 
 impl Deadline {
-    /// `duration` from now. [`Duration::MAX`] and all that the clock cannot count mean never.
+    /// Returns the deadline `duration` from now. [`Duration::MAX`], and all that the clock cannot count, mean never.
     pub fn after(duration: Duration) -> Deadline {
         Deadline(Moment::now().after(duration))
     }
 
-    /// At `moment`.
+    /// Returns the deadline at `moment`.
     pub fn at(moment: Moment) -> Deadline {
         Deadline(moment)
     }
 
-    /// The sooner of the two.
+    /// Returns the earlier of the two.
     pub fn sooner(self, other: Deadline) -> Deadline {
         self.min(other)
     }
 
-    /// The moment itself.
+    /// Returns the moment of the deadline.
     pub fn moment(self) -> Moment {
         self.0
     }
 
-    /// How long it is until then; zero when it has passed.
+    /// Returns the remaining time; zero if the deadline has passed.
     pub fn remaining(self) -> Duration {
         self.0.since(Moment::now())
     }
 
-    /// Whether it has passed.
+    /// Returns whether the deadline has passed.
     pub fn passed(self) -> bool {
         Moment::now() >= self.0
     }
 }
 
-/// Lets this thread sleep. All pauses of the library pass through here, and all reads of a clock through this file,
-/// except those of [`IdLock`](crate::IdLock): it compares its times with nothing outside the process.
+/// Lets this thread sleep. All pauses of the library use this function, and all clock reads use this file. The
+/// exception is [`IdLock`](crate::IdLock), which compares times only within the process.
 pub(crate) fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Wall time, for people.
+/// Returns wall time, for people.
 pub(crate) fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Wall time in milliseconds since 1970, for people and for seeds; zero if the clock is set before.
+/// Returns wall time in milliseconds since 1970, for people and for seeds; zero if the clock is set to before 1970.
 pub(crate) fn wall_ms() -> u64 {
     let since = wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// By how many parts per million the lease clock runs faster than the machine's oscillator: what a time
-/// daemon corrects it by right now. Takes 50 ms and more, the smallest of three measurements, so that a pause
-/// between two readings is not taken for it. `None` where there is no uncorrected clock.
+/// Measures how many parts per million faster the lease clock runs than the machine's oscillator, because a time
+/// daemon is correcting it. Returns the smallest of three measurements of 50 ms each, because a pause between two
+/// readings looks like a correction. `None` if the system has no uncorrected clock.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn slew_ppm() -> Option<f64> {
     const OVER: Duration = Duration::from_millis(50);
@@ -137,7 +138,7 @@ pub(crate) fn slew_ppm() -> Option<f64> {
     None
 }
 
-/// `duration`, shorter or longer by up to a tenth, so that many waiters do not ask in step.
+/// Returns `duration`, shorter or longer by up to a tenth, to keep many waiters from asking at the same time.
 pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.9 + 0.2 * random::fraction())
 }

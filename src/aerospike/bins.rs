@@ -1,4 +1,4 @@
-//! What an application keeps in a record.
+//! The bins of an application in a record.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub enum Value {
     Text(String),
     /// A blob.
     Bytes(Vec<u8>),
-    /// Of another type, such as a list: it can be seen that it is there, and not be written.
+    /// A value of another type, such as a list. It can be detected, but neither read nor written.
     Other,
 }
 
@@ -62,7 +62,7 @@ impl From<Vec<u8>> for Value {
     }
 }
 
-/// Bins of a record: their names and values, each name once.
+/// Bins of a record: unique names and their values.
 ///
 /// ```
 /// use dlm::aerospike::Bins;
@@ -74,24 +74,24 @@ impl From<Vec<u8>> for Value {
 pub struct Bins(BTreeMap<String, Value>);
 
 impl Bins {
-    /// None yet.
+    /// Makes an empty set of bins.
     pub fn new() -> Bins {
         Bins::default()
     }
 
-    /// The same with one more, or with another value. Names are checked when they are written.
+    /// Adds a bin, or replaces its value. Names are checked when the bins are written.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Bins {
         self.0.insert(name.into(), value.into());
         self
     }
 
-    /// The value in the bin.
+    /// Returns the value in the bin.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// The integer in the bin; `None` also where it holds something else.
+    /// Returns the integer in the bin. `None` if there is no such bin, or if it has another type.
     pub fn int(&self, name: &str) -> Option<i64> {
         match self.0.get(name) {
             Some(&Value::Int(number)) => Some(number),
@@ -99,7 +99,7 @@ impl Bins {
         }
     }
 
-    /// The string in the bin; `None` also where it holds something else.
+    /// Returns the string in the bin. `None` if there is no such bin, or if it has another type.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.0.get(name) {
             Some(Value::Text(text)) => Some(text),
@@ -107,7 +107,7 @@ impl Bins {
         }
     }
 
-    /// The blob in the bin; `None` also where it holds something else.
+    /// Returns the blob in the bin. `None` if there is no such bin, or if it has another type.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         match self.0.get(name) {
             Some(Value::Bytes(bytes)) => Some(bytes),
@@ -115,17 +115,17 @@ impl Bins {
         }
     }
 
-    /// Names and values, by name.
+    /// Returns names and values, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// How many there are.
+    /// Returns the number of bins.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bins.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -140,10 +140,10 @@ impl Bins {
         Bins(bins.map(|(name, bin_value)| (name, value(bin_value))).collect())
     }
 
-    /// As they are written, if they may be: names, types, and no more than `max_bytes` in all.
+    /// Checks names, types and the total of at most `max_bytes`. Returns the bins as they are written.
     pub(super) fn checked(&self, max_bytes: usize) -> Result<Vec<(&str, BinValue)>> {
         if self.is_empty() {
-            return Err(Error::invalid("bins", "", "at least one; raise_fence writes none"));
+            return Err(Error::invalid("bins", "", "at least one; to write only the fence, use raise_fence"));
         }
         let mut total = 0;
         let mut data = Vec::with_capacity(self.len());

@@ -1,21 +1,21 @@
-//! What a record says of those who have written it with a fence, and what follows for a request whose reply
-//! was lost. Pure functions.
+//! The bins of a record that describe its fenced writers, and what they prove about a request whose reply was
+//! lost. Pure functions.
 //!
-//! | bin | type | holds |
+//! | bin | type | content |
 //! |---|---|---|
-//! | `_fence` | integer | the highest fence that has written the record |
-//! | `_fence_of` | string | the lock that the fence is of, as stored |
-//! | `_fence_ops` | blob | 16 random bytes of each of the last 8 changes, the newest first |
+//! | `_fence` | integer | the highest fence of the record's writers |
+//! | `_fence_of` | string | the stored name of the lock that granted the fence |
+//! | `_fence_ops` | blob | a mark of 16 random bytes for each of the last 8 changes, newest first |
 //!
-//! Each request names the state of the record that it was made for, and takes effect in that state only. It
-//! puts its own mark in front, so it takes effect once at the most, and never after another one.
+//! Each request contains the state of the record for which it was made, and takes effect only in that state. It
+//! adds its own mark to the front. So it takes effect at most once, and never after another change.
 
 use crate::error::{Error, Result};
 use crate::owner::OwnerToken;
 use crate::store::aerospike::client::{BinValue, FoundRecord, When};
 use crate::store::aerospike::keys::checked_bin;
 
-/// Changes that a record remembers.
+/// Number of changes whose marks a record keeps.
 const KEPT: usize = 8;
 const MARK: usize = OwnerToken::LEN;
 
@@ -42,30 +42,32 @@ impl GuardBins {
         for (at, name) in self.all().into_iter().enumerate() {
             checked_bin(name)?;
             if self.all()[..at].contains(&name) {
-                return Err(Error::invalid("bin", name, "three names that differ for fence, lock and marks"));
+                return Err(Error::invalid("bin", name, "three different names for fence, lock and marks"));
             }
         }
         Ok(self)
     }
 
+    /// Refuses the library's bins.
+    ///
     /// # Errors
-    /// INVALID_ARGUMENT for one of ours.
+    /// INVALID_ARGUMENT for one of the three bins.
     pub(super) fn not_ours<'a>(&self, name: &'a str) -> Result<&'a str> {
         if !self.all().contains(&name) {
             return Ok(name);
         }
-        let allowed = "a bin of the application's own: this one is of the fence (see Records::fence_bin, lock_bin and \
+        let allowed = "a bin of the application; this is a bin of the fence (see Records::fence_bin, lock_bin and \
                        marks_bin)";
         Err(Error::invalid("bin", name, allowed))
     }
 }
 
-/// A record as far as fences go.
+/// State of a record regarding fences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is none.
+    /// The record does not exist.
     Absent,
-    /// It has none of our bins.
+    /// The record has none of our bins.
     Plain,
     Guarded(Guard),
 }
@@ -74,13 +76,15 @@ pub(super) enum State {
 pub(super) struct Guard {
     pub(super) of: String,
     pub(super) fence: i64,
-    /// Of the last changes, the newest first.
+    /// Marks of the last changes, newest first.
     marks: Vec<u8>,
 }
 
 impl State {
+    /// Reads the state from a record.
+    ///
     /// # Errors
-    /// The name of a bin that holds what no fenced write has left there, or lacks it.
+    /// The name of one of our bins that is missing, or has a content that no fenced write produces.
     pub(super) fn of<'a>(
         found: Option<&FoundRecord>,
         names: &'a GuardBins,
@@ -98,7 +102,7 @@ impl State {
         Ok(State::Guarded(Guard { of, fence, marks: marks.to_vec() }))
     }
 
-    /// The same after a change.
+    /// Returns the state after a change.
     pub(super) fn changed(&self, of: &str, fence: i64, mark: &OwnerToken) -> Guard {
         let mut marks = mark.as_bytes().to_vec();
         if let State::Guarded(before) = self {
@@ -108,8 +112,8 @@ impl State {
         Guard { of: of.to_owned(), fence, marks }
     }
 
-    /// Holds in this state only, for writers of the lock `of` with a fence that is not lower than the record's.
-    /// `None` where there is no record: servers look at no condition then.
+    /// Returns a condition that holds only in this state, for writers of the lock `of` whose fence is not lower
+    /// than the record's. `None` if there is no record, because servers then check no condition.
     pub(super) fn condition<'a>(&'a self, names: &'a GuardBins, of: &'a str, fence: i64) -> Option<When<'a>> {
         match self {
             State::Absent => None,
@@ -129,12 +133,12 @@ impl State {
         }
     }
 
-    /// Whether a change that was made for this state, and is not among the marks of `now`, did not happen and
-    /// cannot happen any more.
+    /// Returns whether a change that was made for this state, and whose mark is not in `now`, did not happen and
+    /// can no longer happen.
     pub(super) fn rules_out(&self, now: &State) -> bool {
         let State::Guarded(now) = now else { return false };
         match self {
-            // All that was written since is there.
+            // `now` has the marks of all changes since.
             State::Guarded(before) => {
                 now.marks.chunks(MARK).skip(1).any(|kept| kept == &before.marks[..MARK])
             }
@@ -161,7 +165,7 @@ mod tests {
         OwnerToken::from_bytes([byte; MARK])
     }
 
-    /// After these changes of a record that was not there, the oldest first.
+    /// Returns the state after these changes, oldest first, of a record that did not exist.
     fn after(changes: &[u8]) -> State {
         changes
             .iter()
@@ -216,7 +220,7 @@ mod tests {
             (&[1], &all[..KEPT], true),
             (&[1], &all, false),
             (&[1], &[1], false),
-            // The record went, and was made anew.
+            // The record was deleted and created again.
             (&[1], &[2], false),
             (&[1], &[2, 3], false),
             (&[], &[1], true),

@@ -1,10 +1,10 @@
-//! Records of applications that refuse writes with an old fence: see [`crate::aerospike`].
+//! Records of applications that refuse writes with a stale fence: see [`crate::aerospike`].
 //!
 //! ```text
-//! first change   read the record; create it, or change it if it is as it was read
-//! next ones      change it if the last change is still ours
-//! refused        read: a higher fence or another lock is an error, else again as it is now
-//! no answer      read: our mark there, it happened; ruled out, again as it is now; else the same again
+//! first change   read the record; create it, or change it if it is still as read
+//! later changes  change it if the last change is still ours
+//! refused        read: fail on a higher fence or another lock, otherwise retry with the new state
+//! no reply       read: with our mark, it happened; if ruled out, retry with the new state; else resend
 //! ```
 
 use std::fmt;
@@ -33,18 +33,18 @@ use crate::store::uri::Opener;
 use crate::text::quoted;
 use crate::time::Deadline;
 
-/// What a server takes for a record unless its namespace says otherwise.
+/// Default `max-record-size` of a server.
 const MAX_VALUE_DEFAULT: usize = 1024 * 1024;
-/// What a server can be set to.
+/// Highest `max-record-size` of a server.
 const MAX_VALUE_MOST: usize = 8 * 1024 * 1024;
-/// Rounds of one change; each needs a lost reply, or another writer with the same fence in between.
+/// Most rounds of one change. A round fails only on a lost reply, or if another writer changes the record in
+/// between.
 const ROUNDS: usize = 64;
 /// Rounds without a pause.
 const ROUNDS_AT_ONCE: usize = 4;
 
-/// The records of one set of a namespace of Aerospike. Cheap to clone: all clones use the same connections.
-///
-/// Dropping the last clone and the last [`Record`] closes the connections.
+/// The records of one set in an Aerospike namespace. Cheap to clone. Clones share their connections, which are
+/// closed when the last clone and the last [`Record`] are dropped.
 #[derive(Clone)]
 pub struct Records {
     inner: Arc<Inner>,
@@ -53,11 +53,11 @@ pub struct Records {
 }
 
 struct Inner {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     client: Option<Client>,
     set: String,
     timeout: Duration,
-    /// The process that opened it, see [`process_mark`].
+    /// The process that opened these records, see [`process_mark`].
     process: u64,
 }
 
@@ -73,21 +73,21 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if process_mark::current() != self.process {
-            // The connections are the parent's, and so is the queue of their events.
+            // The connections and their event queue belong to the parent.
             std::mem::forget(self.client.take());
         }
     }
 }
 
 impl Records {
-    /// The records of `aerospike://host:3000,host2/namespace/set`: the set is the application's own, as it is
-    /// written there. No I/O until the first call.
+    /// Opens the records of `aerospike://host:3000,host2/namespace/set`. The set belongs to the application, and is
+    /// used exactly as in the URI. No I/O until the first call.
     ///
-    /// Options are those of a store in Aerospike that concern connections, and `timeout`, in which each call
-    /// comes back.
+    /// The options are those of an Aerospike store that concern connections, and `timeout`: how long one call may
+    /// take, 10 s by default.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the URI or an option is not allowed.
     pub fn open(uri: &str) -> Result<Records> {
         let (hosts, namespace, set, options) = Opener::parse(uri)?.into_aerospike()?;
         let (setup, timeout) = Setup::read_for_records(&hosts, &namespace, &set, options)?;
@@ -96,27 +96,28 @@ impl Records {
         Ok(Records { inner: Arc::new(inner), names: Arc::default(), max_value: MAX_VALUE_DEFAULT })
     }
 
-    /// The same records, which keep the fence in this bin: `_fence` unless given. All who write a record must
-    /// agree on the names of its three bins.
+    /// Returns the same records, with the fence in this bin. Default: `_fence`. All writers of a record must use
+    /// the same names for its three bins.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when a server would refuse the name, or another of the three has it.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if a server would refuse the name, or if another of
+    /// the three bins has it.
     pub fn fence_bin(self, name: &str) -> Result<Records> {
         self.named(|names| names.fence = name.to_owned())
     }
 
-    /// The same records, which keep the name of the fence's lock in this bin: `_fence_of` unless given.
+    /// Returns the same records, with the name of the fence's lock in this bin. Default: `_fence_of`.
     ///
     /// # Errors
-    /// As [`fence_bin`](Records::fence_bin).
+    /// Those of [`fence_bin`](Records::fence_bin).
     pub fn lock_bin(self, name: &str) -> Result<Records> {
         self.named(|names| names.of = name.to_owned())
     }
 
-    /// The same records, which keep the marks of their last changes in this bin: `_fence_ops` unless given.
+    /// Returns the same records, with the marks of the last changes in this bin. Default: `_fence_ops`.
     ///
     /// # Errors
-    /// As [`fence_bin`](Records::fence_bin).
+    /// Those of [`fence_bin`](Records::fence_bin).
     pub fn marks_bin(self, name: &str) -> Result<Records> {
         self.named(|names| names.marks = name.to_owned())
     }
@@ -128,12 +129,12 @@ impl Records {
         Ok(self)
     }
 
-    /// The same records, of which one [`put`](Record::put) writes so many bytes at the most, names of bins
-    /// included: 1 MiB unless given, which is what a server takes for a whole record unless its
-    /// `max-record-size` says otherwise.
+    /// Returns the same records, with another limit for the bytes that one [`put`](Record::put) writes, including
+    /// the names of bins. Default: 1 MiB, which is a server's default limit for a whole record
+    /// (`max-record-size`).
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for 0 and for more than 8 MiB.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for 0 and for more than 8 MiB.
     pub fn max_value(mut self, bytes: usize) -> Result<Records> {
         if !(1..=MAX_VALUE_MOST).contains(&bytes) {
             let allowed = format!("1 to {MAX_VALUE_MOST} bytes");
@@ -156,14 +157,15 @@ impl fmt::Debug for Records {
 }
 
 impl Lease {
-    /// The record with this key, to be written with the fence of this lease: the server refuses the writes as
-    /// soon as it has seen a higher fence of the lock. No I/O. The lock may lie in any store.
+    /// Returns a handle of the record with this key. Its writes carry the fence of this lease. The server refuses
+    /// them as soon as the record has a higher fence of the lock. The lock may be in any store. No I/O.
     ///
-    /// The record does not ask whether the lease lasts, and goes on when the lease is released or dropped.
+    /// The record does not check whether the lease has expired. It stays usable when the lease is released or
+    /// dropped.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when the lease has no fence (`fence=off`), or for a key that is empty or longer than
-    /// 1024 bytes. FORKED.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the lease has no fence (`fence=off`), or if the
+    /// key is empty or longer than 1024 bytes. [`Code::Forked`](crate::Code::Forked).
     pub fn record(&self, records: &Records, key: &str) -> Result<Record> {
         records.inner.client()?;
         Record::new(records.clone(), key, self.name(), self.fence_for_writes()?)
@@ -172,27 +174,30 @@ impl Lease {
 
 /// One record, written with the fence of one lease. Made by [`Lease::record`].
 ///
-/// Every change is one atomic operation of the server, on the condition that the record has no fence yet, or one
-/// of the same lock that is not higher than the lease's. The operation writes the lease's fence along.
+/// Every change is one atomic operation of the server. Its condition is that the record has no fence yet, or a
+/// fence of the same lock that is not higher than the lease's. The operation also writes the lease's fence. All
+/// calls block, for at most the `timeout` of the records.
 ///
-/// All changes may return, besides what they name:
+/// # Errors of every change
+/// * [`Code::StaleFence`](crate::Code::StaleFence): a later holder has written the record. Nothing was changed.
+/// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the fence in the record belongs to another lock, or a
+///   bin of the fence has another content.
+/// * [`Code::ConnectionError`](crate::Code::ConnectionError),
+///   [`Code::RetriesExhausted`](crate::Code::RetriesExhausted): nothing was changed.
+/// * [`Code::InDoubt`](crate::Code::InDoubt): the change may or may not have happened. A request that is still on
+///   its way takes effect only if nobody has changed the record with a fence since, so it does not overwrite
+///   later writes.
+/// * [`Code::Forked`](crate::Code::Forked): the process was forked after [`Records::open`].
 ///
-/// * STALE_FENCE: a later holder has written the record. Nothing was changed.
-/// * INVALID_ARGUMENT: the fence in the record is of another lock, or its bins hold something else.
-/// * CONNECTION_ERROR, RETRIES_EXHAUSTED: nothing was changed.
-/// * IN_DOUBT: it is not known whether it happened. A request that is still under way then takes effect only
-///   if nobody has changed the record with a fence since, so it does not overwrite what is written next.
-/// * FORKED: the process was forked after [`Records::open`].
-///
-/// The record remembers what it looked like after the last call, which saves a request. Keep it for as long as
-/// the lease. Calls from several threads go one after another.
+/// This handle remembers the state of the record after the last call, which saves a request. Keep it as long as the
+/// lease. Several threads may use it; their changes run one after another.
 #[must_use = "a record that is not used writes nothing"]
 pub struct Record {
     records: Records,
     record_key: RecordKey,
     lock: LockName,
     fence: i64,
-    /// As it was after our last call, if that is known.
+    /// State after our last call, if known.
     seen: Mutex<Option<State>>,
 }
 
@@ -212,7 +217,7 @@ enum Task<'a> {
     Put(Vec<(&'a str, BinValue)>),
     Add(&'a str, i64),
     Drop(Vec<&'a str>),
-    /// All bins of the application.
+    /// Drops all bins of the application.
     Clear,
 }
 
@@ -228,32 +233,34 @@ impl Record {
         Ok(Record { records, record_key, lock: lock.clone(), fence: number, seen: Mutex::default() })
     }
 
-    /// The fence that each write carries.
+    /// Returns the fence that each write carries.
     pub fn fence(&self) -> Fence {
         Fence(self.fence.unsigned_abs())
     }
 
-    /// The record's key.
+    /// Returns the key of the record.
     pub fn key(&self) -> &str {
         &self.record_key.key
     }
 
-    /// Writes these bins; others stay. The record does not expire from now on.
+    /// Writes these bins and keeps all others. Afterwards the record does not expire.
     ///
     /// # Errors
-    /// Those of every change; INVALID_ARGUMENT before any I/O for no bins, more bytes than
-    /// [`max_value`](Records::max_value), and names that a server refuses or that are the fence's.
+    /// Those of every change, see [`Record`]. [`Code::InvalidArgument`](crate::Code::InvalidArgument) before any
+    /// I/O for no bins, for more bytes than [`max_value`](Records::max_value), for names that a server refuses,
+    /// and for the names of the fence's bins.
     pub fn put(&self, bins: &Bins) -> Result<()> {
         self.put_until(bins, TTL_NEVER)
     }
 
-    /// As [`put`](Record::put), and the record expires after `ttl`, in whole seconds, rounded up. The fence goes
-    /// with it: whoever writes later than that is not refused, however stale. So let it be longer than any
-    /// holder may be late.
+    /// Writes these bins as [`put`](Record::put) does. The record expires after `ttl`, rounded up to whole
+    /// seconds. The fence expires with it, and then the server does not refuse stale holders. So choose a `ttl`
+    /// that is longer than any holder may be delayed.
     ///
     /// # Errors
-    /// As for [`put`](Record::put), and INVALID_ARGUMENT unless `ttl` is 1 ms to 365 days. TABLE_CREATION_ERROR where the
-    /// namespace refuses TTLs.
+    /// Those of [`put`](Record::put). [`Code::InvalidArgument`](crate::Code::InvalidArgument) also if `ttl` is
+    /// not 1 ms to 365 days. [`Code::TableCreationError`](crate::Code::TableCreationError) if the namespace
+    /// refuses TTLs.
     pub fn put_for(&self, bins: &Bins, ttl: Duration) -> Result<()> {
         self.put_until(bins, whole_seconds(checked_ttl(ttl)?))
     }
@@ -264,11 +271,12 @@ impl Record {
         self.change("put", &Task::Put(data), ttl_s).map(drop)
     }
 
-    /// The application's bins; `None` where there is no record, or nothing in it but the fence. Reading is not
+    /// Returns the application's bins. `None` if the record does not exist, or has only the fence. Reads are not
     /// fenced: a stale holder may read.
     ///
     /// # Errors
-    /// CONNECTION_ERROR, RETRIES_EXHAUSTED, FORKED.
+    /// [`Code::ConnectionError`](crate::Code::ConnectionError),
+    /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted), [`Code::Forked`](crate::Code::Forked).
     pub fn get(&self) -> Result<Option<Bins>> {
         let by = Deadline::after(self.records.inner.timeout);
         let found = self.records.inner.client()?.read(&self.record_key, &[], by)?;
@@ -278,24 +286,25 @@ impl Record {
         Ok(bins.filter(|bins| !bins.is_empty()))
     }
 
-    /// Adds to the integer in a bin, which is 0 where it is not there; the sum. When the record expires stays
-    /// as it is.
+    /// Adds `by` to the integer in a bin, and returns the sum. An absent bin counts as 0. The expiry of the
+    /// record does not change.
     ///
-    /// It adds once, whatever was lost or late. Where a reply was lost the sum was read afterwards, and may
-    /// include what others with this fence or a higher one have added since.
+    /// It adds exactly once, even if requests or replies are lost or late. If a reply was lost, the sum was read
+    /// afterwards and may include later additions by writers with this fence or a higher one.
     ///
     /// # Errors
-    /// Those of every change; INVALID_ARGUMENT when the bin holds no integer, or the sum would be none.
+    /// Those of every change, see [`Record`]. [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the bin
+    /// does not have an integer, or if the sum exceeds 64 bits.
     pub fn add(&self, bin: &str, by: i64) -> Result<i64> {
         let bin = self.records.names.not_ours(checked_bin(bin)?)?;
         self.change("add", &Task::Add(bin, by), TTL_KEPT)
     }
 
-    /// Removes bins. Those that are not there are left out. When the record expires stays as it is.
+    /// Deletes bins. Ignores bins that do not exist. The expiry of the record does not change.
     ///
     /// # Errors
-    /// Those of every change; INVALID_ARGUMENT before any I/O for no bins, and names that a server refuses or
-    /// that are the fence's.
+    /// Those of every change, see [`Record`]. [`Code::InvalidArgument`](crate::Code::InvalidArgument) before any
+    /// I/O for no bins, for names that a server refuses, and for the names of the fence's bins.
     pub fn delete_bins(&self, bins: &[&str]) -> Result<()> {
         if bins.is_empty() {
             return Err(Error::invalid("bins", "", "at least one"));
@@ -304,26 +313,26 @@ impl Record {
         self.change("delete bins", &Task::Drop(bins.to_vec()), TTL_KEPT).map(drop)
     }
 
-    /// Removes all bins but those of the fence. The record itself stays, and so does when it expires: with the
-    /// record the fence would go, and a stale holder could write again.
+    /// Deletes all bins except those of the fence. The record stays, because a stale holder could write again if
+    /// the fence disappeared with the record. The expiry of the record does not change.
     ///
     /// # Errors
-    /// Those of every change.
+    /// Those of every change, see [`Record`].
     pub fn clear(&self) -> Result<()> {
         self.change("clear", &Task::Clear, TTL_KEPT).map(drop)
     }
 
-    /// Writes the fence alone: from now on holders with a lower one are refused. Call it before reading what
-    /// the lock guards: until the first write with the new fence, the server does not know it, and a stale
-    /// holder may still write. Makes the record where there is none.
+    /// Writes only the fence. Afterwards the server refuses holders with a lower one. Creates the record if it does
+    /// not exist. Call it before you read the data that the lock guards: the server learns the new fence from the
+    /// first write, and a stale holder may write until then.
     ///
     /// # Errors
-    /// Those of every change.
+    /// Those of every change, see [`Record`].
     pub fn raise_fence(&self) -> Result<()> {
         self.change("raise fence", &Task::Drop(Vec::new()), TTL_KEPT).map(drop)
     }
 
-    /// Makes the change once. The sum, of an [`Task::Add`].
+    /// Makes the change once. Returns the sum of a [`Task::Add`], otherwise 0.
     fn change(&self, what: &str, task: &Task<'_>, ttl_s: u32) -> Result<i64> {
         let client = self.records.inner.client()?;
         let by = Deadline::after(self.records.inner.timeout);
@@ -331,7 +340,7 @@ impl Record {
             return Err(self.busy(what, "other threads are changing it"));
         };
         let mark = OwnerToken::draw()?;
-        // What is to be removed is not known without a look.
+        // The bins to delete are only known after a read.
         let known = seen.take().filter(|_| !matches!(task, Task::Clear));
         let mut now = match known {
             Some(state) => (state, None),
@@ -345,7 +354,7 @@ impl Record {
                     *seen = Some(State::Guarded(state.changed(self.lock.key(), self.fence, &mark)));
                     return sum.or((!matches!(task, Task::Add(..))).then_some(0)).ok_or_else(|| {
                         Error::Internal {
-                            what: format!("{what} of {}: no sum in the answer", self.place()),
+                            what: format!("{what} of {}: the reply has no sum", self.place()),
                             source: None,
                         }
                     });
@@ -368,7 +377,7 @@ impl Record {
                 }
                 doubt = Doubt::none(by);
             }
-            // The same request is sent again only while the record is as it was made for.
+            // The same request is sent again only while the record is in the state for which it was made.
             now = next;
             if !doubt.is_open()
                 && let Err(error) = self.verdict(&now.0, now.1.as_ref(), task)
@@ -380,17 +389,17 @@ impl Record {
                 break;
             }
         }
-        let error = self.busy(what, "it changed under each look at it");
+        let error = self.busy(what, "it changed after each read");
         Err(doubt.or(error))
     }
 
-    /// The record, with the bins that matter to the task.
+    /// Reads the record, with the bins that the task needs.
     fn look(&self, client: &Client, task: &Task<'_>, by: Deadline) -> Result<(State, Option<FoundRecord>)> {
         let names = &self.records.names;
         let mut bins = names.all().to_vec();
         match task {
             Task::Add(bin, _) => bins.push(bin),
-            // All.
+            // No names: reads all bins.
             Task::Clear => bins.clear(),
             Task::Put(_) | Task::Drop(_) => {}
         }
@@ -399,8 +408,8 @@ impl Record {
             Ok(state) => Ok((state, found)),
             Err(bin) => {
                 let allowed = format!(
-                    "what a fenced write leaves there, or no such bin: {} has something else in it, or has lost one of {}. \
-                     See Records::fence_bin, lock_bin and marks_bin",
+                    "what a fenced write stores there, or no such bin: in {} it has another content, or one of {} is \
+                     missing. See Records::fence_bin, lock_bin and marks_bin",
                     self.place(),
                     names.all().join(", "),
                 );
@@ -409,7 +418,7 @@ impl Record {
         }
     }
 
-    /// One request, which takes effect if the record is in this state.
+    /// Sends one request, which takes effect if the record is in this state.
     #[expect(clippy::too_many_arguments, reason = "each is used once, in one place")]
     fn write(
         &self,
@@ -443,7 +452,7 @@ impl Record {
                 steps.extend(all.filter(|name| !names.all().contains(name)).map(BinOperation::Drop));
             }
         }
-        // A record that is made by a change that keeps its end has none.
+        // A new record has no expiry to keep, so it gets none.
         let (exists, ttl_s) = match state {
             State::Absent if ttl_s == TTL_KEPT => (RecordExistsAction::CreateOnly, TTL_NEVER),
             State::Absent => (RecordExistsAction::CreateOnly, ttl_s),
@@ -452,12 +461,12 @@ impl Record {
         client.write(&Write { record_key: &self.record_key, exists, when, steps: &steps, ttl_s }, by)
     }
 
-    /// Why a record that looks so is not changed, unless it only was another one a moment ago.
+    /// Returns the reason why a record in this state cannot be changed. `Ok` if the change may be tried again.
     fn verdict(&self, state: &State, found: Option<&FoundRecord>, task: &Task<'_>) -> Result<()> {
         if let State::Guarded(guard) = state {
             if guard.of != self.lock.key() {
                 let allowed = format!(
-                    "lock {}, whose fence {} has: one record is guarded by one lock",
+                    "lock {}, whose fence is in {}; only one lock may guard a record",
                     quoted(&guard.of),
                     self.place()
                 );
@@ -473,18 +482,18 @@ impl Record {
                 None => {}
                 Some(BinValue::Int(number)) if number.checked_add(*by).is_some() => {}
                 Some(BinValue::Int(_)) => {
-                    let allowed = "a number whose sum with the bin's is 64 bits with a sign";
+                    let allowed = "a number whose sum with the bin fits in signed 64 bits";
                     return Err(Error::invalid("number to be added", by.to_string(), allowed));
                 }
                 Some(_) => {
-                    return Err(Error::invalid("bin", bin, "one that holds an integer, to be added to"));
+                    return Err(Error::invalid("bin", bin, "a bin with an integer"));
                 }
             }
         }
         Ok(())
     }
 
-    /// As in messages.
+    /// Returns the name of the record for messages.
     fn place(&self) -> String {
         let place = self.records.inner.client.as_ref().map(Client::place);
         format!("record {} of {}", quoted(&self.record_key.key), place.unwrap_or_default())
@@ -497,7 +506,7 @@ impl Record {
 
     fn in_doubt(&self, what: &str, lost: Error) -> Error {
         let what =
-            format!("{what} of {} was not answered, and by now the record does not tell", self.place());
+            format!("{what} of {} got no reply, and the record no longer shows the outcome", self.place());
         Error::InDoubt { what, source: Some(lost.into()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Many rows in few requests: of each request's rows at most 64 lie in one region.
+//! Many rows in few requests. A request has at most 64 rows of each region.
 
 use super::cells::{Cells, RowCells, Select, check_key};
 use super::row::Creation;
@@ -6,17 +6,17 @@ use super::table::Table;
 use crate::error::{Error, Result};
 use crate::store::hbase::steps::{Repeat, RowAnswer, RowGuard, RowStep, Rule};
 
-/// Each answers in the order of its rows, with an outcome for each row: one that fails stops no other. Rows are
-/// independent: a batch is not one atomic step. For marks and fences, use [`Row`](super::Row).
+/// Batches. Each method returns an outcome for each row, in the order of its rows. A batch is not atomic: each row
+/// succeeds or fails by itself. Batches have no marks and no fences; for these, use [`Row`](super::Row).
 ///
 /// # Errors
-/// The outer error is that of input that is not allowed (INVALID_ARGUMENT, before any I/O) and FORKED. The inner
-/// ones are those of [`Row`](super::Row).
+/// The outer error is [`Code::InvalidArgument`](crate::Code::InvalidArgument), before any I/O, or
+/// [`Code::Forked`](crate::Code::Forked). The inner errors are those of [`Row`](super::Row).
 impl Table {
-    /// Reads these rows; `None` where there is nothing of a row.
+    /// Reads these rows. `None` for a row without cells.
     ///
     /// # Errors
-    /// See above.
+    /// Those of batches, see above.
     pub fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -38,10 +38,10 @@ impl Table {
         Ok(answers.into_iter().map(|answer| answer.map(theirs)).collect())
     }
 
-    /// Writes these rows, whether they are there or not.
+    /// Writes these rows, whether they exist or not. See [`Row::put`](super::Row::put).
     ///
     /// # Errors
-    /// See above.
+    /// Those of batches, see above.
     pub fn put_many<K: AsRef<[u8]>>(&self, rows: &[(K, Cells)]) -> Result<Vec<Result<()>>> {
         self.check_many(rows)?;
         let rows: Vec<_> = rows
@@ -55,11 +55,11 @@ impl Table {
             .collect())
     }
 
-    /// Makes those of these rows that are not there. See [`Row::create`](super::Row::create); what is put in the
-    /// millisecond of a Delete is not read back here.
+    /// Creates the rows that do not exist. See [`Row::create`](super::Row::create). Unlike that method, it does not
+    /// read back the cells, which a Delete of the same millisecond may hide.
     ///
     /// # Errors
-    /// See above.
+    /// Those of batches, see above.
     pub fn create_many<K: AsRef<[u8]>>(&self, rows: &[(K, Cells)]) -> Result<Vec<Result<Creation>>> {
         self.check_many(rows)?;
         let anchors = rows.iter().map(|(_, cells)| self.inner.anchor_among(cells));
@@ -92,7 +92,7 @@ impl Table {
             self.inner.check_not_own(cells.columns())?;
             if !seen.insert(key.as_ref()) {
                 let key = key.as_ref().escape_ascii().to_string();
-                return Err(Error::invalid("row key", key, "each row once: rows of a batch have no order"));
+                return Err(Error::invalid("row key", key, "each row once, because a batch has no order"));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Columns, the cells to write and the cells that were read; and what HBase allows of them.
+//! Columns, cells to write and cells that were read, with the limits of HBase.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,39 +8,39 @@ use crate::error::{Error, Result};
 use crate::store::hbase::cell_store::Durability;
 use crate::store::hbase::steps::{CellPlace, CellWrite, FoundCell, Which};
 
-/// HBase takes 32,767, and the keys by which regions are looked up have the table's name and more before it.
+/// Longest row key. HBase allows 32,767 bytes, but the keys for region look-ups also contain the table name and
+/// more.
 const KEY_BYTES_MAX: usize = 32_000;
-/// What the longest key leaves of a cell's key, which has 16 bits for its length.
+/// Longest qualifier. Together with the longest row key it fits in a cell's key, whose length has 16 bits.
 const QUALIFIER_BYTES_MAX: usize = 16 * 1024;
 const FAMILY_BYTES_MAX: usize = 127;
-/// The library's own columns begin so. A NUL byte comes first in the order of a row.
+/// Prefix of the library's own columns. Its NUL byte sorts them first in a row.
 pub(super) const OWN_PREFIX: &[u8] = b"\0dlm_";
 
-/// A column: a family and a qualifier. `"d:name"` converts into one; what is before the first colon is the
-/// family.
+/// A column: a family and a qualifier. `"d:name"` converts into one. The text before the first colon is the family.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Column(pub(super) CellPlace);
 
 impl Column {
-    /// For qualifiers that are no text.
+    /// Makes a column whose qualifier may be any bytes.
     pub fn new(family: &str, qualifier: impl AsRef<[u8]>) -> Column {
         Column(CellPlace { family: family.into(), qualifier: qualifier.as_ref().to_vec() })
     }
 
-    /// `family:qualifier` of any bytes.
+    /// Parses `family:qualifier`, which may be any bytes.
     pub(crate) fn parse(text: &[u8]) -> Column {
-        // Without a colon there is no family, which `check` refuses.
+        // Without a colon, the family is empty. `check` refuses that.
         let colon = text.iter().position(|byte| *byte == b':');
         let (family, qualifier) = colon.map_or((&[][..], text), |at| (&text[..at], &text[at + 1..]));
         Column(CellPlace { family: family.to_vec(), qualifier: qualifier.to_vec() })
     }
 
-    /// The family's name.
+    /// Returns the name of the family.
     pub fn family(&self) -> &[u8] {
         &self.0.family
     }
 
-    /// The name within the family. It may be empty.
+    /// Returns the name within the family. It may be empty.
     pub fn qualifier(&self) -> &[u8] {
         &self.0.qualifier
     }
@@ -52,7 +52,7 @@ impl Column {
             return Err(Error::invalid("column", self.to_string(), allowed));
         }
         if self.0.qualifier.starts_with(OWN_PREFIX) {
-            let allowed = "a qualifier that does not begin with \"\\0dlm_\", which is this library's";
+            let allowed = "a qualifier that does not begin with \"\\0dlm_\", which this library uses";
             return Err(Error::invalid("column", self.to_string(), allowed));
         }
         Ok(())
@@ -71,7 +71,7 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
     if (1..=KEY_BYTES_MAX).contains(&key.len()) {
         return Ok(());
     }
-    let allowed = format!("1 to {KEY_BYTES_MAX} bytes, and it has {}", key.len());
+    let allowed = format!("1 to {KEY_BYTES_MAX} bytes, but it has {}", key.len());
     Err(Error::invalid("row key", key.escape_ascii().to_string(), allowed))
 }
 
@@ -87,7 +87,7 @@ impl From<&Column> for Column {
     }
 }
 
-/// As `family:qualifier`, with bytes that cannot be printed escaped.
+/// Writes `family:qualifier`, with unprintable bytes escaped.
 impl fmt::Display for Column {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -100,7 +100,7 @@ impl fmt::Debug for Column {
     }
 }
 
-/// Cells to be written in one atomic step: columns of one row, of any families, and their values.
+/// Cells to write in one atomic step: columns of one row, in any families, and their values.
 #[derive(Clone, Default)]
 #[must_use = "hand it to a row"]
 pub struct Cells(Vec<NewCell>);
@@ -113,20 +113,20 @@ struct NewCell {
 }
 
 impl Cells {
-    /// None yet.
+    /// Makes an empty set of cells.
     pub fn new() -> Cells {
         Cells::default()
     }
 
-    /// Adds a cell. An empty value is a value: the cell is there. A counter is 8 bytes, big-endian:
-    /// `5i64.to_be_bytes()`.
+    /// Adds a cell. A cell with an empty value exists. A counter is 8 bytes, big-endian: `5i64.to_be_bytes()`.
     pub fn put(mut self, column: impl Into<Column>, value: impl Into<Vec<u8>>) -> Cells {
         self.0.push(NewCell { column: column.into(), value: value.into(), ttl: None });
         self
     }
 
-    /// Adds a cell that the server drops after this time, 1 ms or more, rounded down to milliseconds. It must not
-    /// be shorter than what an older version of the cell still has: HBase would then show that one again.
+    /// Adds a cell that the server drops after `ttl`: at least 1 ms, rounded down to milliseconds. `ttl` must not
+    /// be shorter than the remaining TTL of an older version of the cell. Otherwise HBase shows that version
+    /// again.
     pub fn put_for(mut self, column: impl Into<Column>, value: impl Into<Vec<u8>>, ttl: Duration) -> Cells {
         self.0.push(NewCell { column: column.into(), value: value.into(), ttl: Some(ttl) });
         self
@@ -142,7 +142,7 @@ impl Cells {
 
     pub(super) fn check(&self, max_value: usize) -> Result<()> {
         if self.0.is_empty() {
-            return Err(Error::invalid("cells", "", "one cell at least"));
+            return Err(Error::invalid("cells", "", "at least one cell"));
         }
         for NewCell { column, value, ttl } in &self.0 {
             column.check()?;
@@ -157,7 +157,7 @@ impl Cells {
         all_differ(self.columns())
     }
 
-    /// One Put for each TTL: the server takes it from the whole Put.
+    /// Makes one Put for each TTL, because the TTL is an attribute of the whole Put.
     pub(super) fn writes(&self) -> Vec<CellWrite<'_>> {
         let mut writes: Vec<CellWrite<'_>> = Vec::new();
         for new in &self.0 {
@@ -179,14 +179,14 @@ impl Cells {
     }
 }
 
-/// Column names alone: values may be secrets.
+/// Writes only the column names, because values may be secret.
 impl fmt::Debug for Cells {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.columns()).finish()
     }
 }
 
-/// What [`Row::modify`](super::Row::modify) is to do with a row, in one atomic step. No column twice.
+/// Changes that [`Row::modify`](super::Row::modify) makes in one atomic step. Each column may occur once.
 #[derive(Debug, Clone, Default)]
 #[must_use = "return it from the closure of modify"]
 pub struct Changes {
@@ -196,31 +196,31 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// None yet.
+    /// Makes an empty set of changes.
     pub fn new() -> Changes {
         Changes::default()
     }
 
-    /// As [`Cells::put`].
+    /// Adds a cell, like [`Cells::put`].
     pub fn put(mut self, column: impl Into<Column>, value: impl Into<Vec<u8>>) -> Changes {
         self.puts = self.puts.put(column, value);
         self
     }
 
-    /// As [`Cells::put_for`].
+    /// Adds a cell with a TTL, like [`Cells::put_for`].
     pub fn put_for(mut self, column: impl Into<Column>, value: impl Into<Vec<u8>>, ttl: Duration) -> Changes {
         self.puts = self.puts.put_for(column, value, ttl);
         self
     }
 
-    /// Adds to an 8-byte counter. See [`Row::increment`](super::Row::increment).
+    /// Adds `by` to an 8-byte counter. See [`Row::increment`](super::Row::increment).
     pub fn add(mut self, column: impl Into<Column>, by: i64) -> Changes {
         self.adds.push((column.into(), by));
         self
     }
 
-    /// Deletes a column, with all its versions. It must be one of those that were read. One that was not there is
-    /// left alone, and one that somebody writes again meanwhile, with the same value, stays.
+    /// Deletes all versions of a column. It must be one of the columns that were read. Does nothing if it had no
+    /// cell. A cell that another client writes in the meantime, with the same value, stays.
     pub fn delete(mut self, column: impl Into<Column>) -> Changes {
         self.deletes.push(column.into());
         self
@@ -231,7 +231,7 @@ impl Changes {
         if !self.puts.0.is_empty() {
             self.puts.check(max_value)?;
         } else if rest().next().is_none() {
-            return Err(Error::invalid("changes", "", "one change at least; `None` leaves the row as it is"));
+            return Err(Error::invalid("changes", "", "at least one change; `None` changes nothing"));
         }
         rest().try_for_each(Column::check)?;
         all_differ(self.puts.columns().chain(rest()))
@@ -241,7 +241,7 @@ impl Changes {
         self.puts.columns().chain(self.adds.iter().map(|(column, _)| column)).chain(&self.deletes)
     }
 
-    /// `read`: what the changes were computed from.
+    /// Returns the writes of these changes. `read`: the cells from which they were computed.
     pub(super) fn writes<'a>(&'a self, read: &'a RowCells) -> Vec<CellWrite<'a>> {
         let mut writes = self.puts.writes();
         writes.extend(self.adds.iter().map(|(column, by)| CellWrite::Add(&column.0, *by)));
@@ -252,13 +252,13 @@ impl Changes {
         writes
     }
 
-    /// The first column to be deleted that is not among these.
+    /// Returns the first column to delete that is not in `columns`.
     pub(super) fn deletes_beside(&self, columns: &[Column]) -> Option<&Column> {
         self.deletes.iter().find(|column| !columns.contains(column))
     }
 }
 
-/// The order of changes to one column in one step is the server's business: none may come twice.
+/// Refuses a column that occurs twice, because the server decides the order of changes within one step.
 fn all_differ<'a>(columns: impl Iterator<Item = &'a Column>) -> Result<()> {
     let mut seen = HashSet::new();
     for column in columns {
@@ -269,7 +269,7 @@ fn all_differ<'a>(columns: impl Iterator<Item = &'a Column>) -> Result<()> {
     Ok(())
 }
 
-/// What [`Row::get_only`](super::Row::get_only) reads.
+/// The columns, families and versions that [`Row::get_only`](super::Row::get_only) reads.
 #[derive(Debug, Clone)]
 #[must_use = "hand it to get_only"]
 pub struct Select {
@@ -285,24 +285,25 @@ impl Default for Select {
 }
 
 impl Select {
-    /// The whole row, the newest version of each cell.
+    /// Selects the whole row, with the newest version of each cell.
     pub fn all() -> Select {
         Select::default()
     }
 
-    /// This column, and what else is named.
+    /// Selects this column, besides the other columns and families that are named.
     pub fn column(mut self, column: impl Into<Column>) -> Select {
         self.columns.push(column.into());
         self
     }
 
-    /// All columns of this family, and what else is named.
+    /// Selects all columns of this family, besides the other columns and families that are named.
     pub fn family(mut self, family: &str) -> Select {
         self.families.push(family.to_owned());
         self
     }
 
-    /// So many versions of each cell, the newest first. A family keeps as many as it was created with.
+    /// Selects up to this number of versions of each cell, newest first. A family keeps the number of versions that
+    /// it was created with.
     pub fn versions(mut self, versions: u32) -> Select {
         self.versions = versions;
         self
@@ -325,7 +326,7 @@ impl Select {
     }
 }
 
-/// Cells of a row as they were read: all at one moment.
+/// Cells of a row, all read at the same moment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RowCells(Vec<FoundCell>);
 
@@ -333,13 +334,13 @@ pub struct RowCells(Vec<FoundCell>);
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CellVersion<'a> {
-    /// Its value.
+    /// The value.
     pub value: &'a [u8],
-    /// When the server stamped it, in milliseconds since 1970 by its clock.
+    /// The timestamp that the server gave it, in milliseconds since 1970 by the server's clock.
     pub written_ms: u64,
 }
 
-/// Without the value, which may be a secret.
+/// Omits the value, which may be secret.
 impl fmt::Debug for CellVersion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CellVersion")
@@ -354,60 +355,60 @@ impl RowCells {
         RowCells(cells)
     }
 
-    /// The newest value of a column; `None` where there is no such cell. An empty value is one.
+    /// Returns the newest value of a column, which may be empty. `None` if there is no such cell.
     pub fn value(&self, column: impl Into<Column>) -> Option<&[u8]> {
         let column = column.into();
         self.0.iter().find(|cell| cell.place == column.0).map(|cell| cell.value.as_slice())
     }
 
-    /// The value of a counter; `None` where there is no such cell, or it is not 8 bytes long.
+    /// Returns the value of a counter. `None` if there is no such cell, or it is not 8 bytes long.
     pub fn counter(&self, column: impl Into<Column>) -> Option<i64> {
         self.value(column).and_then(|value| value.try_into().ok()).map(i64::from_be_bytes)
     }
 
-    /// The versions of a column that were read, newest first.
+    /// Returns the versions of a column that were read, newest first.
     pub fn versions(&self, column: impl Into<Column>) -> impl Iterator<Item = CellVersion<'_>> {
         let column = column.into();
         let of_column = self.0.iter().filter(move |cell| cell.place == column.0);
         of_column.map(|cell| CellVersion { value: &cell.value, written_ms: cell.written_ms })
     }
 
-    /// The columns that were read, in the order of the row, each with its newest value.
+    /// Returns the columns that were read, in the order of the row, each with its newest value.
     pub fn iter(&self) -> impl Iterator<Item = (Column, &[u8])> {
         let mut before = None;
         let newest = self.0.iter().filter(move |cell| before.replace(&cell.place) != Some(&cell.place));
         newest.map(|cell| (Column(cell.place.clone()), cell.value.as_slice()))
     }
 
-    /// Whether nothing was read.
+    /// Returns whether no cell was read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The timestamp of the newest version of a column.
+    /// Returns the timestamp of the newest version of a column.
     pub(super) fn written_ms(&self, place: &CellPlace) -> Option<u64> {
         self.0.iter().find(|cell| cell.place == *place).map(|cell| cell.written_ms)
     }
 
-    /// All versions of all columns.
+    /// Returns all versions of all columns.
     #[cfg(feature = "capi")]
     pub(crate) fn found(&self) -> &[FoundCell] {
         &self.0
     }
 
-    /// The newest version of a column, as a Delete needs it.
+    /// Returns the newest version of a column, for a Delete.
     fn stamp<'a>(&'a self, column: &'a Column) -> Option<(&'a CellPlace, u64)> {
         let newest = self.0.iter().find(|cell| cell.place == column.0)?;
         Some((&newest.place, newest.written_ms))
     }
 
-    /// All columns, as a Delete needs them.
+    /// Returns all columns with their timestamps, for a Delete.
     pub(super) fn stamps(&self) -> Vec<(&CellPlace, u64)> {
         self.0.iter().map(|cell| (&cell.place, cell.written_ms)).collect()
     }
 }
 
-/// Column names alone: values may be secrets.
+/// Writes only the column names, because values may be secret.
 impl fmt::Debug for RowCells {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(|(column, _)| column)).finish()

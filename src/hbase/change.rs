@@ -1,29 +1,29 @@
-//! One change of one row, made in one atomic step if its tests hold: how the servers are asked for it, and what
-//! their answers mean.
+//! One change of one row, made in one atomic step if its tests hold: its requests, and the meaning of the replies.
 //!
 //! ```text
 //! steps of one request                             why
 //! fence missing -> our fence      (fenced rows)    a filter never holds for a row without cells
-//! fence below ours -> our fence   (fenced rows)    raised once by each holder, before its first change
-//! mark missing -> "begun"         (exactly once)   the row has a cell now, so that absences can be tested
-//! newest as read -> "begun"       (exactly once)   the mark's column is as new as what is to be overwritten
-//! tests, our fence stands, mark not there -> the change, mark
-//! read what was tested                             why it was refused, and whether what was put can be seen
+//! fence below ours -> our fence   (fenced rows)    each holder raises it once, before its first change
+//! mark missing -> "begun"         (exactly once)   the row then has a cell, so absences can be tested
+//! newest as read -> "begun"       (exactly once)   the mark's column is then as new as the cells to overwrite
+//! tests, fence is ours, not our mark -> the change, our mark
+//! read the tested columns                          shows why it was refused, and whether its Puts are visible
 //! ```
 //!
-//! * Without fence and mark, a change that tests absences alone first puts a cell of its own (`BEGUN`), which goes
-//!   after seconds: HBase has no atomic test of an absence that tells it from an empty cell.
-//! * A Delete hides what is put with its timestamp or an older one, also later. Ours carry the timestamp of the
-//!   cell that they delete, from two milliseconds before. Those of others carry the server's time: what is put in
-//!   the same millisecond, or while a clock is set back, is hidden. So a change that rests on an absence is read
-//!   back, and made again where it cannot be seen.
-//! * A cell hides what is put later with an older timestamp. Timestamps run ahead of the clock where a counter is
-//!   added to more than once in a millisecond (`HRegion.reckonDelta`), and where a clock was set back. A server
-//!   stamps what is put no older than one cell of the condition, and we say which: the newest of those that were
-//!   read. A mark must not be hidden by an older one in its column either. So that one is first overwritten with a
-//!   timestamp no older than that of the newest cell, and then the change is stamped no older than what is there.
-//! * Fences are raised by conditions that leave the fence's cell, so that the new fence is stamped no older
-//!   than the one before it, whatever the server's clock does.
+//! * A change without fence and mark that tests only absences first writes a cell of its own (`BEGUN`), which
+//!   expires after seconds. HBase's condition on one column does not distinguish an absent cell from an empty one,
+//!   and a filter never holds for a row without cells (`HRegion.checkAndMutateInternal`).
+//! * A Delete hides Puts with its timestamp or an older one, even later Puts. Our Deletes carry the timestamp of
+//!   the cell that they delete, which is at least two milliseconds old. Deletes of others carry the server's
+//!   time. They hide Puts of the same millisecond, and Puts made while a clock is set back. So a change that
+//!   depends on an absence is read back, and made again if it is not visible.
+//! * A cell hides later Puts with an older timestamp. Timestamps run ahead of the clock if a counter is added to
+//!   more than once in a millisecond (`HRegion.reckonDelta`), or if a clock was set back. A server stamps a Put
+//!   no older than one cell of the condition, and we choose this cell: the newest of the cells that were read. An
+//!   older mark must not hide a mark in its column either. So the old mark is first overwritten with a timestamp
+//!   no older than that of the newest cell. The change is then stamped no older than this.
+//! * The filters that raise a fence leave the fence's cell. So the new fence is stamped no older than the one
+//!   before, even if the server's clock was set back.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -42,39 +42,40 @@ use crate::store::hbase::steps::{
 use crate::store::remote::resolve::Pauses;
 use crate::time::{self, Deadline};
 
-/// Rounds of one change; each needs another client that changes the row between two steps, or a Delete that hides
-/// what was put.
+/// Most rounds of one change. A round fails only if another client changes the row between two steps, or a Delete
+/// hides a Put.
 const ROUNDS: usize = 64;
-/// How long the cell lasts that makes absences testable. The request that put it needs it, and nothing else.
+/// TTL of the cell that makes absences testable. Only the request that writes it needs it.
 const BEGUN_TTL: Duration = Duration::from_secs(5);
-/// In that cell, and in a mark's column before its first mark.
+/// Value of that cell, and of a mark's column before its first mark.
 const BEGUN: &[u8] = b".";
-/// A Delete hides what is put with its timestamp, which is in milliseconds.
+/// Pause before a Delete. It hides Puts with its timestamp, which is in milliseconds.
 pub(super) const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 
-/// HBase's master refuses a server whose clock differs from its own by 30 s (`hbase.master.maxclockskew`).
+/// Largest difference of two servers' clocks. HBase's master refuses a server whose clock differs from its own by
+/// 30 s (`hbase.master.maxclockskew`).
 const CLOCKS_DIFFER: Duration = Duration::from_secs(120);
 
-const HIDDEN: &str = "it was written, and what was written cannot be seen: it is hidden behind cells or Deletes with \
-                      later timestamps, or another has replaced it already";
+const HIDDEN: &str = "it was written but is not visible: cells or Deletes with later timestamps hide it, or \
+                      another client has already replaced it";
 
-/// What became of a change.
+/// Outcome of a change.
 pub(super) enum ChangeOutcome {
-    /// It was made. `None`: by a request that was not answered, so what additions came to is not known.
+    /// It was made. `None` if it was made by a request without a reply, so the sums of additions are unknown.
     Made(Option<RowAnswer>),
-    /// A test did not hold for what was read.
+    /// A test does not hold for the cells that were read back.
     Refused(RowAnswer),
 }
 
 pub(super) struct RowChange<'a> {
     pub(super) row: &'a RowId,
-    /// Whether it writes a mark.
+    /// Whether it writes an idempotency mark.
     pub(super) once: bool,
     pub(super) fence: Option<&'a RowFence>,
     pub(super) what: &'static str,
     pub(super) tests: Vec<CellTest<'a>>,
     pub(super) writes: Vec<CellWrite<'a>>,
-    /// What the tests were taken from, where they were.
+    /// The cells from which the tests were made, if they were read before.
     pub(super) read: Option<&'a RowCells>,
     pub(super) by: Deadline,
 }
@@ -115,7 +116,7 @@ impl RowChange<'_> {
             match outcome {
                 Some(ChangeOutcome::Made(answer)) if !self.can_be_seen(&look, answer.is_some()) => {
                     hidden = true;
-                    // Where others may have deleted or replaced it since, it must not be made again.
+                    // It must not be made again if others may have deleted or replaced it since.
                     if look.read != AfterWrite::AtOnce
                         || self.shows_another(&look)
                         || !self.may_be_made_again()
@@ -134,18 +135,18 @@ impl RowChange<'_> {
         }
         let error = Error::RetriesExhausted {
             store: table.store.describe().to_owned(),
-            what: "the row changed, or what was put was hidden by a Delete, at each try".into(),
+            what: "the row changed, or a Delete hid what was written, at each attempt".into(),
             source: None,
         };
         Err(in_doubt(error, marked.as_ref(), hidden))
     }
 
-    /// Why a change was not made; `None` where nothing stands in its way any more.
+    /// Finds out why a change was not made. `None` if nothing prevents it any more.
     fn refused(&self, marked: Option<&Marked<'_>>, look: &RowAnswer) -> Result<Option<ChangeOutcome>> {
         if let Some(marked) = marked
             && look.value(&marked.place) == Some(&marked.operation.mark)
         {
-            // Of several requests in flight it may be any that was made, and the mark must outlive the others.
+            // Any of the requests in flight may have made the change, and its mark must outlive the others.
             if marked.operation.in_flight.get() > 1 {
                 let mark = &marked.operation.mark;
                 if !self.settle(marked, Some(mark), mark)? {
@@ -157,7 +158,7 @@ impl RowChange<'_> {
         if let (Some(fence), Some(columns)) = (self.fence, &self.row.table.inner.fences) {
             match fence.standing(columns, look, self.row)? {
                 FenceStanding::Raised => {}
-                // It has expired, or somebody deleted it.
+                // Our fence has expired, or somebody deleted it.
                 FenceStanding::Lower => {
                     fence.raised.store(false, Ordering::Relaxed);
                     return Ok(None);
@@ -168,7 +169,7 @@ impl RowChange<'_> {
             return Ok(None);
         }
         if let Some(marked) = marked.filter(|marked| marked.operation.in_flight.get() > 0) {
-            // A request in flight must not find its tests to hold later.
+            // The tests of a request in flight must not hold later.
             if !self.settle(marked, look.value(&marked.place), &marked.operation.given_up())? {
                 return Ok(None);
             }
@@ -176,7 +177,7 @@ impl RowChange<'_> {
         Ok(Some(ChangeOutcome::Refused(look.clone())))
     }
 
-    /// Writes `value` in place of the mark that was found; whether that was still there.
+    /// Replaces the mark that was found by `value`. Returns whether it was still there.
     fn settle(&self, marked: &Marked<'_>, found: Option<&[u8]>, value: &[u8]) -> Result<bool> {
         let rule = found.filter(|found| !found.is_empty()).map_or(Rule::MissingOrEmpty, Rule::Is);
         let steps = || {
@@ -187,7 +188,7 @@ impl RowChange<'_> {
             };
             vec![RowStep::Change(RowGuard::One((&marked.place, rule)), vec![put])]
         };
-        // None of its requests does harm when it comes late: the slot is not used again.
+        // A late request of this kind is harmless, because the slot is not used again.
         let unanswered = Cell::new(0);
         let request = Request {
             what: "settling a change",
@@ -208,7 +209,7 @@ impl RowChange<'_> {
         }
         let family = self.families().min().unwrap_or_default().to_vec();
         let column = |slot: &MarkSlot| [OWN_PREFIX, b"op_", slot.name().as_bytes()].concat();
-        // Servers whose clocks differ by less than this count a mark alike, also when the region moves.
+        // The mark then lasts until `by` even if the region moves to a server whose clock differs by this much.
         let lasts = self.by.remaining() + CLOCKS_DIFFER;
         let operation = MarkedOperation::begin(&table.marks, column, lasts, self.by)?;
         let place = CellPlace { family, qualifier: operation.column.clone() };
@@ -220,7 +221,7 @@ impl RowChange<'_> {
         CellPlace { family, qualifier: [OWN_PREFIX, b"begun"].concat() }
     }
 
-    /// Whether nothing decides about it.
+    /// Returns whether the change is unconditional.
     fn is_plain(&self) -> bool {
         self.tests.is_empty() && self.fence.is_none() && !self.once
     }
@@ -284,7 +285,7 @@ impl RowChange<'_> {
         steps
     }
 
-    /// The number of the test of the newest cell that was read, if there is one.
+    /// Returns the index of the test of the newest cell that was read, if any.
     fn newest(&self) -> Option<usize> {
         let read_ms =
             |place: &CellPlace| self.read.and_then(|read| read.written_ms(place)).unwrap_or_default();
@@ -292,7 +293,7 @@ impl RowChange<'_> {
         there.max_by_key(|(_, (place, _))| read_ms(place)).map(|(number, _)| number)
     }
 
-    /// What tells why a change was not made, and whether what it put can be seen.
+    /// Returns the columns to read back. They show why a change was not made, and whether its Puts are visible.
     fn look<'s>(&'s self, marked: Option<&'s Marked<'_>>) -> Which<'s> {
         let mut columns: Vec<&CellPlace> = self.tests.iter().map(|(place, _)| *place).collect();
         columns.extend(self.fence_columns().into_iter().flat_map(|(_, of)| [&of.fence, &of.lock]));
@@ -313,12 +314,12 @@ impl RowChange<'_> {
         self.tests.iter().any(|(_, rule)| matches!(rule, Rule::Missing | Rule::MissingOrEmpty))
     }
 
-    /// Whether what was put is there. What was absent and is there now decides, if there is any such: the other
-    /// columns may have been deleted since. For an anchor, which decides who made the row, it must be what we put:
-    /// where ours is hidden, another may have been faster by now.
+    /// Returns whether the Puts are visible. If the change put columns that were tested to be absent, these decide,
+    /// because the others may have been deleted since. An anchor decides who created the row, so it must have the
+    /// value that we put: if our Put is hidden, another client may have created the row since.
     ///
-    /// Of what was made by a request that was not answered (`at_once` is false), an absence says nothing: another
-    /// may have deleted it since.
+    /// If the change was made by a request without a reply (`at_once` is false), an absence proves nothing, because
+    /// another client may have deleted the cell since.
     fn can_be_seen(&self, look: &RowAnswer, at_once: bool) -> bool {
         if !self.rests_on_absence() || !at_once {
             return true;
@@ -340,13 +341,13 @@ impl RowChange<'_> {
         self.put().next().is_none() || self.put().any(seen)
     }
 
-    /// Whether there is an anchor, and not ours. Ours may be hidden, or may have been replaced already.
+    /// Returns whether another client's anchor is visible. Ours may be hidden, or may have been replaced.
     fn shows_another(&self, look: &RowAnswer) -> bool {
         let anchors = self.tests.iter().filter(|(_, rule)| matches!(rule, Rule::MissingOrEmpty));
         anchors.into_iter().any(|(place, _)| look.value(place).is_some_and(|found| !found.is_empty()))
     }
 
-    /// Whether it has no more effect when it is made again behind itself.
+    /// Returns whether making the change a second time has no further effect.
     fn may_be_made_again(&self) -> bool {
         self.writes.iter().all(|write| matches!(write, CellWrite::Put { .. }))
     }
@@ -359,7 +360,7 @@ impl RowChange<'_> {
         puts.flatten().copied()
     }
 
-    /// The families that are tested or written.
+    /// Returns the families that are tested or written.
     fn families(&self) -> impl Iterator<Item = &[u8]> {
         let written = self.writes.iter().flat_map(|write| match write {
             CellWrite::Put { cells, .. } => cells.iter().map(|(place, _)| *place).collect(),
@@ -370,7 +371,7 @@ impl RowChange<'_> {
     }
 }
 
-/// Whether a comparison of one column can say it.
+/// Returns whether a condition on one column can express the test.
 fn may_be_alone((_, rule): &CellTest<'_>) -> bool {
     match rule {
         Rule::Is(value) => !value.is_empty(),
@@ -383,7 +384,7 @@ fn asks_presence(rule: &Rule<'_>) -> bool {
     !matches!(rule, Rule::Missing | Rule::MissingOrEmpty)
 }
 
-/// Whether a rule holds for what was read.
+/// Returns whether a test holds for the cells that were read.
 fn holds((place, rule): &CellTest<'_>, look: &RowAnswer) -> bool {
     match (look.value(place), rule) {
         (found, Rule::Is(value)) => found == Some(value),
@@ -395,12 +396,12 @@ fn holds((place, rule): &CellTest<'_>, look: &RowAnswer) -> bool {
     }
 }
 
-/// `error`, as the outcome of a change of which a request may yet be run, or was made and could not be seen.
+/// Turns `error` into IN_DOUBT if a request of the change may yet take effect, or if it took effect and is hidden.
 fn in_doubt(error: Error, marked: Option<&Marked<'_>>, hidden: bool) -> Error {
     let unanswered = marked.is_some_and(|marked| marked.operation.in_flight.get() > 0);
     if error.is_in_doubt() || !(unanswered || hidden) {
         return error;
     }
-    let what = if hidden { HIDDEN } else { "an earlier request of this change was not answered" };
+    let what = if hidden { HIDDEN } else { "an earlier request of this change got no reply" };
     Error::InDoubt { what: what.into(), source: Some(error.into()) }
 }

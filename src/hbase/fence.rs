@@ -1,4 +1,5 @@
-//! The fence that a row's changes carry: written into the row before them, and refused there once it is stale.
+//! The fence of a row's changes. It is written into the row before the first change. The server refuses changes
+//! with a stale fence.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,26 +16,26 @@ use crate::store::remote::resolve::Pauses;
 use crate::text::quoted;
 use crate::time::Deadline;
 
-/// Rounds of one raising; each needs another holder in between.
+/// Most attempts to raise a fence. An attempt fails only if another holder changes the fence in between.
 const ROUNDS: usize = 16;
 
-/// The fence of a lease, as rows have it.
+/// The fence of a lease, as stored in rows.
 pub(super) struct RowFence {
     number: Fence,
-    /// Big-endian: the server compares byte by byte.
+    /// Big-endian, because the server compares byte by byte.
     bytes: [u8; 8],
-    /// The lock's name as stored: numbers of different locks must not be compared.
+    /// The stored name of the lock. Fences of different locks must not be compared.
     lock: String,
-    /// Whether the row was seen to have it.
+    /// Whether a reply has shown that the row has this fence.
     pub(super) raised: AtomicBool,
 }
 
-/// How the fence in a row stands to ours.
+/// The fence in a row, compared with ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FenceStanding {
     /// It is ours.
     Raised,
-    /// It is lower, or there is none.
+    /// It is lower, or the row has none.
     Lower,
 }
 
@@ -44,7 +45,7 @@ impl RowFence {
         RowFence { number, bytes, lock, raised: AtomicBool::new(false) }
     }
 
-    /// Puts our fence where there is none, or a lower one of the same lock.
+    /// Steps that write our fence if the row has none, or a lower one of the same lock.
     pub(super) fn raising<'a>(&'a self, columns: &'a FenceColumns, ttl: Duration) -> [RowStep<'a>; 2] {
         let FenceColumns { fence, lock } = columns;
         let put = || {
@@ -58,14 +59,16 @@ impl RowFence {
         ]
     }
 
-    /// The fence in the row is ours.
+    /// Tests that the fence in the row is ours.
     pub(super) fn stands<'a>(&'a self, columns: &'a FenceColumns) -> [CellTest<'a>; 2] {
         let FenceColumns { fence, lock } = columns;
         [(fence, Rule::Is(&self.bytes)), (lock, Rule::Is(self.lock.as_bytes()))]
     }
 
+    /// Compares the fence that was read with ours.
+    ///
     /// # Errors
-    /// STALE_FENCE; INVALID_ARGUMENT where the row's fence is another lock's.
+    /// STALE_FENCE if it is higher; INVALID_ARGUMENT if it belongs to another lock.
     pub(super) fn standing(
         &self,
         columns: &FenceColumns,
@@ -95,7 +98,7 @@ impl RowFence {
                 let look = RowStep::Read(which(columns));
                 self.raising(columns, table.fence_ttl).into_iter().chain([look]).collect()
             };
-            // Raised twice it is as high as raised once.
+            // Raising it twice has the same effect as raising it once.
             let unanswered = std::cell::Cell::new(0);
             let request = Request {
                 what: "raising a fence",
@@ -114,7 +117,7 @@ impl RowFence {
         }
         Err(Error::RetriesExhausted {
             store: table.store.describe().to_owned(),
-            what: "the fence changed at each try".into(),
+            what: "the fence changed at each attempt".into(),
             source: None,
         })
     }
@@ -124,7 +127,7 @@ fn which(columns: &FenceColumns) -> Which<'_> {
     Which { columns: vec![&columns.fence, &columns.lock], families: Vec::new(), versions: 1 }
 }
 
-/// The fence that a row has, and its lock.
+/// Returns the fence of a row, and its lock.
 pub(super) fn stored(
     columns: &FenceColumns,
     look: &RowAnswer,
@@ -140,7 +143,7 @@ pub(super) fn stored(
     Ok(Some((Fence(u64::from_be_bytes(bytes)), lock)))
 }
 
-/// What [`Row::fence`](super::Row::fence) reads.
+/// Reads the fence, for [`Row::fence`](super::Row::fence).
 pub(super) fn read(row: &RowId, columns: &FenceColumns, by: Deadline) -> Result<Option<(Fence, Vec<u8>)>> {
     let steps = || vec![RowStep::Read(which(columns))];
     let request = Request { what: "reading a fence", row: &row.key, repeat: Repeat::Read, steps: &steps };

@@ -1,15 +1,15 @@
 //! Rows of an application's table in HBase, safe without row locks.
 //!
-//! HBase once had `lockRow` and `unlockRow`, and removed them. What they were wanted for is here:
+//! HBase once had `lockRow` and `unlockRow`, and removed them. These calls replace them:
 //!
-//! * [`Row::create`] tells a row that was made from one that was there;
-//! * [`Row::update`] changes a row that is there;
-//! * [`Row::compare_and_set`] writes one column if it holds what is expected;
-//! * [`Row::modify`] reads some columns, computes, and writes if none of them was changed meanwhile;
-//! * [`Row::increment`] adds to a counter;
-//! * [`Row::delete_if`] deletes a row that is as expected;
-//! * [`Lease::row`](crate::Lease::row) gives a row whose writes the servers refuse once a later holder of the lock
-//!   has been there.
+//! * [`Row::create`] creates a row, or reports that it exists.
+//! * [`Row::update`] changes a row that exists.
+//! * [`Row::compare_and_set`] writes one column if it has the expected value.
+//! * [`Row::modify`] reads some columns, computes, and writes if none of them has changed in the meantime.
+//! * [`Row::increment`] adds to a counter.
+//! * [`Row::delete_if`] deletes a row if one column has the expected value.
+//! * [`Lease::row`](crate::Lease::row) returns a row whose writes the servers refuse once a later holder of the
+//!   lock has changed it.
 //!
 //! ```no_run
 //! use dlm::hbase::{Cells, Creation, Table};
@@ -17,8 +17,8 @@
 //! let orders = Table::open("hbase://master1:16000,master2:16000/orders")?;
 //! let order = orders.row("order-42");
 //! match order.create(&Cells::new().put("d:id", "42").put("d:state", "new"))? {
-//!     Creation::Created => println!("this process made the order"),
-//!     Creation::AlreadyExists => println!("another one was faster"),
+//!     Creation::Created => println!("this process created the order"),
+//!     Creation::AlreadyExists => println!("another process was faster"),
 //! }
 //! let paid = order.compare_and_set("d:state", Some(b"new"), Some(b"paid"))?;
 //! # Ok::<(), dlm::Error>(())
@@ -26,12 +26,13 @@
 //!
 //! # Outcomes
 //!
-//! Each call has one of three: it happened, it did not, or it is in doubt (IN_DOUBT), because a reply was lost. A
-//! write in doubt is never sent again by itself. A row from [`Row::exactly_once`] writes a mark along with each
-//! change, so that a change whose reply was lost can be sent again and is made once.
+//! Each call happened, did not happen, or is in doubt because a reply was lost
+//! ([`Code::InDoubt`](crate::Code::InDoubt)). The library does not repeat a write that is in doubt. A row from
+//! [`Row::exactly_once`] writes an idempotency mark with each change. The library can then send a change again
+//! whose reply was lost, and the server makes it once.
 //!
-//! All calls block, for the table's `timeout` (10 s unless set) at the most, and may be made from many threads at
-//! once. Nothing waits in a server. What each call does in the corners is in `docs/rows.md`.
+//! All calls block, for at most the table's `timeout` (10 s by default). Many threads may make calls at the same
+//! time. No call waits in a server. `docs/rows.md` describes the edge cases of each call.
 
 mod batch;
 mod cells;

@@ -9,44 +9,46 @@ use crate::error::{Error, Result};
 use crate::store::hbase::steps::{CellTest, CellWrite, Rule, Which};
 use crate::{random, time};
 
-/// Pauses before another try: a random part of a time that doubles from the first to the last of these.
+/// Pauses before another attempt: a random part of a time that doubles from the first to the second of these.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_LONGEST: Duration = Duration::from_millis(64);
 
-/// Answer of [`Row::modify`].
+/// Result of [`Row::modify`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Modified {
-    /// Whether the row was changed; false where the closure left it as it was.
+    /// Whether the row was changed. False if the closure left it unchanged.
     pub changed: bool,
     /// How often the row was read and the closure called.
     pub attempts: u32,
 }
 
-/// What became of the changes of one [`commit`](Row::commit).
+/// Result of one [`commit`](Row::commit).
 pub(crate) enum Commit {
     Made,
-    /// They delete what is not there: the store was not asked.
+    /// The changes only delete cells that do not exist, so the store was not asked.
     Needless,
-    /// Nothing was written: a column was changed. This is what they all hold now.
+    /// Nothing was written, because a column has changed. These are the current cells of the columns.
     Refused(RowCells),
 }
 
 impl Row {
-    /// Reads these columns, lets `change` compute what is to be done with the row, and does it if none of them was
-    /// changed meanwhile; otherwise once more, up to the table's `attempts` (100 unless set) and `timeout`. What
-    /// `change` writes may be in these columns or in others. `None` leaves the row as it is.
+    /// Reads these columns, calls `change` to compute the changes, and makes them in one atomic step if no column
+    /// that was read has changed in the meantime. Otherwise it starts again, for at most the table's `attempts`
+    /// (100 by default) and `timeout`. `change` may change these columns and others. `None` leaves the row
+    /// unchanged.
     ///
-    /// What it writes into a column that it has read can be seen at once, also where that one is a counter that others
-    /// add to, and where the clock of a server was set back. Columns that it writes and has not read are written as
-    /// by [`put`](Row::put).
+    /// A value written to a column that was read is visible at once, even if other clients add to that column, or
+    /// if a server's clock was set back. Other columns are written as by [`put`](Row::put).
     ///
-    /// `change` must have no effects of its own: it is called for each try. A column that was changed and changed
+    /// `change` must have no side effects, because each attempt calls it. A column that was changed and changed
     /// back counts as unchanged.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]. RETRIES_EXHAUSTED, which says how many tries were made: others changed the
-    /// columns each time. INVALID_ARGUMENT for no columns or none to change.
+    /// Those of every call, see [`Row`].
+    /// * [`Code::RetriesExhausted`](crate::Code::RetriesExhausted): other clients changed the columns at each
+    ///   attempt. The message has the number of attempts.
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): there are no columns, or no changes.
     pub fn modify<C: Into<Column> + Clone>(
         &self,
         columns: &[C],
@@ -77,14 +79,14 @@ impl Row {
         }
     }
 
-    /// Reads the columns that a [`commit`](Row::commit) is to depend on. There may be nothing of them.
+    /// Reads the columns on which a [`commit`](Row::commit) will depend. They may have no cells.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]; never IN_DOUBT. INVALID_ARGUMENT for no columns.
+    /// Those of every call, see [`Row`], except IN_DOUBT. INVALID_ARGUMENT if there are no columns.
     pub(crate) fn read_columns(&self, columns: &[Column]) -> Result<RowCells> {
         self.check_key()?;
         if columns.is_empty() {
-            return Err(Error::invalid("columns", "", "one at least, which the changes depend on"));
+            return Err(Error::invalid("columns", "", "at least one column, on which the changes depend"));
         }
         columns.iter().try_for_each(Column::check)?;
         self.id.table.inner.check_not_own(columns.iter())?;
@@ -92,8 +94,8 @@ impl Row {
         self.read(&Which { columns, families: Vec::new(), versions: 1 })
     }
 
-    /// Makes the changes if these columns are as [`read_columns`](Row::read_columns) has read them, also those
-    /// that were not there.
+    /// Makes the changes if these columns, including absent ones, are as [`read_columns`](Row::read_columns) has
+    /// read them.
     ///
     /// # Errors
     /// Those of [`modify`](Row::modify).
@@ -103,14 +105,13 @@ impl Row {
         changes.check(table.max_value)?;
         table.check_not_own(changes.columns())?;
         if let Some(beside) = changes.deletes_beside(columns) {
-            let allowed = "one of those that were read, to be deleted";
+            let allowed = "only columns that were read can be deleted";
             return Err(Error::invalid("column", beside.to_string(), allowed));
         }
         let rule = |column: &Column| as_read.value(column).map_or(Rule::Missing, Rule::Is);
         let tests: Vec<CellTest<'_>> = columns.iter().map(|column| (&column.0, rule(column))).collect();
         let writes = changes.writes(as_read);
         if writes.is_empty() {
-            // It deletes what is not there.
             return Ok(Commit::Needless);
         }
         if writes.iter().any(|write| matches!(write, CellWrite::Delete(_))) {
@@ -118,7 +119,7 @@ impl Row {
         }
         match self.change("modifying the row", tests, writes, Some(as_read))? {
             ChangeOutcome::Made(_) => Ok(Commit::Made),
-            // It has read what the next try begins with, and the library's own columns besides.
+            // The reply has the columns with which the next attempt starts, and the library's own columns.
             ChangeOutcome::Refused(look) => {
                 let read = look.cells.into_iter().filter(|cell| columns.iter().any(|of| of.0 == cell.place));
                 Ok(Commit::Refused(RowCells::new(read.collect())))

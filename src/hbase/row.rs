@@ -1,4 +1,4 @@
-//! One row: made, read, changed, deleted.
+//! One row: creation, reads, changes and deletion.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +17,23 @@ use crate::name::Level;
 use crate::store::hbase::steps::{CellPlace, CellTest, CellWrite, Repeat, Request, RowStep, Rule, Which};
 use crate::time;
 
-/// A row of a table: a key and how its changes are made. Making one does no I/O. May be used from many threads at
-/// once.
+/// A row of a table: its key, and how changes of it are made. Making this handle does no I/O. Many threads may
+/// use it at the same time. All calls block, for at most the table's `timeout`.
 ///
 /// # Errors of every call
-/// * INVALID_ARGUMENT, before any I/O: a key, column, value or TTL that is not allowed.
-/// * TABLE_CREATION_ERROR: no such table, it is disabled, or it lacks the family.
-/// * CONNECTION_ERROR, RETRIES_EXHAUSTED, INTERNAL_ERROR, FORKED: it did not happen and will not.
-/// * IN_DOUBT: it may have happened, or may yet happen. Rows from [`exactly_once`](Row::exactly_once) answer so
-///   only when the whole `timeout` was not enough to find out, or a server answered with an error that says neither.
-/// * STALE_FENCE, of rows from [`Lease::row`](crate::Lease::row): a later holder of the lock was here.
+/// * [`Code::InvalidArgument`](crate::Code::InvalidArgument), before any I/O: a key, column, value or TTL is not
+///   allowed.
+/// * [`Code::TableCreationError`](crate::Code::TableCreationError): the table does not exist, is disabled, or lacks
+///   the family.
+/// * [`Code::ConnectionError`](crate::Code::ConnectionError),
+///   [`Code::RetriesExhausted`](crate::Code::RetriesExhausted),
+///   [`Code::InternalError`](crate::Code::InternalError), [`Code::Forked`](crate::Code::Forked): the call did not
+///   happen and will not happen.
+/// * [`Code::InDoubt`](crate::Code::InDoubt): the call may have happened, or may yet happen. A row from
+///   [`exactly_once`](Row::exactly_once) returns this only if the `timeout` was too short to find out, or if a
+///   server replied with an error that leaves the outcome open.
+/// * [`Code::StaleFence`](crate::Code::StaleFence), only for a row from [`Lease::row`](crate::Lease::row): a later
+///   holder of the lock has changed the row or raised its fence.
 #[derive(Clone)]
 pub struct Row {
     pub(super) id: RowId,
@@ -35,41 +42,44 @@ pub struct Row {
 }
 
 impl Table {
-    /// The row with this key, 1 to 32,000 bytes. No I/O; a key that is not allowed is refused by the row's calls.
+    /// Returns a handle of the row with this key, 1 to 32,000 bytes. No I/O. The calls of the row refuse a key that
+    /// is not allowed.
     pub fn row(&self, key: impl AsRef<[u8]>) -> Row {
         Row::new(self.clone(), key.as_ref().to_vec())
     }
 }
 
 impl Lease {
-    /// A row whose every change carries this lease's fence: once a later holder of the lock has changed the row, or
-    /// raised its fence, the servers refuse ours with STALE_FENCE. The table may be in another cluster than the
-    /// lock. Its option `family` says where fences are kept. [`check`](Lease::check) is not asked: a change is the
-    /// servers' to refuse. No I/O.
+    /// Returns a fenced row: each of its changes carries the fence of this lease. Once a later holder of the lock
+    /// has changed the row or raised its fence, the servers refuse our changes with
+    /// [`Code::StaleFence`](crate::Code::StaleFence). No I/O.
+    ///
+    /// The table's option `family` names the column family of the fences. The table and the lock may be in
+    /// different clusters. Changes do not call [`check`](Lease::check), because the servers decide.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a key that is not allowed, a table without `family`, and a lease without a fence;
-    /// FORKED.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the key is not allowed, if the table has no
+    /// `family`, or if the lease has no fence. [`Code::Forked`](crate::Code::Forked).
     pub fn row(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Row> {
         Row::fenced(table, key.as_ref(), self.fence_for_writes()?, self.name().key())
     }
 }
 
-/// Answer of [`Row::create`].
+/// Result of [`Row::create`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Creation {
-    /// The row was not there, and this call made it.
+    /// The row did not exist, and this call created it.
     Created,
-    /// The row is there. Nothing was written.
+    /// The row exists. Nothing was written.
     AlreadyExists,
 }
 
-/// Answer of [`Row::update`].
+/// Result of [`Row::update`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// The row was there, and has the cells now.
+    /// The row exists, and now has the cells.
     Updated,
-    /// There is no such row. Nothing was written.
+    /// The row does not exist. Nothing was written.
     NotFound,
 }
 
@@ -78,7 +88,7 @@ impl Row {
         Row { id: RowId { table, key }, once: false, fence: None }
     }
 
-    /// A row whose every change carries the fence of a lease.
+    /// Makes a row whose changes carry the fence of a lease.
     fn fenced(table: &Table, key: &[u8], fence: Fence, lock: &str) -> Result<Row> {
         if table.inner.fences.is_none() {
             let allowed = "a column family for the fences of rows, such as ?family=d in the table's URI";
@@ -89,30 +99,31 @@ impl Row {
         Ok(Row { fence, ..Row::new(table.clone(), key.to_vec()) })
     }
 
-    /// The same row, whose changes are made exactly once: each writes a mark in the same atomic step, and a change
-    /// whose reply was lost is sent again until it is answered, for the table's `timeout`.
+    /// Returns the same row with exactly-once changes. Each change writes an idempotency mark in the same atomic
+    /// step. A change whose reply was lost is sent again until a reply arrives, for up to the table's `timeout`.
     ///
-    /// A mark is a cell of some 100 bytes in the row, in a column that begins with `\0dlm_op_`. It goes after
-    /// some minutes (two hours where a request is lost for good). A row has as many as this process had threads at work
-    /// on rows at once.
+    /// A mark is a cell of some 100 bytes in the row, in a column that begins with `\0dlm_op_`. It expires after
+    /// some minutes, or after two hours if a reply never arrived. A row has at most one mark for each thread of
+    /// this process that was changing rows at the same time.
     pub fn exactly_once(&self) -> Row {
         Row { once: true, ..self.clone() }
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &[u8] {
         &self.id.key
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn table(&self) -> &Table {
         &self.id.table
     }
 
-    /// Makes the row unless it is there: of all who try at once, one is told that it was created.
+    /// Creates the row unless it exists. If several callers try at once, exactly one gets [`Creation::Created`].
     ///
-    /// A row is there when its anchor has a value that is not empty. The anchor is the column that the table's
-    /// option `anchor` names, or else the first of `cells`. It must be among them, and its value not empty.
+    /// A row exists if its anchor has a value that is not empty. The anchor is the column that the table's option
+    /// `anchor` names, or else the first of `cells`. `cells` must contain the anchor with a value that is not
+    /// empty.
     ///
     /// # Errors
     /// Those of every call, see [`Row`].
@@ -126,27 +137,28 @@ impl Row {
         }
     }
 
-    /// Writes the cells if the row is there. See [`create`](Row::create) for what that means; without the option
-    /// `anchor`, the first of `cells` must be a column that the row has. As with [`put`](Row::put), counters that
-    /// others add to should not be among the cells.
+    /// Writes the cells if the row exists, as defined at [`create`](Row::create). Without the option `anchor`, the
+    /// first of `cells` must be a column that the row has. As with [`put`](Row::put), do not write counters that
+    /// others add to.
     ///
     /// # Errors
     /// Those of every call, see [`Row`].
     pub fn update(&self, cells: &Cells) -> Result<Update> {
         self.check(cells)?;
         let anchor = self.id.table.inner.anchor.clone().or_else(|| cells.columns().next().cloned());
-        let anchor = anchor.ok_or_else(|| Error::invalid("cells", "", "one cell at least"))?;
+        let anchor = anchor.ok_or_else(|| Error::invalid("cells", "", "at least one cell"))?;
         match self.change("updating the row", vec![(&anchor.0, Rule::NotEmpty)], cells.writes(), None)? {
             ChangeOutcome::Made(_) => Ok(Update::Updated),
             ChangeOutcome::Refused(_) => Ok(Update::NotFound),
         }
     }
 
-    /// Writes the cells, whether the row is there or not.
+    /// Writes the cells, whether the row exists or not.
     ///
-    /// Nothing is compared, so the server stamps the cells with its time, or a fenced row's with that of the fence. A
-    /// cell with a later timestamp hides what is written: one of a counter that was added to more than once in a
-    /// millisecond, or one from before a clock was set back. Where that matters, use [`modify`](Row::modify).
+    /// Nothing is compared, so the cells get the timestamp of the server's clock, or of the fence in a fenced
+    /// row. A cell with a later timestamp hides them. Such cells are counters that were added to more than once
+    /// in a millisecond, and cells from before a clock was set back. If that matters, use
+    /// [`modify`](Row::modify).
     ///
     /// # Errors
     /// Those of every call, see [`Row`].
@@ -155,38 +167,39 @@ impl Row {
         self.change("writing the row", Vec::new(), cells.writes(), None).map(drop)
     }
 
-    /// Reads the whole row, but for the library's own columns; `None` where there is nothing else.
+    /// Reads the whole row, except the library's own columns. `None` if it has no other cells.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]; never IN_DOUBT.
+    /// Those of every call, see [`Row`], except [`Code::InDoubt`](crate::Code::InDoubt).
     pub fn get(&self) -> Result<Option<RowCells>> {
         self.get_only(&Select::all())
     }
 
-    /// As [`get`](Row::get), without cells where there is nothing.
+    /// Reads the whole row as [`get`](Row::get) does. A row without cells gives empty cells.
     #[cfg(feature = "capi")]
     pub(crate) fn read_whole(&self) -> Result<RowCells> {
         self.check_key()?;
         self.read(&Which::default())
     }
 
-    /// The row, unless its key is not allowed.
+    /// Returns this row if its key is allowed.
     #[cfg(feature = "capi")]
     pub(crate) fn checked(self) -> Result<Row> {
         self.check_key().map(|()| self)
     }
 
-    /// Whether it is the same row of the same table, however it is changed.
+    /// Returns whether both are the same row of the same table, ignoring how changes are made.
     #[cfg(feature = "capi")]
     pub(crate) fn is_same(&self, other: &Row) -> bool {
         Arc::ptr_eq(&self.id.table.inner, &other.id.table.inner) && self.id.key == other.id.key
     }
 
-    /// Reads some of the row; `None` where there is nothing of it.
+    /// Reads the selected part of the row. `None` if it has no cells.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]; never IN_DOUBT. INTERNAL_ERROR where the answer is longer than sixteen of
-    /// the largest values allowed.
+    /// Those of every call, see [`Row`], except [`Code::InDoubt`](crate::Code::InDoubt).
+    /// [`Code::InternalError`](crate::Code::InternalError) if the reply is longer than sixteen values of the
+    /// largest size allowed (at least 4 MiB).
     pub fn get_only(&self, select: &Select) -> Result<Option<RowCells>> {
         self.check_key()?;
         select.check()?;
@@ -194,8 +207,9 @@ impl Row {
         Ok(if cells.is_empty() { None } else { Some(cells) })
     }
 
-    /// Writes `new` into a column if it holds `expected`; whether it did. `None` is the absence of the cell, which
-    /// is not the same as an empty value: with `new` as `None`, the cell is deleted, see [`delete_if`](Row::delete_if).
+    /// Writes `new` into a column if its value is `expected`. Returns whether it did. `None` means that the cell is
+    /// absent, which differs from an empty value. With `None` as `new`, the cell is deleted: see
+    /// [`delete_if`](Row::delete_if).
     ///
     /// # Errors
     /// Those of every call, see [`Row`].
@@ -216,14 +230,15 @@ impl Row {
         Ok(matches!(outcome, ChangeOutcome::Made(_)))
     }
 
-    /// Adds to an 8-byte counter, which begins at 0, and answers the sum. It wraps around at the ends of `i64`. A
-    /// cell with a TTL keeps it, counted from now.
+    /// Adds `by` to an 8-byte counter and returns the sum. An absent counter starts at 0. The sum wraps around at
+    /// the ends of `i64`. A cell with a TTL keeps it, counted from now.
     ///
-    /// `None` only from rows of [`exactly_once`](Row::exactly_once): it was added once, and the reply with the sum
-    /// was lost.
+    /// Returns `None` only for a row from [`exactly_once`](Row::exactly_once): `by` was added once, but the reply
+    /// with the sum was lost.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]. INVALID_ARGUMENT where the cell is not 8 bytes long.
+    /// Those of every call, see [`Row`]. [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the cell is
+    /// not 8 bytes long.
     pub fn increment(&self, column: impl Into<Column>, by: i64) -> Result<Option<i64>> {
         let column = column.into();
         self.check_key()?;
@@ -236,10 +251,12 @@ impl Row {
         }
     }
 
-    /// Deletes all cells of the row that it finds, if `column` holds `expected`; whether it did. Cells that others
-    /// write meanwhile stay, unless they write in the millisecond of the cell that was read. The library's own cells
-    /// stay as well. It takes two milliseconds more than its two requests, so that nothing that is put later can carry
-    /// a timestamp that the Delete hides.
+    /// Reads the row and deletes its cells if the value of `column` is `expected`. Returns whether it did. Cells
+    /// that others write in the meantime stay, except those written in the same millisecond as the cell that was
+    /// read. The library's own cells stay too.
+    ///
+    /// It sleeps for two milliseconds between its two requests. So no later Put has a timestamp that the Delete
+    /// hides.
     ///
     /// # Errors
     /// Those of every call, see [`Row`].
@@ -263,7 +280,7 @@ impl Row {
         }
     }
 
-    /// Deletes cells that were read if `column` holds `expected` still.
+    /// Deletes cells that were read if the value of `column` is still `expected`.
     fn delete(&self, column: &Column, expected: &[u8], found: &RowCells) -> Result<bool> {
         time::sleep(HIDDEN_PAUSE);
         let test = (&column.0, Rule::Is(expected));
@@ -272,13 +289,14 @@ impl Row {
         Ok(matches!(outcome, ChangeOutcome::Made(_)))
     }
 
-    /// Writes the lease's fence into the row without changing anything else. From then on earlier holders are
-    /// refused. Every change of a fenced row does that as well; call this where the first change comes late.
+    /// Writes the fence of the lease into the row and changes nothing else. Afterwards the servers refuse earlier
+    /// holders. Every change of a fenced row also does this. Call it if the first change comes late.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]. After any error but STALE_FENCE and INVALID_ARGUMENT the fence may have been
-    /// raised; to raise it again does no harm.
-    /// INVALID_ARGUMENT for a row that is not from [`Lease::row`](crate::Lease::row).
+    /// Those of every call, see [`Row`]. [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a row that
+    /// is not from [`Lease::row`](crate::Lease::row). After other errors, except
+    /// [`Code::StaleFence`](crate::Code::StaleFence), the fence may have been raised. Raising it again is
+    /// harmless.
     pub fn raise_fence(&self) -> Result<()> {
         self.check_key()?;
         let (Some(fence), Some(columns)) = (&self.fence, &self.id.table.inner.fences) else {
@@ -287,11 +305,11 @@ impl Row {
         fence.raise(columns, &self.id, self.id.table.inner.deadline()).map_err(|error| self.about(error))
     }
 
-    /// The highest fence that was in the row, and the stored name of its lock; `None` where there is none. The
-    /// table needs its option `family`.
+    /// Returns the fence of the row, and the stored name of its lock. `None` if the row has none. The table needs
+    /// its option `family`.
     ///
     /// # Errors
-    /// Those of every call, see [`Row`]; never IN_DOUBT.
+    /// Those of every call, see [`Row`], except [`Code::InDoubt`](crate::Code::InDoubt).
     pub fn fence(&self) -> Result<Option<(Fence, String)>> {
         self.check_key()?;
         let Some(columns) = &self.id.table.inner.fences else {
@@ -306,14 +324,17 @@ impl Row {
         Ok(found.map(|(fence, lock)| (fence, String::from_utf8_lossy(&lock).into_owned())))
     }
 
-    /// A lock for those who must hold the row across several calls, in the manager's store: an ordinary lock named
-    /// after table and row, `row/<table>/<key>`, with bytes of the key that are no printable ASCII escaped. It holds
-    /// nothing in HBase's servers, and binds only those who take it. Its lease ends by itself; write through
-    /// [`Lease::row`](crate::Lease::row), so that a holder whose lease has ended is refused. No I/O.
+    /// Returns a lock for exclusive use of the row across several calls. It is an ordinary lock in the manager's
+    /// store, with the id `row/<table>/<key>`, in which bytes of the key that are not printable ASCII are
+    /// escaped. No I/O.
+    ///
+    /// It holds no resource of HBase's servers, and excludes only processes that acquire it. Its lease can
+    /// expire, so write through [`Lease::row`](crate::Lease::row): then the servers refuse a holder whose lease
+    /// has expired.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT as of [`LockManager::lock`](crate::LockManager::lock), for a name over 1,024 bytes among
-    /// others.
+    /// Those of [`LockManager::lock`](crate::LockManager::lock), for example
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for an id over 1,024 bytes.
     pub fn lock(&self, manager: &LockManager, level: Level) -> Result<Lock> {
         self.check_key()?;
         let place = self.id.table.inner.store.describe();
@@ -343,7 +364,7 @@ impl Row {
         .map_err(|error| self.about(error))
     }
 
-    /// Cells of applications; none where there is no row.
+    /// Reads cells, except the library's own. A row that does not exist gives empty cells.
     pub(super) fn read(&self, which: &Which<'_>) -> Result<RowCells> {
         let steps = || vec![RowStep::Read(which.clone())];
         let request =
@@ -367,7 +388,7 @@ impl Row {
 
     fn about(&self, error: Error) -> Error {
         match error {
-            // They name the row themselves, or the caller's input.
+            // These already name the row, or the caller's input.
             Error::StaleFence { .. } | Error::InvalidArgument { .. } => error,
             error => error.context(format!("row \"{}\"", self.id.shown())),
         }

@@ -1,4 +1,4 @@
-//! Which row of which table.
+//! Identity of a row: its table and key.
 
 use super::table::Table;
 use crate::store::hbase::steps::shown;
@@ -10,12 +10,12 @@ pub(super) struct RowId {
 }
 
 impl RowId {
-    /// The key for people.
+    /// Returns the key for messages.
     pub(super) fn shown(&self) -> String {
         shown(&self.key)
     }
 
-    /// Table and key for people.
+    /// Returns table and key for messages.
     pub(super) fn described(&self) -> String {
         format!("{}, row \"{}\",", self.table.inner.store.describe(), self.shown())
     }

@@ -1,4 +1,4 @@
-//! A table of an application: opened, made where missing, asked for its rows.
+//! A table of an application: opening, and creation if it is missing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::time::Deadline;
 
 const ATTEMPTS: usize = 100;
 const ATTEMPTS_MOST: usize = 10_000;
-/// As long as the counters of fences live.
+/// Default TTL of fences: the same as that of fence counters.
 const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// What one read may bring: so many of the largest values.
+/// Longest reply of one read, in values of the largest size.
 const REPLY_VALUES: usize = 16;
-/// A table is made in this time.
+/// Time-out for creating a table.
 const MAKING: Duration = Duration::from_secs(60);
 
-/// A table in HBase. Cheap to clone; clones share their connections, which are closed with the last of them and
-/// of the rows. May be used from many threads at once. It starts no threads.
+/// A table in HBase. Cheap to clone. Clones share their connections, which are closed when the last clone and the
+/// last row of the table are dropped. Many threads may use it at the same time. It starts no threads.
 ///
 /// ```no_run
 /// let orders = dlm::hbase::Table::open("hbase://master1:16000/orders?anchor=d:id&family=d")?;
@@ -45,18 +45,18 @@ pub(super) struct OpenTable {
     pub(super) max_value: usize,
     pub(super) attempts: u32,
     timeout: Duration,
-    /// The process that opened it, see [`process_mark`].
+    /// The process that opened the table, see [`process_mark`].
     process: u64,
 }
 
-/// Where fenced rows of a table keep their fence, and the name of its lock.
+/// The columns in which fenced rows of a table keep the fence and the name of its lock.
 #[derive(Debug)]
 pub(super) struct FenceColumns {
     pub(super) fence: CellPlace,
     pub(super) lock: CellPlace,
 }
 
-/// A column family of a table to be made.
+/// A column family of a table to create.
 #[derive(Debug, Clone)]
 #[must_use = "hand it to create_if_missing"]
 pub struct Family {
@@ -65,12 +65,12 @@ pub struct Family {
 }
 
 impl Family {
-    /// With one version of each cell.
+    /// Makes a family that keeps one version of each cell.
     pub fn new(name: &str) -> Family {
         Family { name: name.to_owned(), versions: 1 }
     }
 
-    /// Keeps so many versions of each cell.
+    /// Sets how many versions of each cell the family keeps: 1 to 2,147,483,647.
     pub fn versions(mut self, versions: u32) -> Family {
         self.versions = versions;
         self
@@ -78,12 +78,12 @@ impl Family {
 }
 
 impl Table {
-    /// Opens a table: `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` for the calls
-    /// that a Thrift1 gateway can make (see `docs/rows.md`). Options follow as `?key=value&...`: see
+    /// Opens a table: `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` for the
+    /// calls that a Thrift1 gateway can make (see `docs/rows.md`). Options follow as `?key=value&...`: see
     /// [`TABLE_OPTIONS`](crate::TABLE_OPTIONS). No I/O until the first call.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the URI or an option is not allowed.
     pub fn open(uri: &str) -> Result<Table> {
         let (place, mut options) = Opener::parse(uri)?.rows()?;
         let number = |found: Option<usize>, otherwise: usize| found.unwrap_or(otherwise);
@@ -92,7 +92,7 @@ impl Table {
         let timeout = options.take_duration("timeout")?.map_or(Ok(DEFAULT_TIMEOUT), checked_timeout)?;
         let anchor = options.take("anchor").map(|column| Column::from(column.as_str()));
         anchor.as_ref().map_or(Ok(()), Column::check)?;
-        // A gateway can neither modify nor fence: there these options are unknown.
+        // These options are unknown for a gateway, which supports neither `modify` of several columns nor fences.
         let (mut attempts, mut fence_ttl, mut fences) = (ATTEMPTS, FENCE_TTL, None);
         if place.is_native() {
             attempts = number(options.take_number("attempts", 1, ATTEMPTS_MOST)?, ATTEMPTS);
@@ -119,16 +119,18 @@ impl Table {
         Ok(Table { inner: Arc::new(inner) })
     }
 
-    /// Creates the table with these families, split at these keys, unless it exists, and waits until it serves.
-    /// Blocks for up to a minute. Safe to repeat, and to run in many processes at once.
+    /// Creates the table with these families, split at these keys, unless it exists. Waits until it serves. Blocks
+    /// for up to a minute. Safe to repeat, and to run in many processes at once.
     ///
     /// # Errors
-    /// TABLE_CREATION_ERROR with the cause, also where it exists and lacks one of the families;
-    /// CONNECTION_ERROR; INVALID_ARGUMENT; FORKED.
+    /// * [`Code::TableCreationError`](crate::Code::TableCreationError): the table could not be created, or it
+    ///   exists and lacks one of the families. The error names the cause.
+    /// * [`Code::ConnectionError`](crate::Code::ConnectionError),
+    ///   [`Code::InvalidArgument`](crate::Code::InvalidArgument), [`Code::Forked`](crate::Code::Forked).
     pub fn create_if_missing(&self, families: &[Family], splits: &[&[u8]]) -> Result<()> {
         self.inner.usable()?;
         if families.is_empty() {
-            return Err(Error::invalid("families", "", "one at least"));
+            return Err(Error::invalid("families", "", "at least one family"));
         }
         for Family { name, versions } in families {
             check_family(name.as_bytes(), name)?;
@@ -137,26 +139,26 @@ impl Table {
             }
         }
         if let Some(empty) = splits.iter().position(|key| key.is_empty()) {
-            return Err(Error::invalid("split key", format!("number {empty}"), "one byte at least"));
+            return Err(Error::invalid("split key", format!("number {empty}"), "at least one byte"));
         }
         let families: Vec<_> = families.iter().map(|family| (family.name.clone(), family.versions)).collect();
         let splits: Vec<_> = splits.iter().map(|key| key.to_vec()).collect();
         self.inner.store.ensure(&families, &splits, Deadline::after(MAKING))
     }
 
-    /// How long one call may take.
+    /// Returns how long one call may take.
     #[cfg(feature = "capi")]
     pub(crate) fn timeout(&self) -> Duration {
         self.inner.timeout
     }
 
-    /// Tries of one modify at the most.
+    /// Returns the highest number of attempts of one `modify`.
     #[cfg(feature = "capi")]
     pub(crate) fn attempts(&self) -> u32 {
         self.inner.attempts
     }
 
-    /// The longest value that may be written, in bytes.
+    /// Returns the longest value that may be written, in bytes.
     pub fn max_value(&self) -> usize {
         self.inner.max_value
     }
@@ -171,31 +173,31 @@ impl OpenTable {
         Deadline::after(self.timeout)
     }
 
-    /// Fences are written by the library alone.
+    /// Refuses the library's own columns, which only the library may write.
     pub(super) fn check_not_own<'a>(&self, mut columns: impl Iterator<Item = &'a Column>) -> Result<()> {
         match columns.find(|column| self.is_own(&column.0)) {
-            Some(own) => Err(Error::invalid("column", own.to_string(), "another one: fences are kept there")),
+            Some(own) => Err(Error::invalid("column", own.to_string(), "another column; it holds fences")),
             None => Ok(()),
         }
     }
 
-    /// The column that says whether a row exists that has these cells.
+    /// Returns the anchor: the column of `cells` that decides whether the row exists.
     pub(super) fn anchor_among(&self, cells: &Cells) -> Result<Column> {
         let first = || cells.columns().next().cloned();
         let anchor = self.anchor.clone().or_else(first).unwrap_or_else(|| Column::new("", ""));
         match cells.value(&anchor) {
             Some([_, ..]) => Ok(anchor),
             Some([]) => {
-                let allowed = "a value that is not empty: to HBase an empty cell is the same as none";
+                let allowed = "a value that is not empty: HBase treats an empty cell as an absent one";
                 Err(Error::invalid("anchor", anchor.to_string(), allowed))
             }
             None => {
-                Err(Error::invalid("cells", format!("{cells:?}"), format!("the anchor {anchor} among them")))
+                Err(Error::invalid("cells", format!("{cells:?}"), format!("include the anchor {anchor}")))
             }
         }
     }
 
-    /// Whether it is one of those that the library writes for itself.
+    /// Returns whether the library writes this column for itself.
     pub(super) fn is_own(&self, place: &CellPlace) -> bool {
         let is_fence = |columns: &FenceColumns| *place == columns.fence || *place == columns.lock;
         place.qualifier.starts_with(super::cells::OWN_PREFIX) || self.fences.as_ref().is_some_and(is_fence)
@@ -214,7 +216,7 @@ impl FenceColumns {
                 Some(name) => Err(Error::invalid(
                     "fence column",
                     name,
-                    "together with the option family, which says where",
+                    "only with the option family, which names the column family of the fences",
                 )),
             };
         };
@@ -228,7 +230,7 @@ impl FenceColumns {
             return Err(Error::invalid(
                 "fence column",
                 fence.to_string(),
-                "another one than that of the lock's name",
+                "a column other than that of the lock's name",
             ));
         }
         Ok(Some(FenceColumns { fence, lock }))
@@ -237,7 +239,7 @@ impl FenceColumns {
 
 fn checked_fence_ttl(text: &str) -> Result<Duration> {
     let ttl = parse_duration("fence_ttl", text)?;
-    // Holders that are paused for longer are not refused.
+    // A holder that is paused for longer than the TTL is not refused.
     let least = Duration::from_secs(60);
     if ttl < least || i64::try_from(ttl.as_millis()).is_err() {
         return Err(Error::invalid("fence_ttl", text, "1m or more"));

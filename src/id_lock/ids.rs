@@ -1,5 +1,5 @@
-//! Locking without guards, for callers in languages that cannot hold one: they say by the id what they
-//! let go of, and may let go of the whole `IdLock` while others wait.
+//! Locking without guards, for languages that cannot hold one. Callers release by the id, and may evict all ids
+//! of an `IdLock` while other threads wait.
 
 use std::hash::{BuildHasher, Hash};
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::IdLock;
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
-    /// As [`try_lock_for`](IdLock::try_lock_for); `None` waits for ever. Also false for a waiter that was
-    /// dismissed by [`evict`](IdLock::evict).
+    /// Locks `id` as [`try_lock_for`](IdLock::try_lock_for) does. `None` waits for ever. Returns false on a
+    /// time-out, and for a waiter that [`evict`](IdLock::evict) dismissed.
     #[inline]
     pub(crate) fn enter(&self, id: &K, wait: Option<Duration>) -> bool {
         let hash = self.hash.hash_one(id);
@@ -17,14 +17,14 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
         shard.try_lock(hash, id) || wait != Some(Duration::ZERO) && shard.lock_until(hash, id, deadline())
     }
 
-    /// Releases `id`, whoever locked it; whether it was locked.
+    /// Releases `id`, no matter which thread locked it. Returns whether it was locked.
     #[inline]
     pub(crate) fn leave(&self, id: &K) -> bool {
         let hash = self.hash.hash_one(id);
         self.shard(hash).unlock(hash, id)
     }
 
-    /// Releases every id and sends every waiter away.
+    /// Releases all ids and dismisses all waiters.
     pub(crate) fn evict(&self) {
         self.shards.iter().for_each(super::Shard::evict);
     }

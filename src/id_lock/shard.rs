@@ -1,19 +1,18 @@
 //! One shard: the ids that hash to it, and how an id passes from one thread to the next.
 //!
-//! Everything here is decided under the shard's mutex, which nobody holds for longer than a lookup.
-//! That is why a grant and a time-out cannot both happen to one waiter, and why no atomics but the
-//! mutex's are needed. States of an id:
+//! All decisions are made under the shard's mutex, which nobody holds for longer than a lookup. So a
+//! waiter cannot both be granted and time out, and no atomics but those of the mutex are needed.
+//! States of an id:
 //!
 //! | entry | the id is | waiters |
 //! |---|---|---|
 //! | none | free | none |
 //! | `Held` | held | none |
-//! | `Queued`, `held` | held | one or more, parked or spinning up |
-//! | `Queued`, not `held` | free to whoever comes first | one or more; the first one has been called |
+//! | `Queued`, `held` | held | one or more, parked or waking up |
+//! | `Queued`, not `held` | free for the first thread that takes it | one or more; the first one has been called |
 //!
-//! The last row is the invariant that keeps wake-ups from getting lost: while an id is free and has
-//! waiters, `called` is set, and it is cleared only by the waiter that was called or together with
-//! a hand-over.
+//! The last row is the invariant that prevents lost wake-ups: while an id is free and has waiters,
+//! `called` is set. Only the first waiter, when it wakes up or leaves, and a hand-over clear it.
 
 use std::collections::VecDeque;
 use std::hint;
@@ -26,26 +25,26 @@ use std::time::{Duration, Instant};
 use hashbrown::HashTable;
 use parking_lot::{Condvar, Mutex};
 
-/// How long an id with waiters may go to newcomers before one release is a hand-over.
+/// How long newcomers may take an id that has waiters. After this time, one release is a hand-over.
 ///
-/// A hand-over costs a switch of threads, some microseconds in which the id does no work; at one in
-/// 500 us that is lost in the noise. It is also all that a waiter has to fear from each thread in
-/// front of it.
+/// A hand-over costs a thread switch: some microseconds in which nobody uses the id. Once in 500 us,
+/// this cost does not matter. A waiter waits at most about this time for each thread in front of it.
 const HAND_OVER_EVERY: Duration = Duration::from_micros(500);
 
-/// Looks at the id again this often before parking, at first after a pause, later after yielding.
+/// How often a thread tries again to take an id before it parks. It spins before the first tries, and yields
+/// before the later ones.
 const SPINS: u32 = 6;
-/// Of those, how many pause: 2, 4 and 8 times.
+/// How many of these tries spin: for 2, 4 and 8 loops.
 const PAUSES: u32 = 3;
 
-/// Aligned so that no two shards share a cache line, nor a pair of lines that are fetched together.
+/// Aligned, to keep two shards from sharing a cache line or a pair of lines that are fetched together.
 #[repr(align(128))]
 pub(super) struct Shard<K> {
     entries: Mutex<Entries<K>>,
 }
 
-/// A panic under the mutex can only come from the key's `Eq`, which is called before anything is
-/// changed, so a shard is never seen half changed.
+/// Only the key's `Eq` can panic under the mutex. It is called before anything changes, so nobody sees a
+/// half-changed shard.
 impl<K> RefUnwindSafe for Shard<K> {}
 
 impl<K> Shard<K> {
@@ -57,12 +56,12 @@ impl<K> Shard<K> {
 impl<K: Eq + Clone> Shard<K> {
     #[inline]
     pub(super) fn try_lock(&self, hash: u64, id: &K) -> bool {
-        // Cloned before and, if not needed, dropped after the mutex is held.
+        // Cloned before the mutex is locked. If it is not needed, it is dropped after the unlock.
         let mut spare = Some(id.clone());
         self.entries.lock().take(hash, id, &mut spare)
     }
 
-    /// False if the id could not be had by the deadline. None: waits for ever.
+    /// Locks the id. Returns false at the deadline; without one, waits for ever.
     #[inline]
     pub(super) fn lock_until(&self, hash: u64, id: &K, deadline: Option<Instant>) -> bool {
         self.try_lock(hash, id) || self.lock_slow(hash, id, deadline)
@@ -87,7 +86,7 @@ impl<K: Eq + Clone> Shard<K> {
         self.wait(hash, id, spare, deadline)
     }
 
-    /// Joins the queue and stays in it until granted, quick enough, or out of time.
+    /// Joins the queue and waits until it is granted the id, finds it free, is dismissed or times out.
     fn wait(&self, hash: u64, id: &K, mut spare: Option<K>, deadline: Option<Instant>) -> bool {
         let mut entries = self.entries.lock();
         if entries.take(hash, id, &mut spare) {
@@ -118,11 +117,11 @@ impl<K: Eq + Clone> Shard<K> {
 }
 
 impl<K: Eq> Shard<K> {
-    /// Whether the id was held. Whoever has a guard need not ask.
+    /// Releases the id. Returns whether it was held; for the owner of a guard it always was.
     #[inline]
     pub(super) fn unlock(&self, hash: u64, id: &K) -> bool {
-        // What is left over is dropped, and who is called is woken, after the mutex is released:
-        // a key may drop slowly, and a thread woken earlier would only run into the mutex.
+        // The entry is dropped and the waiter is woken after the mutex is released: dropping a key may be
+        // slow, and a thread woken earlier would block on the mutex.
         let mut entries = self.entries.lock();
         let Some(entry) = entries.find(hash, id) else { return false };
         match &entry.state {
@@ -146,7 +145,7 @@ impl<K: Eq> Shard<K> {
 
 #[cfg(feature = "capi")]
 impl<K> Shard<K> {
-    /// Empties the shard; its waiters return with nothing.
+    /// Empties the shard. Its waiters return without the id.
     pub(super) fn evict(&self) {
         let mut entries = self.entries.lock();
         let evicted = std::mem::take(&mut *entries);
@@ -158,7 +157,7 @@ impl<K> Shard<K> {
             )
             .flatten()
             .collect();
-        // Before the mutex is released: a waiter that wakes up does not find its id any more.
+        // Set before the mutex is released: a waiter that wakes up no longer finds its id.
         waiters.iter().for_each(|waiter| waiter.fate.store(IdWaiter::DISMISSED, Relaxed));
         drop(entries);
         waiters.iter().for_each(|waiter| {
@@ -182,18 +181,18 @@ impl<K> Default for Shard<K> {
 
 /// The ids of one shard that are held or waited for.
 ///
-/// The first few live in the shard itself. With fewer threads than shards there seldom are more,
-/// so locking allocates nothing and touches one or two cache lines. The rest live in a table.
+/// The first few are in the shard itself. There are seldom more if there are fewer threads than shards,
+/// so locking allocates nothing and touches one or two cache lines. The rest are in a table.
 struct Entries<K> {
     near: [Option<IdEntry<K>>; NEAR],
-    /// With their hashes, so that growing and shrinking calls none of the key's code.
+    /// Stored with their hashes, to grow and shrink without calling the key's code.
     far: HashTable<(u64, IdEntry<K>)>,
 }
 
-/// As many as make a shard of 8-byte ids 128 bytes.
+/// With this number, a shard of 8-byte ids takes 128 bytes.
 const NEAR: usize = 3;
 
-/// Tables of up to this many places are not worth shrinking.
+/// Largest table that is not worth shrinking.
 const SMALL_TABLE: usize = 16;
 
 struct Removed<K> {
@@ -208,8 +207,7 @@ impl<K> Entries<K> {
 }
 
 impl<K: Eq> Entries<K> {
-    /// Makes the caller the holder if nobody is. The entry for a new id is made from `spare`, a
-    /// clone of the id.
+    /// Makes the caller the holder if the id is free. A new entry is made from `spare`, a clone of the id.
     #[inline]
     fn take(&mut self, hash: u64, id: &K, spare: &mut Option<K>) -> bool {
         if let Some(entry) = self.find(hash, id) {
@@ -248,8 +246,8 @@ impl<K: Eq> Entries<K> {
         Some(Removed { _entry: entry, _table: self.trim() })
     }
 
-    /// Gives back what the table no longer needs: all of it once it is empty, else what is over
-    /// twice its load, but not before the load is an eighth of its size, so that the moves are few.
+    /// Frees unused memory of the table. Returns an empty table, to be dropped without the mutex. Shrinks a
+    /// table to twice its load once less than an eighth of it is in use, which keeps moves rare.
     fn trim(&mut self) -> Option<HashTable<(u64, IdEntry<K>)>> {
         let (len, size) = (self.far.len(), self.far.num_buckets());
         if len == 0 {
@@ -275,16 +273,16 @@ struct IdEntry<K> {
 
 enum IdState {
     Held,
-    /// Boxed, so that the entries of the common case stay small.
+    /// Boxed, to keep the entry of an id without waiters small.
     Queued(Box<IdQueue>),
 }
 
 struct IdQueue {
     held: bool,
-    /// The first waiter has been woken and has not been back yet: no use in waking anybody.
+    /// The first waiter has been woken and has not run yet, so nobody else must be woken.
     called: bool,
     hand_over_at: Instant,
-    /// In the order of arrival, never empty.
+    /// In the order of arrival; never empty.
     waiters: VecDeque<Arc<IdWaiter>>,
 }
 
@@ -296,9 +294,9 @@ struct IdWaiter {
 }
 
 impl IdWaiter {
-    /// The id has been handed over to this waiter, which is no longer in the queue. Zero: it is.
+    /// The id was handed over to this waiter, which has left the queue. (Zero means that it is in the queue.)
     const GRANTED: u8 = 1;
-    /// The shard was evicted, and the queue with it.
+    /// The shard was evicted, together with the queue.
     const DISMISSED: u8 = 2;
 
     #[cfg(test)]
@@ -333,7 +331,7 @@ impl<K> IdEntry<K> {
         }
     }
 
-    /// The holder lets go of an id with waiters. Returns the waiter to wake, if any.
+    /// Releases an id that has waiters. Returns the waiter to wake, if any.
     fn pass_on(&mut self, now: Instant) -> Option<Arc<IdWaiter>> {
         let IdState::Queued(queue) = &mut self.state else { return None };
         if now < queue.hand_over_at {
@@ -351,9 +349,9 @@ impl<K> IdEntry<K> {
         (!called).then_some(next)
     }
 
-    /// A waiter is back, called or out of time or for no reason. Some: it has left the queue, with
-    /// the id if true. The id is taken also when time is up, so that a waiter never leaves a free
-    /// id behind without telling the next one.
+    /// Handles a waiter that woke up: called, timed out, or spuriously. Returns `None` if it must wait on.
+    /// Otherwise it has left the queue, with the id if true. It takes a free id even after a time-out, because
+    /// the id would stay free without anybody to wake the next waiter.
     fn wake(&mut self, waiter: &Arc<IdWaiter>, timed_out: bool) -> Option<bool> {
         let IdState::Queued(queue) = &mut self.state else { unreachable!("it has a waiter") };
         let place = queue.waiters.iter().position(|other| Arc::ptr_eq(other, waiter));
@@ -385,7 +383,7 @@ mod tests {
         assert_eq!(size_of::<Shard<u64>>(), 128);
     }
 
-    /// An entry that is held and has had this many waiters since `now`.
+    /// Makes an entry that is held, with this number of waiters since `now`.
     fn queued(waiters: usize, now: Instant) -> (IdEntry<u64>, Vec<Arc<IdWaiter>>) {
         let mut entry = IdEntry { id: 7, state: IdState::Held };
         let waiters: Vec<_> = (0..waiters).map(|_| Arc::default()).collect();
@@ -403,7 +401,7 @@ mod tests {
         let (mut entry, waiters) = queued(3, early);
         assert!(is(entry.pass_on(early), &waiters[0]));
         for _ in 0..10 {
-            // A newcomer is quicker than the waiter that was called: nobody else is called for it.
+            // A newcomer is faster than the called waiter. Its release calls nobody else.
             assert!(entry.take());
             assert!(!entry.take(), "held twice");
             assert!(entry.pass_on(early).is_none());
@@ -423,11 +421,11 @@ mod tests {
         assert!(is(entry.pass_on(now), &waiters[0]));
         assert!(waiters[0].granted());
         assert!(!entry.take(), "handed over, so not up for grabs");
-        // Not every release: that would switch threads each time.
+        // Not on every release: that would switch threads each time.
         assert!(is(entry.pass_on(now), &waiters[1]));
         assert!(!waiters[1].granted());
         assert!(entry.take());
-        // It has been called already, and will find the grant.
+        // It has been called already and will find the grant.
         now += HAND_OVER_EVERY;
         assert!(entry.pass_on(now).is_none());
         assert!(waiters[1].granted());
@@ -446,8 +444,8 @@ mod tests {
         assert!(matches!(entry.state, IdState::Held));
     }
 
-    /// A holder that leaves no time between release and next lock would keep everybody out if an
-    /// id always went to whoever comes first.
+    /// A holder that locks again right after its release would exclude all others if an id always went to the
+    /// first thread that asks.
     #[test]
     fn a_greedy_thread_does_not_starve_a_waiter() {
         const ID: u64 = 7;
@@ -455,7 +453,7 @@ mod tests {
         let lock = || shard.lock_until(0, &ID, None);
         let waits =
             || shard.entries.lock().find(0, &ID).is_some_and(|e| matches!(e.state, IdState::Queued(_)));
-        // One round might be won by luck, if the waiter happens to run right after the release.
+        // One round may pass by luck, if the waiter happens to run right after the release.
         for _ in 0..if cfg!(miri) { 2 } else { 20 } {
             let (let_go, may_let_go) = mpsc::channel::<()>();
             thread::scope(|scope| {
@@ -463,7 +461,7 @@ mod tests {
                 let shard = &shard;
                 let waiter = move || {
                     assert!(lock());
-                    // Its end: told, or this test has failed.
+                    // Ends when the test goes on or has failed.
                     let _ = may_let_go.recv();
                     shard.unlock(0, &ID);
                 };
@@ -487,8 +485,8 @@ mod tests {
         assert_eq!(shard.len(), 0);
     }
 
-    /// Walks at random through everything that can happen to one id. As each step is one critical
-    /// section of the mutex, threads can do no more than choose the order.
+    /// Walks at random through all events of one id. Each step is one critical section of the mutex, so threads
+    /// can only change the order of the steps.
     #[test]
     fn no_order_of_events_loses_a_wake_up_or_grants_twice() {
         let mut random = 0x1234_5678_9abc_def1_u64;
@@ -508,19 +506,19 @@ mod tests {
                 if world.held && world.waiters.is_empty() {
                     break;
                 }
-                // No newcomers any more: releases, and waiters that have been woken.
+                // No more newcomers: only releases, and waiters that have been woken.
                 world.step(3 + below(2), &mut below);
             }
             assert!(matches!(world.entry.state, IdState::Held), "a queue left behind");
         }
     }
 
-    /// One id that is held or waited for, and what is to be expected of it.
+    /// One id that is held or waited for, and its expected state.
     struct World {
         entry: IdEntry<u64>,
         held: bool,
         now: Instant,
-        /// Those who have not got the id yet, and whether they have been woken.
+        /// The waiters without the id, and whether they have been woken.
         waiters: Vec<(Arc<IdWaiter>, bool)>,
     }
 
@@ -549,7 +547,7 @@ mod tests {
                         self.come_back(place, false);
                     }
                 }
-                // Out of time, or woken for no reason.
+                // Timed out, or woken spuriously.
                 5 | 6 if !self.waiters.is_empty() => {
                     self.come_back(below(self.waiters.len()), event == 5);
                 }

@@ -60,7 +60,7 @@ fn a_lower_fence_is_refused_and_told_which_one_was_there() {
     assert_eq!(error.stale_fence(), Some((Fence(7), Fence(1 << 40))));
     let place = path.canonicalize().unwrap();
     let place =
-        format!("fence gate {place:?} refused the write: fence 7 is stale, fence 1099511627776 has been");
+        format!("fence gate {place:?} refused the write: fence 7 is stale, it has seen fence 1099511627776");
     assert!(error.to_string().starts_with(&place), "{error}");
     assert!(!error.is_retryable());
     assert_eq!(gate.highest().unwrap(), Some(Fence(1 << 40)), "a refused fence was stored");
