@@ -1,8 +1,8 @@
 //! A number that distinguishes this process from its forked children. Reading it costs one load.
 //!
 //! The number is in a page that the kernel fills with zeros in every child (`MADV_WIPEONFORK`, Linux 4.14). So it
-//! distinguishes children of the C library's `fork` and of a bare `clone` system call. It does not distinguish a child
-//! that shares its parent's memory (`vfork`), but such a child may only call exec.
+//! distinguishes children of the C library's `fork` and of a bare `clone` system call. It does not distinguish a
+//! child that shares its parent's memory (`vfork`), but such a child may only call exec.
 //!
 //! Without such a page, the process id is used instead, which costs a system call.
 
