@@ -2,15 +2,15 @@
 //!
 //! | job | created by | ends when |
 //! |---|---|---|
-//! | frees a lock that a request in doubt may have acquired | manager, lease | the lock is freed, or the doubt has ended |
+//! | frees a lock that a request in doubt may have acquired | manager, lease | it is free, or the doubt has ended |
 //! | reads the latches that are due | latch poller | no thread waits for a latch |
 //!
 //! A fixed number of threads runs any number of jobs, in the order in which they are due. Threads are started when
 //! there are jobs for them, and joined by `stop`. A program without jobs has no such threads.
 //!
 //! Jobs that free locks never use the last thread. A server that hangs blocks such a job for seconds, and meanwhile
-//! the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job never
-//! holds the manager, because the end of the manager stops the threads.
+//! the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job
+//! never holds the manager, because the end of the manager stops the threads.
 //!
 //! The threads park with the standard library and not with parking_lot, which keeps all parked threads of a process
 //! in one table. A forked child would inherit entries for threads that it does not have, whose stacks it reuses.
@@ -81,7 +81,7 @@ struct JobsShared {
 }
 
 impl JobsShared {
-    /// Locks the state. Ignores poisoning: no job runs under the lock, so a panic cannot leave the state half changed.
+    /// Locks the state. No job runs under the lock, so a panic cannot leave the state half changed.
     fn lock(&self) -> MutexGuard<'_, JobsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +131,7 @@ impl JobsState {
         }
     }
 
-    /// Returns the job that a free thread runs next or waits for. If two jobs are due, it is the one that reads latches.
+    /// Returns the job that a free thread runs next or waits for. If two jobs are due, latches are read first.
     fn next(&self, freeing_max: usize) -> Option<(Ticket, JobKind)> {
         let reading = self.reading.first().map(|ticket| (ticket, JobKind::Reading));
         let may_free = self.freeing.busy < freeing_max || self.stopping.is_some();

@@ -1,5 +1,5 @@
-//! Remembers locks that a thread of this process acquired lately while no other thread was in the queue. The queue of
-//! such a lock is removed, but a thread that acquires it in a loop would still keep the lock from other processes.
+//! Remembers locks that a thread of this process acquired lately while no other thread was in the queue. The queue
+//! of such a lock is removed, but a thread that acquires it in a loop would still keep it from other processes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,20 +7,21 @@ use std::time::Duration;
 use crate::name::LockName;
 use crate::time::Moment;
 
-/// Fairness quantum of one thread: the number of retry intervals for which it may acquire and release a lock in a loop.
-/// Then it yields for one interval. It cannot know whether another process wants the lock, so a loop without rivals
-/// pays a fiftieth of its time as well. Other processes get the lock within their wait, 90 intervals by default.
+/// Fairness quantum of one thread: the number of retry intervals for which it may acquire and release a lock in a
+/// loop. Then it yields for one interval. It cannot know whether another process wants the lock, so a loop without
+/// rivals pays a fiftieth of its time as well. Other processes get a turn within their wait, which is 90 intervals
+/// by default.
 const QUANTUM: u32 = 50;
 
-/// A lock that stays free for an interval divided by this number ends the quantum: other processes that read it had a
-/// chance.
+/// A lock that stays free for an interval divided by this number ends the quantum: now and then another process has
+/// found it free.
 const GAP: u32 = 10;
 
 /// Limit of remembered names. A loop over more locks at a time does not yield.
 const NAMES_MAX: usize = 32;
 
-/// Returns when every other process has had a turn. Each reads the lock once per interval, which jitter lengthens by
-/// at most a tenth, and its request takes some time.
+/// Returns when every other process has had a turn. Each reads the lock once per interval, which jitter lengthens
+/// by at most a tenth, and its request takes some time.
 pub(super) fn others_turn(now: Moment, retry: Duration) -> Moment {
     now.after(retry + retry / 5)
 }

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(job.after(&Ok(Released::NotOurs)), Next::Done);
     }
 
-    /// A gateway applies a request that it kept when its server is back, perhaps just after it has answered a release.
+    /// A gateway applies a request that it kept when its server is back, perhaps just after it answered a release.
     #[test]
     fn an_outage_makes_a_request_that_may_be_applied_last_longer_until_its_ttl_is_over() {
         let mut job = freeing(LockDoubt::MayBeTaken);
