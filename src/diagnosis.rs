@@ -22,7 +22,7 @@ pub(crate) fn diagnose(store: &dyn LockStore, settings: &Settings, identity: &Id
     };
     match probe(store, settings, identity) {
         Ok(look) => {
-            found.push(Diagnostic::ok("a lock", "is taken, renewed and released"));
+            found.push(Diagnostic::ok("a lock", "was acquired, renewed and released"));
             found.push(Diagnostic::latency(look));
         }
         Err(error) => {

@@ -99,7 +99,7 @@ impl Diagnostic {
     pub(crate) fn latency(question: Duration) -> Diagnostic {
         /// A thousandth of the default TTL.
         const SLOW: Duration = Duration::from_millis(90);
-        let seen = format!("one look at a lock takes {question:.0?}");
+        let seen = format!("one read of a lock takes {question:.0?}");
         if question <= SLOW {
             Diagnostic::ok("latency", seen)
         } else {

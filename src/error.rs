@@ -191,13 +191,13 @@ pub enum Error {
         why: &'static str,
     },
     /// See [`Code::NotFound`].
-    #[error("there is no latch {name}: it was never made, or has expired")]
+    #[error("latch {name} does not exist: it was never created, or has expired")]
     NotFound {
         /// The latch, escaped.
         name: String,
     },
     /// See [`Code::AlreadyExists`].
-    #[error("latch {name} exists")]
+    #[error("latch {name} already exists")]
     AlreadyExists {
         /// The latch, escaped.
         name: String,
@@ -216,7 +216,7 @@ pub enum Error {
     #[error("the lock manager is closed; open a new one")]
     Closed,
     /// See [`Code::Forked`].
-    #[error("this process was forked after what it uses was opened; open a new one in the child")]
+    #[error("this object was opened before the process forked; open a new one in the child")]
     Forked,
     /// See [`Code::Panic`].
     #[error("{what}")]

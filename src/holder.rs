@@ -95,7 +95,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.identity {
             Some(identity) => identity.fmt(f)?,
-            None => f.write_str("a client that does not say who it is")?,
+            None => f.write_str("a client that does not identify itself")?,
         }
         match self.remaining {
             Some(left) => write!(f, ", {:.1} s left", left.as_secs_f64()),

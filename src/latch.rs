@@ -100,7 +100,7 @@ impl Latch {
     pub(crate) fn new(session: &Arc<Session>, id: &str, level: Level, kind: LatchKind) -> Result<Latch> {
         let settings = &session.settings;
         let Some(farm) = settings.farm.as_deref() else {
-            return Err(Error::invalid("farm id", "", "latches need one, at every level; set it"));
+            return Err(Error::invalid("farm id", "", "latches need one at every level: set it"));
         };
         let name = LatchName::new(&settings.client, farm, id, settings.names)?;
         session.latches()?;
@@ -164,7 +164,7 @@ impl Latch {
         roster.iter().try_for_each(|name| check_participant(name))?;
         roster.sort_unstable();
         if let Some(twice) = roster.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::invalid("participant", &twice[0], "each name once"));
+            return Err(Error::invalid("participant", &twice[0], "each name only once"));
         }
         self.made(self.make(roster.len() as i64, &roster)?)
     }

@@ -78,7 +78,7 @@ impl LockManager {
             None => Ok(()),
             Some(diagnostic) => Err(Error::RetriesExhausted {
                 store: self.store(),
-                what: format!("strict=true was asked for, and {diagnostic}"),
+                what: format!("strict=true refuses this store: {diagnostic}"),
                 source: None,
             }),
         }

@@ -1,4 +1,4 @@
-//! What may be typed. The grammar and the exit statuses are a contract: scripts depend on them.
+//! The command line of `dlm`. The grammar and the exit statuses are a contract: scripts depend on them.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -13,33 +13,37 @@ use crate::cli::exit::{CommandFailure, UNAVAILABLE};
 
 const AFTER_HELP: &str = "\
 Exit status:
-  0    done
-  64   bad usage, or a name, store or lease that is not allowed
-  66   there is no such latch
-  69   the store cannot be reached, or does not serve
-  70   internal error
-  73   there is such a latch already
-  74   in doubt: the request may or may not have been applied
-  75   the lock is held by someone else (run and acquire: -E sets another); the latch is not open in
-       time
-  77   the lease is lost, or the lock is not ours
-  78   the store does not do for locks (doctor)
-  `dlm run` exits with the status of its command, 128 + N where signal N ended it, 126 if it
-  cannot be executed, 127 if it is not found.
+  0      success
+  64     wrong usage, or a name, store URI or lease that is not allowed
+  66     the latch does not exist, or has expired
+  69     the store cannot be reached, does not serve requests, or lacks its table (run `dlm init`)
+  70     internal error, or standard output cannot be written
+  73     the latch already exists
+  74     in doubt: the request may or may not have taken effect
+  75     another holder has the lock (run and acquire: -E sets another status), or the latch did
+         not open in time
+  77     the lease is lost, or another holder has the lock
+  78     the store is not safe for locks (doctor)
+  128+N  signal N ended a wait of `dlm`, or the demo
+  `dlm run` exits with the status of its command: 128+N if signal N ended the command, 126 if the
+  command cannot be executed, 127 if it is not found.
 
 Stores:
-  embedded:                           the processes of this machine and user, in /var/tmp/dlm-<uid> (default)
-  embedded:/path                      the same, in a directory of your choice; with ?group=on for the
-                                      users of its group, who must trust each other
-  hbase://master:16000/table          HBase, spoken to directly; make the table with `dlm init`
-  hbase+thrift://host:9090/table      HBase through its Thrift1 gateway
+  embedded:                           processes of one user on this machine (default); the files are
+                                      in /var/tmp/dlm-<uid>
+  embedded:/path                      the same, in another directory; with ?group=on for all users of
+                                      the directory's group, who must trust each other
+  hbase://master:16000/table          HBase, by its own protocol; create the table with `dlm init`
+  hbase+thrift://host:9090/table      HBase, through a Thrift1 gateway
   aerospike://host:3000/namespace/setSuffix
                                       Aerospike
 REGISTERED
-  Options follow as ?key=value&...:
+  A store URI may end with options, as ?key=value&key=value:
 OPTIONS
 
-Durations are a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
+A TIME is a whole number and a unit: 500ms, 90s, 2m, 1h, 1d.
+An option of the command line overrides its environment variable, and both override the store URI.
+`dlm <COMMAND> --help` explains one command.
 
 Examples:
   dlm demo
@@ -47,6 +51,140 @@ Examples:
   lease=$(dlm acquire --ttl 10m deploy) && ./deploy.sh; echo \"$lease\" | dlm release -
   dlm show deploy
   dlm latch create regions-loaded 3 && dlm latch await regions-loaded";
+
+const AFTER_RUN: &str = "\
+Exit status:
+  that of the command; 128+N if signal N ended it, 126 if it cannot be executed, 127 if it is not found
+  75   another holder has the lock; the command did not run (-E sets another status)
+  77   the lease was lost; a running command was ended
+  See `dlm --help` for the others.
+
+Example:
+  dlm run --ttl 2m --wait 10m nightly-report -- ./report.sh";
+
+const AFTER_ACQUIRE: &str = "\
+Exit status:
+  0    the lock is held, and its lease was printed
+  75   another holder has the lock (-E sets another status)
+  See `dlm --help` for the others.
+
+Example:
+  lease=$(dlm acquire --ttl 10m deploy) && ./deploy.sh; echo \"$lease\" | dlm release -";
+
+const AFTER_RENEW: &str = "\
+Exit status:
+  77   the lease is lost: another holder has the lock, or the lease had ended
+  See `dlm --help` for the others.
+
+Example:
+  echo \"$lease\" | dlm renew --ttl 20m -";
+
+const AFTER_RELEASE: &str = "\
+Exit status:
+  77   the lease was lost before: another holder has the lock, or the lease had ended
+  See `dlm --help` for the others.
+
+Example:
+  echo \"$lease\" | dlm release -";
+
+const AFTER_SHOW: &str = "\
+Exit status: see `dlm --help`.
+
+Example:
+  dlm show --json deploy";
+
+const AFTER_DOCTOR: &str = "\
+Exit status:
+  0    no check failed
+  78   a check failed, also if the store cannot be reached
+  See `dlm --help` for the others.
+
+Example:
+  dlm --store hbase://master:16000/locks doctor";
+
+const AFTER_LATCH: &str = "\
+Exit status:
+  66   the latch does not exist, or has expired
+  73   create: the latch already exists
+  75   await: the latch did not open in time
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch create regions-loaded --for eu --for us
+  dlm latch down regions-loaded --as eu
+  dlm latch await regions-loaded";
+
+const AFTER_LATCH_CREATE: &str = "\
+Exit status:
+  73   the latch already exists
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch create regions-loaded 3
+  dlm latch create regions-loaded --for eu --for us";
+
+const AFTER_LATCH_DOWN: &str = "\
+Exit status:
+  0    it counted, or WHO had counted before
+  66   the latch does not exist, or has expired
+  74   in doubt: it may or may not have counted
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch down regions-loaded --as eu";
+
+const AFTER_LATCH_UP: &str = "\
+Exit status:
+  66   the latch does not exist, or has expired
+  74   in doubt: it may or may not have counted
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch up regions-loaded";
+
+const AFTER_LATCH_COUNT: &str = "\
+Exit status:
+  66   the latch does not exist, or has expired
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch count regions-loaded";
+
+const AFTER_LATCH_PENDING: &str = "\
+Exit status:
+  66   the latch does not exist, or has expired
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch pending regions-loaded";
+
+const AFTER_LATCH_AWAIT: &str = "\
+Exit status:
+  0    the latch is open
+  66   the latch does not exist, or has expired
+  69   the time is over, and the store did not answer
+  75   the latch did not open in time
+  See `dlm --help` for the others.
+
+Example:
+  dlm latch await --timeout 10m regions-loaded";
+
+const AFTER_INIT: &str = "\
+Exit status: see `dlm --help`.
+
+Example:
+  dlm --store hbase://master:16000/locks init --latches";
+
+const AFTER_DEMO: &str = "\
+Exit status:
+  0      no overlap, and every fence was higher than the one before
+  69     the store did not serve the processes
+  70     an overlap, or a fence that did not rise
+  128+N  ended by signal N
+  See `dlm --help` for the others.
+
+Example:
+  dlm demo --workers 6 --locks 2 --seconds 10";
 
 fn after_help() -> String {
     let (mut forms, mut options) = (String::new(), String::new());
@@ -73,7 +211,7 @@ fn after_help() -> String {
     AFTER_HELP.replace("REGISTERED\n", &forms).replace("OPTIONS\n", &options)
 }
 
-/// Locks that processes of one machine, or of many, take in turn.
+/// Distributed locks and latches for processes of one machine or of many.
 #[derive(Debug, Parser)]
 #[command(name = "dlm", version, after_help = after_help(), disable_help_subcommand = true)]
 pub(crate) struct Cli {
@@ -85,73 +223,98 @@ pub(crate) struct Cli {
 
 /// Options of every command.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Where the locks are kept
+    /// URI of the store; `dlm --help` lists the stores
     #[arg(long, value_name = "URI", env = "DLM_STORE", default_value = "embedded:", global = true)]
     pub(crate) store: String,
-    /// The service the locks belong to, part of every name [default: dlm]
+    /// Client id, part of every name: the service that uses the locks [default: dlm]
     #[arg(long, value_name = "ID", env = "DLM_CLIENT", global = true)]
     pub(crate) client: Option<String>,
-    /// The data centre, part of the names of level dc [default: local; none where the store is shared
-    /// by machines]
+    /// Farm id, part of the names of level dc and of latches: the data centre [default: local for
+    /// embedded:, none for stores that machines share]
     #[arg(long, value_name = "ID", env = "DLM_FARM", global = true)]
     pub(crate) farm: Option<String>,
-    /// Print JSON, one object, in place of text
+    /// Print one JSON object instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Tell more of what goes on, on standard error; twice for debugging [env: DLM_LOG=info]
+    /// Log more to standard error: -v info, -vv debug, -vvv trace [env: DLM_LOG=info, overrides -v]
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a command under a lock
+    /// Run a command while holding a lock
     ///
-    /// The lock is released when the command ends, and renewed until then, so that the command may run
-    /// for longer than the TTL. The command finds in its environment DLM_LOCK (the name), DLM_FENCE (a
-    /// number that grows with every grant: send it along with each write the lock guards) and
-    /// DLM_DEADLINE_MS (when the lease ends if it is not renewed, in milliseconds since 1970).
+    /// Acquires the lock, runs the command, and releases the lock when the command ends. The lease is
+    /// renewed meanwhile, so the command may run longer than the TTL.
     ///
-    /// When the lease is lost, or cannot be renewed for so long that it is about to end, the command
-    /// gets TERM, then it and all processes it started get KILL before another holder may begin; the
-    /// exit status is 77. If `dlm` itself is killed with -9, Linux kills the command at once, unless
-    /// that runs under another user's rights (sudo); processes it started go on without the lock, which
-    /// is free when the TTL ends. A pause of the whole machine is beyond all this: that is what the
-    /// fence is for.
+    /// Environment variables for the command:
+    ///   DLM_LOCK         NAME
+    ///   DLM_FENCE        the fence, a number that grows with every grant; send it with each write that
+    ///                    the lock guards; not set if the store counts no fences
+    ///   DLM_DEADLINE_MS  end of the first lease if it is not renewed, in milliseconds since 1970
     ///
-    /// TERM, HUP, INT, QUIT, USR1 and USR2 sent to `dlm` are passed on to the command. If it ends after
-    /// one of the first four, what it leaves running is ended as well before the lock is released.
-    /// While `dlm` waits for the lock, they end the wait. Otherwise processes left in the background
-    /// are not waited for.
+    /// If the lease cannot be renewed, the command gets TERM before the lease ends: a quarter of the TTL
+    /// ahead, at most 15 s. The command and all processes that it started get KILL a tenth of the TTL
+    /// ahead, at most 3 s. If the store reports that the lease is lost, KILL follows 0.5 s after TERM.
+    /// If `dlm` itself is killed with -9, Linux kills the command at once, unless the command runs with
+    /// another user's rights (sudo). Processes that it started then go on without the lock, which is
+    /// free when its TTL ends. A pause of the whole machine defeats all this; only the fence helps then.
+    ///
+    /// `dlm` passes TERM, HUP, INT, QUIT, USR1 and USR2 on to the command. One of the first four also
+    /// ends the wait for the lock. If one of them was passed on, `dlm` ends the processes that the
+    /// command leaves running before it releases the lock: TERM, and KILL 5 s later. Otherwise `dlm`
+    /// does not wait for background processes. Keys such as Ctrl-C reach the command directly.
+    #[command(verbatim_doc_comment, after_help = AFTER_RUN)]
     Run(RunArgs),
-    /// Take a lock and print its lease, the line that renews and releases it from any process
+    /// Acquire a lock and print its lease, one line for `renew` and `release`
     ///
-    /// The lock stays taken until it is released, or the TTL ends. The line is as good as the lock:
-    /// keep it out of logs and process lists.
+    /// The lock is held until it is released or its TTL ends. Any process that has the line can renew
+    /// and release the lock: keep the line out of logs and process lists.
+    #[command(verbatim_doc_comment, after_help = AFTER_ACQUIRE)]
     Acquire(AcquireArgs),
-    /// Let a lease last for its TTL from now
+    /// Renew a lease: it then ends its TTL from now
     ///
-    /// The line stays the same. Prints nothing but with --json.
+    /// The lease line stays valid. Prints nothing without --json.
+    #[command(verbatim_doc_comment, after_help = AFTER_RENEW)]
     Renew(Renew),
-    /// Give a lock back
+    /// Release a lock
+    ///
+    /// The lock of another holder is never released. Prints nothing without --json.
+    #[command(verbatim_doc_comment, after_help = AFTER_RELEASE)]
     Release(ReleaseArgs),
-    /// Tell who holds a lock, for how long, and its fence
+    /// Show who holds a lock, since when, for how long, and its fence
+    ///
+    /// Reads the store once. The exit status is 0 for a free lock as well: scripts read `held` of --json.
+    #[command(verbatim_doc_comment, after_help = AFTER_SHOW)]
     Show(Show),
-    /// Look at the store: does it do for locks?
+    /// Check whether the store is safe for locks
     ///
-    /// Tells of its version, its settings, its clock and its speed, a line each: OK; WARN where locks work
-    /// and promise less than they could; FAIL where they do not work. Behind it stands what to do. Takes
-    /// and releases a lock of its own. The exit status is 78 if anything fails.
+    /// Checks the store's version, settings, clock and latency. Acquires, renews and releases one lock of
+    /// its own. Takes several store timeouts at worst. Prints the store, and then a line for each check:
+    ///   OK    nothing has to be done
+    ///   WARN  locks work, but a promise is weaker than it could be; the line says what to do
+    ///   FAIL  locks do not work, or do not keep their promises; the line says what to do
+    #[command(verbatim_doc_comment, after_help = AFTER_DOCTOR)]
     Doctor,
-    /// Count down together, and wait until all have come
+    /// Count down to zero together, and wait until the count is zero
     ///
-    /// A latch is a count in the store. Whoever makes it says how many count-downs it takes; it is open
-    /// when they have come. It is gone its TTL after its last change.
+    /// A latch is a count in the store. It is created with the number of count-downs that it needs, and is
+    /// open when none is missing. A latch expires its TTL after its last change, one day by default.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH)]
     Latch(LatchAction),
-    /// Create what the store needs (the table), and check that it answers
+    /// Create what the store needs (on HBase its table), and check that the store answers
+    ///
+    /// Safe to repeat, and to run on several machines at once. Creating a table may take a minute.
+    #[command(verbatim_doc_comment, after_help = AFTER_INIT)]
     Init(Init),
-    /// See it work: processes contend for a few locks, and you see who held which when
+    /// Demonstrate locks: processes contend, and a picture shows who held which lock when
+    ///
+    /// Prints how many overlaps there were: grants of a lock that another process still held. There are
+    /// none on a store that works. Ctrl-C ends the demo.
+    #[command(verbatim_doc_comment, after_help = AFTER_DEMO)]
     Demo(Demo),
     #[command(name = "__demo-worker", hide = true)]
     DemoWorker(DemoWorker),
@@ -159,34 +322,34 @@ pub(crate) enum Verb {
     Exec(Exec),
 }
 
-/// How far a lock reaches.
+/// Which data centres a lock or a count covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reach {
-    /// One data centre: the farm is part of the lock's name
+    /// One data centre, the one of --farm
     Dc,
     /// All data centres that share the store
     Xdc,
 }
 
-/// On what terms a lock is taken.
+/// How to acquire a lock.
 #[derive(Debug, Args)]
 pub(crate) struct TermArgs {
-    /// How far the lock reaches
+    /// Whether the lock is for one data centre or for all
     #[arg(long, value_enum, default_value_t = Reach::Dc)]
     pub(crate) level: Reach,
-    /// How long the lease lasts unless renewed [default: 90s]
+    /// How long the lease lasts if it is not renewed, 1ms to 365d [default: 90s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
-    /// How long to wait for the lock [default: 90s]
+    /// How long to wait while another holder has the lock [default: 90s]
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
-    /// Try once
+    /// Do not wait: try once
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// How long to sleep between two looks at the lock [default: 1s]
+    /// Pause between two reads of the lock while waiting, 1ms to 1h [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) retry: Option<Duration>,
-    /// Exit status when the lock is held by someone else
+    /// Exit status if another holder has the lock
     #[arg(short = 'E', long, value_name = "STATUS", default_value_t = UNAVAILABLE)]
     pub(crate) unavailable_status: u8,
 }
@@ -212,7 +375,7 @@ pub(crate) struct AcquireArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct Renew {
-    /// How long the lease lasts from now [default: as it was acquired]
+    /// How long the lease lasts from now, 1ms to 365d [default: the TTL in LEASE]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
     /// The line that `dlm acquire` printed; `-` reads it from standard input
@@ -227,10 +390,10 @@ pub(crate) struct ReleaseArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// How far the lock reaches
+    /// Whether the lock is for one data centre or for all
     #[arg(long, value_enum, default_value_t = Reach::Dc)]
     pub(crate) level: Reach,
-    /// Name of the lock
+    /// Name of the lock, 1 to 1024 bytes
     pub(crate) name: String,
 }
 
@@ -242,66 +405,84 @@ pub(crate) struct LatchAction {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LatchVerb {
-    /// Make a latch: with a count, or for participants with names
+    /// Create a latch with a count, or with named participants
+    ///
+    /// The count belongs to the data centre of --farm. A latch that exists is not changed.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_CREATE)]
     Create {
         #[command(flatten)]
         latch: LatchArg,
-        /// How many count-downs open it
+        /// How many count-downs open the latch, 0 to 2147483647
         #[arg(value_name = "N", required_unless_present = "participants", conflicts_with = "participants")]
         count: Option<i64>,
-        /// Someone who is to count down, by name; to be given for each of them
+        /// Name of a participant who has to count down; repeat the option for each of them
         #[arg(long = "for", value_name = "WHO")]
         participants: Vec<String>,
-        /// How long the latch lives after its last change [default: 1d]
+        /// How long the latch lives after its last change, 1ms to 365d [default: 1d]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         ttl: Option<Duration>,
     },
-    /// Count down by one
+    /// Count a latch down by one
+    ///
+    /// Changes the count of the data centre of --farm. After exit status 74, repeat it only with --as.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_DOWN)]
     Down {
         #[command(flatten)]
         latch: LatchArg,
-        /// In whose name: it counts once
+        /// Name of the participant who counts down; each name counts once
         #[arg(long = "as", value_name = "WHO")]
         participant: Option<String>,
-        /// How long the latch lives from now: as it was made with [default: 1d]
+        /// How long the latch lives from now; use the TTL of `create` [default: 1d]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         ttl: Option<Duration>,
     },
-    /// Count up by one
+    /// Count a latch up by one
+    ///
+    /// Changes the count of the data centre of --farm.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_UP)]
     Up {
         #[command(flatten)]
         latch: LatchArg,
-        /// How long the latch lives from now: as it was made with [default: 1d]
+        /// How long the latch lives from now; use the TTL of `create` [default: 1d]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         ttl: Option<Duration>,
     },
     /// Print how many count-downs are missing
+    ///
+    /// The latch is open at zero, and below zero if it was counted down too often.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_COUNT)]
     Count {
         #[command(flatten)]
         latch: LatchArg,
     },
-    /// Print the names of those who have not counted down, a line for each
+    /// Print the participants who have not counted down, one name a line
+    ///
+    /// Only those of the data centre of --farm. Prints nothing if none is missing.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_PENDING)]
     Pending {
         #[command(flatten)]
         latch: LatchArg,
     },
-    /// Wait until the latch is open
+    /// Wait until a latch is open
+    ///
+    /// Exits at once if it is open. The wait goes on while the store cannot be reached.
+    #[command(verbatim_doc_comment, after_help = AFTER_LATCH_AWAIT)]
     Await {
         #[command(flatten)]
         latch: LatchArg,
-        /// For how long at the most; then the exit status is 75 [default: until it is open or gone]
+        /// How long to wait, such as 10m; then exit with 75 [default: until the latch opens or expires]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         timeout: Option<Duration>,
-        /// The longest pause between two looks at it [default: 5s]
+        /// Longest pause between two reads of the latch, 10ms to 1h [default: 5s]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         poll: Option<Duration>,
     },
 }
 
-/// Which latch.
+/// Name and level of a latch.
 #[derive(Debug, Args)]
 pub(crate) struct LatchArg {
-    /// Whether the count of one data centre is read, or the sum over all that share the store
+    /// Which count `count` and `await` read: of one data centre, or the sum over all
     #[arg(long, value_enum, default_value_t = Reach::Dc)]
     pub(crate) level: Reach,
     /// Name of the latch, 1 to 1024 bytes
@@ -310,28 +491,28 @@ pub(crate) struct LatchArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// Also what latches need (a table of their own); making the first latch does it, too
+    /// Also create what latches need (on HBase a table of their own); the first `latch create` does so, too
     #[arg(long)]
     pub(crate) latches: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Processes that contend
+    /// Number of processes, 1 to 26
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=26))]
     pub(crate) workers: u8,
-    /// Locks they contend for
+    /// Number of locks, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) locks: u8,
-    /// For how long
+    /// How long the processes contend, in seconds, 1 to 3600
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
-    /// Until each process was granted so many locks, for two minutes at the most
+    /// Grants for each process, 1 to 100000; then the demo ends, or after two minutes
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) rounds: Option<u32>,
 }
 
-/// One process of the demo, which started it.
+/// Arguments of a worker process, which the demo starts.
 #[derive(Debug, Args)]
 pub(crate) struct DemoWorker {
     #[arg(long)]
@@ -347,7 +528,7 @@ pub(crate) struct DemoWorker {
     pub(crate) start: Option<String>,
 }
 
-/// The process that becomes the command of `dlm run`.
+/// Arguments of the process that becomes the command of `dlm run`.
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
     pub(crate) parent: i32,
@@ -355,7 +536,7 @@ pub(crate) struct Exec {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The command line, or why not. Help and version are printed here and end the process.
+/// Parses the command line. `--help` and `--version` print and end the process here.
 pub(crate) fn parse() -> Result<Cli, CommandFailure> {
     Cli::try_parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -364,13 +545,13 @@ pub(crate) fn parse() -> Result<Cli, CommandFailure> {
             std::process::exit(0)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            CommandFailure::usage("what to do? `dlm --help` tells, `dlm demo` shows")
+            CommandFailure::usage("a command is missing; see `dlm --help`, or try `dlm demo`")
         }
         _ => CommandFailure::usage(in_short(&error.to_string())),
     })
 }
 
-/// What clap says over several paragraphs, without the usage and with a hint where to find it.
+/// Joins the paragraphs of clap's message to one line. Replaces the usage by a hint to `--help`.
 fn in_short(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let paragraphs = text.split("\n\n").filter(|paragraph| {
@@ -383,7 +564,7 @@ fn in_short(text: &str) -> String {
     parts.join("; ")
 }
 
-/// A duration, refused with what is allowed.
+/// Parses a duration. The error says what is allowed; clap adds the value.
 fn duration(text: &str) -> Result<Duration, String> {
     dlm::parse_duration("duration", text).map_err(|error| match error {
         dlm::Error::InvalidArgument { allowed, .. } => allowed,

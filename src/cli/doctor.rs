@@ -1,4 +1,4 @@
-//! `dlm doctor`: whether the store does for locks.
+//! `dlm doctor`: whether the store is safe for locks.
 
 use dlm::{Diagnostic, Severity};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! What the shell is told: an exit status, and one line that says what to do.
+//! How the command ends: an exit status, and for a failure one line that says what to do.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -6,37 +6,38 @@ use std::process::ExitCode;
 
 use dlm::{Code, Error};
 
-/// Bad usage, or a name, URI or lease that is not allowed.
+/// Wrong usage, or a name, URI or lease that is not allowed.
 pub(crate) const USAGE: u8 = 64;
-/// There is no such latch.
+/// The latch does not exist.
 pub(crate) const NO_INPUT: u8 = 66;
 /// The store cannot be reached, or does not serve.
 pub(crate) const UNREACHABLE: u8 = 69;
-/// A bug of ours, or a machine that does not do its part.
+/// A bug of the library, or a failure of the machine.
 pub(crate) const INTERNAL: u8 = 70;
-/// What was to be made exists.
+/// The latch to be created exists already.
 pub(crate) const CANNOT_CREATE: u8 = 73;
 /// The request may or may not have been applied.
 pub(crate) const IN_DOUBT: u8 = 74;
-/// Someone else holds the lock (`-E` sets another), or the latch is not open in time.
+/// Another holder has the lock (`-E` sets another status), or the latch did not open in time.
 pub(crate) const UNAVAILABLE: u8 = 75;
-/// The lease ran out, or the lock is not ours.
+/// The lease is lost, or another holder has the lock.
 pub(crate) const LOST: u8 = 77;
 /// The store is not safe for locks.
 pub(crate) const CONFIG: u8 = 78;
-/// As shells have it: the command was found and is no program; there is no such command.
+/// The command of `run` exists but cannot be executed. The number is that of shells.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The command of `run` does not exist. The number is that of shells.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// An exit status, or why there is none of the command's own.
+/// Exit status of a `dlm` command, or the failure that ends it.
 pub(crate) type CommandOutcome = Result<u8, CommandFailure>;
 
-/// The status of a process that a signal ended, as shells count.
+/// Exit status of a process that a signal ended, as in shells.
 pub(crate) fn of_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// How the command ends when it cannot do what it was asked for.
+/// Exit status and message of a `dlm` command that failed.
 #[derive(Debug)]
 pub(crate) struct CommandFailure {
     status: u8,
@@ -56,16 +57,16 @@ impl CommandFailure {
         CommandFailure::new(INTERNAL, line)
     }
 
-    /// As `From<Error>`, with the caller's status for a lock that is held.
+    /// Like `From<Error>`, but with the status `unavailable` for a lock that is held.
     pub(crate) fn with_unavailable(error: &Error, unavailable: u8) -> CommandFailure {
         let advice = match error.code() {
             Code::LockUnavailable => "; try again later, or wait longer with --wait",
             Code::ConnectionError => "; check that the store is up and that --store names it",
-            Code::RetriesExhausted => "; try again, and see the store's own log if it goes on",
-            Code::InDoubt => "; try again: if the lock was taken it is free when its TTL ends",
-            Code::LeaseLost | Code::StaleFence => "; stop what it protects, then acquire the lock anew",
-            Code::InternalError | Code::Panic => "; this should not happen: please report it",
-            // Their messages say what to do.
+            Code::RetriesExhausted => "; try again, and if it fails again read the store's log",
+            Code::InDoubt => "; try again: if this request acquired the lock, it is free when its TTL ends",
+            Code::LeaseLost | Code::StaleFence => "; stop the work it protects, then acquire the lock again",
+            Code::InternalError | Code::Panic => "; this is unexpected: please report it",
+            // The other messages say what to do.
             _ => "",
         };
         CommandFailure::new(status_of(error.code(), unavailable), error.chain() + advice)
@@ -79,7 +80,7 @@ impl CommandFailure {
         &self.line
     }
 
-    /// Says it on standard error, in one line.
+    /// Writes the message to standard error, and returns the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         tell(&self.line);
         ExitCode::from(self.status)
@@ -105,15 +106,15 @@ fn status_of(code: Code, unavailable: u8) -> u8 {
     }
 }
 
-/// Writes `dlm: <text>` to standard error as exactly one line. It may be closed: then nobody reads it.
+/// Writes `dlm: <text>` to standard error as exactly one line. Ignores errors, because standard error may be closed.
 pub(crate) fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "dlm: {}", one_line(&without_leases(text)));
 }
 
-/// What lease lines begin with, in each version. The whole line is enough to release the lock.
+/// Beginning of a lease line, for each version. The whole line is enough to release the lock.
 const LEASE_PREFIXES: [&str; 2] = ["dlm1.", "dlm2."];
 
-/// `text` without lease lines, however they came into it: a misplaced argument is repeated by clap.
+/// Hides lease lines in `text`. For example, clap repeats an argument that is in the wrong place.
 fn without_leases(text: &str) -> String {
     LEASE_PREFIXES.iter().fold(text.to_owned(), |text, prefix| {
         let mut parts = text.split(prefix);
@@ -127,7 +128,7 @@ fn without_leases(text: &str) -> String {
     })
 }
 
-/// `text` with control characters escaped: they could forge a line, or colour a terminal.
+/// Escapes control characters in `text`, which could forge a line or colour a terminal.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! `dlm latch`: counts that processes share, and waiting until one is down to zero.
+//! `dlm latch`: counts that processes share, and waits until a count is zero.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn await_open(
         return Ok(0);
     }
     let line = format!(
-        "latch {} was not open within {:.3} s; see `dlm latch count`, or wait longer with --timeout",
+        "latch {} did not open within {:.3} s; see `dlm latch count`, or wait longer with --timeout",
         latch.name(),
         waited.as_secs_f64()
     );
@@ -95,7 +95,7 @@ fn open(global: &Global, name: &LatchArg, ttl: Option<Duration>) -> Result<Latch
     handle(&manager, global, name, ttl)
 }
 
-/// Any latch may go up from here: of which kind it is is known to those who share it.
+/// Opens a handle of kind `CountUpDown`. The store does not keep the kind, so the users of a latch must agree on it.
 fn handle(
     manager: &LockManager,
     global: &Global,
@@ -110,7 +110,7 @@ fn handle(
     })
 }
 
-/// Prints an object with --json, or else the text, if there is one.
+/// Prints `whole` with --json, otherwise `text` if there is one.
 fn tell(global: &Global, whole: impl Fn() -> serde_json::Value, text: Option<String>) -> CommandOutcome {
     match text {
         _ if global.json => output::show(&whole().to_string())?,

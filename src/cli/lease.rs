@@ -1,4 +1,4 @@
-//! Locks that outlive the process: acquire, renew, release.
+//! Leases that outlive the process: `dlm acquire`, `dlm renew` and `dlm release`.
 
 use std::io::Read as _;
 
@@ -10,17 +10,17 @@ use crate::cli::exit::{CommandFailure, CommandOutcome};
 use crate::cli::signals::{ENDING, Signals};
 use crate::cli::{open, output};
 
-/// A lease line is some hundred bytes, for the longest names 5 KiB.
+/// Limit for a lease line. It has some hundred bytes, and 5 KiB with the longest names.
 const LEASE_LINE_MAX: u64 = 64 << 10;
 
-/// Takes a lock on the terms that were typed; a signal ends the wait.
+/// Acquires a lock as `terms` says. A signal ends the wait.
 pub(crate) fn take(lock: &Lock, terms: &TermArgs, signals: &Signals) -> Result<Lease, CommandFailure> {
     let taken = if terms.no_wait {
         lock.try_acquire()
     } else {
         lock.acquire_with(&AcquireOptions::new().cancel(&signals.cancel))
     };
-    // One that came too late to end the wait ends what it was for.
+    // A signal may arrive after the lock was granted. It ends the command all the same.
     match (taken, signals.ending()) {
         (Ok(lease), None) => Ok(lease),
         (Ok(lease), Some(signal)) => {
@@ -49,7 +49,7 @@ pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutco
         token.to_string()
     };
     if let Err(error) = output::line(&text) {
-        // Nobody has the line, so nobody could release the lock.
+        // Nobody has received the line, so nobody could release the lock.
         manager.adopt(token)?.release()?;
         return Err(CommandFailure::internal(format!(
             "the lease cannot be written to standard output ({error}), so the lock was released; check where it goes"
@@ -67,7 +67,7 @@ pub(crate) fn renew(global: &Global, args: &args::Renew) -> CommandOutcome {
         Some(ttl) => lease.renew_for(ttl),
         None => lease.renew(),
     };
-    // Whatever came of it: dropping the lease would release it.
+    // Also after a failure, because dropping the lease would release it.
     let token = lease.into_token();
     renewed?;
     if global.json {
@@ -82,7 +82,7 @@ pub(crate) fn release(global: &Global, args: &args::ReleaseArgs) -> CommandOutco
     let manager = open::manager(global, None, "release")?;
     let lease = manager.adopt(token)?;
     if let Err(error) = lease.release() {
-        // Not dropped, which would go on trying, and report it a second time.
+        // Dropping the lease would try again and report a second error.
         let _ = lease.into_token();
         return Err(error.into());
     }
@@ -100,14 +100,14 @@ fn as_json(token: &LeaseToken) -> serde_json::Value {
     })
 }
 
-/// The lease as it was typed, or from standard input where that was `-`.
+/// Parses the lease in `text`, or reads it from standard input if `text` is `-`.
 fn read_lease(text: &str) -> Result<LeaseToken, CommandFailure> {
     if text != "-" {
         return Ok(text.parse()?);
     }
     let mut text = String::new();
     std::io::stdin().take(LEASE_LINE_MAX).read_to_string(&mut text).map_err(|error| {
-        CommandFailure::usage(format!("no lease can be read from standard input: {error}"))
+        CommandFailure::usage(format!("the lease cannot be read from standard input: {error}"))
     })?;
     Ok(text.parse()?)
 }

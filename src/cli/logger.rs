@@ -1,4 +1,4 @@
-//! Warnings of the library, as lines on standard error.
+//! The logger of the command: each record becomes one line on standard error.
 
 use log::{LevelFilter, Log, Metadata, Record};
 
@@ -10,7 +10,7 @@ struct Logger;
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // What crates below it make of a server that is down, the library says in one error of its own.
+        // A server that is down makes other crates log as well. The library reports it in one error of its own.
         let ours = metadata.target().split("::").next() == Some("dlm");
         metadata.level() <= log::max_level() && (ours || log::max_level() >= LevelFilter::Debug)
     }
@@ -31,13 +31,13 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// Shows the library's warnings and worse; more with each `-v`; what `DLM_LOG` says where that is set. From
-/// `debug` on also what other crates say.
+/// Sets the logger and its level: warnings and errors, more with each `-v`. `DLM_LOG` overrides `-v`. At `debug`
+/// and `trace`, records of other crates are shown as well.
 pub(crate) fn start(verbose: u8) -> Result<(), CommandFailure> {
     let level = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text.parse().map_err(|_| {
             CommandFailure::usage(format!(
-                "{VARIABLE}={text:?} is not off, error, warn, info, debug or trace"
+                "{VARIABLE}={text:?} is not allowed: off, error, warn, info, debug or trace"
             ))
         })?,
         _ => match verbose {
@@ -48,7 +48,7 @@ pub(crate) fn start(verbose: u8) -> Result<(), CommandFailure> {
         },
     };
     static LOGGER: Logger = Logger;
-    // Fails only when a logger was set before: there is one call, from `main`.
+    // Fails only if a logger was set before.
     let _ = log::set_logger(&LOGGER);
     log::set_max_level(level);
     Ok(())

@@ -1,16 +1,16 @@
-//! The `dlm` command: locks of any store of the library, from the shell.
+//! The `dlm` command: locks and latches of any store of the library, for the shell.
 //!
-//! It uses the crate's public interface and nothing else, by the name `dlm`: `tests/cli_public.rs` compiles this
-//! folder outside the crate.
+//! It uses only the crate's public interface, under the name `dlm`. `tests/cli_public.rs` compiles this folder
+//! outside the crate.
 //!
 //! ```text
-//! args      what may be typed            exit      what the shell is told, in one line and a number
-//! open      the store and the lock       output    standard output, which may be closed
-//! lease     acquire, renew, release      run       a command under a lock
-//! show      show, init                     signals   what was sent to us
-//! latch     counts, and waiting for them   renewal   the lease goes on
-//! demo/     processes that contend         process   the command and all that it started
-//! logger    warnings of the library        doctor    does the store do for locks?
+//! args      arguments and help           exit      exit statuses, messages on standard error
+//! open      opens stores and locks       output    writes to standard output, which may be closed
+//! lease     acquire, renew, release      run       a command that runs while the lock is held
+//! show      show, init                   signals   signals sent to this process
+//! latch     counts and waits             renewal   the thread that renews a lease
+//! demo/     processes that contend       process   the command of `run` and its descendants
+//! logger    the library's warnings       doctor    is the store safe for locks?
 //! ```
 
 mod args;
@@ -33,12 +33,12 @@ use std::process::ExitCode;
 use self::args::{Cli, Verb};
 use self::exit::CommandOutcome;
 
-/// The `dlm` command: reads the arguments of this process, does what they say, and returns the exit status.
+/// Runs the `dlm` command with the arguments of this process, and returns its exit status.
 ///
-/// A program that calls this from its own `main` is the command `dlm` with the stores that are registered in
-/// it, see [`register_store!`](crate::register_store). `--help` and `--version` end the process here. `dlm run`
-/// and `dlm demo` start the same program again with commands of their own, so call this before anything else.
-/// It sets the process's logger.
+/// A program that calls this from its own `main` is the `dlm` command plus the stores that the program registers,
+/// see [`register_store!`](crate::register_store). Call it before anything else, because `dlm run` and `dlm demo`
+/// start the same program again with hidden commands. `--help` and `--version` end the process. The call sets the
+/// process's logger.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! From what was typed to a store and a lock in it.
+//! Opens the store and its locks as the command line says.
 
 use std::time::SystemTime;
 
@@ -7,14 +7,14 @@ use dlm::{Builder, Level, Lock, LockManager};
 use crate::cli::args::{Global, Reach, TermArgs};
 use crate::cli::exit::CommandFailure;
 
-/// Part of every lock's name unless set. Fixed, so that scripts exclude each other by default,
-/// whichever user or host runs them.
+/// Default client id. It does not depend on the user or host, so scripts exclude each other by default.
 const DEFAULT_CLIENT: &str = "dlm";
-/// A store of one machine is in one place. Others have none by default: two data centres that both
-/// leave it out would share what should be a lock for each, or differ from what a service says.
+/// Default farm id for a store of one machine. Stores that machines share have no default. With one, two data
+/// centres that both omit the farm would share a lock that should be separate, and a script could use another
+/// farm id than a service of its data centre.
 const DEFAULT_FARM: &str = "local";
 
-/// Opens the store. `purpose` is what others see in `dlm show`.
+/// Opens the store. Others see `purpose` in `dlm show`.
 pub(crate) fn manager(
     global: &Global,
     terms: Option<&TermArgs>,
@@ -35,7 +35,7 @@ pub(crate) fn manager(
     Ok(builder.open()?)
 }
 
-/// The same, with nothing said yet on locks and latches.
+/// Returns a builder for the store, with the client id, the farm id and the purpose.
 pub(crate) fn builder(global: &Global, purpose: &str) -> Builder {
     let mut builder = LockManager::builder().store_uri(&global.store);
     if let Some(client) = &global.client {
@@ -54,7 +54,7 @@ pub(crate) fn builder(global: &Global, purpose: &str) -> Builder {
     builder
 }
 
-/// The lock `name`. No I/O.
+/// Returns the lock `name`. No I/O.
 pub(crate) fn lock(
     manager: &LockManager,
     global: &Global,
@@ -64,8 +64,8 @@ pub(crate) fn lock(
     let level = match reach {
         Reach::Dc if !farm_is_known(global) => {
             return Err(CommandFailure::usage(
-                "a lock of level dc in this store needs to know the data centre: name it with --farm or \
-                 DLM_FARM, or use --level xdc for one lock everywhere",
+                "a lock of level dc needs a data centre in this store: name it with --farm or DLM_FARM, or use \
+                 --level xdc for one lock in all data centres",
             ));
         }
         Reach::Dc => Level::Dc,
@@ -74,11 +74,11 @@ pub(crate) fn lock(
     Ok(manager.lock(name, level)?)
 }
 
-/// What of a latch is read.
+/// Returns the level of a latch, which says which count is read.
 pub(crate) fn latch_level(global: &Global, reach: Reach) -> Result<Level, CommandFailure> {
     if !farm_is_known(global) {
         return Err(CommandFailure::usage(
-            "a latch in this store needs to know the data centre, whose count is counted down: name it with \
+            "a latch needs a data centre in this store, because each one has its own count: name it with \
              --farm or DLM_FARM",
         ));
     }
@@ -92,18 +92,18 @@ fn farm_is_known(global: &Global) -> bool {
     global.farm.is_some() || in_uri(&global.store, "farm") || is_local(&global.store)
 }
 
-/// Whether only processes of this machine reach the store.
+/// Whether only processes of this machine can use the store.
 pub(crate) fn is_local(uri: &str) -> bool {
     uri.starts_with("embedded:") || uri.starts_with("memory:")
 }
 
-/// Whether the URI has the option `key`, which then stands against our default.
+/// Whether the URI has the option `key`, which then overrides the default.
 fn in_uri(uri: &str, key: &str) -> bool {
     let query = uri.split_once('?').map_or("", |(_, query)| query);
     query.split('&').any(|pair| pair.split_once('=').is_some_and(|(name, _)| name == key))
 }
 
-/// `text` as the library takes it: at most 255 bytes and no control characters.
+/// Makes `text` a valid purpose: at most 255 bytes and no control characters.
 fn purpose_of(text: &str) -> String {
     let mut purpose = String::new();
     for c in text.chars().map(|c| if c.is_control() { '?' } else { c }) {
@@ -115,7 +115,7 @@ fn purpose_of(text: &str) -> String {
     purpose
 }
 
-/// Wall time in milliseconds since 1970.
+/// Returns the wall-clock time in milliseconds since 1970.
 pub(crate) fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

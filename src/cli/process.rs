@@ -1,10 +1,10 @@
-//! The command that runs under a lock, and all processes it started.
+//! The command of `dlm run`, and all processes that it started.
 //!
-//! On Linux this process makes itself the reaper of its descendants: one whose parent has ended
-//! becomes our child. So none of them gets out of reach, and killing "the command" does not leave
-//! behind what a shell had started for it.
+//! On Linux this process is the subreaper of its descendants: a descendant whose parent has ended becomes
+//! its child. So every descendant stays within reach, also what a shell started in the background.
 //!
-//! All of it happens in the main thread, so a process id that is signalled is one not yet waited for.
+//! Only the main thread waits for processes and signals them. So a process id that is signalled cannot have been
+//! reused yet.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use crate::cli::args::Exec;
 use crate::cli::exit::{CommandFailure, CommandOutcome, NOT_EXECUTABLE, NOT_FOUND, of_signal};
 
-/// The command while it runs, and after.
+/// The command, while it runs and after it has ended.
 #[derive(Debug)]
 pub(crate) struct Command {
     pid: Pid,
@@ -24,9 +24,9 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Starts `argv` with these variables set, or removed where there is no value.
+    /// Starts `argv`. Sets `variables` in its environment, and removes those without a value.
     ///
-    /// It is started by way of [`become_command`], so whether `argv` can be run shows in its status.
+    /// The new process runs [`become_command`] first. If `argv` cannot be executed, its exit status says so.
     pub(crate) fn start(
         argv: &[OsString],
         variables: &[(&str, Option<String>)],
@@ -41,15 +41,15 @@ impl Command {
             };
         }
         let failed = |what: &dyn std::fmt::Display| {
-            CommandFailure::internal(format!("no process for the command: {what}"))
+            CommandFailure::internal(format!("no process can be started for the command: {what}"))
         };
-        // Only its id is kept: it is waited for below, together with the orphans.
+        // Only the id is kept: `reap` waits for it, together with the orphans.
         let child = command.spawn().map_err(|error| failed(&error))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Ok(Command { pid: pid.ok_or_else(|| failed(&"its id makes no sense"))?, status: None })
+        Ok(Command { pid: pid.ok_or_else(|| failed(&"it has an invalid process id"))?, status: None })
     }
 
-    /// Takes note of every process that has ended.
+    /// Waits for every child that has ended, without blocking. Keeps the status of the command.
     pub(crate) fn reap(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == self.pid && (status.exited() || status.signaled()) {
@@ -58,28 +58,28 @@ impl Command {
         }
     }
 
-    /// Exit status of the command as shells count, once it has ended.
+    /// Returns the exit status of the command, as shells count it, once the command has ended.
     pub(crate) fn status(&self) -> Option<u8> {
         let status = self.status?;
         let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
         code.or_else(|| status.terminating_signal().map(of_signal))
     }
 
-    /// Sends it to the command, unless that has ended.
+    /// Sends `signal` to the command, unless the command has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.status.is_none() {
             send(self.pid, signal);
         }
     }
 
-    /// Sends it to the command and all it started.
+    /// Sends `signal` to the command and to all processes that it started.
     pub(crate) fn signal_all(&self, signal: Signal) {
         for pid in self.alive() {
             send(pid, signal);
         }
     }
 
-    /// The command and all it started, as far as they run.
+    /// Returns the running processes among the command and all that it started.
     pub(crate) fn alive(&self) -> Vec<Pid> {
         match descendants() {
             Some(found) => found,
@@ -90,10 +90,10 @@ impl Command {
 
 fn send(pid: Pid, signal: Signal) {
     match kill_process(pid, signal) {
-        // It has ended on its own.
+        // It has ended meanwhile.
         Ok(()) | Err(Errno::SRCH) => {}
         Err(error) => {
-            log::warn!("process {} cannot be sent signal {}: {error}", pid.as_raw_pid(), signal.as_raw())
+            log::warn!("signal {} cannot be sent to process {}: {error}", signal.as_raw(), pid.as_raw_pid())
         }
     }
 }
@@ -101,25 +101,25 @@ fn send(pid: Pid, signal: Signal) {
 #[cfg(target_os = "linux")]
 fn adopt_orphans() {
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
-        log::info!("processes that the command leaves behind cannot be ended with it: {error}");
+        log::info!("processes that the command leaves running cannot be ended: {error}");
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn adopt_orphans() {}
 
-/// All running descendants of this process, parents first; `None` where the system does not tell.
+/// Returns all running descendants of this process, parents first. `None` without a Linux `/proc`.
 fn descendants() -> Option<Vec<Pid>> {
     let mut processes = Vec::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        // One that has ended meanwhile has no file any more.
+        // A process that has ended meanwhile has no file.
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
         processes.extend(parent_of_running(&stat).map(|parent| (pid, parent)));
     }
-    // Someone must be there, us: else this is not the /proc of Linux.
+    // A Linux /proc lists this process at least.
     let this: i32 = rustix::process::getpid().as_raw_pid();
     processes.iter().find(|(pid, _)| *pid == this)?;
     let mut found: Vec<i32> = vec![this];
@@ -133,8 +133,8 @@ fn descendants() -> Option<Vec<Pid>> {
     Some(found.into_iter().skip(1).filter_map(Pid::from_raw).collect())
 }
 
-/// The parent's id in a line of `/proc/<pid>/stat`, unless the process has ended and only waits to be
-/// waited for. The second field is a name in brackets that may contain anything.
+/// Returns the parent's id from a line of `/proc/<pid>/stat`, or `None` for a zombie. The second field is a name in
+/// brackets that may contain anything.
 fn parent_of_running(stat: &str) -> Option<i32> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     match fields.next()? {
@@ -143,20 +143,20 @@ fn parent_of_running(stat: &str) -> Option<i32> {
     }
 }
 
-/// This very program, also when its file was replaced meanwhile.
+/// Returns the path of this program. On Linux it is valid also if the program's file was replaced meanwhile.
 fn this_program() -> Result<std::path::PathBuf, CommandFailure> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }
     std::env::current_exe()
-        .map_err(|error| CommandFailure::internal(format!("this program's file is not known: {error}")))
+        .map_err(|error| CommandFailure::internal(format!("the path of this program is unknown: {error}")))
 }
 
-/// `dlm __exec`: becomes the command, after seeing to it that it does not outlive `dlm run`.
+/// `dlm __exec`: executes the command in this process. First makes sure that it cannot outlive `dlm run`.
 pub(crate) fn become_command(args: &Exec) -> CommandOutcome {
     die_with_parent(args.parent)?;
     let (program, rest) =
-        args.command.split_first().ok_or_else(|| CommandFailure::internal("no command was handed on"))?;
+        args.command.split_first().ok_or_else(|| CommandFailure::internal("the command is missing"))?;
     let error = std::process::Command::new(program).args(rest).exec();
     Err(cannot_run(program, &error))
 }
@@ -164,8 +164,8 @@ pub(crate) fn become_command(args: &Exec) -> CommandOutcome {
 #[cfg(target_os = "linux")]
 fn die_with_parent(parent: i32) -> Result<(), CommandFailure> {
     let set = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    set.map_err(|error| CommandFailure::internal(format!("the command cannot be tied to dlm: {error}")))?;
-    // It may have been killed before that.
+    set.map_err(|error| CommandFailure::internal(format!("the parent death signal cannot be set: {error}")))?;
+    // `dlm run` may have been killed before that call.
     if rustix::process::getppid().map(Pid::as_raw_pid) == Some(parent) {
         Ok(())
     } else {
@@ -187,7 +187,7 @@ fn cannot_run(program: &OsString, error: &io::Error) -> CommandFailure {
     }
     CommandFailure::new(
         NOT_EXECUTABLE,
-        format!("command {program:?} cannot be run: {error}; check that it is a program"),
+        format!("command {program:?} cannot be executed: {error}; check that it is a program"),
     )
 }
 

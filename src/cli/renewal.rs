@@ -1,4 +1,4 @@
-//! The lease of a running command goes on: a thread renews it.
+//! The thread that renews the lease of a running command.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,11 +9,11 @@ use dlm::{Code, Error, Lease};
 
 use crate::cli::exit::CommandFailure;
 
-/// Longest pause between two tries while the store does not serve.
+/// Longest and shortest pause between two attempts while the store does not serve.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const RETRY_MIN: Duration = Duration::from_millis(10);
 
-/// The thread `dlm-renew`, until it is dropped. That may block for one call to the store.
+/// Handle of the thread `dlm-renew`. Dropping it ends the thread, and may block for one call to the store.
 #[derive(Debug)]
 pub(crate) struct Renewal {
     lost: Receiver<Error>,
@@ -22,7 +22,7 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// Renews `lease` whenever a third of the time that it lasted has passed.
+    /// Starts the thread. It renews `lease` after a third of its remaining time.
     pub(crate) fn start(lease: &Arc<Lease>) -> Result<Renewal, CommandFailure> {
         let (stop, stopped) = bounded(0);
         let (tell_lost, lost) = bounded(1);
@@ -30,17 +30,17 @@ impl Renewal {
         let thread = std::thread::Builder::new()
             .name("dlm-renew".into())
             .spawn(move || keep(&lease, &stopped, &tell_lost))
-            .map_err(|error| CommandFailure::internal(format!("no thread to renew the lease: {error}")))?;
+            .map_err(|error| CommandFailure::internal(format!("no thread can renew the lease: {error}")))?;
         Ok(Renewal { lost, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Gets one message, if the store says that the lease is lost. A store that does not answer is no
-    /// loss: the lease lasts until its end.
+    /// Receives one message if the store reports that the lease is lost. There is none if the store does not
+    /// answer: the lease then lasts until its end.
     pub(crate) fn lost(&self) -> &Receiver<Error> {
         &self.lost
     }
 
-    /// Ends the thread, and hears its last word.
+    /// Ends the thread. Returns its message if there is an unread one.
     pub(crate) fn end(mut self) -> Option<Error> {
         self.join();
         self.lost.try_recv().ok()
@@ -49,7 +49,7 @@ impl Renewal {
     fn join(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed by the thread itself, and the lease ends with its TTL.
+            // The thread has printed its own panic. The lease then ends with its TTL.
             let _ = thread.join();
         }
     }
@@ -61,7 +61,7 @@ impl Drop for Renewal {
     }
 }
 
-/// The thread: ends when it is told to, or when the lease is lost.
+/// Runs in the thread. Returns when [`Renewal`] is dropped, or when the lease is lost.
 fn keep(lease: &Lease, stopped: &Receiver<()>, lost: &Sender<Error>) {
     let ttl = lease.ttl();
     let until_due = || (lease.remaining() / 3).max(RETRY_MIN);
@@ -69,11 +69,11 @@ fn keep(lease: &Lease, stopped: &Receiver<()>, lost: &Sender<Error>) {
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         match lease.renew() {
             Ok(()) => {
-                log::debug!("the lease was renewed and lasts for {:.1} s", lease.remaining().as_secs_f64());
+                log::debug!("the lease was renewed and has {:.1} s left", lease.remaining().as_secs_f64());
                 pause = until_due();
             }
             Err(error) if error.code() == Code::LeaseLost => {
-                // There is room for one, and this is the one.
+                // The channel has room for one message, and this is the only one.
                 let _ = lost.try_send(error);
                 return;
             }

@@ -1,14 +1,13 @@
-//! `dlm run`: a command that runs under a lock, and never on without it.
+//! `dlm run`: runs a command while holding a lock, and ends it when the lock is lost.
 //!
-//! | found | what the command gets | status |
+//! | event | sent to the command | exit status |
 //! |---|---|---|
-//! | it ended | nothing | its own |
-//! | a signal was sent to us | the signal; what it leaves running then, TERM and in a while KILL | its own |
-//! | the store says the lease is lost | TERM, [`LOST_GRACE`] later everything KILL | 77 |
-//! | no renewal got through and the end is near | TERM, everything KILL while the lease still lasts | 77 |
+//! | the command ended | nothing | its own |
+//! | `dlm` got a signal | the signal; to processes left running TERM, [`LEFT_GRACE`] later KILL | its own |
+//! | the store reports that the lease is lost | TERM; [`LOST_GRACE`] later KILL to all its processes | 77 |
+//! | no renewal succeeded and the lease is about to end | TERM; KILL to all its processes before that end | 77 |
 //!
-//! A store that does not answer is no loss by itself: the command goes on for as long as the lease it
-//! has allows.
+//! A store that does not answer is no loss yet: the command goes on while its lease lasts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,22 +27,22 @@ use crate::cli::signals::{ReceivedSignal, Signals};
 
 const CAUGHT: [i32; 7] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
 
-/// Before the end of a lease that could not be renewed, TERM is sent a fourth of the TTL ahead, KILL a
-/// tenth; but not earlier than these.
+/// If a lease cannot be renewed, TERM is sent a quarter of the TTL before its end, and KILL a tenth of the TTL
+/// before its end. These are the limits of both times.
 const TERM_AHEAD_MAX: Duration = Duration::from_secs(15);
 const KILL_AHEAD_MAX: Duration = Duration::from_secs(3);
-/// Between TERM and KILL when the lease is lost already and another may hold the lock.
+/// Time between TERM and KILL if the lease is already lost and another holder may have the lock.
 const LOST_GRACE: Duration = Duration::from_millis(500);
-/// Between TERM and KILL for what a command leaves running after it was told to end.
+/// Time between TERM and KILL for processes that a command leaves running after it was told to end.
 const LEFT_GRACE: Duration = Duration::from_secs(5);
 /// A process that KILL does not end within this time hangs in the kernel.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-/// The lease is looked at so often: a timer stands still while the machine is suspended.
+/// Interval of checks of the lease. A timer for its end would not advance while the machine is suspended.
 const LOOK: Duration = Duration::from_secs(1);
-/// How soon to look again for processes that were started while all were being killed.
+/// Interval of checks for processes that were started while all were being killed.
 const LOOK_AFTER_KILL: Duration = Duration::from_millis(10);
 
-/// A release is sent again so often, so long apart, if the store does not answer.
+/// Attempts of a release if the store does not answer, and the pause between two of them.
 const RELEASES: u32 = 3;
 const RELEASE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -69,7 +68,7 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     end(&manager, lease, &command, lost)
 }
 
-/// The command's name without its path and arguments, which may be nobody's business.
+/// Returns the command's file name. The path and the arguments may be confidential.
 fn program_name(args: &RunArgs) -> String {
     let program = args.command.first().map(std::path::Path::new).and_then(|path| path.file_name());
     program.unwrap_or_default().to_string_lossy().into_owned()
@@ -85,25 +84,25 @@ fn variables(name: &str, lease: &Lease) -> [(&'static str, Option<String>); 3] {
     ]
 }
 
-/// Gives the lock back and finds the exit status.
+/// Releases the lock and determines the exit status.
 fn end(manager: &LockManager, lease: Arc<Lease>, command: &Command, lost: Option<String>) -> CommandOutcome {
     let released = release(&lease);
     if released.is_err() {
-        // Told below: dropped, it would go on trying and report it a second time. The thread that had a
-        // share in it has ended.
+        // The error is reported below. Dropping the lease would try again and report it a second time. The
+        // renewal thread has ended, so this is the last handle.
         let _ = Arc::into_inner(lease).map(Lease::into_token);
     }
     if let Some(why) = lost {
         return Err(CommandFailure::new(
             LOST,
-            format!("{why}; the command was ended: check what it left half done"),
+            format!("{why}; the command was ended: check what it left unfinished"),
         ));
     }
     match released {
         Ok(_) => {}
         Err(error) if error.code() == Code::LeaseLost => {
             let line =
-                format!("{}; check what the command did: another may have run beside it", error.chain());
+                format!("{}; check the command's work: another may have run at the same time", error.chain());
             return Err(CommandFailure::new(LOST, line));
         }
         Err(error) => log::warn!(
@@ -128,30 +127,31 @@ fn release(lease: &Lease) -> dlm::Result<bool> {
     released
 }
 
-/// Releasing would let the next in beside what is still running.
+/// Builds the failure for a process that KILL did not end. The lock is not released, because the next holder would
+/// run at the same time.
 fn hanging(lost: Option<String>) -> CommandFailure {
-    let why = lost.unwrap_or_else(|| "the command was told to end".into());
+    let why = lost.unwrap_or_else(|| "the command was asked to end".into());
     CommandFailure::new(
         LOST,
         format!(
-            "{why}; a process of it cannot be killed, so the lock ends with its TTL: look for it with ps"
+            "{why}; one of its processes cannot be killed, so the lock is held until its TTL ends: find it with ps"
         ),
     )
 }
 
-/// A running command and what is known of its lease.
+/// A running command and the state of its lease.
 struct LeaseWatch<'a> {
     command: Command,
     lease: &'a Lease,
-    /// Of the lease. Read once: asking it waits for a renewal under way.
+    /// TTL of the lease when the command started.
     ttl: Duration,
-    /// Why the lease is not to be relied on any more.
+    /// Why the lease can no longer be relied on.
     lost: Option<String>,
     /// A signal that asks to end was passed on.
     told_to_end: bool,
-    /// What the command left running has been sent TERM.
+    /// The processes that the command left running have been sent TERM.
     swept: bool,
-    /// When everything gets KILL, and then when to give up.
+    /// When all processes get KILL, and when to give up after that.
     kill_at: Option<Moment>,
     give_up_at: Option<Moment>,
 }
@@ -170,7 +170,7 @@ impl<'a> LeaseWatch<'a> {
         }
     }
 
-    /// Returns when the command has ended and all that had to be done about it is done.
+    /// Blocks until the command, and its other processes if they must, have ended or hang.
     fn until_over(&mut self, signals: &Signals, renewal: &Renewal) {
         let never = crossbeam_channel::never();
         loop {
@@ -179,7 +179,7 @@ impl<'a> LeaseWatch<'a> {
                 return;
             }
             let pause = self.act(Moment::now());
-            // Its one message ends the channel, which would then answer at once for ever.
+            // After its only message the channel is closed, and would be ready all the time.
             let lost = if self.lost.is_none() { renewal.lost() } else { &never };
             select! {
                 recv(signals.received()) -> signal => if let Ok(signal) = signal {
@@ -187,7 +187,7 @@ impl<'a> LeaseWatch<'a> {
                 },
                 recv(lost) -> error => self.lose(match error {
                     Ok(error) => error.chain(),
-                    Err(_) => "the lease is not renewed any more, which is a bug: please report it".into(),
+                    Err(_) => "the thread that renews the lease has ended, which is a bug: please report it".into(),
                 }),
                 default(pause) => {}
             }
@@ -200,19 +200,19 @@ impl<'a> LeaseWatch<'a> {
         ended && (!must_all_end || self.command.alive().is_empty()) || self.hangs()
     }
 
-    /// Whether something goes on running that was to end.
+    /// Whether a process is still running after [`KILL_GRACE`].
     fn hangs(&self) -> bool {
         self.give_up_at.is_some_and(|at| Moment::now() >= at) && !self.command.alive().is_empty()
     }
 
-    /// Does what is due, and tells when to look again.
+    /// Does what is due. Returns the time until the next check.
     fn act(&mut self, now: Moment) -> Duration {
         let ends = self.lease.ends();
-        // Zero: found lost, and the message about it is on its way.
+        // Zero: the renewal thread found the lease lost, and its message will arrive.
         let known = self.lost.is_none() && ends.as_nanos() > 0;
         if known && ends.since(now) <= (self.ttl / 4).min(TERM_AHEAD_MAX) {
             let what =
-                if now < ends { "could not be renewed and is about to end" } else { "ran out unnoticed" };
+                if now < ends { "could not be renewed and is about to end" } else { "expired unnoticed" };
             self.lose(format!("the lease of lock {} {what}", self.lease.name()));
         }
         if self.command.status().is_some() && !self.swept {
@@ -235,11 +235,11 @@ impl<'a> LeaseWatch<'a> {
         pause
     }
 
-    /// The lock may be another's now, or soon: the command has to end before.
+    /// Tells the command to end, because another holder has the lock or may soon have it.
     fn lose(&mut self, why: String) {
         let now = Moment::now();
         let left = self.lease.ends().since(now).saturating_sub((self.ttl / 10).min(KILL_AHEAD_MAX));
-        log::info!("{why}; the command is told to end");
+        log::info!("{why}; the command gets TERM");
         self.lost = Some(why);
         self.command.signal(Signal::TERM);
         self.kill_by(now.after(if left.is_zero() { LOST_GRACE } else { left }));
@@ -253,7 +253,7 @@ impl<'a> LeaseWatch<'a> {
         let Some(number) = Signal::from_named_raw(signal.number).filter(|_| signal.number != SIGCHLD) else {
             return;
         };
-        // What a key of the terminal sent, the command has from there.
+        // The terminal has sent the signal of a key to the command as well.
         if !signal.from_terminal {
             self.command.signal(number);
             self.told_to_end |= signal.is_ending();

@@ -1,4 +1,4 @@
-//! What is in the store: show, init.
+//! `dlm show` and `dlm init`.
 
 use std::time::{Duration, SystemTime};
 
@@ -43,7 +43,7 @@ fn as_text(name: &LockName, found: &Inspection) -> String {
         Some(holder) => {
             rows.push(("state", "held".into()));
             let identity = holder.identity.as_ref().map(ToString::to_string);
-            rows.push(("by", identity.unwrap_or_else(|| "a client that does not say who it is".into())));
+            rows.push(("by", identity.unwrap_or_else(|| "a client that does not identify itself".into())));
             if let Some(since) = holder.since {
                 rows.push(("since", format!("{} ago", seconds(ago(since)))));
             }
@@ -83,7 +83,7 @@ fn since_ms(since: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// By the clocks of two machines, so it may seem to lie ahead: then it is now.
+/// Returns the time since `since`. The clocks of two machines may differ: a time in the future counts as now.
 fn ago(since: SystemTime) -> Duration {
     SystemTime::now().duration_since(since).unwrap_or_default()
 }

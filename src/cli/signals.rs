@@ -1,4 +1,4 @@
-//! Signals sent to this process, as messages.
+//! Catches signals sent to this process, and turns them into messages in a channel.
 
 use std::thread::JoinHandle;
 
@@ -12,15 +12,15 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 
 use crate::cli::exit::{CommandFailure, of_signal};
 
-/// Those that ask a process to end.
+/// Signals that ask a process to end.
 pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
 
-/// One signal.
+/// One signal that was received.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReceivedSignal {
     pub(crate) number: i32,
-    /// The kernel sent it, as it does for a key like Ctrl-C: to every process of the terminal's
-    /// foreground job, so that a child has it already.
+    /// The kernel sent the signal, as for a key like Ctrl-C. It then goes to every process of the terminal's
+    /// foreground job, so a child has received it already.
     pub(crate) from_terminal: bool,
 }
 
@@ -30,19 +30,19 @@ impl ReceivedSignal {
     }
 }
 
-/// Catches signals until it is dropped. A thread of its own, `dlm-signals`, puts them in a channel.
+/// Catches signals until it is dropped. Its thread, `dlm-signals`, puts them in a channel.
 #[derive(Debug)]
 pub(crate) struct Signals {
     received: Receiver<ReceivedSignal>,
-    /// Cancelled by the first signal that asks to end: ends the wait for a lock.
+    /// The first signal that asks to end cancels this token, which ends the wait for a lock or a latch.
     pub(crate) cancel: CancelToken,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Signals {
-    /// Catches `numbers`, but for those that were ignored when this process started: `nohup` and the
-    /// shell's `&` mean them to stay ignored, here and in the command that is run.
+    /// Catches the signals `numbers`, except those that were ignored when this process started. `nohup` and a shell's
+    /// `&` want those to stay ignored, here and in the command of `dlm run`.
     pub(crate) fn catch(numbers: &[i32]) -> Result<Signals, CommandFailure> {
         let ignored = ignored();
         let wanted = |number: &i32| *number == SIGCHLD || ignored & (1 << (number - 1)) == 0;
@@ -60,17 +60,17 @@ impl Signals {
         Ok(Signals { received, cancel, handle, thread: Some(thread) })
     }
 
-    /// What came, in order.
+    /// Returns the channel of received signals, in order of arrival.
     pub(crate) fn received(&self) -> &Receiver<ReceivedSignal> {
         &self.received
     }
 
-    /// The first signal in the channel that asks to end. Takes all that came before it.
+    /// Returns the first signal in the channel that asks to end. Removes the signals before it.
     pub(crate) fn ending(&self) -> Option<i32> {
         self.received.try_iter().find(|signal| signal.is_ending()).map(|signal| signal.number)
     }
 
-    /// How to end after `signal` when nothing is held.
+    /// Builds the failure for `signal` when no lock is held.
     pub(crate) fn ended_by(signal: i32) -> CommandFailure {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         CommandFailure::new(
@@ -84,17 +84,17 @@ impl Drop for Signals {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed by the thread itself.
+            // The thread has printed its own panic.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread: ends when the handle is closed.
+/// Runs in the thread. Returns when the handle is closed.
 fn hand_on(source: &mut SignalsInfo<WithOrigin>, to: &Sender<ReceivedSignal>, cancel: &CancelToken) {
     for Origin { signal, cause, .. } in source.forever() {
         let signal = ReceivedSignal { number: signal, from_terminal: cause == Cause::Kernel };
-        // The channel goes after this thread.
+        // The receiver lives longer than this thread, so this cannot fail.
         let _ = to.send(signal);
         if signal.is_ending() {
             cancel.cancel();
@@ -102,7 +102,8 @@ fn hand_on(source: &mut SignalsInfo<WithOrigin>, to: &Sender<ReceivedSignal>, ca
     }
 }
 
-/// The signals this process ignores, one bit each from 1 on. None where the system does not tell.
+/// Returns a bit mask of the signals that this process ignores. Signal 1 is the lowest bit. Zero without a Linux
+/// `/proc`.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! Forking, for tests alone: what a child may do with the managers and leases that it inherited.
+//! Forks for tests: what a child may do with the managers and leases that it inherited.
 
 use std::env;
 use std::io::{self, Write};
@@ -27,14 +27,14 @@ unsafe extern "C" {
     fn _exit(code: i32) -> !;
 }
 
-/// Whether no other test runs in this process. Where one may, the test that asks runs in a process of its
-/// own, must pass there, and is over here: what threads of other tests have locked while it forks would
-/// stay locked in its children.
+/// Returns whether no other test runs in this process. If another test may run, this function runs the calling test
+/// in a separate process, asserts that it passes there, and returns `false`: the caller must then return. A lock that
+/// a thread of another test holds during the fork would stay locked in the child.
 pub(crate) fn alone() -> bool {
     const ALONE: &str = "DLM_TEST_ALONE";
     let thread = thread::current();
     let test = thread.name().expect("tests run in threads with their names");
-    // Where tests run one at a time, they do so in the main thread.
+    // Tests that run one at a time run in the main thread.
     if test == "main" || env::var_os(ALONE).is_some() {
         return true;
     }
@@ -49,23 +49,23 @@ pub(crate) fn alone() -> bool {
     false
 }
 
-/// Runs `run` in a forked child; what it answered, and `false` also if it hung or crashed. For tests that
-/// are [`alone`].
+/// Runs `run` in a forked child. Returns its result, or `false` if the child hung or crashed. For tests that are
+/// [`alone`].
 pub(crate) fn in_forked_child(run: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child leaves through `_exit`, so it runs no destructor and no exit handler of the
-    // parent's. Of locks that other threads may hold it needs only the allocator's, which the C library
-    // makes usable after fork: the other threads are the library's, whose locks a child does not take,
-    // which is what these tests are about.
+    // SAFETY: the child leaves through `_exit`, so it runs no destructor and no exit handler of the parent.
+    // The only lock that other threads may hold and that the child needs is the allocator's. The C library makes
+    // it usable after fork. All other threads belong to this library, and a child does not take their locks:
+    // these tests check that.
     let pid = unsafe { fork() };
     run_if_child(pid, run)
 }
 
-/// As [`in_forked_child`], in a child that the C library does not know of: its hooks for forks do not run.
-/// No other thread may be using the allocator.
+/// Like [`in_forked_child`], but with a bare `clone` system call, so the C library's fork hooks do not run. No other
+/// thread may be using the allocator.
 pub(crate) fn in_child_by_system_call(run: impl FnOnce() -> bool) -> bool {
     const CLONE: std::ffi::c_long = if cfg!(target_arch = "x86_64") { 56 } else { 220 };
-    // SAFETY: the flags name the signal that `fork` names and share nothing, so this is `fork` without the C
-    // library's part; without other threads at work no lock of its is taken in the child.
+    // SAFETY: the flags share nothing and name the same signal as `fork`, so this is `fork` without the C library's
+    // part. No other thread is at work, so no lock of the C library is held in the child.
     let pid = unsafe {
         syscall(CLONE, 17 /* SIGCHLD */, 0, 0, 0, 0)
     };
@@ -74,10 +74,10 @@ pub(crate) fn in_child_by_system_call(run: impl FnOnce() -> bool) -> bool {
 
 fn run_if_child(pid: i32, run: impl FnOnce() -> bool) -> bool {
     if pid == 0 {
-        // Past the capture of the test's output, which ends with this process.
+        // Not to the captured output of the test, which is lost with this process.
         panic::set_hook(Box::new(|panic| drop(writeln!(io::stderr(), "in the forked child: {panic}"))));
         let answer = catch_unwind(AssertUnwindSafe(run)).unwrap_or(false);
-        // SAFETY: it takes a number and does not return.
+        // SAFETY: `_exit` takes a number and does not return.
         unsafe { _exit(if answer { 0 } else { 1 }) }
     }
     let pid = Pid::from_raw(pid).expect("fork failed");
@@ -97,7 +97,7 @@ fn run_if_child(pid: i32, run: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// A store in memory whose releases say that they have come, and are answered when they may go on.
+/// A store in memory. A release sends a message when it arrives, and returns only when the test allows it.
 #[derive(Debug)]
 struct Slow {
     memory: MemoryStore,
@@ -130,7 +130,7 @@ impl LockStore for Slow {
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
         let released = self.memory.release(name, owner_record, by);
-        // Nobody listens any more when the test has failed.
+        // The receiver is gone if the test has failed.
         let _ = self.came.try_send(());
         let _ = self.go_on.recv_timeout(LONG);
         released
@@ -153,7 +153,7 @@ fn is<T>(answer: Result<T>, code: Code) -> bool {
     answer.is_err_and(|error| error.code() == code)
 }
 
-/// The lock inside a lease is then held by a thread that the child does not have.
+/// The mutex inside the lease is held by a thread that the child does not have.
 #[test]
 fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait() {
     if !alone() {
@@ -193,7 +193,7 @@ fn a_child_forked_while_a_lease_was_being_released_is_refused_and_does_not_wait(
     assert!(!lease.unwrap().release().unwrap(), "closing had released it");
 }
 
-/// Leaves a lock behind as a request in doubt does, for the library's threads to free.
+/// Leaves a lock held, like a request in doubt. The library's background threads free it.
 fn leave_to_the_background(manager: &LockManager) -> crate::Lock {
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let token = lock.acquire().unwrap().into_token().unwrap();
@@ -226,14 +226,14 @@ fn a_forked_child_does_not_wait_for_threads_of_its_parent_and_can_have_its_own()
     );
     assert!(
         in_forked_child(|| is_freed(&leave_to_the_background(&manager(Arc::new(MemoryStore::new()))))),
-        "nobody works for it"
+        "the child has no background thread"
     );
     let (manager, lock) = managed.unwrap();
     assert!(is_freed(&lock));
     manager.close().unwrap();
 }
 
-/// A program that forks while it holds a lock has the lock once, in the parent.
+/// After a fork only the parent holds the lock.
 #[test]
 fn a_lease_says_in_a_forked_child_that_it_is_not_the_childs() {
     if !alone() {
@@ -278,7 +278,7 @@ fn a_child_has_no_part_in_its_parents_pass_of_a_fence_gate_and_can_have_its_own(
     assert!(is(gate.pass(Fence(8)), Code::StaleFence));
 }
 
-/// The child has a descriptor of the file whose lock is the pass.
+/// The child inherits the descriptor of the file whose lock is the pass.
 #[test]
 fn a_pass_of_a_fence_gate_ends_with_its_parent_also_while_a_child_lives_that_was_forked_meanwhile() {
     if !alone() {
@@ -292,7 +292,7 @@ fn a_pass_of_a_fence_gate_ends_with_its_parent_also_while_a_child_lives_that_was
         scope.spawn(|| {
             let _pass = gate.pass(Fence(7)).unwrap();
             passed.send(()).unwrap();
-            until("the child is there", || forked.exists());
+            until("the child runs", || forked.exists());
         });
         passing.recv_timeout(LONG).unwrap();
         assert!(in_forked_child(|| {
@@ -305,7 +305,7 @@ fn a_pass_of_a_fence_gate_ends_with_its_parent_also_while_a_child_lives_that_was
     assert!(is(gate.pass(Fence(7)), Code::StaleFence));
 }
 
-/// The connections of its parent are not a child's, and what it would send on them would spoil the parent's.
+/// A child must not use its parent's connections, because its requests would mix with the parent's.
 #[cfg(feature = "aerospike")]
 #[test]
 fn a_forked_child_has_no_records_of_its_parent() {
@@ -315,7 +315,7 @@ fn a_forked_child_has_no_records_of_its_parent() {
     }
     let manager = manager(Arc::new(MemoryStore::new()));
     let lease = manager.lock("a", Level::Xdc).unwrap().acquire().unwrap();
-    // Nobody answers there: a child that tried would be told of that.
+    // No server listens there, so a child that connected would get CONNECTION_ERROR.
     let records = Records::open("aerospike://127.0.0.1:1/test/records?timeout=100ms").unwrap();
     let record = lease.record(&records, "a").unwrap();
     let mut owned = Some((records.clone(), lease.record(&records, "b").unwrap()));
@@ -333,7 +333,7 @@ fn a_forked_child_has_no_records_of_its_parent() {
     assert!(in_forked_child(|| {
         drop(owned.take());
         let own = Records::open("aerospike://127.0.0.1:1/test/records?timeout=100ms").unwrap();
-        // The lease is not the child's either.
+        // The child does not hold the lease either.
         is(lease.record(&own, "a"), Code::Forked)
     }));
     assert!(is(record.get(), Code::ConnectionError), "the children did no harm");

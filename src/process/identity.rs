@@ -1,14 +1,15 @@
-//! This process, as it describes itself in its records.
+//! How this process identifies itself in its records.
 
 use crate::error::{Error, Result};
 use crate::holder::{Identity, PART_BYTES_MAX};
 use crate::time;
 
 impl Identity {
-    /// This process.
+    /// Returns the identity of this process: host name, process id, wall-clock time of this call and `purpose`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when `purpose` is longer than 255 bytes or contains control characters.
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) when `purpose` is longer than 255 bytes or contains
+    /// control characters.
     pub fn this_process(purpose: &str) -> Result<Identity> {
         if purpose.len() > PART_BYTES_MAX || purpose.chars().any(char::is_control) {
             return Err(Error::invalid("purpose", purpose, "at most 255 bytes without control characters"));

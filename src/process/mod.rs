@@ -1,6 +1,6 @@
-//! What a process is to this library: a fork that is noticed, signals that are not in the way.
+//! The process that the library runs in: its identity, its forks, its signals and the library's threads.
 //!
-//! Each file argues why its calls into the system are sound.
+//! Each file states why its calls into the system are sound.
 #![allow(unsafe_code)]
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! A number that tells this process from its forked children, for the price of one load.
+//! A number that distinguishes this process from its forked children. Reading it costs one load.
 //!
-//! The number lies in a page that the kernel hands to every child as zeros (`MADV_WIPEONFORK`, Linux 4.14). So
-//! a child is told apart however it was made: by the C library's `fork` or by a bare `clone` system call. A
-//! child that shares its parent's memory (`vfork`) is not told apart; it may only call exec.
+//! The number is in a page that the kernel fills with zeros in every child (`MADV_WIPEONFORK`, Linux 4.14). So it
+//! distinguishes children of the C library's `fork` and of a bare `clone` system call. It does not distinguish a
+//! child that shares its parent's memory (`vfork`), but such a child may only call exec.
 //!
-//! Where the page cannot be had, the process id takes its place: a system call instead of a load.
+//! Without such a page, the process id is used instead, which costs a system call.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -13,32 +13,32 @@ use rustix::mm::munmap;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-/// The kernel rounds it up to its page size.
+/// Length of the mapping. The kernel rounds it up to its page size.
 const PAGE_BYTES: usize = 4096;
 
-/// The mark in the page, once there is one. The page stays for the life of the process.
+/// The mark in the page, or null before the first call. The page is never unmapped.
 static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-/// Stands in `MARK` where no page can be had.
+/// Value of `MARK` if no page can be mapped.
 static NO_PAGE: AtomicU64 = AtomicU64::new(0);
-/// Marks given so far. A child goes on counting where its parent was, so it draws a mark that no ancestor had.
+/// Number of marks drawn. A child continues the count of its parent, so it draws a mark that no ancestor had.
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
-/// The mark of this process. It never changes, and no child has the mark of its parent.
+/// Returns the mark of this process. It never changes. A child never has the mark of its parent.
 #[inline]
 pub(crate) fn current() -> u64 {
     let mark = MARK.load(Ordering::Acquire);
     if mark.is_null() || ptr::eq(mark, &raw const NO_PAGE) {
         return current_slow(mark);
     }
-    // SAFETY: a pointer other than these two is to a page that `new_page` mapped, readable and writable,
-    // aligned to pages, and never unmapped once it stands here.
+    // SAFETY: a pointer other than these two points to a page that `new_page` mapped. The page is readable and
+    // writable, aligned, and never unmapped once its address is in `MARK`.
     match unsafe { &*mark }.load(Ordering::Relaxed) {
         0 => current_slow(mark),
         mark => mark,
     }
 }
 
-/// The first call of a process, of a child, or where there is no page.
+/// The slow path: the first call in a process or in a child, and every call without a page.
 #[cold]
 fn current_slow(mut mark: *const AtomicU64) -> u64 {
     if mark.is_null() {
@@ -71,12 +71,12 @@ fn new_page() -> *mut AtomicU64 {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn new_page() -> *mut AtomicU64 {
     let none = (&raw const NO_PAGE).cast_mut();
-    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    // SAFETY: the kernel chooses the address, so the new mapping replaces nothing.
     let mapped = unsafe {
         mmap_anonymous(ptr::null_mut(), PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     };
     let Ok(page) = mapped else { return none };
-    // SAFETY: the page was just mapped and nobody else knows it; its content is to be lost in children.
+    // SAFETY: the page was just mapped and no other code uses it. Losing its content in children is intended.
     match unsafe { madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) } {
         Ok(()) => page.cast(),
         Err(_) => {
@@ -86,7 +86,7 @@ fn new_page() -> *mut AtomicU64 {
     }
 }
 
-/// Unmaps what `new_page` made and nobody uses.
+/// Unmaps a page of `new_page` that is not in use.
 fn free_page(page: *mut AtomicU64) {
     if ptr::eq(page, &raw const NO_PAGE) {
         return;

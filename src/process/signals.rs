@@ -1,8 +1,8 @@
-//! Signals belong to the program that calls the library. The library installs no handlers; its threads block
-//! signals, and no write of its raises SIGPIPE.
+//! Signals belong to the program that calls the library. The library installs no signal handlers. Its threads block
+//! signals, and its writes raise no SIGPIPE.
 //!
-//! All of this is done with the signal mask, which each thread has for itself: nothing here changes what
-//! other threads of the program, or the program as a whole, do about signals.
+//! All of this uses the signal mask, which is separate for each thread. Nothing here changes how other threads, or
+//! the process, handle signals.
 
 #[cfg(feature = "aerospike")]
 use std::cell::Cell;
@@ -19,12 +19,12 @@ compile_error!("SIG_BLOCK and SIG_SETMASK have other values there");
 const SIG_BLOCK: c_int = 0;
 const SIG_SETMASK: c_int = 2;
 
-/// The C library's `sigset_t`. 128 bytes is what glibc and musl have on Linux; others have less.
+/// The C library's `sigset_t`. It has 128 bytes in glibc and musl on Linux, and fewer in other C libraries.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Set([u8; 128]);
 
-/// The C library's `struct timespec`, all zero, which it is in every size that it may have.
+/// The C library's `struct timespec` with a value of zero. It is large enough for every variant of that type.
 #[cfg(feature = "aerospike")]
 #[repr(C, align(8))]
 struct NoTime([u8; 16]);
@@ -44,16 +44,16 @@ unsafe extern "C" {
     fn sigtimedwait(set: *const Set, info: *mut c_void, timeout: *const NoTime) -> c_int;
 }
 
-/// A thread raises these itself, by what it does. The kernel ends a process at once where one of them comes
-/// up while it is blocked, and the program's own handler (a crash report, a sanitizer, another language's
-/// runtime) would not see it.
+/// Signals that a thread raises by its own instructions. If one of them is blocked when it is raised, the kernel
+/// ends the process at once, and the program's handler (a crash report, a sanitizer, another language's runtime)
+/// does not run.
 const RAISED_BY_THE_THREAD: [Signal; 6] =
     [Signal::ILL, Signal::TRAP, Signal::BUS, Signal::FPE, Signal::SEGV, Signal::SYS];
 
 impl Set {
     fn empty() -> Set {
         let mut set = Set([0; 128]);
-        // SAFETY: it writes a `sigset_t`, for which there is room.
+        // SAFETY: `set` has room for the `sigset_t` that the call writes.
         unsafe { sigemptyset(&raw mut set) };
         set
     }
@@ -61,18 +61,18 @@ impl Set {
     #[cfg(feature = "aerospike")]
     fn of(signal: Signal) -> Set {
         let mut set = Set::empty();
-        // SAFETY: the set was made by `sigemptyset`.
+        // SAFETY: `sigemptyset` initialized the set.
         unsafe { sigaddset(&raw mut set, signal.as_raw()) };
         set
     }
 
-    /// Without those that the C library keeps for itself.
+    /// All signals except [`RAISED_BY_THE_THREAD`] and those that the C library keeps for itself.
     fn all_but_raised_by_the_thread() -> Set {
         let mut set = Set::empty();
-        // SAFETY: it writes a `sigset_t`, for which there is room.
+        // SAFETY: `set` has room for the `sigset_t` that the call writes.
         unsafe { sigfillset(&raw mut set) };
         for signal in RAISED_BY_THE_THREAD {
-            // SAFETY: the set was made by `sigfillset`.
+            // SAFETY: `sigfillset` initialized the set.
             unsafe { sigdelset(&raw mut set, signal.as_raw()) };
         }
         set
@@ -80,31 +80,31 @@ impl Set {
 
     #[cfg(any(feature = "aerospike", test))]
     fn has(&self, signal: Signal) -> bool {
-        // SAFETY: every `Set` was made by the C library.
+        // SAFETY: the C library initialized every `Set`.
         unsafe { sigismember(self, signal.as_raw()) == 1 }
     }
 
-    /// Signals that wait for this thread or for the process.
+    /// Signals that are pending for this thread or for the process.
     #[cfg(feature = "aerospike")]
     fn pending() -> Set {
         let mut set = Set::empty();
-        // SAFETY: it writes a `sigset_t`, for which there is room.
+        // SAFETY: `set` has room for the `sigset_t` that the call writes.
         unsafe { sigpending(&raw mut set) };
         set
     }
 }
 
-/// Signals are blocked in this thread until it is dropped.
+/// Blocks signals in this thread until it is dropped.
 struct Blocked {
     before: Set,
-    /// A mask is its thread's.
+    /// The mask belongs to this thread.
     not_send: PhantomData<*const ()>,
 }
 
 impl Blocked {
     fn new(signals: &Set) -> Blocked {
         let mut before = Set::empty();
-        // SAFETY: it reads one `sigset_t` and writes another. It fails only for numbers that are no SIG_BLOCK.
+        // SAFETY: the call reads one `sigset_t` and writes another. It fails only if `how` is invalid.
         let failed = unsafe { pthread_sigmask(SIG_BLOCK, signals, &raw mut before) };
         debug_assert_eq!(failed, 0);
         Blocked { before, not_send: PhantomData }
@@ -117,16 +117,16 @@ impl Drop for Blocked {
     }
 }
 
-/// Makes this the thread's mask again.
+/// Sets the mask of this thread to `before`.
 fn restore(before: &Set) {
-    // SAFETY: it reads a `sigset_t`, and writes nothing through a null pointer.
+    // SAFETY: the call reads a `sigset_t`, and writes nothing because `old` is null.
     let failed = unsafe { pthread_sigmask(SIG_SETMASK, before, ptr::null_mut()) };
     debug_assert_eq!(failed, 0);
 }
 
-/// Runs `spawn`, which starts a thread of the library's, and the new thread has all signals blocked: they are
-/// for the program's threads, for its `sigwait` or `signalfd`. A thread inherits the mask of the one that
-/// starts it, so there is no moment in which it could receive one.
+/// Runs `spawn`, which starts a thread of the library. The new thread blocks signals, so the program's threads, its
+/// `sigwait` or its `signalfd` receive them. A thread inherits the mask of the thread that starts it, so the new
+/// thread never receives one.
 pub(crate) fn blocked_in_new_threads<T>(spawn: impl FnOnce() -> T) -> T {
     let _blocked = Blocked::new(&Set::all_but_raised_by_the_thread());
     spawn()
@@ -134,12 +134,13 @@ pub(crate) fn blocked_in_new_threads<T>(spawn: impl FnOnce() -> T) -> T {
 
 #[cfg(feature = "aerospike")]
 thread_local! {
-    /// The mask to restore. Not a `Blocked`, whose destructor would end it: a thread that ends may still call.
+    /// The mask to restore. It is not a `Blocked`, because a thread-local value with a destructor could not be used
+    /// while the thread ends.
     static BEFORE: Cell<Option<Set>> = const { Cell::new(None) };
 }
 
-/// As [`blocked_in_new_threads`], where only the moment before this thread starts another one is known:
-/// blocks signals here until [`unblock`]. To be called again does no harm.
+/// Blocks signals in this thread until [`unblock`]. For code that, unlike [`blocked_in_new_threads`], only knows that
+/// this thread is about to start another one. A second call has no effect.
 #[cfg(feature = "aerospike")]
 pub(crate) fn block() {
     if BEFORE.get().is_none() {
@@ -149,7 +150,7 @@ pub(crate) fn block() {
     }
 }
 
-/// Undoes [`block`]; nothing where it was not called.
+/// Undoes [`block`]. Does nothing if `block` was not called.
 #[cfg(feature = "aerospike")]
 pub(crate) fn unblock() {
     if let Some(before) = BEFORE.take() {
@@ -157,11 +158,11 @@ pub(crate) fn unblock() {
     }
 }
 
-/// Until it is dropped, a write of this thread to a socket that the other side has closed fails and raises no
-/// SIGPIPE. For writes by others' code; our own say so with each write. Three system calls.
+/// Until it is dropped, writes of this thread to a closed socket fail but raise no SIGPIPE. For writes in the code of
+/// other crates: the library's own writes pass a flag for this. Costs three system calls.
 ///
-/// The kernel sends this signal to the thread that writes. It stays pending while it is blocked, and is taken
-/// off before the mask is restored. One that was pending before is the program's own, and stays.
+/// The kernel sends SIGPIPE to the thread that writes. The signal is blocked and stays pending. It is removed before
+/// the mask is restored. A SIGPIPE that was pending before belongs to the program, and is not removed.
 #[cfg(feature = "aerospike")]
 pub(crate) struct NoSigpipe {
     was_pending: bool,
@@ -172,7 +173,7 @@ pub(crate) struct NoSigpipe {
 impl NoSigpipe {
     pub(crate) fn new() -> NoSigpipe {
         let blocked = Blocked::new(&Set::of(Signal::PIPE));
-        // Where it was not blocked it was delivered rather than pending.
+        // If SIGPIPE was not blocked, it was delivered and is not pending.
         let was_pending = blocked.before.has(Signal::PIPE) && Set::pending().has(Signal::PIPE);
         NoSigpipe { was_pending, _blocked: blocked }
     }
@@ -183,14 +184,14 @@ impl Drop for NoSigpipe {
     fn drop(&mut self) {
         if !self.was_pending {
             let now = NoTime([0; 16]);
-            // SAFETY: a `sigset_t`, no wish to know more, and a `struct timespec` of zeros. With no time to
-            // wait, it only takes what is pending: -1 where nothing is.
+            // SAFETY: the arguments are a `sigset_t`, a null `info`, and a `struct timespec` of zero. With a zero
+            // timeout the call removes a pending signal, or returns -1.
             unsafe { sigtimedwait(&Set::of(Signal::PIPE), ptr::null_mut(), &raw const now) };
         }
     }
 }
 
-/// Whether a thread of the library's, in which this is called, leaves signals to the program.
+/// Returns whether the calling thread blocks signals as the library's threads must.
 #[cfg(test)]
 pub(crate) fn are_blocked() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -245,7 +246,7 @@ mod tests {
         assert!(!are_blocked() && !is_blocked(Signal::TERM));
     }
 
-    /// What a C program sees of it is in `tests/c/pipes.c`.
+    /// `tests/c/pipes.c` tests the same in a C program.
     #[test]
     #[cfg(feature = "aerospike")]
     fn a_write_to_a_closed_pipe_leaves_no_signal_behind() {

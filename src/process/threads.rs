@@ -1,4 +1,4 @@
-//! Every thread that the library starts. They have names, and block all signals: those belong to the program.
+//! Starts the threads of the library. They have names, and block signals, which belong to the program.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -7,12 +7,12 @@ use std::thread::{Scope, ScopedJoinHandle};
 
 use super::signals::blocked_in_new_threads;
 
-/// Starts a thread. Names are cut by Linux after 15 bytes.
+/// Starts a thread. Linux cuts the name after 15 bytes.
 pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     blocked_in_new_threads(|| Builder::new().name(name).spawn(run))
 }
 
-/// Starts a thread that ends within `scope`.
+/// Starts a thread that ends before `scope` does.
 #[cfg(feature = "aerospike")]
 pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
     name: &str,

@@ -1,19 +1,20 @@
-//! The library's own threads: jobs that are done some time after a call has returned.
+//! The library's background threads. They run jobs some time after a call has returned.
 //!
-//! | job | made by | ends |
+//! | job | created by | ends when |
 //! |---|---|---|
-//! | freeing a lock that a request in doubt may have taken | manager, lease | freed, or the doubt is over |
-//! | reading the latches that are due | latch poller | when nobody waits for a latch |
+//! | frees a lock that a request in doubt may have acquired | manager, lease | it is free, or the doubt has ended |
+//! | reads the latches that are due | latch poller | no thread waits for a latch |
 //!
-//! A fixed number of threads serves any number of jobs, in the order in which they are due. They are
-//! started when there are jobs for them, so that a program without any has none, and joined by `stop`.
-//! Freeing locks may use all threads but one: a server that hangs keeps those waiting for seconds, and the
-//! latches of other servers are read by the last one meanwhile. A pool of one thread serves both.
-//! A job holds what it needs to do its work and never the manager, whose end ends the threads.
+//! A fixed number of threads runs any number of jobs, in the order in which they are due. Threads are started when
+//! there are jobs for them, and joined by `stop`. A program without jobs has no such threads.
 //!
-//! The threads park by the standard library's means and not parking_lot's, which notes all parked threads
-//! of a process in one table: a forked child would find in it threads that it does not have, on stacks that
-//! it gives to others, and parking anywhere in it could go wrong.
+//! Jobs that free locks never use the last thread. A server that hangs blocks such a job for seconds, and meanwhile
+//! the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job
+//! never holds the manager, because the end of the manager stops the threads.
+//!
+//! The threads park with the standard library and not with parking_lot, which keeps all parked threads of a process
+//! in one table. A forked child would inherit entries for threads that it does not have, whose stacks it reuses.
+//! Any parking in the child could then fail.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,29 +26,29 @@ use std::time::Duration;
 use crate::process::{process_mark, threads};
 use crate::time::{Deadline, Moment};
 
-/// Jobs still open when the pool is stopped are run once more, as far as this time allows.
+/// Time in which a stopping pool runs the open jobs once more.
 const LAST_RUN: Duration = Duration::from_secs(2);
 
-/// Locks in doubt at one time. Beyond that, as in a long outage with many callers, locks are left to
-/// their TTL.
+/// Limit of locks in doubt that wait to be freed. Further locks, as in a long outage with many callers, stay held
+/// until their TTL ends.
 const JOBS_MAX: usize = 4096;
 
-/// Parked threads look up at least this often while a job is open: their timer stands still while the
-/// machine is suspended, the lease clock does not.
+/// Parked threads wake at least this often while a job is open. Their timer does not advance while the machine is
+/// suspended, but the lease clock does.
 const LONGEST_PARK: Duration = Duration::from_secs(10);
 
-/// What a job wants after it ran.
+/// Result of one run of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Run it again after this time.
+    /// Run the job again after this time.
     After(Duration),
-    /// It is done.
+    /// The job is done.
     Done,
 }
 
 type Job = Box<dyn FnMut() -> Next + Send>;
 
-/// Names a job that waits for its time. Ordered by that.
+/// Identifies a waiting job. Ordered by the time when the job is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket {
     due: Moment,
@@ -60,27 +61,27 @@ impl Ticket {
     }
 }
 
-/// The pool. Stopped when dropped.
+/// The pool of background threads. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Background {
     shared: Arc<JobsShared>,
-    /// The process the threads live in, see [`process_mark`]: a forked child has the handles and no threads,
-    /// and what one of them had locked stays locked.
+    /// Mark of the process that the threads belong to, see [`process_mark`]. A forked child has the handles but not
+    /// the threads, and a mutex that one of them held stays locked.
     process: u64,
 }
 
 #[derive(Debug)]
 struct JobsShared {
     threads_max: usize,
-    /// Of them, so many may free locks at one time.
+    /// Number of threads that may free locks at one time.
     freeing_max: usize,
     state: Mutex<JobsState>,
-    /// One thread or all of them have something new to look at.
+    /// Wakes one thread for a job, or all threads to stop.
     wake: Condvar,
 }
 
 impl JobsShared {
-    /// No job runs under the lock, so none leaves it half changed by a panic.
+    /// Locks the state. No job runs under the lock, so a panic cannot leave the state half changed.
     fn lock(&self) -> MutexGuard<'_, JobsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,7 +93,7 @@ struct JobsState {
     reading: JobShare,
     tickets: u64,
     threads: Vec<JoinHandle<()>>,
-    /// Set once it is stopped: until when open jobs are run once more.
+    /// Set when the pool is stopped: the deadline for the last runs of open jobs.
     stopping: Option<Deadline>,
 }
 
@@ -100,7 +101,7 @@ struct JobsState {
 #[derive(Default)]
 struct JobShare {
     jobs: BTreeMap<Ticket, Job>,
-    /// Threads that run one.
+    /// Number of threads that run one of these jobs.
     busy: usize,
 }
 
@@ -116,9 +117,9 @@ impl JobShare {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobKind {
-    /// Of a lock in doubt.
+    /// Frees a lock in doubt.
     Freeing,
-    /// Of latches.
+    /// Reads latches.
     Reading,
 }
 
@@ -130,7 +131,7 @@ impl JobsState {
         }
     }
 
-    /// The job that a free thread runs next, or waits for. Of two that are due, latches are read first.
+    /// Returns the job that a free thread runs next or waits for. If two jobs are due, latches are read first.
     fn next(&self, freeing_max: usize) -> Option<(Ticket, JobKind)> {
         let reading = self.reading.first().map(|ticket| (ticket, JobKind::Reading));
         let may_free = self.freeing.busy < freeing_max || self.stopping.is_some();
@@ -144,42 +145,42 @@ impl JobsState {
 }
 
 impl Background {
-    /// A pool of so many threads at the most, none of them started.
+    /// Creates a pool of at most `threads_max` threads. Starts none.
     pub(crate) fn new(threads_max: usize) -> Background {
         let freeing_max = threads_max.saturating_sub(1).max(1);
         let shared = JobsShared { threads_max, freeing_max, state: Mutex::default(), wake: Condvar::new() };
         Background { shared: Arc::new(shared), process: process_mark::current() }
     }
 
-    /// Runs `job`, which frees a lock, `after` that time, and again as often as it asks for it. The job must
-    /// bound its own time: others of its kind wait for the thread. A job that panics is dropped and reported
-    /// to the log.
+    /// Runs `job`, which frees a lock, after the time `after`, and again for as long as it returns [`Next::After`].
+    /// The job must limit its own time, because other jobs of its kind wait for the thread. A job that panics is
+    /// dropped, and the panic is logged.
     ///
-    /// Once the pool is stopped the job is run once, by the caller.
+    /// If the pool is stopped, the calling thread runs the job once.
     pub(crate) fn run(&self, after: Duration, mut job: impl FnMut() -> Next + Send + 'static) {
         let mut state = self.shared.lock();
         if state.stopping.is_some() {
             drop(state);
             if run_one(&mut job) != Next::Done {
-                log::warn!("a lock in doubt is left to its TTL: the manager is closed");
+                log::warn!("a lock in doubt stays held until its TTL ends: the manager is closed");
             }
             return;
         }
         if state.freeing.jobs.len() >= JOBS_MAX {
-            log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more is left to its TTL");
+            log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more stays held until its TTL ends");
             return;
         }
         if let Err(error) = self.push(&mut state, JobKind::Freeing, Moment::now().after(after), Box::new(job))
         {
-            log::error!("no thread for background work, which is left undone: {error}");
+            log::error!("no thread can be started to free a lock, which is held until its TTL ends: {error}");
         }
     }
 
-    /// Runs `job`, which reads latches, at `due`. A caller has one or two such jobs open at the most: they
-    /// are not counted.
+    /// Runs `job`, which reads latches, at `due`. A caller has at most two such jobs open, so their number is not
+    /// limited here.
     ///
     /// # Errors
-    /// No thread could be started, and none runs; or the pool is stopped. The job will not run.
+    /// Fails when no thread runs and none can be started, or when the pool is stopped. The job then never runs.
     pub(crate) fn run_at(
         &self,
         due: Moment,
@@ -187,15 +188,15 @@ impl Background {
     ) -> io::Result<Ticket> {
         let mut state = self.shared.lock();
         if state.stopping.is_some() {
-            return Err(io::Error::other("the library's threads have ended"));
+            return Err(io::Error::other("the background threads have ended"));
         }
         self.push(&mut state, JobKind::Reading, due, Box::new(job))
     }
 
-    /// Takes back a job of [`run_at`](Background::run_at) that has not begun to run.
+    /// Cancels a job of [`run_at`](Background::run_at) that has not begun to run.
     pub(crate) fn cancel(&self, ticket: Ticket) {
         let job = self.shared.lock().reading.jobs.remove(&ticket);
-        // Dropped without the lock: what it holds may be large.
+        // Dropped without the lock, because the job may hold much data.
         drop(job);
     }
 
@@ -212,7 +213,7 @@ impl Background {
                     state.share(kind).jobs.remove(&ticket);
                     return Err(error);
                 }
-                Err(error) => log::warn!("background work is done by fewer threads: {error}"),
+                Err(error) => log::warn!("a background thread cannot be started, fewer do the work: {error}"),
             }
         }
         state.tickets += 1;
@@ -222,11 +223,11 @@ impl Background {
         Ok(ticket)
     }
 
-    /// Ends the threads: open jobs run once more, within two seconds and the time of two jobs, and no
-    /// job is taken on afterwards.
+    /// Stops the pool: runs the open jobs once more and joins the threads. Takes at most two seconds plus the time
+    /// of two jobs. Drops the jobs that have not run by then, and accepts no later ones.
     pub(crate) fn stop(&self) {
         if self.process != process_mark::current() {
-            // Joining a thread that this process never had panics or hangs.
+            // In a forked child. Joining a thread that this process does not have panics or hangs.
             std::mem::forget(Arc::clone(&self.shared));
             return;
         }
@@ -237,7 +238,7 @@ impl Background {
         };
         self.shared.wake.notify_all();
         for thread in threads {
-            // A job may own the last handle of the manager that stops these threads.
+            // A job may hold the last handle of the manager, and so run in a thread that it stops.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 log::error!("a background thread panicked");
             }
@@ -266,7 +267,7 @@ impl std::fmt::Debug for JobsState {
     }
 }
 
-/// A thread: sleeps until a job is due or comes in, and ends when the pool is stopped.
+/// Runs in each thread. Sleeps until a job is due or added. Returns when the pool is stopped.
 fn work(shared: &JobsShared) {
     let mut state = shared.lock();
     loop {
@@ -299,11 +300,11 @@ fn run_taken<'a>(
 ) -> MutexGuard<'a, JobsState> {
     state.share(kind).busy += 1;
     if state.next(shared.freeing_max).is_some() {
-        // This thread was the one that would have woken for the next.
+        // Another thread must wake for the next job, because this one is busy now.
         shared.wake.notify_one();
     }
     drop(state);
-    // Dropped without the lock, too: a job may own the last handle of the manager, which stops the pool.
+    // Dropped without the lock, because a job may hold the last handle of the manager, which stops the pool.
     let again = match run_one(&mut job) {
         Next::After(pause) => Some((pause, job)),
         Next::Done => {
@@ -331,7 +332,7 @@ fn run_taken<'a>(
 
 fn run_one(job: &mut dyn FnMut() -> Next) -> Next {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_| {
-        log::error!("a background job panicked and is dropped");
+        log::error!("a background job panicked and was dropped");
         Next::Done
     })
 }
@@ -371,7 +372,7 @@ mod tests {
         until(|| counter.load(Ordering::SeqCst) == 3);
     }
 
-    /// Locks of a server that hangs are freed by one thread of two, 2 s each, and there may be thousands.
+    /// Freeing locks of a server that hangs takes 2 s each, and there may be thousands. One of two threads does it.
     #[test]
     fn freeing_locks_of_a_server_that_hangs_does_not_keep_latches_from_being_read() {
         let background = Background::new(2);
@@ -414,7 +415,7 @@ mod tests {
             Next::Done
         });
         (0..100).for_each(|_| background.run(Duration::ZERO, counting(&counter, 3)));
-        // All that are due run three times, and this ends only if there is a second thread for them.
+        // The jobs run three times each. The test ends only if a second thread runs them.
         until(|| counter.load(Ordering::SeqCst) >= 100);
         go_on.store(1, Ordering::SeqCst);
     }
@@ -479,7 +480,7 @@ mod tests {
         let background = Background::new(2);
         let counter = Arc::new(AtomicUsize::new(0));
         background.run(Duration::from_secs(3600), counting(&counter, 100));
-        assert_eq!(Arc::strong_count(&background.shared), 2, "the thread has one");
+        assert_eq!(Arc::strong_count(&background.shared), 2, "the thread holds one");
         background.stop();
         assert_eq!(Arc::strong_count(&background.shared), 1, "the thread was not waited for");
         assert_eq!(counter.load(Ordering::SeqCst), 1);

@@ -1,5 +1,5 @@
-//! Locks that a thread of this process took lately with nobody in line behind it. Such a thread leaves no
-//! line, and in a loop it would keep the lock from other processes all the same.
+//! Remembers locks that a thread of this process acquired lately while no other thread was in the queue. The queue
+//! of such a lock is removed, but a thread that acquires it in a loop would still keep it from other processes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,24 +7,26 @@ use std::time::Duration;
 use crate::name::LockName;
 use crate::time::Moment;
 
-/// How many retry intervals one thread may take and release a lock in a loop before it yields for
-/// one. Whether anybody else wants the lock cannot be seen, so a loop that is alone pays for it as well:
-/// a fiftieth of its time. And others get in before their wait is over, which is 90 intervals by default.
+/// Fairness quantum of one thread: the number of retry intervals for which it may acquire and release a lock in a
+/// loop. Then it yields for one interval. It cannot know whether another process wants the lock, so a loop without
+/// rivals pays a fiftieth of its time as well. Other processes get a turn within their wait, which is 90 intervals
+/// by default.
 const QUANTUM: u32 = 50;
 
-/// A lock that was free for so much of an interval has been found free by others now and then.
+/// A lock that stays free for an interval divided by this number ends the quantum: now and then another process has
+/// found it free.
 const GAP: u32 = 10;
 
-/// Names at the most. Loops over more of them at one time do not yield.
+/// Limit of remembered names. A loop over more locks at a time does not yield.
 const NAMES_MAX: usize = 32;
 
-/// When others have had their turn: all look once per interval, which jitter lengthens by a tenth, and
-/// need some time to ask.
+/// Returns when every other process has had a turn. Each reads the lock once per interval, which jitter lengthens
+/// by at most a tenth, and its request takes some time.
 pub(super) fn others_turn(now: Moment, retry: Duration) -> Moment {
     now.after(retry + retry / 5)
 }
 
-/// The names, those longest here first.
+/// The remembered locks, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     entries: VecDeque<LoopEntry>,
@@ -33,7 +35,7 @@ pub(super) struct Recent {
 #[derive(Debug)]
 struct LoopEntry {
     name: LockName,
-    /// Since when nobody else can have had a turn.
+    /// Start of the quantum: no other process can have had a turn since then.
     since: Moment,
     now: LoopState,
 }
@@ -41,26 +43,26 @@ struct LoopEntry {
 #[derive(Debug)]
 enum LoopState {
     Held,
-    /// Whoever takes it again before this moment goes on with the quantum.
+    /// Free. A thread that acquires the lock before this moment continues the quantum.
     Released(Moment),
-    /// Others' turn until then.
+    /// This process yields until this moment.
     Yields(Moment),
 }
 
-/// What there is to know for the thread that wants the lock next.
+/// What is known about a lock when a thread wants it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Past {
     Nothing,
-    /// A thread of this process has it, in a quantum since then.
+    /// A thread of this process holds the lock, in a quantum that began at this moment.
     Held(Moment),
-    /// It goes on with the quantum since then.
+    /// The thread continues the quantum that began at this moment.
     GoesOn(Moment),
-    /// It is to look at the lock then, and not before.
+    /// The thread must not ask the store before this moment.
     Yields(Moment),
 }
 
 impl Recent {
-    /// A thread has the lock, and nobody stands in line.
+    /// Remembers that a thread of this process holds the lock and that its queue is empty.
     pub(super) fn held(&mut self, name: LockName, since: Moment) {
         if self.entries.len() == NAMES_MAX {
             self.entries.pop_front();
@@ -78,7 +80,7 @@ impl Recent {
         };
     }
 
-    /// Forgets the name, as a line is made for it.
+    /// Forgets the lock, because a queue is created for it, and returns what was known.
     pub(super) fn take(&mut self, name: &LockName) -> Past {
         let found = self.entries.iter().rposition(|entry| entry.name == *name);
         let Some(LoopEntry { since, now: state, .. }) = found.and_then(|at| self.entries.remove(at)) else {
@@ -112,7 +114,7 @@ mod tests {
         recent.released(&name(1), RETRY);
         assert_eq!(recent.take(&name(1)), Past::GoesOn(now));
         assert_eq!(recent.take(&name(1)), Past::Nothing);
-        // Longer ago than intervals of a nanosecond count.
+        // With an interval of a year, a quantum that began at the start of the machine is not over.
         recent.held(name(1), Moment::from_nanos(0));
         recent.released(&name(1), Duration::from_secs(3600 * 24 * 365));
         assert_eq!(recent.take(&name(1)), Past::GoesOn(Moment::from_nanos(0)));

@@ -1,6 +1,6 @@
-//! Freeing a lock in the background, after a request of which nobody knows whether it was applied.
+//! Frees a lock in the background, after a request that may or may not have been applied.
 //!
-//! A try is a release, so it is always safe: it touches no other holder's record.
+//! Each try is a release. It is always safe, because a release never touches the record of another holder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,41 +12,42 @@ use crate::store::{LockStore, Released};
 use crate::time::Deadline;
 use crate::wait::background::Next;
 
-/// Pauses between tries: short at first, doubled each time.
+/// First and longest pause between two tries. The pause doubles each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_LONGEST: Duration = Duration::from_secs(30);
-/// Later: a record that a Java client's Delete hides shows again when the Delete is compacted away.
+/// Longest pause after the request can no longer be applied. A record that a Java client's Delete hides is visible
+/// again when a compaction removes the Delete.
 const PAUSE_LONGEST_LATER: Duration = Duration::from_secs(3600);
-/// For how long a request may still be applied once a store that did not serve answers again.
+/// Time in which a request may still be applied after a store that did not serve answers again.
 const IN_FLIGHT_FOR_THEN: Duration = Duration::from_secs(60);
-/// For one try. Others wait for the thread.
+/// Time limit of one try. Other jobs wait for the thread.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is in doubt about a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockDoubt {
-    /// A request that takes the lock may yet be applied, or its record show again.
+    /// A request that acquires the lock may still be applied, or its record may become visible again.
     MayBeTaken,
-    /// A release failed, so the lock may still be held. No request is under way that would take it again.
+    /// A release failed, so the lock may still be held. No request is in flight that would acquire it again.
     MayBeHeld,
 }
 
-/// A lock to be freed, as a job of the pool.
+/// A lock to be freed. It is a job of the background threads.
 pub(crate) struct Freeing {
     store: Arc<dyn LockStore>,
     name: LockName,
     owner_record: OwnerRecord,
     pause: Duration,
-    /// Until then a request may be applied.
+    /// Until this moment a request may still be applied.
     in_flight: Deadline,
-    /// From then on the answer "not ours" ends the job.
+    /// After this moment the answer "not ours" ends the job.
     settled: Deadline,
-    /// From then on the TTL has ended whatever was applied.
+    /// After this moment the TTL has ended every record that may have been written.
     gone: Deadline,
 }
 
 impl Freeing {
-    /// `ttl`: for how long the store may keep the record.
+    /// `ttl` is the longest time for which the store may keep the record.
     pub(crate) fn new(
         store: Arc<dyn LockStore>,
         name: LockName,
@@ -74,9 +75,8 @@ impl Freeing {
         }
     }
 
-    /// How long after the request the first try is made.
+    /// Time between the request and the first try.
     pub(crate) const FIRST_TRY: Duration = PAUSE_FIRST;
-
     pub(crate) fn try_once(&mut self) -> Next {
         let answer = self.store.release(&self.name, &self.owner_record, Deadline::after(TIMEOUT));
         self.after(&answer)
@@ -85,7 +85,7 @@ impl Freeing {
     fn after(&mut self, answer: &Result<Released>) -> Next {
         let longest = match answer {
             Ok(Released::Freed) => {
-                log::info!("lock {}, left in doubt, was freed", self.name);
+                log::info!("lock {} was in doubt and is now released", self.name);
                 return Next::Done;
             }
             Ok(Released::NotOurs | Released::Gone) if self.settled.passed() => return Next::Done,
@@ -93,7 +93,7 @@ impl Freeing {
             Ok(Released::NotOurs | Released::Gone) if self.in_flight.passed() => PAUSE_LONGEST_LATER,
             Ok(Released::NotOurs | Released::Gone) => PAUSE_LONGEST,
             Err(_) => {
-                // What a gateway keeps is applied when its server is back.
+                // A gateway applies the requests that it keeps when its server is back.
                 if !self.settled.passed() {
                     let then = Deadline::after(IN_FLIGHT_FOR_THEN);
                     (self.in_flight, self.settled) = (self.in_flight.max(then), self.settled.max(then));
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(freeing(LockDoubt::MayBeHeld).after(&Ok(Released::Freed)), Next::Done);
     }
 
-    /// A lock taken for a day was looked for every half minute during that day.
+    /// A lock acquired for a day must not be read every half minute during that day.
     #[test]
     fn a_request_to_take_the_lock_is_looked_for_while_it_may_be_under_way_and_rarely_later() {
         let mut job = freeing(LockDoubt::MayBeTaken);
@@ -145,7 +145,7 @@ mod tests {
         let pauses = |job: &mut Freeing| -> Duration {
             let pause = |job: &mut Freeing| match job.after(&Ok(Released::NotOurs)) {
                 Next::After(pause) => pause,
-                Next::Done => panic!("it may come yet"),
+                Next::Done => panic!("the request may still be applied"),
             };
             (0..20).map(|_| pause(job)).max().unwrap()
         };
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(job.after(&Ok(Released::NotOurs)), Next::Done);
     }
 
-    /// A gateway applies what it kept when its server is back, just after it has answered our look.
+    /// A gateway applies a request that it kept when its server is back, perhaps just after it answered a release.
     #[test]
     fn an_outage_makes_a_request_that_may_be_applied_last_longer_until_its_ttl_is_over() {
         let mut job = freeing(LockDoubt::MayBeTaken);

@@ -1,5 +1,4 @@
-//! How this process waits: for a lock in a queue of threads, for a latch behind one poller, and in the
-//! library's own threads for what is done later.
+//! Waiting: queues of threads for a lock, one poller for all latches, and background threads for later work.
 
 pub(crate) mod background;
 mod fairness;

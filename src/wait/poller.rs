@@ -1,24 +1,24 @@
-//! The latches that somebody in this process waits for: each is looked at once per pause, however many
-//! wait for it, and all that are due at about the same time are read in one call to the store.
+//! Polls the latches that threads of this process wait for. Each latch is read once per pause for all its waiters.
+//! All latches that are due at about the same time are read in one call to the store.
 //!
-//! | a watch is | until | leaves by |
+//! | state of a watch | until | next |
 //! |---|---|---|
-//! | due | its moment comes, or a newcomer or a local change brings it forward | being read, its last waiter leaving |
-//! | being read | the store answers | open or gone: it ends; else due again |
-//! | ended | - | its waiters see how, and leave |
+//! | due | its moment has come; a new waiter or a local change makes it due now | being read, or its last waiter left |
+//! | being read | the store answers | ended if the latch is open or gone, otherwise due again |
+//! | ended | - | its waiters see the result, and leave |
 //!
-//! The pause between two looks at a latch is short at first and after each change of its count, and
-//! doubles while nothing changes, up to the poll interval. After a change it is half the time in which
-//! the latch would open at the pace seen. So a latch that is far from opening costs little, and the end
-//! of a wait is noticed early in proportion to its length.
+//! The pause between two reads of a latch is short at first and after each change of its count. It doubles while
+//! nothing changes, up to the poll interval. After a change it is half the time in which the latch would open at
+//! the observed pace. So a latch that is far from opening causes few reads, and the delay at the end of a wait is
+//! proportional to the length of the wait.
 //!
-//! A store that cannot be reached ends no watch: one read at a time goes on trying, ever more rarely, and
-//! all watches go on when it succeeds. A store that refuses for good does: no access, a table that is disabled
-//! or of another kind, a count that is none.
+//! A store that cannot be reached ends no watch. One read at a time tries again, with growing pauses, and all
+//! watches continue when it succeeds. A store that refuses for good ends the watch: no access, a table that is
+//! disabled or of another kind, or a value that is not a count.
 //!
 //! A subscriber receives only changes that happen after it subscribed. A thread that subscribes while a latch is
-//! being read may have made the latch, or counted it up, after the read. So subscribers of that time share a watch
-//! of their own, which that read does not end.
+//! being read may have created the latch, or counted it up, after the read. So the subscribers of that time share a
+//! separate watch, which that read does not end.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -38,23 +38,23 @@ use crate::wait::background::{Background, Next, Ticket};
 use crate::wait::watch::{End, LatchKey, Watch};
 use crate::wait::watched_latch::{Group, PollTurn, Subscription, WatchedLatch};
 
-/// Latches read in one call.
+/// Most latches read in one call.
 const BATCH_MAX: usize = 512;
-/// A watch that is due within this part of its pause is read along with others.
+/// A watch that is due within its pause divided by this number is read together with others.
 const EARLY: u32 = 8;
-/// A table of so many watches is kept, however few there are.
+/// The table of watches is never shrunk below this capacity.
 const TABLE_MIN: usize = 64;
-/// Pauses after failures double up to so many poll intervals, or to this time where that is less, but
+/// Pauses after failures double up to this number of poll intervals or to [`BACK_OFF_MAX`], whichever is less. They
 /// are never shorter than one interval.
 const BACK_OFF_POLLS: u32 = 8;
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
-/// The watches of one manager.
+/// The watched latches of one manager, and the jobs that read them.
 pub(crate) struct LatchPoller {
     store: Arc<dyn LockStore>,
     background: Arc<Background>,
     poll: Duration,
-    /// For one call to the store.
+    /// Time limit of one call to the store.
     timeout: Duration,
     state: Mutex<PollerState>,
 }
@@ -64,9 +64,9 @@ struct PollerState {
     closed: bool,
     watched: HashMap<Arc<LatchKey>, WatchedLatch>,
     due: BTreeMap<PollTurn, Arc<LatchKey>>,
-    /// The job in the pool that reads what is due next, and its number.
+    /// The background job that reads what is due next, and its number.
     timer: Option<(Ticket, u64)>,
-    /// Turns, timers and newcomers so far.
+    /// Count of turns, timers and new waiters, which numbers them.
     numbers: u64,
     /// Set while the store does not serve.
     outage: Option<Outage>,
@@ -74,11 +74,11 @@ struct PollerState {
 
 struct Outage {
     failures: u32,
-    /// Of the last read.
+    /// Error of the last read.
     error: Arc<Error>,
-    /// No read before this moment.
+    /// No read begins before this moment.
     until: Moment,
-    /// One read is trying.
+    /// A read is in progress.
     probing: bool,
 }
 
@@ -92,11 +92,11 @@ impl LatchPoller {
         LatchPoller { store, background, poll, timeout, state: Mutex::default() }
     }
 
-    /// Joins those who wait for a latch. The first look at it that counts for the newcomer begins at once,
-    /// or as soon as one under way is over.
+    /// Adds a waiter for a latch. The first read that counts for this waiter begins at once, or as soon as a read
+    /// in progress has ended.
     ///
     /// # Errors
-    /// CLOSED; INTERNAL_ERROR when there is no thread that could look.
+    /// [`Code::Closed`], and [`Code::InternalError`] when no thread can be started to read latches.
     pub(crate) fn join(self: &Arc<LatchPoller>, key: LatchKey) -> Result<Subscription> {
         let mut state = self.state.lock();
         if state.closed {
@@ -121,7 +121,7 @@ impl LatchPoller {
         Ok(subscription)
     }
 
-    /// The last one to leave ends the watch: nothing of it stays behind.
+    /// Removes a waiter. The last waiter removes the watch with all its data.
     pub(crate) fn leave(&self, subscription: &Subscription) {
         let mut state = self.state.lock();
         let key = &subscription.watch.key;
@@ -143,13 +143,14 @@ impl LatchPoller {
         }
     }
 
-    /// To be asked for before this process changes a count, and handed to [`stepped`](LatchPoller::stepped).
+    /// Returns a number for [`stepped`](LatchPoller::stepped). Call it before this process changes a count.
     pub(crate) fn begin_step(&self) -> u64 {
         self.state.lock().numbers
     }
 
-    /// This process has changed the farm's count of `name`, to `count` where the store told. Who came
-    /// since `began` may have come after another change, so a look must tell.
+    /// Records that this process has changed the farm's count of `name`. `count` is the new count if the store
+    /// returned it. Ends the waits of level DC if it is zero or less. A waiter that joined since `began` may have
+    /// joined after another change, so only a read may end its wait.
     pub(crate) fn stepped(self: &Arc<LatchPoller>, name: &LatchName, count: Option<i64>, began: u64) {
         let mut opened = Vec::new();
         let mut state = self.state.lock();
@@ -171,12 +172,12 @@ impl LatchPoller {
         opened.iter().for_each(|watch| watch.end(End::Open));
     }
 
-    /// Why the store cannot be asked, while it does not serve.
+    /// Returns the error of the last read while the store does not serve.
     pub(crate) fn trouble(&self) -> Option<Arc<Error>> {
         self.state.lock().outage.as_ref().map(|outage| Arc::clone(&outage.error))
     }
 
-    /// Ends every wait with CLOSED, those to come included.
+    /// Ends every wait with [`Code::Closed`]. Later waits fail with it as well.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -191,11 +192,11 @@ impl LatchPoller {
         groups.for_each(|group| group.watch.end(End::Closed));
     }
 
-    /// Has the pool run a read when the next watch is due.
+    /// Schedules a job that reads when the next watch is due.
     fn set_timer(self: &Arc<LatchPoller>, state: &mut PollerState) -> Result<()> {
         let Some((&(mut due, _), _)) = state.due.first_key_value() else { return Ok(()) };
         match &state.outage {
-            // It sets the timer when it is over.
+            // The read in progress sets the timer when it ends.
             Some(outage) if outage.probing => return Ok(()),
             Some(outage) => due = due.max(outage.until),
             None => {}
@@ -216,23 +217,23 @@ impl LatchPoller {
             Next::Done
         };
         let ticket = self.background.run_at(due, read).map_err(|error| Error::Internal {
-            what: "there is no thread to look at latches".into(),
+            what: "no thread can be started to read latches".into(),
             source: Some(error.into()),
         })?;
         state.timer = Some((ticket, number));
         Ok(())
     }
 
-    /// The job: reads what is due. `timer`: the number by which it knows this run of it.
+    /// Runs as a background job and reads the latches that are due. `timer` is the number of this job.
     fn read_due(self: &Arc<LatchPoller>, timer: u64) {
         let batch = {
             let mut state = self.state.lock();
-            // Another one may have been set while this one was on its way.
+            // Another job may have been scheduled since this one.
             if state.timer.is_some_and(|(_, number)| number == timer) {
                 state.timer = None;
             }
             let batch = state.take_due(Moment::now());
-            // While this one reads, another thread may read the rest.
+            // Another thread may read the rest at the same time.
             self.set_timer_or_log(&mut state);
             batch
         };
@@ -254,14 +255,14 @@ impl LatchPoller {
 
     fn settle(self: &Arc<LatchPoller>, batch: &[(Arc<LatchKey>, u64)], answers: Vec<Result<Option<i64>>>) {
         let now = Moment::now();
-        // One for all, so that what was read together is read together again.
+        // One jitter for the whole batch, so the next read is a batch as well.
         let jitter = jittered(Duration::from_secs(1)).as_secs_f64();
         let mut ended = Vec::new();
         let mut looked = Vec::new();
         let mut state = self.state.lock();
         let served_again = state.outage.take().is_some();
         for ((key, number), answer) in batch.iter().zip(answers) {
-            // Left by all meanwhile, or opened by a step of this process.
+            // All waiters may have left, or a step of this process may have opened the latch.
             let Some(watched) = state.entry(key) else { continue };
             let (pause, trouble) = match outcome(key, answer) {
                 PollOutcome::Ends(end) => {
@@ -274,7 +275,7 @@ impl LatchPoller {
                 PollOutcome::Unknown(error) => {
                     watched.failures += 1;
                     if watched.failures == 1 {
-                        log::warn!("latch {} is looked at again: {}", key.0, error.chain());
+                        log::warn!("reading latch {} failed and is retried: {}", key.0, error.chain());
                     }
                     (back_off(self.poll, watched.failures), Some(Arc::new(error)))
                 }
@@ -292,7 +293,7 @@ impl LatchPoller {
         ended.into_iter().for_each(|(watch, end)| watch.end(end));
     }
 
-    /// None of the batch could be read: the store does not serve.
+    /// Handles a read that failed for the whole batch, because the store does not serve.
     fn settle_failure(self: &Arc<LatchPoller>, batch: &[(Arc<LatchKey>, u64)], error: Error) {
         if ends_a_watch(error.code()) {
             let error = Arc::new(error);
@@ -303,7 +304,7 @@ impl LatchPoller {
         let mut state = self.state.lock();
         let failures = state.outage.as_ref().map_or(0, |outage| outage.failures) + 1;
         if failures == 1 {
-            log::warn!("latches are looked at again later: {}", error.chain());
+            log::warn!("reading latches failed and is retried: {}", error.chain());
         }
         let until = now.after(jittered(back_off(self.poll, failures)));
         let error = Arc::new(error);
@@ -320,8 +321,8 @@ impl LatchPoller {
         looked.iter().for_each(|(watch, number)| watch.looked(*number, Some(Arc::clone(&error))));
     }
 
-    /// Whose latch the store stumbled over is not known where it was asked for several: each is looked at
-    /// again by itself, so that it ends the wait for that one and no other.
+    /// Handles a read that panicked. If it was for several latches, the one that caused the panic is unknown. Then
+    /// each of them is read alone, and the panic ends the wait for one latch only.
     fn settle_panic(self: &Arc<LatchPoller>, batch: &[(Arc<LatchKey>, u64)], message: &str) {
         let what = format!("reading latches panicked: {message}");
         log::error!("{what}");
@@ -330,7 +331,7 @@ impl LatchPoller {
         }
         let now = Moment::now();
         let mut state = self.state.lock();
-        // What this read was to find out is left to the next.
+        // The next read finds out whether the store serves again.
         if let Some(outage) = &mut state.outage {
             (outage.probing, outage.until) = (false, now);
         }
@@ -343,7 +344,8 @@ impl LatchPoller {
         self.set_timer_or_log(&mut state);
     }
 
-    /// Where no caller waits for the answer. The pool has a thread: the one that this runs in.
+    /// Like `set_timer`, but logs an error, because no caller waits for the result. An error is unlikely: the pool
+    /// has at least the thread that runs this.
     fn set_timer_or_log(self: &Arc<LatchPoller>, state: &mut PollerState) {
         if state.closed {
             return;
@@ -355,7 +357,7 @@ impl LatchPoller {
 }
 
 impl PollerState {
-    /// The entry that `key` is of, if it is still watched.
+    /// Returns the latch that has this very `key`, if it is still watched.
     fn entry(&mut self, key: &Arc<LatchKey>) -> Option<&mut WatchedLatch> {
         self.watched.get_mut(key).filter(|watched| Arc::ptr_eq(&watched.key, key))
     }
@@ -370,7 +372,7 @@ impl PollerState {
         self.due.insert(turn, Arc::clone(key));
     }
 
-    /// The look under way is over, and the next is due then.
+    /// Ends the read in progress. The next one is due at `due`.
     fn look_again(&mut self, key: &Arc<LatchKey>, due: Moment) {
         if let Some(watched) = self.entry(key) {
             watched.again = false;
@@ -378,7 +380,7 @@ impl PollerState {
         }
     }
 
-    /// Has it looked at now, or as soon as the read under way is over: that may have missed what is new.
+    /// Makes a read due now, or as soon as the read in progress has ended, which may have missed the latest change.
     fn bring_forward(&mut self, key: &Arc<LatchKey>, now: Moment) {
         let Some(watched) = self.entry(key) else { return };
         match watched.turn {
@@ -388,7 +390,7 @@ impl PollerState {
         }
     }
 
-    /// Removes those whose wait is over, and with the last of them the latch.
+    /// Removes the groups whose wait is over, and the latch with the last of them. Returns their watches.
     fn take_groups(&mut self, key: &Arc<LatchKey>, is_over: impl Fn(&Group) -> bool) -> Vec<Arc<Watch>> {
         let Some(watched) = self.entry(key) else { return Vec::new() };
         let over = watched.groups.extract_if(.., |group| is_over(group)).map(|group| group.watch).collect();
@@ -406,13 +408,13 @@ impl PollerState {
         if let Some(turn) = removed.and_then(|watched| watched.turn) {
             self.due.remove(&turn);
         }
-        // What a crowd needed is not kept for the few.
+        // Free the memory that many watches needed when few are left.
         if self.watched.capacity() > TABLE_MIN.max(8 * self.watched.len()) {
             self.watched.shrink_to(2 * self.watched.len());
         }
     }
 
-    /// What is to be read now, each with the number of the look.
+    /// Returns the latches to be read now, each with the number of the read.
     fn take_due(&mut self, now: Moment) -> Vec<(Arc<LatchKey>, u64)> {
         if self.outage.as_ref().is_some_and(|outage| outage.probing || now < outage.until) {
             return Vec::new();
@@ -422,7 +424,7 @@ impl PollerState {
             let Some(((due, _), key)) = self.due.first_key_value() else { break };
             let (due, key) = (*due, Arc::clone(key));
             let Some(watched) = self.watched.get_mut(&key) else {
-                debug_assert!(false, "what is due is watched");
+                debug_assert!(false, "every due latch is watched");
                 self.due.pop_first();
                 continue;
             };
@@ -459,15 +461,15 @@ fn counts(
     if answers.len() == asked.len() {
         return Ok(answers);
     }
-    let what = format!("the store answered for {} latches of {}", answers.len(), asked.len());
+    let what = format!("the store returned {} counts for {} latches", answers.len(), asked.len());
     Err(Error::Internal { what, source: None })
 }
 
 pub(crate) fn locks_only(store: &dyn LockStore) -> Error {
-    Error::invalid("store", store.describe(), "one that keeps latches: this one has locks only")
+    Error::invalid("store", store.describe(), "a store that keeps latches: this one has only locks")
 }
 
-/// What a look means for those who wait.
+/// What a read means for the waiters.
 enum PollOutcome {
     Ends(End),
     Waits(i64),
@@ -484,7 +486,7 @@ fn outcome(key: &LatchKey, answer: Result<Option<i64>>) -> PollOutcome {
     }
 }
 
-/// Whether waiting does not help against it. Somebody has to change something first.
+/// Whether an error with this code ends a watch, because waiting does not help: something has to be changed first.
 fn ends_a_watch(code: Code) -> bool {
     match code {
         Code::NotFound
@@ -510,7 +512,7 @@ fn back_off(poll: Duration, failures: u32) -> Duration {
     poll.saturating_mul(1 << failures.min(8).saturating_sub(1)).min(most)
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")

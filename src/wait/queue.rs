@@ -1,17 +1,17 @@
-//! Waiting for a lock inside one process: a line per key, first come first served.
+//! Waiting for a lock inside one process: a queue for each lock, first come first served.
 //!
-//! Only the waiter at the front asks the store; the others park. So a crowd of threads costs the
-//! store one question per retry interval, and a lock released in this process goes straight to the
-//! next in line.
+//! Only the waiter at the front asks the store. The others park. So any number of threads causes one request to the
+//! store per retry interval, and a lock that is released in this process goes straight to the next waiter.
 //!
-//! | who | waits for | leaves when |
+//! | waiter | waits for | leaves when |
 //! |---|---|---|
-//! | front | `next_ask`, or a local release that brings it forward | granted, failed, deadline, cancelled, closed |
-//! | others | becoming the front | deadline, cancelled, closed, or the front met an error that concerns all |
+//! | front | `next_ask`, or a local release, which makes it earlier | granted, failed, deadline, cancelled, closed |
+//! | others | becoming the front | deadline, cancelled, closed, or an error of the front that concerns all |
 //!
-//! A process that hands a lock from thread to thread would keep it from every other process for ever,
-//! so after [`QUANTUM`] retry intervals, its fairness quantum, the line yields for one. So does, after longer, a single
-//! thread that takes a lock in a loop: see [`fairness`](crate::wait::fairness). A wait that would be over by then asks all the same.
+//! A process that passes a lock from thread to thread would keep it from every other process for ever. So the queue
+//! yields for one retry interval after its fairness quantum of [`QUANTUM`] intervals. A single thread that acquires
+//! a lock in a loop yields as well, after longer: see [`fairness`](crate::wait::fairness). A wait that would end
+//! while the queue yields asks the store all the same.
 
 #[cfg(test)]
 mod tests;
@@ -30,32 +30,32 @@ use crate::name::LockName;
 use crate::time::{Deadline, Moment, jittered};
 use crate::wait::fairness::{Past, Recent, others_turn};
 
-/// How many retry intervals a lock may be passed on within this process before other processes,
-/// which ask once per interval, are given one interval in which they find it free.
+/// Fairness quantum of a queue: the number of retry intervals for which a lock may be passed on within this
+/// process. Then the queue yields for one interval. Other processes ask once per interval and find the lock free.
 const QUANTUM: u32 = 10;
 
-/// Parked threads look up at least this often: their timer stands still while the machine is
-/// suspended, the lease clock does not.
+/// Parked threads wake at least this often. Their timer does not advance while the machine is suspended, but the
+/// lease clock does.
 const LONGEST_PARK: Duration = Duration::from_secs(10);
 
-/// What the front of the line found out.
+/// Answer of the store to the front of the queue.
 pub(crate) enum Answer<T> {
-    /// It is ours.
+    /// The lock was granted.
     Got(T),
-    /// Someone holds it.
+    /// Another holder has the lock.
     Busy(Option<Holder>),
 }
 
-/// How the store should be asked.
+/// How to ask the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// The lock is likely free: try to take it.
+    /// The lock is probably free: try to acquire it.
     Attempt,
-    /// The lock was held a moment ago: look first, so that a refusal costs the store a read only.
+    /// The lock was held a moment ago: read it first, because a refusal then costs the store only a read.
     Look,
 }
 
-/// How a wait ended without the lock.
+/// Why a wait ended without the lock.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// The deadline passed.
@@ -71,17 +71,17 @@ pub(crate) struct Terms<'a> {
     pub(crate) by: Deadline,
     pub(crate) retry: Duration,
     pub(crate) cancel: Option<&'a CancelToken>,
-    /// Whether a failure to reach the store concerns the whole line. Not if this waiter gives the store
+    /// Whether a failure to reach the store concerns the whole queue. It does not if this waiter gives the store
     /// less time than the others do.
     pub(crate) speaks_for_all: bool,
 }
 
-/// The lines of one manager.
+/// The queues of one manager, one for each lock (a [`Line`]).
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     closed: AtomicBool,
     lines: Mutex<HashMap<LockName, Arc<Line>>>,
-    /// What is known of names without a line. Locked after `lines` where both are.
+    /// What is known about locks without a queue. To lock both, lock `lines` first.
     recent: Mutex<Recent>,
 }
 
@@ -96,30 +96,30 @@ struct QueueState {
     /// When the front asks the store next.
     next_ask: Moment,
     how: Ask,
-    /// Whether that is for the sake of other processes.
+    /// Whether `next_ask` is later because this process yields to other processes.
     yielding: bool,
-    /// Since when this process has had the lock without anyone else getting a turn.
+    /// Start of the quantum: since then no other process has had a turn.
     ours_since: Option<Moment>,
-    /// Who held the lock when it was last looked at.
+    /// The holder that the last read of the lock returned.
     holder: Option<Holder>,
-    /// Whether a thread of this process has the lock.
+    /// Whether a thread of this process holds the lock.
     ours: bool,
-    /// Local releases so far: one that comes while the front asks makes its answer old.
+    /// Number of local releases. A release while the front asks makes the answer outdated.
     releases: u64,
 }
 
 /// One waiting thread.
 #[derive(Debug, Default)]
 struct Waiter {
-    /// Used with the line's mutex only.
+    /// Used only with the queue's mutex.
     wake: Condvar,
-    /// Set by the front when it met an error that concerns everybody in the line.
+    /// Set by the front when it got an error that concerns the whole queue.
     failure: Mutex<Option<Error>>,
 }
 
 impl Queue {
-    /// Waits in line for `name`; at the front, calls `ask` until it gets an answer to leave with.
-    /// `ask` runs without any lock of the queue held, and at least once unless others are in front.
+    /// Waits in the queue of `name`. At the front, calls `ask` until the lock is granted, a call fails or the wait
+    /// ends. `ask` runs without any mutex of the queue, and at least once unless other threads are in front.
     pub(crate) fn wait<T>(
         &self,
         name: &LockName,
@@ -149,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// Tells the line that the lock was released in this process.
+    /// Records that the lock was released in this process, and lets the queue's front ask the store.
     pub(crate) fn released(&self, name: &LockName, retry: Duration) {
         let line = self.lines.lock().get(name).cloned();
         let Some(line) = line else { return self.recent.lock().released(name, retry) };
@@ -167,13 +167,13 @@ impl Queue {
         }
     }
 
-    /// How many threads are in line.
+    /// Returns the number of threads in all queues.
     pub(crate) fn waiting(&self) -> usize {
         let lines: Vec<_> = self.lines.lock().values().cloned().collect();
         lines.iter().map(|line| line.state.lock().waiting.len()).sum()
     }
 
-    /// Ends every wait with CLOSED, those to come included.
+    /// Ends every wait with [`Code::Closed`]. Later waits fail with it as well.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let lines: Vec<_> = self.lines.lock().values().cloned().collect();
@@ -197,14 +197,14 @@ impl Queue {
                 line
             }
         };
-        // Under the map's lock, so that the line is not taken out as empty in between.
+        // Under the map's lock, because the empty queue could be removed in between.
         line.state.lock().waiting.push_back(Arc::clone(&waiter));
         QueueTicket { queue: self, name: name.clone(), line, waiter }
     }
 }
 
 impl QueueState {
-    /// State of a new line. Its first waiter asks the store at once, unless this process is yielding.
+    /// State of a new queue. Its first waiter asks the store at once, unless this process is yielding.
     fn after(past: Past) -> QueueState {
         let mut state = QueueState {
             waiting: VecDeque::new(),
@@ -242,7 +242,7 @@ impl QueueState {
     }
 }
 
-/// A thread's place in a line, given back on drop, also when a store call panics.
+/// A thread's slot in a queue. Dropping it leaves the queue, also when a call to the store panics.
 struct QueueTicket<'a> {
     queue: &'a Queue,
     name: LockName,
@@ -251,8 +251,8 @@ struct QueueTicket<'a> {
 }
 
 impl QueueTicket<'_> {
-    /// Parks until it is this thread's turn to ask the store. `asked`: whether it did already, so that
-    /// even a wait of zero asks once.
+    /// Parks until it is this thread's turn to ask the store. `asked` says whether it has asked before: even a wait
+    /// of zero asks once.
     fn wait_for_turn(&self, terms: &Terms<'_>, asked: bool) -> Result<(Ask, u64), Ended> {
         let mut state = self.line.state.lock();
         loop {
@@ -285,24 +285,24 @@ impl QueueTicket<'_> {
         state.ours_since.get_or_insert(now);
         state.holder = None;
         state.ours = true;
-        // The next in line need not ask while a thread of this process holds the lock: its release
-        // brings the question forward.
+        // The next waiter need not ask while a thread of this process holds the lock. The release makes
+        // `next_ask` earlier.
         state.ask_at(now.after(jittered(retry)), Ask::Look);
     }
 
-    /// `releases`: their number when the store was asked.
+    /// Records that the lock is held. `releases` is the number of local releases when the store was asked.
     fn refused(&self, holder: Option<Holder>, retry: Duration, releases: u64) {
         let mut state = self.line.state.lock();
         if state.releases != releases {
-            // Released here meanwhile: the next question is due as the release has set it.
+            // The lock was released here meanwhile, and the release has set `next_ask`.
             return;
         }
         let mut pause = jittered(retry);
         if let Some(left) = holder.as_ref().and_then(|holder| holder.remaining) {
-            // Not after the lease has ended; and not in a tight loop when clocks disagree about that.
+            // Ask when the lease ends at the latest, but not in a tight loop if the clocks disagree.
             pause = pause.min(left.max(retry / 20));
         }
-        // Refused by a thread of this process is no turn of another's.
+        // If a thread of this process holds the lock, no other process has had a turn.
         if !state.ours {
             state.ours_since = None;
         }
@@ -310,8 +310,8 @@ impl QueueTicket<'_> {
         state.ask_at(Moment::now().after(pause), Ask::Look);
     }
 
-    /// A store that does not serve the front serves none of the line: all leave with that error. A
-    /// doubt about the front's own request is its own.
+    /// Handles an error of the front. If the store does not serve the front, it serves no other waiter, so all
+    /// leave with that error. A doubt about the front's own request concerns only the front.
     fn failed(&self, error: Error, terms: &Terms<'_>, releases: u64) -> Error {
         let mut state = self.line.state.lock();
         if state.releases == releases {
@@ -326,7 +326,7 @@ impl QueueTicket<'_> {
             return error;
         }
         let shared = Arc::new(error);
-        let own = || Error::Context { doing: "waiting in line".into(), source: Arc::clone(&shared) };
+        let own = || Error::Context { doing: "waiting in the queue".into(), source: Arc::clone(&shared) };
         for waiter in state.waiting.iter().filter(|waiter| !Arc::ptr_eq(waiter, &self.waiter)) {
             *waiter.failure.lock() = Some(own());
             waiter.wake.notify_one();
@@ -349,7 +349,7 @@ impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         let mut lines = self.queue.lines.lock();
         let empty = self.leave(self.line.state.lock());
-        // A line emptied by a failure may have been replaced by a new one already.
+        // A queue that was emptied by a failure may already have been replaced by a new one.
         if empty && lines.get(&self.name).is_some_and(|line| Arc::ptr_eq(line, &self.line)) {
             let name = lines.remove_entry(&self.name).map(|(name, _)| name);
             let state = self.line.state.lock();

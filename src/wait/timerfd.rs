@@ -1,6 +1,6 @@
 //! A file descriptor that becomes readable at a moment of the lease clock.
 //!
-//! The kernel keeps the time: no thread of the library is needed, and none can be late.
+//! The kernel keeps the time, so no thread of the library is needed, and none can be late.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ impl Timerfd {
         Ok(timerfd)
     }
 
-    /// Not readable from now until `moment`; readable at once where that has passed.
+    /// Makes the descriptor readable at `moment`, and not before. At once if `moment` has passed.
     pub(crate) fn set(&self, moment: Moment) -> io::Result<()> {
         arm(&self.timer, moment)
     }
@@ -48,8 +48,8 @@ mod linux {
 
     use crate::time::Moment;
 
-    /// After somebody has read the descriptor, contrary to what they were told, it is readable again
-    /// this soon. While nobody reads, the kernel does nothing at these intervals.
+    /// If a program reads the descriptor, which the documentation forbids, it becomes readable again after this
+    /// time. Without reads, the kernel does nothing at these intervals.
     const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
     pub(super) fn timer() -> io::Result<OwnedFd> {
@@ -58,9 +58,9 @@ mod linux {
     }
 
     pub(super) fn arm(timer: &OwnedFd, moment: Moment) -> io::Result<()> {
-        // Zero would switch the timer off.
+        // Zero would disarm the timer.
         let nanos = moment.as_nanos().max(1);
-        // No moment is further than 584 years from the start of the machine.
+        // The casts fit: no moment is more than 584 years after the start of the machine.
         let value =
             Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ };
         let setting = Itimerspec { it_interval: AGAIN, it_value: value };
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// A reader takes the signal away from everybody else who polls: it must come back.
+    /// A read makes the descriptor unreadable for all who poll it. It must become readable again.
     #[test]
     #[cfg_attr(miri, ignore = "no timers there")]
     fn a_reader_does_not_silence_it() {

@@ -1,4 +1,4 @@
-//! Where threads that wait for a latch park, and what they are told.
+//! The state that threads share while they wait for a latch, and on which they park.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,27 +13,27 @@ use crate::name::Level;
 use crate::time::Moment;
 use crate::wait::timerfd::Timerfd;
 
-/// What is watched: a latch, and whether one farm's count or the sum over all.
+/// A watched latch, and the level of its count: one farm's, or the sum over all.
 pub(crate) type LatchKey = (LatchName, Level);
 
-/// What those share who wait for one latch.
+/// State shared by the waiters of one latch.
 pub(crate) struct Watch {
     pub(crate) key: Arc<LatchKey>,
     state: Mutex<Seen>,
     wake: Condvar,
-    /// Made by the first who asks for it, under `state`; goes off at the end.
+    /// Created by the first call of [`fd`](Watch::fd), under `state`. Becomes readable when the watch ends.
     timerfd: OnceLock<Timerfd>,
 }
 
-/// What is known to those who wait.
+/// What the waiters know about the latch.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) end: Option<End>,
-    /// Looks answered so far.
+    /// Number of the last read that was answered.
     pub(crate) looks: u64,
-    /// Why the last look saw nothing, if it did not.
+    /// Error of the last read, if it failed.
     pub(crate) trouble: Option<Arc<Error>>,
-    /// Those whose wait is over and who wait for the first look all the same.
+    /// Number of waiters whose time is over but who still wait for their first read.
     pub(crate) overdue: usize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Seen {
 #[derive(Debug, Clone)]
 pub(crate) enum End {
     Open,
-    /// The latch is gone, cannot be asked for, or the read panicked.
+    /// The latch does not exist, the store refuses the read for good, or the read panicked.
     Failed(Arc<Error>),
     Closed,
 }
@@ -59,14 +59,14 @@ impl Watch {
         self.wake.wait_for(seen, time);
     }
 
-    /// Lets all who wait look up.
+    /// Wakes all waiters.
     pub(crate) fn wake_all(&self) {
-        // Locked, so that nobody is between looking and parking.
+        // With the lock held, no waiter is between its check and parking.
         let _seen = self.state.lock();
         self.wake.notify_all();
     }
 
-    /// A descriptor that is readable once the watch has ended.
+    /// Returns a descriptor that is readable once the watch has ended.
     pub(crate) fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         if let Some(timerfd) = self.timerfd.get() {
             return Ok(timerfd.as_fd());
@@ -82,13 +82,13 @@ impl Watch {
         if let Some(timerfd) = self.timerfd.get()
             && let Err(error) = timerfd.set(Moment::OVER)
         {
-            log::error!("the descriptor of latch {} was not set: {error}", self.key.0);
+            log::error!("the timer of latch {} could not be set: {error}", self.key.0);
         }
         drop(seen);
         self.wake.notify_all();
     }
 
-    /// Look `number` has been answered, and did not end it.
+    /// Records that read `number` was answered, and did not end the watch.
     pub(super) fn looked(&self, number: u64, trouble: Option<Arc<Error>>) {
         let mut seen = self.state.lock();
         seen.looks = number;

@@ -1,4 +1,4 @@
-//! One latch that is watched: who waits for it, and how long to pause between two looks.
+//! One watched latch: its waiters, and the pause between two reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,53 +6,53 @@ use std::time::Duration;
 use crate::time::Moment;
 use crate::wait::watch::{LatchKey, Watch};
 
-/// The shortest pause between two looks at a latch, unless the poll interval is shorter.
+/// The shortest pause between two reads of a latch, unless the poll interval is shorter.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// A place in the order of what is due; the number tells apart what is due at one moment.
+/// Position in the order of due reads. The number distinguishes reads that are due at the same moment.
 pub(super) type PollTurn = (Moment, u64);
 
-/// A latch that somebody waits for.
+/// A latch with at least one waiter.
 pub(super) struct WatchedLatch {
-    /// Tells it from one of the same key that was there before.
+    /// The address of this `Arc` distinguishes the latch from an earlier one with an equal key.
     pub(super) key: Arc<LatchKey>,
-    /// Those who wait, by what may end their wait; the last are the newest.
+    /// The waiters, by the reads that may end their wait. The newest group is the last.
     pub(super) groups: Vec<Group>,
-    /// When it is due; `None` while it is being read.
+    /// When the next read is due. `None` while the latch is being read.
     pub(super) turn: Option<PollTurn>,
-    /// Look at it again as soon as the read under way is over.
+    /// The latch must be read again as soon as the current read has ended.
     pub(super) again: bool,
-    /// The next look is at it alone, as one at several panicked.
+    /// The next read is for this latch alone, because a read of several latches panicked.
     pub(super) alone: bool,
-    /// Looks begun so far.
+    /// Number of reads begun.
     pub(super) looks: u64,
-    /// The first that begins after the last newcomer.
+    /// Number of the first read that begins after the last waiter joined.
     pub(super) first_look: u64,
     pub(super) pause: Duration,
     pub(super) failures: u32,
-    /// What the last look saw, and when.
+    /// The count that the last successful read returned, and when.
     pub(super) seen: Option<(i64, Moment)>,
 }
 
-/// Those who share a watch.
+/// The waiters that share a [`Watch`].
 pub(super) struct Group {
     pub(super) watch: Arc<Watch>,
     pub(super) waiters: usize,
-    /// The first look that may end it.
+    /// Number of the first read that may end the watch.
     pub(super) first_look: u64,
-    /// When the last one joined, as a number of the poller's.
+    /// When the last waiter joined, as one of the poller's `numbers`.
     pub(super) joined: u64,
 }
 
-/// What a waiter has of a watched latch. To be given to [`LatchPoller::leave`](crate::wait::poller::LatchPoller::leave).
+/// One waiter's part of a watched latch. Pass it to [`LatchPoller::leave`](crate::wait::poller::LatchPoller::leave).
 pub(crate) struct Subscription {
     pub(crate) watch: Arc<Watch>,
-    /// The number of the first look that begins after joining.
+    /// Number of the first read that begins after the waiter joined.
     pub(crate) first_look: u64,
 }
 
 impl WatchedLatch {
-    /// `poll`: the longest pause.
+    /// `poll` is the longest pause.
     pub(super) fn new(key: Arc<LatchKey>, poll: Duration) -> WatchedLatch {
         WatchedLatch {
             key,
@@ -72,17 +72,17 @@ impl WatchedLatch {
         self.turn.is_none() && self.looks > 0
     }
 
-    /// One more who waits; `number`: when they came.
+    /// Adds a waiter. `number` says when it joined.
     pub(super) fn join(&mut self, number: u64) -> Subscription {
         let first_look = self.looks + 1;
         self.first_look = first_look;
-        // While nobody looks, the next look is the first that may end any of the groups.
+        // While no read is in progress, the next read may end the wait of every group.
         let fits = |group: &Group| !self.is_being_read() || group.first_look == first_look;
         if !self.groups.last().is_some_and(fits) {
             let watch = Arc::new(Watch::new(Arc::clone(&self.key)));
             self.groups.push(Group { watch, waiters: 0, first_look, joined: number });
         }
-        let group = self.groups.last_mut().expect("there is one for the newcomer");
+        let group = self.groups.last_mut().expect("a group for the new waiter exists");
         group.waiters += 1;
         group.joined = number;
         Subscription { watch: Arc::clone(&group.watch), first_look }
@@ -92,14 +92,14 @@ impl WatchedLatch {
         self.groups.iter().map(|group| Arc::clone(&group.watch))
     }
 
-    /// The pause after look `number`, which saw `count`.
+    /// Records that read `number` returned `count`. Returns the pause until the next read.
     pub(super) fn saw(&mut self, number: u64, count: i64, now: Moment, poll: Duration) -> Duration {
         if std::mem::take(&mut self.failures) > 0 {
             log::info!("latch {} can be read again", self.key.0);
         }
         let shortest = poll.min(SHORTEST_PAUSE);
         self.pause = match self.seen {
-            // For a newcomer the wait begins, however long others have been waiting.
+            // The pauses begin anew for a new waiter, even if others have waited for long.
             _ if number <= self.first_look => shortest,
             None => self.pause,
             Some((before, _)) if before == count => (self.pause * 2).min(poll),
@@ -128,7 +128,7 @@ mod tests {
         WatchedLatch::new(Arc::new((name, Level::Dc)), POLL)
     }
 
-    /// The pauses after so many looks that see no change, in milliseconds.
+    /// Returns the pauses after `looks` reads that see no change, in milliseconds.
     fn pauses(watched: &mut WatchedLatch, looks: usize) -> Vec<u128> {
         let look = |watched: &mut WatchedLatch| {
             watched.looks += 1;
@@ -137,7 +137,7 @@ mod tests {
         (0..looks).map(|_| look(watched)).collect()
     }
 
-    /// What is documented of a wait's first seconds holds for all who wait, not for the first alone.
+    /// The documented pauses in the first seconds of a wait hold for every waiter, not only for the first.
     #[test]
     fn a_newcomer_to_an_old_watch_is_looked_after_as_if_it_were_new() {
         let mut watched = entry();

@@ -1,5 +1,5 @@
-//! The default store is one store for all processes of a user, whatever their environment says, and it
-//! is not opened while a process of an older version holds a lock where that version kept it.
+//! The default store is the same for all processes of a user, with every environment. It is not opened while a
+//! process of an older version holds a lock in the place of that version.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,25 +12,25 @@ use super::{Done, Running, Shell};
 
 const NO_ROOT: &str = "only root can become another user";
 
-/// The variables that decided where an older version kept its default store, and one that never did.
+/// Two variables that decided where an older version kept its default store, and `HOME`, which never did.
 const VARIABLES: [&str; 3] = ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"];
 
-/// A user without any files, and a copy of `dlm` that it can run.
+/// A user without files, and a copy of `dlm` that this user can run.
 struct NewUser {
     shell: Shell,
     id: u32,
 }
 
 impl NewUser {
-    /// The id is this process's own, so that tests that run at the same time do not meet. `salt` tells
-    /// the tests of this program apart.
+    /// The user id depends on the process id, so test programs that run at the same time use different users. `salt`
+    /// does the same for the tests of this program.
     fn new(salt: u32) -> NewUser {
         let shell = Shell::new();
         let id = 1_000_000_000 + 8 * std::process::id() + salt;
         chown(shell.dir.path(), Some(id), Some(id)).unwrap();
         let user = NewUser { shell, id };
         user.clean();
-        // By a process: a child that another test starts would keep a file open that is written here.
+        // Copied by a process. A child that another test starts could inherit a file that this process writes.
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_dlm")).arg(user.shell.path("dlm")).status();
         assert!(copied.unwrap().success());
         user
@@ -44,7 +44,7 @@ impl NewUser {
         PathBuf::from(format!("/var/tmp/dlm-{}", self.id))
     }
 
-    /// A directory of this user's own.
+    /// Creates a directory that belongs to this user.
     fn dir(&self, name: &str) -> PathBuf {
         let path = self.shell.path(name);
         fs::create_dir_all(&path).unwrap();
@@ -53,7 +53,7 @@ impl NewUser {
         path
     }
 
-    /// `dlm` as this user, on the default store.
+    /// Returns `dlm` as this user, on the default store.
     fn dlm(&self, args: &[&str]) -> Command {
         let id = self.id.to_string();
         let mut command = Command::new("setpriv");
@@ -73,12 +73,12 @@ impl Drop for NewUser {
     }
 }
 
-/// `dlm` as the user of this test, on the default store.
+/// Returns `dlm` as the user of this test, on the default store.
 fn dlm(shell: &Shell, args: &[&str]) -> Command {
     on_default_store(shell.dlm(args))
 }
 
-/// Without what the environment of the test says of stores.
+/// Removes the variables that name a store.
 fn on_default_store(mut command: Command) -> Command {
     for variable in ["DLM_STORE", "DLM_CLIENT", "DLM_FARM", "DLM_LOG"].iter().chain(&VARIABLES) {
         command.env_remove(variable);
@@ -86,12 +86,13 @@ fn on_default_store(mut command: Command) -> Command {
     command
 }
 
-/// Starts a command and waits for its end.
+/// Runs a command and waits for its end.
 fn ran(command: &mut Command) -> Done {
     Running(Some(command.spawn().unwrap())).finish()
 }
 
-/// What a login shell, cron, a unit and `sudo` may set, each with a directory that could be used.
+/// Environments as in a login shell, cron, a unit and `sudo`: no variable, each variable alone, and all of them. Each
+/// variable names a usable directory.
 fn environments(dir: impl Fn(&str) -> PathBuf) -> Vec<Vec<(&'static str, PathBuf)>> {
     let mut all = vec![vec![]];
     all.extend(VARIABLES.map(|variable| vec![(variable, dir(&variable.to_lowercase()))]));
@@ -99,7 +100,7 @@ fn environments(dir: impl Fn(&str) -> PathBuf) -> Vec<Vec<(&'static str, PathBuf
     all
 }
 
-/// One process of each environment takes the lock, and those of all others find it held.
+/// In each environment a process acquires the lock, and processes in all environments find it held.
 fn all_exclude_each_other(dlm: impl Fn(&[&str]) -> Command, envs: &[Vec<(&'static str, PathBuf)>]) {
     let name = format!("default-store-{}-{}", std::process::id(), envs.len());
     let name = name.as_str();
@@ -142,7 +143,7 @@ fn a_login_shell_cron_and_units_of_a_new_user_exclude_each_other() {
     assert_eq!(mode & 0o7777, 0o700);
 }
 
-/// `dlm run` in a login shell, and what cron starts beside it.
+/// `dlm run` in a login shell, and a job that cron starts at the same time.
 #[test]
 fn a_command_of_cron_does_not_run_beside_one_of_a_login_shell() {
     if !rustix::process::geteuid().is_root() {
@@ -165,8 +166,8 @@ fn end(mut running: Running) {
     running.finish();
 }
 
-/// Names, modes and contents of all files below a directory. LMDB's lock table is left out, in which every
-/// reader enters itself.
+/// Returns names, modes and contents of all files below a directory. Leaves out the content of LMDB's lock table,
+/// which every reader changes.
 fn files_in(dir: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -184,8 +185,8 @@ fn files_in(dir: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     all
 }
 
-/// Takes a lock in the directory `old`, as a process of an older version does for which that is the default
-/// store: its files have another mode. `dlm` must not open the default store until that lock is free.
+/// Acquires a lock in the directory `old` like a process of an older version whose default store is there: its files
+/// have another mode. `dlm` must not open the default store until that lock is free.
 fn is_refused_while_a_lock_is_held_in(old: &Path, dlm: impl Fn(&[&str]) -> Command) {
     let store = format!("embedded:{}", old.display());
     let there = |args: &[&str]| ran(&mut dlm(&[&["--store", &store], args].concat())).ok().out;
@@ -205,16 +206,16 @@ fn is_refused_while_a_lock_is_held_in(old: &Path, dlm: impl Fn(&[&str]) -> Comma
             assert!(line.contains(part), "{part:?} is not in {line}");
         }
     }
-    assert_eq!(files_in(old), before, "something was changed by looking");
+    assert_eq!(files_in(old), before, "the check has changed a file");
     there(&["release", lease.trim_end()]);
     assert!(show().fails_with(69).contains("shorter"));
     there(&["release", shorter.trim_end()]);
     show().ok();
-    // Latches do not count, nor do leases that have ended.
+    // Latches and expired leases do not matter.
     there(&["latch", "create", "--ttl", "60s", "a-latch", "1"]);
     there(&["acquire", "--ttl", "100ms", "of-an-older-version"]);
     until("the lease has ended", || show().status.success());
-    assert!(old.exists(), "it was deleted");
+    assert!(old.exists(), "the directory was deleted");
 }
 
 #[test]
@@ -248,7 +249,7 @@ fn a_lock_of_an_older_version_in_the_usual_places_is_waited_for_without_any_vari
     }
 }
 
-/// Another user may make a directory of that name, or a link, to keep us out or to be written to.
+/// Another user may create a directory or a link of that name, to keep this user out or to get its data.
 #[test]
 fn what_another_user_put_in_an_old_place_is_not_looked_at() {
     if !rustix::process::geteuid().is_root() {
@@ -281,7 +282,7 @@ fn an_old_place_that_cannot_be_read_is_not_taken_for_free() {
     fs::rename(&locks, session.join("locks")).unwrap();
     let line = show().fails_with(69);
     assert!(line.contains(old.to_str().unwrap()) && line.contains("delete that directory"), "{line}");
-    assert!(!locks.exists(), "a file was made by looking");
+    assert!(!locks.exists(), "the check has created a file");
     fs::remove_dir_all(&old).unwrap();
     show().ok();
 }
@@ -296,7 +297,7 @@ impl Drop for Made {
     }
 }
 
-/// What systemd does for `PrivateTmp=yes` and `PrivateTmp=disconnected`.
+/// Mounts what systemd mounts for `PrivateTmp=yes` and `PrivateTmp=disconnected`.
 #[test]
 fn a_process_whose_unit_has_a_var_tmp_of_its_own_is_refused_and_told_what_to_do() {
     let shell = Shell::new();
@@ -338,8 +339,8 @@ fn a_process_whose_unit_has_a_var_tmp_of_its_own_is_refused_and_told_what_to_do(
         let reach = doctor.out.lines().find(|line| line.contains(" reach:")).unwrap().to_owned();
         assert!(reach.starts_with("WARN") && reach.contains("PrivateTmp"), "{reach}");
     }
-    assert_eq!(fs::read_dir(&own).unwrap().count(), 1, "more than what was named");
-    // A directory of the machine's that is mounted there.
+    assert_eq!(fs::read_dir(&own).unwrap().count(), 1, "more than the named directory");
+    // A directory of the whole machine that is mounted at /var/tmp is allowed.
     within(&other, &["show", "x"]).ok();
     assert_eq!(fs::read_dir(&plain).unwrap().count(), 1);
 }

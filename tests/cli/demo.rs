@@ -1,4 +1,4 @@
-//! The demo: it shows that locks exclude, ends, and leaves no process behind.
+//! `dlm demo`: it finds no overlap, ends, and leaves no process behind.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Running, Shell, is_running};
 
-/// Ids of the worker processes of a demo.
+/// Returns the process ids of a demo's workers.
 fn workers_of(demo: &mut Running) -> Vec<Pid> {
     let parent = demo.child().id();
     let children = format!("/proc/{parent}/task/{parent}/children");
@@ -40,7 +40,7 @@ fn the_demo_in_numbers_counts_what_every_worker_got() {
     assert!(!shell.json(&["show", "--json", "--level", "xdc", "demo-1"])["held"].as_bool().unwrap());
 }
 
-/// Waits until the workers contend: they have been told to go.
+/// Waits until the workers contend.
 fn until_locks_are_taken(shell: &Shell) {
     let held = |lock| shell.json(&["show", "--json", "--level", "xdc", lock])["held"] == true;
     until("a lock is taken", || ["demo-1", "demo-2", "demo-3"].into_iter().any(held));
@@ -52,7 +52,7 @@ fn a_worker_that_is_killed_is_reported_and_the_others_go_on() {
         let shell = Shell::new();
         let mut demo = shell.start(&["demo", "--seconds", "2", "--workers", "3"]);
         if early {
-            // Before it can say that it is ready, if we are quick.
+            // Probably before the worker is ready.
             let by = Instant::now() + LONG;
             while workers_of(&mut demo).len() < 2 {
                 assert!(Instant::now() < by, "no second worker");

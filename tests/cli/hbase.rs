@@ -1,4 +1,4 @@
-//! The command on a real HBase, which it reaches by a URI alone.
+//! `dlm` on a real HBase server, given by a URI.
 
 use dlm_fixtures::{hbase, table};
 
@@ -34,7 +34,7 @@ fn a_table_is_made_once_and_a_lock_of_all_data_centres_is_taken_shown_renewed_an
 fn the_demo_finds_no_overlap_and_no_fence_that_fell() {
     let Some(gateway) = table::gateway() else { return };
     let shell = Shell::on(table::uri(gateway));
-    // Other runs have the same locks otherwise.
+    // With the default client id, other runs would use the same locks.
     let client = hbase::fresh_table("demo");
     let demo = shell.json(&["--client", &client, "demo", "--seconds", "3", "--json"]);
     assert_eq!((&demo["overlaps"], &demo["fences_fell"]), (&0.into(), &0.into()), "{demo}");

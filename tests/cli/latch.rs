@@ -103,7 +103,7 @@ fn a_signal_ends_the_wait_for_a_latch() {
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let mut waiting = shell.start(&["latch", "await", "a"]);
         let pid = Pid::from_raw(waiting.child().id() as i32).unwrap();
-        // Sent when it catches signals: it has the thread then that hands them on.
+        // A background thread runs when `dlm` waits, and it catches signals by then.
         until("it waits", || {
             let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
             let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());

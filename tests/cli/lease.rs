@@ -1,4 +1,4 @@
-//! acquire, renew, release and show, each in a process of its own.
+//! `dlm acquire`, `renew`, `release` and `show`, each in a separate process.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-/// A string: most readers of JSON round numbers of this size.
+/// Parses the fence. It is a string, because many JSON readers round numbers of this size.
 fn fence_of(answer: &serde_json::Value) -> u64 {
     answer["fence"].as_str().unwrap().parse().unwrap()
 }
@@ -36,7 +36,7 @@ fn a_lease_is_renewed_and_released_by_other_processes() {
 fn a_failed_renewal_does_not_release_the_lock() {
     let shell = Shell::new();
     let lease = shell.acquire("job");
-    // Of another store: what the lease proves is not there.
+    // The other store has no record of this lease.
     let other = format!("embedded:{}", shell.path("other").display());
     shell.run(&["--store", &other, "renew", &lease]).fails_with(77);
     shell.run(&["renew", "--ttl", "0s", &lease]).fails_with(64);
@@ -67,7 +67,7 @@ fn a_lease_read_from_standard_input_is_in_no_process_list() {
         Running(Some(child)).finish().ok();
     }
     assert!(!shell.is_held("job"));
-    // Nothing to read.
+    // Standard input is empty.
     shell.run(&["release", "-"]).fails_with(64);
 }
 
@@ -96,7 +96,8 @@ fn json_has_what_a_script_needs() {
     let got = shell.json(&["acquire", "--json", "--ttl", "60s", "job"]);
     let (lease, fence) = (got["lease"].as_str().unwrap(), fence_of(&got));
     let deadline = got["deadline_ms"].as_u64().unwrap();
-    // A tenth before the store's end. The clock of the lease and that of the wall drift apart by less.
+    // The lease ends here a tenth of the TTL before its end in the store. The lease clock and the wall clock drift
+    // apart by less than the tolerance.
     assert!((before + 50_000..=now_ms() + 54_010).contains(&deadline), "{before} {deadline}");
     assert!(got["waited_ms"].is_u64());
 
@@ -108,7 +109,7 @@ fn json_has_what_a_script_needs() {
 
     let renewed = shell.json(&["renew", "--json", "--ttl", "10m", lease]);
     assert!(renewed["deadline_ms"].as_u64().unwrap() > deadline);
-    // Both lines are the lease.
+    // The old line and the new one are both valid.
     shell.run(&["renew", renewed["lease"].as_str().unwrap()]).ok();
     assert_eq!(shell.json(&["release", "--json", lease])["released"], true);
 

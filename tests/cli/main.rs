@@ -1,4 +1,4 @@
-//! The `dlm` command as a shell sees it: the built program, in processes of its own.
+//! Tests of the `dlm` command: each test runs the built program.
 
 mod default_store;
 mod demo;
@@ -17,13 +17,13 @@ use dlm_testkit::{LONG, until};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A folder and a store of its own, and the command on it.
+/// A temporary directory with a store, and the command on that store.
 struct Shell {
     dir: TempDir,
     store: String,
 }
 
-/// What a finished process left.
+/// Exit status and output of a finished process.
 struct Done {
     status: ExitStatus,
     out: String,
@@ -36,7 +36,7 @@ impl Shell {
         Shell { store: format!("embedded:{}", dir.path().join("store").display()), dir }
     }
 
-    /// On a store that is elsewhere.
+    /// Like [`new`](Shell::new), but on another store.
     fn on(store: String) -> Shell {
         Shell { store, ..Shell::new() }
     }
@@ -45,8 +45,8 @@ impl Shell {
         self.dir.path().join(name)
     }
 
-    /// `dlm` with these arguments, untouched by the environment of the test: neither by its variables
-    /// nor by the signals it ignores, as under `nohup`, which `dlm` would ignore as well.
+    /// Returns `dlm` with these arguments. Resets the variables that the test has inherited, and the signals that it
+    /// ignores (as under `nohup`), because `dlm` would ignore them as well.
     fn dlm(&self, args: &[&str]) -> Command {
         let mut command = Command::new("env");
         command.args(["--default-signal", env!("CARGO_BIN_EXE_dlm")]);
@@ -63,12 +63,12 @@ impl Shell {
         Running(Some(self.dlm(args).spawn().unwrap()))
     }
 
-    /// Runs it to its end.
+    /// Runs `dlm` and waits for its end.
     fn run(&self, args: &[&str]) -> Done {
         self.start(args).finish()
     }
 
-    /// Takes a lock for a minute; its lease line.
+    /// Acquires a lock for a minute. Returns its lease line.
     fn acquire(&self, name: &str) -> String {
         self.acquire_for(name, "60s")
     }
@@ -87,12 +87,12 @@ impl Shell {
         self.json(&["show", "--json", name])["held"].as_bool().unwrap()
     }
 
-    /// The process id that a command under test wrote to the file `name`, once it has.
+    /// Waits for the process id that a command under test writes to the file `name`.
     fn pid_in(&self, name: &str) -> Pid {
         Pid::from_raw(self.content(name).trim().parse().unwrap()).unwrap()
     }
 
-    /// The file `name`, once it is there with a whole line.
+    /// Waits until the file `name` has a whole line. Returns its content.
     fn content(&self, name: &str) -> String {
         let path = self.path(name);
         until(&format!("{name} is written"), || line_in(&path));
@@ -104,7 +104,7 @@ fn line_in(path: &Path) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
 }
 
-/// A process that is killed when a failing test drops it.
+/// A process. Dropping it kills it if the test has failed before its end.
 struct Running(Option<Child>);
 
 impl Running {
@@ -117,7 +117,7 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end, and for all that still writes to its output.
+    /// Waits for the end of the process, and of all processes that write to its output.
     fn finish(mut self) -> Done {
         let child = self.child();
         let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
@@ -125,7 +125,7 @@ impl Running {
         let status = loop {
             match self.child().try_wait().unwrap() {
                 Some(status) => break status,
-                None => assert!(Instant::now() < by, "it does not end"),
+                None => assert!(Instant::now() < by, "the process does not end"),
             }
             std::thread::sleep(Duration::from_millis(5));
         };
@@ -134,7 +134,7 @@ impl Running {
     }
 }
 
-/// Reads a pipe in a thread, which ends with the pipe; nothing where there is none.
+/// Reads a pipe in a thread, which ends with the pipe. Returns an empty text without a pipe.
 fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, text) = channel();
     std::thread::spawn(move || {
@@ -166,7 +166,7 @@ impl Done {
         self
     }
 
-    /// Fails with this status and one line for people, which is returned.
+    /// Asserts that the process failed with this status and one line on standard error. Returns that line.
     fn fails_with(self, status: i32) -> String {
         let done = self.ends_with(status);
         assert!(done.err.starts_with("dlm: "), "{:?}", done.err);
@@ -176,7 +176,7 @@ impl Done {
     }
 }
 
-/// Whether the process does anything still; one that has ended may wait for its parent to notice.
+/// Whether the process still runs. A zombie does not.
 fn is_running(pid: Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 
 use super::{Running, Shell, is_running};
 
-/// A script that tells its process id and that of a child, and goes on until it is ended.
+/// A script that writes its process id and that of a child to files, and runs until it is ended.
 const LONG: &str = "sleep 300 >/dev/null 2>&1 & echo $! >child; echo $$ >pid; wait";
 
 fn no_longer_run(pids: &[Pid]) {
@@ -58,7 +58,7 @@ fn a_command_that_is_not_there_is_127_and_one_that_is_no_program_126() {
 fn commands_of_several_processes_exclude_each_other() {
     let shell = Shell::new();
     std::fs::write(shell.path("counter"), "0\n").unwrap();
-    // Not atomic, and slow enough that two at once lose an increment.
+    // Not atomic, and so slow that two at a time would lose an increment.
     let script = "n=$(cat counter); sleep 0.03; echo $((n + 1)) >counter";
     let start = |_| shell.start(&["run", "--retry", "5ms", "counter", "--", "sh", "-c", script]);
     for _ in 0..3 {
@@ -159,7 +159,7 @@ fn a_command_whose_lease_was_lost_is_ended_with_all_it_started_and_the_next_hold
         let pids = [shell.pid_in("pid"), shell.pid_in("child")];
         running.signal(Signal::STOP);
         let next = shell.acquire("x");
-        assert!(is_running(pids[0]), "nobody was there to end it");
+        assert!(is_running(pids[0]), "dlm was stopped and could not end it");
         running.signal(Signal::CONT);
         let line = running.finish().fails_with(77);
         assert!(line.contains("lease") && line.contains("ended"), "{line}");
@@ -172,7 +172,7 @@ fn a_command_whose_lease_was_lost_is_ended_with_all_it_started_and_the_next_hold
     }
 }
 
-/// A store that is gone is no loss at first; but the command must not run on when the lease ends.
+/// A store that is deleted does not end the lease at once, but the command must end before the lease does.
 #[test]
 fn a_command_is_ended_before_the_lease_ends_when_the_store_stays_away() {
     let shell = Shell::new();
@@ -189,6 +189,6 @@ fn a_command_is_ended_before_the_lease_ends_when_the_store_stays_away() {
     assert!(!pids.iter().any(|pid| is_running(*pid)));
     let told: u64 = shell.content("ended").trim().parse().unwrap();
     let deadline: u64 = shell.content("deadline").trim().parse().unwrap();
-    // A quarter of the TTL before the end, and not much sooner: until then the store may come back.
+    // TERM arrives a quarter of the TTL before the end and not much earlier, because the store may come back.
     assert!((deadline - 8000..deadline).contains(&told), "{told} {deadline}");
 }

@@ -1,4 +1,4 @@
-//! What is typed wrong, what is out of reach, and what is asked for: statuses and single lines.
+//! Wrong usage, stores that cannot be reached, help and diagnosis: exit statuses and messages.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -93,7 +93,7 @@ fn a_store_out_of_reach_is_69_and_says_so() {
     let shell = Shell::new();
     File::create(shell.path("file")).unwrap();
     let blocked = format!("embedded:{}", shell.path("file").join("store").display());
-    // A port that was free a moment ago, and refuses.
+    // A port that was free a moment ago: connections are refused.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let closed = format!("hbase+thrift://127.0.0.1:{port}/locks?timeout=2s");
     for store in [&blocked, &closed] {
@@ -113,12 +113,12 @@ fn a_store_out_of_reach_is_69_and_says_so() {
     assert!(!shell.path("ran").exists());
 }
 
-/// Takes every request, and answers none: whether it was applied cannot be known.
+/// The gateway reads every request and answers none, so `dlm` cannot know whether the request was applied.
 #[test]
 fn a_lost_reply_is_74_and_the_command_does_not_run() {
     let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = gateway.local_addr().unwrap().port();
-    // Ends with the test process.
+    // The thread ends with the test process.
     std::thread::spawn(move || {
         for connection in gateway.incoming() {
             let mut request = [0; 4096];
@@ -228,7 +228,7 @@ fn the_doctor_tells_of_the_store_in_lines_or_in_json() {
     assert_eq!(down.status.code(), Some(78));
 }
 
-/// A client library below may have its own opinion of that, in many lines.
+/// A client library below `dlm` may log many lines about it.
 #[test]
 fn a_store_that_is_down_is_told_in_one_line() {
     for store in ["hbase://127.0.0.1:1/t?timeout=100ms", "aerospike://127.0.0.1:1/test/t?timeout=100ms"] {

@@ -1,4 +1,4 @@
-//! The worker processes: started, heard, and gone when this is dropped.
+//! The worker processes of the demo: starts them, reads their output, and ends them when it is dropped.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -14,30 +14,30 @@ use super::words::{Word, letter};
 use crate::cli::args::{Demo, Global};
 use crate::cli::exit::CommandFailure;
 
-/// Workers end soon after their input; then they are killed.
+/// Time for a worker to end after its standard input was closed. After that it is killed.
 const END_GRACE: Duration = Duration::from_secs(1);
-/// The end of a demo that counts rounds, if the store is slow.
+/// Longest time of a demo with `--rounds`.
 const ROUNDS_MAX: Duration = Duration::from_secs(120);
 
-/// News of a worker.
+/// A message about a worker.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Word(u8, Word),
-    /// Its output ended, at this moment.
+    /// The worker's output ended at this moment.
     End(u8, Moment),
 }
 
 #[derive(Debug)]
 pub(crate) struct Crew {
-    /// `None` once waited for.
+    /// By worker. `None` after the process was waited for.
     children: Vec<Option<Child>>,
     heard: Receiver<Heard>,
-    /// `dlm-demo-A` and so on: each ends with the output of its worker.
+    /// The threads `dlm-demo-A` and so on. Each ends with the output of its worker.
     readers: Vec<JoinHandle<()>>,
 }
 
 impl Crew {
-    /// `start`: the latch at which they meet, or else they wait for [`go`](Crew::go).
+    /// Starts the workers. `start` is the latch at which they meet. Without one they wait for [`go`](Crew::go).
     pub(crate) fn start(global: &Global, args: &Demo, start: Option<&str>) -> Result<Crew, CommandFailure> {
         let (sender, heard) = unbounded();
         let mut crew = Crew { children: Vec::new(), heard, readers: Vec::new() };
@@ -85,7 +85,7 @@ impl Crew {
         &self.heard
     }
 
-    /// Numbers of those that have not ended.
+    /// Returns the numbers of the workers that have not ended.
     pub(crate) fn running(&self) -> impl Iterator<Item = usize> {
         (0..).zip(&self.children).filter_map(|(worker, child)| child.as_ref().map(|_| worker))
     }
@@ -94,17 +94,17 @@ impl Crew {
         self.running().next().is_some()
     }
 
-    /// Starts the contest where there is no latch for it.
+    /// Lets the workers begin if there is no start latch.
     pub(crate) fn go(&mut self) {
         for child in self.children.iter_mut().flatten() {
             if let Some(input) = &mut child.stdin {
-                // One that is gone says so itself.
+                // The end of a worker is reported by its reader.
                 let _ = input.write_all(b"go\n");
             }
         }
     }
 
-    /// Waits for a worker whose output has ended: it is gone, or about to go. How it died, if it did.
+    /// Waits for a worker whose output has ended. Returns how it died if it was killed.
     pub(crate) fn bury(&mut self, worker: u8) -> Option<String> {
         let mut child = self.children.get_mut(usize::from(worker))?.take()?;
         drop(child.stdin.take());
@@ -115,10 +115,10 @@ impl Crew {
                 Ok(None) if by.passed() => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Some("did not end, and was killed".into());
+                    return Some("did not end and was killed".into());
                 }
                 Ok(None) => std::thread::sleep(Duration::from_millis(5)),
-                Err(error) => return Some(format!("was lost sight of: {error}")),
+                Err(error) => return Some(format!("ended with an unknown status: {error}")),
             }
         };
         status.signal().map(|signal| {
@@ -127,13 +127,13 @@ impl Crew {
         })
     }
 
-    /// Ends the workers that are still there although their time is over.
+    /// Kills the workers that are still running after their time.
     pub(crate) fn give_up(&mut self, history: &mut History) {
         for (worker, child) in self.children.iter_mut().enumerate() {
             if let Some(mut child) = child.take() {
                 let _ = child.kill();
                 let _ = child.wait();
-                let how = Some("did not come to an end in time, and was killed".into());
+                let how = Some("did not end in time and was killed".into());
                 history.end(worker as u8, Moment::now(), how);
             }
         }
@@ -142,7 +142,7 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        // All at once, then each: the grace is for all together.
+        // First close all inputs: the workers share one grace time.
         for child in self.children.iter_mut().flatten() {
             drop(child.stdin.take());
         }
@@ -160,12 +160,12 @@ impl Drop for Crew {
     }
 }
 
-/// How long the workers contend at most.
+/// Returns the longest time that the workers contend.
 pub(crate) fn longest(args: &Demo) -> Duration {
     if args.rounds.is_some() { ROUNDS_MAX } else { Duration::from_secs(args.seconds.into()) }
 }
 
-/// The thread: hands on what the worker says. What is not a word of ours is left out.
+/// Runs in a reader thread. Forwards the worker's messages, and skips other lines.
 fn listen(worker: u8, output: Option<ChildStdout>, heard: &Sender<Heard>) {
     for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(Result::ok) {
         if let Ok(word) = line.parse() {

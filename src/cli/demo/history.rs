@@ -1,4 +1,4 @@
-//! Who held which lock from when to when, and whether that is as it should be.
+//! Who held which lock from when to when, and whether locks and fences were correct.
 
 use std::time::Duration;
 
@@ -15,36 +15,36 @@ pub(crate) struct Hold {
     pub(crate) asked: Moment,
     /// When the call returned with the lock.
     pub(crate) granted: Moment,
-    /// Just before the call to release; the end of the lease where that came first, since a holder who
-    /// looks at its lease stops then.
+    /// The moment just before the call to release, or the end of the lease if that was earlier. A holder that checks
+    /// its lease stops at that end.
     pub(crate) ended: Moment,
-    /// The lease was over before it was released.
+    /// The lease ended before it was released.
     pub(crate) ran_out: bool,
 }
 
-/// What the workers told.
+/// All reports of the workers.
 #[derive(Debug)]
 pub(crate) struct History {
     pub(crate) locks: u8,
     pub(crate) workers: u8,
     holds: Vec<Hold>,
-    /// By worker: the grant that was not yet given back.
+    /// By worker: the grant that is not released yet.
     open: Vec<Option<Hold>>,
     failures: Vec<(char, u8, String)>,
     troubles: Vec<String>,
     deaths: Vec<String>,
 }
 
-/// What the demo is for.
+/// Result of the demo.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// Grants of a lock that came while another worker held it.
+    /// Grants of a lock while another worker held it.
     pub(crate) overlaps: usize,
-    /// Grants whose fence was not above that of the grant before.
+    /// Grants whose fence was not higher than that of the grant before.
     pub(crate) fences_fell: usize,
-    /// Grants that carried no fence.
+    /// Grants without a fence.
     pub(crate) unfenced: usize,
-    /// Leases that ended before they were given back.
+    /// Leases that ended before they were released.
     pub(crate) run_out: usize,
     pub(crate) longest_wait: Duration,
 }
@@ -81,10 +81,10 @@ impl History {
         }
     }
 
-    /// The worker is gone, since `at` or sooner. `how`: unless it ended as it should.
+    /// Records that the worker ended, at `at` or before. `how` says how it died, if it did.
     pub(crate) fn end(&mut self, worker: u8, at: Moment, how: Option<String>) {
         if let Some(mut hold) = self.open[usize::from(worker)].take() {
-            // The store keeps the lock until the lease ends, whether its holder lives or not.
+            // The store keeps the lock until the lease ends, but a dead worker no longer uses it.
             hold.ended = hold.ended.min(at);
             self.holds.push(hold);
         }
@@ -99,7 +99,7 @@ impl History {
         &self.holds
     }
 
-    /// Letter, exit status and reason of workers that gave up.
+    /// Returns the letter, exit status and reason of workers that gave up.
     pub(crate) fn failures(&self) -> &[(char, u8, String)] {
         &self.failures
     }
@@ -112,7 +112,7 @@ impl History {
         &self.deaths
     }
 
-    /// The grants of one lock in the order in which they were given.
+    /// Returns the grants of one lock in order of time.
     pub(crate) fn of_lock(&self, lock: u8) -> Vec<&Hold> {
         let mut holds: Vec<&Hold> = self.holds.iter().filter(|hold| hold.lock == lock).collect();
         holds.sort_by_key(|hold| hold.granted);
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(clean.check(), Check { longest_wait: Duration::from_nanos(1), ..Check::default() });
         let overlapping = history(&[(1, 0, 2, 19, 30), (0, 0, 1, 10, 20)]);
         assert_eq!(overlapping.check().overlaps, 1);
-        // One long hold over two short ones that follow each other.
+        // One long hold overlaps two short ones that follow each other.
         let long = history(&[(0, 0, 1, 10, 100), (1, 0, 2, 20, 30), (2, 0, 3, 40, 50)]);
         assert_eq!(long.check().overlaps, 2);
     }

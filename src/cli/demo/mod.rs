@@ -1,16 +1,16 @@
-//! `dlm demo`: processes that contend for a few locks, watched from outside.
+//! `dlm demo`: worker processes contend for a few locks, and this process watches them.
 //!
 //! ```text
-//! dlm demo ── starts ──> dlm __demo-worker (A, B, C ...)      each takes a lock, holds it, gives it back
-//!    ▲                        │ standard output: a line for each grant and release, by the boot clock
-//!    └── history <────────────┘ which all processes of the machine share, so that the lines of all of
-//!          │                    them can be put in order
-//!       picture, and the check: never two at once, fences rise
+//! dlm demo ── starts ──> dlm __demo-worker (A, B, C ...)      each acquires, holds and releases locks
+//!    ▲                        │ standard output: a line for each grant and release, with the time of
+//!    └── history <────────────┘ the boot clock, which all processes of the machine share
+//!          │
+//!       picture, and the check: no overlaps, fences rise
 //! ```
 //!
-//! The workers meet at a latch before they begin, and a bar fills as they come.
+//! The workers meet at a latch before they begin. A progress bar shows how many have arrived.
 //!
-//! A worker ends when its standard input does, so none outlives the demo, however that ends.
+//! A worker ends when its standard input is closed, so it does not outlive the demo, even if the demo is killed.
 
 mod crew;
 mod history;
@@ -35,7 +35,7 @@ use crate::cli::exit::{CommandFailure, CommandOutcome, INTERNAL, UNREACHABLE};
 use crate::cli::signals::{ENDING, Signals};
 use crate::cli::{exit, open, output};
 
-/// A worker ends this long after its time at the latest: its last calls to the store are bounded.
+/// Time for the last calls of a worker to the store, after the time of the demo. Then it is killed.
 const LAST_CALLS_MAX: Duration = Duration::from_secs(15);
 const TICK: Duration = Duration::from_millis(100);
 
@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) fn demo(global: &Global, args: &Demo) -> CommandOutcome {
     if global.store.starts_with("memory:") {
         return Err(CommandFailure::usage(
-            "a memory: store ends with its process, and the demo runs several; leave --store out, or use \
+            "a memory: store belongs to one process, and the demo runs several; leave --store out, or use \
              embedded:/path",
         ));
     }
@@ -59,7 +59,7 @@ pub(crate) fn demo(global: &Global, args: &Demo) -> CommandOutcome {
     report(global, args, &store, &history)
 }
 
-/// Opens the store and makes its table, before there is anything to watch.
+/// Opens the store and creates its table.
 fn prepare(global: &Global) -> Result<LockManager, CommandFailure> {
     let manager = open::manager(global, None, "demo")?;
     manager.initialize()?;
@@ -82,7 +82,7 @@ fn headline(args: &Demo, store: &str) -> String {
     )
 }
 
-/// Of the bar, once the workers contend.
+/// Returns the length of the progress bar while the workers contend: grants or milliseconds.
 fn length(args: &Demo) -> u64 {
     match args.rounds {
         Some(rounds) => u64::from(rounds) * u64::from(args.workers),
@@ -90,9 +90,9 @@ fn length(args: &Demo) -> u64 {
     }
 }
 
-/// First for those who come to the start.
+/// Creates the progress bar. At first it counts the workers that have arrived at the start.
 fn progress_bar(args: &Demo) -> ProgressBar {
-    // On standard error; draws nothing where that is no terminal.
+    // On standard error. It draws nothing if that is not a terminal.
     let bar = ProgressBar::new(args.workers.into());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_bar:.cyan/blue} {msg}") {
         bar.set_style(style);
@@ -103,7 +103,7 @@ fn progress_bar(args: &Demo) -> ProgressBar {
 /// The part between the start of the workers and their end.
 struct Run<'a> {
     args: &'a Demo,
-    /// Says nothing on standard output.
+    /// Print nothing to standard output.
     quiet: bool,
     bar: ProgressBar,
     signals: &'a Signals,
@@ -137,7 +137,7 @@ impl Run<'_> {
                 },
                 recv(ticks) -> _ => {}
             }
-            // Those that ended before they were ready are not waited for.
+            // A worker that ended before it was ready is not waited for.
             let together = match &self.start {
                 Some(start) => start.is_open(),
                 None => crew.running().all(|worker| ready[worker]),
@@ -191,13 +191,13 @@ fn interrupted(signal: i32) -> CommandFailure {
     CommandFailure::new(
         exit::of_signal(signal),
         format!(
-            "demo ended by {name}; locks it still held are free again within {} s",
+            "the demo was ended by {name}; locks that were still held are free within {} s",
             worker::TTL.as_secs()
         ),
     )
 }
 
-/// Says what was seen, and whether it is as it should be.
+/// Prints the picture or JSON, and returns the verdict.
 fn report(global: &Global, args: &Demo, store: &str, history: &History) -> CommandOutcome {
     let check = history.check();
     if global.json {
@@ -211,8 +211,8 @@ fn report(global: &Global, args: &Demo, store: &str, history: &History) -> Comma
 fn verdict(history: &History, check: &Check) -> CommandOutcome {
     if check.overlaps > 0 || check.fences_fell > 0 {
         return Err(CommandFailure::internal(format!(
-            "{} overlaps, {} fences that did not rise: locks of this store do not exclude; please report it with the \
-             output above",
+            "{} overlaps and {} fences that did not rise: this store's locks are not safe; please report it with \
+             the output above",
             check.overlaps, check.fences_fell
         )));
     }
@@ -220,7 +220,7 @@ fn verdict(history: &History, check: &Check) -> CommandOutcome {
         Some((worker, status, line)) => Err(CommandFailure::new(*status, format!("worker {worker}: {line}"))),
         None if history.grants() == 0 => Err(CommandFailure::new(
             if history.deaths().is_empty() { UNREACHABLE } else { INTERNAL },
-            "no lock was granted at all; see what the store is busy with, and try --seconds 30",
+            "no lock was granted; check the store's load, and try --seconds 30",
         )),
         None => Ok(0),
     }

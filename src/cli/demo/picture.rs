@@ -1,4 +1,4 @@
-//! The history as a picture in the terminal: time runs to the right, a letter is who held the lock.
+//! Draws the history in the terminal. Time runs to the right, and a letter is the worker that held the lock.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -12,20 +12,20 @@ use super::words::letter;
 const WIDTH_WITHOUT_TERMINAL: usize = 80;
 const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 160;
-/// "  demo-16 ".
+/// Width of "  demo-16 ".
 const MARGIN: usize = 10;
-/// A hold should be some letters wide, so a long demo is shown in part. In columns, the median hold.
+/// Width of the median hold. Short holds stay visible, so only a part of a long demo is shown.
 const MEDIAN_HOLD_COLUMNS: u32 = 5;
 const BAR: usize = 30;
 
-/// Background colours that black letters are read on, by worker.
+/// Background colours for black letters, by worker.
 const COLOURS: [u8; 12] = [114, 179, 110, 176, 209, 80, 186, 147, 217, 150, 223, 252];
 const RED: &str = "\x1b[1;37;41m";
 const GREEN: &str = "\x1b[1;32m";
 const FAINT: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// What is drawn on.
+/// Width of the output, and whether it has colours.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Canvas {
     pub(crate) width: usize,
@@ -62,13 +62,14 @@ struct Window {
     from: Moment,
     column: Duration,
     columns: usize,
-    /// Of the whole history.
+    /// Start of the whole history.
     began: Moment,
+    /// Length of the whole history.
     length: Duration,
 }
 
 impl Window {
-    /// From the middle, as wide as makes single holds visible; all of it where it fits.
+    /// Chooses the whole history if single holds stay visible, otherwise a part of its middle. `None` without holds.
     fn of(history: &History, columns: usize) -> Option<Window> {
         let holds = history.holds();
         let began = holds.iter().map(|hold| hold.granted).min()?;
@@ -77,7 +78,7 @@ impl Window {
         lengths.sort();
         let median = lengths[lengths.len() / 2];
         let whole = length / columns as u32;
-        // A whole number of milliseconds reads better; none would divide by zero.
+        // Whole milliseconds are easier to read. At least one, because the code divides by it.
         let column = (median / MEDIAN_HOLD_COLUMNS).min(whole).as_millis().max(1) as u64;
         let column = Duration::from_millis(column);
         let shown = (column * columns as u32).min(length);
@@ -89,16 +90,16 @@ impl Window {
     }
 }
 
-/// Who had the lock in a column.
+/// Holder of a lock in one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Square {
     Free,
     Worker(u8),
-    /// Two at the same moment: what must never be seen.
+    /// Two holders at the same moment, which must never happen.
     Overlap,
 }
 
-/// All that there is to see.
+/// Returns the picture and the summary as text.
 pub(crate) fn picture(history: &History, check: &Check, canvas: &Canvas) -> String {
     let mut out = String::new();
     if let Some(window) = Window::of(history, canvas.width.saturating_sub(MARGIN + 1)) {
@@ -124,7 +125,7 @@ fn timelines(out: &mut String, history: &History, window: &Window, canvas: &Canv
         String::new()
     };
     let text = format!(
-        "{:.1} s{part}, a column is {} ms; a letter is the process that held the lock, a dot nobody",
+        "{:.1} s{part}, {} ms a column; a letter is the process that held the lock, a dot means free",
         window.shown().min(window.length).as_secs_f64(),
         window.column.as_millis()
     );
@@ -133,7 +134,7 @@ fn timelines(out: &mut String, history: &History, window: &Window, canvas: &Canv
     }
 }
 
-/// The holder of most of each column.
+/// Returns for each column who held the lock for most of it.
 fn cells(holds: &[&Hold], window: &Window) -> Vec<Square> {
     let overlapping = |hold: &Hold| {
         holds.iter().any(|other| {
@@ -168,7 +169,7 @@ fn row(cells: &[Square], canvas: &Canvas) -> String {
     row
 }
 
-/// Seconds since the first grant, every twenty columns.
+/// Returns the time axis: seconds since the first grant, every twenty columns.
 fn scale(window: &Window) -> String {
     const EVERY: usize = 20;
     let offset = window.from.since(window.began);
@@ -213,7 +214,7 @@ fn verdict(out: &mut String, history: &History, check: &Check, canvas: &Canvas) 
     let wait = check.longest_wait.as_millis();
     push(out, format_args!("  {} grants, longest wait {wait} ms", history.grants()));
     if check.run_out > 0 {
-        push(out, format_args!("  {} leases ended before they were given back", check.run_out));
+        push(out, format_args!("  {} leases ended before they were released", check.run_out));
     }
     let fences = match (check.fences_fell, check.unfenced) {
         (0, 0) => canvas.paint(GREEN, "fences rose with every grant"),

@@ -1,4 +1,4 @@
-//! The start: a latch at which the workers meet, so that none contends before all are there.
+//! The start: a latch at which the workers meet. No worker contends before all have arrived.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use super::words::letter;
 use crate::cli::exit::CommandFailure;
 use crate::cli::open;
 
-/// Workers that have not opened the store by then are given up.
+/// Longest time until all workers have arrived. After it, the demo kills the workers.
 pub(crate) const START_MAX: Duration = Duration::from_secs(20);
-/// Outlives the start, and is gone soon after the demo.
+/// TTL of the latch: longer than the start, but short, because nobody deletes the latch.
 const TTL: Duration = Duration::from_secs(120);
 
-/// As the demo sees it.
+/// The start latch in the demo's own process.
 #[derive(Debug)]
 pub(crate) struct Start {
     latch: Latch,
     watch: LatchWatch,
     began: Moment,
-    /// Told once, when it is open.
+    /// Whether [`opened`](Start::opened) has returned its line.
     told: bool,
 }
 
@@ -28,8 +28,8 @@ fn handle(manager: &LockManager, name: &str) -> dlm::Result<Latch> {
 }
 
 impl Start {
-    /// `None` where there can be no latch: the store keeps none, or the data centre is not named. The
-    /// workers are then told when to start.
+    /// Creates the latch. `None` if the store keeps no latches, or if no data centre is named. The demo then tells
+    /// the workers when to begin.
     pub(crate) fn create(manager: &LockManager, workers: u8) -> Result<Option<Start>, CommandFailure> {
         let name = format!("demo-start-{}-{}", std::process::id(), open::wall_ms());
         let latch = match handle(manager, &name) {
@@ -53,14 +53,14 @@ impl Start {
         matches!(self.watch.is_open(), Ok(true))
     }
 
-    /// One that is gone is not waited for.
+    /// Counts down for a worker that has ended, so that the others do not wait for it.
     pub(crate) fn excuse(&self, worker: u8) {
         if let Err(error) = self.latch.count_down_as(&letter(worker).to_string()) {
             log::warn!("{}", error.chain());
         }
     }
 
-    /// How many are there, and what to say of it while others are awaited.
+    /// Returns how many workers have arrived, and a message for the progress bar.
     pub(crate) fn progress(&self) -> (u64, String) {
         match self.latch.roster() {
             Ok(roster) => {
@@ -71,18 +71,19 @@ impl Start {
         }
     }
 
-    /// What to say once, when it is open.
+    /// Returns a line about the open latch on the first call, `None` afterwards.
     pub(crate) fn opened(&mut self) -> Option<String> {
         if std::mem::replace(&mut self.told, true) {
             return None;
         }
         let took = Moment::now().since(self.began).as_millis();
         let there = self.latch.roster().map_or_else(|_| "all".into(), |roster| roster.arrived.join(" "));
-        Some(format!("{there} met at the latch {} within {took} ms, and go", self.name()))
+        Some(format!("{there} met at the latch {} within {took} ms and begin", self.name()))
     }
 }
 
-/// What a worker does there: says that it has come, and waits for the others.
+/// Counts down for `worker`, and waits for the others. Runs in the worker's process. `false` if `stop` ended the wait
+/// or `longest` has passed.
 pub(crate) fn meet(
     manager: &LockManager,
     name: &str,

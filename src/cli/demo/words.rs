@@ -1,26 +1,26 @@
-//! What a worker tells the demo: a word and its values on one line of text.
+//! Messages from a worker to the demo: a word and its values on one line of text.
 
 use std::fmt;
 use std::str::FromStr;
 
 use dlm::Moment;
 
-/// One line. Moments are on the boot clock, which all processes of the machine share.
+/// One message. Moments are of the boot clock, which all processes of the machine share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// The store is open; waits for the start.
+    /// The worker has opened the store, and waits for the start.
     Ready,
-    /// A lock was granted: asked for at, returned from the call at, over at unless renewed.
+    /// A lock was granted. `asked` is before the call, `granted` after it, and `ends` is the end of the lease.
     Got { lock: u8, fence: Option<u64>, asked: Moment, granted: Moment, ends: Moment },
-    /// About to give back what was got last. `lost`: its time was over before.
+    /// The worker is about to release the lock. `lost` says that the lease had ended before.
     Put { at: Moment, lost: bool },
-    /// A call failed and is tried again.
+    /// A call failed and will be tried again.
     Trouble(String),
-    /// The worker ends for this reason, with an exit status.
+    /// The worker ends with this exit status and message.
     Failed(u8, String),
 }
 
-/// Workers are called A, B, C.
+/// Returns the letter that names a worker: A, B, C.
 pub(crate) fn letter(worker: u8) -> char {
     char::from(b'A' + worker)
 }

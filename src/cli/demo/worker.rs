@@ -1,4 +1,4 @@
-//! One process of the demo: takes a lock, holds it for some milliseconds, gives it back, and tells.
+//! A worker process of the demo: acquires a lock, holds it for some milliseconds, releases it, and reports that.
 
 use std::io::{BufRead as _, Read as _};
 use std::time::Duration;
@@ -11,25 +11,26 @@ use crate::cli::args::{DemoWorker, Global};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
 use crate::cli::{open, output};
 
-/// Short, so that whoever kills a worker sees the next one get its lock.
+/// Short: a user who kills a worker sees how the next one gets the lock.
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(10);
 const POLL: Duration = Duration::from_millis(20);
-/// Time until a worker comes to the start, so that one can watch.
+/// Pause before a worker arrives at the start. It lets the user watch the progress bar.
 const ARRIVAL_MS: std::ops::Range<u64> = 50..600;
-/// Time between giving one lock back and asking for the next, and time a lock is held.
+/// Pause between a release and the next acquire.
 const PAUSE_MS: std::ops::Range<u64> = 0..15;
+/// Time for which a lock is held.
 const HOLD_MS: std::ops::Range<u64> = 10..80;
-/// So many failures in a row, so long apart, are too many.
+/// Failures in a row that a worker tolerates, and the pause after each. One more ends the worker.
 const TROUBLES_MAX: u32 = 5;
 const TROUBLE_PAUSE: Duration = Duration::from_millis(200);
 
-/// `dlm __demo-worker`. Ends when its time is over, its rounds are done, or standard input ends.
+/// `dlm __demo-worker`. Ends when its time is over, its rounds are done, or standard input is closed.
 pub(crate) fn work(global: &Global, args: &DemoWorker) -> CommandOutcome {
     let worked = Worker::new(global, args).and_then(|mut worker| worker.work());
     if let Err(failure) = worked {
         say(&Word::Failed(failure.status(), failure.line().to_owned()));
-        // Told to the demo, which tells the user.
+        // The demo reports the message to the user.
         return Ok(failure.status());
     }
     Ok(0)
@@ -47,7 +48,7 @@ struct Worker {
     troubles: u32,
 }
 
-/// What a lock is called; level XDC, so that no data centre has to be named.
+/// Returns the name of a lock. The locks have level XDC, which needs no farm id.
 fn name_of(lock: u8) -> String {
     format!("demo-{}", lock + 1)
 }
@@ -81,7 +82,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits until all may begin; `false` when the demo has ended before.
+    /// Waits until all may begin. `false` if the demo has ended before.
     fn begin(&self) -> Result<bool, CommandFailure> {
         let Some(name) = &self.start else {
             say(&Word::Ready);
@@ -93,7 +94,7 @@ impl Worker {
         start::meet(&self.manager, name, self.letter, START_MAX, &self.stop)
     }
 
-    /// One lock taken and given back; whether it was granted.
+    /// Acquires and releases one lock. Returns whether it was granted.
     fn round(&mut self, by: Deadline) -> Result<bool, CommandFailure> {
         pause(PAUSE_MS);
         let lock = fastrand::usize(..self.locks.len());
@@ -112,7 +113,7 @@ impl Worker {
                 self.troubles = 0;
                 Ok(granted)
             }
-            // It was held for longer than it lasts, and told so.
+            // The lease ended while the lock was held. `hold` has reported that.
             Err(error) if error.code() == Code::LeaseLost => Ok(true),
             Err(error) if error.is_retryable() && self.troubles < TROUBLES_MAX => {
                 self.troubles += 1;
@@ -125,7 +126,7 @@ impl Worker {
     }
 }
 
-/// Has the lock for a while, and tells of it. Only what lies between here and the lease's end counts.
+/// Holds the lock for a while, and reports that. The hold counts from now to the end of the lease.
 fn hold(lock: u8, asked: Moment, lease: &Lease) {
     let granted = Moment::now();
     let ends = lease.ends();
@@ -143,18 +144,18 @@ fn pause(ms: std::ops::Range<u64>) {
     std::thread::sleep(Duration::from_millis(fastrand::u64(ms)));
 }
 
-/// A demo that has gone does not hear it, and ends this process through standard input.
+/// Sends a message to the demo. Ignores errors: if the demo has ended, standard input is closed and the worker ends.
 fn say(word: &Word) {
     let _ = output::line(&word.to_string());
 }
 
-/// Waits for the demo's line that says go.
+/// Waits for the line `go` from the demo. `false` if standard input is closed instead.
 fn started() -> bool {
     let mut line = String::new();
     std::io::stdin().lock().take(16).read_line(&mut line).is_ok_and(|read| read > 0)
 }
 
-/// The thread `dlm-demo-input` ends with the input, or with the process.
+/// Starts the thread `dlm-demo-input`, which cancels `stop` when standard input is closed.
 fn cancel_at_end_of_input(stop: &CancelToken) -> Result<(), CommandFailure> {
     let stop = stop.clone();
     let watch = move || {
@@ -165,5 +166,5 @@ fn cancel_at_end_of_input(stop: &CancelToken) -> Result<(), CommandFailure> {
         .name("dlm-demo-input".into())
         .spawn(watch)
         .map(drop)
-        .map_err(|error| CommandFailure::internal(format!("no thread to watch the input: {error}")))
+        .map_err(|error| CommandFailure::internal(format!("a thread cannot be started: {error}")))
 }

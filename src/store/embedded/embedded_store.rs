@@ -366,11 +366,11 @@ impl LockStore for EmbeddedStore {
             Diagnostic::ok(
                 "files",
                 match self.access {
-                    Access::Owner => "are there, ours alone, and can be read",
-                    Access::Group => "are there, this group's alone, and can be read",
+                    Access::Owner => "exist, belong to this user only, and can be read",
+                    Access::Group => "exist, belong to this group only, and can be read",
                 },
             ),
-            Diagnostic::ok("durability", "locks end with the machine; nothing has to be written to the disk"),
+            Diagnostic::ok("durability", "a restart ends all leases, so nothing has to be synced to disk"),
         ])
     }
 

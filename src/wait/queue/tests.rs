@@ -1,4 +1,4 @@
-//! One line at a time: who asks when, who leaves with what.
+//! Tests of one queue: which waiter asks when, and how each wait ends.
 
 use std::sync::atomic::AtomicUsize;
 use std::thread;
@@ -64,7 +64,7 @@ fn only_the_front_asks_and_each_release_goes_to_the_next_in_order() {
         queue.released(&name(), Duration::from_secs(3600));
     });
     assert_eq!(*order.lock(), (0..50).collect::<Vec<_>>());
-    assert_eq!(refusals.load(Ordering::SeqCst), 1, "the crowd must not reach the store");
+    assert_eq!(refusals.load(Ordering::SeqCst), 1, "only the front may ask the store");
     assert!(queue.lines.lock().is_empty());
 }
 
@@ -137,7 +137,7 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
         until("the front is in line", || in_line(&queue) == 1);
         let other = scope.spawn(|| queue.wait(&name(), &terms(Duration::MAX), ask));
         assert!(front.join().unwrap().is_err());
-        assert!(other.join().unwrap().is_ok(), "a waiter in a hurry fails for itself alone");
+        assert!(other.join().unwrap().is_ok(), "a waiter with less time fails alone");
     });
 
     let doubts = AtomicUsize::new(0);
@@ -150,7 +150,7 @@ fn a_store_that_fails_the_front_fails_the_line_and_a_doubt_does_not() {
         let both = [scope.spawn(wait), scope.spawn(wait)];
         both.into_iter().filter_map(|waiter| waiter.join().unwrap().ok()).count()
     });
-    assert_eq!(granted, 1, "the doubt concerns the one who asked");
+    assert_eq!(granted, 1, "the doubt concerns only the waiter that asked");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn closing_wakes_every_waiter() {
     });
 }
 
-/// Without it a process with two busy threads would keep the lock from all others for ever.
+/// Without the yield, a process with two busy threads would keep the lock from all others for ever.
 #[test]
 fn after_its_quantum_the_queue_yields_for_one_interval() {
     let queue = Queue::default();
@@ -222,7 +222,7 @@ fn a_loop_of_one_thread_asks_at_once_for_as_long_as_its_quantum_lasts() {
     assert_eq!(queue.recent.lock().take(&name()), Past::Held(since), "the quantum began anew");
 }
 
-/// The front hears "busy" for a lock that is released here before it hears it.
+/// The store answers "busy" to the front, and the lock is released here before the answer arrives.
 #[test]
 fn a_release_while_the_front_asks_is_not_lost() {
     let queue = Queue::default();
