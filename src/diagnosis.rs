@@ -48,7 +48,7 @@ fn probe(store: &dyn LockStore, settings: &Settings, identity: &Identity) -> Res
     let mut look = Duration::MAX;
     for _ in 0..5 {
         let before = Moment::now();
-        store.holder(&name, by)?.ok_or_else(|| odd("a lock that was granted is free"))?;
+        store.holder(&name, by)?.ok_or_else(|| odd("a lock that was granted appears free"))?;
         look = look.min(Moment::now().since(before));
     }
     let renewed = store.renew(&name, &grant.owner_record, TTL, by)?;

@@ -72,8 +72,8 @@ impl Diagnostic {
         }
     }
 
-    /// Makes the finding about the speed of this machine's lease clock, compared with its uncorrected clock and with
-    /// the clock margin of leases.
+    /// Makes the finding about the speed of this machine's lease clock, compared with its uncorrected clock and
+    /// with the clock margin of leases.
     pub(crate) fn slew(ppm: f64, margin_ppm: u32) -> Diagnostic {
         let margin = f64::from(margin_ppm);
         let seen = format!(

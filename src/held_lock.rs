@@ -1,5 +1,5 @@
-//! One granted lock as this process holds it: the state behind a [`Lease`](crate::Lease), which the session releases
-//! when it is closed.
+//! One granted lock as this process holds it: the state behind a [`Lease`](crate::Lease), which the session
+//! releases when it is closed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

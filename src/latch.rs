@@ -70,7 +70,7 @@ pub struct Latch {
 
 /// Options of one wait for a latch. Without any, it waits for ever. See [`Latch::await_open_with`].
 #[derive(Debug, Clone, Default)]
-#[must_use = "hand it to await_open_with"]
+#[must_use = "pass it to await_open_with"]
 pub struct AwaitOptions {
     wait: Option<Duration>,
     cancel: Option<CancelToken>,
@@ -441,7 +441,8 @@ impl LatchWatch {
     fn not_open(&self, waited: Duration, looked: bool, trouble: Option<Arc<Error>>) -> Result<bool> {
         let doing =
             || format!("awaiting latch {} for {:.3} s", self.subscription.watch.key.0, waited.as_secs_f64());
-        // The last read of this latch may have succeeded, and the next one be late because the store stopped serving.
+        // The last read of this latch may have succeeded, and the next one be late because the store stopped
+        // serving.
         match trouble.or_else(|| self.session.poller.trouble()) {
             Some(source) => Err(Error::Context { doing: doing(), source }),
             None if looked => Ok(false),

@@ -26,7 +26,7 @@ pub struct Lock {
 
 /// Options of one acquisition, which override the manager's defaults. See [`Lock::acquire_with`].
 #[derive(Debug, Clone, Default)]
-#[must_use = "hand it to acquire_with"]
+#[must_use = "pass it to acquire_with"]
 pub struct AcquireOptions {
     ttl: Option<Duration>,
     wait: Option<Duration>,

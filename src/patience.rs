@@ -1,4 +1,5 @@
-//! Waiting in unit tests. They cannot use the testkit, which is built over a copy of the library without unit tests.
+//! Waiting in unit tests. They cannot use the testkit, which is built over a copy of the library without unit
+//! tests.
 
 use std::thread;
 use std::time::Duration;

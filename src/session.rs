@@ -158,7 +158,8 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Stops the threads here and not in the drop of `Background`, whose last handle one of its own threads may have.
+    /// Stops the threads here and not in the drop of `Background`, whose last handle one of its own threads may
+    /// have.
     fn drop(&mut self) {
         self.background.stop();
         if self.not_forked().is_err() {

@@ -62,7 +62,8 @@ impl Moment {
 pub struct Deadline(Moment);
 
 impl Deadline {
-    /// Returns the deadline `duration` from now. [`Duration::MAX`], and all that the clock cannot count, mean never.
+    /// Returns the deadline `duration` from now. [`Duration::MAX`], and all that the clock cannot count, mean
+    /// never.
     pub fn after(duration: Duration) -> Deadline {
         Deadline(Moment::now().after(duration))
     }

@@ -66,7 +66,7 @@ impl Inner {
         if process_mark::current() != self.process {
             return Err(Error::Forked);
         }
-        Ok(self.client.as_ref().expect("there until dropped"))
+        Ok(self.client.as_ref().expect("present until drop"))
     }
 }
 

@@ -102,7 +102,7 @@ impl fmt::Debug for Column {
 
 /// Cells to write in one atomic step: columns of one row, in any families, and their values.
 #[derive(Clone, Default)]
-#[must_use = "hand it to a row"]
+#[must_use = "pass it to a row"]
 pub struct Cells(Vec<NewCell>);
 
 #[derive(Clone)]
@@ -271,7 +271,7 @@ fn all_differ<'a>(columns: impl Iterator<Item = &'a Column>) -> Result<()> {
 
 /// The columns, families and versions that [`Row::get_only`](super::Row::get_only) reads.
 #[derive(Debug, Clone)]
-#[must_use = "hand it to get_only"]
+#[must_use = "pass it to get_only"]
 pub struct Select {
     families: Vec<String>,
     columns: Vec<Column>,

@@ -58,7 +58,7 @@ pub(super) struct FenceColumns {
 
 /// A column family of a table to create.
 #[derive(Debug, Clone)]
-#[must_use = "hand it to create_if_missing"]
+#[must_use = "pass it to create_if_missing"]
 pub struct Family {
     name: String,
     versions: u32,

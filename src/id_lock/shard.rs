@@ -93,7 +93,7 @@ impl<K: Eq + Clone> Shard<K> {
             return true;
         }
         let me = Arc::new(IdWaiter::default());
-        entries.find(hash, id).expect("held, so there").enqueue(&me, Instant::now());
+        entries.find(hash, id).expect("a held id has an entry").enqueue(&me, Instant::now());
 
         loop {
             let timed_out = match deadline {
@@ -108,7 +108,7 @@ impl<K: Eq + Clone> Shard<K> {
                 IdWaiter::DISMISSED => return false,
                 _ => {}
             }
-            let entry = entries.find(hash, id).expect("waited for, so there");
+            let entry = entries.find(hash, id).expect("an id with waiters has an entry");
             if let Some(locked) = entry.wake(&me, timed_out) {
                 return locked;
             }
@@ -213,7 +213,7 @@ impl<K: Eq> Entries<K> {
         if let Some(entry) = self.find(hash, id) {
             return entry.take();
         }
-        let id = spare.take().expect("used up only by success");
+        let id = spare.take().expect("only success takes it");
         let entry = IdEntry { id, state: IdState::Held };
         match self.near.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(entry),
@@ -353,7 +353,7 @@ impl<K> IdEntry<K> {
     /// Otherwise it has left the queue, with the id if true. It takes a free id even after a time-out, because
     /// the id would stay free without anybody to wake the next waiter.
     fn wake(&mut self, waiter: &Arc<IdWaiter>, timed_out: bool) -> Option<bool> {
-        let IdState::Queued(queue) = &mut self.state else { unreachable!("it has a waiter") };
+        let IdState::Queued(queue) = &mut self.state else { unreachable!("an id with a waiter has a queue") };
         let place = queue.waiters.iter().position(|other| Arc::ptr_eq(other, waiter));
         let place = place.expect("a waiter stays in the queue until granted");
         if place == 0 {
