@@ -103,8 +103,8 @@ impl Row {
     /// step. A change whose reply was lost is sent again until a reply arrives, for up to the table's `timeout`.
     ///
     /// A mark is a cell of some 100 bytes in the row, in a column that begins with `\0dlm_op_`. It expires after
-    /// some minutes, or after two hours if a reply never arrived. A row has at most one mark for each thread of
-    /// this process that was changing rows at the same time.
+    /// some minutes, or after two hours if a reply never arrived. Each process leaves about as many marks in a row
+    /// as it has threads that change rows at the same time.
     pub fn exactly_once(&self) -> Row {
         Row { once: true, ..self.clone() }
     }
