@@ -119,7 +119,7 @@ Exit status:
   73   the latch already exists
   See `dlm --help` for the others.
 
-Example:
+Examples:
   dlm latch create regions-loaded 3
   dlm latch create regions-loaded --for eu --for us";
 
@@ -275,7 +275,7 @@ pub(crate) enum Verb {
     /// and release the lock: keep the line out of logs and process lists.
     #[command(verbatim_doc_comment, after_help = AFTER_ACQUIRE)]
     Acquire(AcquireArgs),
-    /// Renew a lease: it then ends its TTL from now
+    /// Renew a lease: its TTL starts again now
     ///
     /// The lease line stays valid. Prints nothing without --json.
     #[command(verbatim_doc_comment, after_help = AFTER_RENEW)]
@@ -287,7 +287,7 @@ pub(crate) enum Verb {
     Release(ReleaseArgs),
     /// Show who holds a lock, since when, for how long, and its fence
     ///
-    /// Reads the store once. The exit status is 0 for a free lock as well: scripts read `held` of --json.
+    /// The exit status is 0 for a free lock as well: scripts read `held` of --json.
     #[command(verbatim_doc_comment, after_help = AFTER_SHOW)]
     Show(Show),
     /// Check whether the store is safe for locks
@@ -302,7 +302,7 @@ pub(crate) enum Verb {
     /// Count down to zero together, and wait until the count is zero
     ///
     /// A latch is a count in the store. It is created with the number of count-downs that it needs, and is
-    /// open when none is missing. A latch expires its TTL after its last change, one day by default.
+    /// open when none is missing. It expires after its TTL, one day by default, which each change restarts.
     #[command(verbatim_doc_comment, after_help = AFTER_LATCH)]
     Latch(LatchAction),
     /// Create what the store needs (on HBase its table), and check that the store answers

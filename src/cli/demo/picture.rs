@@ -14,7 +14,7 @@ const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 160;
 /// Width of "  demo-16 ".
 const MARGIN: usize = 10;
-/// Width of the median hold. Short holds stay visible, so only a part of a long demo is shown.
+/// Least width of the median hold. It keeps single holds visible, so only a part of a long demo is shown.
 const MEDIAN_HOLD_COLUMNS: u32 = 5;
 const BAR: usize = 30;
 
@@ -78,7 +78,7 @@ impl Window {
         lengths.sort();
         let median = lengths[lengths.len() / 2];
         let whole = length / columns as u32;
-        // Whole milliseconds are easier to read. At least one, because the code divides by it.
+        // Whole milliseconds are easier to read. At least one, because a column must have a length.
         let column = (median / MEDIAN_HOLD_COLUMNS).min(whole).as_millis().max(1) as u64;
         let column = Duration::from_millis(column);
         let shown = (column * columns as u32).min(length);

@@ -53,7 +53,7 @@ impl Start {
         matches!(self.watch.is_open(), Ok(true))
     }
 
-    /// Counts down for a worker that has ended, so that the others do not wait for it.
+    /// Counts down for a worker that has ended. Otherwise the other workers would wait for it.
     pub(crate) fn excuse(&self, worker: u8) {
         if let Err(error) = self.latch.count_down_as(&letter(worker).to_string()) {
             log::warn!("{}", error.chain());
