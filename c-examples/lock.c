@@ -7,13 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Prints the error of a failed call and ends the program. */
-static void check(enum dlm_status status, struct dlm_error *error)
+/* Prints the error of a failed call and ends the program. Takes the error by pointer: C may evaluate the arguments of a
+ * call in any order. */
+static void check(enum dlm_status status, struct dlm_error **error)
 {
     if (status == DLM_OK)
         return;
-    fprintf(stderr, "%s: %s\n", dlm_status_name(status), dlm_error_message(error));
-    dlm_error_free(error);
+    fprintf(stderr, "%s: %s\n", dlm_status_name(status), dlm_error_message(*error));
+    dlm_error_free(*error);
     exit(EXIT_FAILURE);
 }
 
@@ -27,13 +28,13 @@ int main(int argc, char **argv)
     struct dlm_error *error;
     enum dlm_status status;
 
-    check(dlm_abi_check(DLM_ABI, &error), error);
-    check(dlm_options_set(options, "client", "order-service", &error), error);
-    check(dlm_options_set(options, "farm", "dc1", &error), error);
-    check(dlm_manager_open(store, options, &manager, &error), error);
+    check(dlm_abi_check(DLM_ABI, &error), &error);
+    check(dlm_options_set(options, "client", "order-service", &error), &error);
+    check(dlm_options_set(options, "farm", "dc1", &error), &error);
+    check(dlm_manager_open(store, options, &manager, &error), &error);
     dlm_options_free(options);
-    check(dlm_manager_initialize(manager, &error), error);
-    check(dlm_manager_lock(manager, "order-42", DLM_LEVEL_DC, &lock, &error), error);
+    check(dlm_manager_initialize(manager, &error), &error);
+    check(dlm_manager_lock(manager, "order-42", DLM_LEVEL_DC, &lock, &error), &error);
 
     /* A lease of 30 s. Waits for the lock for up to 5 s. */
     status = dlm_lock_acquire_within(lock, 30000, 5000, NULL, &lease, &error);
@@ -41,17 +42,17 @@ int main(int argc, char **argv)
         printf("%s\n", dlm_error_message(error)); /* names the holder */
         dlm_error_free(error);
     } else {
-        check(status, error);
+        check(status, &error);
         /* Call this before each step that needs the lock. It takes nanoseconds and does no I/O. */
-        check(dlm_lease_check(lease, &error), error);
+        check(dlm_lease_check(lease, &error), &error);
         printf("writing with fence %" PRIu64 "\n", dlm_lease_fence(lease));
-        check(dlm_lease_renew(lease, DLM_DEFAULT, &error), error);
-        check(dlm_lease_release(lease, NULL, &error), error);
+        check(dlm_lease_renew(lease, DLM_DEFAULT, &error), &error);
+        check(dlm_lease_release(lease, NULL, &error), &error);
         dlm_lease_free(lease);
     }
 
     dlm_lock_free(lock);
-    check(dlm_manager_close(manager, &error), error);
+    check(dlm_manager_close(manager, &error), &error);
     dlm_manager_free(manager);
     return EXIT_SUCCESS;
 }

@@ -287,6 +287,11 @@ fn the_examples_do_what_they_say() {
     ] {
         let said = c::run(Command::new(dir.path().join(name)).arg(&store)).unwrap();
         assert!(said.starts_with(says), "{name}: {said}");
+        let failed = Command::new(dir.path().join(name)).arg("nowhere:").output().unwrap();
+        let said = String::from_utf8_lossy(&failed.stderr);
+        if name != "id_lock" {
+            assert!(!failed.status.success() && said.contains("nowhere:"), "{name}: {said}");
+        }
     }
 }
 
