@@ -349,3 +349,17 @@ fn a_look_up_that_hangs_is_made_again_by_one_of_those_who_wait_for_it() {
         assert_eq!(fake.count("Scan"), 2, "{first:?}, {others:?}");
     }
 }
+
+/// Of a batch, one row is in a region that is not known yet.
+#[test]
+fn a_look_up_that_hangs_leaves_time_for_the_rows_whose_region_is_known() {
+    let fake = Fake::honest();
+    fake.split(b"m");
+    let table = dlm::hbase::Table::open(&format!("hbase://{}/t?timeout=3s", fake.address)).unwrap();
+    assert_eq!(table.row("a").get().unwrap(), None);
+    fake.act(always("Scan", Answer::Silence));
+    let rows = table.get_many(&["z", "a"], &dlm::hbase::Select::all()).unwrap();
+    assert_eq!(rows[0].as_ref().unwrap_err().code(), Code::ConnectionError);
+    assert_eq!(rows[1].as_ref().unwrap_or_else(|error| panic!("{}", error.chain())), &None);
+    assert!(fake.count("Scan") >= 2, "the region of the first row was not known");
+}

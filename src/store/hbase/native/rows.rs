@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::address::Address;
 use super::connection::CallFailure;
@@ -10,7 +11,7 @@ use super::messages::{
     self, ASYNC_WAL, Column, EQUAL, Get, GetRequest, GetResponse, MutationProto, NOT_EQUAL, RegionAction,
     RegionActionResult,
 };
-use super::region::Region;
+use super::region::{Lookup, Region};
 use super::request::{
     cells, changing, check, comparing, conditional, delete, in_turn, increment, processed, puts, reading,
     stamped_by_the_first, together,
@@ -191,16 +192,24 @@ impl Batch<'_> {
     /// Groups the rows without an answer by server, and divides each group into requests.
     fn requests(&mut self, by: Deadline) -> Vec<Vec<(usize, Region)>> {
         let mut servers: BTreeMap<(String, u16), Vec<(usize, Region)>> = BTreeMap::new();
+        // Look-ups may take half of the time. The server of hbase:meta may hang while the other servers answer.
+        let mut until = share(by, 2);
         for (number, (row, _)) in self.rows.iter().enumerate() {
             if self.answers.contains_key(&number) {
                 continue;
             }
-            match self.native.locator.region(row, by) {
+            match self.native.locator.region(row, until) {
                 Ok(region) => {
                     let Address { host, port } = region.server.clone();
                     servers.entry((host, port)).or_default().push((number, region));
                 }
-                Err(lookup) => self.failed(&[number], SendError::Lookup(lookup)),
+                Err(lookup) => {
+                    if matches!(lookup, Lookup::Call(..)) {
+                        // From here on, only known regions are used. They need no time.
+                        until = Deadline::after(Duration::ZERO);
+                    }
+                    self.failed(&[number], SendError::Lookup(lookup));
+                }
             }
         }
         let mut requests = Vec::new();
@@ -254,7 +263,7 @@ impl Batch<'_> {
                 if self.kind == RequestKind::Read && request.len() > 1 =>
             {
                 let (one, other) = request.split_at(request.len() / 2);
-                self.send(one, by);
+                self.send(one, share(by, 2));
                 self.send(other, by);
             }
             Err(send_error) => {
