@@ -77,7 +77,7 @@ func TestWhatTheLibraryLogsReachesTheLogger(t *testing.T) {
 	waited := make(chan error)
 	go func() { waited <- m.Latch(DC("a"), CountDown).Wait(ctx) }()
 	eventually(t, "the warning of a thread of the library", func() bool {
-		return strings.Contains(log.String(), `level=WARN msg="dlm: reading latches failed and is retried: `)
+		return strings.Contains(log.String(), `level=WARN msg="dlm: latches are read again later: `)
 	})
 	cancel()
 	wants(t, <-waited, context.Canceled)

@@ -59,11 +59,25 @@ impl CommandFailure {
 
     /// Like `From<Error>`, but with the status `unavailable` for a lock that is held.
     pub(crate) fn with_unavailable(error: &Error, unavailable: u8) -> CommandFailure {
+        let in_doubt = "; try again: if this request acquired the lock, it is free when its TTL ends";
+        CommandFailure::advised(error, unavailable, in_doubt)
+    }
+
+    /// A failed change of a latch: of its count, or by a participant, which counts at most once.
+    pub(crate) fn of_latch(error: &Error, by_participant: bool) -> CommandFailure {
+        let in_doubt = match by_participant {
+            true => "; try again: a participant counts at most once",
+            false => "; see `dlm latch count` before you try again, because the change may have been made",
+        };
+        CommandFailure::advised(error, UNAVAILABLE, in_doubt)
+    }
+
+    fn advised(error: &Error, unavailable: u8, in_doubt: &str) -> CommandFailure {
         let advice = match error.code() {
             Code::LockUnavailable => "; try again later, or wait longer with --wait",
             Code::ConnectionError => "; check that the store is up and that --store names it",
             Code::RetriesExhausted => "; try again, and if it fails again read the store's log",
-            Code::InDoubt => "; try again: if this request acquired the lock, it is free when its TTL ends",
+            Code::InDoubt => in_doubt,
             Code::LeaseLost | Code::StaleFence => "; stop the work it protects, then acquire the lock again",
             Code::InternalError | Code::Panic => "; this is unexpected: please report it",
             // The other messages say what to do.
@@ -165,6 +179,22 @@ mod tests {
             (Code::StaleFence, 77),
         ] {
             assert_eq!(status_of(code, 9), status, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn the_advice_for_a_change_in_doubt_is_that_of_a_lock_or_of_a_latch() {
+        let in_doubt = || Error::InDoubt { what: "x".into(), source: None };
+        let error = in_doubt();
+        let lines = [
+            CommandFailure::from(in_doubt()),
+            CommandFailure::of_latch(&error, true),
+            CommandFailure::of_latch(&error, false),
+        ];
+        let advice = ["free when its TTL ends", "counts at most once", "before you try again"];
+        for (failure, advice) in lines.iter().zip(advice) {
+            assert_eq!(failure.status(), IN_DOUBT);
+            assert!(failure.line().contains(advice), "{}", failure.line());
         }
     }
 

@@ -15,23 +15,25 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
     match &action.verb {
         LatchVerb::Create { latch, count, participants, ttl } => {
             let latch = open(global, latch, *ttl)?;
-            match count {
-                Some(count) => latch.create(*count)?,
-                None => latch.create_for(participants)?,
-            }
+            let created = match count {
+                Some(count) => latch.create(*count),
+                None => latch.create_for(participants),
+            };
+            created.map_err(|error| CommandFailure::of_latch(&error, false))?;
             tell(global, || count_json(&latch, count.unwrap_or(participants.len() as i64)), None)
         }
         LatchVerb::Down { latch, participant, ttl } => {
             let latch = open(global, latch, *ttl)?;
             let counted = match participant {
-                Some(participant) => latch.count_down_as(participant)?,
-                None => latch.count_down().map(|()| true)?,
+                Some(participant) => latch.count_down_as(participant),
+                None => latch.count_down().map(|()| true),
             };
+            let counted = counted.map_err(|error| CommandFailure::of_latch(&error, participant.is_some()))?;
             tell(global, || json!({ "latch": latch.name().id(), "counted": counted }), None)
         }
         LatchVerb::Up { latch, ttl } => {
             let latch = open(global, latch, *ttl)?;
-            latch.count_up()?;
+            latch.count_up().map_err(|error| CommandFailure::of_latch(&error, false))?;
             tell(global, || json!({ "latch": latch.name().id(), "counted": true }), None)
         }
         LatchVerb::Count { latch } => {

@@ -275,7 +275,7 @@ impl LatchPoller {
                 PollOutcome::Unknown(error) => {
                     watched.failures += 1;
                     if watched.failures == 1 {
-                        log::warn!("reading latch {} failed and is retried: {}", key.0, error.chain());
+                        log::warn!("latch {} is read again later: {}", key.0, error.chain());
                     }
                     (back_off(self.poll, watched.failures), Some(Arc::new(error)))
                 }
@@ -304,7 +304,7 @@ impl LatchPoller {
         let mut state = self.state.lock();
         let failures = state.outage.as_ref().map_or(0, |outage| outage.failures) + 1;
         if failures == 1 {
-            log::warn!("reading latches failed and is retried: {}", error.chain());
+            log::warn!("latches are read again later: {}", error.chain());
         }
         let until = now.after(jittered(back_off(self.poll, failures)));
         let error = Arc::new(error);
