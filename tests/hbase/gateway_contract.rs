@@ -1,4 +1,4 @@
-//! The contract, and what is special to HBase, on a real one through its Thrift1 gateway.
+//! The contract suites for locks and latches, over a real HBase through its Thrift1 gateway.
 #![cfg(feature = "gateway")]
 
 use dlm_fixtures::table;

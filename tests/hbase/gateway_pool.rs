@@ -1,4 +1,4 @@
-//! The options of the way to the gateway, and its bounded pool of connections.
+//! The options for connections to the gateway, and the limits of the connection pool.
 #![cfg(feature = "gateway")]
 
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use dlm_fixtures::thrift_proxy;
 use dlm_fixtures::{hbase, table};
 use dlm_testkit::{Fault, Gate, LONG, Proxy, until};
 
-/// Makes locks of `client` in `store`.
+/// Opens a manager for locks of `client` in `store`.
 fn manager(store: &Arc<dyn LockStore>, client: &str, timeout: Duration) -> LockManager {
     LockManager::builder().store(Arc::clone(store)).client(client).timeout(timeout).open().unwrap()
 }
 
-/// A store whose connections the proxy sees, with this pool.
+/// Opens a store that connects through the proxy, with this `pool=`.
 fn store(proxy: &Proxy, pool: usize) -> Arc<dyn LockStore> {
     dlm::store::open(&format!("{}?pool={pool}", table::uri(proxy.address()))).unwrap()
 }
@@ -30,7 +30,7 @@ fn many_threads_share_no_more_connections_than_the_pool_may_have() {
     let manager = manager(&store(&proxy, POOL), &hbase::fresh_table("pool"), LONG);
     thread::scope(|scope| {
         for number in 0..THREADS {
-            // Each has a lock of its own: what they wait for is a connection.
+            // Each thread has its own lock, so the threads wait only for connections.
             let lock = manager.lock(&number.to_string(), Level::Xdc).unwrap();
             let work = move || (0..20).for_each(|_| assert!(lock.acquire().unwrap().release().unwrap()));
             let name = format!("dlm-test-pool-{number}");
@@ -54,7 +54,7 @@ fn a_pool_that_is_too_small_is_named_in_the_error_and_serves_again() {
         let waiter = waiter.spawn_scoped(scope, || patient.try_acquire()).unwrap();
         until("the only connection is in use", || proxy.hits() == 1);
         let error = hasty.try_acquire().unwrap_err();
-        // Opened before anything can fail, as the other thread is waited for.
+        // Opened before any assertion can fail, because the scope waits for the other thread.
         gate.open();
         assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
         assert!(error.chain().contains("`pool`"), "{}", error.chain());
@@ -64,7 +64,7 @@ fn a_pool_that_is_too_small_is_named_in_the_error_and_serves_again() {
     assert_eq!(proxy.connections_at_once(), 1);
 }
 
-/// As where a region is down: the gateway keeps its requests for minutes.
+/// A region that is down has this effect: the gateway keeps its requests for minutes.
 #[test]
 fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
     const POOL: usize = 4;
@@ -74,7 +74,7 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
     let patient = manager(&store, &client, LONG);
     let dead = patient.lock("dead", Level::Xdc).unwrap();
     let row = dead.name().hbase_row();
-    // Rows with another first byte, or with the same.
+    // Returns ids of locks whose rows have the same first byte as the dead row, or another one.
     let ids = |same: bool| -> Vec<String> {
         let is_so = |id: &String| {
             let name = LockName::new(Level::Xdc, &client, None, id, NamePolicy::Strict).unwrap();
@@ -85,12 +85,12 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
     let gate = Arc::new(Gate::default());
     proxy.naming(&dead.name().hbase_row(), Fault::Keep(Arc::clone(&gate)));
     thread::scope(|scope| {
-        // More than there are connections.
+        // More threads than connections.
         for number in 0..2 * POOL {
             let name = format!("dlm-test-dead-{number}");
             thread::Builder::new().name(name).spawn_scoped(scope, || drop(dead.try_acquire())).unwrap();
         }
-        until("its share is in use", || proxy.hits() == POOL / 2);
+        until("the share of the dead row is in use", || proxy.hits() == POOL / 2);
         let begin = Moment::now();
         let cycle = |id: &String| patient.lock(id, Level::Xdc)?.try_acquire()?.release();
         let others: Vec<_> = ids(false).iter().map(cycle).collect();
@@ -98,13 +98,13 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
         let hasty = manager(&store, &client, Duration::from_millis(300));
         let refused = hasty.lock(&ids(true)[0], Level::Xdc).unwrap().try_acquire();
         let hits = proxy.hits();
-        // Opened before anything can fail, as the other threads are waited for.
+        // Opened before any assertion can fail, because the scope waits for the other threads.
         gate.open();
         proxy.heal();
         for other in others {
             assert!(other.unwrap_or_else(|error| panic!("{}", error.chain())));
         }
-        assert!(took < LONG / 2, "the others took {took:?}");
+        assert!(took < LONG / 2, "the other rows took {took:?}");
         assert_eq!(hits, POOL / 2, "the row that does not answer got more than its share");
         let error = refused.unwrap_err();
         assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
@@ -113,7 +113,7 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
     until("the row that was dead serves again", || dead.inspect().is_ok());
 }
 
-/// No I/O: nothing listens there.
+/// No server listens at this address, and opening a store does no I/O.
 #[test]
 fn an_option_that_is_misspelt_or_out_of_its_limits_is_refused() {
     let open = |options: &str| dlm::store::open(&format!("hbase+thrift://127.0.0.1:1/locks?{options}"));

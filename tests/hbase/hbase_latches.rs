@@ -1,5 +1,5 @@
-//! Latches in a real HBase: counts that stay exact though messages are lost or come late, and rows that
-//! services on the Java library share.
+//! Latches in a real HBase. Counts stay exact when messages are lost or late, and when services that use the Java
+//! library share the rows.
 #![cfg(feature = "gateway")]
 
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ use dlm_testkit::{Fault, Gate, LONG, Proxy, until};
 
 use super::raw::Raw;
 
-/// No latch of these tests expires by itself, unless it is meant to.
+/// A TTL that does not end during a test. Tests of expiry use shorter ones.
 const TTL: Duration = Duration::from_secs(3600);
 const TABLE: &str = "D_LTCH_dlm_test_locks";
 
-/// One process's way to a latch.
+/// A latch as one process uses it.
 struct Latch {
     store: Arc<dyn LockStore>,
     name: LatchName,
@@ -83,7 +83,8 @@ fn direct(master: SocketAddr) -> String {
     format!("hbase://{master}/{}", table::TABLE)
 }
 
-/// The shared server, with its tables.
+/// Returns the shared server when its tables exist. If no HBase can run on this machine, it says so and returns
+/// `None`.
 fn server() -> Option<&'static Hbase> {
     table::gateway()?;
     let hbase = hbase_or_skip()?;
@@ -92,12 +93,12 @@ fn server() -> Option<&'static Hbase> {
     Some(hbase)
 }
 
-/// A latch as two processes see it: one through a proxy, one not.
+/// Returns a proxy, and a latch as two processes see it: the first through the proxy, the second directly.
 fn stage(test: &str) -> Option<(Proxy, Latch, Latch)> {
     let hbase = server()?;
     let (proxy, client) = (rpc_proxy::before(hbase.master), fresh(test));
     let ours = Latch::open(&direct(proxy.address()), &client);
-    // Connections, and what is known of regions.
+    // Opens the connections and looks up the regions.
     assert_eq!(ours.dc(), None);
     Some((proxy, ours, Latch::open(&direct(hbase.master), &client)))
 }
@@ -125,12 +126,12 @@ fn a_change_of_which_a_message_is_lost_counts_once() {
             proxy.next("Multi", loss.clone());
             counted(ours.step(-1, participant.as_deref()));
             hits += 1;
-            assert_eq!(proxy.hits(), hits, "nothing was lost");
+            assert_eq!(proxy.hits(), hits, "no message was lost");
         }
     }
     assert_eq!(theirs.dc(), Some(94));
     assert_eq!(theirs.roster().arrived, ["w0", "w1", "w2"]);
-    // By another with the same name, it is no repetition of ours.
+    // This name has arrived already. A new step in its name must not be mistaken for the step that counted.
     proxy.next("Multi", Fault::LoseReply);
     assert_eq!(ours.step(-1, Some("w0")).unwrap(), Stepped::Already);
     assert_eq!(theirs.dc(), Some(94));
@@ -140,16 +141,16 @@ fn a_change_of_which_a_message_is_lost_counts_once() {
 fn a_latch_whose_making_lost_its_reply_is_ours_and_anothers_is_not() {
     let Some((proxy, ours, theirs)) = stage("lost-making") else { return };
     proxy.next("Multi", Fault::LoseReply);
-    assert!(ours.create(3).unwrap(), "it was made, and by us");
+    assert!(ours.create(3).unwrap(), "our own request created it");
     assert_eq!((proxy.hits(), theirs.dc()), (1, Some(3)));
     for loss in [Fault::LoseReply, Fault::LoseRequest] {
         proxy.next("Multi", loss);
-        assert!(!ours.create(3).unwrap(), "it was there");
+        assert!(!ours.create(3).unwrap(), "it existed already");
     }
     assert_eq!((proxy.hits(), theirs.dc()), (3, Some(3)));
 }
 
-/// A request that comes so late that its process has long counted on.
+/// The request arrives after its process has made later changes.
 #[test]
 fn a_request_that_arrives_after_later_changes_does_not_count_again() {
     let Some((proxy, ours, theirs)) = stage("late-change") else { return };
@@ -158,14 +159,15 @@ fn a_request_that_arrives_after_later_changes_does_not_count_again() {
         let gate = Arc::new(Gate::default());
         proxy.next("Multi", Fault::KeepAndBreak(Arc::clone(&gate)));
         counted(ours.step(-1, participant));
-        // Each of them would take the place of the mark, were it not for the request that is astray.
+        // Each of these changes would overwrite the mark if its slot were used again. It is not, because a request
+        // is still in flight.
         for _ in 0..3 {
             counted(ours.step(1, None));
         }
         let before = theirs.dc();
         gate.open();
         until("the late request is carried out", || proxy.late() == round + 1);
-        assert_eq!(theirs.dc(), before, "it counted twice, named: {participant:?}");
+        assert_eq!(theirs.dc(), before, "it counted twice, participant: {participant:?}");
     }
 }
 
@@ -178,10 +180,10 @@ fn a_latch_that_was_not_found_is_not_counted_when_it_is_made_later() {
     assert!(theirs.create(3).unwrap());
     gate.open();
     until("the late request is carried out", || proxy.late() == 1);
-    assert_eq!(theirs.dc(), Some(3), "a count-down that was said not to be made was made");
+    assert_eq!(theirs.dc(), Some(3), "a count-down that returned NOT_FOUND was counted");
 }
 
-/// Its row is not empty then: marks and names are still there.
+/// The row of an expired latch is not empty: it still contains marks and names.
 #[test]
 fn a_latch_that_expired_is_not_found_and_not_brought_back() {
     let Some((_proxy, ours, theirs)) = stage("expired") else { return };
@@ -189,7 +191,7 @@ fn a_latch_that_expired_is_not_found_and_not_brought_back() {
     for name in [None, Some("w")] {
         assert!(ours.create_for(3, &[], SHORT).unwrap());
         let stepped = ours.step_with(-1, name, SHORT);
-        until("it expires", || theirs.dc().is_none());
+        until("the latch expires", || theirs.dc().is_none());
         for name in [None, Some("w"), Some("x")] {
             assert_eq!(code(ours.step(-1, name)), Code::NotFound, "{stepped:?}");
         }
@@ -210,7 +212,7 @@ fn a_late_request_in_a_name_does_not_count_for_the_next_latch() {
         None => Some(Fault::LoseRequest),
     });
     assert_eq!(code(ours.step(-1, Some("a"))), Code::InDoubt);
-    until("it expires", || theirs.dc().is_none());
+    until("the latch expires", || theirs.dc().is_none());
     assert!(theirs.create_for(3, &["a"], TTL).unwrap());
     gate.open();
     until("the late request is carried out", || proxy.late() == 1);
@@ -226,7 +228,7 @@ fn a_change_that_cannot_be_settled_in_time_is_in_doubt() {
     for participant in [None, Some("w")] {
         let before = theirs.dc().unwrap();
         let mut sent = false;
-        // The change is made, and from then on nothing comes through.
+        // The change is made. Its reply and all later messages are lost.
         proxy.storm(move |method| {
             sent |= method == "Multi";
             sent.then_some(if method == "Multi" { Fault::LoseReply } else { Fault::LoseRequest })
@@ -237,7 +239,7 @@ fn a_change_that_cannot_be_settled_in_time_is_in_doubt() {
     }
 }
 
-/// The older count would show again once a shorter TTL is over.
+/// If the TTL were shorter, the older count would show again after its end.
 #[test]
 fn a_change_with_a_shorter_ttl_than_the_latch_was_made_with_does_not_bring_an_old_count_back() {
     let Some((_proxy, ours, theirs)) = stage("ttl") else { return };
@@ -257,14 +259,14 @@ fn names_outlast_the_ttl_of_a_latch_that_is_kept_alive_and_go_with_it() {
     while Moment::now().since(made) < SHORT + SHORT / 2 {
         thread::sleep(SHORT / 10);
         let kept = theirs.step_with(1, None, SHORT).and_then(|_| theirs.step_with(-1, None, SHORT));
-        // A machine that stood still for so long shows nothing.
+        // If the machine stood still until the latch expired, the test shows nothing.
         let Ok(_) = kept else { return };
     }
     assert_eq!(theirs.step_with(-1, Some("a"), SHORT).unwrap(), Stepped::Already);
     let Roster { pending, arrived } = theirs.roster();
     assert_eq!((pending, arrived), (vec!["b".into(), "c".into()], vec!["a".into()]));
-    until("it expires", || theirs.dc().is_none());
-    assert!(ours.create(9).unwrap(), "without names, after one with names");
+    until("the latch expires", || theirs.dc().is_none());
+    assert!(ours.create(9).unwrap(), "a latch without names, after one with names");
     assert_eq!(theirs.roster(), Roster::default());
     counted(theirs.step(-1, Some("a")));
 }
@@ -299,9 +301,9 @@ fn a_count_of_another_kind_is_an_error_that_names_its_column() {
             assert_eq!(error.code(), Code::InternalError, "{}", error.chain());
             assert!(error.chain().contains("C:count_dc1"), "{}", error.chain());
         }
-        assert!(!latch.create(3).unwrap(), "it is not overwritten");
+        assert!(!latch.create(3).unwrap(), "the count was overwritten");
         assert_eq!(raw.row(latch.name.hbase_row())["C:count_dc1"], b"abc");
-        // One of many that are read at once does no harm to the others.
+        // In a read of many latches it does not affect the others.
         let other = Latch::open(&uri, &fresh("even"));
         assert!(other.create(7).unwrap());
         let both = [(&latch.name, Level::Dc), (&other.name, Level::Dc)];
@@ -311,7 +313,7 @@ fn a_count_of_another_kind_is_an_error_that_names_its_column() {
     }
 }
 
-/// A manager that looks at latches often.
+/// Opens a manager that polls its latches every 50 ms.
 fn watching(uri: &str, latches: &str) -> LockManager {
     LockManager::builder()
         .store_uri(&format!("{uri}?client=waits&farm=dc1&latches={latches}"))
@@ -321,7 +323,7 @@ fn watching(uri: &str, latches: &str) -> LockManager {
         .unwrap()
 }
 
-/// Waits without a limit, in a thread of its own: a wait that does not end fails the test and does not hang it.
+/// Waits without a limit in a new thread. If the wait does not end, the test fails and does not hang.
 fn waiter(latch: dlm::Latch) -> thread::JoinHandle<dlm::Result<()>> {
     thread::Builder::new().name("dlm-test-waiter".into()).spawn(move || latch.await_open()).unwrap()
 }
@@ -332,7 +334,7 @@ fn ended(waiter: thread::JoinHandle<dlm::Result<()>>) -> dlm::Result<()> {
     waiter.join().unwrap()
 }
 
-/// Nothing that the servers do by themselves opens a latch in a table that was disabled.
+/// Servers do not enable a disabled table by themselves, so a wait for its latches must not continue.
 #[test]
 fn a_table_that_is_disabled_ends_waits_and_is_named_at_once() {
     let Some(hbase) = server() else { return };
@@ -373,7 +375,7 @@ fn a_table_that_is_disabled_ends_waits_and_is_named_at_once() {
     raw.drop_table();
 }
 
-/// Where there is no table there is no latch; in a table of another kind there never is one.
+/// Without a table there is no latch. A table without the family can never contain one.
 #[test]
 fn a_wait_in_no_table_and_in_one_without_the_family_ends() {
     let Some(hbase) = server() else { return };
@@ -394,7 +396,7 @@ fn a_wait_in_no_table_and_in_one_without_the_family_ends() {
     raw.drop_table();
 }
 
-/// A gateway reads whole rows for level XDC, and many with one request.
+/// For level XDC a gateway reads whole rows, many of them with one request.
 #[test]
 fn a_row_that_is_too_large_for_a_gateways_reply_hides_no_other_latch() {
     let Some(hbase) = server() else { return };
@@ -419,7 +421,7 @@ fn a_row_that_is_too_large_for_a_gateways_reply_hides_no_other_latch() {
     }
 }
 
-/// The names of all who have come are read with one answer, which has a limit.
+/// All names of a roster are read with one reply, whose size is limited.
 #[test]
 fn a_roster_that_could_not_be_read_back_is_refused() {
     let Some((_proxy, ours, _)) = stage("large-roster") else { return };
@@ -471,7 +473,7 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
         let latch = Latch::open(&uri, &fresh("java"));
         let row = hex(&latch.name.hbase_row());
         let (dc, xdc) = (format!("latch-dc {TABLE} {row} dc1"), format!("latch-xdc {TABLE} {row}"));
-        // Made by Java, counted by both.
+        // Created by Java, changed by both.
         peer.ask(&format!("latch-init {TABLE} {row} dc1 10 3600"));
         peer.ask(&format!("latch-init {TABLE} {row} dc2 100 3600"));
         assert!(!latch.create(3).unwrap());
@@ -485,7 +487,7 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
         }
         assert_eq!((latch.dc(), latch.count(Level::Xdc).unwrap()), (Some(9), Some(109)));
         assert_eq!((peer.ask(&dc).as_str(), peer.ask(&xdc).as_str()), ("9", "109"), "{uri}");
-        // Made by us.
+        // Created by this library.
         let latch = Latch::open(&uri, &fresh("java"));
         let row = hex(&latch.name.hbase_row());
         let names: &[&str] = if uri.starts_with("hbase://") { &["w", "x"] } else { &[] };
@@ -497,7 +499,7 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
     }
 }
 
-/// No test by itself: a process that counts down through a network that loses and delays.
+/// Not a test: the code of a process that counts down over a network that loses and delays messages.
 #[test]
 fn worker() {
     let Ok(order) = env::var("DLM_TEST_LATCHER") else { return };
@@ -522,7 +524,7 @@ fn worker() {
                 for round in 0..rounds {
                     counted(latch.step(-1, None));
                     if round % 10 == 0 {
-                        // The name is everybody's: one of all processes counts.
+                        // All processes use this name. Only one of them counts.
                         let name = format!("{thread}-{round}");
                         match latch.step(-1, Some(&name)).unwrap() {
                             Stepped::Counted(_) => drop(named.fetch_add(1, Ordering::SeqCst)),
@@ -571,13 +573,13 @@ fn processes_on_a_network_that_loses_a_fifth_of_all_replies_count_down_exactly()
         named += told[1];
         hits += told[2];
     }
-    // Requests on their own arrive within 300 ms.
+    // Late requests arrive within 300 ms.
     thread::sleep(Duration::from_millis(500));
     println!("{total} count-downs, {hits} losses");
     assert_eq!(named, names, "each name counts for one process");
     assert_eq!(latch.dc(), Some(0));
     assert_eq!(latch.roster().arrived.len(), names);
-    assert!(hits > total as usize / 5, "{hits} losses are no storm");
+    assert!(hits > total as usize / 5, "only {hits} losses");
 }
 
 #[test]
@@ -605,13 +607,13 @@ fn through_a_gateway_what_was_lost_is_in_doubt_and_the_count_lies_within_the_dou
                     let outcome = match latch.step(-1, None) {
                         Ok(_) => counted,
                         Err(error) if error.is_in_doubt() => doubts,
-                        // Nothing but reads were sent.
+                        // Only reads were sent.
                         Err(Error::Connection { .. }) => refused,
                         Err(error) => panic!("{}", error.chain()),
                     };
                     outcome.fetch_add(1, Ordering::SeqCst);
                 }
-                assert!(proxy.hits() > rounds / 5, "{} losses are no storm", proxy.hits());
+                assert!(proxy.hits() > rounds / 5, "only {} losses", proxy.hits());
             });
         }
     });

@@ -1,5 +1,4 @@
-//! Requests and replies that are lost, late or cut between a client and a real HBase that it speaks to
-//! directly.
+//! Requests and replies that are lost, late or cut between a client and a real HBase, without a gateway.
 #![cfg(feature = "gateway")]
 
 use std::thread;
@@ -13,22 +12,22 @@ use dlm_testkit::{Fault, LONG};
 
 static SERVER: Target = Target {
     server: || {
-        // Makes the table.
+        // Creates the table.
         table::gateway()?;
         Some(hbase_or_skip()?.master)
     },
     proxy: rpc_proxy::before,
     uri: |master| format!("hbase://{master}/{}", table::TABLE),
     requests: &["Multi", "Get"],
-    // The lock, its fence and the read-back in one.
+    // One request contains the lock, its fence and the read-back.
     acquire: &["Multi"],
     settle: &["Get", "Multi", "Get"],
     seed: &[("Multi", 0)],
     renew: ["Multi", "Get"],
     release: ["Multi", "Get"],
-    // To a release; an acquire is told more.
+    // The reply to a release. The reply to an acquire is longer.
     reply_bytes: 18,
-    // Tried again until then: masters take over from each other.
+    // A call is retried until its time-out, because another master may take over.
     down: SHORT,
     silent: Code::ConnectionError,
 };
@@ -39,7 +38,7 @@ dlm_testkit::losses! { SERVER:
     a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends,
 }
 
-/// Whatever breaks the connection for one call breaks it for those of all threads.
+/// All threads share the connection. A fault in one call breaks it for the calls of all threads.
 #[test]
 fn a_connection_that_breaks_under_many_threads_leaves_each_with_a_grant_or_a_free_lock() {
     const THREADS: usize = 6;

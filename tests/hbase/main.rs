@@ -1,5 +1,5 @@
-//! Locks, latches and rows in the HBase that all tests share, directly (`hbase_*`) and through its Thrift1 gateway
-//! (`gateway_*`). No test here stops that server or slows it down: those are in `hbase_servers`.
+//! Locks, latches and rows in the HBase server that all tests share: directly (`hbase_*`) and through its Thrift1
+//! gateway (`gateway_*`). Tests that stop a server or slow it down are in `hbase_servers`.
 
 mod gateway_contract;
 mod gateway_losses;

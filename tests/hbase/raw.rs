@@ -1,4 +1,4 @@
-//! HBase without the library: what lies in its rows, and clients that do as the Java library does.
+//! Access to HBase without this library: reads stored cells, and makes the requests of the Java library.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ type Output = TBinaryOutputProtocol<TBufferedWriteTransport<WriteHalf<TTcpChanne
 /// A cell's value and its timestamp in milliseconds.
 pub(crate) type Cell = (Vec<u8>, i64);
 
-/// A connection to the gateway. It panics where the gateway does not serve it.
+/// A connection to the gateway. Its methods panic if the gateway returns an error.
 pub(crate) struct Raw {
     client: HbaseSyncClient<Input, Output>,
     table: Vec<u8>,
@@ -33,12 +33,12 @@ impl Raw {
         Raw { client: HbaseSyncClient::new(input, output), table: table.into() }
     }
 
-    /// What lies in the lock's column.
+    /// Reads the cell of the lock's record.
     pub(crate) fn lock_cell(&mut self, name: &LockName) -> Option<Cell> {
         self.cell(name.hbase_row(), b"D:L")
     }
 
-    /// What lies in the column of the lock's fence.
+    /// Reads the cell of the lock's fence.
     pub(crate) fn fence_cell(&mut self, name: &LockName) -> Option<Cell> {
         self.cell(name.hbase_fence_row(), b"D:F")
     }
@@ -49,20 +49,20 @@ impl Raw {
         Some((cell.value.unwrap(), cell.timestamp.unwrap()))
     }
 
-    /// All columns of a row, with the family in front, and their values.
+    /// Returns all columns of a row, as `family:qualifier`, and their values.
     pub(crate) fn row(&mut self, row: Vec<u8>) -> BTreeMap<String, Vec<u8>> {
         let found = self.client.get_row(self.table.clone(), row, BTreeMap::new()).unwrap();
         let cells = found.into_iter().flat_map(|row| row.columns.unwrap_or_default());
         cells.map(|(column, cell)| (String::from_utf8(column).unwrap(), cell.value.unwrap())).collect()
     }
 
-    /// A value without a TTL.
+    /// Writes a value without a TTL.
     pub(crate) fn put(&mut self, row: Vec<u8>, column: &[u8], value: &[u8]) {
         let put = Mutation::new(false, column.to_vec(), value.to_vec(), true);
         self.client.mutate_row(self.table.clone(), row, vec![put], BTreeMap::new()).unwrap();
     }
 
-    /// Acquires as the Java library does: `M`, if there is no value.
+    /// Acquires as the Java library does: writes `M` if the cell is absent or empty. Returns whether it did.
     pub(crate) fn java_acquires(&mut self, name: &LockName, ttl: Duration) -> bool {
         let put = Mutation::new(false, b"D:L".to_vec(), b"M".to_vec(), true);
         let ttl = (ttl.as_millis() as i64).to_be_bytes().to_vec();
@@ -71,12 +71,12 @@ impl Raw {
         self.client.check_and_put(table, row, b"D:L".to_vec(), Vec::new(), put, attributes).unwrap()
     }
 
-    /// Releases as the Java library does: deletes the row, whoever's it is by now.
+    /// Releases as the Java library does: deletes the row, even if another holder owns it.
     pub(crate) fn java_releases(&mut self, name: &LockName) {
         self.client.delete_all_row(self.table.clone(), name.hbase_row(), BTreeMap::new()).unwrap();
     }
 
-    /// A value with a timestamp of its own, in the lock's column.
+    /// Writes a value with this timestamp into the cell of the lock's record.
     pub(crate) fn put_at(&mut self, name: &LockName, value: &[u8], timestamp: i64) {
         let put = Mutation::new(false, b"D:L".to_vec(), value.to_vec(), true);
         let (table, row) = (self.table.clone(), name.hbase_row());
@@ -84,7 +84,7 @@ impl Raw {
     }
 
     pub(crate) fn create_table(&mut self, family: &str) {
-        // The gateway takes what it is not told for an empty text, and refuses that.
+        // The gateway reads a missing text field as an empty text, and refuses it.
         let family = ColumnDescriptor {
             name: Some(family.into()),
             max_versions: Some(1),
@@ -96,7 +96,7 @@ impl Raw {
         self.client.create_table(self.table.clone(), vec![family]).unwrap();
     }
 
-    /// Versions and compression of the table's families.
+    /// Returns the name, the number of versions and the compression of each family.
     pub(crate) fn families(&mut self) -> Vec<(String, i32, String)> {
         let families = self.client.get_column_descriptors(self.table.clone()).unwrap();
         let told = families.into_iter().map(|(name, family)| {

@@ -1,4 +1,4 @@
-//! A table for applications' rows, with families d and e of one version and v of three, split once.
+//! Tables for applications' rows. Families d and e keep one version, family v keeps three.
 
 use std::sync::Once;
 
@@ -11,9 +11,10 @@ pub(crate) fn uri(table: &str, options: &str) -> String {
     format!("hbase://{}/{table}{options}", hbase().master)
 }
 
-/// `options`: `&key=value` behind `family=d`. Keys are the test's own: the table is new for each.
+/// Creates a new table, split at key `8`, so a test may use any keys. Its URI has the option `family=d`, followed by
+/// `options`, for example `&key=value`. Also creates the table `TABLE`, once.
 ///
-/// `None`, after saying so, on a machine where no HBase can run.
+/// If no HBase can run on this machine, it says so and returns `None`.
 pub(crate) fn table(test: &str, options: &str) -> Option<Table> {
     static SHARED: Once = Once::new();
     hbase_or_skip()?;
