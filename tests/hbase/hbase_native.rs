@@ -1,5 +1,5 @@
-//! A real HBase spoken to directly: the contract, the table that is made, and services on HBase's Java
-//! client or the gateway that share it.
+//! A real HBase without a gateway: the contract suites, the created table, and services that share it through HBase's
+//! Java client or through the gateway.
 #![cfg(feature = "gateway")]
 
 use std::net::TcpListener;
@@ -17,12 +17,12 @@ use parking_lot::Mutex;
 
 use super::raw::Raw;
 
-/// Bound on steps that take seconds; a slow machine must not fail a test.
+/// Time limit of steps that take seconds. A slow machine must not fail a test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The default, beside services of every kind: the fence in its own row, and a read-back.
+/// The default options, for a table that all kinds of services share: the fence in its own row, and a read-back.
 fn site(test: &str) -> Option<Site> {
-    // The table of the gateway's tests.
+    // Creates the table of the gateway's tests.
     table::gateway()?;
     Some(place(test, table::TABLE, ""))
 }
@@ -36,7 +36,7 @@ fn site_of_lock_rows(test: &str) -> Option<Site> {
     Some(place(test, TABLE, "?fence=lock_row"))
 }
 
-/// Nothing but the record: no fence, no read-back.
+/// Only the record: no fence and no read-back.
 fn site_without_fences(test: &str) -> Option<Site> {
     table::gateway()?;
     Some(place(test, table::TABLE, "?fence=off&mixed_fleet=off"))
@@ -64,7 +64,7 @@ mod lock_rows {
     dlm_testkit::contract!(site_of_lock_rows);
 }
 
-/// The cases that do not ask for fences.
+/// The cases that need no fences.
 mod without_fences {
     use super::site_without_fences;
 
@@ -89,7 +89,7 @@ mod without_fences {
     }
 }
 
-/// No test by itself: what the processes of other tests do.
+/// Not a test: the code of the processes that other tests start.
 #[test]
 fn worker() {
     watch::work();
@@ -113,7 +113,7 @@ fn creators_who_race_make_one_table_and_all_are_content() {
     let Some(hbase) = hbase_or_skip() else { return };
     let uri = uri(hbase, &fresh_table("raced"), "");
     thread::scope(|scope| {
-        // Each with connections of its own, as processes would have.
+        // Each thread has its own connections, as processes would have.
         for number in 0..4 {
             let (name, uri) = (format!("dlm-test-creator-{number}"), &uri);
             thread::Builder::new().name(name).spawn_scoped(scope, move || initialize(uri)).unwrap();
@@ -127,13 +127,13 @@ fn creators_who_race_make_one_table_and_all_are_content() {
 fn a_table_of_another_schema_is_used_with_a_warning_that_names_the_difference() {
     let Some(hbase) = hbase_or_skip() else { return };
     let table = fresh_table("odd");
-    // The gateway's test support makes it without compression.
+    // `Raw` creates the table without compression.
     Raw::connect(hbase.thrift, &table).create_table("D:");
     let warnings = Warnings::capture();
     initialize(&uri(hbase, &table, ""));
     let warnings = warnings.about(&table);
     assert!(warnings.iter().any(|line| line.contains("COMPRESSION is NONE, expected is GZ")), "{warnings:?}");
-    assert!(!warnings.iter().any(|line| line.contains("VERSIONS")), "as it should be: {warnings:?}");
+    assert!(!warnings.iter().any(|line| line.contains("VERSIONS")), "wrong warning: {warnings:?}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_master_that_is_gone_is_passed_over() {
     let Some(hbase) = hbase_or_skip() else { return };
     let table = fresh_table("masters");
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    // One that refuses, one that never answers, and the one that is there.
+    // One master refuses connections, one never answers, and one works.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let masters = format!("hbase://{gone},{},{}", silent.local_addr().unwrap(), hbase.master);
     initialize(&format!("{masters}/{table}"));
@@ -196,7 +196,7 @@ fn a_java_service_and_ours_exclude_each_other() {
     let lease = lock.acquire().unwrap();
     assert!(!peer.acquires(table::TABLE, &row, 600_000), "granted to Java while we hold it");
     assert!(lease.renew().is_ok() && lease.release().unwrap());
-    assert!(peer.acquires(table::TABLE, &row, 600_000), "a lock that we released is free for Java");
+    assert!(peer.acquires(table::TABLE, &row, 600_000), "a lock that we released is not free for Java");
     peer.releases(table::TABLE, &row);
 }
 
@@ -216,12 +216,12 @@ fn a_java_delete_just_before_our_acquire_never_makes_a_false_grant() {
         delayed += usize::from(Moment::now().since(asked) >= Duration::from_millis(2));
         assert!(lease.fence() > last, "fence {:?} after {last:?}", lease.fence());
         last = lease.fence();
-        let holder = lock.inspect().unwrap().holder.expect("granted, and the row says that it is free");
-        assert!(holder.identity.is_some(), "granted, and the record is another's");
+        let holder = lock.inspect().unwrap().holder.expect("granted, but the row shows a free lock");
+        assert!(holder.identity.is_some(), "granted, but the record is another's");
         assert!(!peer.acquires(table::TABLE, &row, 600_000), "granted to both");
         assert!(lease.release().unwrap());
     }
-    println!("{ROUNDS} acquires right after a Java Delete, {delayed} of them tried again (or slow)");
+    println!("{ROUNDS} acquires right after a Java Delete, {delayed} of them retried or slow");
 }
 
 #[test]
@@ -249,8 +249,8 @@ fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap()
             thread::Builder::new().name(name).spawn_scoped(scope, move || take_turns(manager)).unwrap();
         }
         while Moment::now().since(begin) < TIME {
-            // Its Put carries a time of its own, which may be before that of the record it overwrites: it
-            // is told "acquired" then, and the row says otherwise. Nothing of ours can mend that.
+            // Java's Put carries the time of its own clock. If the cell that it overwrites has a later timestamp,
+            // the Put succeeds but stays hidden. This library cannot prevent that.
             if stage.peer.acquires(table::TABLE, &row, 600_000) {
                 let cell = Raw::connect(hbase.thrift, table::TABLE).lock_cell(&stage.name);
                 if cell.is_some_and(|(value, _)| value == b"M") {
@@ -266,7 +266,7 @@ fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap()
         }
     });
     let seen = watch.seen();
-    println!("{} grants, {java} of them to Java, which was {java_false} times told so falsely", seen.grants);
+    println!("{} grants, {java} of them to Java, and {java_false} false grants to Java", seen.grants);
     assert!(java > 0 && seen.grants > java + 10, "they did not contend");
 }
 
@@ -288,7 +288,7 @@ fn processes_that_go_directly_and_through_the_gateway_exclude_each_other() {
     assert!(done.grants >= 150 && done.errors == 0, "{done:?}");
 }
 
-/// A lock on the shared table, and a Java service that wants it.
+/// A lock in the shared table, and a Java service that uses it too.
 struct Mixed {
     peer: Peer,
     client: String,
@@ -310,14 +310,14 @@ fn manager(uri: &str, client: &str) -> LockManager {
     builder.ttl(10 * LONG).retry(Duration::from_millis(5)).open().unwrap()
 }
 
-/// What the library logs, of all tests of this program.
+/// The warnings that the library logged in all tests of this program.
 struct Warnings;
 
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl Warnings {
     fn capture() -> Warnings {
-        // Set already by another test: as good.
+        // Fails if another test has already set this logger.
         let _ = log::set_logger(&Warnings);
         log::set_max_level(log::LevelFilter::Warn);
         Warnings

@@ -1,5 +1,4 @@
-//! What lies in the rows of a real HBase, how it holds under load, and peers that do as the Java
-//! library does.
+//! The stored cells of locks in a real HBase, locks under load, and peers that act like the Java library.
 #![cfg(feature = "gateway")]
 
 use std::net::SocketAddr;
@@ -16,10 +15,10 @@ use parking_lot::Mutex;
 
 use super::raw::Raw;
 
-/// No lease of these tests ends by itself, unless it is meant to.
+/// A TTL that does not end during a test. Tests of expiry use shorter ones.
 const TTL: Duration = Duration::from_secs(1800);
 
-/// A lock's row, seen from all sides. The table is shared, the lock is not.
+/// A lock, its store, and raw access to its row. Tests share the table, but not the lock.
 struct Stage {
     gateway: SocketAddr,
     client: String,
@@ -29,7 +28,7 @@ struct Stage {
     raw: Raw,
 }
 
-/// `None`, after saying so, on a machine where no HBase can run.
+/// If no HBase can run on this machine, it says so and returns `None`.
 fn stage(test: &str) -> Option<Stage> {
     let gateway = table::gateway()?;
     let client = hbase::fresh_table(test);
@@ -52,7 +51,7 @@ fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
     answer.expect_err("this must fail").code()
 }
 
-/// Watches a lock from outside: how many hold it, and whether its fences rise.
+/// Checks a lock without the store: at most one thread holds it, and its fences rise.
 #[derive(Default)]
 struct Watch {
     holders: AtomicUsize,
@@ -91,7 +90,8 @@ fn five_thousand_cycles_as_fast_as_they_go_grant_no_lock_twice_and_lose_none() {
         let (ours, theirs) = if number < THREADS / 2 { (ours, theirs) } else { (theirs, ours) };
         let watch = &watches[number % LOCKS];
         while left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
-            // Released and taken again at once: what hides a record of the same millisecond shows here.
+            // Released and acquired again at once. This detects a release that hides a record of the same
+            // millisecond.
             for _ in 0..2 {
                 let lease = ours.acquire().unwrap();
                 watch.granted(lease.fence());
@@ -121,27 +121,27 @@ fn a_released_lock_is_an_empty_cell_with_a_ttl_and_no_tombstone() {
     let ttl = Duration::from_secs(3);
     let lease = lock.acquire_with_ttl(ttl).unwrap();
     let (held, held_at) = raw.lock_cell(&name).unwrap();
-    assert_eq!((held[0], held[1]), (b'M', 1), "a record that Java reads as held");
+    assert_eq!((held[0], held[1]), (b'M', 1), "not a record that Java reads as held");
     let began = Moment::now();
     assert!(lease.release().unwrap());
-    let (free, freed_at) = raw.lock_cell(&name).expect("a release must not delete");
+    let (free, freed_at) = raw.lock_cell(&name).expect("a release deleted the cell");
     assert!(free.is_empty() && freed_at >= held_at);
     until("the empty cell expires", || match raw.lock_cell(&name) {
         None => true,
         Some((value, _)) => {
-            assert!(value.is_empty(), "what was released shows again");
+            assert!(value.is_empty(), "the released record shows again");
             false
         }
     });
-    // The record below it lives that long, and would show again under a shorter one.
+    // The record below it lives for this TTL. It would show again if the empty cell expired earlier.
     assert!(
         Moment::now().since(began) >= ttl - ttl / 10,
-        "it was gone after {:?}",
+        "the empty cell expired after {:?}",
         Moment::now().since(began)
     );
-    // A tombstone would hide this, which is as old as what was released.
+    // A tombstone would hide this put, which has the timestamp of the release.
     raw.put_at(&name, b"x", freed_at);
-    assert_eq!(raw.lock_cell(&name), Some((b"x".to_vec(), freed_at)), "a tombstone hides it");
+    assert_eq!(raw.lock_cell(&name), Some((b"x".to_vec(), freed_at)), "a tombstone hides the put");
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn whatever_is_written_to_a_lock_goes_by_itself() {
     if store.renew(&name, &grant.owner_record, ttl, soon()).unwrap().is_some() {
         until("the renewed record expires", || raw.lock_cell(&name).is_none());
     }
-    let (fence, _) = raw.fence_cell(&name).expect("a fence outlives the lease");
-    assert_eq!(fence.len(), 8, "a counter as HBase increments it");
+    let (fence, _) = raw.fence_cell(&name).expect("the fence expired with the lease");
+    assert_eq!(fence.len(), 8, "not a counter that HBase can increment");
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn a_lock_and_one_of_the_java_library_exclude_each_other() {
     assert!(raw.java_acquires(&name, TTL));
     match lock.try_acquire() {
         Err(dlm::Error::LockUnavailable { holder, .. }) => {
-            let holder = holder.expect("it was looked at");
-            assert_eq!((holder.identity, holder.remaining), (None, None), "Java does not say");
+            let holder = holder.expect("the holder was not read");
+            assert_eq!((holder.identity, holder.remaining), (None, None), "Java stores neither");
         }
         other => panic!("granted over Java's M: {other:?}"),
     }
@@ -202,13 +202,13 @@ fn a_lock_and_one_of_the_java_library_exclude_each_other() {
     lease.renew().unwrap();
     assert!(!raw.java_acquires(&name, TTL), "Java was granted over our renewed record");
     assert!(lease.release().unwrap());
-    assert!(raw.java_acquires(&name, TTL), "Java takes our empty cell for held");
+    assert!(raw.java_acquires(&name, TTL), "Java reads our empty cell as held");
     assert_eq!(raw.lock_cell(&name).unwrap().0, b"M");
     assert_eq!(code(lock.try_acquire()), Code::LockUnavailable);
 
-    // Java's release deletes whatever is there, also ours: that must be noticed.
+    // Java's release deletes any record, also ours. Our holder must notice that.
     raw.java_releases(&name);
-    until("Java's tombstone is of the past", || {
+    until("Java's tombstone no longer hides records", || {
         lock.try_acquire().is_ok_and(|lease| lease.release().unwrap())
     });
     let lease = lock.acquire().unwrap();
@@ -216,20 +216,19 @@ fn a_lock_and_one_of_the_java_library_exclude_each_other() {
     assert_eq!(code(lease.renew()), Code::LeaseLost);
 }
 
-/// A Delete hides what is written in its millisecond or before, and the server says yes to it all the
-/// same.
+/// A Delete hides what is written in its millisecond or before. The server still answers that the put succeeded.
 #[test]
 fn an_acquire_right_after_a_delete_by_java_is_no_false_grant() {
     let Some(Stage { store, name, mut raw, .. }) = stage("masked") else { return };
     let identity = Identity::this_process("test").unwrap();
     let mut last = None;
     for round in 0..400 {
-        // Without a pause between them: it is the same millisecond that matters.
+        // There is no pause between them, because both must happen in the same millisecond.
         assert!((0..10_000).any(|_| raw.java_acquires(&name, TTL)), "not granted to Java, in round {round}");
         raw.java_releases(&name);
         let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
         let Acquired::Granted(grant) = store.acquire(attempt, &mut Vec::new()).unwrap() else {
-            panic!("held by nobody, in round {round}");
+            panic!("a free lock was refused, in round {round}");
         };
         let (value, _) = raw.lock_cell(&name).unwrap_or_else(|| panic!("hidden, in round {round}"));
         assert!(value.len() > 1, "round {round}");
@@ -256,7 +255,8 @@ fn in_a_mixed_fleet_no_two_hold_a_lock_at_once() {
             assert!(lease.release().unwrap());
         }
     };
-    // The library itself believes the server's yes; this client looks, and so never enters unseen.
+    // The Java library itself trusts the server's answer. This client also reads the cell, so it never holds the lock
+    // with a hidden record.
     let java = || {
         let mut raw = Raw::connect(stage.gateway, table::TABLE);
         while !stop.load(Ordering::SeqCst) {
@@ -288,8 +288,8 @@ fn in_a_mixed_fleet_no_two_hold_a_lock_at_once() {
     assert!(enough(), "grants to us and to Java: {granted:?}");
 }
 
-/// With Deletes in place of empty cells it grows to three times and more. Compared with rows that were
-/// taken once before, one of them after each cycle of the hot one: what other programs do slows down both.
+/// With Deletes instead of empty cells, an acquire would take three times as long and more. The hot lock is compared
+/// with locks that were acquired once before. Their cycles alternate, so other programs slow down both.
 #[test]
 fn a_hot_lock_does_not_grow_slower() {
     const BEFORE: usize = 4000;
@@ -300,7 +300,7 @@ fn a_hot_lock_does_not_grow_slower() {
         let began = Moment::now();
         let attempt = Attempt { name, ttl: TTL, identity: &identity, by: soon() };
         let Acquired::Granted(grant) = store.acquire(attempt, &mut Vec::new()).unwrap() else {
-            panic!("a lock of our own is held");
+            panic!("our own lock was refused");
         };
         let took = Moment::now().since(began);
         store.release(name, &grant.owner_record, soon()).unwrap();
@@ -314,13 +314,13 @@ fn a_hot_lock_does_not_grow_slower() {
         hot.push(cycle(&name));
         let id = format!("fresh-{number}");
         let other = LockName::new(Level::Xdc, &client, None, &id, NamePolicy::Strict).unwrap();
-        // The first time also makes the fence's counter, as was done for the hot row.
+        // The first cycle also creates the fence's counter, which the hot lock has already.
         cycle(&other);
         fresh.push(cycle(&other));
     }
     let median = |times: &mut [Duration]| times.select_nth_unstable(COMPARED / 2).1.as_secs_f64();
     let ratio = median(&mut hot) / median(&mut fresh);
-    assert!(ratio < 1.5, "an acquire takes {ratio:.2} times as long as that of a fresh lock");
+    assert!(ratio < 1.5, "an acquire takes {ratio:.2} times as long as one of a fresh lock");
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn a_table_of_something_else_is_refused() {
     raw.drop_table();
 }
 
-/// Computed by the Java library. Other runs of this test may be using the same lock.
+/// The Java library computed these rows. Other runs of this test may use the same lock at the same time.
 #[test]
 fn rows_lie_where_the_java_library_looks_for_them() {
     let Some(Stage { gateway, mut raw, .. }) = stage("rows") else { return };

@@ -1,5 +1,5 @@
-//! Threads that share one socket to a RegionServer: whatever happens to the call of one, the others get
-//! their own replies and do not notice.
+//! Threads that share one socket to a RegionServer. Each thread receives its own replies, whatever happens to the
+//! calls of the others.
 #![cfg(feature = "hbase")]
 
 use std::collections::BTreeSet;
@@ -13,11 +13,11 @@ use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
 use dlm_fixtures::fake::{Answer, Fake, Request, always, holds, thrown};
 use dlm_testkit::{LONG, until};
 
-/// How late an answer may be on a machine that is busy.
+/// Longest time that an answer may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(15);
 const IO: &str = "java.io.IOException";
 
-/// Locks whose fence counters hold numbers of their own, on one store.
+/// One store, and locks whose fence counters all have different values.
 struct Shared {
     fake: Fake,
     store: Arc<dyn LockStore>,
@@ -35,15 +35,15 @@ fn shared(names: usize) -> Shared {
     }
     let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
     let shared = Shared { fake, store, names };
-    assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER, "connected");
+    assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER, "not connected");
     shared
 }
 
 impl Shared {
-    /// The counter of a lock: two Gets, of which the first has an answer that is no other's.
+    /// Reads the counter of a lock. This takes two Gets. The answer to the first one is unique to the lock.
     fn counter(&self, id: usize, timeout: Duration) -> dlm::Result<u64> {
         let found = self.store.inspect(&self.names[id], Deadline::after(timeout))?;
-        Ok(found.fence.expect("the counter is there").0)
+        Ok(found.fence.expect("no counter").0)
     }
 
     fn is_of(request: &Request, name: &LockName) -> bool {
@@ -61,17 +61,17 @@ fn replies_out_of_order_reach_their_callers() {
             let shared = &shared;
             let work = move || {
                 for _ in 0..40 {
-                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "a wrong reply");
                 }
             };
             thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
         }
     });
-    assert_eq!(shared.fake.connections("ClientService"), 1, "all on one socket");
+    assert_eq!(shared.fake.connections("ClientService"), 1, "not all on one socket");
 }
 
-/// One caller's server never answers, or too late: the others do not notice, and the late reply is
-/// nobody's.
+/// The server answers one caller too late or never. This does not affect the other callers, and nobody receives the
+/// late reply.
 #[test]
 fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
     const THREADS: usize = 4;
@@ -91,7 +91,7 @@ fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
             let (shared, timeouts, done) = (&shared, &timeouts, &done);
             let work = move || {
                 while timeouts.load(Ordering::SeqCst) < 12 {
-                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "a wrong reply");
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             };
@@ -106,7 +106,7 @@ fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
         }
     });
     assert!(done.load(Ordering::SeqCst) > 0);
-    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was given up for one caller's sake");
+    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was closed because of one caller");
 }
 
 #[test]
@@ -128,22 +128,22 @@ fn a_call_whose_time_is_over_before_it_is_sent_breaks_no_other_on_its_socket() {
             answered.fetch_add(1, Ordering::SeqCst);
         };
         thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
-        until("a reply is waited for", || asked.load(Ordering::SeqCst) == 1);
-        until("the reply comes", || {
+        until("a call waits for its reply", || asked.load(Ordering::SeqCst) == 1);
+        until("the reply arrives", || {
             let error = shared.counter(1, Duration::ZERO).unwrap_err();
             assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
             answered.load(Ordering::SeqCst) == 1
         });
     });
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "the other had to ask again");
-    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was given up for one caller's sake");
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "the other call was sent again");
+    assert_eq!(shared.fake.connections("ClientService"), 1, "the socket was closed because of one caller");
 }
 
 #[test]
 fn a_socket_on_which_nothing_comes_any_more_is_given_up_for_the_next_call() {
     let shared = shared(2);
     let first = shared.fake.connections("ClientService");
-    // As after a firewall forgot it: nothing on the old connections is answered.
+    // As if a firewall forgot the old connections: no request on them is answered.
     let old: BTreeSet<_> = shared.fake.log().iter().map(|(request, _)| request.connection).collect();
     shared.fake.act(
         move |request| {
@@ -173,7 +173,7 @@ fn a_socket_that_breaks_takes_its_calls_with_it_and_they_are_asked_again() {
             let shared = &shared;
             let work = move || {
                 for _ in 0..20 {
-                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "another's reply");
+                    assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "a wrong reply");
                 }
             };
             thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
@@ -181,7 +181,7 @@ fn a_socket_that_breaks_takes_its_calls_with_it_and_they_are_asked_again() {
     });
 }
 
-/// It has run none of their requests, which is more than a broken socket says.
+/// The refusal means that the server has run none of the requests. A broken socket does not mean that.
 #[test]
 fn a_refusal_of_the_whole_connection_reaches_each_call_on_it() {
     const ACCESS_DENIED: &str = "org.apache.hadoop.hbase.security.AccessDeniedException";
@@ -210,11 +210,11 @@ fn a_refusal_of_the_whole_connection_reaches_each_call_on_it() {
                 thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
             }
         });
-        assert_eq!(fake.count("Multi"), 2, "asked again");
+        assert_eq!(fake.count("Multi"), 2, "a request was sent again");
     }
 }
 
-/// An exception for one call is not one for the connection.
+/// An exception for one call does not concern the connection.
 #[test]
 fn an_exception_reaches_the_call_it_is_for() {
     let bytes = thrown(Some(3), IO, "x", None);
@@ -235,7 +235,7 @@ fn an_exception_reaches_the_call_it_is_for() {
     assert_eq!(shared.fake.connections("ClientService"), 1);
 }
 
-/// As after a firewall forgot the connections that were there: what is sent on them is never answered.
+/// As if a firewall forgot the existing connections: no request on them is answered.
 #[test]
 fn a_renewal_over_a_dead_connection_succeeds_over_another_before_the_lease_ends() {
     const TTL: Duration = Duration::from_secs(9);
@@ -252,14 +252,14 @@ fn a_renewal_over_a_dead_connection_succeeds_over_another_before_the_lease_ends(
     });
     let ends = lease.ends();
     lease.renew().unwrap_or_else(|error| panic!("{}", error.chain()));
-    assert!(Moment::now() < ends, "the lease had ended before");
+    assert!(Moment::now() < ends, "the lease ended before the renewal");
     assert!(lease.ends() > ends);
     assert_eq!(fake.connections("ClientService"), connections + 1);
     fake.assert_no_write_was_repeated_blindly();
     assert!(lease.release().unwrap());
 }
 
-/// Of threads that need to know where one region is, one asks.
+/// If many threads need the location of a region, one of them reads it from hbase:meta.
 #[test]
 fn many_threads_that_miss_a_region_look_it_up_once() {
     const THREADS: usize = 32;
@@ -282,8 +282,8 @@ fn many_threads_that_miss_a_region_look_it_up_once() {
             };
             thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
         }
-        until("all have begun", || begun.load(Ordering::SeqCst) == THREADS && fake.count("Scan") > 0);
-        // A thread that is slower than this finds the answer there.
+        until("all threads have begun", || begun.load(Ordering::SeqCst) == THREADS && fake.count("Scan") > 0);
+        // A thread that is slower than this finds the location in the cache.
         thread::sleep(Duration::from_millis(300));
         answer.store(true, Ordering::SeqCst);
     });
@@ -291,7 +291,8 @@ fn many_threads_that_miss_a_region_look_it_up_once() {
     assert_eq!(fake.count("Get"), THREADS);
 }
 
-/// The server is slow with one row and answers others: it would say so if it had the region no more.
+/// The server is slow with one row and answers other calls. If it no longer had the region, it would answer with an
+/// exception.
 #[test]
 fn a_call_that_times_out_makes_nobody_look_its_region_up_again() {
     let shared = shared(2);
@@ -314,11 +315,11 @@ fn a_call_that_times_out_makes_nobody_look_its_region_up_again() {
     assert_eq!((shared.fake.count("Scan"), shared.fake.connections("ClientService")), (1, 1));
 }
 
-/// The thread that asks for all may have less time than those that wait for its answer, or far more.
+/// The thread that makes the look-up may have less time than the threads that wait for it, or far more.
 #[test]
 fn a_look_up_that_hangs_is_made_again_by_one_of_those_who_wait_for_it() {
     const THREADS: usize = 16;
-    // How long the first may ask, and how long the others.
+    // The time-outs of the first thread and of the others.
     let times = [(Duration::from_millis(500), LONG), (Duration::from_secs(12), Duration::from_secs(8))];
     for (first, others) in times {
         let fake = Fake::honest();
@@ -335,7 +336,7 @@ fn a_look_up_that_hangs_is_made_again_by_one_of_those_who_wait_for_it() {
         thread::scope(|scope| {
             let leader = thread::Builder::new().name("dlm-test-first".into());
             let leader = leader.spawn_scoped(scope, || holder(0, first)).unwrap();
-            until("the first asks", || fake.count("Scan") == 1);
+            until("the first thread asks", || fake.count("Scan") == 1);
             for id in 1..=THREADS {
                 let work = move || {
                     let found = holder(id, others).unwrap_or_else(|error| panic!("{}", error.chain()));
@@ -350,7 +351,7 @@ fn a_look_up_that_hangs_is_made_again_by_one_of_those_who_wait_for_it() {
     }
 }
 
-/// Of a batch, one row is in a region that is not known yet.
+/// One row of the batch is in a region that is not known yet.
 #[test]
 fn a_look_up_that_hangs_leaves_time_for_the_rows_whose_region_is_known() {
     let fake = Fake::honest();
@@ -361,5 +362,5 @@ fn a_look_up_that_hangs_leaves_time_for_the_rows_whose_region_is_known() {
     let rows = table.get_many(&["z", "a"], &dlm::hbase::Select::all()).unwrap();
     assert_eq!(rows[0].as_ref().unwrap_err().code(), Code::ConnectionError);
     assert_eq!(rows[1].as_ref().unwrap_or_else(|error| panic!("{}", error.chain())), &None);
-    assert!(fake.count("Scan") >= 2, "the region of the first row was not known");
+    assert!(fake.count("Scan") >= 2, "the region of the first row was known already");
 }
