@@ -1,5 +1,5 @@
-//! A real HBase without a gateway: the contract suites, the created table, and services that share it through HBase's
-//! Java client or through the gateway.
+//! A real HBase without a gateway: the contract suites, the created table, and services that share the table through
+//! HBase's Java client or through the gateway.
 #![cfg(feature = "gateway")]
 
 use std::net::TcpListener;

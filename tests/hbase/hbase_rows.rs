@@ -255,8 +255,8 @@ fn in_a_mixed_fleet_no_two_hold_a_lock_at_once() {
             assert!(lease.release().unwrap());
         }
     };
-    // The Java library itself trusts the server's answer. This client also reads the cell, so it never holds the lock
-    // with a hidden record.
+    // The Java library itself trusts the server's answer. This client also reads the cell, so it never holds the
+    // lock with a hidden record.
     let java = || {
         let mut raw = Raw::connect(stage.gateway, table::TABLE);
         while !stop.load(Ordering::SeqCst) {
@@ -288,8 +288,8 @@ fn in_a_mixed_fleet_no_two_hold_a_lock_at_once() {
     assert!(enough(), "grants to us and to Java: {granted:?}");
 }
 
-/// With Deletes instead of empty cells, an acquire would take three times as long and more. The hot lock is compared
-/// with locks that were acquired once before. Their cycles alternate, so other programs slow down both.
+/// With Deletes instead of empty cells, an acquire would take three times as long and more. The hot lock is
+/// compared with locks that were acquired once before. Their cycles alternate, so other programs slow down both.
 #[test]
 fn a_hot_lock_does_not_grow_slower() {
     const BEFORE: usize = 4000;

@@ -1,4 +1,4 @@
-//! Rows of an application's table in a real HBase: what each call does, and says that it did.
+//! Rows of an application's table in a real HBase: what each call does and returns.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
 use std::thread;
@@ -10,7 +10,7 @@ use dlm_testkit::until;
 
 use super::rows;
 
-/// Longer than the tests take.
+/// A TTL that is longer than any test takes.
 const TTL: Duration = Duration::from_secs(1800);
 
 fn cells(text: &[(&str, &str)]) -> Cells {
@@ -27,7 +27,7 @@ fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
     answer.expect_err("this must fail").code()
 }
 
-/// In each of the ways in which rows are changed.
+/// Calls `body` with a new row for each way of changes: plain, exactly-once, fenced, and both.
 fn each_way(test: &str, body: impl Fn(&Row)) {
     let Some(table) = rows::table(test, "") else { return };
     let (_place, lock) = locks();
@@ -38,7 +38,7 @@ fn each_way(test: &str, body: impl Fn(&Row)) {
     body(&plain("once").exactly_once());
     body(&fenced("fenced"));
     body(&fenced("both").exactly_once());
-    // A row with other cells answers as one without.
+    // Other cells in the row do not affect the answers.
     for (key, row) in [("plain2", plain("plain2")), ("once2", plain("once2").exactly_once())] {
         table.row(key).put(&cells(&[("e:other", "")])).unwrap();
         body(&row);
@@ -48,7 +48,7 @@ fn each_way(test: &str, body: impl Fn(&Row)) {
     body(&fenced("fenced2"));
 }
 
-/// A lock of a store of this test's own.
+/// Returns a lock in a new store, and the directory of the store.
 fn locks() -> (tempfile::TempDir, Lock) {
     let place = tempfile::tempdir().unwrap();
     let manager = LockManager::builder()
@@ -78,9 +78,9 @@ fn a_row_is_created_once_and_updated_only_where_it_is() {
 #[test]
 fn an_empty_cell_and_no_cell_are_told_apart() {
     each_way("empty", |row| {
-        assert!(!row.compare_and_set("d:a", Some(b""), Some(b"x")).unwrap(), "there is none");
+        assert!(!row.compare_and_set("d:a", Some(b""), Some(b"x")).unwrap(), "the cell is absent");
         assert!(row.compare_and_set("d:a", None, Some(b"")).unwrap());
-        assert!(!row.compare_and_set("d:a", None, Some(b"x")).unwrap(), "there is one, and it is empty");
+        assert!(!row.compare_and_set("d:a", None, Some(b"x")).unwrap(), "the cell exists and is empty");
         assert_eq!(text(row, "d:a").as_deref(), Some(""));
         assert!(row.compare_and_set("d:a", Some(b""), Some(b"1")).unwrap());
         assert!(!row.compare_and_set("d:a", Some(b""), Some(b"2")).unwrap());
@@ -99,7 +99,7 @@ fn counters_add_wrap_around_and_refuse_what_is_no_counter() {
         assert_eq!(row.increment("d:n", 5).unwrap(), Some(5));
         assert_eq!(row.increment("d:n", -7).unwrap(), Some(-2));
         assert_eq!(row.increment("d:n", 0).unwrap(), Some(-2));
-        // Not by `put`: additions within a millisecond are stamped later than the clock.
+        // Not with `put`: after several additions in a millisecond, the cell's timestamp is ahead of the clock.
         let (before, most) = ((-2i64).to_be_bytes(), i64::MAX.to_be_bytes());
         assert!(row.compare_and_set("d:n", Some(&before), Some(&most)).unwrap());
         assert_eq!(row.increment("d:n", 1).unwrap(), Some(i64::MIN));
@@ -120,7 +120,7 @@ fn a_row_is_modified_on_what_was_read() {
         });
         let modified = modified.unwrap();
         assert!(modified.changed && modified.attempts == 1);
-        // Somebody else changes a column that was read, once.
+        // Another client changes a column that was read, once.
         let mut calls = 0;
         let modified = row.modify(&both, |found| {
             calls += 1;
@@ -129,7 +129,7 @@ fn a_row_is_modified_on_what_was_read() {
                 row.table().row(row.key()).put(&cells(&[("e:b", "2")])).unwrap();
             } else {
                 assert_eq!(found.value("e:b"), Some(&b"2"[..]));
-                // Nothing of the library's own, as in the first try.
+                // Without the library's own columns, as in the first try.
                 let columns: Vec<_> = found.iter().map(|(column, _)| column.to_string()).collect();
                 assert_eq!(columns, both);
             }
@@ -138,7 +138,7 @@ fn a_row_is_modified_on_what_was_read() {
         let modified = modified.unwrap();
         assert!(modified.changed && modified.attempts == 2 && calls == 2);
         assert_eq!((text(row, "d:a"), text(row, "d:c").as_deref()), (None, Some("3")));
-        // A column that was not there, and is now.
+        // A column that was absent when it was read exists now.
         let mut calls = 0;
         let modified = row.modify(&["d:a"], |found| {
             calls += 1;
@@ -155,7 +155,7 @@ fn a_row_is_modified_on_what_was_read() {
     });
 }
 
-/// Timestamps of a counter run ahead of the server's clock.
+/// The timestamps of a counter run ahead of the server's clock.
 #[test]
 fn what_is_written_over_a_counter_is_seen_though_it_was_added_to_in_the_same_millisecond() {
     each_way("stamps", |row| {
@@ -170,17 +170,17 @@ fn what_is_written_over_a_counter_is_seen_though_it_was_added_to_in_the_same_mil
                 let sum = found.counter("d:n").unwrap() + 10;
                 Some(Changes::new().put("d:n", sum.to_be_bytes()).put("d:other", round.to_string()))
             };
-            // The first column by name is not the one whose timestamp counts.
+            // In every other round, the first column by name is not the one with the latest timestamp.
             let columns: &[&str] = if round % 2 == 0 { &["d:n"] } else { &["d:a", "d:n"] };
             plain.put(&cells(&[("d:a", "")])).unwrap();
             assert!(row.modify(columns, add).unwrap().changed);
             sum += 10;
-            assert!(counted(sum), "{round}: what was written is hidden");
+            assert!(counted(sum), "{round}: the written value is hidden");
             plain.increment("d:n", 1).unwrap();
             let (before, after) = ((sum + 1).to_be_bytes(), (sum + 2).to_be_bytes());
             assert!(row.compare_and_set("d:n", Some(&before), Some(&after)).unwrap());
             sum += 2;
-            assert!(counted(sum), "{round}: what was set is hidden");
+            assert!(counted(sum), "{round}: the set value is hidden");
         }
     });
 }
@@ -216,7 +216,7 @@ fn a_row_is_deleted_if_it_is_as_expected_and_can_be_created_at_once() {
     });
 }
 
-/// A Delete hides what is put in its millisecond. Clients that race for a row see what they were told.
+/// A Delete hides what is put in its millisecond. For clients that race for a row, the row must match the answers.
 #[test]
 fn of_many_who_create_and_delete_a_row_each_is_told_the_truth() {
     let Some(table) = rows::table("race", "") else { return };
@@ -227,7 +227,7 @@ fn of_many_who_create_and_delete_a_row_each_is_told_the_truth() {
             for _ in 0..150 {
                 if row.create(&cells(&[("d:id", name)])).unwrap() == Creation::Created {
                     created += 1;
-                    // Nobody else deletes a row with this name.
+                    // Other threads do not delete a row with this name.
                     assert_eq!(text(&row, "d:id").as_deref(), Some(name));
                     deleted += usize::from(row.delete_if("d:id", name.as_bytes()).unwrap());
                 }
@@ -251,9 +251,9 @@ fn cells_live_for_their_ttl_and_versions_are_read_newest_first() {
     let row = table.row("r");
     row.put(&Cells::new().put("d:stays", "1").put_for("d:goes", "2", Duration::from_secs(4))).unwrap();
     assert_eq!(row.get().unwrap().unwrap().iter().count(), 2);
-    until("the cell is gone", || text(&row, "d:goes").is_none());
+    until("the cell expires", || text(&row, "d:goes").is_none());
     assert_eq!(text(&row, "d:stays").as_deref(), Some("1"));
-    // Family v keeps three.
+    // Family v keeps three versions.
     for value in ["1", "2", "3", "4"] {
         row.put(&cells(&[("v:x", value)])).unwrap();
         thread::sleep(Duration::from_millis(2));
@@ -309,7 +309,7 @@ fn many_rows_are_answered_in_order_each_with_its_own_outcome() {
     }
     let none = table.get_many(&["nowhere"], &Select::all()).unwrap().remove(0).unwrap();
     assert!(none.is_none());
-    // One that fails stops no other.
+    // A row that fails does not stop the others.
     let mixed = [("ok", cells(&[("d:id", "1")])), ("bad", cells(&[("nofamily:id", "1")]))];
     let put = table.put_many(&mixed).unwrap();
     assert!(put[0].is_ok());
@@ -362,7 +362,7 @@ fn what_is_not_allowed_is_refused_with_the_value_and_what_is() {
     }
     let anchored = Table::open("hbase://127.0.0.1:1/t?anchor=d:id").unwrap().row("r");
     assert_eq!(code(anchored.create(&cells(&[("d:x", "1")]))), Code::InvalidArgument);
-    // Those that both have mean the same.
+    // Options that exist for locks and for tables mean the same for both.
     let (_, hbase) = STORE_OPTIONS.iter().find(|(of, _)| *of == "hbase://").unwrap();
     for option in TABLE_OPTIONS.iter().flat_map(|(_, known)| *known) {
         assert!(hbase.iter().all(|other| other.key != option.key || other == option), "{}", option.key);
@@ -418,7 +418,7 @@ fn a_later_holder_shuts_earlier_ones_out_whatever_they_try() {
     first.release().unwrap();
     let second = lock.acquire_with_ttl(TTL).unwrap();
     let late = second.row(&table, "r").unwrap();
-    // Until the successor was there nobody knows of it.
+    // HBase does not know of the successor until it has written the row.
     early.put(&cells(&[("d:a", "again")])).unwrap();
     late.raise_fence().unwrap();
     assert_eq!(text(&late, "d:a").as_deref(), Some("again"));
@@ -437,7 +437,7 @@ fn a_later_holder_shuts_earlier_ones_out_whatever_they_try() {
             Box::new(|| row.raise_fence()),
         ];
         for (number, stale) in tries.iter().enumerate() {
-            let error = stale().expect_err("a stale fence");
+            let error = stale().expect_err("a stale fence was accepted");
             assert_eq!(error.code(), Code::StaleFence, "{number}: {}", error.chain());
             assert_eq!(error.stale_fence(), Some((fence, higher)));
             assert!(error.to_string().contains("row \"r\"") && !error.is_retryable());
@@ -484,7 +484,7 @@ fn a_lease_without_a_fence_and_a_table_without_a_family_are_refused() {
     assert_eq!(code(without.row("r").fence()), Code::InvalidArgument);
 }
 
-/// A gateway compares one column and puts one cell.
+/// A conditional request to a gateway compares one column and writes one cell.
 #[cfg(feature = "gateway")]
 #[test]
 fn a_gateway_does_what_it_can_and_refuses_the_rest_before_any_change() {
@@ -498,7 +498,7 @@ fn a_gateway_does_what_it_can_and_refuses_the_rest_before_any_change() {
     assert_eq!(row.create(&cells(&[("d:id", "2")])).unwrap(), Creation::AlreadyExists);
     row.put(&cells(&[("d:a", ""), ("e:b", "2")])).unwrap();
     row.put(&Cells::new().put_for("d:short", "x", Duration::from_millis(500))).unwrap();
-    until("the cell is gone", || text(&row, "d:short").is_none());
+    until("the cell expires", || text(&row, "d:short").is_none());
     assert!(row.compare_and_set("d:id", Some(b"1"), Some(b"3")).unwrap());
     assert!(!row.compare_and_set("d:id", Some(b"1"), Some(b"4")).unwrap());
     assert_eq!((row.increment("d:n", 5).unwrap(), row.increment("d:n", -7).unwrap()), (Some(5), Some(-2)));

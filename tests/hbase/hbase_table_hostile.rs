@@ -1,4 +1,4 @@
-//! Answers about applications' rows of which a part failed: what was made is not made again.
+//! Replies about applications' rows in which a part failed. A change that was made is not made again.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use dlm_fixtures::fake::{Answer, Fake, Pb};
 
 const NOT_SERVING: &str = "org.apache.hadoop.hbase.NotServingRegionException";
 
-/// What became of one part of a Multi.
+/// Result of one part of a Multi.
 #[derive(Clone, Copy)]
 enum Part {
     Made,
     NotMade,
     Failed,
-    /// A read, of these cells.
+    /// A read that returns these cells.
     Read(&'static [(&'static str, &'static str)]),
 }
 use Part::{Failed, Made, NotMade, Read};
@@ -43,7 +43,7 @@ fn multi(parts: &[Part]) -> Answer {
     Answer::Reply(parts.iter().map(part).fold(Pb::new(), |body, part| body.bytes(1, &part.0)).0)
 }
 
-/// A server that answers the first Multis so, and the last one of these all others.
+/// Starts a server that gives these answers to the first Multis, in order. All later Multis get the last answer.
 fn answering(answers: &[&[Part]]) -> Fake {
     let mut answers: Vec<_> = answers.iter().rev().map(|parts| multi(parts)).collect();
     Fake::start(move |request| match (request.method.as_str(), answers.len()) {
@@ -106,7 +106,7 @@ fn a_change_that_was_made_and_cannot_be_read_back_is_in_doubt() {
     assert_eq!(fake.count("Multi"), 1);
 }
 
-/// The region came back between two steps.
+/// The region opened again between two steps of the request.
 #[test]
 fn a_change_that_was_made_behind_a_step_that_failed_is_not_made_again() {
     let (_place, lease) = lease();
@@ -122,7 +122,7 @@ fn a_change_that_was_not_made_behind_a_step_that_failed_is_tried_again() {
     assert_eq!(fake.count("Multi"), 2);
 }
 
-/// Another column may have been deleted by then, or have lived for a millisecond.
+/// Another column may be missing already: another client deleted it, or its TTL was a millisecond.
 #[test]
 fn a_row_whose_anchor_is_there_was_created_whatever_became_of_its_other_columns() {
     let fake = answering(&[&[Made, Read(&[("id", "7")])], &[NotMade, Read(&[("id", "7")])]]);
@@ -130,7 +130,7 @@ fn a_row_whose_anchor_is_there_was_created_whatever_became_of_its_other_columns(
     assert_eq!(fake.count("Multi"), 1);
 }
 
-/// What was put is hidden by a Delete of the future: it may be seen by those who look later.
+/// A Delete with a timestamp in the future hides the put. Later reads may see it.
 #[test]
 fn what_was_put_and_is_never_seen_is_in_doubt() {
     let fake = answering(&[&[Made, Read(&[])]]);
@@ -139,8 +139,8 @@ fn what_was_put_and_is_never_seen_is_in_doubt() {
     assert!(fake.count("Multi") > 1);
 }
 
-/// Ours may be hidden, or another may have replaced it: to make it again could bring back what was deleted, and
-/// "exists" would leave a row of which nobody was told that they made it.
+/// Our put may be hidden, or another client may have replaced it. A second put could bring back a deleted row. The
+/// answer "exists" could leave a row that no caller knows to have created.
 #[test]
 fn a_row_that_was_created_and_shows_another_anchor_is_in_doubt() {
     let fake = answering(&[&[Made, Read(&[("id", "8")])], &[NotMade, Read(&[("id", "8")])]]);
@@ -149,7 +149,7 @@ fn a_row_that_was_created_and_shows_another_anchor_is_in_doubt() {
     assert_eq!(fake.count("Multi"), 1);
 }
 
-/// Others had the time to delete the row again.
+/// Other clients had time to delete the row.
 #[test]
 fn a_row_that_was_created_and_is_gone_when_it_is_read_later_is_not_created_again() {
     let fake = answering(&[&[Made, Failed]]);
@@ -163,7 +163,7 @@ fn a_row_that_was_created_and_is_gone_when_it_is_read_later_is_not_created_again
     assert_eq!(fake.count("Multi"), 1);
 }
 
-/// What rests on no absence needs no look; what was refused did not happen.
+/// A change that depends on no absent cell needs no read-back. A refused change did not happen.
 #[test]
 fn a_read_back_that_fails_takes_nothing_from_an_answer_that_needs_none() {
     let cut = |parts: &'static [Part]| {
@@ -183,7 +183,7 @@ fn a_read_back_that_fails_takes_nothing_from_an_answer_that_needs_none() {
     assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
 }
 
-/// Two counters would be added to twice.
+/// If the change were made again, the counter would be added to twice.
 #[test]
 fn a_change_of_which_only_a_part_was_hidden_is_not_made_again() {
     let fake = answering(&[&[Made, Made, Read(&[])]]);
@@ -193,7 +193,7 @@ fn a_change_of_which_only_a_part_was_hidden_is_not_made_again() {
     assert_eq!(fake.count("Multi"), 1);
 }
 
-/// Marks, fences and what is about to be put are the library's business.
+/// The closure does not see the library's marks and fences, nor the columns that it only writes.
 #[test]
 fn each_try_of_modify_sees_the_columns_that_were_asked_for_and_no_others() {
     let refused = Read(&[("\0dlm_op_1", "."), ("_fence", "12345678"), ("x", "1"), ("y", "2")]);
@@ -212,7 +212,7 @@ fn each_try_of_modify_sees_the_columns_that_were_asked_for_and_no_others() {
     assert!(!modified.unwrap().changed && tries == 2);
 }
 
-/// Nothing that is put later may carry the timestamp that the Delete hides.
+/// No later put may have a timestamp that the Delete hides.
 #[test]
 fn a_delete_waits_until_the_millisecond_of_what_it_deletes_is_over() {
     let fake = answering(&[&[Made, Read(&[])]]);

@@ -1,12 +1,12 @@
-//! Requests about applications' rows, and their replies, that are lost or late: a change is in doubt and not sent
-//! again, or was made exactly once; and what comes late undoes nothing that it must not.
+//! Requests and replies about applications' rows that are lost or late. A change is made exactly once, or it is in
+//! doubt and not sent again.
 //!
-//! What holds of a request that arrives after its call has ended:
+//! The effect of a request that arrives after its call has ended depends on the row:
 //!
-//! * of an exactly-once row it has no effect, whatever the call answered;
-//! * of a fenced row it has no effect once a later holder was there;
-//! * of a plain row it is as if the call were made then. So a conditional change has no effect once somebody else
-//!   has changed the column, and a put or an addition has its effect: their callers were told IN_DOUBT.
+//! * Exactly-once: it has no effect, whatever the call returned.
+//! * Fenced: it has no effect after a later holder has changed the row or raised its fence.
+//! * Plain: it has the effect of a call at that time. So a conditional change has no effect if another client has
+//!   changed the column. A put or an addition takes effect: its caller has received IN_DOUBT.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use dlm_testkit::{Fault, Gate, Proxy};
 
 use super::rows;
 
-/// One kind of call: on a row with `d:id` = 1, `d:n` = 5 and `e:x`; but for a create, which finds none.
+/// One kind of call. A create finds no row. Any other call finds a row with `d:id` = 1, `d:n` = 5 and `e:x`.
 #[derive(Clone, Copy)]
 struct Call {
     name: &'static str,
     finds: bool,
-    /// Whether it was made; `Err` as the library says it.
+    /// Makes the call. Returns whether the change was made.
     make: fn(&Row) -> dlm::Result<bool>,
-    /// Whether the row shows that it was made, once.
+    /// Returns whether the row shows that the change was made once.
     shows: fn(&RowCells) -> bool,
-    /// Whether what comes late to a row that somebody else has changed has an effect.
+    /// Whether a late request takes effect in a plain row that another client has changed.
     late: bool,
 }
 
@@ -48,7 +48,7 @@ fn cells(text: &[(&str, &str)]) -> Cells {
     text.iter().fold(Cells::new(), |cells, (column, value)| cells.put(*column, *value))
 }
 
-/// What a call of `increment` must come to, if it is known.
+/// Returns whether a call of `increment` returned the right sum, or none.
 fn six(sum: Option<i64>) -> bool {
     sum.is_none_or(|sum| sum == 6)
 }
@@ -127,7 +127,7 @@ const CALLS: [Call; 9] = [
     },
 ];
 
-/// A table as two clients see it, one of them through a proxy, and a lock.
+/// A table as two clients see it, and a lock. Our client uses a proxy.
 struct Stage {
     proxy: Proxy,
     ours: Table,
@@ -162,7 +162,7 @@ impl Stage {
         Some(Stage { proxy, ours: Table::open(&uri).unwrap(), theirs, lock, _place: place })
     }
 
-    /// Our row, as their client finds it, and the row itself as they write to it.
+    /// Writes the cells that the call must find. Returns the row for our client and the row for the other client.
     fn rows(&self, key: &str, way: Way, lease: &Lease, call: &Call) -> (Row, Row) {
         let theirs = self.theirs.row(key);
         if call.finds {
@@ -170,7 +170,7 @@ impl Stage {
             theirs.put(&there).unwrap();
         }
         let ours = if way.fenced { lease.row(&self.ours, key).unwrap() } else { self.ours.row(key) };
-        // Connections are made, and the region is known.
+        // Opens the connections and looks up the region.
         ours.get().unwrap();
         (if way.once { ours.exactly_once() } else { ours }, theirs)
     }
@@ -233,7 +233,7 @@ fn a_change_whose_message_is_lost_is_in_doubt_or_made_exactly_once() {
     }
 }
 
-/// Of several messages in a row, each way to lose them.
+/// Three messages in a row are lost, requests and replies in different orders.
 #[test]
 fn a_change_of_which_many_messages_are_lost_is_made_exactly_once() {
     let Some(stage) = Stage::new("storm") else { return };
@@ -269,7 +269,7 @@ fn a_fence_is_raised_whatever_is_lost() {
     assert_eq!(stage.proxy.hits(), 3);
 }
 
-/// The call has ended, somebody else has changed the row since, and then the request arrives.
+/// The call has ended and another client has changed the row. Then the request arrives.
 #[test]
 fn a_request_that_arrives_late_undoes_nothing_that_it_must_not() {
     let Some(stage) = Stage::new("late") else { return };
@@ -305,7 +305,8 @@ fn a_request_that_arrives_late_undoes_nothing_that_it_must_not() {
     }
 }
 
-/// Even where the row is again as the request wants it: its caller was told that it did not happen.
+/// The caller was told that nothing was changed. So the request must have no effect even when its condition holds
+/// again.
 #[test]
 fn a_request_that_arrives_late_does_not_make_what_was_refused() {
     let Some(stage) = Stage::new("refused") else { return };
@@ -320,7 +321,7 @@ fn a_request_that_arrives_late_does_not_make_what_was_refused() {
         stage.proxy.later("Multi", 0, usize::MAX, Fault::KeepAndBreak(Arc::clone(&gate)));
         let copies = thread::scope(|scope| {
             let setting = scope.spawn(|| ours.compare_and_set("d:id", Some(b"1"), Some(b"ours")));
-            until("it is sent a second time", || stage.proxy.hits() >= hits + 2);
+            until("the request is sent a second time", || stage.proxy.hits() >= hits + 2);
             theirs.put(&cells(&[("d:id", "theirs")])).unwrap();
             stage.proxy.heal();
             assert!(!setting.join().unwrap().unwrap(), "{key}");
@@ -332,15 +333,15 @@ fn a_request_that_arrives_late_does_not_make_what_was_refused() {
         assert_eq!(
             theirs.get().unwrap().unwrap().value("d:id"),
             Some(&b"1"[..]),
-            "{key}: made when it was refused"
+            "{key}: a refused change was made"
         );
-        // The next change is not taken for that one.
+        // The next change is not mistaken for that one.
         assert!(ours.compare_and_set("d:id", Some(b"1"), Some(b"2")).unwrap());
         assert!(ours.compare_and_set("d:id", Some(b"2"), Some(b"1")).unwrap());
     }
 }
 
-/// Several copies of a request are under way when an answer comes.
+/// Several copies of a request are in flight when an answer arrives.
 #[test]
 fn copies_of_a_request_that_was_made_have_no_effect_later() {
     let Some(stage) = Stage::new("copies") else { return };

@@ -1,5 +1,5 @@
-//! A holder that is stopped for longer than its lease, and writes when it goes on without asking: HBase itself
-//! refuses what it writes to rows, once its successor was there.
+//! A holder is stopped for longer than its lease, then continues and writes without a check of the lease. HBase
+//! itself refuses its writes to rows that its successor has written.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
 use std::env;
@@ -16,13 +16,13 @@ use dlm_fixtures::rpc_proxy;
 use super::rows;
 
 const URI: &str = "DLM_TEST_URI";
-/// Of the holder that is stopped. On a machine that is too slow for it, the test fails at the first write.
+/// TTL of the holder that is stopped. On a machine that is too slow for it, the test fails at the first write.
 const TTL: Duration = Duration::from_secs(2);
-/// Of its successor.
+/// TTL of its successor.
 const NEXT_TTL: Duration = Duration::from_secs(1800);
-/// Locks, each of a row.
+/// Number of locks. Each guards one row.
 const LOCKS: usize = 10;
-/// Late writes to each row.
+/// Number of late writes to each row.
 const WRITES: usize = 10;
 
 #[test]
@@ -43,7 +43,7 @@ fn role() {
     assert_eq!(next_order().as_deref(), Some("write"));
     for (number, (lease, early)) in held.iter().enumerate() {
         for write in 0..WRITES {
-            // One that has raised its fence, and one that is made only now.
+            // A handle that has raised its fence, and one that is created only now.
             let made_late = lease.row(&table, number.to_string()).unwrap();
             let row = if write % 2 == 0 { early } else { &made_late };
             let row = if write % 4 < 2 { row.clone() } else { row.exactly_once() };
@@ -106,7 +106,7 @@ fn what_a_stopped_holder_writes_after_its_successor_is_refused_by_hbase() {
     assert!(rest.is_empty(), "{rest:?}");
     let sent = writes() - before;
     println!("{refused} late writes were sent in {sent} requests, and refused");
-    assert!(sent >= LOCKS * WRITES, "{sent} requests: some were refused by the library alone");
+    assert!(sent >= LOCKS * WRITES, "only {sent} requests: the library itself refused some");
     for (lease, row) in next {
         let found = row.get().unwrap().unwrap();
         assert_eq!((found.value("d:a"), found.counter("d:n")), (Some(&b"next"[..]), Some(0)));

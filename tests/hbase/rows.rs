@@ -11,8 +11,8 @@ pub(crate) fn uri(table: &str, options: &str) -> String {
     format!("hbase://{}/{table}{options}", hbase().master)
 }
 
-/// Creates a new table, split at key `8`, so a test may use any keys. Its URI has the option `family=d`, followed by
-/// `options`, for example `&key=value`. Also creates the table `TABLE`, once.
+/// Creates a new table, split at key `8`, so a test may use any keys. Its URI has the option `family=d`, followed
+/// by `options`, for example `&key=value`. Also creates the table `TABLE`, once.
 ///
 /// If no HBase can run on this machine, it says so and returns `None`.
 pub(crate) fn table(test: &str, options: &str) -> Option<Table> {
