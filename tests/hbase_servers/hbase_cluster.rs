@@ -1,7 +1,7 @@
-//! Regions that move and split, RegionServers and a master that die, while locks are held and contended.
+//! Locks are held and contended while regions move and split, and while RegionServers and a master die.
 //!
-//! The cluster is private to this program: two RegionServers, two masters and a ZooKeeper, each in a JVM
-//! of its own, 1.3 gigabytes together. HBase's Java client does what an administrator would do.
+//! Only this program uses the cluster: two RegionServers, two masters and a ZooKeeper, each in its own JVM.
+//! Together they take 1.3 gigabytes. HBase's Java client does what an administrator would do.
 #![cfg(feature = "hbase")]
 
 use std::collections::HashSet;
@@ -15,15 +15,16 @@ use dlm_fixtures::hbase::{Hbase, Kind};
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::watch::{self, Watch, Workers};
 
-/// Bound on what takes seconds on an idle machine. A RegionServer's death is noticed after ten.
+/// Time limit of steps that take seconds on an idle machine. The death of a RegionServer is noticed after ten
+/// seconds.
 const LONG: Duration = Duration::from_secs(120);
-/// No lease of these tests ends by itself.
+/// A TTL that does not end during a test.
 const TTL: Duration = Duration::from_secs(1800);
 const TABLE: &str = "locks";
 const HELD: usize = 3;
 const CONTENDED: usize = 3;
 
-/// No test by itself: what the processes of other tests do.
+/// Not a test: the code of the processes that other tests start.
 #[test]
 fn worker() {
     watch::work();
@@ -42,8 +43,7 @@ fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_a
     let mut admin = Admin::new(&hbase);
     count_latches_through_moves(&hbase, &mut admin);
     thread::scope(|scope| {
-        // Two threads for each lock, over two managers: one hands over within the process, the others
-        // meet in HBase.
+        // Two threads for each lock, one in each manager. They contend in HBase.
         let managers = [&manager, &open(&uri)];
         for number in 0..2 * CONTENDED {
             let (lock, watch) =
@@ -75,8 +75,8 @@ fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_a
             held.iter().for_each(Held::is_intact);
             progress("moves and splits");
         }
-        // Whichever of them has which region: both die, and one of them with hbase:meta. The first stays
-        // away until the other has taken over, the second comes back at once.
+        // Both servers die, one after the other, so one of them dies with hbase:meta. The first one starts again
+        // after the other has taken over. The second one starts again at once.
         for number in [1, 2] {
             hbase.kill_region_server(number);
             admin.kills += 1;
@@ -106,34 +106,35 @@ fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_a
     println!("errors of threads: {}", errors.load(Ordering::SeqCst));
     for held in held {
         held.is_intact();
-        assert!(held.lease.release().unwrap(), "a lock that was held throughout is ours to release");
+        assert!(held.lease.release().unwrap(), "a lock was lost before its release");
     }
-    assert!(admin.moves >= 15 && admin.splits >= 4, "too little was moved and split to show anything");
+    assert!(admin.moves >= 15 && admin.splits >= 4, "too few moves and splits to show anything");
 }
 
 fn uri(hbase: &Hbase, table: &str) -> String {
     format!("hbase://{}/{table}?timeout=100s&ttl=30m&wait=120s", hbase.masters)
 }
 
-/// Look-ups go on at once, as a master that stands by answers them too; tables are made as soon as it has
-/// taken over. `manager` has spoken to the one that dies.
+/// Look-ups continue at once, because a standby master answers them too. Tables are created as soon as it has taken
+/// over. `manager` has used the master that dies.
 fn lose_the_active_master(hbase: &Hbase, manager: &LockManager) {
     hbase.kill_master(1);
     let begin = Moment::now();
     let took =
         |what: &str| println!("{what} {:?} after the active master's death", Moment::now().since(begin));
-    // It has yet to ask where anything is.
+    // A new manager, which has looked up nothing yet.
     let lease = lock(&open(&uri(hbase, TABLE)), "found").acquire().expect("the other master was not asked");
     assert!(lease.release().unwrap());
-    took("a lock was found");
-    open(&uri(hbase, "made_later")).initialize().expect("the other master does not make tables");
-    took("a table was made");
-    manager.initialize().expect("the master that is gone was still asked");
+    took("a lock was acquired");
+    open(&uri(hbase, "made_later")).initialize().expect("the other master does not create tables");
+    took("a table was created");
+    manager.initialize().expect("the dead master was still asked");
     let lease = lock(&open(&uri(hbase, "made_later")), "a").acquire().unwrap();
     assert!(lease.release().unwrap());
 }
 
-/// Each change once, though regions go away under it; and many counts in one look, whoever has them.
+/// Each change counts once although regions move meanwhile. One call reads many counts, although two servers have
+/// them.
 fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
     const LATCHES: usize = 30;
     const MOVED: usize = 4;
@@ -143,7 +144,7 @@ fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
     let name = |id: usize| LatchName::new("moves", "dc1", &id.to_string(), NamePolicy::Strict).unwrap();
     let names: Vec<_> = (0..LATCHES).map(name).collect();
     for (count, name) in (0..).zip(&names) {
-        // The first one makes the table.
+        // The first one creates the table.
         let new = NewLatch { name, count, roster: &[], ttl: TTL, by: Deadline::after(5 * LONG) };
         assert!(store.create_latch(&new).unwrap());
     }
@@ -179,11 +180,11 @@ fn count_latches_through_moves(hbase: &Hbase, admin: &mut Admin) {
         .map(|name| admin.peer.ask(&format!("where {latch_table} {}", hex(&name.hbase_row()))))
         .collect();
     let moves = admin.moves - moves;
-    println!("latches: {moves} moves under {steps} steps, {} servers", servers.len());
-    assert!(moves >= MOVED && servers.len() == 2, "too little was moved to show anything");
+    println!("latches: {moves} moves during {steps} steps, {} servers", servers.len());
+    assert!(moves >= MOVED && servers.len() == 2, "too few moves to show anything");
 }
 
-/// The table, made as soon as the cluster serves.
+/// Creates the table as soon as the cluster serves.
 fn create(uri: &str) -> LockManager {
     let (manager, deadline) = (open(uri), Deadline::after(LONG));
     while let Err(error) = manager.initialize() {
@@ -210,7 +211,7 @@ fn contended(manager: &LockManager, number: usize) -> Lock {
     lock(manager, &format!("contended-{}", number % CONTENDED))
 }
 
-/// Takes the lock again and again, and lets others look.
+/// Acquires and releases the lock again and again, and tells `watch`.
 fn contend(lock: &Lock, watch: &Watch, stop: &AtomicBool, errors: &AtomicUsize) {
     while !stop.load(Ordering::SeqCst) {
         match lock.acquire() {
@@ -219,7 +220,7 @@ fn contend(lock: &Lock, watch: &Watch, stop: &AtomicBool, errors: &AtomicUsize) 
                 thread::sleep(Duration::from_millis(fastrand::u64(..5)));
                 watch.before_release();
                 if let Err(error) = lease.release() {
-                    // In doubt: the library goes on trying to free it.
+                    // In doubt: the library continues to try to release it.
                     assert_ne!(error.code(), Code::LeaseLost, "a lock was lost: {}", error.chain());
                     println!("release: {}", error.chain());
                     errors.fetch_add(1, Ordering::SeqCst);
@@ -234,7 +235,7 @@ fn contend(lock: &Lock, watch: &Watch, stop: &AtomicBool, errors: &AtomicUsize) 
     }
 }
 
-/// Ends the threads, also when a test fails.
+/// Stops the threads when it is dropped, also when the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -243,7 +244,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Waits until each contended lock has been granted again a few times: the waiters go on.
+/// Waits until each contended lock was granted three more times. So the waiters continue.
 fn until_granted_anew(after: &str, watches: &[Watch], workers: &Workers) {
     let grants = || watches.iter().map(|watch| watch.seen().grants as u64).chain([workers.grants()]);
     let before: Vec<_> = grants().collect();
@@ -251,7 +252,7 @@ fn until_granted_anew(after: &str, watches: &[Watch], workers: &Workers) {
     while !grants().zip(&before).all(|(now, before)| now >= before + 3) {
         assert!(
             !deadline.passed(),
-            "after {after}, waiters stand still: {before:?} {:?}",
+            "after {after}, waiters make no progress: {before:?} {:?}",
             grants().collect::<Vec<_>>()
         );
         thread::sleep(Duration::from_millis(20));
@@ -259,7 +260,7 @@ fn until_granted_anew(after: &str, watches: &[Watch], workers: &Workers) {
     println!("granted again {:?} after {after}", Moment::now().since(begin));
 }
 
-/// A lock that is held from the beginning to the end, and that others want.
+/// A lock that is held during the whole test, while others try to acquire it.
 struct Held {
     lock: Lock,
     lease: Lease,
@@ -280,13 +281,13 @@ impl Held {
         let refused = self.other.try_acquire().map(|lease| lease.fence());
         let error = refused.expect_err("a lock was granted twice");
         assert_eq!(error.code(), Code::LockUnavailable, "{}", error.chain());
-        // A refused attempt may use up a number, a number never comes back.
+        // A refused attempt may use up a number. A number is never used again.
         let last: Option<Fence> = self.other.inspect().unwrap().fence;
         assert!(last >= self.lease.fence(), "the fence fell: {last:?}");
     }
 }
 
-/// Where a lock lies in the table.
+/// The row keys of a lock and of its fence.
 struct Rows {
     lock: Vec<u8>,
     fence: Vec<u8>,
@@ -297,13 +298,13 @@ impl Rows {
         Rows { lock: lock.name().hbase_row(), fence: lock.name().hbase_fence_row() }
     }
 
-    /// A key between the two: split there, they come to lie in different regions.
+    /// Returns a key between the two. A split at this key puts them into different regions.
     fn between(&self) -> Vec<u8> {
         self.lock.clone().max(self.fence.clone())
     }
 }
 
-/// What an administrator does, counted.
+/// An administrator, and the number of operations of each kind.
 struct Admin {
     peer: Peer,
     moves: usize,
@@ -318,9 +319,9 @@ impl Admin {
         admin
     }
 
-    /// Moves a region to the other server. It may be on its way already: then this is not counted.
+    /// Moves a region to the other server. A refused move is not counted: the region may be moving already.
     fn moves(&mut self, table: &str, row: &[u8]) {
-        // An empty word would not be one.
+        // The request consists of words, and none may be empty.
         let row = if row.is_empty() { "00".to_owned() } else { hex(row) };
         self.count(&format!("move {table} {row}"), |admin| &mut admin.moves);
     }

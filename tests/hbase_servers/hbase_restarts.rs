@@ -1,4 +1,4 @@
-//! Locks and latches across crashes of HBase and restarts of its gateways, on servers of these tests' own.
+//! Locks and latches across crashes of HBase and restarts of its gateways. Each test starts its own server.
 #![cfg(feature = "gateway")]
 
 use std::thread;
@@ -9,13 +9,13 @@ use dlm_fixtures::hbase::Hbase;
 use dlm_fixtures::table;
 use dlm_testkit::{LONG, until};
 
-/// Longer than any restart takes: no lease of these tests ends by itself, unless it is meant to.
+/// A TTL that is longer than any restart takes. Tests of expiry use shorter ones.
 const TTL: Duration = Duration::from_secs(1800);
 
-/// As long as a lease may last whose release does not wait for the server's log.
+/// A TTL of a lease whose release does not wait for the server's log.
 const BRIEF: Duration = Duration::from_secs(60);
 
-/// One process's way to the locks.
+/// Opens a manager as one process would.
 fn manager(uri: &str) -> LockManager {
     let builder = LockManager::builder().store_uri(uri).client("restarts");
     builder.ttl(TTL).wait(TTL).retry(Duration::from_millis(200)).timeout(LONG / 2).open().unwrap()
@@ -30,7 +30,7 @@ fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
     answer.expect_err("this must fail").code()
 }
 
-/// What was done through one transport before the crash.
+/// The state before the crash, made over one transport.
 struct Before {
     ours: LockManager,
     theirs: LockManager,
@@ -44,23 +44,23 @@ impl Before {
         ours.initialize().unwrap();
         let short = lock(&ours, "short").acquire_with_ttl(Duration::from_secs(2)).unwrap();
         assert!(lock(&ours, "released").acquire().unwrap().release().unwrap());
-        // Last: no later write has the log synced for this one.
+        // This is the last write, so no later one syncs the log for it.
         let long = lock(&ours, "long").acquire().unwrap();
         Before { ours, theirs, long, short }
     }
 
     fn check_after_crash(self) {
         let Before { ours: _ours, theirs, long, short } = self;
-        // A gateway may learn only by a failing call that the server was replaced.
-        until("it is told who holds the lock", || lock(&theirs, "long").inspect().is_ok());
+        // A gateway may learn only from a failed call that the server was replaced.
+        until("the holder of the lock is read", || lock(&theirs, "long").inspect().is_ok());
         assert_eq!(code(lock(&theirs, "long").try_acquire()), Code::LockUnavailable, "granted to two");
-        long.renew().expect("it is far from its end");
+        long.renew().expect("a lease was lost in the crash");
         assert_eq!(code(lock(&theirs, "long").try_acquire()), Code::LockUnavailable, "granted to two");
         assert!(long.release().unwrap());
         let next = lock(&theirs, "long").acquire().unwrap();
         assert!(next.fence() > long.fence(), "{:?} after {:?}", next.fence(), long.fence());
 
-        // What was over or given back by then is free.
+        // A lock whose lease has ended or was released is free.
         assert_eq!(code(short.renew()), Code::LeaseLost);
         let next = lock(&theirs, "short").try_acquire().unwrap();
         assert!(next.fence() > short.fence(), "{:?} after {:?}", next.fence(), short.fence());
@@ -78,19 +78,19 @@ fn a_crash_of_hbase_frees_no_lock_early_and_lets_no_fence_fall() {
         || {
             let direct = manager(&direct);
             let brief = lock(&direct, "brief").acquire_with_ttl(BRIEF).unwrap();
-            // The server does not wait for its log before it answers: see docs/hbase.md.
+            // The server answers without waiting for its log: see docs/hbase.md.
             assert!(brief.release().unwrap());
             (direct, brief)
         },
         |(direct, brief)| {
-            let next = lock(&direct, "brief").acquire_within(TTL, BRIEF + LONG).expect("kept beyond its TTL");
+            let next = lock(&direct, "brief").acquire_within(TTL, BRIEF + LONG).expect("held beyond its TTL");
             assert!(next.fence() > brief.fence(), "{:?} after {:?}", next.fence(), brief.fence());
         },
     );
     crash_in_between(&hbase, &direct, || (), |()| ());
 }
 
-/// Has the server crash when locks were taken through `uri` and then `last` was done.
+/// Acquires locks through `uri`, calls `last`, crashes and restarts the server, checks the locks, and calls `then`.
 fn crash_in_between<T>(hbase: &Hbase, uri: &str, last: impl FnOnce() -> T, then: impl FnOnce(T)) {
     let before = Before::set_up(uri);
     let done = last();
@@ -101,7 +101,7 @@ fn crash_in_between<T>(hbase: &Hbase, uri: &str, last: impl FnOnce() -> T, then:
     then(done);
 }
 
-/// Directly and through a gateway, each with a latch of its own.
+/// One wait is direct and one goes through a gateway. Each has its own latch.
 #[test]
 fn a_wait_for_a_latch_outlasts_thirty_seconds_without_hbase() {
     const OUTAGE: Duration = Duration::from_secs(30);
@@ -120,17 +120,17 @@ fn a_wait_for_a_latch_outlasts_thirty_seconds_without_hbase() {
         let waiter = thread::Builder::new().name(format!("dlm-test-{id}"));
         waiter.spawn(move || ours.await_open()).unwrap()
     });
-    // Some looks at the latches.
+    // Enough time for some polls of the latches.
     thread::sleep(Duration::from_secs(2));
     hbase.kill();
     thread::sleep(OUTAGE);
-    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "a wait ended while nobody knew");
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "a wait ended during the outage");
     hbase.start();
     for ((_, id), waiter) in ways.into_iter().zip(waiters) {
         let theirs = latch(&direct, id);
         until("HBase serves again", || theirs.count().is_ok());
         assert_eq!(theirs.count().unwrap(), 1, "a crash lost a count-down");
-        assert!(!waiter.is_finished(), "{id}: it was not open");
+        assert!(!waiter.is_finished(), "{id}: a wait ended, but the latch is closed");
         theirs.count_down().unwrap();
         until("the wait ends", || waiter.is_finished());
         waiter.join().unwrap().unwrap();
@@ -148,17 +148,17 @@ fn gateways_that_go_away_end_a_wait_and_leave_no_dead_connection_behind() {
     let waiting = lock(&ours, "a");
     let waiter = thread::Builder::new().name("dlm-test-waiter".into());
     let waiter = waiter.spawn(move || waiting.acquire().map(|_| ())).unwrap();
-    // Some looks at the lock.
+    // Enough time for some polls of the lock.
     thread::sleep(Duration::from_secs(1));
     assert!(!waiter.is_finished(), "it did not wait");
 
     hbase.stop_gateways();
     until("the wait ends", || waiter.is_finished());
     assert_eq!(code(waiter.join().unwrap()), Code::ConnectionError);
-    lease.check().expect("it is far from its end");
+    lease.check().expect("the lease was lost");
 
     hbase.start_gateways();
-    // Each at the first try, and more of them than there were connections.
+    // Each call succeeds at the first try. There are more calls than old connections.
     for number in 0..2 * POOLED {
         let id = number.to_string();
         let lease = lock(&ours, &id).try_acquire().unwrap_or_else(|error| panic!("{}", error.chain()));
@@ -170,7 +170,7 @@ fn gateways_that_go_away_end_a_wait_and_leave_no_dead_connection_behind() {
 
 const POOLED: usize = 8;
 
-/// Leaves idle connections in the manager's pool.
+/// Fills the manager's pool with idle connections.
 fn fill_pool(manager: &LockManager) {
     thread::scope(|scope| {
         for number in 0..POOLED {

@@ -1,4 +1,4 @@
-//! HBase over TLS: a real server that demands certificates.
+//! HBase over TLS: a real server that requires client certificates.
 #![cfg(feature = "hbase")]
 
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use dlm::{Code, Deadline, Error, LatchKind, Level, LockManager, Moment};
 use dlm_fixtures::hbase::{Hbase, Kind};
 
-/// Bound on steps that take seconds; a slow machine must not fail a test.
+/// Time limit of steps that take seconds. A slow machine must not fail a test.
 const LONG: Duration = Duration::from_secs(120);
 
-/// One server for all cases, since it takes ten seconds to start.
+/// One server for all cases, because it takes ten seconds to start.
 #[test]
 fn tls_lets_in_who_has_the_certificates_and_tells_others_what_they_lack() {
     let Some(hbase) = Hbase::private_of("tls", Kind::Tls) else { return };
@@ -19,7 +19,8 @@ fn tls_lets_in_who_has_the_certificates_and_tells_others_what_they_lack() {
     let good = place.uri("ca", Some("client"));
     works_and_reconnects(&hbase, &good);
 
-    // The server closes the connection without a word, as one that starts might: asked until the deadline.
+    // The server closes the connection without an answer. A server that is starting may do this too, so the library
+    // retries until the deadline.
     let plain = place.refused(&format!("hbase://{}/locks", place.master), LONG / 12);
     assert!(plain.contains("tls=on"), "{plain}");
 
@@ -30,19 +31,19 @@ fn tls_lets_in_who_has_the_certificates_and_tells_others_what_they_lack() {
     assert!(unknown.contains("certificate"), "{unknown}");
     let untrusted = place.refused(&place.uri("stranger", Some("client")), LONG);
     assert!(untrusted.contains("UnknownIssuer"), "{untrusted}");
-    // Its certificate is for localhost.
+    // The server's certificate is for localhost.
     let other_name = Place { master: hbase.master.to_string(), dir: place.dir.clone() };
     let misnamed = other_name.refused(&other_name.uri("ca", Some("client")), LONG);
     assert!(misnamed.contains("not valid for name"), "{misnamed}");
-    assert!(Moment::now().since(begin) < LONG, "refusals were waited for until the deadline");
+    assert!(Moment::now().since(begin) < LONG, "a refusal was retried until the deadline");
 }
 
-/// The other way round: TLS towards servers that do not speak it.
+/// The opposite case: the client uses TLS, but the server does not.
 #[test]
 fn tls_is_never_left_out_because_a_server_does_not_speak_it() {
     let Some(hbase) = dlm_fixtures::hbase::hbase_or_skip() else { return };
     let dir = tempfile::tempdir().unwrap();
-    // Any certificate will do, for none is ever compared.
+    // Any certificate will do, because none is compared.
     let ca = dir.path().join("ca.pem");
     let made = std::process::Command::new("openssl")
         .args([
@@ -77,7 +78,7 @@ fn works_and_reconnects(hbase: &Hbase, uri: &str) {
     let manager =
         LockManager::builder().store_uri(uri).client("tls").farm("dc1").timeout(LONG).open().unwrap();
     manager.initialize().unwrap();
-    // A request of many TLS records.
+    // A request that takes many TLS records.
     let crowd = manager.latch("crowd", Level::Dc, LatchKind::CountDown).unwrap();
     let names: Vec<_> = (0..5_000).map(|number| format!("{number:0>40}")).collect();
     crowd.create_for(&names).unwrap();
@@ -86,7 +87,7 @@ fn works_and_reconnects(hbase: &Hbase, uri: &str) {
     let lease = lock.acquire_with_ttl(10 * LONG).unwrap();
     lease.renew().unwrap();
     assert_eq!(lock.try_acquire().unwrap_err().code(), Code::LockUnavailable);
-    // Many threads on the one socket, which one of them reads while others write.
+    // Many threads use one socket. One of them reads it while others write.
     thread::scope(|scope| {
         for number in 0..8 {
             let manager = &manager;
@@ -103,7 +104,7 @@ fn works_and_reconnects(hbase: &Hbase, uri: &str) {
     hbase.start();
     let deadline = Deadline::after(LONG);
     while let Err(error) = lease.renew() {
-        assert!(!deadline.passed(), "never reconnected: {}", error.chain());
+        assert!(!deadline.passed(), "not reconnected: {}", error.chain());
         thread::sleep(Duration::from_millis(200));
     }
     assert!(lease.release().unwrap());
@@ -125,7 +126,7 @@ impl Place {
         format!("hbase://{}/locks?tls=on&tls_ca={ca}{}", self.master, own.unwrap_or_default())
     }
 
-    /// What a client is told that must not be let in.
+    /// Tries to lock with a URI that must be refused. Returns the error.
     fn refused(&self, uri: &str, timeout: Duration) -> String {
         let begin = Moment::now();
         let error = Place::try_lock(uri, timeout).expect_err(uri);

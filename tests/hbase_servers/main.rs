@@ -1,6 +1,7 @@
-//! HBase servers that a test starts for itself: it kills them, moves their regions, sets their clock or takes all of
-//! their handlers. A program of its own: such a server takes a gigabyte and most of a processor, which tests that
-//! measure time must not run beside.
+//! Tests that start their own HBase servers. They kill servers, move regions, set clocks or occupy all handlers.
+//!
+//! They are a separate program. Such a server takes a gigabyte and most of a processor, so tests that measure time
+//! must not run beside it.
 
 mod hbase_cluster;
 mod hbase_restarts;
@@ -9,7 +10,7 @@ mod hbase_table_handlers;
 mod hbase_table_races;
 mod hbase_tls;
 
-/// Families d and e of one version and v of three.
+/// Families d and e keep one version, family v keeps three.
 #[cfg(feature = "hbase")]
 fn families() -> [dlm::hbase::Family; 3] {
     use dlm::hbase::Family;
