@@ -1,8 +1,8 @@
-//! The clock of an HBase is set back while rows are changed: the holder of a stale fence is refused all the same, an
-//! exactly-once change is made once, and what a change has read it overwrites where all can see it.
+//! Rows are changed while the clock of an HBase server is set back. The server still refuses a stale fence. An
+//! exactly-once change is made once. A change of a column that was read is visible to all.
 //!
-//! What is written without having been read, by `put` or into a further column of `modify`, may be hidden by an older
-//! cell until the clock has come to its timestamp again. That is so with all that writes to HBase.
+//! A `put`, and a `modify` of a column that was not read, may be hidden by an older cell until the clock reaches
+//! the timestamp of that cell again. This concerns every program that writes to HBase.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
 use std::thread;
@@ -16,7 +16,7 @@ use dlm_fixtures::hbase::{Hbase, Kind, fresh_table};
 use dlm_fixtures::rpc_proxy;
 use dlm_testkit::{Fault, Proxy, left_to_the_long_run};
 
-/// How far the clock is ahead before it is set back. Less than the time after which a server drops calls as too old.
+/// How far the clock is ahead before it is set back. It is less than the age at which a server drops calls.
 const AHEAD: Duration = Duration::from_secs(600);
 
 struct Stage<'a> {
@@ -37,7 +37,7 @@ impl Stage<'_> {
     }
 }
 
-/// One server for all: it costs ten seconds.
+/// One server for all cases, because it takes ten seconds to start.
 #[test]
 fn a_clock_that_is_set_back_lets_no_stale_holder_in_and_no_change_be_made_twice() {
     if left_to_the_long_run() {
@@ -73,7 +73,7 @@ fn counter(row: &Row, column: &str) -> i64 {
 fn stale_holders_are_refused(stage: &Stage<'_>) {
     let place = tempfile::tempdir().unwrap();
     let lock = guard::guard(place.path());
-    // Also where other columns, of a family before, begin as the fence's does.
+    // Also with another column in the fence's family whose name begins like the fence's.
     for (number, other) in [None, Some("d:_fence_a"), Some("d:_f")].into_iter().enumerate() {
         let key = format!("stale{number}");
         if let Some(other) = other {
@@ -103,7 +103,7 @@ fn stale_holders_are_refused(stage: &Stage<'_>) {
     }
 }
 
-/// A mark that is hidden by an older one in its column would not keep a change from being made again.
+/// If an older mark in the same column hid the new mark, a change that is sent again would be made again.
 fn marks_are_seen(stage: &Stage<'_>) {
     let place = tempfile::tempdir().unwrap();
     let lease = guard::guard(place.path()).acquire().unwrap();
@@ -111,7 +111,7 @@ fn marks_are_seen(stage: &Stage<'_>) {
         let key = format!("marks{fenced}");
         let row = if fenced { lease.row(&stage.ours, &key).unwrap() } else { stage.ours.row(&key) };
         let row = row.exactly_once();
-        // Cells of now, that conditions may look at first: the fence, and a mark in another family.
+        // Cells with the current time, which conditions may compare first: the fence, and a mark in another family.
         row.put(&Cells::new().put("d:", "").put("d:a", "1")).unwrap();
         row.increment("d:n", 1).unwrap();
         let mut sum = 0;
@@ -146,7 +146,7 @@ fn what_was_read_is_overwritten(stage: &Stage<'_>) {
         let row = if fenced { lease.row(&stage.theirs, &key).unwrap() } else { stage.theirs.row(&key) };
         let row = if once { row.exactly_once() } else { row };
         row.put(&Cells::new().put("d:a", "0").put("e:c", "0")).unwrap();
-        // The one by whose name a condition would look at it last.
+        // By its name, this column is not the first one that a condition compares.
         stage.ahead(|| row.put(&Cells::new().put("e:b", "0")).unwrap());
         for round in 0..3 {
             let next = (round + 1).to_string();
@@ -159,14 +159,14 @@ fn what_was_read_is_overwritten(stage: &Stage<'_>) {
         }
         stage.ahead(|| row.put(&Cells::new().put("e:one", "1")).unwrap());
         assert!(row.compare_and_set("e:one", Some(b"1"), Some(b"2")).unwrap(), "{key}");
-        assert_eq!(row.get().unwrap().unwrap().value("e:one"), Some(&b"2"[..]), "{key}: it was not set");
+        assert_eq!(row.get().unwrap().unwrap().value("e:one"), Some(&b"2"[..]), "{key}: the value is hidden");
         stage.ahead(|| row.put(&Cells::new().put("e:one", "1")).unwrap());
         assert!(row.delete_if("e:one", b"1").unwrap(), "{key}");
         assert!(row.get().unwrap().is_none(), "{key}");
     }
 }
 
-/// Each carries the timestamp of what it deletes, whatever the time is by then.
+/// Each Delete carries the timestamp of the cell that it deletes, whatever the clock shows.
 fn deletes_hide_nothing_that_is_put_later(stage: &Stage<'_>) {
     let whole = Cells::new().put("d:id", "1").put("e:n", 5i64.to_be_bytes());
     for (way, once) in (0..3).flat_map(|way| [(way, false), (way, true)]) {
@@ -187,7 +187,7 @@ fn deletes_hide_nothing_that_is_put_later(stage: &Stage<'_>) {
     }
 }
 
-/// A Delete of the future hides what is put before.
+/// A Delete with a timestamp in the future hides puts until that time.
 fn what_cannot_be_seen_is_in_doubt(stage: &Stage<'_>) {
     let uri = format!("hbase://{}/{}?family=d&timeout=1s", stage.master, stage.name);
     let brief = Table::open(&uri).unwrap();
@@ -199,7 +199,8 @@ fn what_cannot_be_seen_is_in_doubt(stage: &Stage<'_>) {
             assert!(row.delete_if("d:id", b"1").unwrap());
         });
         match row.create(&Cells::new().put("d:id", "2")) {
-            // A mark of the future, which is not deleted, gives its timestamp to what is put along with the next one.
+            // A mark with a timestamp in the future is not deleted. The cells that are put with the next mark get
+            // its timestamp.
             Ok(made) => {
                 assert!(once && made == Creation::Created);
                 assert_eq!(row.get().unwrap().unwrap().value("d:id"), Some(&b"2"[..]));
@@ -215,7 +216,7 @@ fn what_cannot_be_seen_is_in_doubt(stage: &Stage<'_>) {
     }
 }
 
-/// While the clock jumps and a tenth of the replies are lost.
+/// The clock jumps and a tenth of the replies are lost.
 fn counters_are_exact(stage: &Stage<'_>) {
     const THREADS: i64 = 4;
     const CHANGES: i64 = 100;

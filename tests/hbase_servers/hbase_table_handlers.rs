@@ -1,5 +1,5 @@
-//! The deadlock of HBase's own row locks is not there: they were held in a RegionServer, and those who waited for
-//! them kept its handlers busy until the holder could not write nor unlock any more.
+//! Waiters for a row do not block its holder. HBase's own row locks had this deadlock: a RegionServer held them,
+//! and clients that waited occupied its handlers until the holder could neither write nor unlock.
 #![cfg(feature = "gateway")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use dlm_fixtures::hbase::{Hbase, Kind, fresh_table};
 use dlm_testkit::left_to_the_long_run;
 use dlm_testkit::until;
 
-/// Calls that the RegionServer works on at a time.
+/// Number of calls that the RegionServer runs at the same time.
 const HANDLERS: usize = 5;
-/// Each in a manager of its own: threads of one manager ask as one.
+/// Each waiter has its own manager, because the threads of one manager poll together.
 const WAITERS: usize = 200;
 const TTL: Duration = Duration::from_secs(1800);
-/// Where waiters took the handlers, nothing would be answered before they give up, which they do not.
+/// If waiters occupied the handlers, no call would be answered until they give up, and they never do.
 const BOUND: Duration = Duration::from_secs(20);
 const ROUNDS: usize = 20;
 
@@ -29,7 +29,7 @@ fn waiters_for_a_row_hold_up_neither_the_holders_writes_nor_its_release() {
     let environment = [("DLM_TEST_HANDLERS", HANDLERS.to_string().into())];
     let Some(hbase) = Hbase::private_in("handlers", Kind::Single, &environment) else { return };
     let (locks, name) = (fresh_table("handlers"), fresh_table("handled"));
-    // One region, as a gateway makes it: 257 would take a minute.
+    // A gateway creates a table with one region. 257 regions would take a minute.
     let gateway = dlm::store::open(&format!("hbase+thrift://{}/{locks}", hbase.thrift)).unwrap();
     gateway.initialize(Deadline::after(Duration::from_secs(60))).unwrap();
     let table = Table::open(&format!("hbase://{}/{name}?family=d&timeout=60s", hbase.masters)).unwrap();
@@ -78,9 +78,9 @@ fn waiters_for_a_row_hold_up_neither_the_holders_writes_nor_its_release() {
             };
             thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, wait).unwrap();
         }
-        until("all wait", || managers.iter().all(|manager| manager.stats().threads_waiting == 1));
+        until("all waiters wait", || managers.iter().all(|manager| manager.stats().threads_waiting == 1));
         assert_eq!(granted.load(Ordering::SeqCst), 0);
-        // Writes beside them all.
+        // Writes of the holder while all others wait.
         let row = held.row(&table, "r").unwrap();
         for _ in 0..ROUNDS {
             let began = Instant::now();
@@ -90,9 +90,9 @@ fn waiters_for_a_row_hold_up_neither_the_holders_writes_nor_its_release() {
         let began = Instant::now();
         assert!(held.release().unwrap());
         let took = began.elapsed();
-        println!("released in {took:?} before {WAITERS} waiters");
+        println!("released in {took:?} with {WAITERS} waiters");
         assert!(took < BOUND, "{took:?}");
-        until("waiters are granted it", || granted.load(Ordering::SeqCst) >= 20);
+        until("waiters are granted the lock", || granted.load(Ordering::SeqCst) >= 20);
         cancel.cancel();
     });
     alone.sort_unstable();

@@ -1,7 +1,7 @@
-//! Many processes that create the same rows and change the same counters: each row has one maker and each sum is
-//! exact, with replies lost, and with regions split and moved and a RegionServer killed under them.
+//! Many processes create the same rows and change the same counters. Each row has one creator and each sum is
+//! exact, even when replies are lost, regions are split and moved, and a RegionServer is killed.
 //!
-//! `DLM_TEST_LONG=1` runs it in full size: 10,000 rows and 20,000 changes. `DLM_TEST_ROWS` and `DLM_TEST_CHANGES` set
+//! `DLM_TEST_LONG=1` runs the full size: 10,000 rows and 20,000 changes. `DLM_TEST_ROWS` and `DLM_TEST_CHANGES` set
 //! other sizes.
 #![cfg(feature = "hbase")]
 
@@ -21,13 +21,13 @@ use dlm_testkit::until;
 use dlm_testkit::{Fault, Proxy, is_long, left_to_the_long_run};
 
 const PROCESSES: usize = 16;
-/// Of one process that creates rows.
+/// Number of threads in each process that creates rows.
 const THREADS: usize = 3;
 const COUNTERS: usize = 10;
 const URI: &str = "DLM_TEST_URI";
 const PROCESS: &str = "DLM_TEST_PROCESS";
 const SIZE: &str = "DLM_TEST_SIZE";
-/// Of the calls. A RegionServer's death is noticed after ten seconds.
+/// Options of the tables. The death of a RegionServer is noticed after ten seconds.
 const TIMEOUT: &str = "timeout=300s&attempts=10000";
 
 fn size(variable: &str, short: usize, full: usize) -> usize {
@@ -39,12 +39,12 @@ fn rows_size(short: usize) -> usize {
     size("DLM_TEST_ROWS", short, 10_000)
 }
 
-/// A multiple of what the processes do in turn.
+/// Returns a number with which each process makes as many changes of each kind as the others.
 fn changes_size(short: usize) -> usize {
     size("DLM_TEST_CHANGES", short, 20_000).next_multiple_of(4 * PROCESSES)
 }
 
-/// What a process of these tests does.
+/// Not a test: the code of the processes that the tests start.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -65,7 +65,7 @@ fn key(number: usize) -> String {
     format!("{:02x}-{number}", number % 251)
 }
 
-/// Creates all rows, in an order of its own, and tells which it has made.
+/// Creates all rows in a random order, and reports which ones it has created.
 fn create(table: &Table, process: usize, rows: usize) {
     let mut order: Vec<_> = (0..rows).collect();
     fastrand::shuffle(&mut order);
@@ -97,7 +97,7 @@ fn create(table: &Table, process: usize, rows: usize) {
     say(format_args!("exist {} {}", exists.into_inner(), doubts.into_inner()));
 }
 
-/// Adds one so often, in turn: to a counter by reading and writing it, to one by increments, and to one in both ways.
+/// Adds 1 this many times, in turn: to a counter with `modify`, to one with `increment`, and to one with both.
 fn count(table: &Table, changes: usize) {
     let (mut attempts, mut unknown) = (0, 0);
     for change in 0..changes {
@@ -142,7 +142,7 @@ fn go(processes: &mut [Dialogue]) {
     processes.iter_mut().for_each(|process| process.order("go"));
 }
 
-/// All that they report, but for how far they are.
+/// Waits for the processes. Returns their reports, except those of progress.
 fn finish(processes: Vec<Dialogue>) -> Vec<Vec<String>> {
     let reports = processes.into_iter().flat_map(Dialogue::finish);
     reports.filter(|report| report[0] != "at").collect()
@@ -153,7 +153,7 @@ fn numbers<const N: usize>(words: &[String]) -> [usize; N] {
     numbers.try_into().unwrap()
 }
 
-/// Each row has one maker, and what that one wrote.
+/// Checks that each row has one creator, and the cells of that creator.
 fn judge_rows(table: &Table, reports: &[Vec<String>], rows: usize) {
     let (mut makers, mut exist, mut doubts) = (HashMap::new(), 0, 0);
     for report in reports {
@@ -170,7 +170,7 @@ fn judge_rows(table: &Table, reports: &[Vec<String>], rows: usize) {
             other => panic!("{other}"),
         }
     }
-    println!("{} created, {exist} were there, {doubts} in doubt", makers.len());
+    println!("{} created, {exist} existed, {doubts} in doubt", makers.len());
     assert_eq!((makers.len(), exist, doubts), (rows, rows * (PROCESSES - 1), 0));
     let keys: Vec<_> = (0..rows).map(key).collect();
     for (number, found) in table.get_many(&keys, &Select::all()).unwrap().into_iter().enumerate() {
@@ -193,7 +193,8 @@ fn judge_counters(table: &Table, reports: &[Vec<String>], changes: usize) {
     assert_eq!(sums, [expected, expected, 2 * expected]);
 }
 
-/// A tenth of the replies are lost, and as many connections break: one that is lost takes those of other threads along.
+/// Starts a proxy that loses a tenth of the replies. Each loss breaks the connection, so calls of other threads on
+/// it fail too.
 fn lossy() -> Proxy {
     let proxy = rpc_proxy::before(hbase().master);
     proxy.sometimes("Multi", 10, Fault::LoseReply);
@@ -216,7 +217,7 @@ fn counters_of_many_processes_are_exact_though_a_tenth_of_the_replies_is_lost() 
     go(&mut processes);
     judge_counters(&table, &finish(processes), changes);
     println!("{changes} changes in {:?}, {} messages lost", began.elapsed(), proxy.hits());
-    assert!(proxy.hits() > changes / 20, "too little was lost to show anything");
+    assert!(proxy.hits() > changes / 20, "too few losses to show anything");
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn rows_that_many_processes_create_have_one_maker_each_though_replies_are_lost()
     go(&mut processes);
     judge_rows(&table, &finish(processes), size);
     println!("{size} rows in {:?}, {} messages lost", began.elapsed(), proxy.hits());
-    assert!(proxy.hits() > size / 2, "too little was lost to show anything");
+    assert!(proxy.hits() > size / 2, "too few losses to show anything");
 }
 
 #[test]
@@ -247,12 +248,12 @@ fn rows_and_counters_live_through_splits_moves_and_the_death_of_a_region_server(
     let uri = |table: &str| format!("hbase://{}/{table}?{TIMEOUT}", hbase.masters);
     let tables = ["makers", "counts"].map(|name| Table::open(&uri(name)).unwrap());
     for table in &tables {
-        until("the cluster makes tables", || table.create_if_missing(&super::families(), &[]).is_ok());
+        until("the cluster creates tables", || table.create_if_missing(&super::families(), &[]).is_ok());
     }
     let (rows, changes) = (rows_size(600), changes_size(1600));
     let began = Instant::now();
     let mut peer = Peer::start(&hbase);
-    until("both serve", || peer.ask("servers").split(' ').count() == 2);
+    until("both RegionServers serve", || peer.ask("servers").split(' ').count() == 2);
     let mut creating = start("create", &uri("makers"), rows);
     let mut counting = start("count", &uri("counts"), changes / PROCESSES);
     let began_work = Instant::now();
@@ -265,7 +266,7 @@ fn rows_and_counters_live_through_splits_moves_and_the_death_of_a_region_server(
             refused if refused.starts_with("error") => println!("{request}: {refused:.200}"),
             _ => *counter += 1,
         };
-        // A few more splits than are needed make more regions than are needed: the rest is moves.
+        // After nine rounds only moves, because there are enough regions.
         while !working.is_finished() {
             let (row, counter) = (format!("{rounds}0"), format!("0{rounds}"));
             for (table, key) in [("makers", row), ("counts", counter)] {
@@ -283,7 +284,7 @@ fn rows_and_counters_live_through_splits_moves_and_the_death_of_a_region_server(
         thread::sleep(Duration::from_millis(1500));
         hbase.kill_region_server(1);
         println!("killed after {:?}", began_work.elapsed());
-        assert!(!working.is_finished(), "the work had ended before: too little of it to show anything");
+        assert!(!working.is_finished(), "the work ended before the kill: too little to show anything");
         hbase.start();
         administering.join().unwrap()
     });
@@ -292,5 +293,5 @@ fn rows_and_counters_live_through_splits_moves_and_the_death_of_a_region_server(
     println!("{rows} rows and {changes} changes in {took:?}, and {:?} with the cluster", began.elapsed());
     judge_rows(&tables[0], &created, rows);
     judge_counters(&tables[1], &counted, changes);
-    assert!(moves >= 2 && splits >= 2, "too little was moved and split to show anything");
+    assert!(moves >= 2 && splits >= 2, "too few moves and splits to show anything");
 }
