@@ -1,5 +1,5 @@
-//! The store of `examples/redis_store.rs`, which `docs/stores.md` shows, against a real Redis: the contract, and
-//! what lost, late and cut messages do.
+//! The example store `examples/redis_store.rs`, which `docs/stores.md` shows, over a real Redis: the contract
+//! suite, and the suite for lost, late and cut messages.
 
 #[path = "../../examples/redis_store.rs"]
 #[expect(dead_code, reason = "the example's main")]
@@ -15,7 +15,7 @@ use dlm_testkit::contract::Site;
 use dlm_testkit::losses::{SHORT, Target};
 use dlm_testkit::{Dialect, Proxy, skipped, until};
 
-/// The keeper ends the server when this program has gone, however it went.
+/// A Redis server. Its keeper stops it when this program has ended, even if this program was killed.
 struct Server {
     address: SocketAddr,
     _keeper: (Child, Mutex<ChildStdin>),
@@ -55,7 +55,7 @@ fn site(test: &str) -> Option<Site> {
 
 dlm_testkit::contract!(site);
 
-/// Arrays of text, and replies. A script is called what the comment at its beginning says.
+/// Redis's protocol: arrays of texts, and replies. The comment at the beginning of a script is the request's name.
 struct Resp;
 
 impl Dialect for Resp {
@@ -83,7 +83,7 @@ static TARGET: Target = Target {
     proxy: |server| Proxy::speaking(Resp, server),
     uri,
     requests: &["create", "count", "replace", "remove", "read", "last"],
-    // The count travels with it.
+    // This request also counts the fence.
     acquire: &["create"],
     settle: &["read", "count", "read"],
     seed: &[("create", 0)],
