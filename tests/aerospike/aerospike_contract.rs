@@ -1,4 +1,4 @@
-//! The contract, and what is special to Aerospike, on a real one.
+//! The contract suites, and special cases of Aerospike, over a real server.
 #![cfg(feature = "aerospike")]
 
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ fn site(test: &str) -> Option<Site> {
 dlm_testkit::contract!(site);
 dlm_testkit::latch_contract!(site);
 
-/// Releases and acquisitions within the same millisecond, in which a careless store grants twice.
+/// Releases and acquires within the same millisecond. A careless store grants a lock twice then.
 #[test]
 fn of_five_thousand_tight_cycles_none_overlaps_and_fences_rise() {
     const THREADS: usize = 5;
@@ -44,7 +44,7 @@ fn of_five_thousand_tight_cycles_none_overlaps_and_fences_rise() {
     });
 }
 
-/// As after a crash of a server that had not written its latest counts to the disk.
+/// As after a crash of a server that had not written its latest fences to the disk.
 #[test]
 fn a_fence_that_a_server_has_forgotten_is_not_given_out_again() {
     let Some(place) = aerospike_or_skip() else { return };
@@ -64,7 +64,7 @@ fn a_fence_that_a_server_has_forgotten_is_not_given_out_again() {
     assert!(lock.try_acquire().unwrap().fence() > before);
 }
 
-/// No renewal shortens what stands, and for ever is the longest.
+/// A renewal never shortens the life of a record, and a record that never expires lives longest.
 #[test]
 fn a_record_that_an_operator_let_last_for_ever_is_given_no_end_by_a_renewal() {
     let Some(place) = aerospike_or_skip() else { return };
@@ -83,11 +83,11 @@ fn a_record_that_an_operator_let_last_for_ever_is_given_no_end_by_a_renewal() {
         raw.touch(&policy, &key).await.unwrap();
     });
     lease.renew().unwrap();
-    assert_eq!(lock.inspect().unwrap().holder.expect("it is held").remaining, None);
+    assert_eq!(lock.inspect().unwrap().holder.expect("no holder").remaining, None);
     assert!(lease.release().unwrap());
 }
 
-/// A farm that is too long for a bin's name, and a namespace that is not there.
+/// A farm that is too long for a bin's name, a namespace that does not exist, and one without strong consistency.
 #[test]
 fn what_aerospike_cannot_do_is_said_with_what_it_could() {
     let Some(place) = aerospike_or_skip() else { return };
@@ -98,7 +98,7 @@ fn what_aerospike_cannot_do_is_said_with_what_it_could() {
     let error = manager.lock("a", Level::Dc).unwrap().try_acquire().unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
     assert!(error.chain().contains("at most 9 bytes"), "{}", error.chain());
-    // The farm is no part of a lock of level XDC.
+    // A lock of level XDC does not contain the farm.
     assert!(manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
 
     let missing = open(&format!("aerospike://{}/nowhere/tests", place.address), "dc1");
@@ -116,7 +116,7 @@ fn what_aerospike_cannot_do_is_said_with_what_it_could() {
     assert!(error.chain().contains("strong-consistency true"), "{}", error.chain());
 }
 
-/// A namespace has neither TTLs nor a sweep unless it is told to.
+/// With `nsup-period 0`, a namespace refuses TTLs and does not sweep expired records.
 #[test]
 fn a_namespace_that_refuses_ttls_is_an_error_that_names_the_setting() {
     let namespace = IN_MEMORY.replace("nsup-period 1", "nsup-period 0");
@@ -137,7 +137,7 @@ fn a_namespace_that_refuses_ttls_is_an_error_that_names_the_setting() {
     assert!(error.chain().contains("nsup-period"), "{}", error.chain());
 }
 
-/// What a server of one node in memory promises less than it could is told, and refuses nothing.
+/// A server of one node in memory gets warnings. They do not fail `strict=true`.
 #[test]
 fn the_doctor_reads_the_settings_of_a_real_server() {
     let Some(server) = own_server_or_skip(IN_MEMORY) else { return };
@@ -168,7 +168,7 @@ fn the_doctor_reads_the_settings_of_a_real_server() {
     assert!(eviction.seen.contains("evict-used-pct 60"), "{eviction}");
 }
 
-/// Without users of its own a server refuses those who log in.
+/// A server without users refuses clients that log in.
 #[test]
 fn a_server_that_knows_no_users_is_not_entered_with_a_password() {
     let Some(place) = aerospike_or_skip() else { return };

@@ -1,4 +1,5 @@
-//! A server that answers nonsense, or too much, or goes on for ever: an error in time, and no panic.
+//! A server that answers nonsense, or too much, or without an end. The client returns an error in time and does not
+//! panic.
 #![cfg(feature = "aerospike")]
 
 use std::io::{Read as _, Write as _};
@@ -11,10 +12,10 @@ use std::time::Duration;
 use dlm::{Level, LockManager, Moment};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
-/// More than any call may take on a machine that is busy with other things.
+/// Longer than any call may take, even on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Answers each thing it hears with the same bytes.
+/// A server that answers everything it receives with the same bytes.
 struct Liar {
     address: SocketAddr,
     stopping: Arc<AtomicBool>,
@@ -42,7 +43,7 @@ impl Liar {
     }
 }
 
-/// Until the other side has had enough. One connection at a time will do.
+/// Answers until the client closes the connection or is silent. One connection at a time is enough.
 fn lie(mut stream: TcpStream, answer: &[u8]) {
     let mut heard = [0; 4096];
     let _ = stream.set_read_timeout(Some(TIMEOUT));
@@ -64,7 +65,7 @@ impl Drop for Liar {
     }
 }
 
-/// An info answer of that length, which may not be true.
+/// Returns an info reply. Its header states this length, which may be wrong.
 fn info(length: u64, text: &str) -> Vec<u8> {
     let header = (2u64 << 56) | (1 << 48) | length;
     [&header.to_be_bytes(), text.as_bytes()].concat()

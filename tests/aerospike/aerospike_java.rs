@@ -1,4 +1,4 @@
-//! Services in Java on the same records: they and ours exclude each other and count together.
+//! Java services that use the same records. They and this library exclude each other and count together.
 #![cfg(feature = "aerospike")]
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,8 @@ use dlm_testkit::skipped;
 
 const FARM: &str = "dc1";
 
-/// The manager, its client id, and a Java client on the same server.
+/// Returns a manager, its client id, and a Java client of the same server. If this machine lacks one of them, it
+/// says so and returns `None`.
 fn both() -> Option<(LockManager, String, Java)> {
     let place: Place = aerospike_or_skip()?;
     let java = match aerospike_java::start(&place) {
@@ -50,7 +51,7 @@ fn a_lock_that_java_holds_is_refused_here_and_the_other_way_round() {
             assert!(holder.identity.is_none() && holder.since.is_some() && holder.remaining.is_some());
             assert_eq!(java.ask(&format!("release {place}")), "released");
         }
-        // The Java library releases whoever's lock it is. Ours is told.
+        // The Java library releases a lock even if another holder owns it. Our holder gets LEASE_LOST.
         let lease = lock.try_acquire().unwrap();
         assert_eq!(java.ask(&format!("release {place}")), "released");
         assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost);
@@ -68,7 +69,7 @@ fn a_latch_is_counted_by_java_and_here_alike() {
     assert!(ours.count_down_as("a").unwrap());
     assert_eq!(java.ask(&format!("add {} count#{FARM} -1 600", place("ours"))), "ok");
     assert_eq!(java.ask(&format!("count {} count#{FARM}", place("ours"))), "1");
-    assert_eq!(java.ask(&format!("sum {}", place("ours"))), "1", "what we note is added up");
+    assert_eq!(java.ask(&format!("sum {}", place("ours"))), "1", "our notes are added up");
     assert_eq!((ours.count().unwrap(), ours.pending().unwrap().len()), (1, 2));
     assert!(java.ask(&format!("create {} count#{FARM} 9 600", place("ours"))).starts_with("error"));
 

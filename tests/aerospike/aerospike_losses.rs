@@ -1,5 +1,4 @@
-//! Requests and replies that are lost, late or cut between a client and a real Aerospike: locks, and then
-//! latches.
+//! Locks and latches when requests and replies are lost, late or cut between a client and a real Aerospike.
 #![cfg(feature = "aerospike")]
 
 use std::net::SocketAddr;
@@ -22,13 +21,13 @@ static SERVER: Target = Target {
     acquire: &["create", "fence"],
     settle: &["get", "fence"],
     seed: &[("create", 0), ("fence", 0)],
-    // What is asked for again does no harm, and tells.
+    // The same request is sent again. It is harmless, and its answer settles the doubt.
     renew: ["change", "change"],
     release: ["delete", "delete"],
-    // A header of 8 bytes and 22 more.
+    // A protocol header of 8 bytes and a message header of 22 bytes.
     reply_bytes: 30,
     down: Duration::from_secs(LONG.as_secs() / 4),
-    // The cluster is asked for first, and nothing is written yet.
+    // The client first asks for the nodes of the cluster. It has not written anything then.
     silent: Code::ConnectionError,
 };
 
@@ -38,14 +37,14 @@ fn uri(address: SocketAddr) -> String {
 
 dlm_testkit::losses!(SERVER);
 
-/// A fence that comes when the lease is over may be lower than that of the next holder.
+/// A fence that arrives after the end of the lease may be lower than the next holder's.
 #[test]
 fn a_fence_that_was_counted_after_the_lease_ended_is_no_grant() {
     let site = Case { target: &SERVER, test: "late-fence" };
     let Some(stage) = site.stage(LONG / 2) else { return };
     let gate = Arc::new(Gate::default());
     stage.proxy.next("fence", Fault::Keep(Arc::clone(&gate)));
-    // Without a manager, which looks at the lease once more.
+    // Without a manager, because it would check the lease once more.
     let store = dlm::store::open(&uri(stage.proxy.address())).unwrap();
     let (name, identity) = (stage.ours.name(), Identity::this_process("late").unwrap());
     let by = Deadline::after(LONG);
@@ -53,20 +52,20 @@ fn a_fence_that_was_counted_after_the_lease_ended_is_no_grant() {
     thread::scope(|scope| {
         let late = thread::Builder::new().name("dlm-test-late".into());
         let late = late.spawn_scoped(scope, || store.acquire(attempt, &mut Vec::new())).unwrap();
-        until("the fence is kept back", || stage.proxy.hits() == 1);
-        // When the first lease is over.
+        until("the fence is delayed", || stage.proxy.hits() == 1);
+        // Succeeds when the first lease has ended.
         let next = stage.theirs.acquire().unwrap();
         gate.open();
         let refused = late.join().unwrap();
-        assert!(refused.is_err(), "a grant after its end: {refused:?}");
-        next.renew().expect("the late acquire took the next holder's record");
+        assert!(refused.is_err(), "granted after its end: {refused:?}");
+        next.renew().expect("the late acquire replaced the next holder's record");
         assert!(next.release().unwrap());
     });
 }
 
 const LATCHES: Case<'_> = Case { target: &SERVER, test: "latches" };
 
-/// A latch as two processes see it: one through a proxy, one not.
+/// A latch as two processes see it. One reaches the server through a proxy, the other one directly.
 struct LatchStage {
     place: Place,
     proxy: Proxy,
@@ -121,7 +120,7 @@ fn a_step_of_which_a_message_is_lost_counts_once() {
         stage.ours.count_down().unwrap();
         assert_eq!(stage.proxy.hits(), 2 * number + 1);
         stage.proxy.next("change", loss.clone());
-        assert!(stage.ours.count_down_as(&format!("worker-{number}")).unwrap(), "it was ours");
+        assert!(stage.ours.count_down_as(&format!("worker-{number}")).unwrap(), "our step counted");
         assert!(!stage.ours.count_down_as(&format!("worker-{number}")).unwrap());
         assert_eq!(stage.theirs.count().unwrap(), 100 - 2 * (number as i64 + 1));
     }
@@ -129,21 +128,21 @@ fn a_step_of_which_a_message_is_lost_counts_once() {
 }
 
 impl LatchStage {
-    /// What lies in the record of the latch.
+    /// Reads the record of the latch.
     fn record(&self) -> ::aerospike::Record {
         self.raw(|client, key| async move {
             client.get(&::aerospike::ReadPolicy::default(), &key, ::aerospike::Bins::All).await.unwrap()
         })
     }
 
-    /// The record goes, as one whose time is over.
+    /// Deletes the record. This has the effect of its expiry.
     fn delete(&self) {
         self.raw(|client, key| async move {
-            assert!(client.delete(&::aerospike::WritePolicy::default(), &key).await.unwrap(), "it is there");
+            assert!(client.delete(&::aerospike::WritePolicy::default(), &key).await.unwrap(), "no record");
         });
     }
 
-    /// Writes a record as others do.
+    /// Writes a record as other programs do.
     fn put(&self, bins: &[(&str, ::aerospike::Value)]) {
         let bins: Vec<_> =
             bins.iter().map(|(name, value)| ::aerospike::Bin::new(*name, value.clone())).collect();
@@ -168,8 +167,8 @@ impl LatchStage {
         })
     }
 
-    /// Counts down, by name or without. The reply to the first request is lost; before it is asked again,
-    /// `meanwhile` happens.
+    /// Counts down, with a name or without. The reply to the first request is lost. `meanwhile` runs before the
+    /// server receives the request again.
     fn count_down_in_doubt(&self, name: Option<&str>, meanwhile: impl FnOnce()) -> dlm::Result<()> {
         let (gate, hits) = (Arc::new(Gate::default()), self.proxy.hits());
         self.proxy.next("change", Fault::LoseReply);
@@ -181,7 +180,7 @@ impl LatchStage {
                 None => self.ours.count_down(),
             };
             let counting = counting.spawn_scoped(scope, count_down).unwrap();
-            until("it is asked again", || self.proxy.hits() == hits + 2);
+            until("it is sent again", || self.proxy.hits() == hits + 2);
             meanwhile();
             gate.open();
             counting.join().unwrap()
@@ -189,18 +188,18 @@ impl LatchStage {
     }
 }
 
-/// The step had counted. That it had no effect would be untrue.
+/// The step has counted, so the call must not return that it had no effect.
 #[test]
 fn a_step_whose_reply_was_lost_and_whose_latch_is_gone_is_in_doubt() {
     for name in [None, Some("worker-1")] {
         let Some(stage) = latch_stage("gone-step") else { return };
         stage.ours.create(3).unwrap();
         let answer = stage.count_down_in_doubt(name, || {
-            assert_eq!(stage.theirs.count().unwrap(), 2, "the step counted");
+            assert_eq!(stage.theirs.count().unwrap(), 2, "the step did not count");
             stage.delete();
         });
         assert_eq!(code(answer), Code::InDoubt);
-        // Nothing of this one is lost.
+        // No message of this step is lost.
         assert_eq!(code(stage.ours.count_down()), Code::NotFound);
     }
 }
@@ -215,8 +214,8 @@ fn a_step_whose_reply_was_lost_is_not_taken_again_in_a_latch_that_was_made_anew(
             stage.theirs.create(10).unwrap();
         });
         assert_eq!(code(answer), Code::InDoubt);
-        assert_eq!(stage.theirs.count().unwrap(), 10, "a step for the latch before counted");
-        // The next step is one for the new latch.
+        assert_eq!(stage.theirs.count().unwrap(), 10, "a step for the old latch counted");
+        // The next step is for the new latch.
         stage.ours.count_down().unwrap();
         assert!(stage.ours.count_down_as("worker-1").unwrap());
         assert_eq!(stage.theirs.count().unwrap(), 8);
@@ -233,7 +232,7 @@ fn a_step_that_comes_late_does_not_count_in_a_latch_that_was_made_anew() {
             false => stage.theirs.create(10).unwrap(),
         };
         make();
-        // By then the latch is known to be there.
+        // After this step, the process knows this incarnation of the latch.
         stage.ours.count_down().unwrap();
         let gate = Arc::new(Gate::default());
         stage.proxy.next("change", Fault::KeepAndBreak(Arc::clone(&gate)));
@@ -246,19 +245,20 @@ fn a_step_that_comes_late_does_not_count_in_a_latch_that_was_made_anew() {
         make();
         gate.open();
         until("the late request is carried out", || stage.proxy.late() == 1);
-        assert_eq!(stage.theirs.count().unwrap(), 10, "by {name:?} of a latch of Java's: {java}");
+        assert_eq!(stage.theirs.count().unwrap(), 10, "participant {name:?}, made by Java: {java}");
         stage.ours.count_down().unwrap();
         assert_eq!(stage.theirs.count().unwrap(), 9);
     }
 }
 
-/// A latch of Java's is marked before its first step is taken.
+/// A latch of Java's has no incarnation. The library writes one before its first step.
 #[test]
 fn a_first_step_for_a_latch_of_javas_counts_once_though_a_message_before_it_is_lost_or_late() {
     let Some(stage) = latch_stage("marked") else { return };
     for (number, loss) in LATCHES.losses().into_iter().enumerate() {
         stage.put(&[("count#dc1", 10.into())]);
-        // What this process knew of the one before is old.
+        // In later rounds this process still knows the incarnation before. So the first change is refused, and the
+        // second one writes the new incarnation.
         stage.proxy.later("change", usize::from(number > 0), 1, loss);
         stage.ours.count_down().unwrap();
         assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (number + 1, 9));
@@ -272,16 +272,16 @@ fn a_first_step_for_a_latch_of_javas_counts_once_though_a_message_before_it_is_l
     stage.put(&[("count#dc1", 10.into())]);
     let lives = stage.record().time_to_live().unwrap();
     gate.open();
-    until("the late mark is made", || stage.proxy.late() == 1);
+    until("the late incarnation is written", || stage.proxy.late() == 1);
     assert_eq!((stage.proxy.hits(), stage.theirs.count().unwrap()), (hits + 1, 10));
-    assert!(stage.record().time_to_live().unwrap() <= lives, "the late mark let the latch live longer");
+    assert!(stage.record().time_to_live().unwrap() <= lives, "the late incarnation extended the TTL");
     for latch in [&stage.ours, &stage.theirs] {
         latch.count_down().unwrap();
     }
     assert_eq!(stage.theirs.count().unwrap(), 8);
 }
 
-/// As 0.1 wrote it before steps named the making of their latch, and as Java writes it: a count alone.
+/// A record that version 0.1 wrote before latches had incarnations, and a record of Java, which has only a count.
 #[test]
 fn a_latch_that_an_older_version_or_java_made_is_read_and_counted() {
     use ::aerospike::Value;
@@ -308,14 +308,14 @@ fn a_latch_that_an_older_version_or_java_made_is_read_and_counted() {
         assert_eq!((roster.pending, roster.arrived), (vec![], vec!["eu".to_owned(), "us".to_owned()]));
         assert_eq!(stage.theirs.count().unwrap(), if java { 2 } else { 3 });
         let left = stage.record().time_to_live().unwrap();
-        assert!(left > expires, "{left:?} are left and not the TTL of a step, a day");
-        // Java adds up what has this in its name.
+        assert!(left > expires, "{left:?} remain, not the TTL of a step, a day");
+        // Java adds up all bins with this in their names.
         let counts = stage.record().bins.into_keys().filter(|bin| bin.contains("count#"));
         assert_eq!(counts.collect::<Vec<_>>(), ["count#dc1"]);
     }
 }
 
-/// Its note must not be forgotten with those of steps that were answered.
+/// Its note must not be deleted with the notes of answered steps.
 #[test]
 fn a_step_whose_first_request_comes_late_counts_once() {
     let Some(stage) = latch_stage("late-step") else { return };
@@ -357,7 +357,7 @@ fn count_downs_are_exact_though_a_fifth_of_the_replies_is_lost() {
     assert_eq!(stage.theirs.roster().unwrap().arrived.len(), THREADS * EACH);
 }
 
-/// A latch that is counted down a million times must not become a record of a million notes.
+/// A latch that is counted down a million times must not have a record with a million notes.
 #[test]
 fn notes_of_answered_steps_do_not_pile_up() {
     let Some(stage) = latch_stage("notes") else { return };
@@ -369,5 +369,5 @@ fn notes_of_answered_steps_do_not_pile_up() {
         ::aerospike::Value::SortedMap(notes) => notes.len(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(notes, 1, "the last step is still needed");
+    assert_eq!(notes, 1, "only the last note is still needed");
 }

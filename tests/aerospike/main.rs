@@ -1,4 +1,4 @@
-//! Locks, latches and records in Aerospike. A test that kills a server starts one for itself.
+//! Locks, latches and records in Aerospike. A test that kills a server starts its own.
 
 mod aerospike_contract;
 mod aerospike_hostile;
