@@ -1,5 +1,5 @@
-//! Records that refuse writes with an old fence, on a real Aerospike: what they promise, over lost, late and cut
-//! messages, stopped holders and restarted servers.
+//! Records that refuse writes with a stale fence, on a real Aerospike: with lost, late and cut messages, stopped
+//! holders and restarted servers.
 #![cfg(feature = "aerospike")]
 
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use dlm_testkit::{Fault, Gate, LONG, Proxy, left_to_the_long_run, until};
 
 const SET: &str = "records";
 
-/// The records as two processes see them: one through a proxy, one not.
+/// The records as two processes see them. One reaches the server through a proxy, the other one directly.
 struct Stage {
     place: Place,
     proxy: Proxy,
@@ -43,7 +43,7 @@ fn stage() -> Option<Stage> {
     Some(Stage { place, proxy, ours, theirs, locks })
 }
 
-/// A key that no other test has, nor one of an earlier run.
+/// Returns a key that no other test uses, and that no earlier run has used.
 fn fresh_key() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
@@ -51,7 +51,7 @@ fn fresh_key() -> String {
 }
 
 impl Stage {
-    /// Leases of the lock, one after another: each fence is higher than the one before. All are over.
+    /// Acquires and releases the lock, `N` times. Returns the leases. Each fence is higher than the one before.
     fn holders<const N: usize>(&self, lock: &str) -> [Lease; N] {
         let lock = self.locks.lock(lock, Level::Xdc).unwrap();
         [(); N].map(|()| {
@@ -61,14 +61,14 @@ impl Stage {
         })
     }
 
-    /// What lies in the record.
+    /// Reads the record. `None` if it does not exist.
     fn stored(&self, key: &str) -> Option<raw::Record> {
         raw_request(&self.place, key, async |client, key| {
             client.get(&raw::ReadPolicy::default(), key, raw::Bins::All).await.ok()
         })
     }
 
-    /// Writes as programs do that know of no fences.
+    /// Writes as programs without fences do.
     fn write(&self, key: &str, bins: &[(&str, raw::Value)]) {
         let bins: Vec<_> = bins.iter().map(|(name, value)| raw::Bin::new(*name, value.clone())).collect();
         raw_request(&self.place, key, async |client, key| {
@@ -79,7 +79,7 @@ impl Stage {
 
     fn delete(&self, key: &str) {
         raw_request(&self.place, key, async |client, key| {
-            assert!(client.delete(&raw::WritePolicy::default(), key).await.unwrap(), "it is there");
+            assert!(client.delete(&raw::WritePolicy::default(), key).await.unwrap(), "no record");
         });
     }
 }
@@ -96,10 +96,10 @@ fn raw_request<T>(place: &Place, key: &str, request: impl AsyncFnOnce(&raw::Clie
 
 #[track_caller]
 fn code<T: std::fmt::Debug>(answer: dlm::Result<T>) -> Code {
-    answer.expect_err("an error").code()
+    answer.expect_err("this must fail").code()
 }
 
-/// One bin, with a number.
+/// Makes the bin `sum` with this number.
 fn sum(number: i64) -> Bins {
     Bins::new().with("sum", number)
 }
@@ -108,7 +108,7 @@ fn stored_sum(record: &Record) -> Option<i64> {
     record.get().unwrap().and_then(|bins| bins.int("sum"))
 }
 
-// ---- What a record holds -----------------------------------------------------------------------
+// ---- What a record contains --------------------------------------------------------------------
 
 #[test]
 fn what_is_put_is_read_back_and_lies_in_the_bins_that_are_documented() {
@@ -128,9 +128,9 @@ fn what_is_put_is_read_back_and_lies_in_the_bins_that_are_documented() {
     assert_eq!(stored.bins["_fence_of"], raw::Value::String(lease.name().key().into()));
     let raw::Value::Blob(marks) = &stored.bins["_fence_ops"] else { panic!("{stored:?}") };
     assert_eq!((marks.len(), stored.bins.len()), (2 * 16, 6));
-    assert_eq!(stored.time_to_live(), None, "it does not expire");
+    assert_eq!(stored.time_to_live(), None, "the record expires");
 
-    // A list is seen to be there.
+    // A list is reported, but its value is not.
     stage.write(&key, &[("list", raw::Value::List(vec![1.into()]))]);
     assert_eq!(record.get().unwrap().unwrap().value("list"), Some(&Value::Other));
 }
@@ -139,7 +139,7 @@ fn what_is_put_is_read_back_and_lies_in_the_bins_that_are_documented() {
 fn bins_may_have_other_names_and_a_record_of_an_application_keeps_its_own() {
     let Some(stage) = stage() else { return };
     let ([stale, lease], key) = (stage.holders("a"), fresh_key());
-    // The application has such a bin already.
+    // The application already has a bin with this name.
     stage.write(&key, &[("_fence", "of wood".into()), ("sum", 3.into())]);
     for holder in [&stale, &lease] {
         let error = holder.record(&stage.theirs, &key).unwrap().put(&sum(1)).unwrap_err();
@@ -165,7 +165,7 @@ fn bins_may_have_other_names_and_a_record_of_an_application_keeps_its_own() {
     assert_eq!(code(stage.theirs.clone().marks_bin("_fence_of")), Code::InvalidArgument);
 }
 
-/// It would be as if the record had no fence.
+/// Otherwise the record would seem to have no fence.
 #[test]
 fn a_record_that_lost_one_of_the_bins_is_an_error_and_not_a_new_one() {
     let Some(stage) = stage() else { return };
@@ -181,7 +181,7 @@ fn a_record_that_lost_one_of_the_bins_is_an_error_and_not_a_new_one() {
             assert_eq!(error.code(), Code::InvalidArgument);
             assert!(error.to_string().contains(&format!("\"{bin}\"")), "{error}");
         }
-        assert_eq!(code(record.put(&sum(2))), Code::InvalidArgument, "by what it remembers");
+        assert_eq!(code(record.put(&sum(2))), Code::InvalidArgument, "with the remembered state");
         assert_eq!(stored_sum(&record), Some(1));
     }
 }
@@ -216,13 +216,13 @@ fn bad_input_is_refused_before_anything_is_sent() {
     }
     assert_eq!(stage.proxy.connections(), 0);
     record.put(&Bins::new().with("sum", "x".repeat(17))).unwrap();
-    // The server has a limit as well, for the whole record.
+    // The server also has a limit, for the whole record.
     let large = stage.theirs.clone().max_value(8 * 1024 * 1024).unwrap();
     let answer = lease.record(&large, &key).unwrap().put(&Bins::new().with("a", vec![0; 7 << 20]));
     refused(answer, "max-record-size");
 }
 
-/// What is said of costs.
+/// Checks the costs that docs/aerospike.md states.
 #[test]
 fn a_change_of_a_record_that_is_known_is_one_request() {
     let Some(stage) = stage() else { return };
@@ -245,7 +245,7 @@ fn a_change_of_a_record_that_is_known_is_one_request() {
         CHANGES[change].1(&record).unwrap();
         assert_eq!(requests(), expected, "{}", CHANGES[change].0);
     }
-    // The refusal, and a look for what to say of it.
+    // The refused change, and a read that shows why.
     for _ in 0..2 {
         assert_eq!(code(late.put(&sum(2))), Code::StaleFence);
         assert_eq!(requests(), "change get");
@@ -302,7 +302,7 @@ fn a_lease_without_a_fence_has_no_records() {
 
 type Make = fn(&Record) -> dlm::Result<()>;
 
-/// Every change there is, and its name.
+/// All kinds of changes, with their names.
 const CHANGES: [(&str, Make); 6] = [
     ("put", |record| record.put(&sum(-1))),
     ("put for", |record| record.put_for(&sum(-1), LONG)),
@@ -326,7 +326,7 @@ fn each_change_of_a_stale_holder_is_refused_and_says_by_which_fence() {
                 theirs.put(&sum(5)).unwrap();
             }
             let before = stage.stored(&key).unwrap();
-            // By what it remembers of the record, by what the refusal told it, and knowing nothing.
+            // With the remembered state, with the state after the refusal, and with no state.
             for record in [&ours, &ours, &stale.record(&stage.theirs, &key).unwrap()] {
                 let error = change(record).expect_err(what);
                 assert_eq!(error.code(), Code::StaleFence, "{what}: {}", error.chain());
@@ -340,8 +340,8 @@ fn each_change_of_a_stale_holder_is_refused_and_says_by_which_fence() {
     }
 }
 
-/// A server looks at the condition of a write only where there is a record. So nothing is refused there, and
-/// every write is sent as a create or as an update, never as both.
+/// A server checks the condition of a write only if the record exists. It refuses no write that creates the record.
+/// So the library sends every write as a create or as an update, never as both.
 #[test]
 fn a_server_does_not_look_at_the_condition_of_a_write_that_creates_the_record() {
     let Some(stage) = stage() else { return };
@@ -356,9 +356,9 @@ fn a_server_does_not_look_at_the_condition_of_a_write_that_creates_the_record() 
         })
     };
     let (key, other) = (fresh_key(), fresh_key());
-    write(&key, raw::RecordExistsAction::Update).expect("it is not looked at");
-    write(&key, raw::RecordExistsAction::Update).expect_err("now it is");
-    write(&other, raw::RecordExistsAction::UpdateOnly).expect_err("nothing is created");
+    write(&key, raw::RecordExistsAction::Update).expect("it was checked");
+    write(&key, raw::RecordExistsAction::Update).expect_err("now it is checked");
+    write(&other, raw::RecordExistsAction::UpdateOnly).expect_err("nothing may be created");
     assert!(stage.stored(&other).is_none());
 }
 
@@ -376,7 +376,7 @@ fn a_stale_holder_makes_a_record_until_its_successor_has_raised_the_fence() {
         if raised {
             assert_eq!(code(answer), Code::StaleFence);
         } else {
-            answer.expect("nobody has told the server of a higher fence");
+            answer.expect("the server knows no higher fence");
             theirs.raise_fence().unwrap();
         }
         assert_eq!(code(ours.put(&sum(2))), Code::StaleFence);
@@ -389,7 +389,7 @@ fn a_record_that_two_locks_guard_is_an_error_that_names_both() {
     let Some(stage) = stage() else { return };
     let ([one], [other, higher]) = (stage.holders("one"), stage.holders("other"));
     for (what, change) in CHANGES {
-        // Whichever has the higher fence.
+        // It does not matter which lock has the higher fence.
         for intruder in [&other, &higher] {
             let key = fresh_key();
             let record = one.record(&stage.theirs, &key).unwrap();
@@ -421,7 +421,7 @@ fn clearing_and_deleting_leave_the_fence() {
     names.sort();
     assert_eq!(names, ["_fence", "_fence_of", "_fence_ops"]);
     assert_eq!(code(stale.record(&stage.theirs, &key).unwrap().put(&sum(1))), Code::StaleFence);
-    // Of a record that is not there, too.
+    // The same for a record that does not exist.
     let (one, other) = (fresh_key(), fresh_key());
     lease.record(&stage.theirs, &one).unwrap().clear().unwrap();
     lease.record(&stage.theirs, &other).unwrap().delete_bins(&["a"]).unwrap();
@@ -435,7 +435,7 @@ fn a_sum_is_an_integer_of_64_bits_or_an_error_that_changes_nothing() {
     let Some(stage) = stage() else { return };
     let ([lease], key) = (stage.holders("a"), fresh_key());
     let record = lease.record(&stage.theirs, &key).unwrap();
-    assert_eq!(record.add("sum", -3).unwrap(), -3, "of a record that was not there");
+    assert_eq!(record.add("sum", -3).unwrap(), -3, "in a new record");
     assert_eq!((record.add("sum", 5).unwrap(), record.add("new", 1).unwrap()), (2, 1));
     record.put(&Bins::new().with("max", i64::MAX).with("min", i64::MIN).with("text", "1")).unwrap();
     stage.write(&key, &[("float", raw::Value::Float(1.5.into()))]);
@@ -448,7 +448,7 @@ fn a_sum_is_an_integer_of_64_bits_or_an_error_that_changes_nothing() {
         ("float", 1, "holds an integer"),
     ] {
         let before = stage.stored(&key).unwrap().bins;
-        // By what it remembers, and by a look.
+        // With the remembered state, and with a read.
         for record in [&record, &lease.record(&stage.theirs, &key).unwrap()] {
             let error = record.add(bin, by).unwrap_err();
             assert_eq!(error.code(), Code::InvalidArgument, "{}", error.chain());
@@ -474,11 +474,11 @@ fn a_ttl_is_of_the_whole_record_and_the_fence_goes_with_it() {
     record.delete_bins(&["x"]).unwrap();
     record.raise_fence().unwrap();
     record.clear().unwrap();
-    let then = left().expect("these leave its end alone");
+    let then = left().expect("these changes keep the expiry");
     assert!(then <= first && then > Duration::from_secs(900), "{then:?}");
     record.put(&sum(2)).unwrap();
-    assert_eq!(left(), None, "a put without one lasts for ever");
-    // Records that are made by a change without one last for ever, too.
+    assert_eq!(left(), None, "a put without a TTL lasts for ever");
+    // A record that another change without a TTL creates lasts for ever too.
     for change in [2, 3, 4, 5] {
         let key = fresh_key();
         CHANGES[change].1(&lease.record(&stage.theirs, &key).unwrap()).unwrap();
@@ -487,28 +487,28 @@ fn a_ttl_is_of_the_whole_record_and_the_fence_goes_with_it() {
 
     record.put_for(&sum(3), Duration::from_millis(1)).unwrap();
     until("it has expired", || record.get().unwrap().is_none());
-    stale.record(&stage.theirs, &key).unwrap().put(&sum(4)).expect("there is no fence any more");
-    record.add("sum", 1).expect("the record was made anew, and the fence is not higher");
+    stale.record(&stage.theirs, &key).unwrap().put(&sum(4)).expect("the fence has expired");
+    record.add("sum", 1).expect("the new record has a lower fence");
     assert_eq!(code(stale.record(&stage.theirs, &key).unwrap().put(&sum(5))), Code::StaleFence);
 }
 
 // ---- Lost, late and cut messages ---------------------------------------------------------------
 
-/// What the record is like before a change.
+/// The state of the record before a change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Before {
     Absent,
     Plain,
-    /// Written by the same lease, and known.
+    /// Written by the same lease, which remembers the state.
     Ours,
-    /// Written by the holder before.
+    /// Written by an earlier holder.
     Earlier,
 }
 
 const BEFORE: [Before; 4] = [Before::Absent, Before::Plain, Before::Ours, Before::Earlier];
 
 impl Stage {
-    /// A record in that state, through the proxy.
+    /// Makes a record in this state. The returned handle uses the proxy.
     fn record(&self, before: Before) -> Record {
         let ([earlier, lease], key) = (self.holders("a"), fresh_key());
         let ours = lease.record(&self.ours, &key).unwrap();
@@ -523,14 +523,14 @@ impl Stage {
         ours
     }
 
-    /// The request that makes the change, by the proxy's names.
+    /// Returns the proxy's name of the request that makes the change.
     fn request(before: Before) -> &'static str {
         if before == Before::Absent { "create" } else { "change" }
     }
 }
 
 fn losses() -> [Fault; 4] {
-    // A header of 8 bytes and 22 more.
+    // The shortest reply has 30 bytes: a protocol header of 8 bytes and a message header of 22 bytes.
     [Fault::LoseReply, Fault::LoseRequest, Fault::CutReply(0), Fault::CutReply(29)]
 }
 
@@ -555,7 +555,7 @@ fn a_change_of_which_a_message_is_lost_happens_once() {
                     _ => there.then_some(10),
                 };
                 assert_eq!(stored_sum(&record), expected, "{context}");
-                // One change, which both reads and remembers.
+                // The change has left one mark.
                 let raw::Value::Blob(marks) = &stage.stored(record.key()).unwrap().bins["_fence_ops"] else {
                     panic!("{context}")
                 };
@@ -568,7 +568,7 @@ fn a_change_of_which_a_message_is_lost_happens_once() {
     }
 }
 
-/// The sum is told as it was read.
+/// The library then reads the sum from the record.
 #[test]
 fn a_sum_whose_reply_was_lost_is_told_all_the_same() {
     let Some(stage) = stage() else { return };
@@ -581,7 +581,7 @@ fn a_sum_whose_reply_was_lost_is_told_all_the_same() {
     }
 }
 
-/// It was sent again meanwhile, and other changes have followed. No order of arrival undoes those.
+/// The request was sent again meanwhile, and other changes have followed. The late copy must not undo them.
 #[test]
 fn a_request_that_comes_late_changes_nothing_that_was_written_since() {
     let Some(stage) = stage() else { return };
@@ -611,7 +611,7 @@ fn a_request_that_comes_late_changes_nothing_that_was_written_since() {
     }
 }
 
-/// With a record its marks go. What was to change it does not make it again.
+/// The marks are deleted with the record. A request that should change the record must not create it again.
 #[test]
 fn a_request_that_comes_late_does_not_bring_back_a_record_that_is_gone() {
     let Some(stage) = stage() else { return };
@@ -631,7 +631,7 @@ fn a_request_that_comes_late_does_not_bring_back_a_record_that_is_gone() {
     }
 }
 
-/// Its sender was told that it is in doubt, and writes something else.
+/// The sender received IN_DOUBT, and then writes something else.
 #[test]
 fn a_request_in_doubt_is_kept_from_overwriting_the_next_one() {
     let Some(stage) = stage() else { return };
@@ -643,7 +643,7 @@ fn a_request_in_doubt_is_kept_from_overwriting_the_next_one() {
         let record = lease.record(&short, &key).unwrap();
         record.put(&sum(10)).unwrap();
         let gate = Arc::new(Gate::default());
-        // The first request, and every one that follows until the time is over.
+        // Delays all requests about this record, and breaks their connections.
         stage.proxy.naming(key_digest(&stage, &key).as_slice(), Fault::KeepAndBreak(Arc::clone(&gate)));
         let error = change(&record).expect_err(what);
         assert!(
@@ -667,17 +667,17 @@ fn a_request_in_doubt_is_kept_from_overwriting_the_next_one() {
     }
 }
 
-/// How a request names its record.
+/// Returns the bytes that name the record in a request.
 fn key_digest(stage: &Stage, key: &str) -> Vec<u8> {
     raw::Key::new(stage.place.namespace.as_str(), SET, key.into()).unwrap().digest().to_vec()
 }
 
-/// The holder's own mark tells, whether its write came before the successor's.
+/// The holder's own mark shows whether its change happened before the successor's.
 #[test]
 fn a_change_in_doubt_is_settled_also_after_the_successor_has_written() {
     let Some(stage) = stage() else { return };
     for (what, change) in CHANGES {
-        // Whether the request was carried out, how often the successor writes, and what the holder is told.
+        // The loss, the number of writes by the successor, and the error that the holder receives.
         for (loss, writes, told) in [
             (Fault::LoseReply, 1, None),
             (Fault::LoseReply, 7, None),
@@ -692,12 +692,12 @@ fn a_change_in_doubt_is_settled_also_after_the_successor_has_written() {
             record.put(&sum(10)).unwrap();
             let (gate, hits) = (Arc::new(Gate::default()), stage.proxy.hits());
             stage.proxy.next("change", loss.clone());
-            // The look that settles it. A look before the change is one of a clear.
+            // Delays the read that settles the doubt. Only a clear also reads before its change.
             stage.proxy.later("get", usize::from(what == "clear"), 1, Fault::Keep(Arc::clone(&gate)));
             let answer = thread::scope(|scope| {
                 let changing = thread::Builder::new().name("dlm-test-changing".into());
                 let changing = changing.spawn_scoped(scope, || change(&record)).unwrap();
-                until("it is looked for", || stage.proxy.hits() == hits + 2);
+                until("the record is read", || stage.proxy.hits() == hits + 2);
                 let theirs = next.record(&stage.theirs, &key).unwrap();
                 for number in 0..writes {
                     theirs.put(&sum(100 + number)).unwrap();
@@ -712,7 +712,7 @@ fn a_change_in_doubt_is_settled_also_after_the_successor_has_written() {
     }
 }
 
-/// It may have happened before the record went.
+/// The change may have happened before the record was deleted.
 #[test]
 fn a_change_whose_reply_was_lost_and_whose_record_is_gone_is_in_doubt() {
     let Some(stage) = stage() else { return };
@@ -725,7 +725,7 @@ fn a_change_whose_reply_was_lost_and_whose_record_is_gone_is_in_doubt() {
             let answer = thread::scope(|scope| {
                 let changing = thread::Builder::new().name("dlm-test-changing".into());
                 let changing = changing.spawn_scoped(scope, || change(&record)).unwrap();
-                until("it is looked for", || stage.proxy.hits() == hits + 2);
+                until("the record is read", || stage.proxy.hits() == hits + 2);
                 stage.delete(record.key());
                 if anew {
                     stage.write(record.key(), &[("sum", 50.into())]);
@@ -734,13 +734,13 @@ fn a_change_whose_reply_was_lost_and_whose_record_is_gone_is_in_doubt() {
                 changing.join().unwrap()
             });
             assert_eq!(code(answer), Code::InDoubt, "{what}, anew: {anew}");
-            // Nothing of this one is lost.
+            // No message of this change is lost.
             assert_eq!(record.add("sum", 1).unwrap(), if anew { 51 } else { 1 }, "{what}");
         }
     }
 }
 
-/// Threads with one record, and with records of their own for the same lease.
+/// The threads share one handle, or each has its own handle of the same lease.
 #[test]
 fn sums_of_threads_with_one_lease_are_exact() {
     const THREADS: usize = 4;
@@ -764,7 +764,8 @@ fn sums_of_threads_with_one_lease_are_exact() {
     }
 }
 
-/// Where others with the same fence come in between, reading may not tell: then nothing is said of it.
+/// When other threads with the same fence write in between, a read may not settle the doubt. The call then returns
+/// IN_DOUBT.
 #[test]
 fn sums_of_threads_with_one_lease_differ_by_the_doubts_only_though_messages_are_lost() {
     const THREADS: usize = 3;
@@ -781,7 +782,7 @@ fn sums_of_threads_with_one_lease_differ_by_the_doubts_only_though_messages_are_
                     let counted = match record.add("sum", 1) {
                         Ok(_) => &sure,
                         Err(error) if error.is_in_doubt() => &doubts,
-                        // A look was lost too often.
+                        // A read was lost too often.
                         Err(error) => panic!("{}", error.chain()),
                     };
                     counted.fetch_add(1, Ordering::SeqCst);
@@ -797,7 +798,7 @@ fn sums_of_threads_with_one_lease_differ_by_the_doubts_only_though_messages_are_
     assert!(stage.proxy.hits() > 10 && sure > doubts);
 }
 
-/// A fifth of the changes meets one of the losses.
+/// Makes one in five changes meet one of the losses.
 fn storm() -> impl FnMut(&str) -> Option<Fault> + Send {
     |method| {
         let hit = matches!(method, "change" | "create") && fastrand::usize(..5) == 0;
@@ -811,7 +812,7 @@ const LOCKS: &str = "DLM_TEST_URI";
 const RECORDS: &str = "DLM_TEST_RECORDS";
 const NAME: &str = "DLM_TEST_NAME";
 
-/// What a process of these tests does.
+/// Not a test: the code of the processes that the tests start.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -837,7 +838,7 @@ fn locks(uri: &str, name: &str, ttl: Duration) -> LockManager {
     builder.timeout(LONG / 2).retry(Duration::from_millis(20)).open().unwrap()
 }
 
-/// Locks of a stopped holder, and records that each of them guards.
+/// Number of locks of the stopped holder, and of records that each lock guards.
 const GUARDING: usize = 10;
 const GUARDED: usize = 10;
 
@@ -845,8 +846,8 @@ fn key_of(name: &str, lock: usize, record: usize) -> String {
     format!("{name}-{lock}-{record}")
 }
 
-/// Takes locks and writes the records. When it is told to go on it writes each once more, and asks nobody
-/// whether its leases last.
+/// Acquires the locks and writes the records. On the order `write` it writes each record once more, without a check
+/// of its leases.
 fn hold(locks_at: &str, records: &Records, name: &str) {
     let manager = locks(locks_at, name, Duration::from_secs(2));
     let mut held = Vec::new();
@@ -861,7 +862,7 @@ fn hold(locks_at: &str, records: &Records, name: &str) {
         std::mem::forget(lease);
     }
     say(format_args!("holds all"));
-    // It is stopped in here, and this much of its code is all that runs afterwards.
+    // The process is stopped here. Only the code below runs afterwards.
     assert_eq!(next_order().as_deref(), Some("write"));
     for (at, (record, lock)) in held.iter().enumerate() {
         let (what, change) = CHANGES[at % CHANGES.len()];
@@ -891,7 +892,8 @@ fn of_100_late_writes_of_a_stopped_holder_the_server_refuses_each() {
     holder.report("holds");
     holder.pause();
 
-    // The next holders get the locks when the leases are over. Half of the records they write, half not yet.
+    // The next holders acquire the locks when the leases have ended. They write half of the records. In the other
+    // half they only raise the fence.
     let manager = locks(&stage.place.uri(), &name, 10 * LONG);
     let mut successors = Vec::new();
     for (lock, fence) in fences.iter().enumerate() {
@@ -921,7 +923,7 @@ fn of_100_late_writes_of_a_stopped_holder_the_server_refuses_each() {
         assert_eq!(words[3], "STALE_FENCE");
     }
     holder.finish();
-    // Each went out to the server, and to no effect.
+    // Each change was sent to the server, and had no effect.
     let sent = stage.proxy.requests().split_off(requests);
     let changes = sent.iter().filter(|method| *method == "change").count();
     assert_eq!(changes, GUARDING * GUARDED, "{sent:?}");
@@ -930,7 +932,7 @@ fn of_100_late_writes_of_a_stopped_holder_the_server_refuses_each() {
 
 const ADDS: usize = 25;
 
-/// Adds under the lock, in turns with others.
+/// Adds while it holds the lock. Other processes do the same.
 fn add(locks_at: &str, records: &Records, name: &str) {
     let lock = locks(locks_at, name, 10 * LONG).lock("a", Level::Xdc).unwrap();
     for _ in 0..ADDS {
@@ -961,7 +963,7 @@ fn sums_of_processes_are_exact_though_a_fifth_of_the_messages_is_lost() {
 
 // ---- Servers -----------------------------------------------------------------------------------
 
-/// What is said of namespaces in memory.
+/// Checks what docs/aerospike.md states about namespaces in memory.
 #[test]
 fn a_server_in_memory_forgets_fences_when_it_restarts_until_they_are_raised_again() {
     let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
@@ -983,13 +985,13 @@ fn a_server_in_memory_forgets_fences_when_it_restarts_until_they_are_raised_agai
     assert!(down.is_retryable() && !down.is_in_doubt(), "{}", down.chain());
     server.restart();
     assert_eq!(ours.get().unwrap(), None);
-    ours.put(&sum(5)).expect("nobody has told the new server of a higher fence");
+    ours.put(&sum(5)).expect("the new server knows no higher fence");
     theirs.raise_fence().unwrap();
     assert_eq!(code(ours.put(&sum(6))), Code::StaleFence);
     assert_eq!(stored_sum(&theirs), Some(5));
 }
 
-/// What a namespace lets records live for by default is not for those that hold a fence.
+/// The default TTL of a namespace does not apply to records that have a fence.
 #[test]
 fn records_that_are_made_without_a_ttl_do_not_expire_by_default() {
     let namespace = IN_MEMORY.replace("nsup-period 1", "nsup-period 1\ndefault-ttl 1000");
@@ -1010,7 +1012,7 @@ fn records_that_are_made_without_a_ttl_do_not_expire_by_default() {
     }
 }
 
-/// A namespace without a sweep of expired records.
+/// The namespace has no sweep of expired records.
 #[test]
 fn a_namespace_that_refuses_ttls_takes_records_without() {
     let Some(server) = own_server_or_skip(&IN_MEMORY.replace("nsup-period 1", "nsup-period 0")) else {
@@ -1032,8 +1034,9 @@ fn a_namespace_that_refuses_ttls_takes_records_without() {
     }
 }
 
-/// Records that a first holder has written, and others so often, in a cluster of two. Their next holder writes
-/// while a node is away. What the first one is told, once the node has come back with what it had.
+/// In a cluster of two nodes, a first holder writes the records, and another program touches each of them `touches`
+/// times. Then the next holder writes them while a node is away. The node comes back with its old records. Returns
+/// the results of late writes by the first holder.
 fn late_writes_after_a_node_was_away(
     policy: &str,
     records: usize,
@@ -1077,7 +1080,7 @@ fn late_writes_after_a_node_was_away(
 
 const LAST_UPDATE_TIME: &str = "conflict-resolution-policy last-update-time\n";
 
-/// A record is never deleted, so the copy with the higher generation is the newer one. For locks it is not.
+/// The library never deletes a record, so the copy with the higher generation is the newer one. Locks are different.
 #[test]
 fn a_node_that_comes_back_brings_no_lower_fence_whichever_way_conflicts_are_resolved() {
     for policy in ["", LAST_UPDATE_TIME] {
@@ -1088,7 +1091,7 @@ fn a_node_that_comes_back_brings_no_lower_fence_whichever_way_conflicts_are_reso
     }
 }
 
-/// A generation has 16 bits. After the highest comes the lowest again, which loses against an old copy.
+/// A generation has 16 bits. After the highest one it starts again at the lowest, which loses against an old copy.
 #[test]
 fn by_generation_a_node_that_comes_back_brings_a_lower_fence_to_a_record_of_65_535_writes() {
     if left_to_the_long_run() {
@@ -1099,10 +1102,10 @@ fn by_generation_a_node_that_comes_back_brings_a_lower_fence_to_a_record_of_65_5
     assert!(answers.into_iter().all(|answer| code(answer) == Code::StaleFence));
     let Some(answers) = late_writes_after_a_node_was_away("", 1, TOUCHES) else { return };
     let harmed = answers.iter().all(|answer| answer.is_ok());
-    assert!(harmed, "by now this policy does no harm, and the documentation may say so: {answers:?}");
+    assert!(harmed, "this policy does no harm now: adapt docs/aerospike.md: {answers:?}");
 }
 
-/// What the documentation shows, but for its addresses.
+/// The example of docs/aerospike.md, except for its addresses.
 fn example(locks: &str, records: &str) -> dlm::Result<()> {
     let manager = LockManager::open(locks)?;
     let records = Records::open(records)?; // namespace shop, set orders

@@ -1,4 +1,4 @@
-//! Servers that are killed and started again: what was in memory is gone, what was on a disk may come back.
+//! Servers that are killed and started again. What was in memory is lost. What was on a disk may come back.
 #![cfg(feature = "aerospike")]
 
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use dlm_fixtures::aerospike::{
 };
 use dlm_testkit::{LONG, until};
 
-/// No lease of these tests ends by itself unless it is said.
+/// A TTL that does not end during a test. Tests of expiry use shorter ones.
 const TTL: Duration = Duration::from_secs(1800);
 
 fn lock(server: &Server, client: &str) -> Lock {
@@ -21,7 +21,7 @@ fn lock(server: &Server, client: &str) -> Lock {
     manager.unwrap().lock("a", Level::Xdc).unwrap()
 }
 
-/// A write or read of a server that is down, or up and not ready.
+/// Checks the error of a request to a server that is down, or up but not ready.
 #[track_caller]
 fn must_be_retryable(error: &Error) {
     assert!(error.is_retryable(), "{}", error.chain());
@@ -36,16 +36,16 @@ fn a_lock_in_memory_is_gone_with_its_server_and_its_holder_is_told() {
     must_be_retryable(&theirs.try_acquire().unwrap_err());
     must_be_retryable(&leases[0].renew().unwrap_err());
     server.restart();
-    // The namespace has forgotten: another gets the lock, and its fence is higher all the same.
+    // The namespace has forgotten the lock, so another process gets it. The fence is still higher.
     let next = theirs.acquire().unwrap();
     assert!(next.fence() > leases[0].fence(), "{:?} after {:?}", next.fence(), leases[0].fence());
     assert_eq!(leases[0].renew().unwrap_err().code(), Code::LeaseLost);
     assert_eq!(leases[0].check().unwrap_err().code(), Code::LeaseLost);
-    next.renew().expect("the first holder took the next one's record");
+    next.renew().expect("the first holder replaced the next one's record");
     assert!(next.release().unwrap());
 }
 
-/// For half a second or more after it answers questions a server refuses writes with code 11.
+/// A server that already answers info requests refuses writes with code 11 for half a second or more.
 #[test]
 fn a_cluster_that_is_still_forming_is_waited_for_by_initialize_and_retryable_elsewhere() {
     let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
@@ -102,15 +102,15 @@ fn servers_that_restart_under_contention_never_give_out_a_fence_twice() {
     grants.sort_by_key(|(_, granted, _)| *granted);
     for (at, (_, granted, fence)) in grants.iter().enumerate() {
         for (asked, _, later) in &grants[at + 1..] {
-            assert_ne!(fence, later, "given out twice");
-            assert!(asked <= granted || later > fence, "{later} was asked for when {fence} had been granted");
+            assert_ne!(fence, later, "granted twice");
+            assert!(asked <= granted || later > fence, "{later} was requested after {fence} was granted");
         }
     }
-    // Nothing stays behind but what was in doubt, which is freed.
+    // Only acquires in doubt leave a record, and the library releases it.
     assert!(lock(&server, "contention").acquire().unwrap().release().unwrap());
 }
 
-/// A namespace on a disk, with so many copies of a record.
+/// Returns the settings of a namespace on a disk, with this number of copies of each record.
 fn on_disk(copies: usize) -> String {
     format!(
         "replication-factor {copies}\nnsup-period 1\nstorage-engine device {{\n\
@@ -118,7 +118,7 @@ fn on_disk(copies: usize) -> String {
     )
 }
 
-/// A deleted record may come back from the disk, until it expires; a fence must not fall back.
+/// A deleted record may come back from the disk until it expires. A fence must not fall.
 #[test]
 fn a_lock_on_a_disk_outlives_its_server_and_a_released_one_is_free_after_its_ttl_at_the_latest() {
     let Some(mut server) = own_server_or_skip(&on_disk(1)) else { return };
@@ -139,25 +139,25 @@ fn a_lock_on_a_disk_outlives_its_server_and_a_released_one_is_free_after_its_ttl
     assert!(next.release().unwrap());
 }
 
-/// Requests lie in the sockets of a stopped server, and are carried out when it goes on.
+/// Requests wait in the sockets of a stopped server. It carries them out when it continues.
 #[test]
 fn an_acquire_that_a_stopped_server_carries_out_late_is_freed() {
     let Some(mut server) = own_server_or_skip(IN_MEMORY) else { return };
     let builder = LockManager::builder().store_uri(&server.place().uri()).client("stopped").ttl(TTL);
     let hasty = builder.timeout(Duration::from_millis(500)).open().unwrap().lock("a", Level::Xdc).unwrap();
-    // The first connection may take longer than that on a busy machine.
+    // On a busy machine the first connection may take longer than the time-out.
     until("a lock is granted in time", || {
         hasty.try_acquire().is_ok_and(|lease| lease.release().unwrap_or(false))
     });
     server.pause();
-    let error = hasty.try_acquire().expect_err("nobody answers");
+    let error = hasty.try_acquire().expect_err("the server is stopped");
     assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
     server.go_on();
-    // Its TTL is half an hour.
+    // The late record has a TTL of half an hour, so it was released.
     assert!(lock(&server, "stopped").acquire().unwrap().release().unwrap());
 }
 
-/// What a node had its partner has a copy of, and calls are answered when the cluster has noticed.
+/// The other node has a copy of each record. Calls are answered when the cluster has noticed the death.
 #[test]
 fn a_node_that_dies_takes_no_lock_with_it_and_no_call_fails_over_it() {
     const LOCKS: usize = 12;
@@ -166,20 +166,20 @@ fn a_node_that_dies_takes_no_lock_with_it_and_no_call_fails_over_it() {
     let uri = format!("aerospike://{},{}/test/tests", stays.place().address, dies.place().address);
     let [ours, theirs] = [(); 2].map(|()| {
         let builder = LockManager::builder().store_uri(&uri).client("node").ttl(TTL);
-        // Of which a write that a node holds back takes half.
+        // A write that a node holds back takes half of this time.
         builder.timeout(LONG / 4).open().unwrap()
     });
     let lock = |manager: &LockManager, number: usize| manager.lock(&number.to_string(), Level::Xdc).unwrap();
     let leases: Vec<_> = (0..LOCKS).map(|number| lock(&ours, number).try_acquire().unwrap()).collect();
     dies.kill();
-    // All at once, before the cluster has noticed: some are asked of the dead node, some of the one that
-    // waits for it.
+    // All calls at once, before the cluster has noticed. Some go to the dead node, some to the node that waits for
+    // it.
     thread::scope(|scope| {
         for (number, lease) in leases.iter().enumerate() {
             let theirs = lock(&theirs, number);
             let work = move || {
                 lease.renew().unwrap_or_else(|error| panic!("{number}: {}", error.chain()));
-                let refused = theirs.try_acquire().expect_err("the partner had no copy");
+                let refused = theirs.try_acquire().expect_err("the other node had no copy");
                 assert_eq!(refused.code(), Code::LockUnavailable, "{}", refused.chain());
             };
             thread::Builder::new().name(format!("dlm-test-{number}")).spawn_scoped(scope, work).unwrap();
@@ -192,21 +192,19 @@ fn a_node_that_dies_takes_no_lock_with_it_and_no_call_fails_over_it() {
     }
 }
 
-/// What `dlm doctor` says about `topic` of the store at `uri`.
+/// Diagnoses the store at `uri` as `dlm doctor` does. Returns the diagnostic for `topic`.
 fn diagnostic(uri: &str, topic: &str) -> Diagnostic {
     let found = LockManager::open(&format!("{uri}?client=doctor")).unwrap().diagnose().unwrap();
     found.into_iter().find(|diagnostic| diagnostic.topic == topic).expect(topic)
 }
 
-/// What an operator changes while the server runs.
+/// Changes a setting while the server runs, as an operator does.
 fn set(server: &Server, setting: &str) {
     let change = format!("set-config:context=namespace;namespace=test;{setting}");
     assert_eq!(info(server.place().address, &change).unwrap(), "ok", "{setting}");
 }
 
-/// A crash of a server right after it granted a lock: what it writes to its disk is behind by up to
-/// `flush-max-ms`, a second. The grant may be forgotten, and then no two act on one fence.
-/// The rows of a batch that the dead node was asked for fail one by one.
+/// In a batch, each record that the dead node should return fails separately.
 #[test]
 fn waits_for_latches_go_on_while_a_node_dies() {
     const LATCHES: usize = 24;
@@ -233,7 +231,7 @@ fn waits_for_latches_go_on_while_a_node_dies() {
             })
             .collect();
         dies.kill();
-        // Through the time in which the cluster has not noticed, and after.
+        // The time until the cluster notices, and some time after it.
         thread::sleep(Duration::from_secs(5));
         for (latch, wait) in counted.iter().zip(&waits) {
             assert!(!wait.is_finished(), "a wait ended though the latch is closed");
@@ -245,6 +243,8 @@ fn waits_for_latches_go_on_while_a_node_dies() {
     });
 }
 
+/// The server crashes right after it granted a lock. It writes to its disk up to `flush-max-ms`, a second, later.
+/// So it may forget the grant. The next holder then has a higher fence.
 #[test]
 fn a_grant_that_a_server_had_not_written_when_it_crashed_may_be_forgotten_and_fences_rise_over_it() {
     const ROUNDS: usize = 4;
@@ -267,10 +267,10 @@ fn a_grant_that_a_server_had_not_written_when_it_crashed_may_be_forgotten_and_fe
                 assert!(next.fence() > lease.fence(), "{:?} after {:?}", next.fence(), lease.fence());
                 let late = if round % 2 == 0 { lease.renew() } else { lease.release().map(|_| ()) };
                 assert_eq!(late.unwrap_err().code(), Code::LeaseLost);
-                next.renew().expect("the first holder took the next one's record");
+                next.renew().expect("the first holder replaced the next one's record");
                 assert!(next.release().unwrap());
             }
-            // Written just in time.
+            // The server had written the grant.
             Err(error) => {
                 assert_eq!(error.code(), Code::LockUnavailable, "{}", error.chain());
                 lease.renew().unwrap();
@@ -281,7 +281,7 @@ fn a_grant_that_a_server_had_not_written_when_it_crashed_may_be_forgotten_and_fe
     eprintln!("{forgotten} of {ROUNDS} grants were forgotten");
 }
 
-/// What to do about it in the Community edition.
+/// The remedy in the Community edition.
 #[test]
 fn a_grant_with_two_copies_outlives_the_crash_of_a_node_right_after_it() {
     const LOCKS: usize = 8;
@@ -312,10 +312,10 @@ fn a_grant_with_two_copies_outlives_the_crash_of_a_node_right_after_it() {
     }
 }
 
-/// Leases that were granted while a node was away, each with whether its next renewal found it lost.
+/// Leases that were granted while a node was away, and whether the next renewal of each returned LEASE_LOST.
 type Grants = Vec<(Lease, bool)>;
 
-/// A node is restarted while locks change hands, and comes back with what it had.
+/// Restarts a node while locks change hands. The node comes back with its old records.
 fn grants_while_a_node_was_away(policy: &str) -> Option<([Server; 2], Grants)> {
     const LOCKS: usize = 12;
     let mut both = own_cluster_or_skip(&format!("{}{policy}", on_disk(2)))?;
@@ -352,17 +352,16 @@ fn grants_while_a_node_was_away(policy: &str) -> Option<([Server; 2], Grants)> {
     Some((both, grants))
 }
 
-/// The servers' default: of two copies the one with the higher generation stays, which is the one that was
-/// renewed more often.
+/// The servers' default: the copy with the higher generation stays. That is the copy that was renewed more often.
 #[test]
 fn by_generation_a_node_that_comes_back_replaces_newer_grants_and_the_doctor_fails_it() {
     let Some((both, grants)) = grants_while_a_node_was_away("") else { return };
     let lost = grants.iter().filter(|(_, lost)| *lost).count();
-    assert!(lost > 0, "by now this policy does no harm, and the doctor may say so");
-    // A holder is told at its next renewal, and not before.
+    assert!(lost > 0, "this policy does no harm now: the doctor need not fail it");
+    // A holder learns of the loss at its next renewal, not before.
     let uri = format!("aerospike://{},{}/test/tests", both[0].place().address, both[1].place().address);
     for set_on in [None, Some(0)] {
-        // One node that is set otherwise is enough.
+        // One node with the default policy is enough for a failure.
         if let Some(node) = set_on {
             set(&both[node], "conflict-resolution-policy=last-update-time");
         }
@@ -382,7 +381,7 @@ fn by_last_update_time_a_node_that_comes_back_leaves_newer_grants_alone() {
     let policy = "conflict-resolution-policy last-update-time\n";
     let Some((_both, grants)) = grants_while_a_node_was_away(policy) else { return };
     for (grant, lost) in grants {
-        assert!(!lost, "{} was replaced by an older holder's record", grant.name());
+        assert!(!lost, "an older holder's record replaced {}", grant.name());
         assert!(grant.release().unwrap());
     }
 }
