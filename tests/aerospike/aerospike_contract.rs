@@ -19,7 +19,7 @@ fn site(test: &str) -> Option<Site> {
 dlm_testkit::contract!(site);
 dlm_testkit::latch_contract!(site);
 
-/// Releases and acquires within the same millisecond. A careless store grants a lock twice then.
+/// Releases and acquires within the same millisecond, in which a careless store grants a lock twice.
 #[test]
 fn of_five_thousand_tight_cycles_none_overlaps_and_fences_rise() {
     const THREADS: usize = 5;

@@ -69,7 +69,7 @@ fn a_latch_is_counted_by_java_and_here_alike() {
     assert!(ours.count_down_as("a").unwrap());
     assert_eq!(java.ask(&format!("add {} count#{FARM} -1 600", place("ours"))), "ok");
     assert_eq!(java.ask(&format!("count {} count#{FARM}", place("ours"))), "1");
-    assert_eq!(java.ask(&format!("sum {}", place("ours"))), "1", "our notes are added up");
+    assert_eq!(java.ask(&format!("sum {}", place("ours"))), "1", "Java added up our notes");
     assert_eq!((ours.count().unwrap(), ours.pending().unwrap().len()), (1, 2));
     assert!(java.ask(&format!("create {} count#{FARM} 9 600", place("ours"))).starts_with("error"));
 

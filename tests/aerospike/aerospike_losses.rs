@@ -120,7 +120,7 @@ fn a_step_of_which_a_message_is_lost_counts_once() {
         stage.ours.count_down().unwrap();
         assert_eq!(stage.proxy.hits(), 2 * number + 1);
         stage.proxy.next("change", loss.clone());
-        assert!(stage.ours.count_down_as(&format!("worker-{number}")).unwrap(), "our step counted");
+        assert!(stage.ours.count_down_as(&format!("worker-{number}")).unwrap(), "our own step was refused");
         assert!(!stage.ours.count_down_as(&format!("worker-{number}")).unwrap());
         assert_eq!(stage.theirs.count().unwrap(), 100 - 2 * (number as i64 + 1));
     }
@@ -281,7 +281,7 @@ fn a_first_step_for_a_latch_of_javas_counts_once_though_a_message_before_it_is_l
     assert_eq!(stage.theirs.count().unwrap(), 8);
 }
 
-/// A record that version 0.1 wrote before latches had incarnations, and a record of Java, which has only a count.
+/// One record is from version 0.1, before latches had incarnations. The other one is from Java, with only a count.
 #[test]
 fn a_latch_that_an_older_version_or_java_made_is_read_and_counted() {
     use ::aerospike::Value;

@@ -356,9 +356,9 @@ fn a_server_does_not_look_at_the_condition_of_a_write_that_creates_the_record() 
         })
     };
     let (key, other) = (fresh_key(), fresh_key());
-    write(&key, raw::RecordExistsAction::Update).expect("it was checked");
-    write(&key, raw::RecordExistsAction::Update).expect_err("now it is checked");
-    write(&other, raw::RecordExistsAction::UpdateOnly).expect_err("nothing may be created");
+    write(&key, raw::RecordExistsAction::Update).expect("the condition was checked");
+    write(&key, raw::RecordExistsAction::Update).expect_err("the condition was not checked");
+    write(&other, raw::RecordExistsAction::UpdateOnly).expect_err("a record was created");
     assert!(stage.stored(&other).is_none());
 }
 
@@ -376,7 +376,7 @@ fn a_stale_holder_makes_a_record_until_its_successor_has_raised_the_fence() {
         if raised {
             assert_eq!(code(answer), Code::StaleFence);
         } else {
-            answer.expect("the server knows no higher fence");
+            answer.expect("refused, but the server knows no higher fence");
             theirs.raise_fence().unwrap();
         }
         assert_eq!(code(ours.put(&sum(2))), Code::StaleFence);
@@ -474,10 +474,10 @@ fn a_ttl_is_of_the_whole_record_and_the_fence_goes_with_it() {
     record.delete_bins(&["x"]).unwrap();
     record.raise_fence().unwrap();
     record.clear().unwrap();
-    let then = left().expect("these changes keep the expiry");
+    let then = left().expect("a change removed the expiry");
     assert!(then <= first && then > Duration::from_secs(900), "{then:?}");
     record.put(&sum(2)).unwrap();
-    assert_eq!(left(), None, "a put without a TTL lasts for ever");
+    assert_eq!(left(), None, "the put kept the earlier TTL");
     // A record that another change without a TTL creates lasts for ever too.
     for change in [2, 3, 4, 5] {
         let key = fresh_key();
@@ -487,8 +487,8 @@ fn a_ttl_is_of_the_whole_record_and_the_fence_goes_with_it() {
 
     record.put_for(&sum(3), Duration::from_millis(1)).unwrap();
     until("it has expired", || record.get().unwrap().is_none());
-    stale.record(&stage.theirs, &key).unwrap().put(&sum(4)).expect("the fence has expired");
-    record.add("sum", 1).expect("the new record has a lower fence");
+    stale.record(&stage.theirs, &key).unwrap().put(&sum(4)).expect("the expired fence refuses it");
+    record.add("sum", 1).expect("refused by a lower fence");
     assert_eq!(code(stale.record(&stage.theirs, &key).unwrap().put(&sum(5))), Code::StaleFence);
 }
 
@@ -985,7 +985,7 @@ fn a_server_in_memory_forgets_fences_when_it_restarts_until_they_are_raised_agai
     assert!(down.is_retryable() && !down.is_in_doubt(), "{}", down.chain());
     server.restart();
     assert_eq!(ours.get().unwrap(), None);
-    ours.put(&sum(5)).expect("the new server knows no higher fence");
+    ours.put(&sum(5)).expect("refused, but the new server knows no higher fence");
     theirs.raise_fence().unwrap();
     assert_eq!(code(ours.put(&sum(6))), Code::StaleFence);
     assert_eq!(stored_sum(&theirs), Some(5));
@@ -1080,7 +1080,8 @@ fn late_writes_after_a_node_was_away(
 
 const LAST_UPDATE_TIME: &str = "conflict-resolution-policy last-update-time\n";
 
-/// The library never deletes a record, so the copy with the higher generation is the newer one. Locks are different.
+/// The library never deletes a record, so the copy with the higher generation is the newer one. For locks this is
+/// not true.
 #[test]
 fn a_node_that_comes_back_brings_no_lower_fence_whichever_way_conflicts_are_resolved() {
     for policy in ["", LAST_UPDATE_TIME] {

@@ -1,4 +1,4 @@
-//! Servers that are killed and started again. What was in memory is lost. What was on a disk may come back.
+//! Servers that are killed and started again. Data in memory is lost. Data on a disk may come back.
 #![cfg(feature = "aerospike")]
 
 use std::sync::Mutex;
@@ -150,7 +150,7 @@ fn an_acquire_that_a_stopped_server_carries_out_late_is_freed() {
         hasty.try_acquire().is_ok_and(|lease| lease.release().unwrap_or(false))
     });
     server.pause();
-    let error = hasty.try_acquire().expect_err("the server is stopped");
+    let error = hasty.try_acquire().expect_err("granted by a stopped server");
     assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
     server.go_on();
     // The late record has a TTL of half an hour, so it was released.

@@ -141,11 +141,11 @@ fn a_change_of_which_a_message_is_lost_counts_once() {
 fn a_latch_whose_making_lost_its_reply_is_ours_and_anothers_is_not() {
     let Some((proxy, ours, theirs)) = stage("lost-making") else { return };
     proxy.next("Multi", Fault::LoseReply);
-    assert!(ours.create(3).unwrap(), "our own request created it");
+    assert!(ours.create(3).unwrap(), "our own latch was taken for another's");
     assert_eq!((proxy.hits(), theirs.dc()), (1, Some(3)));
     for loss in [Fault::LoseReply, Fault::LoseRequest] {
         proxy.next("Multi", loss);
-        assert!(!ours.create(3).unwrap(), "it existed already");
+        assert!(!ours.create(3).unwrap(), "it was created twice");
     }
     assert_eq!((proxy.hits(), theirs.dc()), (3, Some(3)));
 }
@@ -183,7 +183,7 @@ fn a_latch_that_was_not_found_is_not_counted_when_it_is_made_later() {
     assert_eq!(theirs.dc(), Some(3), "a count-down that returned NOT_FOUND was counted");
 }
 
-/// The row of an expired latch is not empty: it still contains marks and names.
+/// The row of an expired latch is not empty. It still contains marks and names.
 #[test]
 fn a_latch_that_expired_is_not_found_and_not_brought_back() {
     let Some((_proxy, ours, theirs)) = stage("expired") else { return };
@@ -266,7 +266,7 @@ fn names_outlast_the_ttl_of_a_latch_that_is_kept_alive_and_go_with_it() {
     let Roster { pending, arrived } = theirs.roster();
     assert_eq!((pending, arrived), (vec!["b".into(), "c".into()], vec!["a".into()]));
     until("the latch expires", || theirs.dc().is_none());
-    assert!(ours.create(9).unwrap(), "a latch without names, after one with names");
+    assert!(ours.create(9).unwrap(), "not created after a latch with names");
     assert_eq!(theirs.roster(), Roster::default());
     counted(theirs.step(-1, Some("a")));
 }

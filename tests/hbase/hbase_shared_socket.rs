@@ -1,5 +1,5 @@
-//! Threads that share one socket to a RegionServer. Each thread receives its own replies, whatever happens to the
-//! calls of the others.
+//! Threads that share one socket to a RegionServer. Each thread receives its own replies. A fault in the call of
+//! one thread does not affect the others.
 #![cfg(feature = "hbase")]
 
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ fn replies_out_of_order_reach_their_callers() {
             thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
         }
     });
-    assert_eq!(shared.fake.connections("ClientService"), 1, "not all on one socket");
+    assert_eq!(shared.fake.connections("ClientService"), 1, "not on one socket");
 }
 
 /// The server answers one caller too late or never. This does not affect the other callers, and nobody receives the

@@ -78,9 +78,9 @@ fn a_row_is_created_once_and_updated_only_where_it_is() {
 #[test]
 fn an_empty_cell_and_no_cell_are_told_apart() {
     each_way("empty", |row| {
-        assert!(!row.compare_and_set("d:a", Some(b""), Some(b"x")).unwrap(), "the cell is absent");
+        assert!(!row.compare_and_set("d:a", Some(b""), Some(b"x")).unwrap(), "absent was read as empty");
         assert!(row.compare_and_set("d:a", None, Some(b"")).unwrap());
-        assert!(!row.compare_and_set("d:a", None, Some(b"x")).unwrap(), "the cell exists and is empty");
+        assert!(!row.compare_and_set("d:a", None, Some(b"x")).unwrap(), "empty was read as absent");
         assert_eq!(text(row, "d:a").as_deref(), Some(""));
         assert!(row.compare_and_set("d:a", Some(b""), Some(b"1")).unwrap());
         assert!(!row.compare_and_set("d:a", Some(b""), Some(b"2")).unwrap());

@@ -3,10 +3,10 @@
 //!
 //! The effect of a request that arrives after its call has ended depends on the row:
 //!
-//! * Exactly-once: it has no effect, whatever the call returned.
+//! * Exactly-once: it has no effect, for every result of the call.
 //! * Fenced: it has no effect after a later holder has changed the row or raised its fence.
 //! * Plain: it has the effect of a call at that time. So a conditional change has no effect if another client has
-//!   changed the column. A put or an addition takes effect: its caller has received IN_DOUBT.
+//!   changed the column. A put or an addition takes effect. Its caller has received IN_DOUBT.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
 use std::sync::Arc;

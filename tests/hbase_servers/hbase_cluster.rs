@@ -211,7 +211,7 @@ fn contended(manager: &LockManager, number: usize) -> Lock {
     lock(manager, &format!("contended-{}", number % CONTENDED))
 }
 
-/// Acquires and releases the lock again and again, and tells `watch`.
+/// Acquires and releases the lock again and again, and reports to `watch`.
 fn contend(lock: &Lock, watch: &Watch, stop: &AtomicBool, errors: &AtomicUsize) {
     while !stop.load(Ordering::SeqCst) {
         match lock.acquire() {
@@ -220,7 +220,7 @@ fn contend(lock: &Lock, watch: &Watch, stop: &AtomicBool, errors: &AtomicUsize) 
                 thread::sleep(Duration::from_millis(fastrand::u64(..5)));
                 watch.before_release();
                 if let Err(error) = lease.release() {
-                    // In doubt: the library continues to try to release it.
+                    // In doubt: the library keeps trying to release it.
                     assert_ne!(error.code(), Code::LeaseLost, "a lock was lost: {}", error.chain());
                     println!("release: {}", error.chain());
                     errors.fetch_add(1, Ordering::SeqCst);
@@ -244,7 +244,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Waits until each contended lock was granted three more times. So the waiters continue.
+/// Waits until each contended lock was granted three more times, which shows that the waiters continue.
 fn until_granted_anew(after: &str, watches: &[Watch], workers: &Workers) {
     let grants = || watches.iter().map(|watch| watch.seen().grants as u64).chain([workers.grants()]);
     let before: Vec<_> = grants().collect();
@@ -319,7 +319,7 @@ impl Admin {
         admin
     }
 
-    /// Moves a region to the other server. A refused move is not counted: the region may be moving already.
+    /// Moves a region to the other server. A refused move is not counted. The region may be moving already.
     fn moves(&mut self, table: &str, row: &[u8]) {
         // The request consists of words, and none may be empty.
         let row = if row.is_empty() { "00".to_owned() } else { hex(row) };

@@ -12,7 +12,7 @@ use dlm_testkit::{LONG, until};
 /// A TTL that is longer than any restart takes. Tests of expiry use shorter ones.
 const TTL: Duration = Duration::from_secs(1800);
 
-/// A TTL of a lease whose release does not wait for the server's log.
+/// A TTL that is short enough for a release that does not wait for the server's log: see docs/hbase.md.
 const BRIEF: Duration = Duration::from_secs(60);
 
 /// Opens a manager as one process would.
@@ -78,7 +78,7 @@ fn a_crash_of_hbase_frees_no_lock_early_and_lets_no_fence_fall() {
         || {
             let direct = manager(&direct);
             let brief = lock(&direct, "brief").acquire_with_ttl(BRIEF).unwrap();
-            // The server answers without waiting for its log: see docs/hbase.md.
+            // The server answers without waiting for its log.
             assert!(brief.release().unwrap());
             (direct, brief)
         },

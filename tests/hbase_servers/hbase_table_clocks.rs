@@ -16,7 +16,8 @@ use dlm_fixtures::hbase::{Hbase, Kind, fresh_table};
 use dlm_fixtures::rpc_proxy;
 use dlm_testkit::{Fault, Proxy, left_to_the_long_run};
 
-/// How far the clock is ahead before it is set back. It is less than the age at which a server drops calls.
+/// How far the clock is ahead before it is set back. No call is in flight when the clock jumps this far, because a
+/// server would drop it as too old.
 const AHEAD: Duration = Duration::from_secs(600);
 
 struct Stage<'a> {
@@ -166,7 +167,7 @@ fn what_was_read_is_overwritten(stage: &Stage<'_>) {
     }
 }
 
-/// Each Delete carries the timestamp of the cell that it deletes, whatever the clock shows.
+/// Each Delete carries the timestamp of the cell that it deletes, not the current time.
 fn deletes_hide_nothing_that_is_put_later(stage: &Stage<'_>) {
     let whole = Cells::new().put("d:id", "1").put("e:n", 5i64.to_be_bytes());
     for (way, once) in (0..3).flat_map(|way| [(way, false), (way, true)]) {

@@ -266,7 +266,7 @@ fn rows_and_counters_live_through_splits_moves_and_the_death_of_a_region_server(
             refused if refused.starts_with("error") => println!("{request}: {refused:.200}"),
             _ => *counter += 1,
         };
-        // After nine rounds only moves, because there are enough regions.
+        // After nine rounds it only moves regions, because there are enough of them.
         while !working.is_finished() {
             let (row, counter) = (format!("{rounds}0"), format!("0{rounds}"));
             for (table, key) in [("makers", row), ("counts", counter)] {
