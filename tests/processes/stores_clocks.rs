@@ -21,8 +21,8 @@ const TTL: Duration = Duration::from_secs(6);
 const HELD_TTL: Duration = LONG.saturating_mul(10);
 /// How long the client waits for a lock or latch that it does not get.
 const WAIT: Duration = Duration::from_secs(4);
-/// Allowed error when two readings of two clocks are compared, in milliseconds. Times are shown in tenths of a second,
-/// and clocks may be slewed.
+/// Allowed error when readings of two clocks are compared, in milliseconds. Times are shown in tenths of a second, and
+/// clocks may be slewed.
 const READING_MS: i64 = 1_000;
 
 const URI: &str = "DLM_TEST_URI";
@@ -165,7 +165,7 @@ fn libfaketime_or_skip() -> Option<PathBuf> {
     let folders = folders.chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
     let library = folders.map(|it| it.join("faketime/libfaketime.so.1")).find(|it| it.is_file());
     if library.is_none() {
-        skipped("faketime", "there is no libfaketime (on Debian: apt-get install faketime)");
+        skipped("faketime", "libfaketime is not installed (on Debian: apt-get install faketime)");
     }
     library
 }
@@ -321,8 +321,8 @@ fn times(words: &[String]) -> Vec<i64> {
     words.iter().map(|word| word.parse().unwrap()).collect()
 }
 
-/// Checks the age that a clock shows after it was moved by `step` seconds. `granted` has the moments of the request and
-/// of the grant.
+/// Checks the age that a clock shows after it was moved by `step` seconds. `granted` contains the moments of the
+/// request and of the grant.
 #[track_caller]
 fn must_be_between(age: i64, looked: Moment, saw: Moment, granted: &[i64], step: i64) {
     let ago = |now: Moment, then: i64| (now.as_nanos() as i64 - then) / 1_000_000 + step * 1000;

@@ -303,7 +303,7 @@ fn work_at_one(lock: &Lock, number: usize, stop: &AtomicBool) {
         thread::sleep(Duration::from_micros(fastrand::u64(..100)));
     }
     let mut calls = Vec::new();
-    // Returns whether the call took long enough to contain a pause.
+    // Returns whether the call took long enough to contain a pause, and records such a call.
     let mut timed = |what: &'static str, began: Moment| {
         let ended = Moment::now();
         let long = ended.since(began) > BUSY_TTL;

@@ -65,8 +65,8 @@ impl Test<'_> {
         next
     }
 
-    /// Sets the clock with `set` while a thread waits for the lock `id`, which stays held. Checks that the wait has the
-    /// right length.
+    /// Sets the clock with `set` while a thread waits for the lock `id`, which stays held. Checks the length of the
+    /// wait.
     fn while_one_waits<T>(&self, id: &str, set: impl FnOnce() -> T) -> T {
         thread::scope(|scope| {
             let wait = || {
@@ -78,8 +78,8 @@ impl Test<'_> {
             until("a thread waits", || self.theirs.stats().threads_waiting > 0);
             let done = set();
             let (error, waited) = waiting.unwrap().join().unwrap();
-            // Not always LOCK_UNAVAILABLE: by the new time, waiting calls are older than their time-out. A RegionServer
-            // drops such calls without an answer.
+            // Not always LOCK_UNAVAILABLE: by the new time, waiting calls are older than their time-out. A
+            // RegionServer drops such calls without an answer.
             assert!(error.is_retryable(), "{}", error.chain());
             assert!(waited >= WAIT && waited < WAIT + LONG, "{waited:?}");
             done
