@@ -390,7 +390,7 @@ int main(int argc, char **argv)
     OK(dlm_table_create_if_missing(table, families, 2, splits, 1, &error));
     OK(dlm_table_create_if_missing(table, families, 2, NULL, 0, &error));
 
-    /* The sanitizer's memory allocator may be locked in a forked child. With a sanitizer there is another argument. */
+    /* The sanitizer's memory allocator may be locked in a forked child. With a sanitizer, argc is 4. */
     if (argc == 3)
         forked(table, argv[2]);
     each_way(table, "plain", row_of(table, "plain"));

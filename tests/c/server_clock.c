@@ -1,6 +1,7 @@
 /* Sets the wall clock of one process. It is loaded with LD_PRELOAD and adds a number of milliseconds to
- * CLOCK_REALTIME. DLM_TEST_CLOCK names a file with that number, 8 bytes in this machine's byte order. It may change at
- * any time. Monotonic clocks and sleeps do not change. libfaketime can do the same and more, but a JVM hangs with it. */
+ * CLOCK_REALTIME. DLM_TEST_CLOCK names a file with that number, 8 bytes in this machine's byte order. It may change
+ * at any time. Monotonic clocks and sleeps do not change. libfaketime can do the same and more, but a JVM hangs with
+ * it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
