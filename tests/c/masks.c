@@ -84,7 +84,7 @@ static int threads(void)
     return count;
 }
 
-/* Waits, because a thread sets its name some time after it was started. */
+/* Waits until the library has this number of threads. A thread sets its name some time after it was started. */
 static void until_threads(int wanted)
 {
     int looks;

@@ -145,7 +145,7 @@ fn a_doubtful_earlier_request_does_not_touch_the_lease_that_was_granted() {
         memory.acquire(attempt, &mut Vec::new())
     });
     let lease = stage.lock.try_acquire().unwrap();
-    until("the background looks for the earlier request", || stage.store.releases() >= 1);
+    until("a background job frees the earlier request", || stage.store.releases() >= 1);
     stage.assert_held(&lease);
     lease.renew().unwrap();
     assert!(lease.release().unwrap());

@@ -21,8 +21,8 @@ const TTL: Duration = Duration::from_secs(6);
 const HELD_TTL: Duration = LONG.saturating_mul(10);
 /// How long the client waits for a lock or latch that it does not get.
 const WAIT: Duration = Duration::from_secs(4);
-/// Allowed error when readings of two clocks are compared, in milliseconds. Times are shown in tenths of a second, and
-/// clocks may be slewed.
+/// Allowed error when readings of two clocks are compared, in milliseconds. Times are shown in tenths of a second,
+/// and clocks may be slewed.
 const READING_MS: i64 = 1_000;
 
 const URI: &str = "DLM_TEST_URI";
