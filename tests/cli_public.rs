@@ -1,5 +1,5 @@
-//! The `dlm` command uses the library as any program can. Its folder is compiled here outside the library, where
-//! `dlm::` reaches what is public and `crate::` reaches nothing but the folder.
+//! The `dlm` command uses only the public API of the library. Its folder is compiled here, outside the library, where
+//! `dlm::` reaches only public items and `crate::` reaches only the folder.
 #![allow(dead_code, unreachable_pub, reason = "compiled, not called")]
 
 #[path = "../src/cli/mod.rs"]

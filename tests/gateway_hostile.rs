@@ -1,6 +1,6 @@
-//! A gateway that answers nonsense, by mistake or by malice: an error within the deadline, no panic, no
-//! memory to speak of, and no lock whose state is misjudged. A program of its own, as it counts every allocation
-//! of its process.
+//! A gateway that sends nonsense, by mistake or by malice. The result is an error within the deadline, with no panic,
+//! little memory and no wrong state of a lock. A separate program, because it counts every allocation of its
+//! process.
 #![cfg(feature = "gateway")]
 
 use std::alloc::System;
@@ -21,11 +21,11 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// How late an answer may be on a machine that is busy.
+/// How late an answer may be on a busy machine.
 const SLACK: Duration = Duration::from_secs(10);
-/// Until a good answer is there on a machine that is very busy.
+/// How long a good answer may take on a very busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For replies of a mebibyte, which take this program some time to read.
+/// For replies of about a mebibyte. Reading them takes this program some time.
 const TIMEOUT_LARGE: Duration = Duration::from_secs(20);
 const HEADER: [u8; 4] = [0x80, 0x01, 0x00, 0x02];
 
@@ -35,10 +35,10 @@ const MAP: u8 = 13;
 const SET: u8 = 14;
 const LIST: u8 = 15;
 
-/// The allocator counts for the whole program, so the tests that read it run one after another.
+/// The allocator counts for the whole program, so the tests that read its counters run one after another.
 static MEASURING: Mutex<()> = Mutex::new(());
 
-/// With an address at which nonsense is answered.
+/// Opens a manager whose gateway is at `address`, which sends nonsense.
 fn manager(address: SocketAddr, client: &str) -> LockManager {
     let uri = table::uri(address);
     LockManager::builder().store_uri(&uri).client(client).timeout(TIMEOUT).open().unwrap()
@@ -48,7 +48,7 @@ fn text(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text].concat()
 }
 
-/// A reply to the first request of a connection, with `result` as the fields of its result.
+/// Returns a reply with these fields as its result. The first request of a connection has the number 1.
 fn reply(method: &str, kind: u8, number: u32, result: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x80, 0x01, 0x00, kind];
     bytes.extend(text(method.as_bytes()));
@@ -61,7 +61,7 @@ fn field(kind: u8, number: u16, value: &[u8]) -> Vec<u8> {
     [&[kind], &number.to_be_bytes()[..], value].concat()
 }
 
-/// Replies that no gateway should give to `method`, each with what is wrong about it.
+/// Returns replies that no gateway should send for `method`, each with the name of its defect.
 fn nonsense(method: &str) -> Vec<(&'static str, Vec<u8>)> {
     let whole = |result: &[u8]| reply(method, 2, 1, result);
     let lengths = [u32::MAX, 0x8000_0000, 0x7fff_ffff, 0x4000_0000, 0x0010_0001];
@@ -100,8 +100,8 @@ fn nonsense(method: &str) -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-/// All that is ever allocated in one case, by the proxy and by other tests as well, is far below. A
-/// length that was believed is far above, also where nothing would be written to that memory.
+/// Limit of the bytes allocated in one case, by the proxy and by other tests as well. Normal cases stay far below. If
+/// the library trusted a length, the allocation would be far above, even if that memory were never written.
 const ALLOCATED_MAX: usize = 16 << 20;
 
 #[test]
@@ -117,8 +117,8 @@ fn nonsense_is_an_error_within_the_deadline_and_costs_no_memory() {
         let began = Moment::now();
         let error = lock.try_acquire().expect_err(what);
         let took = Moment::now().since(began);
-        // The request was sent, and what came back does not tell whether it was carried out. Some of it
-        // reads as a "yes" at first sight, and then the nonsense is met by the next request.
+        // The request was sent, and the reply does not show whether it was carried out. Some replies look like a
+        // "yes" at first. Then the next request meets the nonsense.
         let expected = [Code::InDoubt, Code::RetriesExhausted];
         assert!(expected.contains(&error.code()), "{what}: {}", error.chain());
         assert!(took < TIMEOUT + SLACK, "{what}: {took:?}");
@@ -130,7 +130,7 @@ fn nonsense_is_an_error_within_the_deadline_and_costs_no_memory() {
         assert_modest(&memory, what);
     }
     for (what, bytes) in nonsense("get") {
-        // A list without cells is how a gateway says that there is nothing.
+        // None of these replies is a list without cells, which would mean that the row is empty.
         let memory = Region::new(ALLOCATOR);
         let proxy = thrift_proxy::before(gateway);
         proxy.later("*", 0, usize::MAX, Fault::Answer(bytes));
@@ -146,8 +146,8 @@ fn nonsense_is_an_error_within_the_deadline_and_costs_no_memory() {
     }
 }
 
-/// On a busy machine the short time-out may be over before a good answer is there. What an attempt that
-/// timed out took is freed in the background.
+/// Repeats a call that times out. On a busy machine a good answer may take longer than the short time-out. If an
+/// attempt that timed out has acquired the lock, the lock is freed in the background.
 fn served<T>(call: impl Fn() -> dlm::Result<T>) -> dlm::Result<T> {
     let patience = Deadline::after(PATIENCE);
     loop {
@@ -164,11 +164,11 @@ fn served<T>(call: impl Fn() -> dlm::Result<T>) -> dlm::Result<T> {
 #[track_caller]
 fn assert_modest(memory: &Region<'_, System>, what: &str) {
     let allocated = memory.change().bytes_allocated;
-    assert!(allocated < ALLOCATED_MAX, "{what}: {} MiB were asked for", allocated >> 20);
+    assert!(allocated < ALLOCATED_MAX, "{what}: {} MiB were allocated", allocated >> 20);
 }
 
-/// What each announced element of a container takes in memory is more than it needs in a reply, and
-/// generated code reserves that memory before it reads one.
+/// Announced sizes of containers. An element takes more bytes in memory than in a reply, and generated code reserves
+/// memory for all elements before it reads the first one.
 const SIZES: [u32; 8] =
     [0xffff_ffff, 0x8000_0000, 0x7fff_ffff, 0x4000_0000, 0x2aaa_aaab, 0x1000_0000, 0x0010_0000, 0x0001_0000];
 
@@ -201,7 +201,6 @@ impl Call {
         reply(self.method(), 2, 1, result)
     }
 
-    /// Makes the call.
     fn make(
         self,
         (manager, store): (&LockManager, &dyn LockStore),
@@ -221,7 +220,7 @@ impl Call {
     }
 }
 
-/// Set when the call is over, also by a panic: nobody would end the other thread then.
+/// Sets the flag when it is dropped, also by a panic. Otherwise the other thread would run for ever.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -230,8 +229,8 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Answers one call with `bytes`. The call fails by its deadline and takes little memory; another lock of
-/// the same manager is renewed all the while over a connection of its own; the next call goes well.
+/// Answers one call with `bytes`. That call fails by its deadline and uses little memory. Meanwhile another manager
+/// renews its lock over another connection. The next call succeeds.
 fn assert_only_this_call_fails(
     gateway: SocketAddr,
     call: Call,
@@ -247,7 +246,7 @@ fn assert_only_this_call_fails(
     let id = format!("attacked-{:?}", Moment::now());
     let calm = LockManager::builder().store_uri(&uri).client("calm").timeout(SLACK).open().unwrap();
     let lease = calm.lock(&format!("calm-{id}"), Level::Xdc).unwrap().try_acquire().unwrap();
-    // Names of locks and latches are in the requests as they are.
+    // Requests contain the names of locks and latches unencoded.
     proxy.naming(
         format!("hostile{}", if matches!(call, Call::GetRows) { "_" } else { "#" }).as_bytes(),
         Fault::Answer(bytes),
@@ -279,7 +278,7 @@ fn assert_only_this_call_fails(
     assert!(proxy.hits() > 0, "{what}");
     assert_modest(&memory, &what);
     proxy.heal();
-    // On a busy machine the short time-out may be over before a good answer is there, and only then.
+    // Only a time-out is allowed: on a busy machine a good answer may take longer than that.
     let patience = Deadline::after(PATIENCE);
     for attempt in 0.. {
         match call.make((&manager, &*store), &format!("{id}-{attempt}"), SLACK) {
@@ -291,7 +290,7 @@ fn assert_only_this_call_fails(
     assert!(lease.release().unwrap(), "{what}");
 }
 
-/// The field of a result that a call reads: its value, with `elements` of a list where it is one.
+/// Returns results that announce a container or a string of `size`, in fields that the call reads or skips.
 fn announced(call: Call, size: u32) -> Vec<(&'static str, Vec<u8>)> {
     let cell_value = [&list(STRUCT, 1, &[])[..], &field(STRING, 1, &size.to_be_bytes())].concat();
     let row = |inner: &[u8]| field(LIST, 0, &[&list(STRUCT, 1, &[])[..], inner].concat());
@@ -319,8 +318,8 @@ fn announced(call: Call, size: u32) -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-/// CVE-2026-43868: a few bytes announce a size, and the crate's own readers reserve that much memory;
-/// without a limit of the depth, as much of the stack.
+/// CVE-2026-43868: a few bytes announce a size, and the readers of the `thrift` crate reserve that much memory.
+/// Without a limit of the depth, nested values use up the stack in the same way.
 #[test]
 fn cve_2026_43868_an_announced_size_reserves_no_memory() {
     const DEEP: usize = 20_000;
@@ -346,8 +345,8 @@ fn cve_2026_43868_an_announced_size_reserves_no_memory() {
     }
 }
 
-/// CVE-2026-58389: in the older encoding a message begins with the length of its name, which the crate's
-/// reader does not check. Ours takes no message of that encoding, not even a valid one.
+/// CVE-2026-58389: in the older encoding a message begins with the length of its name, and the reader of the `thrift`
+/// crate does not check it. The library's reader refuses every message of that encoding, even a valid one.
 #[test]
 fn cve_2026_58389_a_message_of_the_older_encoding_is_refused() {
     let Some(gateway) = table::gateway() else { return };
@@ -369,8 +368,8 @@ fn cve_2026_58389_a_message_of_the_older_encoding_is_refused() {
     }
 }
 
-/// CVE-2026-82458: sizes that are allowed one by one, of containers that have fewer bytes or hardly any.
-/// A structure without fields is one byte in a reply and up to 80 in memory.
+/// CVE-2026-82458: each size is allowed, but the containers have fewer bytes than elements, or hardly more. A
+/// structure without fields is one byte in a reply and up to 80 bytes in memory.
 #[test]
 fn cve_2026_82458_elements_of_hardly_any_bytes_take_no_memory_to_speak_of() {
     const SIZE: u32 = 1 << 14;
@@ -400,7 +399,7 @@ fn cve_2026_82458_elements_of_hardly_any_bytes_take_no_memory_to_speak_of() {
         assert_only_this_call_fails(gateway, call, what, bytes, TIMEOUT_LARGE);
     }
     for call in [Call::Get, Call::GetRows] {
-        // The gateway says no more, and the call waits for it until its deadline.
+        // The gateway sends nothing more, and the call waits until its deadline.
         for (what, result) in announced(call, SIZE) {
             let what = format!("nothing of {SIZE} in {what}");
             assert_only_this_call_fails(gateway, call, &what, call.whole(&result), TIMEOUT);
@@ -408,7 +407,7 @@ fn cve_2026_82458_elements_of_hardly_any_bytes_take_no_memory_to_speak_of() {
     }
 }
 
-/// A stray reply must not be taken for that of the next request.
+/// An extra reply must not be used as the answer to the next request.
 #[test]
 fn a_connection_with_a_word_too_much_is_not_used_again() {
     let Some(gateway) = table::gateway() else { return };
@@ -417,7 +416,7 @@ fn a_connection_with_a_word_too_much_is_not_used_again() {
     let lock = manager.lock(&format!("{:?}", Moment::now()), Level::Xdc).unwrap();
     let refused = reply("checkAndPut", 2, 1, &[2, 0, 0, 0, 0]);
     let granted = reply("checkAndPut", 2, 2, &[2, 0, 0, 1, 0]);
-    // "No" to this request, and behind it a "yes" to the next one.
+    // A "no" to this request, followed by a "yes" to the next one.
     proxy.next("checkAndPut", Fault::Answer([refused, granted].concat()));
     let lease = lock.try_acquire().unwrap();
     let other = self::manager(gateway, "stray").lock(lock_id(&lock), Level::Xdc).unwrap();
@@ -430,7 +429,7 @@ fn lock_id(lock: &dlm::Lock) -> &str {
     lock.name().key().rsplit('#').next().unwrap()
 }
 
-/// An exception that the gateway's interface declares, as HBase's gateway words it.
+/// Exceptions that the gateway's interface declares, with messages of HBase's gateway.
 #[test]
 fn what_the_gateway_refuses_is_told_by_its_cause() {
     let Some(gateway) = table::gateway() else { return };
@@ -441,10 +440,10 @@ fn what_the_gateway_refuses_is_told_by_its_cause() {
             "...NoSuchColumnFamilyException: Column family D does not exist in region",
             Code::TableCreationError,
         ),
-        // The gateway may say so between two tries of its own, of which the first was applied.
+        // The gateway retries by itself. It may report this after a first try that was applied.
         ("...DoNotRetryIOException: Zookeeper LIST could not be completed in 10000 ms", Code::InDoubt),
         ("...RetriesExhaustedException: Failed after attempts=16", Code::InDoubt),
-        ("something that no version said before", Code::InDoubt),
+        ("a message that no version sends", Code::InDoubt),
         ("", Code::InDoubt),
     ];
     for (message, expected) in cases {

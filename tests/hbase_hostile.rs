@@ -1,6 +1,6 @@
-//! Servers that break HBase's RPC, by mistake, by load or by malice: the right outcome or an error
-//! within the deadline, no panic, bounded memory, and no write sent again blindly. A program of its own, as it
-//! measures the memory of its process.
+//! Servers that violate HBase's RPC protocol, by mistake, under load or by malice. The outcome is right, or an error
+//! within the deadline. There is no panic, memory is bounded, and no write is sent again blindly. A separate program,
+//! because it measures the memory of its process.
 #![cfg(feature = "hbase")]
 
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ use dlm_fixtures::fake::{Answer, Fake, Pb, Request, always, holds, reply};
 use dlm_testkit::until;
 use parking_lot::Mutex;
 
-/// Of a call whose server misbehaves.
+/// Time limit of a call whose server misbehaves.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// How late an answer may be on a machine that is busy. Some calls end with a clean-up of two seconds.
+/// How late an answer may be on a busy machine. Some calls end with a clean-up of two seconds.
 const SLACK: Duration = Duration::from_secs(15);
-/// Of a call that should be answered before its time is over.
+/// Time limit of a call that should be answered in time.
 const PLENTY: Duration = Duration::from_secs(60);
 
 const NOT_SERVING: &str = "org.apache.hadoop.hbase.NotServingRegionException";
@@ -43,7 +43,7 @@ fn once(method: &'static str, answer: Answer) -> impl FnMut(&Request) -> Answer 
     }
 }
 
-/// The writes that the server was sent, byte for byte.
+/// Returns the bytes of all writes that the server received.
 fn writes(fake: &Fake) -> Vec<Vec<u8>> {
     let multis = fake.log().into_iter().filter(|(request, _)| request.method == "Multi");
     multis.map(|(request, _)| request.parameter).collect()
@@ -59,7 +59,7 @@ fn acquired_and_released(fake: &Fake, lock: &Lock) {
 fn works(fake: &Fake, lease: &Lease, lock: &Lock) {
     let row = lock.name().hbase_row();
     assert!(lease.fence().is_some(), "a grant has a fence");
-    assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "granted, and nothing in the row");
+    assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "granted, but the row is empty");
     lease.renew().unwrap();
     assert!(lease.release().unwrap());
     assert_eq!(fake.cell(&row, "L"), Some(Vec::new()));
@@ -77,7 +77,7 @@ fn an_honest_fake_is_a_server_for_locks() {
     assert_eq!((fake.count("Scan"), fake.connections("ClientService")), (1, 1));
 }
 
-/// Bytes that are no reply to anything, each with what is wrong about them.
+/// Returns answers that are not valid replies, each with the name of its defect.
 fn nonsense() -> Vec<(&'static str, Answer)> {
     let raw = |bytes: &[u8]| Answer::Raw(bytes.to_vec());
     let framed = |bytes: &[u8]| Answer::Raw([&(bytes.len() as u32).to_be_bytes(), bytes].concat());
@@ -123,14 +123,14 @@ fn nonsense() -> Vec<(&'static str, Answer)> {
     ]
 }
 
-/// All of it, in the place of every kind of reply that an acquire needs.
+/// Sends every kind of nonsense in place of every kind of reply that an acquire needs.
 #[test]
 fn nonsense_in_any_place_is_an_error_within_the_deadline_and_costs_no_memory() {
     let before = memory_kib();
     let methods = ["GetMetaRegionLocations", "Scan", "Multi", "Get"];
     thread::scope(|scope| {
         for method in methods {
-            // Most of the time they wait.
+            // Three threads for each method, because they wait most of the time.
             for third in 0..3 {
                 let work = move || {
                     for (what, answer) in nonsense().into_iter().skip(third).step_by(3) {
@@ -143,12 +143,12 @@ fn nonsense_in_any_place_is_an_error_within_the_deadline_and_costs_no_memory() {
         }
     });
     let grown = memory_kib().saturating_sub(before);
-    // A frame of the largest size allowed for each, with room for what the allocator keeps.
+    // Room for one frame of the largest allowed size in each thread, and for memory that the allocator keeps.
     assert!(grown < 128 * 1024, "{grown} KiB more than before");
 }
 
 fn nonsense_at(method: &'static str, what: &str, answer: Answer) {
-    // A Get is made where a Multi left something open.
+    // The library sends a Get only if the result of a Multi is in doubt.
     let silent_multi = method == "Get";
     let fake = Fake::start(move |request| match request.method.as_str() {
         "Multi" if silent_multi => Answer::ApplyAndThrow(IO, "Java heap space".into()),
@@ -175,7 +175,7 @@ fn nonsense_at(method: &'static str, what: &str, answer: Answer) {
     fake.assert_no_write_was_repeated_blindly();
 }
 
-/// Largest resident memory of this process so far.
+/// Returns the largest resident memory of this process so far.
 fn memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -188,7 +188,7 @@ fn a_drip_that_is_over_in_time_is_a_reply_like_another() {
     acquired_and_released(&fake, &lock(fake.address, PLENTY));
 }
 
-/// Of classes that say "not applied", once each: the write is made all the same, and once.
+/// Each exception class means "not applied" and is thrown once. The library then makes the write, and makes it once.
 #[test]
 fn a_write_that_was_refused_for_now_is_made_later() {
     let classes = [
@@ -202,13 +202,13 @@ fn a_write_that_was_refused_for_now_is_made_later() {
         "org.apache.hadoop.hbase.regionserver.RegionServerStoppedException",
         "org.apache.hadoop.hbase.regionserver.RegionServerAbortedException",
         "org.apache.hadoop.hbase.ipc.ServerNotRunningYetException",
-        MOVED, // and says not where
+        MOVED, // without the new address
     ];
     for class in classes {
         for answer in [Answer::Refuse(class, "x".into()), Answer::RefuseInside(class, "x".into())] {
             let fake = Fake::start(once("Multi", answer));
             acquired_and_released(&fake, &lock(fake.address, PLENTY));
-            // Refused, made, renewed, released.
+            // Acquire refused, acquire, renewal, release.
             assert_eq!(fake.count("Multi"), 4, "{class}");
             assert_eq!(writes(&fake).iter().collect::<BTreeSet<_>>().len(), 3, "{class}");
         }
@@ -245,7 +245,7 @@ fn a_region_that_moved_is_followed_without_asking_meta() {
     }
 }
 
-/// As two servers do of a region that was split after it had moved from one to the other and back.
+/// This happens when a region moved from one server to another and back, and was then split.
 #[test]
 fn two_servers_that_send_us_to_each_other_for_ever_are_not_believed() {
     let (meta, one, other, right) = (Fake::honest(), Fake::honest(), Fake::honest(), Fake::honest());
@@ -254,7 +254,7 @@ fn two_servers_that_send_us_to_each_other_for_ever_are_not_believed() {
     meta.catalogue(one.address);
     let lock = lock(meta.address, PLENTY);
     let address = right.address;
-    // The truth is in meta from the second look on.
+    // From the second Scan on, hbase:meta names the right server.
     let mut looks = 0;
     let shared = Arc::new(meta);
     let catalogue = Arc::downgrade(&shared);
@@ -283,7 +283,7 @@ fn a_server_that_is_always_busy_is_an_error_by_the_deadline_and_not_a_storm() {
     assert!(fake.count("Multi") <= 20, "asked {} times", fake.count("Multi"));
 }
 
-/// What no later answer would be different from.
+/// A retry would get the same answer.
 #[test]
 fn a_request_that_is_refused_for_good_is_made_once() {
     let refusals = [
@@ -308,7 +308,7 @@ fn a_request_that_is_refused_for_good_is_made_once() {
     }
 }
 
-/// What an overloaded server throws, having carried the request out or not.
+/// An overloaded server throws these exceptions, and may have carried out the request or not.
 #[test]
 fn an_exception_that_proves_nothing_is_settled_by_looking() {
     let thrown: [(fn() -> Answer, usize); 5] = [
@@ -322,33 +322,33 @@ fn an_exception_that_proves_nothing_is_settled_by_looking() {
         let fake = Fake::start(once("Multi", answer()));
         let lock = lock(fake.address, PLENTY);
         let lease = lock.try_acquire().unwrap();
-        assert!(fake.count("Get") >= 1, "it was looked at");
+        assert!(fake.count("Get") >= 1, "the result was not read back");
         let sent: BTreeSet<_> = acquires(&fake).into_iter().collect();
         assert_eq!(
             (sent.len(), acquires(&fake).len()),
             (attempts, attempts),
-            "each attempt with a token of its own"
+            "two attempts had the same owner token"
         );
         works(&fake, &lease, &lock);
         fake.assert_no_write_was_repeated_blindly();
     }
 }
 
-/// Longest time in which a caller who pauses as it should has made so few requests: 10 ms, then twice as long
-/// each time up to half a second, each a tenth shorter at the most.
+/// Returns the shortest time for this number of requests. The first pause is 10 ms, and the pauses double up to half
+/// a second. Jitter shortens each by at most a tenth.
 fn pauses(rounds: usize) -> Duration {
     let pause = |round: u32| Duration::from_millis(10 << round.min(6)).min(Duration::from_millis(500));
     (0..u32::try_from(rounds).unwrap().saturating_sub(1)).map(|round| pause(round).mul_f64(0.89)).sum()
 }
 
-/// Of a class that nobody listed, each time: nothing of ours is ever seen, so the write is tried again.
+/// The exception class is not in the library's lists. Reads show that the write was not applied, so it is sent again.
 #[test]
 fn an_exception_that_nobody_listed_is_met_with_pauses_and_is_quoted() {
     const UNLISTED: &str = "org.apache.hadoop.hbase.DoNotRetryIOException";
-    // Enough for some seven rounds.
+    // Enough for about seven rounds.
     let timeout = 4 * TIMEOUT;
     let refuse = || Answer::Refuse(UNLISTED, "no space is left".into());
-    // Of the acquire, of the renewal, of the release, of the count alone.
+    // The refused step: the acquire, the renewal, the release, or only the fence count of an acquire.
     for refused in ["acquire", "renew", "release", "count"] {
         let fake = Fake::honest();
         let manager = manager(fake.address, timeout);
@@ -362,7 +362,7 @@ fn an_exception_that_nobody_listed_is_met_with_pauses_and_is_quoted() {
             "Multi" if refused == "count" && !std::mem::replace(&mut taken, true) => {
                 Answer::ApplyFirst(UNLISTED, "no space is left".into())
             }
-            // The release that hands the lock back.
+            // The release after the failed count.
             "Multi" if refused == "count" && !holds(&request.parameter, b"F#XDC#") => Answer::Honest,
             "Multi" => refuse(),
             _ => Answer::Honest,
@@ -378,26 +378,27 @@ fn an_exception_that_nobody_listed_is_met_with_pauses_and_is_quoted() {
         assert_eq!(error.code(), code, "{refused}: {}", error.chain());
         assert!(error.chain().contains("DoNotRetryIOException"), "{refused}: {}", error.chain());
         assert!(error.chain().contains("no space is left"), "{refused}: {}", error.chain());
-        // The end of an acquire covers what may come late, or hands back the lock that was taken.
+        // Writes that are not retries. A failed acquire ends with an empty cell over the free lock, which keeps a
+        // hidden record hidden. In the case `count`, the first write stores the record and the last one releases it.
         let others = match refused {
             "acquire" => 1,
             "count" => 2,
             _ => 0,
         };
         let writes = fake.count("Multi") - before - others;
-        assert!(writes >= 2, "{refused}: it was tried once");
+        assert!(writes >= 2, "{refused}: there was no retry");
         assert!(took >= pauses(writes), "{refused}: {writes} writes in {took:?}");
         assert!(took <= timeout + SLACK, "{refused}: {took:?}");
         fake.act(|_| Answer::Honest);
     }
 }
 
-/// The latch is looked for after an error that proves nothing, and that look fails as well.
+/// The error does not show whether the change was applied. So the latch is read back, and that read fails as well.
 #[test]
 fn what_a_server_said_of_a_latch_is_not_lost_over_a_look_that_fails() {
     const UNLISTED: &str = "org.apache.hadoop.hbase.DoNotRetryIOException";
     type Change = fn(&dlm::Latch) -> dlm::Result<()>;
-    // What is changed, and how many reads come before the change.
+    // Each change, and the number of reads before it.
     let changes: [(Change, usize); 3] = [
         (|latch| latch.create(1), 1),
         (|latch| latch.count_down(), 0),
@@ -423,7 +424,7 @@ fn what_a_server_said_of_a_latch_is_not_lost_over_a_look_that_fails() {
         assert_eq!(error.code(), Code::InDoubt, "{number}: {}", error.chain());
         assert!(error.chain().contains("DoNotRetryIOException"), "{number}: {}", error.chain());
         assert!(error.chain().contains("no space is left"), "{number}: {}", error.chain());
-        assert_eq!(fake.count("Multi"), 1, "{number}: it was sent again");
+        assert_eq!(fake.count("Multi"), 1, "{number}: the change was sent again");
     }
 }
 
@@ -447,8 +448,8 @@ fn a_wait_for_a_latch_that_we_may_not_read_ends_with_what_the_server_said() {
     }
 }
 
-/// The writes that took the lock: what they count besides tells them from renewals and releases, and the
-/// record from counting alone.
+/// Returns the writes that acquire the lock. They contain the row of the fence, which renewals and releases do not
+/// change, and the record, which a count alone does not write.
 fn acquires(fake: &Fake) -> Vec<Vec<u8>> {
     let takes = |write: &Vec<u8>| holds(write, b"F#XDC#") && holds(write, b"M\x01");
     writes(fake).into_iter().filter(takes).collect()
@@ -457,7 +458,7 @@ fn acquires(fake: &Fake) -> Vec<Vec<u8>> {
 #[test]
 fn a_reply_lost_after_the_write_was_applied_is_settled_by_looking() {
     for lost in [Answer::ApplyAndClose, Answer::Cut(9)] {
-        // Of the acquire, of the renewal, of the release.
+        // The lost reply: of the acquire, of the renewal, of the release.
         for number in 0..3 {
             let (mut seen, lost) = (0, lost.clone());
             let fake = Fake::start(move |request| {
@@ -466,7 +467,7 @@ fn a_reply_lost_after_the_write_was_applied_is_settled_by_looking() {
             });
             let lock = lock(fake.address, PLENTY);
             acquired_and_released(&fake, &lock);
-            assert!(fake.count("Get") >= 1, "it was looked at");
+            assert!(fake.count("Get") >= 1, "the result was not read back");
             assert_eq!(acquires(&fake).len(), 1, "an acquire that had been applied was sent again");
             fake.assert_no_write_was_repeated_blindly();
         }
@@ -484,21 +485,22 @@ fn a_write_whose_fate_cannot_be_found_out_is_in_doubt_and_is_freed_later() {
     let error = lock.try_acquire().unwrap_err();
     assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
     let row = lock.name().hbase_row();
-    assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "it had been applied");
+    assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "the write was not applied");
     fake.assert_no_write_was_repeated_blindly();
     fake.act(|_| Answer::Honest);
-    until("what the doubtful request took is freed", || fake.cell(&row, "L") == Some(Vec::new()));
+    until("the lock of the request in doubt is freed", || fake.cell(&row, "L") == Some(Vec::new()));
     acquired_and_released(&fake, &lock);
 }
 
-/// A Delete of the Java library can hide what was put in the same millisecond, until the servers forget it.
+/// A Delete of the Java library can hide a record of the same millisecond. The record is visible again when a
+/// compaction has removed the Delete.
 #[test]
 fn a_record_that_was_hidden_when_it_was_to_be_handed_back_is_freed_when_it_shows() {
     let fake = Arc::new(Fake::honest());
     let lock = lock(fake.address, PLENTY);
     let row = lock.name().hbase_row();
     let (hidden, hiding) = (Arc::new(Mutex::new(Vec::new())), Arc::downgrade(&fake));
-    // The record is put in. Then the fence cannot be counted, and by then the record is not to be seen.
+    // The record is written. Then the count of the fence fails, and the record is hidden.
     let (record, at) = (Arc::clone(&hidden), row.clone());
     let mut multis = 0;
     fake.act(move |request| {
@@ -507,7 +509,7 @@ fn a_record_that_was_hidden_when_it_was_to_be_handed_back_is_freed_when_it_shows
             1 if request.method == "Multi" => Answer::ApplyFirst(IO, "no".into()),
             2 if request.method == "Multi" => {
                 let fake = hiding.upgrade().unwrap();
-                *record.lock() = fake.cell(&at, "L").expect("the record was put in");
+                *record.lock() = fake.cell(&at, "L").expect("the record was written");
                 fake.put(at.clone(), "L", Vec::new());
                 Answer::Refuse("org.apache.hadoop.hbase.security.AccessDeniedException", "no".into())
             }
@@ -518,7 +520,7 @@ fn a_record_that_was_hidden_when_it_was_to_be_handed_back_is_freed_when_it_shows
     assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
     assert!(error.chain().contains("AccessDenied"), "{}", error.chain());
     fake.put(row.clone(), "L", hidden.lock().clone());
-    until("it is freed", || fake.cell(&row, "L") == Some(Vec::new()));
+    until("the lock is freed", || fake.cell(&row, "L") == Some(Vec::new()));
     acquired_and_released(&fake, &lock);
 }
 
@@ -549,12 +551,12 @@ fn a_server_that_refuses_us_altogether_is_quoted_at_once() {
             assert_eq!(error.code(), Code::ConnectionError, "{class}: {}", error.chain());
             assert!(error.chain().contains(expected) && error.chain().contains(text), "{}", error.chain());
             assert!(Moment::now().since(begin) < PLENTY / 2, "{class}: waited for the deadline");
-            assert_eq!(fake.count(method), 1, "{class}: asked again");
+            assert_eq!(fake.count(method), 1, "{class}: the request was sent again");
         }
     }
 }
 
-/// A refusal by one server is no doubt about what it did: it did nothing.
+/// A server that refuses the connection has not applied the write, so nothing is in doubt.
 #[test]
 fn a_write_to_a_server_that_refuses_us_was_not_made() {
     let refusal =
@@ -568,7 +570,7 @@ fn a_write_to_a_server_that_refuses_us_was_not_made() {
 
 #[test]
 fn a_server_that_speaks_tls_or_says_nothing_is_named_as_such() {
-    // The alert by which TLS servers answer what is no TLS.
+    // The alert that TLS servers send when the client does not use TLS.
     let fake = Fake::start(|_| Answer::Raw(vec![0x15, 3, 3, 0, 2, 2, 10]));
     let begin = Moment::now();
     let error = lock(fake.address, PLENTY).try_acquire().unwrap_err();
@@ -581,7 +583,7 @@ fn a_server_that_speaks_tls_or_says_nothing_is_named_as_such() {
     assert!(error.chain().contains("without an answer"), "{}", error.chain());
 }
 
-/// What it said when it last said something is what helps, and the last try is cut short by the deadline.
+/// The deadline ends the last try without an answer. The error must quote the last answer before that.
 #[test]
 fn a_server_that_says_why_and_then_nothing_is_quoted() {
     let mut asked = 0;
@@ -594,7 +596,7 @@ fn a_server_that_says_why_and_then_nothing_is_quoted() {
     assert!(error.chain().contains("without an answer"), "{}", error.chain());
 }
 
-/// The one that takes over goes on with what it had begun.
+/// The next active master continues the procedure.
 #[test]
 fn a_master_that_dies_while_it_makes_the_table_is_no_failure() {
     for dies_at in ["CreateTable", "getProcedureResult"] {
@@ -603,7 +605,7 @@ fn a_master_that_dies_while_it_makes_the_table_is_no_failure() {
         let mut dead = false;
         let fake = Fake::start(move |request| match request.method.as_str() {
             "GetTableDescriptors" if dead => Answer::Reply(described.clone()),
-            "getProcedureResult" if dies_at == "CreateTable" => panic!("nobody knows its number"),
+            "getProcedureResult" if dies_at == "CreateTable" => panic!("no reply had a number"),
             method if method == dies_at => {
                 dead = true;
                 Answer::Close

@@ -1,6 +1,5 @@
-//! Replies that are longer than the library reads, on a socket that calls of several threads share: they fail
-//! the call that they answer, cost no memory, and keep nobody waiting. A program of its own, as it measures the
-//! memory of its process.
+//! Replies over the size limit, on a socket that several threads share. Such a reply fails the call that it answers,
+//! uses no memory and delays no other call. A separate program, because it measures the memory of its process.
 #![cfg(feature = "hbase")]
 
 use std::sync::Arc;
@@ -13,10 +12,10 @@ use dlm::{Code, Deadline, Level, LockName, Moment, NamePolicy};
 use dlm_fixtures::fake::{Answer, Fake, Request, holds};
 use dlm_testkit::{LONG, until};
 
-/// How late an answer may be on a machine that is busy.
+/// How late an answer may be on a busy machine.
 const SLACK: Duration = Duration::from_secs(15);
 
-/// Locks whose fence counters hold numbers of their own, on one store.
+/// Locks on one store. Each fence counter has a different number.
 struct Shared {
     fake: Fake,
     store: Arc<dyn LockStore>,
@@ -39,10 +38,10 @@ fn shared(names: usize) -> Shared {
 }
 
 impl Shared {
-    /// The counter of a lock: two Gets, of which the first has an answer that is no other's.
+    /// Reads the fence counter of a lock. This sends two Gets.
     fn counter(&self, id: usize, timeout: Duration) -> dlm::Result<u64> {
         let found = self.store.inspect(&self.names[id], Deadline::after(timeout))?;
-        Ok(found.fence.expect("the counter is there").0)
+        Ok(found.fence.expect("the counter exists").0)
     }
 
     fn is_of(request: &Request, name: &LockName) -> bool {
@@ -50,16 +49,17 @@ impl Shared {
     }
 }
 
-/// Largest frame that is read: what a larger one holds is skipped.
+/// Largest frame that the library reads. It skips the content of a larger one.
 const FRAME_MAX: u32 = 4 << 20;
 
-/// A call that waits while others are made on its socket.
+/// A call that waits while other calls use the same socket.
 struct Waiting {
     answer: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
 }
 
-/// The first lock's call is answered when told, the second's by a frame of this length, of which so much is sent.
+/// Answers the call of the first lock when the flag `answer` is set. Answers the call of the second lock with a frame
+/// of `length` bytes, of which at most `sent` bytes are sent.
 fn with_long_reply(shared: &Shared, length: u32, sent: u32) -> Waiting {
     let waiting = Waiting { answer: Arc::default(), asked: Arc::default() };
     let (slow, long) = (shared.names[0].clone(), shared.names[1].clone());
@@ -82,7 +82,7 @@ fn assert_too_long(answer: dlm::Result<u64>, length: u32) {
     assert!(error.chain().contains(&told), "{}", error.chain());
 }
 
-/// Largest resident memory of this process so far.
+/// Returns the largest resident memory of this process so far.
 fn memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -91,7 +91,7 @@ fn memory_kib() -> u64 {
 
 #[test]
 fn a_reply_over_the_limit_fails_its_own_call_and_no_other_on_the_socket() {
-    // The largest takes longer than any memory that is spent on it goes unnoticed.
+    // If the largest reply were stored, the memory limit below would be exceeded.
     for length in [FRAME_MAX + 1, 5 << 20, 200 << 20] {
         let shared = shared(3);
         let waiting = with_long_reply(&shared, length, length);
@@ -99,23 +99,23 @@ fn a_reply_over_the_limit_fails_its_own_call_and_no_other_on_the_socket() {
         thread::scope(|scope| {
             let work = || assert_eq!(shared.counter(0, LONG).unwrap(), COUNTER);
             let slow = thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
-            until("a reply is waited for", || waiting.asked.load(Ordering::SeqCst) == 1);
+            until("a call waits for its reply", || waiting.asked.load(Ordering::SeqCst) == 1);
             let long = shared.counter(1, LONG);
             waiting.answer.store(true, Ordering::SeqCst);
             assert_too_long(long, length);
             slow.join().unwrap();
         });
-        assert_eq!(waiting.asked.load(Ordering::SeqCst), 1, "{length}: the other had to ask again");
+        assert_eq!(waiting.asked.load(Ordering::SeqCst), 1, "{length}: the other call was sent again");
         assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
         if length < 64 << 20 {
-            assert_eq!(shared.fake.connections("ClientService"), 1, "{length}: the socket was given up");
+            assert_eq!(shared.fake.connections("ClientService"), 1, "{length}: the socket was closed");
         }
         let grown = memory_kib() - before;
         assert!(grown < 32 * 1024, "{length}: {grown} KiB more than before");
     }
 }
 
-/// There is nobody for whose sake the rest would be skipped, and it may never come.
+/// No other call needs the socket, and the rest of the reply may never arrive, so it is not skipped.
 #[test]
 fn a_socket_with_the_rest_of_a_long_reply_is_closed_when_nobody_waits() {
     let shared = shared(3);
@@ -126,7 +126,7 @@ fn a_socket_with_the_rest_of_a_long_reply_is_closed_when_nobody_waits() {
     assert_eq!(waiting.asked.load(Ordering::SeqCst), 0);
 }
 
-/// The bytes that a length promises need not come, or come for hours.
+/// The bytes that a length announces may never arrive, or may arrive for hours.
 #[test]
 fn a_long_reply_of_no_end_keeps_nobody_beyond_the_own_deadline() {
     const TIMEOUT: Duration = Duration::from_millis(500);
@@ -141,19 +141,19 @@ fn a_long_reply_of_no_end_keeps_nobody_beyond_the_own_deadline() {
                 assert!(Moment::now().since(begin) < TIMEOUT + SLACK);
             };
             let slow = thread::Builder::new().name("dlm-test-slow".into()).spawn_scoped(scope, work).unwrap();
-            until("a reply is waited for", || waiting.asked.load(Ordering::SeqCst) >= 1);
+            until("a call waits for its reply", || waiting.asked.load(Ordering::SeqCst) >= 1);
             let begin = Moment::now();
             assert_too_long(shared.counter(1, LONG), u32::MAX - 100);
-            assert!(Moment::now().since(begin) < SLACK, "told when it had been skipped");
+            assert!(Moment::now().since(begin) < SLACK, "the call failed only after the reply was skipped");
             slow.join().unwrap();
         });
-        // The next call does not wait behind it.
+        // The next call does not wait behind that reply.
         assert_eq!(shared.counter(2, LONG).unwrap(), COUNTER + 2);
         assert_eq!(shared.fake.connections("ClientService"), 2);
     }
 }
 
-/// A reply there was, so the write was served; whether it took effect is seen by looking.
+/// The server sent a reply, so it handled the write. Only a read shows whether the write took effect.
 #[test]
 fn a_write_whose_reply_is_over_the_limit_is_in_doubt_and_is_looked_at() {
     let fake = Fake::honest();
@@ -166,7 +166,7 @@ fn a_write_whose_reply_is_over_the_limit_is_in_doubt_and_is_looked_at() {
         _ => Answer::Honest,
     });
     let lease = lock.try_acquire().unwrap();
-    assert!(fake.count("Get") >= 1, "it was looked at");
+    assert!(fake.count("Get") >= 1, "the result was not read back");
     assert!(lease.release().unwrap());
     fake.assert_no_write_was_repeated_blindly();
     fake.act(|request| match request.method.as_str() {

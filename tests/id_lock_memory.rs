@@ -1,4 +1,5 @@
-//! What an `IdLock` keeps: nothing. Alone in its program, as it counts every allocation of it.
+//! Memory of an `IdLock`: unused ids keep none. A separate program, because the test counts every allocation of its
+//! process.
 
 use std::alloc::System;
 use std::time::Duration;
@@ -11,24 +12,24 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const IDS: u64 = 1_000_000;
 
-/// One test and no threads: another one's allocations would be counted here.
+/// The only test, and without threads: allocations of others would be counted here.
 #[test]
 fn ids_that_nobody_holds_keep_no_memory() {
-    // One after another: not even a temporary allocation.
+    // Locked one after another: not even a temporary allocation.
     once_of(5, |locks, change| {
         (0..IDS).for_each(|id| drop(locks.lock(id)));
         change().allocations == 0
     });
 
-    // All at once, and all gone again.
+    // All locked at the same time, then all released.
     once_of(5, |locks, change| {
         let guards: Vec<_> = (0..IDS).map(|id| locks.lock(id)).collect();
-        assert!(kept(&change()) > IDS as i64 * 16, "nothing is counted");
+        assert!(kept(&change()) > IDS as i64 * 16, "the allocator counts nothing");
         drop(guards);
         kept(&change()) == 0
     });
 
-    // All but a few gone: what is kept is in proportion to those few.
+    // All but a few released: the memory is proportional to those few.
     once_of(5, |locks, change| {
         let mut guards: Vec<_> = (0..IDS).map(|id| locks.lock(id)).collect();
         guards.truncate(1_000);
@@ -38,7 +39,7 @@ fn ids_that_nobody_holds_keep_no_memory() {
         kept(&change()) == 0
     });
 
-    // Waited for in vain. A thread that waits allocates something for itself the first time.
+    // Waits that time out. A thread allocates something for itself when it waits for the first time.
     once_of(5, |locks, change| {
         let _held = locks.lock(1);
         let timeout = Duration::from_millis(1);
@@ -47,16 +48,16 @@ fn ids_that_nobody_holds_keep_no_memory() {
     });
 }
 
-/// Asks for one success in a few attempts: the test harness has a thread of its own, which
-/// allocates now and then, while what a lock kept would be kept every time. A new lock for each
-/// attempt, as what one keeps for good it would allocate only once.
+/// Requires one success in a few attempts. The test harness has its own thread, which sometimes allocates; a leak of
+/// the lock would appear in every attempt. Each attempt uses a new lock, because a lock would allocate memory that it
+/// keeps for ever only once.
 fn once_of(attempts: u32, succeeds: impl Fn(&IdLock, &dyn Fn() -> Stats) -> bool) {
     let succeeded = (0..attempts).any(|_| {
         let locks = IdLock::new();
         let region = Region::new(ALLOCATOR);
         succeeds(&locks, &|| region.change()) && locks.is_empty()
     });
-    assert!(succeeded, "memory is kept, or taken where none is needed");
+    assert!(succeeded, "memory was kept, or allocated where none is needed");
 }
 
 fn kept(change: &Stats) -> i64 {

@@ -1,5 +1,5 @@
-//! What watching latches keeps: under 2 KB for each, and nothing afterwards. Alone in its program, as it
-//! counts every allocation of it.
+//! Memory of watched latches: less than 2 KiB for each, and nothing afterwards. A separate program, because the test
+//! counts every allocation of its process.
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn a_watched_latch_keeps_less_than_two_kilobytes_and_nothing_afterwards() {
         .map(Result::unwrap)
         .collect();
     latches.iter().for_each(|latch| latch.create(1).unwrap());
-    // The threads, and what they allocate once.
+    // Starts the threads, which allocate some memory once.
     assert!(!latches[0].await_open_for(Duration::from_millis(500)).unwrap());
 
     let region = Region::new(ALLOCATOR);
@@ -39,20 +39,20 @@ fn a_watched_latch_keeps_less_than_two_kilobytes_and_nothing_afterwards() {
         change.bytes_allocated as i64 - change.bytes_deallocated as i64
     };
     let watches: Vec<_> = latches.iter().map(|latch| latch.watch().unwrap()).collect();
-    // Until all have been read and are due again; what a read under way allocates is counted, too.
+    // Waits until all have been read and scheduled again. Memory of a read in progress is counted, too.
     for watch in &watches {
         assert!(!watch.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap());
     }
     let each = kept() / LATCHES as i64;
-    println!("{each} bytes for each latch that is watched");
+    println!("{each} bytes for each watched latch");
     assert!((100..2048).contains(&each), "{each} bytes for each latch");
     drop(watches);
-    // A read that was under way has its batch for a moment more.
+    // A read in progress keeps its batch for another moment.
     let by = Deadline::after(Duration::from_secs(60));
     let few = 64 * 1024;
     while kept() > few {
         assert!(!by.passed(), "{} bytes are kept", kept());
         std::thread::sleep(Duration::from_millis(20));
     }
-    println!("{} bytes are kept by the empty tables", kept());
+    println!("the empty tables keep {} bytes", kept());
 }

@@ -1,6 +1,5 @@
-//! Waiting for latches, as seen by the store and by the system: how often it is asked, by how many
-//! threads, and what becomes of those who wait while it loses replies, fails or panics. A program of its own, as
-//! it counts the threads of its process.
+//! Waiting for latches: how often the store is read, by how many threads, and how waits end when the store loses
+//! replies, fails or panics. A separate program, because it counts the threads of its process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,36 +17,36 @@ use dlm::{
 use dlm_testkit::{LONG, Spy, until};
 use parking_lot::Mutex;
 
-/// A pause between two looks that is longer than any waiter waits: it must be woken.
+/// A poll interval that is longer than any test.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A memory store whose latches fail as they are told to.
+/// A memory store whose latch calls fail as the test chooses.
 #[derive(Default)]
 struct Faulty {
     memory: MemoryStore,
     /// Every read fails.
     down: AtomicBool,
-    /// Every read answers this, whatever is true.
+    /// Every read returns this count instead of the true one.
     claimed: Mutex<Option<i64>>,
-    /// Every read of more than nothing panics, so many times.
+    /// Number of reads that panic.
     panics: AtomicUsize,
-    /// Every read of this latch panics, and with it those of others in the same call.
+    /// Every call that reads this latch panics, for all latches of the call.
     poison: Mutex<Option<String>>,
-    /// Reads of this latch fail, and no others.
+    /// Only reads of this latch fail.
     spoilt: Mutex<Option<String>>,
-    /// Every read fails in this way.
+    /// Every read fails with this error.
     failing: Mutex<Option<fn() -> Error>>,
-    /// Reads of the latch named 1 fail in this way, and no others.
+    /// Only reads of the latch `1` fail with this error.
     failing_one: Mutex<Option<fn() -> Error>>,
-    /// Percent of steps whose reply is lost, half of them before they take effect.
+    /// Percentage of steps whose reply is lost. Half of these steps do not take effect.
     lost: AtomicUsize,
     reads: AtomicUsize,
     steps: AtomicUsize,
     /// Steps that took effect and whose reply was lost.
     applied_in_doubt: AtomicUsize,
-    /// While set, reads and count-downs are done at once, and answered when it is cleared.
+    /// While set, reads and count-downs take effect at once, but return only when it is cleared.
     late: AtomicBool,
-    /// Answers that were late.
+    /// Number of late answers.
     kept: AtomicUsize,
 }
 
@@ -55,17 +54,17 @@ impl Faulty {
     fn keep_back(&self) {
         if self.late.load(Ordering::SeqCst) {
             self.kept.fetch_add(1, Ordering::SeqCst);
-            until("late answers are let go", || !self.late.load(Ordering::SeqCst));
+            until("late answers are sent", || !self.late.load(Ordering::SeqCst));
         }
     }
 
-    /// Runs `meanwhile` when an answer to `ask` is on its way.
+    /// Runs `ask` in a thread, and runs `meanwhile` while the answer to it is kept back.
     fn late<T: Send, U>(&self, ask: impl FnOnce() -> T + Send, meanwhile: impl FnOnce() -> U) -> (T, U) {
         let before = self.kept.load(Ordering::SeqCst);
         self.late.store(true, Ordering::SeqCst);
         thread::scope(|scope| {
             let asked = thread::Builder::new().name("dlm-test-late".into()).spawn_scoped(scope, ask).unwrap();
-            until("an answer is on its way", || self.kept.load(Ordering::SeqCst) > before);
+            until("an answer is kept back", || self.kept.load(Ordering::SeqCst) > before);
             let done = meanwhile();
             self.late.store(false, Ordering::SeqCst);
             (asked.join().unwrap(), done)
@@ -196,7 +195,7 @@ fn latch(manager: &LockManager, id: &str) -> Latch {
     manager.latch(id, Level::Dc, LatchKind::CountDown).unwrap()
 }
 
-/// So many latches with a count of one.
+/// Creates `many` latches with a count of one.
 fn latches(manager: &LockManager, many: usize) -> Vec<Latch> {
     let latches: Vec<_> = (0..many).map(|id| latch(manager, &id.to_string())).collect();
     latches.iter().for_each(|latch| latch.create(1).unwrap());
@@ -204,7 +203,7 @@ fn latches(manager: &LockManager, many: usize) -> Vec<Latch> {
 }
 
 fn spawn<T: Send + 'static>(name: &str, job: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
-    // Two thousand of them at one time must not need two thousand large stacks.
+    // Two thousand threads at the same time must not need two thousand large stacks.
     let builder = thread::Builder::new().name(format!("dlm-test-{name}")).stack_size(256 << 10);
     builder.spawn(job).unwrap()
 }
@@ -213,8 +212,8 @@ fn open_in_time(watch: &LatchWatch) {
     assert!(watch.wait(&AwaitOptions::new().wait(LONG)).unwrap());
 }
 
-/// Threads of the library in this process. The tests of this program run at the same time, so each asks
-/// about a manager with threads of its own only as "no more than".
+/// Returns the number of background threads of the library in this process. Tests run at the same time, so a test
+/// can only check an upper limit.
 fn background_thread_count() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -240,13 +239,13 @@ fn lost_replies_make_no_named_participant_count_twice_or_never() {
                         assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
                         doubts.fetch_add(1, Ordering::SeqCst);
                     }
-                    assert!(latch.count().unwrap() >= 0, "{name} counted twice, or another did");
+                    assert!(latch.count().unwrap() >= 0, "{name} or another name counted twice");
                 }
             });
         }
     });
     assert_eq!((latch.count().unwrap(), latch.pending().unwrap().len()), (0, 0));
-    assert!(doubts.into_inner() > NAMES, "hardly a reply was lost: nothing was tested");
+    assert!(doubts.into_inner() > NAMES, "too few replies were lost: nothing was tested");
 }
 
 #[test]
@@ -269,7 +268,7 @@ fn a_count_down_in_doubt_is_told_and_never_sent_again() {
     assert_eq!(faulty.steps.load(Ordering::SeqCst), STEPS, "a change was sent again blindly");
     let unsettled = doubts - faulty.applied_in_doubt.load(Ordering::SeqCst);
     assert_eq!(latch.count().unwrap(), unsettled as i64);
-    assert!(doubts > STEPS / 10, "hardly a reply was lost: nothing was tested");
+    assert!(doubts > STEPS / 10, "too few replies were lost: nothing was tested");
 }
 
 #[test]
@@ -287,20 +286,20 @@ fn a_store_that_is_down_for_a_while_loses_no_waiter_and_is_not_stormed() {
         .collect();
     until("the latches are watched", || faulty.reads.load(Ordering::SeqCst) > 4);
     faulty.down.store(true, Ordering::SeqCst);
-    until("what was under way is over", || {
+    until("reads in progress have ended", || {
         let reads = faulty.reads.load(Ordering::SeqCst);
         thread::sleep(4 * POLL);
         faulty.reads.load(Ordering::SeqCst) <= reads + 4
     });
     let (began, before) = (Moment::now(), faulty.reads.load(Ordering::SeqCst));
-    until("several looks have failed", || faulty.reads.load(Ordering::SeqCst) >= before + 6);
+    until("several reads have failed", || faulty.reads.load(Ordering::SeqCst) >= before + 6);
     let (took, reads) = (Moment::now().since(began), faulty.reads.load(Ordering::SeqCst) - before);
-    // All 600 with one read at a time, at eight times the poll interval once it has backed off.
+    // One read at a time for all 600 latches. The pauses between reads grow to eight poll intervals.
     let most = (took.as_secs_f64() / (0.9 * POLL.as_secs_f64())) as usize + 2;
     assert!(reads <= most, "{reads} reads in {took:?}");
     assert!(watches.iter().all(|watch| !watch.is_open().unwrap()));
-    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "an error ended a wait without end");
-    // A wait that has an end says what is known: nothing.
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "an error ended a wait without a time limit");
+    // A wait with a time limit fails, because the state of the latch is not known.
     assert_eq!(latches[0].await_open_for(POLL).unwrap_err().code(), Code::ConnectionError);
 
     for latch in &latches {
@@ -311,7 +310,7 @@ fn a_store_that_is_down_for_a_while_loses_no_waiter_and_is_not_stormed() {
     watches.iter().for_each(open_in_time);
 }
 
-/// A step that the manager under test does not see.
+/// Returns a step for the memory store. The manager under test does not notice it.
 fn step(latch: &Latch) -> Step<'_> {
     Step { name: latch.name(), add: -1, participant: None, ttl: NEVER, by: Deadline::after(LONG) }
 }
@@ -346,7 +345,7 @@ fn a_latch_that_makes_the_store_panic_ends_no_wait_for_another() {
         || assert!(!latches[3].await_open_for(Duration::ZERO).unwrap()),
         || {
             *faulty.poison.lock() = Some("1".into());
-            // The one thread that reads is kept back: all these are read in one call.
+            // The only thread that reads is kept back, so the next call reads all three.
             [0, 1, 2].map(|number| latches[number].watch().unwrap())
         },
     );
@@ -359,7 +358,7 @@ fn a_latch_that_makes_the_store_panic_ends_no_wait_for_another() {
     }
 }
 
-/// That read was to tell whether the store is back.
+/// That read is the one that checks whether the store serves again.
 #[test]
 fn a_panic_of_the_first_read_after_an_outage_leaves_nobody_waiting() {
     let faulty = Arc::new(Faulty::default());
@@ -371,14 +370,14 @@ fn a_panic_of_the_first_read_after_an_outage_leaves_nobody_waiting() {
     let told = latches[0].await_open_for(Duration::ZERO).unwrap_err();
     assert_eq!(told.code(), Code::ConnectionError, "{}", told.chain());
     faulty.panics.store(1, Ordering::SeqCst);
-    until("it has panicked", || faulty.panics.load(Ordering::SeqCst) == 0);
+    until("the read has panicked", || faulty.panics.load(Ordering::SeqCst) == 0);
     faulty.down.store(false, Ordering::SeqCst);
     let mut panics = 0;
     for (latch, watch) in latches.iter().zip(&watches) {
         faulty.memory.step(&step(latch)).unwrap();
         match watch.wait(&AwaitOptions::new().wait(LONG)) {
             Ok(open) => assert!(open),
-            // It was the only one in the read that panicked.
+            // This latch was the only one in the read that panicked.
             Err(error) => {
                 assert_eq!(error.code(), Code::Panic, "{}", error.chain());
                 panics += 1;
@@ -388,15 +387,15 @@ fn a_panic_of_the_first_read_after_an_outage_leaves_nobody_waiting() {
     assert!(panics <= 1);
 }
 
-/// The next look may be far off: neither "no" nor a wait that ends without a reason tells of it.
+/// The next read may be a long time away. So the wait must return the error of the outage, and not "not open".
 #[test]
 fn a_wait_that_ends_during_an_outage_says_so_whenever_the_latch_was_read_last() {
     let faulty = Arc::new(Faulty::default());
     let manager = builder(faulty.clone()).poll(NEVER).timeout(Duration::from_secs(1)).open().unwrap();
     let latches = latches(&manager, 3);
     let read_before = latches[0].watch().unwrap();
-    // Its pauses are a second and more by now, so that it is not read along with others.
-    until("looks have become rare", || faulty.reads.load(Ordering::SeqCst) >= 6);
+    // Its pauses are now a second and more, so it is not read together with the others.
+    until("reads have become rare", || faulty.reads.load(Ordering::SeqCst) >= 6);
     faulty.down.store(true, Ordering::SeqCst);
     for latch in &latches[1..] {
         let told = latch.await_open_for(Duration::ZERO).unwrap_err();
@@ -406,7 +405,7 @@ fn a_wait_that_ends_during_an_outage_says_so_whenever_the_latch_was_read_last() 
     assert_eq!(told.code(), Code::ConnectionError, "{}", told.chain());
 }
 
-/// Nothing that the store could do by itself would change the answer.
+/// Waiting cannot help: somebody has to change something in the store first.
 #[test]
 fn an_error_that_cannot_pass_ends_a_wait_without_a_limit() {
     let denied = || Error::Internal { what: "planted refusal".into(), source: None };
@@ -424,17 +423,17 @@ fn an_error_that_cannot_pass_ends_a_wait_without_a_limit() {
         };
         let waiters: Vec<_> = latches.iter().map(wait).collect();
         until("the latches are watched", || faulty.reads.load(Ordering::SeqCst) > 4);
-        // Of one latch, and then of all.
+        // First reads of one latch fail, then reads of all.
         *faulty.failing_one.lock() = Some(error);
         until("the wait for that one ends", || waiters[1].is_finished());
-        assert!(!waiters[0].is_finished() && !waiters[2].is_finished(), "{code}: it ended all");
+        assert!(!waiters[0].is_finished() && !waiters[2].is_finished(), "{code}: it ended other waits");
         *faulty.failing.lock() = Some(error);
         for waiter in waiters {
             let error = waiter.join().unwrap().unwrap_err();
             assert_eq!(error.code(), code, "{}", error.chain());
             assert!(error.chain().contains("planted refusal"), "{}", error.chain());
         }
-        // Also one that begins now; and none is remembered when the store serves again.
+        // A wait that begins now fails, too. The error is not remembered after the store serves again.
         assert_eq!(latches[0].await_open().unwrap_err().code(), code);
         (*faulty.failing.lock(), *faulty.failing_one.lock()) = (None, None);
         faulty.memory.step(&step(&latches[0])).unwrap();
@@ -457,7 +456,7 @@ fn an_error_that_may_pass_ends_no_wait_without_a_limit() {
         };
         *faulty.failing.lock() = Some(error);
         let before = faulty.reads.load(Ordering::SeqCst);
-        until("several looks have failed", || faulty.reads.load(Ordering::SeqCst) >= before + 6);
+        until("several reads have failed", || faulty.reads.load(Ordering::SeqCst) >= before + 6);
         assert!(!waiter.is_finished());
         faulty.memory.step(&step(&latches[0])).unwrap();
         *faulty.failing.lock() = None;
@@ -483,7 +482,7 @@ fn an_error_of_one_latch_is_its_own_and_passes() {
     open_in_time(&watches[1]);
 }
 
-/// Who makes a latch and waits for it must not hear of the time before, nor who counts it up.
+/// A thread may create a latch or count it up and then wait for it. A read from before that must not end its wait.
 #[test]
 fn a_look_that_was_under_way_tells_a_newcomer_nothing() {
     let faulty = Arc::new(Faulty::default());
@@ -510,11 +509,11 @@ fn a_look_that_was_under_way_tells_a_newcomer_nothing() {
             latch.watch().unwrap()
         },
     );
-    assert!(opened.unwrap(), "it was open when the wait began");
-    assert!(!busy.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap(), "one had counted up before");
+    assert!(opened.unwrap(), "the latch was open when the wait began");
+    assert!(!busy.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap(), "it was counted up before");
     latch.count_down().unwrap();
     open_in_time(&busy);
-    assert_eq!(first.is_open().unwrap_err().code(), Code::NotFound, "what ended stays so");
+    assert_eq!(first.is_open().unwrap_err().code(), Code::NotFound, "the result of an ended watch changed");
 }
 
 #[test]
@@ -531,7 +530,7 @@ fn a_count_down_that_is_told_late_tells_a_newcomer_nothing() {
         },
     );
     counted.unwrap();
-    assert!(!busy.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap(), "one had counted up before");
+    assert!(!busy.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap(), "it was counted up before");
     latch.count_down().unwrap();
     open_in_time(&busy);
 }
@@ -543,7 +542,7 @@ fn a_count_down_in_this_process_opens_without_another_look() {
     let manager = manager(faulty.clone(), NEVER);
     let latch = latch(&manager, "a");
     latch.create(2).unwrap();
-    // Watched from here on, whenever the threads begin to wait.
+    // The subscriptions begin here, even if the threads start to wait later.
     let waiters = [(); 3].map(|()| {
         let watch = latch.watch().unwrap();
         spawn("waiter", move || watch.wait(&AwaitOptions::new()))
@@ -553,16 +552,16 @@ fn a_count_down_in_this_process_opens_without_another_look() {
     latch.count_down().unwrap();
     assert!(!watch.is_open().unwrap());
     latch.count_down().unwrap();
-    assert!(watch.is_open().unwrap(), "the last count-down returned before the latch was open here");
+    assert!(watch.is_open().unwrap(), "the last count-down returned before the watch was open");
     assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap().unwrap()));
 
-    // The sum over farms has to be asked for, and is at once.
+    // The sum over all farms must be read from the store. A count-down causes that read at once.
     *faulty.claimed.lock() = None;
     let sum = manager.latch("b", Level::Xdc, LatchKind::CountDown).unwrap();
     sum.create(1).unwrap();
     let watch = sum.watch().unwrap();
     let mut reads = 0;
-    until("looks have become rare", || {
+    until("reads have become rare", || {
         let before = std::mem::replace(&mut reads, faulty.reads.load(Ordering::SeqCst));
         before == reads && {
             thread::sleep(Duration::from_millis(700));
@@ -580,20 +579,20 @@ fn a_newcomer_has_a_latch_looked_at_though_looks_have_become_rare() {
     let manager = builder(faulty.clone()).poll(NEVER).timeout(Duration::from_secs(1)).open().unwrap();
     let latch = &latches(&manager, 1)[0];
     let _watched = latch.watch().unwrap();
-    // 50, 100, 200 ms and so on: the eighth look is 3.2 s after the seventh, give or take a tenth.
-    until("looks have become rare", || faulty.reads.load(Ordering::SeqCst) >= 7);
+    // The pauses are 50, 100, 200 ms and so on: the eighth read is 3.2 s (plus or minus a tenth) after the seventh.
+    until("reads have become rare", || faulty.reads.load(Ordering::SeqCst) >= 7);
     let reads = faulty.reads.load(Ordering::SeqCst);
     assert!(!latch.await_open_for(Duration::ZERO).unwrap());
     assert!(faulty.reads.load(Ordering::SeqCst) > reads);
     faulty.memory.step(&step(latch)).unwrap();
-    assert!(latch.await_open_for(Duration::ZERO).unwrap(), "an old look was taken for the answer");
+    assert!(latch.await_open_for(Duration::ZERO).unwrap(), "an old read was used as the answer");
 }
 
 #[test]
 fn ten_thousand_latches_are_watched_by_two_threads_in_few_reads_and_all_open_in_time() {
     const LATCHES: usize = 10_000;
     const POLL: Duration = Duration::from_secs(1);
-    /// How late two busy cores may be.
+    /// How late a machine with two busy cores may be.
     const SLACK: Duration = Duration::from_secs(10);
     let memory = Arc::new(MemoryStore::new());
     let spy = Spy::on(memory.clone());
@@ -601,16 +600,16 @@ fn ten_thousand_latches_are_watched_by_two_threads_in_few_reads_and_all_open_in_
     let latches = latches(&manager, LATCHES);
     let before = background_thread_count();
     let watches: Vec<_> = latches.iter().map(|latch| latch.watch().unwrap()).collect();
-    until("all are looked at", || spy.reads().iter().sum::<usize>() >= LATCHES);
-    // Others' threads may come and go; 10,000 of ours would show.
+    until("all have been read", || spy.reads().iter().sum::<usize>() >= LATCHES);
+    // Threads of other tests start and end. 10,000 threads of this test would still be noticed.
     assert!(background_thread_count() <= before + 2 * 12, "{} threads", background_thread_count());
-    // Pauses have grown to the poll interval by then.
+    // Time for the pauses to grow to the poll interval.
     thread::sleep(3 * POLL);
     let (began, from) = (Moment::now(), spy.reads().len());
     thread::sleep(3 * POLL);
     let (took, reads) = (Moment::now().since(began), spy.reads()[from..].to_vec());
-    // In each interval, which jitter and early reading shorten, all in batches of 512; and a few that
-    // were not yet read together.
+    // In each interval, all latches are read in batches of 512. A few more reads are for latches that do not share a
+    // batch yet. Jitter and early reads shorten the interval.
     let intervals = took.as_secs_f64() / (0.75 * POLL.as_secs_f64()) + 1.0;
     let most = (intervals * (LATCHES.div_ceil(512) + 10) as f64) as usize;
     assert!(reads.len() <= most, "{} reads in {took:?}, {most} are allowed", reads.len());
@@ -631,11 +630,11 @@ fn ten_thousand_latches_are_watched_by_two_threads_in_few_reads_and_all_open_in_
         latest = late.iter().map(|&at| now.since(opened[at])).fold(latest, Duration::max);
         late.is_empty()
     });
-    println!("the last was seen open after {latest:?}");
+    println!("the last latch opened after {latest:?}");
     assert!(latest <= POLL + POLL / 10 + SLACK, "one was woken {latest:?} after its last count-down");
     let reads = spy.reads().len();
     thread::sleep(2 * POLL);
-    assert_eq!(spy.reads().len(), reads, "the store is asked though nobody waits");
+    assert_eq!(spy.reads().len(), reads, "the store is read although nobody waits");
 }
 
 #[test]
@@ -669,7 +668,7 @@ fn closing_while_latches_are_read_ends_every_wait_and_hangs_on_none() {
         }
         closing.join().unwrap().unwrap();
         drop(manager);
-        // Dropped after the manager is closed, and after its last other handle.
+        // The watches are dropped after the manager was closed, and after its last other handle.
         drop(watches);
     }
 }

@@ -1,4 +1,4 @@
-/* What the C tests share: each check says what it expected, where, and ends the program. */
+/* Checks for the C tests. A failed check prints its place and its condition, and aborts the program. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -12,12 +12,12 @@
 #define CHECK(what)                                                                                \
     do {                                                                                           \
         if (!(what)) {                                                                             \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                     \
+            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #what);               \
             abort();                                                                               \
         }                                                                                          \
     } while (0)
 
-/* Expects a status, and an error that agrees with it, in the variable `error`. */
+/* Expects a status, and the same status in the variable `error`, which the call sets. Frees the error. */
 #define EXPECT(wanted, call)                                                                       \
     do {                                                                                           \
         enum dlm_status got_ = (call);                                                             \

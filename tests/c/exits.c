@@ -1,5 +1,5 @@
-/* A program that ends: by exit() with handlers that give back what is held, and with the library's threads at
- * work and everything open. Runs itself again as the programs that end. */
+/* Programs that exit: one whose exit handler releases its lease, and one that leaves everything open. In both,
+ * threads of the library are running. This program starts itself again as these programs. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -25,7 +25,7 @@ static void open_all(const char *store)
     OK(dlm_manager_latch(manager, "a", DLM_LEVEL_XDC, DLM_LATCH_COUNT_DOWN, DLM_DEFAULT, &latch, &error));
 }
 
-/* With an argument of its own thread, which keeps one of the library's threads at work until the end. */
+/* Body of a thread that waits for the latch. It keeps a thread of the library busy until the program ends. */
 static void *await_open(void *unused)
 {
     bool open = false;
@@ -54,7 +54,7 @@ static void give_back(void)
     dlm_manager_free(manager);
 }
 
-/* As `how` says, in a process of its own. */
+/* Runs this program with the argument `how`, and expects that it exits with status 0. */
 static void ends(const char *self, const char *store, const char *how)
 {
     int status = 0;
@@ -72,7 +72,8 @@ int main(int argc, char **argv)
 {
     CHECK(argc >= 2);
     if (argc > 2) {
-        /* Registered before the library is called, so that it runs after what the library might register. */
+        /* Registered before the first call of the library. Exit handlers run in reverse order, so it runs after any
+         * handler of the library. */
         if (strcmp(argv[2], "handler") == 0)
             CHECK(atexit(give_back) == 0);
         open_all(argv[1]);
@@ -86,7 +87,7 @@ int main(int argc, char **argv)
         exit(0);
     }
     ends(argv[0], argv[1], "handler");
-    /* The handler gave the lock back. */
+    /* The handler has released the lock. */
     open_all(argv[1]);
     OK(dlm_lock_try_acquire(lock, 60000, &lease, &error));
     give_back();

@@ -1,4 +1,4 @@
-/* A forked child has none of its parent's handles, also when another thread was inside the library. */
+/* A forked child cannot use its parent's handles, also if another thread was inside the library during the fork. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -18,7 +18,7 @@ static struct dlm_options *options;
 static struct dlm_cancel *cancel;
 static volatile int busy = 1;
 
-/* Keeps the library's locks moving, so that some forks happen while one is held. */
+/* Uses the library's internal locks all the time. Some forks then happen while one of them is held. */
 static void *be_busy(void *unused)
 {
     (void)unused;
@@ -78,7 +78,7 @@ static void child(const char *uri)
     dlm_id_lock_free(ids);
     dlm_key_lock_free(keys);
 
-    /* Its own are new ones, and the parent's lease is still in the way. */
+    /* The child's own handles are new. The parent still holds its lock. */
     OK(dlm_manager_open(uri, NULL, &own, &error));
     OK(dlm_manager_lock(own, "a", DLM_LEVEL_DC, &own_lock, &error));
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(own_lock, DLM_DEFAULT, &own_lease, &error));

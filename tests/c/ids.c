@@ -1,4 +1,4 @@
-/* Locks by id and by key: exclusion, time-outs, and freeing under those who wait. */
+/* Locks by id and by key: exclusion, time-outs, and freeing an object while threads wait in it. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -105,7 +105,7 @@ static void wakes_those_who_wait_for_what_is_freed(void)
             CHECK(pthread_create(&threads[i], NULL, wait_for_id, &answers[i]) == 0);
         sleep_us(round * 40);
         dlm_id_lock_free(ids);
-        /* The same memory, for somebody else: nobody from before is in it. */
+        /* The new object may use the same memory. The old waiters must not be in it. */
         next = dlm_id_lock_new();
         OK(dlm_id_lock_acquire(next, 1, 0, &error));
         for (i = 0; i < THREADS; i++) {

@@ -1,4 +1,4 @@
-/* Every function on latches, on the store given: counts, names, waiting, and the descriptor of a watch. */
+/* Every function for latches, on the given store: counts, names, waiting, and the descriptor of a watch. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -139,7 +139,7 @@ static void waits(const struct dlm_manager *manager)
     EXPECT(DLM_NOT_FOUND, dlm_watch_is_open(missing, &open, &error));
     dlm_watch_free(missing);
 
-    /* One that is over already when its descriptor is asked for. */
+    /* A watch that has already ended when its descriptor is requested. */
     OK(dlm_latch_watch(latch, &watch, &error));
     for (open = false; !open; sleep_us(1000))
         OK(dlm_watch_is_open(watch, &open, &error));

@@ -1,4 +1,4 @@
-/* Every function on managers, locks, leases, options and cancel objects, on the store given. */
+/* Every function for managers, locks, leases, options and cancel objects, on the given store. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -37,7 +37,7 @@ static void refuses_what_is_wrong(const char *uri)
     dlm_error_free(error);
     error = NULL;
     EXPECT(DLM_INVALID_ARGUMENT, dlm_options_set(options, "client", "\xff\xfe", &error));
-    /* Without an error_out, the status tells. */
+    /* Without error_out, only the status reports the error. */
     CHECK(dlm_options_set(options, "client", "\xc3\x28", NULL) == DLM_INVALID_ARGUMENT);
     dlm_options_free(options);
 
@@ -76,7 +76,7 @@ static void holds_renews_and_releases(const char *uri)
     int64_t left;
 
     OK(dlm_manager_lock(manager, "order-42", DLM_LEVEL_DC, &lock, &error));
-    /* A store of its own: what is in memory is not shared by two managers. */
+    /* Two managers do not share a memory store, so that store is tested with one manager. */
     OK(dlm_manager_lock(strcmp(uri, "memory:") ? other : manager, "order-42", DLM_LEVEL_DC, &same, &error));
 
     OK(dlm_lock_try_acquire(lock, 30000, &lease, &error));
@@ -110,7 +110,7 @@ static void holds_renews_and_releases(const char *uri)
 
     OK(dlm_lock_acquire(same, NULL, &second, &error));
     CHECK(dlm_lease_fence(second) > fence);
-    /* Frees in any order; the last one releases. */
+    /* Handles may be freed in any order. Freeing the lease releases the lock. */
     dlm_manager_free(manager);
     dlm_manager_free(other);
     dlm_lock_free(same);
@@ -137,7 +137,7 @@ static void tells_what_is_stale(const char *uri)
     EXPECT(DLM_CLOSED, dlm_lease_release(lease, NULL, &error));
     CHECK(dlm_lease_fence(lease) == 0 && dlm_lease_remaining_ms(lease) == 0);
     dlm_lease_free(lease);
-    /* One type for another, and what was never a handle. */
+    /* A handle of another type, and values that were never handles. */
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_check((struct dlm_lease *)(void *)lock, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_check((struct dlm_lease *)(void *)&lease, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_check((struct dlm_lease *)1, &error));
@@ -207,7 +207,7 @@ static void ends_waits(const char *uri)
     CHECK(pthread_create(&threads[1], NULL, wait_for_it, &closed) == 0);
     CHECK(pthread_create(&threads[2], NULL, wait_for_it, &orphan) == 0);
     wait_until(manager, 3);
-    /* Freed under a waiter: it waits on. */
+    /* The handle is freed while a thread waits with it. The thread continues to wait. */
     dlm_lock_free(orphan.lock);
     OK(dlm_cancel_trigger(cancelled.cancel, &error));
     CHECK(pthread_join(threads[0], NULL) == 0);
@@ -230,17 +230,17 @@ static void writes_as_many_numbers_as_asked(const char *uri)
     uint64_t numbers[8], wanted[8];
     memset(numbers, 0xee, sizeof numbers);
     memset(wanted, 0xee, sizeof wanted);
-    /* A program older than the library, one newer, and nonsense. */
+    /* Sizes of a program that is older than the library, of a newer one, and invalid sizes. */
     OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 8, &error));
     CHECK(numbers[0] == 0 && numbers[1] != 0);
     OK(dlm_manager_stats(manager, (struct dlm_stats *)numbers, 56, &error));
     CHECK(numbers[6] == 0 && numbers[7] != 0);
-    /* No number of fields, but the caller's memory: it is written, and not beyond. */
+    /* 12 bytes are not a whole number of fields. All of them are written, and nothing after them. */
     memset(numbers, 0xee, sizeof numbers);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, 12, &error));
     memset(wanted, 0, 12);
     CHECK(memcmp(numbers, wanted, sizeof wanted) == 0);
-    /* No memory at all: what every version has is written. */
+    /* No object has this size. Only the fields of the first version are written. */
     memset(numbers, 0xee, sizeof numbers);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_manager_stats(manager, (struct dlm_stats *)numbers, SIZE_MAX, &error));
     CHECK(numbers[0] == 0 && numbers[1] == 0 && numbers[2] != 0);

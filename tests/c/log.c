@@ -1,4 +1,4 @@
-/* The log callback: who is called, until when, and what it may not do. */
+/* The log callback: which messages it receives, when its calls stop, and what it must not do. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -16,12 +16,12 @@ static void heard(void *user, int32_t level, const char *message)
     if (from_within == 0) {
         from_within = 1;
         CHECK(dlm_log_to(DLM_LOG_WARN, NULL, NULL, NULL) == DLM_INVALID_ARGUMENT);
-        /* Would log again: that goes nowhere, instead of here for ever. */
+        /* This logs a message, which must not call this callback again. */
         dlm_cancel_free((struct dlm_cancel *)1);
     }
 }
 
-/* Something to be logged: a handle freed twice. */
+/* Frees a handle twice, which logs a warning. */
 static void complain(void)
 {
     struct dlm_cancel *cancel = dlm_cancel_new();
@@ -43,7 +43,7 @@ static void *keep_complaining(void *unused)
     return NULL;
 }
 
-/* What the callback uses may be freed as soon as another is set. */
+/* When dlm_log_to returns, the previous callback no longer runs, and its data may be freed. */
 static void stops_before_it_returns(void)
 {
     pthread_t thread;

@@ -1,4 +1,5 @@
-/* The descriptor of a lease says when it is over: by time, by release, by close; and a renewal puts it off. */
+/* The descriptor of a lease becomes readable when the lease ends: by time, by release or by close. A renewal moves
+ * that moment. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 

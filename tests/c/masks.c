@@ -1,5 +1,5 @@
-/* The library's threads leave signals to the program: they have them blocked, also where the thread that
- * called did not. With a second store, where writes are in doubt, locks are freed in the background, too. */
+/* The library's threads block signals and so leave them to the program, also if the calling thread does not block
+ * them. A second store, whose writes are in doubt, adds a thread that frees locks in the background. */
 #define _XOPEN_SOURCE 700
 #include "check.h"
 
@@ -12,7 +12,7 @@
 
 static struct dlm_error *error;
 
-/* Signals that a thread raises itself, by what it does. */
+/* Signals that a thread causes itself by a fault. */
 static const int own[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS};
 
 static bool may_be_open(int number)
@@ -21,11 +21,12 @@ static bool may_be_open(int number)
     for (at = 0; at < sizeof own / sizeof own[0]; at++)
         if (own[at] == number)
             return true;
-    /* The last are the C library's. */
+    /* The C library reserves the signals from 32 to SIGRTMIN. */
     return number == SIGKILL || number == SIGSTOP || (number >= 32 && number < SIGRTMIN);
 }
 
-/* The name of a thread and the signals that it blocks; false when it has ended. */
+/* Reads the name of a thread and the signals that it blocks. Returns false if the thread has ended or does not belong
+ * to the library. */
 static bool look(const char *thread, char name[64], unsigned long long *blocked)
 {
     char path[512], line[256];
@@ -52,7 +53,7 @@ static bool blocks_its_own(unsigned long long blocked)
     return false;
 }
 
-/* The library's threads, each of which is looked at. */
+/* Checks the blocked signals of all threads of the library. Returns how many there are. */
 static int threads(void)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -83,7 +84,7 @@ static int threads(void)
     return count;
 }
 
-/* A thread names itself, some time after it was started. */
+/* Waits until the library has this number of threads. A thread sets its name some time after it was started. */
 static void until_threads(int wanted)
 {
     int looks;
@@ -131,10 +132,10 @@ int main(int argc, char **argv)
     CHECK(pthread_sigmask(SIG_SETMASK, NULL, &now) == 0);
     for (number = 1; number <= SIGRTMAX; number++)
         CHECK(sigismember(&now, number) != 1);
-    /* One reads latches; one of the other manager frees the lock. */
+    /* One thread reads latches. A thread of the other manager frees the lock. */
     until_threads(argc == 3 ? 2 : 1);
 
-    /* Not before the library has its threads: they would have it from this one. */
+    /* Only now, because threads that the library starts inherit the mask of this thread. */
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);

@@ -1,4 +1,4 @@
-// The header a second time: what is not `inline` there would be defined twice.
+// Includes the header in a second source file. A function in it that is not `inline` would be defined twice.
 #include <dlm.hpp>
 #include <dlm.hpp>
 

@@ -1,5 +1,5 @@
-/* A store whose peer closes its connections: the program leaves SIGPIPE at its default, gets errors, and
- * lives. What was pending of its own stays so, and nothing is added. */
+/* A store whose peer closes its connections. The program leaves SIGPIPE at its default, receives errors and is not
+ * killed. A SIGPIPE that was pending before stays pending, and the library adds none. */
 #define _XOPEN_SOURCE 700
 #include "check.h"
 
@@ -32,7 +32,7 @@ static void same_mask(const sigset_t *before)
         CHECK(sigismember(before, number) == sigismember(&now, number));
 }
 
-/* A manager's whole life. */
+/* Opens a manager, makes calls that fail, and frees it. The signal mask must not change. */
 static void calls(const char *uri)
 {
     struct dlm_manager *manager;
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
     sigset_t set;
 
     CHECK(argc == 2);
-    /* Whoever started this program may ignore it. */
+    /* The parent process may ignore the signal, and this program would inherit that. */
     CHECK(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
     sigemptyset(&set);
     sigaddset(&set, SIGPIPE);
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
     take();
     CHECK(!pending());
 
-    /* To the process, and not to this thread. */
+    /* Pending for the process, not for this thread. */
     CHECK(kill(getpid(), SIGPIPE) == 0);
     calls(argv[1]);
     CHECK(pending());

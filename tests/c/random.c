@@ -1,5 +1,5 @@
-/* Random sequences of calls with handles good, freed, freed twice, of the wrong type and NULL: the library
- * tells which, never crashes and leaks nothing.
+/* Random sequences of calls with handles that are valid, freed, freed twice, of the wrong type or NULL. The library
+ * reports which, never crashes and leaks nothing.
  *
  *   random URI SEQUENCES SEED */
 #define _POSIX_C_SOURCE 200809L
@@ -9,7 +9,7 @@
 
 enum { SLOTS = 2, CALLS = 24, WAIT_EVERY = 64 };
 
-/* A handle that was made at some time, and whether it was freed since. */
+/* A handle that was created earlier, and whether it is still valid. */
 struct slot {
     void *handle;
     bool alive;
@@ -31,7 +31,7 @@ static uint64_t below(uint64_t bound)
 
 static struct slot *any(struct slot *slots) { return &slots[below(SLOTS)]; }
 
-/* What a call with this handle may answer. */
+/* Checks that a call with this handle may return this status. */
 static void judge(const struct slot *slot, enum dlm_status status)
 {
     CHECK(status != DLM_PANIC && status != DLM_INTERNAL_ERROR && status != DLM_FORKED);
@@ -172,7 +172,7 @@ static void make(void)
     }
 }
 
-/* A call with a latch, or with what a latch gave. */
+/* Makes a call with a latch, a watch or names. */
 static void use_latch(void)
 {
     struct slot *slot = any(latches), *cancel;
@@ -310,7 +310,7 @@ static void use(void)
     }
 }
 
-/* Of a handle that may have been freed before: nothing happens then. */
+/* Frees a handle. If it was freed before, nothing happens. */
 static void let_go(struct slot *slots, size_t at, void (*free_it)(struct slot *))
 {
     free_it(&slots[at]);
@@ -341,7 +341,7 @@ static void drop_one(void)
 {
     uint64_t kind = below(KINDS), other = below(KINDS);
     if (below(8) == 0 && other != kind) {
-        /* Of the wrong type: nothing happens. */
+        /* A handle of the wrong type: nothing happens. */
         kinds[other].free_it(any(kinds[kind].slots));
         return;
     }
@@ -378,7 +378,7 @@ static void *wait_for_id(void *argument)
     return NULL;
 }
 
-/* Everything is freed while three threads wait, in any order. */
+/* Frees all handles while three threads wait with them. */
 static void free_under_waiters(void)
 {
     struct dlm_manager *manager;
@@ -422,14 +422,14 @@ static void free_under_waiters(void)
     dlm_watch_free(watch);
     for (i = 0; i < 3; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-    /* CLOSED also where the thread came after its handles were freed. */
+    /* Also CLOSED if the thread started its call after the handles were freed. */
     CHECK(waiter.lease_status == DLM_CLOSED || (cancelled && waiter.lease_status == DLM_CANCELLED));
     CHECK(waiter.latch_status == DLM_CLOSED || (cancelled && waiter.latch_status == DLM_CANCELLED));
     CHECK(waiter.id_status == DLM_CLOSED);
     dlm_lease_free(held);
 }
 
-/* One good handle of each type, so that calls have something to work with. */
+/* Creates one valid handle of most types, for the calls that follow. */
 static void begin(void)
 {
     struct dlm_manager *manager;
@@ -481,9 +481,9 @@ int main(int argc, char **argv)
                 let_go(kinds[k].slots, i, kinds[k].free_it);
         CHECK(dlm_handles_open() == 0);
     }
-    /* That all this was not one refusal after another. */
+    /* Enough calls must have succeeded, and enough must have been refused because of a freed handle. */
     CHECK(worked > sequences && told_stale > sequences / 10);
-    printf("%lu sequences, %llu calls worked, %llu were told of a stale handle\n", sequences,
+    printf("%lu sequences, %llu calls succeeded, %llu had a freed handle\n", sequences,
            (unsigned long long)worked, (unsigned long long)told_stale);
     return 0;
 }

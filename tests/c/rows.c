@@ -1,4 +1,5 @@
-/* Every function on rows, on the HBase given: ./rows STORE TABLE_URI, where the table is to be made. */
+/* Every function for rows, on the given HBase: ./rows STORE TABLE_URI. The table must not exist: the program creates
+ * it. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -66,7 +67,7 @@ static void made_and_changed(struct dlm_row *row)
     dlm_row_cells_free(cells);
     CHECK(dlm_row_cells_count(cells) == 0 && !dlm_row_cells_at(cells, 0, &cell));
 
-    /* NULL is no cell, "" is an empty one. */
+    /* NULL means no cell, "" means an empty cell. */
     OK(dlm_row_compare_and_set(row, DLM_TEXT("d:empty"), NULL, 0, DLM_TEXT("x"), &done, &error));
     CHECK(!done);
     OK(dlm_row_compare_and_set(row, DLM_TEXT("d:empty"), DLM_TEXT(""), DLM_TEXT("x"), &done, &error));
@@ -113,7 +114,7 @@ static void committed(struct dlm_row *row, struct dlm_row *other)
 
     OK(dlm_row_get_columns(row, columns, 2, &read, &error));
     CHECK(dlm_row_cells_count(read) == 1);
-    /* A column that was asked for and was not there is there now. */
+    /* A requested column that did not exist now exists. */
     OK(dlm_row_put(row, meddling, 1, &error));
     OK(dlm_row_commit_if_unchanged(row, read, changes, 3, &done, &error));
     CHECK(!done && !holds(row, "d:id", "3"));
@@ -133,7 +134,7 @@ static void committed(struct dlm_row *row, struct dlm_row *other)
     EXPECT(DLM_INVALID_ARGUMENT, dlm_row_commit_if_unchanged(row, whole, changes, 3, &done, &error));
     dlm_row_cells_free(whole);
     dlm_row_cells_free(read);
-    /* Of a row that is not there. */
+    /* A row that does not exist. */
     OK(dlm_row_get_columns(other, columns, 2, &read, &error));
     CHECK(dlm_row_cells_count(read) == 0);
     OK(dlm_row_commit_if_unchanged(other, read, changes, 1, &done, &error));
@@ -298,7 +299,7 @@ static void refused(const struct dlm_table *table, const struct dlm_manager *man
     free(key);
 }
 
-/* Threads that share one handle: each adds in modifications of its own making. */
+/* Threads that share one handle. Each adds to a number with its own loop of read and conditional commit. */
 enum { THREADS = 4, TURNS = 20 };
 
 static void *adds(void *shared)
@@ -389,7 +390,7 @@ int main(int argc, char **argv)
     OK(dlm_table_create_if_missing(table, families, 2, splits, 1, &error));
     OK(dlm_table_create_if_missing(table, families, 2, NULL, 0, &error));
 
-    /* The sanitizer's memory allocator may be locked in a child. */
+    /* The sanitizer's memory allocator may be locked in a forked child. With a sanitizer, argc is 4. */
     if (argc == 3)
         forked(table, argv[2]);
     each_way(table, "plain", row_of(table, "plain"));

@@ -1,4 +1,4 @@
-// Rows through dlm.hpp, on the HBase given: ./rows STORE TABLE_URI, where the table is to be made.
+// Rows through dlm.hpp, on the given HBase: ./rows STORE TABLE_URI. The table must not exist: the program creates it.
 #include <dlm.hpp>
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #define CHECK(what)                                                                                                    \
     do {                                                                                                               \
         if (!(what)) {                                                                                                 \
-            std::cerr << __FILE__ << ':' << __LINE__ << ": not so: " << #what << '\n';                                 \
+            std::cerr << __FILE__ << ':' << __LINE__ << ": check failed: " << #what << '\n';                           \
             std::abort();                                                                                              \
         }                                                                                                              \
     } while (0)
@@ -51,7 +51,7 @@ static void each_way(const dlm::Row &row, const dlm::Row &same) {
     }
     CHECK(row.read({"d:x", "d:short"}).size() == 2);
 
-    // No value, and views of nothing: with an address and without.
+    // No value, and empty views with and without an address.
     CHECK(!row.compare_and_set("d:empty", "", "x") && !row.compare_and_set("d:empty", std::string_view(), "x"));
     CHECK(row.compare_and_set("d:empty", std::nullopt, std::string_view()));
     CHECK(!row.compare_and_set("d:empty", std::nullopt, "x"));
@@ -82,7 +82,7 @@ static void each_way(const dlm::Row &row, const dlm::Row &same) {
     CHECK(!row.delete_if("d:id", "1") && row.delete_if("d:id", "3") && row.read().empty());
 }
 
-// Each try finds the row changed.
+// Every try of modify() finds that the row has changed.
 static void never_wins(const std::string &uri) {
     const dlm::Table table(uri + "&attempts=3");
     const dlm::Row row = table.row("loser");

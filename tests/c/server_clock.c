@@ -1,7 +1,7 @@
-/* Sets the wall clock of one process: loaded with LD_PRELOAD, it adds a number of milliseconds to what
- * CLOCK_REALTIME shows. The number lies in the file that DLM_TEST_CLOCK names, 8 bytes in the order of this
- * machine, and may change at any time. Monotonic clocks and sleeps stay as they are. libfaketime does the same
- * and more; under it a JVM hangs. */
+/* Sets the wall clock of one process. It is loaded with LD_PRELOAD and adds a number of milliseconds to
+ * CLOCK_REALTIME. DLM_TEST_CLOCK names a file with that number, 8 bytes in this machine's byte order. It may change
+ * at any time. Monotonic clocks and sleeps do not change. libfaketime can do the same and more, but a JVM hangs with
+ * it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

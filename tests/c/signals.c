@@ -1,4 +1,4 @@
-/* A thousand signals a second neither shorten nor spoil a wait. */
+/* A thousand signals a second do not end a wait early or make it fail. */
 #define _XOPEN_SOURCE 700
 #include "check.h"
 

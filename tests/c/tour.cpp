@@ -1,4 +1,4 @@
-// Every class of dlm.hpp; together with more.cpp, which includes the header a second time.
+// Every class of dlm.hpp. It is linked with more.cpp, which includes the header a second time.
 #include <dlm.hpp>
 
 #include <poll.h>
@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 #define CHECK(what)                                                                                \
     do {                                                                                           \
         if (!(what)) {                                                                             \
-            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                \
+            std::fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #what);          \
             std::abort();                                                                          \
         }                                                                                          \
     } while (0)
@@ -43,7 +43,7 @@ template <typename Call> dlm_status status_of(Call call) {
     return DLM_OK;
 }
 
-// Whether it is refused with a message that has all of this in it.
+// Returns whether the call is refused with a message that contains all of these texts.
 template <typename Call> bool refuses(Call call, std::initializer_list<const char *> says) {
     try {
         call();
@@ -51,7 +51,7 @@ template <typename Call> bool refuses(Call call, std::initializer_list<const cha
         const std::string message = error.what();
         for (const char *text : says) {
             if (message.find(text) == std::string::npos) {
-                std::fprintf(stderr, "not \"%s\": %s\n", text, error.what());
+                std::fprintf(stderr, "\"%s\" is not in: %s\n", text, error.what());
                 return false;
             }
         }
@@ -72,7 +72,7 @@ static void times() {
     const double infinity = std::numeric_limits<double>::infinity();
     const double no_number = std::numeric_limits<double>::quiet_NaN();
 
-    // Numbers that mean something else in dlm.h among them.
+    // Some of these numbers have a special meaning in dlm.h.
     CHECK(is_refused_as_ttl(-1ms, "-1 ms") && is_refused_as_ttl(-2ms, "-2 ms") && is_refused_as_ttl(-90s, "-90000 ms"));
     CHECK(is_refused_as_ttl(0s, "0 ms") && is_refused_as_ttl(-1ns, "-1e-06 ms"));
     CHECK(is_refused_as_ttl(hours::max(), "ms") && is_refused_as_ttl(hours::min(), "ms"));
@@ -85,7 +85,7 @@ static void times() {
     CHECK(dlm::Wait(hours::min()).ms() == 0 && dlm::Wait(duration<double>(-infinity)).ms() == 0);
     CHECK(dlm::Wait(1ns).ms() == 1 && dlm::Wait(1001us).ms() == 2 && dlm::Wait(5s).ms() == 5000);
     CHECK(dlm::Wait(dlm::forever).ms() == DLM_FOREVER);
-    // Long, and never one of dlm.h's own numbers.
+    // A long time, and never one of the special numbers of dlm.h.
     const std::int64_t century = dlm::Wait(hours::max()).ms();
     CHECK(century > 0 && dlm::Wait(duration<double>(infinity)).ms() == century);
     CHECK(dlm::Wait(std::chrono::nanoseconds::max()).ms() == century);
@@ -101,7 +101,7 @@ static void times() {
                                    dlm::Wait::until(system_clock::time_point::max()).ms(),
                                    dlm::Wait::until(std::chrono::time_point<system_clock, hours>::max()).ms()})
         CHECK(far > century / 2 && far <= century);
-    // A deadline, however often it is used.
+    // The deadline does not move when the object is used later.
     const auto soon = steady_clock::now() + 20ms;
     const dlm::Wait until = dlm::Wait::until(soon);
     std::this_thread::sleep_until(soon + 1ms);
@@ -119,7 +119,7 @@ static void leases(const char *uri) {
     CHECK(!lock.try_acquire() && !lock.acquire_for(dlm::use_default, dlm::Wait(30ms)));
     CHECK(manager.stats().leases_held == 1);
 
-    // Who holds it, and for how long.
+    // The holder, and how long the holder may keep the lock.
     const dlm::Acquired refused = lock.try_acquire();
     CHECK(!refused && refused.holder().find("order-42") != std::string::npos);
     CHECK(refused.holder().find("pid " + std::to_string(getpid())) != std::string::npos);
@@ -132,7 +132,7 @@ static void leases(const char *uri) {
     }
     CHECK(status_of([&] { (void)lock.try_acquire()->fence(); }) == DLM_LOCK_UNAVAILABLE);
 
-    // Times that have passed try once; those that were computed are never taken for "for ever".
+    // A time in the past tries once. A computed time never means "for ever".
     for (const auto late : {0ms, -1ms, -2ms, -3ms})
         CHECK(!lock.acquire_for(dlm::use_default, dlm::Wait(late)));
     CHECK(!lock.acquire_for(dlm::use_default, dlm::Wait::until(std::chrono::system_clock::now() - 1s)));
@@ -153,7 +153,7 @@ static void leases(const char *uri) {
     CHECK(status_of([&] { moved.check(); }) == DLM_LEASE_LOST);
     CHECK(status_of([&] { moved.renew(); }) == DLM_LEASE_LOST);
 
-    // An exception on the way out releases.
+    // An exception that leaves the block releases the lock.
     try {
         const auto held = lock.acquire();
         throw std::runtime_error("on the way out");
@@ -162,7 +162,7 @@ static void leases(const char *uri) {
     {
         auto held = lock.acquire_for(dlm::Ttl(10s), dlm::Wait::until(std::chrono::steady_clock::time_point::min()));
         CHECK(held && held->fence() > fence);
-        // Assigned over: the old one is released.
+        // An assignment releases the old lease.
         const dlm::Lock other = manager.lock("order-43", dlm::Level::xdc);
         held = other.try_acquire();
         CHECK(held && lock.try_acquire());
@@ -245,7 +245,7 @@ static void locks_by_id() {
         CHECK(!keys.try_lock(std::string("a\0b", 3)) && keys.try_lock("a"));
     }
     CHECK(keys.count() == 0);
-    // What is refused, and the value.
+    // The message names the argument and its value.
     const std::string long_key(70000, 'k');
     CHECK(refuses([&] { (void)keys.lock(long_key); }, {"key", "70000", "65536"}));
     CHECK(refuses([&] { (void)keys.try_lock(long_key); }, {"key", "70000", "65536"}));

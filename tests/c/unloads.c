@@ -1,4 +1,4 @@
-/* A program that loads the library when it runs, and lets go of it with threads of the library at work. */
+/* A program that loads the library with dlopen(), and closes it while threads of the library run. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
@@ -7,7 +7,7 @@
 
 static struct dlm_error *error;
 
-/* A function of the library that was loaded. C has no cast from data to functions. */
+/* Defines a pointer to a function of the loaded library. C has no cast from data pointers to function pointers. */
 #define LOADED(library, type, name)                                                                \
     type name##_;                                                                                  \
     do {                                                                                           \
@@ -44,11 +44,11 @@ int main(int argc, char **argv)
             LOADED(library, check_function *, dlm_lease_check);
             CHECK(dlm_manager_open_(store, NULL, &manager, &error) == DLM_OK);
             CHECK(dlm_manager_lock_(manager, round % 2 ? "odd" : "even", DLM_LEVEL_XDC, &lock, &error) == DLM_OK);
-            /* The third round meets the lock of the first, which is held on: it was never unloaded. */
+            /* In round three, the lease of round one still holds the lock: the library was never unloaded. */
             CHECK(dlm_lock_try_acquire_(lock, 60000, &lease, NULL) ==
                   (round == 2 ? DLM_LOCK_UNAVAILABLE : DLM_OK));
             CHECK(dlclose(library) == 0);
-            /* Threads of the library may be at work, so its code stays. */
+            /* Threads of the library may run, so its code stays loaded. */
             if (round < 2)
                 CHECK(dlm_lease_check_(lease, NULL) == DLM_OK);
         }

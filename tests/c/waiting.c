@@ -1,5 +1,5 @@
-/* A wait that the caller makes itself: a look takes nothing and says how long the holder has left, and the
- * manager's settings can be asked for. */
+/* For callers that wait by themselves: dlm_lock_look() acquires nothing and reports how long the holder may keep the
+ * lock, and dlm_manager_setting_ms() returns the manager's settings. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 

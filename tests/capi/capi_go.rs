@@ -17,8 +17,8 @@ fn the_package_passes_its_tests_under_the_race_detector() {
     c::run(go::tool("go").args(["vet", tags, "./..."])).unwrap();
     let mut command = go::tool("go");
     command.args(["test", tags, "-count=1", "-v", "-timeout=900s"]);
-    // It builds Go's own packages once more, and makes all that it watches some ten times slower.
-    if !shortened("all of them, and without the race detector") {
+    // The race detector builds Go's own packages again, and makes the tests about ten times slower.
+    if !shortened("all tests, but without the race detector") {
         command.arg("-race");
     }
     command.arg("./...");
@@ -28,7 +28,7 @@ fn the_package_passes_its_tests_under_the_race_detector() {
         "TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn",
         "ExampleLatch",
     ];
-    // The others need no server.
+    // These tests need a server. The others do not.
     if let Some(hbase) = hbase::hbase_or_skip() {
         command.env("DLM_TEST_HBASE_THRIFT", hbase.thrift.to_string());
         expected.push("TestADeadRegionLeavesTheOthersTheirPlaces");
@@ -39,7 +39,7 @@ fn the_package_passes_its_tests_under_the_race_detector() {
         }
     }
     let output = c::run(&mut command).unwrap();
-    // What they have measured: see it with `--nocapture`.
+    // The measurements of the tests. `--nocapture` shows them.
     output.lines().filter(|line| line.contains("_test.go:")).for_each(|line| println!("{}", line.trim()));
     for shown in expected {
         assert!(output.contains(&format!("--- PASS: {shown} ")), "{shown} did not run:\n{output}");
@@ -80,7 +80,7 @@ fn the_example_moves_money_between_two_accounts_from_two_processes() {
         return;
     }
     let Some(hbase) = hbase::hbase_or_skip() else { return };
-    // A busy machine has time.
+    // A long timeout, for a busy machine.
     let table = format!("hbase://{}/{}?timeout=1m", hbase.master, hbase::fresh_table("go_transfer"));
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("transfer");
@@ -98,7 +98,7 @@ fn the_example_moves_money_between_two_accounts_from_two_processes() {
     assert_eq!(opened, 1, "{said:?}");
 }
 
-/// Everything in the README's section, done in a module of a user's.
+/// Runs all steps of the README's section in a user's module.
 #[test]
 fn a_module_beside_a_clone_uses_the_package_as_the_readme_says() {
     if !go::has_go() {
@@ -117,7 +117,7 @@ fn a_module_beside_a_clone_uses_the_package_as_the_readme_says() {
     for line in block("```sh\n").lines() {
         let line = line.split(" #").next().unwrap().trim();
         if line.starts_with("cargo build ") {
-            continue; // it is what has built the library of this run
+            continue; // the library of this run was built with it
         }
         let mut words = line.split(' ');
         let mut command = go::tool(words.next().unwrap());
@@ -131,7 +131,7 @@ fn a_module_beside_a_clone_uses_the_package_as_the_readme_says() {
     assert_eq!(ran, 2, "{section}");
 }
 
-/// What a build with vendored modules needs of this one is in its folder: no path leads out of it.
+/// A build with vendored modules has only this module's folder, so no path may lead out of it.
 #[test]
 fn a_module_that_vendors_the_package_builds_and_runs() {
     if !go::has_go() {
@@ -150,8 +150,8 @@ fn a_module_that_vendors_the_package_builds_and_runs() {
     go(&["mod", "vendor"]);
     let vendored = module.join("vendor/libdlm.org/dlm");
     let header = fs::read(vendored.join("dlm.h")).expect("the header is vendored");
-    assert!(header == fs::read(c::root().join("include/dlm.h")).unwrap(), "another header");
-    // Whatever is outside of the vendored folder is not there, as on a machine that builds from it.
+    assert!(header == fs::read(c::root().join("include/dlm.h")).unwrap(), "the header is a different one");
+    // A machine that builds from the vendored folder has no files outside of it.
     for file in fs::read_dir(&vendored).unwrap().map(|entry| entry.unwrap().path()) {
         let source = fs::read_to_string(&file).unwrap();
         let outside =

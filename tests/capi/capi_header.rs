@@ -1,4 +1,4 @@
-//! The checked-in C header is the one that `src/capi` makes, and its names are nobody else's.
+//! The checked-in C header is the one that is generated from `src/capi`, and its names do not clash with others.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -7,9 +7,9 @@ use std::fs;
 use dlm_fixtures::c;
 use dlm_testkit::skipped;
 
-/// To take a change over into both: `DLM_BLESS=1 cargo test --features capi --test header`.
+/// To update both copies: `DLM_BLESS=1 cargo test --all-features --test capi capi_header`.
 ///
-/// The Go module has a copy of its own: what is outside of a module's folder is not part of the module.
+/// The Go module has its own copy, because files outside of a module's folder do not belong to the module.
 #[test]
 fn the_checked_in_headers_are_not_old_ones() {
     let made = include_str!(concat!(env!("OUT_DIR"), "/dlm.h"));
@@ -19,7 +19,7 @@ fn the_checked_in_headers_are_not_old_ones() {
             fs::write(&path, made).unwrap();
         }
         let old = fs::read_to_string(path).ok().is_none_or(|checked_in| checked_in != made);
-        assert!(!old, "{header} is missing or old: see this test");
+        assert!(!old, "{header} is missing or out of date: see the comment of this test");
     }
 }
 
@@ -30,7 +30,7 @@ fn the_header_declares_what_the_library_exports_and_nothing_else() {
     assert_eq!(c::exported(&c::library("libdlm.so")), declared);
 }
 
-/// A program in C has no other list of them.
+/// The header is the only list of stores that a C program has.
 #[test]
 fn the_header_names_every_kind_of_store_that_the_readme_names() {
     let header = fs::read_to_string(c::root().join("include/dlm.h")).unwrap();
@@ -117,14 +117,14 @@ fn no_function_is_named_as_one_of_the_kernel_dlm() {
     }
 }
 
-/// The list above is of one version: today's package is asked as well, and its header included.
+/// The list above is from one version. This test also checks the current package and includes its header.
 #[test]
 fn the_kernel_dlm_of_this_system_can_be_used_in_the_same_program() {
     let dir = tempfile::tempdir().unwrap();
     let script = "apt-get download libdlm3 libdlm-dev && for it in *.deb; do dpkg-deb -x $it .; done";
     let fetched = c::run(std::process::Command::new("sh").args(["-ec", script]).current_dir(dir.path()));
     if let Err(failure) = fetched {
-        return skipped("libdlm3", format!("the packages cannot be had: {failure}"));
+        return skipped("libdlm3", format!("the packages cannot be downloaded: {failure}"));
     }
     let found = c::find(dir.path(), |name| name.starts_with("libdlm.so.3."));
     let theirs = c::exported(&found.expect("a library in the package"));

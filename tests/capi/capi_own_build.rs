@@ -1,5 +1,5 @@
-//! A crate with a store of its own: its `libdlm.so`, `libdlm.a` and `dlm` are those of the library and open that
-//! store too. The crate is in `tests/own_crate`, and in full in `docs/stores.md`.
+//! A crate that adds a store. It builds `libdlm.so`, `libdlm.a` and `dlm` like the library, and they open the added
+//! store too. The crate is in `tests/own_crate`, and `docs/stores.md` shows all of it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,16 +13,16 @@ fn own() -> PathBuf {
     c::root().join("tests/own_crate")
 }
 
-/// The folder with what cargo builds of the crate, once for all tests here and kept for the next run.
+/// Builds the crate once for all tests of this file, and returns the folder with the result. The next run reuses it.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        // The versions that the library is tested with, which are at hand.
+        // The versions that the library is tested with. Cargo already has them, so the build works offline.
         fs::copy(c::root().join("Cargo.lock"), own().join("Cargo.lock")).unwrap();
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own_build");
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--offline", "--target-dir"]).arg(&target).current_dir(own());
-        // Nobody debugs it: smaller, and sooner done.
+        // Without debug information the build is faster and smaller.
         build.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_INCREMENTAL", "0")]);
         c::run(&mut build).unwrap();
         target.join("debug")
@@ -37,7 +37,7 @@ fn has(tool: &str) -> bool {
     found.is_ok()
 }
 
-/// A program of `c-examples` or `tests/c`, linked with `libraries`.
+/// Compiles a program of `c-examples` or `tests/c` and links it with `libraries`.
 fn compiled(dir: &Path, source: &str, libraries: &[&str]) -> PathBuf {
     let program = dir.join("program");
     let mut cc = Command::new("gcc");
@@ -71,7 +71,7 @@ fn a_program_in_c_takes_a_lock_in_the_store() {
     assert!(said.starts_with("writing with fence "), "{said}");
 }
 
-/// Nothing of the program refers to the library, and nothing of the library to the store.
+/// The program does not refer to the library, and the library does not refer to the store.
 #[test]
 fn a_program_that_loads_the_library_when_it_runs_finds_the_store_there() {
     if !has("gcc") {
@@ -89,7 +89,7 @@ fn a_program_is_linked_with_the_static_library_as_installed_or_with_all_of_cargo
     }
     let dir = tempfile::tempdir().unwrap();
     let mut install = Command::new(c::root().join(".packaging/install"));
-    // As in docs/stores.md: a folder as seen from where the script is called.
+    // As in docs/stores.md: a folder relative to the directory from which the script is called.
     let (parent, folder) = (built().parent().unwrap(), built().file_name().unwrap());
     install.arg(dir.path().join("prefix")).env("LIBRARIES", folder).current_dir(parent);
     c::run(&mut install).unwrap();
@@ -120,7 +120,7 @@ fn its_command_runs_a_program_under_a_lock_in_the_store() {
     assert!(help.contains("\n  example:\n") && help.contains("\n    example: shelf\n"), "{help}");
 }
 
-/// A page that says otherwise than what is built here would be found out by its first reader.
+/// The page must show exactly the files that are built here.
 #[test]
 fn the_page_shows_the_crate_as_it_is() {
     let page = fs::read_to_string(c::root().join("docs/stores.md")).unwrap();

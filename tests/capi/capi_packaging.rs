@@ -1,4 +1,5 @@
-//! What is installed can be found and built against: by pkg-config, by CMake and by the examples' Makefile.
+//! The installed library can be found and used for builds: with pkg-config, with CMake and with the examples'
+//! Makefile.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +9,7 @@ use std::process::Command;
 use dlm_fixtures::c;
 use dlm_testkit::{left_to_the_long_run, skipped};
 
-/// An installed libdlm, and a place for programs.
+/// An installed libdlm, and a directory for programs.
 struct Installed {
     dir: tempfile::TempDir,
 }
@@ -18,7 +19,7 @@ impl Installed {
         Installed::of(c::root(), c::library("libdlm.so").parent().unwrap())
     }
 
-    /// What the source at `root` installs of the libraries that were built of it.
+    /// Installs the libraries in the folder `libraries` with the script of the source at `root`.
     fn of(root: &Path, libraries: &Path) -> Installed {
         let dir = tempfile::tempdir().unwrap();
         let mut install = Command::new(root.join(".packaging/install"));
@@ -40,13 +41,13 @@ impl Installed {
         c::abi(&self.prefix().join("include/dlm.h"))
     }
 
-    /// The library that a program asks for when it is started.
+    /// Asserts that the program loads the library by its name with the ABI number.
     fn assert_asked_for(&self, program: &Path) {
         let needs = c::run(Command::new("readelf").arg("-d").arg(program)).unwrap();
         assert!(needs.contains(&format!("Shared library: [libdlm.so.{}]", self.abi())), "{needs}");
     }
 
-    /// Builds a program with `libdlm.a`, as the README says: by path.
+    /// Builds a program with `libdlm.a`, by path as in the README.
     fn linked_statically(&self, source: &Path) -> PathBuf {
         let program = self.dir.path().join("static");
         let mut cc = Command::new("cc");
@@ -56,7 +57,7 @@ impl Installed {
         program
     }
 
-    /// Runs an example on a store of its own.
+    /// Runs an example with a store in this directory.
     fn run(&self, program: &Path) -> String {
         let store = format!("embedded:{}", self.dir.path().join("store").display());
         c::run(Command::new(program).arg(store).env("LD_LIBRARY_PATH", self.prefix().join("lib"))).unwrap()
@@ -88,7 +89,7 @@ fn pkg_config_finds_the_library_and_programs_ask_for_it_by_its_own_name() {
     let needs = c::run(Command::new("readelf").arg("-d").arg(&program)).unwrap();
     assert!(!needs.contains("libdlm"), "{needs}");
     assert!(installed.run(&program).starts_with("writing with fence "));
-    // Both files list what the archive needs.
+    // The files for pkg-config and CMake both list the libraries that the archive needs.
     let private = installed.pkg_config(&["--libs", "--static"]);
     for library in c::system_libraries() {
         assert!(private.iter().any(|it| it == library), "{library} in {private:?}");
@@ -107,7 +108,7 @@ fn pkg_config_builds_and_runs(installed: &Installed) {
     installed.assert_asked_for(&program);
 }
 
-/// LMDB is in `libdlm.a`, and much else: none of it is the business of a program that uses the archive.
+/// `libdlm.a` contains LMDB and other libraries. Their names must not be visible to a program that uses the archive.
 #[test]
 fn the_installed_archive_shows_its_interface_and_nothing_else() {
     let installed = Installed::new();
@@ -119,7 +120,7 @@ fn the_installed_archive_shows_its_interface_and_nothing_else() {
     assert!(others.is_empty(), "{} names, such as {:?}", others.len(), &others[..10.min(others.len())]);
     assert_eq!(shown.len(), declared.len());
 
-    // A program with an LMDB of its own, of which the library's takes no notice.
+    // A program that defines LMDB's functions itself. The library must use its own LMDB.
     let source = installed.dir.path().join("own.c");
     let own = "int mdb_env_create(void **env);\nint mdb_txn_begin(void);\n\
                int mdb_env_create(void **env) { *env = 0; return -1; }\n\
@@ -136,22 +137,22 @@ fn cmake_finds_both_libraries_and_checks_the_version() {
     }
 }
 
-/// The oldest CMake that `dlmConfig.cmake` accepts.
+/// Returns the oldest CMake version that `dlmConfig.cmake` accepts.
 fn oldest_cmake() -> &'static str {
     let config = include_str!("../../.packaging/cmake/dlmConfig.cmake");
-    let (_, version) = config.split_once("if(CMAKE_VERSION VERSION_LESS ").expect("it says so");
+    let (_, version) = config.split_once("if(CMAKE_VERSION VERSION_LESS ").expect("the file checks it");
     version.split(')').next().unwrap()
 }
 
 #[test]
 fn the_oldest_cmake_that_the_package_names_can_use_it() {
     let dir = tempfile::tempdir().unwrap();
-    // In Python's registry, as a program.
+    // Python's registry has CMake as a program.
     let wanted = format!("cmake=={}.*", oldest_cmake());
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "-q", "--no-deps", "--only-binary", ":all:", "--target"]);
     if let Err(failure) = c::run(pip.arg(dir.path()).arg(&wanted)) {
-        return skipped("an old cmake", format!("{wanted} cannot be had: {failure}"));
+        return skipped("an old cmake", format!("{wanted} cannot be installed: {failure}"));
     }
     cmake_builds_and_runs(&Installed::new(), &dir.path().join("cmake/data/bin/cmake"));
 }
@@ -180,7 +181,7 @@ fn cmake_builds_and_runs(installed: &Installed, cmake: &Path) {
     configure.arg("-S").arg(&project).arg("-B").arg(&build);
     configure.arg(format!("-DCMAKE_PREFIX_PATH={}", installed.prefix().display()));
     c::run(&mut configure).unwrap();
-    // A path that is kept there outlives the library, and hides where it is installed next.
+    // A path in the cache would stay after the library is uninstalled, and hide its next location.
     let cache = fs::read_to_string(build.join("CMakeCache.txt")).unwrap();
     assert!(!cache.contains("_dlm_"), "{cache}");
     c::run(Command::new(cmake).arg("--build").arg(&build)).unwrap();
@@ -192,7 +193,7 @@ fn cmake_builds_and_runs(installed: &Installed, cmake: &Path) {
     assert_eq!(name, format!("libdlm.so.{}", installed.abi()));
 }
 
-/// `DLM_ABI` in `src/capi/version.rs` is the only place that says the number.
+/// `DLM_ABI` in `src/capi/version.rs` is the only place that defines the number.
 #[test]
 fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
     if left_to_the_long_run() {
@@ -209,10 +210,10 @@ fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
     let version = source.join("src/capi/version.rs");
     let text = fs::read_to_string(&version).unwrap();
     let changed = text.replace("pub const DLM_ABI: u32 = 0;", "pub const DLM_ABI: u32 = 7;");
-    assert_ne!(text, changed, "the number has changed: here too, please");
+    assert_ne!(text, changed, "DLM_ABI is no longer 0: change this test");
     fs::write(&version, changed).unwrap();
 
-    // What an earlier run left: one header is to be found.
+    // Delete the headers of earlier runs. Only one may be found below.
     for left in fs::read_dir(target.join("debug/build")).into_iter().flatten().map(Result::unwrap) {
         if left.file_name().to_str().unwrap().starts_with("dlm-") {
             fs::remove_dir_all(left.path()).unwrap();
@@ -220,7 +221,7 @@ fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
     }
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--lib", "--no-default-features", "--features", "capi,embedded", "--target-dir"]);
-    // Nobody debugs it: smaller, and sooner done.
+    // Without debug information the build is faster and smaller.
     build.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_INCREMENTAL", "0")]);
     c::run(build.arg(&target).current_dir(&source)).unwrap();
     let header = c::find(&target.join("debug/build"), |name| name == "dlm.h").expect("build.rs writes it");
@@ -239,7 +240,7 @@ fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
     assert_eq!(c::find(&installed.prefix(), |_| true), None);
 }
 
-/// cargo-c gives the library the first number of a version, and cannot look into the header.
+/// cargo-c names the library after the first number of a version. It cannot read the number from the header.
 #[test]
 fn cargo_c_gives_the_library_the_same_name() {
     let manifest = include_str!("../../Cargo.toml");
@@ -259,7 +260,7 @@ fn nothing_is_left_after_uninstalling() {
     assert_eq!(c::find(&installed.prefix(), |_| true), None);
 }
 
-/// The Makefile's line for linking is the README's.
+/// Builds the examples into `out`. The Makefile must link the same libraries as the README.
 fn built_examples(out: &Path) {
     let mut make = Command::new("make");
     make.arg("-C").arg(c::root().join("c-examples")).arg(format!("OUT={}", out.display()));

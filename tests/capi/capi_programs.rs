@@ -1,5 +1,5 @@
-//! The C interface from outside: programs in C and C++, built with several compilers against both
-//! libraries, run as they are, under AddressSanitizer and under valgrind.
+//! The C interface as programs use it. Programs in C and C++ are built with several compilers against both libraries.
+//! They run directly, under AddressSanitizer and under valgrind.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use dlm_fixtures::c::{self, Link};
 use dlm_testkit::{shortened, skipped};
 
-/// Programs in `tests/c`, and the arguments with which they run beside the store.
+/// Programs in `tests/c`, and their arguments after the store.
 const C: [(&str, &[&str]); 11] = [
     ("locks", &[]),
     ("latches", &[]),
@@ -28,7 +28,7 @@ fn source(name: &str) -> PathBuf {
     c::root().join("tests/c").join(name)
 }
 
-/// A directory, and a store in it.
+/// A directory with a store and the compiled programs.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// Whether the test can go on.
+/// Returns whether the tool is installed. If it is not, says that the test is skipped.
 fn has(tool: &str) -> bool {
     let found = c::run(Command::new(tool).arg("--version"));
     if let Err(failure) = &found {
@@ -95,7 +95,7 @@ fn run_all(compiler: &str, link: Link) {
     }
 }
 
-/// A plug-in may bring the library into a program and be taken out again.
+/// A program may load and unload a plug-in that uses the library.
 #[test]
 fn a_program_may_load_the_library_and_let_go_of_it() {
     if !has("gcc") {
@@ -120,7 +120,7 @@ fn cpp_programs_run_with_both_libraries() {
     }
 }
 
-/// What must compile in C++, and what nearly says the same and must not.
+/// C++ statements that must compile, each with similar statements that must not compile.
 const TYPES: [(&str, &[&str]); 12] = [
     (
         "(void)lock.acquire_for(dlm::Ttl(30s), dlm::Wait(5s));",
@@ -212,7 +212,7 @@ const TYPES: [(&str, &[&str]); 12] = [
             "row.commit_if_unchanged(row.read(), dlm::Changes());",
             "row.modify({\"d:a\"}, [](const dlm::RowCells &) { return std::optional<dlm::Changes>(); });",
             "if (row.create(dlm::Cells())) std::abort();",
-            // The cells would be gone before the value is used.
+            // The cells would be freed before the value is used.
             "(void)row.read().value(\"d:a\");",
             "(void)row.read().at(0);",
         ],
@@ -223,7 +223,7 @@ const TYPES: [(&str, &[&str]); 12] = [
 fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile() {
     let dir = tempfile::tempdir().unwrap();
     for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
-        // All that is right at once, each that is wrong alone.
+        // The right statements are compiled together, each wrong one separately.
         let compile = |statements: &str| {
             let program = dir.path().join("types.cpp");
             let text = format!(
@@ -247,7 +247,7 @@ fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile
     }
 }
 
-/// Runs `tests/c/pipes.c` beside a store whose peer closes.
+/// Runs `tests/c/pipes.c` with a store whose peer closes its connections.
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 fn survives(link: Link, uri: &str) {
     if !has("gcc") {
@@ -263,7 +263,7 @@ fn survives(link: Link, uri: &str) {
 fn survives_a_closer(uri: impl Fn(u16) -> String) {
     let closer = super::closer::Closer::start(None);
     survives(Link::Shared, &uri(closer.address.port()));
-    // Four times three calls.
+    // The program makes three calls in each of four rounds.
     assert!(closer.connections() >= 12, "{}", closer.connections());
 }
 
@@ -309,14 +309,14 @@ fn a_c_program_survives_an_aerospike_that_closes() {
     survives_a_closer(|port| format!("aerospike://127.0.0.1:{port}/test/locks?client=c&timeout=1s"));
 }
 
-/// The client library of Aerospike writes TLS by `writev`, which raises SIGPIPE.
+/// Aerospike's client library writes TLS with `writev`, which raises SIGPIPE.
 #[cfg(feature = "aerospike")]
 #[test]
 fn a_c_program_survives_an_aerospike_that_closes_with_tls() {
     survives_a_closer_with_tls(|port| format!("aerospike://localhost:{port}/test/locks?client=c&timeout=1s"));
 }
 
-/// A lock in doubt is freed by a thread of the library's, which leaves signals to the program.
+/// A thread of the library frees a lock in doubt. It must leave all signals to the program.
 #[cfg(feature = "hbase")]
 #[test]
 fn threads_that_free_locks_in_doubt_leave_signals_to_the_c_program() {
@@ -337,11 +337,11 @@ fn threads_that_free_locks_in_doubt_leave_signals_to_the_c_program() {
     }
 }
 
-/// Where a table of rows may be made that no other test has; `None`, after saying so, without an HBase.
+/// Returns a URI for a new table of rows. Without an HBase server, says so and returns `None`.
 #[cfg(feature = "hbase")]
 fn rows_uri() -> Option<String> {
     let hbase = dlm_fixtures::hbase::hbase_or_skip()?;
-    // A busy machine has time, and so has valgrind.
+    // A long timeout, for a busy machine and for valgrind.
     let options = "?family=d&timeout=1m";
     Some(format!("hbase://{}/{}{options}", hbase.master, dlm_fixtures::hbase::fresh_table("c_rows")))
 }
@@ -354,7 +354,7 @@ fn rows_are_made_and_changed_in_c() {
     }
     for (link, flags, more) in [
         (Link::Shared, &[][..], &[][..]),
-        // As below: with another argument, the program does not fork.
+        // With one more argument the program does not fork. The reason is below.
         (Link::Static, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"], &["no fork"]),
     ] {
         let Some(uri) = rows_uri() else { return };
@@ -397,13 +397,13 @@ fn rows_in_c_are_not_reported_by_valgrind() {
 fn valgrind() -> Command {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["-q", "--error-exitcode=9", "--fair-sched=yes", "--leak-check=full"]);
-    // Rust keeps pointers into the middle of its own blocks, which valgrind calls "possibly lost".
+    // Rust keeps pointers into the middle of its blocks. Valgrind reports such blocks as "possibly lost".
     valgrind.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
     c::with_library(&mut valgrind);
     valgrind
 }
 
-/// The library itself is not instrumented here: what it hands to C is seen, and what it leaks.
+/// The library itself is not instrumented. The sanitizer checks the memory that it passes to C, and its leaks.
 #[test]
 fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
     if !has("gcc") || !has("g++") {
@@ -412,7 +412,7 @@ fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"];
     let place = Place::new();
     let few = shortened("four programs of eleven");
-    // This sanitizer's own memory allocator may be locked in a forked child (GCC 12): it hangs there.
+    // With GCC 12, the sanitizer's memory allocator may be locked in a forked child. Then the child hangs.
     let ours = |name: &str| name != "forks" && (!few || ["locks", "latches", "random"].contains(&name));
     for (name, args) in C.iter().filter(|(name, _)| ours(name)) {
         place.run(&place.c("gcc", name, Link::Static, &flags), args);
@@ -456,7 +456,7 @@ fn a_hundred_thousand_random_sequences_of_calls_neither_crash_nor_leak() {
     }
 }
 
-/// `tests/c/abi0` is never changed: a program and the header it was built with.
+/// `tests/c/abi0` contains a program and the header that it was built with. It is never changed.
 #[test]
 fn a_program_of_an_older_header_works_with_this_library() {
     if !has("gcc") {
@@ -466,7 +466,7 @@ fn a_program_of_an_older_header_works_with_this_library() {
     for link in [Link::Shared, Link::Static] {
         let program = place.dir.path().join("old");
         let mut gcc = Command::new("gcc");
-        // Before the directory that `link` adds.
+        // This include directory must come before the one that `link` adds.
         gcc.args(["-std=c99", "-g", "-I"])
             .arg(source("abi0"))
             .arg(source("abi0/program.c"))
@@ -477,16 +477,16 @@ fn a_program_of_an_older_header_works_with_this_library() {
     }
 }
 
-/// What a program was compiled against: constants, numbers of statuses, types of functions.
+/// A compiled program depends on the constants, the status numbers and the function types of its header.
 #[test]
 fn no_declaration_of_an_older_header_has_changed() {
     let declared = |header: &str| -> Vec<String> {
         let code = header.split_once("*/").unwrap().1.lines().filter(|line| !line.trim().starts_with("//"));
-        // No part of a type: programs built without it are the same.
+        // Not part of a type: a compiled program is the same without it.
         let code = code.filter(|line| *line != "DLM_NODISCARD");
         let code =
             code.filter(|line| !line.starts_with("#define DLM_VERSION")).collect::<Vec<_>>().join("\n");
-        // A statement, an entry of an enum, a constant.
+        // Splits into statements, entries of enums and constants.
         let parts = code.split([';', '{', '}']).flat_map(|part| part.split("\n\n"));
         let parts =
             parts.flat_map(|part| if part.contains('(') { vec![part] } else { part.split('\n').collect() });
@@ -504,7 +504,7 @@ fn no_declaration_of_an_older_header_has_changed() {
     }
 }
 
-/// A lock whose acquiring failed unnoticed is not held.
+/// A program that ignores the status of an acquire would work without the lock.
 #[test]
 fn every_compiler_reports_a_status_that_is_ignored() {
     let statuses: Vec<_> =
@@ -541,7 +541,7 @@ fn every_compiler_reports_a_status_that_is_ignored() {
             let mut command = Command::new(compiler);
             command.args([standard, "-pedantic", "-Wall", "-Wextra", "-Werror", "-c", "-o", "/dev/null"]);
             command.args(if compiler.ends_with("++") { ["-x", "c++"] } else { ["-x", "c"] });
-            // Not every compiler goes on after twenty errors by itself.
+            // By default some compilers stop after twenty errors.
             command.arg(if compiler.starts_with('g') { "-fmax-errors=0" } else { "-ferror-limit=0" });
             c::run(command.arg("-I").arg(c::root().join("include")).arg(program))
         };
@@ -555,7 +555,7 @@ fn every_compiler_reports_a_status_that_is_ignored() {
     }
 }
 
-/// Pointers that may be NULL, by the name of the argument, or of the function and the argument.
+/// Pointers that may be NULL. An entry names an argument, or a function and an argument.
 const NULL_ALLOWED: [&str; 12] = [
     "error_out",
     "freed_out",
@@ -571,7 +571,7 @@ const NULL_ALLOWED: [&str; 12] = [
     "dlm_log_to user",
 ];
 
-/// Made from the header: every function with each of its pointers NULL, then with all of them.
+/// Generates calls from the header: each function with each of its pointers NULL, then with all of them NULL.
 #[test]
 fn every_function_answers_null_for_every_pointer() {
     if !has("gcc") {
@@ -602,20 +602,20 @@ fn every_function_answers_null_for_every_pointer() {
     c::run(&mut Command::new(program.with_extension("out"))).unwrap();
 }
 
-/// What a call comes to whose arguments are allowed.
+/// Returns the status of a call whose arguments are all allowed.
 fn unrefused(name: &str) -> &'static str {
     let of_rows = ["dlm_table_", "dlm_row_", "dlm_lease_row"].iter().any(|of| name.starts_with(of));
     match name {
-        // There is no table.
+        // Without the feature there are no tables.
         _ if of_rows && !cfg!(feature = "hbase") => "DLM_INVALID_ARGUMENT",
         "dlm_table_open"
         | "dlm_table_row"
         | "dlm_table_setting"
         | "dlm_lease_row"
         | "dlm_row_exactly_once" => "DLM_OK",
-        // Nothing was read that could be passed.
+        // The call needs cells that were read, and there are none.
         "dlm_row_commit_if_unchanged" => "DLM_INVALID_ARGUMENT",
-        // The table is on no server.
+        // No server answers at the table's address.
         _ if of_rows => "DLM_CONNECTION_ERROR",
         _ => "DLM_OK",
     }
@@ -646,10 +646,10 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             (_, argument) if argument.ends_with("_out") => {
                 format!("&out_{}", argument.trim_end_matches("_out"))
             }
-            // With what can be released in it.
+            // Objects with ids and keys that can be released.
             ("const struct dlm_id_lock *", _) if name.contains("_release") => "held_ids".into(),
             ("const struct dlm_key_lock *", _) if name.contains("_release") => "held_keys".into(),
-            // One that is not made yet.
+            // A latch that does not exist yet.
             ("const struct dlm_latch *", _) if name.contains("_create") => "new_latch".into(),
             (kind, _) => kind
                 .trim_start_matches("const ")
@@ -688,7 +688,7 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
         (kind, _) if kind.contains("struct") => writeln!(text, "    made({call}, \"{kind}\");"),
         _ => writeln!(text, "    (void){call};"),
     };
-    // As the header says: NULL, 0, false or -1 on failure.
+    // On failure the outputs are NULL, 0, false or -1, as the header says.
     for output in outputs.iter().filter(|_| refused) {
         let _ = match *output {
             "error" => writeln!(text, "    CHECK(out_error != NULL);"),

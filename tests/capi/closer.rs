@@ -1,4 +1,4 @@
-//! A server that closes each connection while its client still has something to write.
+//! A server that closes each connection while its client still has data to write.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 
-/// A client that says nothing is left alone after this time.
+/// The server closes the connection of a client that sends nothing for this time.
 const SILENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Closer {
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl Closer {
-    /// With a certificate it speaks TLS.
+    /// Starts the server. With a certificate it uses TLS.
     pub(crate) fn start(certificate: Option<&Certificate>) -> Closer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -48,7 +48,7 @@ impl Closer {
                     return;
                 }
                 let number = of_thread.connections.fetch_add(1, Ordering::SeqCst);
-                // Whatever goes wrong, the connection is closed.
+                // The connection is closed after an error, too.
                 let _ = of_thread.meet(stream, number);
             }
         };
@@ -60,7 +60,8 @@ impl Closer {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Of TLS, as far as this side has one: complete for the client.
+    /// Returns how many TLS handshakes have reached the server's last message. The client needs no more to complete
+    /// its side.
     pub(crate) fn handshakes(&self) -> usize {
         self.shared.handshakes.load(Ordering::SeqCst)
     }
@@ -98,14 +99,14 @@ impl Shared {
         }
         self.handshakes.fetch_add(1, Ordering::SeqCst);
         if number % 3 < 2 {
-            // The end comes in one piece with what completes the handshake for the client, which has yet to
-            // answer it and to make its request: the answer meets a closed socket, the request an error.
+            // One packet contains the rest of the handshake and the end of the stream. The client still has to answer
+            // and to send its request: the answer meets a closed socket, the request an error.
             rustix::net::sockopt::set_tcp_cork(&stream, true)?;
             stream.write_all(&flight)?;
             return stream.shutdown(Shutdown::Write);
         }
         stream.write_all(&flight)?;
-        // The first request is read, and that is all.
+        // Reads the start of the first request and then closes.
         let mut heard = [0; 1];
         loop {
             match tls.reader().read(&mut heard) {
@@ -123,13 +124,13 @@ impl Shared {
     }
 }
 
-/// Of `localhost`, signed by an authority of its own.
+/// A certificate for `localhost`, signed by a new authority.
 pub(crate) struct Certificate {
     dir: tempfile::TempDir,
 }
 
 impl Certificate {
-    /// `Err` where there is no openssl.
+    /// Creates the certificate. Fails if openssl is not installed.
     pub(crate) fn new() -> Result<Certificate, String> {
         let certificate = Certificate { dir: tempfile::tempdir().unwrap() };
         const KEY: [&str; 6] =
@@ -151,7 +152,7 @@ impl Certificate {
         Ok(certificate)
     }
 
-    /// What a client is told to trust.
+    /// Returns the file with the authority that the client must trust.
     pub(crate) fn authority(&self) -> PathBuf {
         self.path("ca.pem")
     }

@@ -1,4 +1,4 @@
-//! The interface for C, C++ and Go: one program, which builds the library that the others need once.
+//! Tests of the interface for C, C++ and Go. They are one program, which builds the library only once.
 
 #[cfg(feature = "embedded")]
 mod capi_go;

@@ -30,7 +30,8 @@ impl NewUser {
         chown(shell.dir.path(), Some(id), Some(id)).unwrap();
         let user = NewUser { shell, id };
         user.clean();
-        // Copied by a process. A child that another test starts could inherit a file that this process writes.
+        // `cp` writes the copy. If this process wrote it, a child that another test starts could inherit the open
+        // file, and a file that is open for writing cannot be executed.
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_dlm")).arg(user.shell.path("dlm")).status();
         assert!(copied.unwrap().success());
         user
@@ -137,7 +138,7 @@ fn a_login_shell_cron_and_units_of_a_new_user_exclude_each_other() {
     let envs = environments(|name| user.dir(name));
     all_exclude_each_other(|args| user.dlm(args), &envs);
     for (_, dir) in envs.iter().flatten() {
-        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something was left in {dir:?}");
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "files were created in {dir:?}");
     }
     let mode = fs::metadata(user.default_dir()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o700);
@@ -339,7 +340,7 @@ fn a_process_whose_unit_has_a_var_tmp_of_its_own_is_refused_and_told_what_to_do(
         let reach = doctor.out.lines().find(|line| line.contains(" reach:")).unwrap().to_owned();
         assert!(reach.starts_with("WARN") && reach.contains("PrivateTmp"), "{reach}");
     }
-    assert_eq!(fs::read_dir(&own).unwrap().count(), 1, "more than the named directory");
+    assert_eq!(fs::read_dir(&own).unwrap().count(), 1, "more than the named directory was created");
     // A directory of the whole machine that is mounted at /var/tmp is allowed.
     within(&other, &["show", "x"]).ok();
     assert_eq!(fs::read_dir(&plain).unwrap().count(), 1);

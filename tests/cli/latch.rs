@@ -37,12 +37,12 @@ fn a_latch_that_exists_is_73_and_one_that_does_not_66() {
     let shell = Shell::new();
     shell.run(&["latch", "create", "a", "2"]).ok();
     shell.run(&["latch", "create", "a", "5"]).fails_with(73);
-    assert_eq!(shell.run(&["latch", "count", "a"]).ok().out, "2\n", "it was added to");
+    assert_eq!(shell.run(&["latch", "count", "a"]).ok().out, "2\n", "the count changed");
     for verb in ["down", "up", "count", "pending", "await"] {
         shell.run(&["latch", verb, "b"]).fails_with(66);
     }
     shell.run(&["latch", "create", "--ttl", "1ms", "b", "1"]).ok();
-    until("it has expired", || shell.run(&["latch", "count", "b"]).status.code() == Some(66));
+    until("the latch has expired", || shell.run(&["latch", "count", "b"]).status.code() == Some(66));
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn a_signal_ends_the_wait_for_a_latch() {
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let mut waiting = shell.start(&["latch", "await", "a"]);
         let pid = Pid::from_raw(waiting.child().id() as i32).unwrap();
-        // A background thread runs when `dlm` waits, and it catches signals by then.
-        until("it waits", || {
+        // `dlm` catches signals before it waits. When a background thread runs, it waits.
+        until("dlm waits", || {
             let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
             let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
             names.into_iter().any(|name| name.starts_with("dlm-bg"))

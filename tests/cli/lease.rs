@@ -42,7 +42,7 @@ fn a_failed_renewal_does_not_release_the_lock() {
     shell.run(&["renew", "--ttl", "0s", &lease]).fails_with(64);
     assert!(shell.is_held("job"));
     shell.run(&["renew", &lease]).ok();
-    assert!(shell.is_held("job"), "a renewal that went well must not release it either");
+    assert!(shell.is_held("job"), "a successful renewal released the lock");
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn json_has_what_a_script_needs() {
     let got = shell.json(&["acquire", "--json", "--ttl", "60s", "job"]);
     let (lease, fence) = (got["lease"].as_str().unwrap(), fence_of(&got));
     let deadline = got["deadline_ms"].as_u64().unwrap();
-    // The lease ends here a tenth of the TTL before its end in the store. The lease clock and the wall clock drift
-    // apart by less than the tolerance.
+    // The holder's lease ends a tenth of the TTL before its end in the store. The lease clock and the wall clock
+    // drift apart by less than the tolerance.
     assert!((before + 50_000..=now_ms() + 54_010).contains(&deadline), "{before} {deadline}");
     assert!(got["waited_ms"].is_u64());
 
@@ -165,7 +165,7 @@ fn a_signal_ends_the_wait_and_nothing_is_held() {
 /// Waits until the process has a handler for the signal.
 fn catches(process: &mut Running, signal: rustix::process::Signal) {
     let path = format!("/proc/{}/status", process.child().id());
-    until("it catches the signal", || {
+    until("the process catches the signal", || {
         let status = std::fs::read_to_string(&path).unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
         u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0

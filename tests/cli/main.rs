@@ -117,7 +117,7 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end of the process, and of all processes that write to its output.
+    /// Waits until the process has ended, and all processes that write to its output.
     fn finish(mut self) -> Done {
         let child = self.child();
         let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
@@ -129,7 +129,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let whole = |text: Receiver<String>| text.recv_timeout(LONG).expect("its output does not end");
+        let whole = |text: Receiver<String>| text.recv_timeout(LONG).expect("the output does not end");
         Done { status, out: whole(out), err: whole(err) }
     }
 }
@@ -176,7 +176,7 @@ impl Done {
     }
 }
 
-/// Whether the process still runs. A zombie does not.
+/// Returns whether the process still runs. A zombie does not run.
 fn is_running(pid: Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))

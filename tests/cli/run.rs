@@ -107,7 +107,7 @@ fn what_a_shell_started_does_not_go_on_after_the_shell_was_told_to_end() {
     let pids = [shell.pid_in("pid"), shell.pid_in("child")];
     running.signal(Signal::TERM);
     running.finish().ends_with(143);
-    assert!(!pids.iter().any(|pid| is_running(*pid)), "the lock is free and the work goes on");
+    assert!(!pids.iter().any(|pid| is_running(*pid)), "the lock is free, but the work goes on");
     assert!(!shell.is_held("x"));
 }
 
@@ -149,7 +149,7 @@ fn a_killed_dlm_takes_its_command_along_and_the_next_gets_the_lock_when_the_ttl_
     shell.run(&["run", "--wait", "30s", "--retry", "50ms", "x", "--", "true"]).ok();
 }
 
-/// `dlm` is stopped for longer than its lease lasts, and another takes the lock.
+/// `dlm` is stopped for longer than its lease, and another process acquires the lock.
 #[test]
 fn a_command_whose_lease_was_lost_is_ended_with_all_it_started_and_the_next_holder_is_left_alone() {
     let shell = Shell::new();
@@ -159,7 +159,7 @@ fn a_command_whose_lease_was_lost_is_ended_with_all_it_started_and_the_next_hold
         let pids = [shell.pid_in("pid"), shell.pid_in("child")];
         running.signal(Signal::STOP);
         let next = shell.acquire("x");
-        assert!(is_running(pids[0]), "dlm was stopped and could not end it");
+        assert!(is_running(pids[0]), "the command ended while dlm was stopped");
         running.signal(Signal::CONT);
         let line = running.finish().fails_with(77);
         assert!(line.contains("lease") && line.contains("ended"), "{line}");

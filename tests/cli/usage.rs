@@ -228,7 +228,7 @@ fn the_doctor_tells_of_the_store_in_lines_or_in_json() {
     assert_eq!(down.status.code(), Some(78));
 }
 
-/// A client library below `dlm` may log many lines about it.
+/// A client library that `dlm` uses may log many lines about a failed connection.
 #[test]
 fn a_store_that_is_down_is_told_in_one_line() {
     for store in ["hbase://127.0.0.1:1/t?timeout=100ms", "aerospike://127.0.0.1:1/test/t?timeout=100ms"] {

@@ -1,4 +1,4 @@
-//! The embedded store by its own means: a lock taken, waited for, and the files it lies in.
+//! Helpers for the tests of the embedded store: they acquire locks and find the store's files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlm::store::{Acquired, Attempt, EmbeddedStore, Grant, Identity, Level, LockName, LockStore, NamePolicy};
 use dlm::{Deadline, Result};
 
-/// No lease of this length ends by itself.
+/// Longer than any test takes: no lease of this length expires.
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
 pub(crate) fn soon() -> Deadline {
@@ -19,7 +19,7 @@ pub(crate) fn name(id: &str) -> LockName {
     LockName::new(Level::Xdc, "tests", None, id, NamePolicy::Strict).unwrap()
 }
 
-/// A store in a directory of its own.
+/// Opens a store in a new temporary directory.
 pub(crate) fn open() -> (tempfile::TempDir, EmbeddedStore) {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
@@ -34,7 +34,7 @@ pub(crate) fn attempt(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> 
     acquired
 }
 
-/// `None` when the lock is held.
+/// Tries to acquire the lock. Returns `None` if it is held.
 pub(crate) fn grant(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Option<Grant> {
     match attempt(store, name, ttl).unwrap() {
         Acquired::Granted(grant) => Some(grant),
@@ -42,7 +42,7 @@ pub(crate) fn grant(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Op
     }
 }
 
-/// Takes the lock, looking again until it is free; panics after a minute.
+/// Tries to acquire the lock until it is free. Panics after a minute.
 pub(crate) fn wait_for(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Grant {
     let by = soon();
     loop {
@@ -58,12 +58,12 @@ pub(crate) fn fence(grant: &Grant) -> u64 {
     grant.fence.unwrap().0
 }
 
-/// Whether a store was begun in the directory and not completed.
+/// Returns whether the directory contains an incomplete generation of a store.
 pub(crate) fn has_half_made(store: &Path) -> bool {
     fs::read_dir(store).unwrap().any(|entry| entry.unwrap().file_name().to_str().unwrap().starts_with("new-"))
 }
 
-/// The file with the locks.
+/// Returns the file with the locks.
 pub(crate) fn data_file(store: &Path) -> PathBuf {
     let generation =
         fs::read_dir(store).unwrap().flatten().map(|entry| entry.path()).find(|path| path.is_dir());

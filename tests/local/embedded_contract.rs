@@ -1,4 +1,4 @@
-//! The contract over the embedded store: every handle opens the directory anew.
+//! The contract over the embedded store. Every handle opens the directory again.
 #![cfg(feature = "embedded")]
 
 use dlm_testkit::contract::Site;

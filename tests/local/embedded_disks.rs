@@ -1,5 +1,5 @@
-//! Disks that are full, small or read-only, and files that are damaged or deleted: an error that says so,
-//! and no lock that two processes hold.
+//! The embedded store on disks that are full, small or read-only, and with files that are damaged or deleted. An
+//! error names the cause, and no lock has two holders.
 #![cfg(feature = "embedded")]
 
 use std::fs::{self, File};
@@ -30,12 +30,12 @@ fn a_full_disk_refuses_grants_clearly_and_recovers() {
             }
             None
         })
-        .expect("1 MiB is never full");
+        .expect("1 MiB did not become full");
     assert_eq!(error.1.code(), Code::RetriesExhausted, "{}", error.1.chain());
     assert!(error.1.to_string().contains("free space"), "{}", error.1);
     assert!(store.holder(&error.0, soon()).unwrap().is_none(), "a failed grant was written");
     assert!(store.holder(&name("first"), soon()).unwrap().is_some(), "a held lock was lost");
-    // Even a release needs room; what was held runs out, or someone makes room.
+    // Even a release needs free space. Without it, the leases have to expire. Here the disk grows instead.
     assert!(
         Command::new("mount").args(["-o", "remount,size=4m"]).arg(&disk.path).status().unwrap().success()
     );
@@ -73,7 +73,7 @@ fn a_read_only_disk_is_an_error_at_opening_and_harmless_once_it_is_writable_agai
     let remount =
         |how: &str| Command::new("mount").args(["-o", how]).arg(&disk.path).status().unwrap().success();
     drop(EmbeddedStore::open(&disk.path.join("store")).unwrap());
-    // Busy for as long as children that other tests are starting have its files open.
+    // The disk is busy while child processes that other tests start have its files open.
     until("the disk is read-only", || remount("remount,ro"));
     let error = EmbeddedStore::open(&disk.path.join("store")).unwrap_err();
     assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
@@ -116,15 +116,15 @@ fn deleted_files_are_noticed_before_two_processes_hold_one_lock() {
     assert!(error.to_string().contains("deleted"), "{error}");
     assert!(
         store.renew(&name("a"), &held.owner_record, TTL, soon()).is_err(),
-        "renewed where nobody else looks"
+        "renewed in files that no other process uses"
     );
     let anew = EmbeddedStore::open(&dir.path().join("store")).unwrap();
     assert!(grant(&anew, &name("a"), TTL).is_some());
 }
 
-const NO_DISK: &str = "a file system in memory cannot be mounted";
+const NO_DISK: &str = "cannot mount a file system in memory";
 
-/// A file system in memory, unmounted in the end.
+/// A file system in memory. Dropping it unmounts it.
 struct SmallDisk {
     path: PathBuf,
     _dir: tempfile::TempDir,
@@ -145,7 +145,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a failed test may still have it open.
+        // A lazy unmount, because a failed test may still have files open.
         let _ = Command::new("umount").arg("-l").arg(&self.path).status();
     }
 }

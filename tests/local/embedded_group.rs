@@ -1,5 +1,5 @@
-//! An embedded store that the users of a group share: who is let in, what the files' rights are, and that
-//! its users exclude each other, also when they are killed.
+//! An embedded store that the users of a group share: which users may open it, which rights the files have, and that
+//! the users' processes exclude each other, also when they are killed.
 #![cfg(feature = "embedded")]
 
 use std::env;
@@ -19,17 +19,17 @@ use dlm_testkit::{shortened, skipped};
 
 use super::embedded::{TTL, fence, grant, has_half_made, name, open, soon, wait_for};
 
-/// Users and their group, by numbers that no machine gives to anybody.
+/// Numbers of the users and their group. No real account has them.
 const ANNA: u32 = 1_200_000_001;
 const BERT: u32 = 1_200_000_002;
 const STRANGER: u32 = 1_200_000_003;
 const GROUP: u32 = 1_200_000_009;
 
 const NO_ROOT: &str = "only root can become other users";
-const NO_STRACE: &str = "strace is not there, or may not trace";
+const NO_STRACE: &str = "strace is not installed, or may not trace";
 const SHORT: Duration = Duration::from_millis(1500);
 
-/// Where a process of these tests starts.
+/// Entry point of the processes of these tests.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -50,7 +50,7 @@ fn role() {
     }
 }
 
-/// A directory in which both users may make a store, and this program where they can run it.
+/// A directory in which both users may create a store. It contains a copy of this program that they can run.
 struct Site {
     dir: tempfile::TempDir,
     binary: PathBuf,
@@ -62,7 +62,8 @@ impl Site {
         chown(dir.path(), None, Some(GROUP)).unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o775)).unwrap();
         let binary = dir.path().join("test");
-        // By a process: a child that another test starts would keep a file open that is written here.
+        // `cp` writes the copy. If this process wrote it, a child that another test starts could inherit the open
+        // file, and a file that is open for writing cannot be executed.
         let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
         assert!(copied.success());
         Site { dir, binary }
@@ -72,7 +73,7 @@ impl Site {
         self.dir.path().join("store")
     }
 
-    /// A process of a user, whose umask takes all rights from the group.
+    /// Returns the command for a process of this user. Its umask removes all rights of the group.
     fn process(&self, user: u32, role: &str) -> Command {
         let told = role::process_of(&self.binary, module_path!(), role, self.dir.path());
         let mut command = Command::new("sh");
@@ -85,7 +86,7 @@ impl Site {
         command
     }
 
-    /// The same under strace, with something that happens to its system calls.
+    /// Returns the same command under strace, which injects signals, errors or delays into system calls.
     fn traced(&self, user: u32, role: &str, inject: &str) -> Command {
         let process = self.process(user, role);
         let mut strace = Command::new("strace");
@@ -113,7 +114,8 @@ fn refused_with(opened: dlm::Result<()>, what: &str) {
     assert!(error.chain().contains(what), "{what:?} is not in {}", error.chain());
 }
 
-/// All that a store is made of has exactly the rights of a group's.
+/// Checks that all files and directories of a store have exactly the rights of a group's store. Returns how many
+/// there are.
 fn belongs_to_the_group(store: &Path, group: u32) -> usize {
     let mut pending = vec![store.to_owned()];
     let mut seen = 0;
@@ -137,7 +139,7 @@ fn users_of_a_group_exclude_each_other_and_a_stranger_is_refused() {
     let site = Site::new();
     let mut anna = Running(site.process(ANNA, "hold").stdout(Stdio::piped()).spawn().unwrap());
     let mut said = BufReader::new(anna.0.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap() == "held"), "she did not get it");
+    assert!(said.any(|line| line.unwrap() == "held"), "the first user did not acquire the lock");
     site.run(BERT, "find it held");
     site.run(STRANGER, "be refused");
     site.run(BERT, "be refused alone");
@@ -154,22 +156,22 @@ fn hold(path: &Path) {
     grant(&store, &name("a"), SHORT).unwrap();
     let told = path.with_file_name("held since");
     fs::write(&told, since.to_string()).unwrap();
-    // The umask kept it from the other user.
+    // The umask denied the other user the right to read it.
     fs::set_permissions(&told, Permissions::from_mode(0o644)).unwrap();
     println!("\nheld");
     thread::sleep(Duration::from_secs(600));
 }
 
-/// The lease of a killed process ends when its time is over, and not before.
+/// Waits for the lock of a killed process. Its lease must last for its full TTL.
 fn wait(path: &Path, since: &Path) {
     let store = EmbeddedStore::open_group(path).unwrap();
     let since: u64 = fs::read_to_string(since).unwrap().parse().unwrap();
     wait_for(&store, &name("a"), TTL);
     let held = Duration::from_nanos(Moment::now().as_nanos() - since);
-    assert!(held >= SHORT, "it was free after {held:?}");
+    assert!(held >= SHORT, "the lock was free after {held:?}");
 }
 
-/// Both users' processes are killed at random moments, also within a write or the making of the store.
+/// Processes of both users are killed at random moments, also while they write or create the store.
 #[test]
 fn killed_processes_of_one_user_leave_a_store_that_the_other_can_use() {
     if !rustix::process::geteuid().is_root() {
@@ -188,21 +190,21 @@ fn killed_processes_of_one_user_leave_a_store_that_the_other_can_use() {
         for hammer in &mut hammers {
             hammer.0.kill().unwrap();
             let ended = hammer.0.wait().unwrap();
-            assert_eq!(ended.signal(), Some(9), "round {round}: it failed before it was killed");
+            assert_eq!(ended.signal(), Some(9), "round {round}: a process failed before it was killed");
         }
         made += usize::from(site.store().join("fence-floor").exists());
         site.run(other, "use it");
         assert!(!has_half_made(&site.store()), "round {round}");
         belongs_to_the_group(&site.store(), GROUP);
     }
-    assert!(made > 0, "every process was killed before it made anything: nothing was tested");
+    assert!(made > 0, "every process was killed before it created a store: nothing was tested");
 }
 
 fn hammer(path: &Path) {
     let store = EmbeddedStore::open_group(path).unwrap();
     loop {
         let held = wait_for(&store, &name("hammered"), Duration::from_millis(20));
-        // `false` when this machine was too slow for the lease.
+        // Not always `Freed`: this machine may have been too slow for the lease.
         store.release(&name("hammered"), &held.owner_record, soon()).unwrap();
     }
 }
@@ -216,7 +218,7 @@ fn use_it(path: &Path) {
     assert_eq!(store.release(&name("hammered"), &next.owner_record, soon()).unwrap(), Released::Freed);
 }
 
-/// A process may be killed before what it made has the group's rights.
+/// A process may be killed before the files and directories that it created have the group's rights.
 #[test]
 fn what_a_killed_process_of_one_user_left_without_the_groups_rights_does_not_stop_the_other() {
     if !rustix::process::geteuid().is_root() {
@@ -243,7 +245,7 @@ fn what_a_killed_process_of_one_user_left_without_the_groups_rights_does_not_sto
     belongs_to_the_group(&store, GROUP);
 }
 
-/// SIGKILL at each system call that gives the store its directories, files and rights.
+/// Sends SIGKILL at each system call that creates directories and files of the store, or sets their rights.
 #[test]
 fn a_user_killed_at_any_system_call_of_making_the_store_does_not_stop_the_other() {
     if !rustix::process::geteuid().is_root() {
@@ -275,7 +277,8 @@ fn a_user_killed_at_any_system_call_of_making_the_store_does_not_stop_the_other(
     assert!(killed > 15 / every, "killed only {killed} times");
 }
 
-/// The slower one's file is taken for one that a killed process left, and deleted under its hands.
+/// The faster process may take the `creating-<pid>` file of the slower one for a leftover of a killed process, and
+/// delete it while the slower one still uses it.
 #[test]
 fn two_users_may_make_the_store_at_the_same_time() {
     if !rustix::process::geteuid().is_root() {
@@ -290,11 +293,11 @@ fn two_users_may_make_the_store_at_the_same_time() {
     let by = soon();
     let begun =
         |entry: fs::DirEntry| entry.file_name().to_str().is_some_and(|it| it.starts_with("creating-"));
-    // A machine that is busy may not show it.
+    // On a busy machine this loop may miss the file. Then the loop ends with the process.
     while !fs::read_dir(site.store()).is_ok_and(|entries| entries.flatten().any(begun))
         && anna.0.try_wait().unwrap().is_none()
     {
-        assert!(!by.passed(), "she did not begin");
+        assert!(!by.passed(), "the first user's process did not start to create the store");
         thread::sleep(Duration::from_millis(1));
     }
     site.run(BERT, "open");
@@ -302,7 +305,7 @@ fn two_users_may_make_the_store_at_the_same_time() {
     belongs_to_the_group(&site.store(), GROUP);
 }
 
-/// One user is a group, too: what both sides say must agree.
+/// One user can test this. The kind of the store and the call that opens it must agree.
 #[test]
 fn a_store_is_a_groups_or_one_users_and_never_both() {
     let dir = tempfile::tempdir().unwrap();
@@ -314,7 +317,7 @@ fn a_store_is_a_groups_or_one_users_and_never_both() {
     assert!(grant(&second, &name("a"), TTL).is_none());
     refused_with(EmbeddedStore::open(&shared).map(drop), "group=on");
     drop(second);
-    // Nor once its directory, or that of a user's store, has got the other's mode.
+    // They are still refused after the directory of a store has received the mode of the other kind.
     fs::set_permissions(&shared, Permissions::from_mode(0o700)).unwrap();
     refused_with(EmbeddedStore::open(&shared).map(drop), "group=on");
     refused_with(EmbeddedStore::open_group(&shared).map(drop), "is not shared with its group");

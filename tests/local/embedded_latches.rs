@@ -1,5 +1,5 @@
-//! Latches of the embedded store: what processes, also killed ones, count together, and what is left of
-//! latches that nobody looks at any more. Processes are this test binary, started again with [`ROLE`] set.
+//! Latches of the embedded store: processes count one latch down together, also when they are killed, and a sweep
+//! deletes expired latches. The processes are this test program, started again with [`ROLE`] set.
 #![cfg(feature = "embedded")]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ const DIR: &str = "DLM_TEST_STORE";
 const NUMBER: &str = "DLM_TEST_NUMBER";
 
 const PROCESSES: usize = 8;
-/// Of each process.
+/// Count-downs of each process.
 const COUNTS: usize = 1250;
 
 fn latch(dir: &Path) -> Latch {
@@ -27,7 +27,7 @@ fn latch(dir: &Path) -> Latch {
     LockManager::open(&uri).unwrap().latch("a", Level::Dc, LatchKind::CountDown).unwrap()
 }
 
-/// This program, as a process that does `role`.
+/// Starts this program as a process with this role.
 fn start(role: &str, dir: &Path, number: usize) -> Child {
     Command::new(env::current_exe().unwrap())
         .args([&test_in(module_path!(), "worker"), "--ignored", "--exact", "--test-threads=1"])
@@ -48,7 +48,7 @@ fn worker() {
     for count in 0..COUNTS {
         match role.as_str() {
             "count" => latch.count_down().unwrap(),
-            // Again and again from the first name on, whenever it is killed.
+            // After a kill, the next process starts again with the first name.
             "name" => _ = latch.count_down_as(&format!("{number}-{count}")).unwrap(),
             other => panic!("no such role: {other}"),
         }
@@ -66,7 +66,7 @@ fn ten_thousand_count_downs_of_eight_processes_open_the_latch_exactly() {
         assert!(worker.wait().unwrap().success());
     }
     assert_eq!(latch.count().unwrap(), 1);
-    assert!(!watch.is_open().unwrap(), "opened with one to go");
+    assert!(!watch.is_open().unwrap(), "the latch opened at count 1");
     self::latch(dir.path()).count_down().unwrap();
     assert!(watch.wait(&AwaitOptions::new().wait(LONG)).unwrap());
 }
@@ -125,7 +125,7 @@ fn data_size(store: &Path) -> u64 {
     fs::metadata(generation.join("locks")).unwrap().len()
 }
 
-/// A live latch must outlast the sweep, beside locks that it looks at in turn.
+/// The sweep examines records of locks and latches in turn. It must not delete a latch that has not expired.
 #[test]
 fn the_sweep_leaves_latches_alone_that_live() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn the_sweep_leaves_latches_alone_that_live() {
     }
     assert_eq!(latch.count().unwrap(), 3);
     assert_eq!(latch.create(1).unwrap_err().code(), Code::AlreadyExists);
-    // A store is its latches' store as well.
+    // The same store serves locks and latches.
     let store = EmbeddedStore::open(dir.path()).unwrap();
     assert_eq!(
         store.latches().unwrap().roster(latch.name(), Deadline::after(LONG)).unwrap().pending.len(),

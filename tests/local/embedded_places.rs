@@ -1,4 +1,4 @@
-//! Where an embedded store may lie: in directories of the user's own that nobody else can change.
+//! Directories for an embedded store: they must belong to the user, and nobody else may be able to change them.
 #![cfg(feature = "embedded")]
 
 use std::env;
@@ -17,7 +17,7 @@ use super::embedded::{TTL, grant, name, open, soon};
 
 const NO_ROOT: &str = "only root can become another user";
 
-/// Where a process of these tests starts.
+/// Entry point of the processes of these tests.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -58,7 +58,7 @@ fn what_is_made_is_for_the_owner_only() {
         }
         seen += 1;
     }
-    assert!(seen >= 7, "only {seen} files looked at");
+    assert!(seen >= 7, "only {seen} files and directories exist");
 }
 
 /// A lease may last longer than the days after which systemd-tmpfiles deletes unused files.
@@ -83,26 +83,26 @@ fn every_file_has_the_sticky_bit_also_those_an_older_version_made_without_it() {
     assert_eq!(store.release(&name("a"), &held.owner_record, soon()).unwrap(), Released::Freed);
 }
 
-/// All files below a directory.
+/// Returns all files below a directory.
 fn files_in(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files_in(&path) } else { vec![path] }).collect()
 }
 
-/// The rule of Debian's /usr/lib/tmpfiles.d/tmp.conf for /var/tmp, with a second in place of 30 days.
+/// Uses the rule for /var/tmp in Debian's /usr/lib/tmpfiles.d/tmp.conf, with a second instead of 30 days.
 #[test]
 fn systemd_tmpfiles_leaves_a_store_alone_that_nobody_used_for_long() {
     let tool = "systemd-tmpfiles";
     if !rustix::process::geteuid().is_root() {
-        return skipped("root", "only root may clean by these rules");
+        return skipped("root", "systemd-tmpfiles needs root");
     }
     if Command::new(tool).arg("--version").output().is_err() {
-        return skipped(tool, "it is not there");
+        return skipped(tool, "it is not installed");
     }
     let (dir, store) = open();
     let path = dir.path().join("store");
     let held = grant(&store, &name("a"), TTL).unwrap();
-    // Also without the lock on the directory that an open store has.
+    // An open store holds a lock on its directory. The files must also survive without that lock.
     drop(store);
     fs::write(path.join("notes"), "").unwrap();
     let files = files_in(&path);
@@ -112,7 +112,7 @@ fn systemd_tmpfiles_leaves_a_store_alone_that_nobody_used_for_long() {
     let cleaned = Command::new(tool).arg("--clean").arg(&rules).output().unwrap();
     assert!(cleaned.status.success(), "{cleaned:?}");
     let left = files_in(&path);
-    assert!(!left.contains(&path.join("notes")), "it cleaned nothing: {left:?}");
+    assert!(!left.contains(&path.join("notes")), "systemd-tmpfiles deleted nothing: {left:?}");
     assert_eq!(left.len() + 1, files.len(), "{left:?} of {files:?}");
     let store = EmbeddedStore::open(&path).unwrap();
     assert_eq!(store.release(&name("a"), &held.owner_record, soon()).unwrap(), Released::Freed);
@@ -123,7 +123,7 @@ fn the_default_place_is_the_users_own_and_never_one_that_someone_else_prepared()
     if !rustix::process::geteuid().is_root() {
         return skipped("root", NO_ROOT);
     }
-    // A user of this process's own, so that tests that run at the same time do not meet.
+    // A user number for this process only: tests that run at the same time do not share a user.
     let user = 1_100_000_000 + std::process::id();
     let taken = Prepared(PathBuf::from(format!("/var/tmp/dlm-{user}")));
     let (dir, binary) = binary_for_all();
@@ -139,10 +139,10 @@ fn the_default_place_is_the_users_own_and_never_one_that_someone_else_prepared()
     let found = fs::metadata(&taken.0).unwrap();
     assert_eq!((found.uid(), found.permissions().mode() & 0o7777), (user, 0o700));
     fs::set_permissions(&taken.0, fs::Permissions::from_mode(0o770)).unwrap();
-    assert!(ran("default refused"), "its group may write it");
+    assert!(ran("default refused"), "its group may write to it");
     own(&taken.0, 65_534);
     fs::set_permissions(&taken.0, fs::Permissions::from_mode(0o700)).unwrap();
-    assert!(ran("default refused"), "it is another user's");
+    assert!(ran("default refused"), "it belongs to another user");
     taken.remove();
     std::os::unix::fs::symlink(&elsewhere, &taken.0).unwrap();
     assert!(ran("default refused"), "it is a link");
@@ -150,12 +150,12 @@ fn the_default_place_is_the_users_own_and_never_one_that_someone_else_prepared()
     fs::write(&taken.0, "").unwrap();
     own(&taken.0, user);
     assert!(ran("default refused"), "it is a file");
-    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a second place was taken");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a store was created elsewhere");
     taken.remove();
     assert!(ran("default"));
 }
 
-/// What is at a path, gone at the end of the test.
+/// A file or directory that is deleted at the end of the test.
 struct Prepared(PathBuf);
 
 impl Prepared {
@@ -175,13 +175,13 @@ fn own(path: &Path, user: u32) {
     std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
 }
 
-/// A copy of this program that every user can run, in a directory of the test.
+/// Copies this program to a temporary directory in which every user can run it.
 fn binary_for_all() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let binary = dir.path().join("test");
-    // Copied by a process: the children that other tests are starting would keep a file open that is
-    // written here, and then it cannot be run.
+    // `cp` writes the copy. If this process wrote it, a child that another test starts could inherit the open
+    // file, and a file that is open for writing cannot be executed.
     let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&binary).status().unwrap();
     assert!(copied.success());
     (dir, binary)

@@ -1,5 +1,5 @@
-//! Processes that share an embedded store: they count without losing a step, are killed at any moment
-//! and at any system call, are stopped while they write, and have writes fail.
+//! Processes that share an embedded store. They count without losing a step, are killed at any moment and at any
+//! system call, are stopped while they write, and have failing writes.
 #![cfg(feature = "embedded")]
 
 use std::env;
@@ -19,7 +19,7 @@ use super::embedded::{TTL, fence, grant, has_half_made, name, soon, wait_for};
 
 const COUNT: &str = "DLM_TEST_COUNT";
 
-/// Where a process of these tests starts.
+/// Entry point of the processes of these tests.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -47,17 +47,17 @@ fn processes_counting_under_the_lock_lose_no_step() {
     }
     let counter = fs::read_to_string(dir.path().join("counter")).unwrap();
     assert_eq!(counter, (processes * cycles).to_string());
-    // Every grant wrote its fence while it held the lock, so the file is in the order of the grants.
+    // Each holder appended its fence while it held the lock, so the file is in the order of the grants.
     let fences: Vec<u64> = fs::read_to_string(dir.path().join("fences"))
         .unwrap()
         .lines()
         .map(|line| line.parse().unwrap())
         .collect();
     assert_eq!(fences.len(), processes * cycles);
-    assert!(fences.is_sorted_by(|a, b| a < b), "a fence went back or came twice");
+    assert!(fences.is_sorted_by(|a, b| a < b), "a fence was lower than or equal to the one before");
 }
 
-/// One file read, changed and written back per grant: not atomic but for the lock.
+/// Reads, changes and writes back one file for each grant. Only the lock makes this atomic.
 fn count(dir: &Path) {
     let store = EmbeddedStore::open(&dir.join("store")).unwrap();
     let mut fences = File::options().create(true).append(true).open(dir.join("fences")).unwrap();
@@ -71,13 +71,13 @@ fn count(dir: &Path) {
     }
 }
 
-/// Children hammer the store from its opening on and are killed at random moments.
+/// Child processes open the store, use it without a pause and are killed at random moments.
 #[test]
 fn killed_processes_leave_a_store_that_opens_locks_that_end_and_fences_that_rise() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (mut highest, mut grants) = (0, 0);
-    // Long enough for some grants, which depends on the machine.
+    // Long enough for some grants. How long that is depends on the machine, so the value may grow below.
     let mut kill_within_us = 12_000;
     for round in 0..50 {
         let grants_before = grants;
@@ -116,7 +116,7 @@ fn killed_processes_leave_a_store_that_opens_locks_that_end_and_fences_that_rise
     assert!(!has_half_made(&path));
 }
 
-/// Tells each fence it is given.
+/// Prints each fence that it receives.
 fn hammer(dir: &Path) {
     let store = EmbeddedStore::open(&dir.join("store")).unwrap();
     let mut out = std::io::stdout().lock();
@@ -124,14 +124,14 @@ fn hammer(dir: &Path) {
         let held = wait_for(&store, &name("hammered"), Duration::from_millis(20));
         writeln!(out, "{}.", fence(&held)).unwrap();
         if round % 3 != 0 {
-            // `false` when this machine was too slow for the lease.
+            // Not always `Freed`: this machine may have been too slow for the lease.
             store.release(&name("hammered"), &held.owner_record, soon()).unwrap();
         }
         grant(&store, &name(&format!("other-{}", fastrand::u8(..))), Duration::from_millis(1));
     }
 }
 
-/// SIGKILL at each system call in turn, from making the store to releasing a lock.
+/// Sends SIGKILL at each system call in turn, from creating the store to releasing a lock.
 #[test]
 fn a_process_killed_at_any_system_call_leaves_a_store_that_works() {
     if !has_strace() {
@@ -157,7 +157,7 @@ fn a_process_killed_at_any_system_call_leaves_a_store_that_works() {
             assert!(fence(&held) > highest, "{at}: fence {} after {highest}", fence(&held));
             highest = fence(&held);
             assert_eq!(store.release(&name("stepped"), &held.owner_record, soon()).unwrap(), Released::Freed);
-            assert!(!has_half_made(&path), "{at}: what was half made is left");
+            assert!(!has_half_made(&path), "{at}: an incomplete generation is left");
             if to_its_end {
                 break;
             }
@@ -167,7 +167,7 @@ fn a_process_killed_at_any_system_call_leaves_a_store_that_works() {
     assert!(killed > 50, "killed only {killed} times");
 }
 
-/// Those that change files or locks. One at a time: strace counts each for itself.
+/// System calls that change files or locks. Each is injected alone, because strace counts each call separately.
 const CALLS: [&str; 14] = [
     "openat",
     "pwrite64",
@@ -195,8 +195,8 @@ fn steps(dir: &Path) {
     }
 }
 
-/// One write after the other fails once: with the new pages nothing has changed, with the page that
-/// completes a change it is in doubt; either way the next call works.
+/// Each write in turn fails once. If a write of new pages fails, nothing has changed. If the write of the page that
+/// completes the change fails, the change is in doubt. In both cases the next call works.
 #[test]
 fn a_failed_write_is_told_right_and_the_store_goes_on() {
     if !has_strace() {
@@ -256,13 +256,13 @@ fn trouble(dir: &Path) {
     fs::write(dir.join("codes"), codes[0].name()).unwrap();
 }
 
-const NO_STRACE: &str = "strace is not there, or may not trace";
+const NO_STRACE: &str = "strace is not installed, or may not trace";
 
 fn has_strace() -> bool {
     Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success())
 }
 
-/// Runs `role` with failures injected; whether it came to its end.
+/// Runs `role` with injected failures. Returns whether it succeeded.
 fn traced(role: &str, dir: &Path, inject: &str) -> bool {
     let traced = process(module_path!(), role, dir);
     let mut strace = Command::new("strace");
@@ -281,7 +281,7 @@ fn a_process_stopped_while_it_writes_does_not_hang_the_others_beyond_their_deadl
         assert!(!ready.passed() && child.0.try_wait().unwrap().is_none(), "the writer did not start");
         thread::sleep(Duration::from_millis(1));
     }
-    // It writes all the time, so it is soon stopped in the middle of a write.
+    // The child writes all the time, so after a few attempts it is stopped in the middle of a write.
     let identity = Identity::this_process("").unwrap();
     let mut stopped = 0;
     for id in 0..200 {

@@ -1,5 +1,5 @@
-//! The embedded store beyond the contract that all stores share: its files, its longest names and times,
-//! several handles and hundreds of threads on one directory.
+//! Tests of the embedded store beyond the contract of all stores: its files, its longest names and times, several
+//! handles and hundreds of threads on one directory.
 #![cfg(feature = "embedded")]
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn leases_and_fences_outlive_the_store_that_gave_them() {
     let held = grant(&store, &name("a"), TTL).unwrap();
     drop(store);
     let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
-    assert!(grant(&store, &name("a"), TTL).is_none(), "the lease did not outlive closing the store");
+    assert!(grant(&store, &name("a"), TTL).is_none(), "the lease ended when the store was closed");
     let next = grant(&store, &name("b"), TTL).unwrap();
     assert!(fence(&next) > fence(&held), "{} after {}", fence(&next), fence(&held));
 }
@@ -67,7 +67,7 @@ fn the_longest_and_oddest_names_are_kept_apart() {
     let (client, farm) = ("c".repeat(255), "f".repeat(255));
     let odd = ["#", "ü\n", " ", "\u{1F512}", &"i".repeat(1024), &"i".repeat(1023)];
     let named = |id: &str| LockName::new(Level::Dc, &client, Some(&farm), id, NamePolicy::Strict).unwrap();
-    let held: Vec<_> = odd.iter().map(|id| grant(&store, &named(id), TTL).expect("names met")).collect();
+    let held: Vec<_> = odd.iter().map(|id| grant(&store, &named(id), TTL).expect("names collide")).collect();
     for (id, grant) in odd.iter().zip(&held) {
         assert_eq!(store.release(&named(id), &grant.owner_record, soon()).unwrap(), Released::Freed);
     }
@@ -80,7 +80,7 @@ fn absurd_lease_times_neither_overflow_nor_expire_early() {
     assert!(grant(&store, &name("a"), TTL).is_none());
     assert!(store.renew(&name("a"), &held.owner_record, Duration::MAX, soon()).unwrap().is_some());
     assert!(grant(&store, &name("b"), Duration::ZERO).is_some());
-    assert!(grant(&store, &name("b"), TTL).is_some(), "a lease of no length is over at once");
+    assert!(grant(&store, &name("b"), TTL).is_some(), "a lease with a TTL of 0 did not expire at once");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A fence gate: threads and processes that pass it in any order write in the order of their fences, also when
-//! they are killed, stopped past their leases, or find a damaged file.
+//! A fence gate. Threads and processes that pass it write in the order of their fences, also when they are killed,
+//! when they are stopped until their leases have expired, and when the file is damaged.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -13,12 +13,12 @@ use dlm::{Code, Fence, FenceGate, Moment};
 use dlm_fixtures::role::{self, Running, process};
 use dlm_testkit::{LONG, skipped};
 
-/// Where the test is that processes of these tests run.
+/// Module with the test `role`, which the processes of these tests run.
 const HERE: &str = module_path!();
 
 const HIGHEST_POSSIBLE: Fence = Fence(i64::MAX as u64);
 
-/// What a process of these tests does.
+/// Entry point of the processes of these tests.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -33,7 +33,7 @@ fn role() {
     }
 }
 
-/// A gate in a directory of its own.
+/// Opens a gate in a new temporary directory.
 fn fresh() -> (tempfile::TempDir, PathBuf, FenceGate) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("gate");
@@ -67,7 +67,7 @@ fn a_lower_fence_is_refused_and_told_which_one_was_there() {
 
     drop(gate);
     let gate = FenceGate::open(&path).unwrap();
-    assert_eq!(code(gate.pass(Fence(7))), Some(Code::StaleFence), "forgotten");
+    assert_eq!(code(gate.pass(Fence(7))), Some(Code::StaleFence), "the number was lost");
     gate.pass(HIGHEST_POSSIBLE).map(drop).unwrap();
 }
 
@@ -87,7 +87,7 @@ fn one_passes_at_a_time_and_the_others_wait_no_longer_than_they_say() {
     let others = [FenceGate::open(&path).unwrap(), FenceGate::open(&path).unwrap()];
     let pass = gate.pass(Fence(5)).unwrap();
     for (gate, wait) in [(&gate, 0), (&gate, 30), (&others[0], 0), (&others[0], 30)] {
-        // In a thread of its own, as one cannot wait for itself.
+        // In another thread, because a thread that has a pass would wait for itself.
         let (began, wait) = (Moment::now(), Duration::from_millis(wait));
         let error = thread::scope(|scope| {
             scope.spawn(|| gate.pass_within(Fence(9), wait).map(drop).unwrap_err()).join().unwrap()
@@ -120,7 +120,7 @@ fn threads_never_have_a_pass_at_the_same_time() {
             scope.spawn(|| {
                 for _ in 0..300 {
                     let _pass = gate.pass_within(Fence(1), LONG).unwrap();
-                    assert_eq!(inside.fetch_add(1, relaxed), 0, "two are inside");
+                    assert_eq!(inside.fetch_add(1, relaxed), 0, "two threads have a pass");
                     thread::yield_now();
                     inside.fetch_sub(1, relaxed);
                 }
@@ -153,7 +153,7 @@ fn bad_arguments_are_refused_and_say_what_is_allowed() {
         assert_eq!(code(FenceGate::open(&path)), Some(Code::ConnectionError), "{path:?}");
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 5, "something was made: {left:?}");
+    assert_eq!(left.len(), 5, "a refused call created a file: {left:?}");
     assert_eq!(fs::read_to_string(at("target")).unwrap(), "precious");
 
     let gate = FenceGate::open(at("gate")).unwrap();
@@ -165,7 +165,7 @@ fn bad_arguments_are_refused_and_say_what_is_allowed() {
     assert_eq!(gate.highest().unwrap(), None);
 }
 
-/// A relative path is one from the directory in which the gate was opened.
+/// The gate keeps the absolute path of its file, so the link may be deleted after opening.
 #[test]
 fn the_file_is_the_owners_and_the_directory_may_be_a_link() {
     let (dir, path, gate) = fresh();
@@ -173,7 +173,7 @@ fn the_file_is_the_owners_and_the_directory_may_be_a_link() {
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!((metadata.permissions().mode() & 0o7777, metadata.len()), (0o600, 8192));
     let entries = fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(entries, 1, "what was half made is left");
+    assert_eq!(entries, 1, "a temporary file is left");
 
     let link = dir.path().join("link");
     symlink(dir.path(), &link).unwrap();
@@ -182,7 +182,7 @@ fn the_file_is_the_owners_and_the_directory_may_be_a_link() {
     assert_eq!(code(by_link.pass(Fence(3))), Some(Code::StaleFence));
 }
 
-/// The answers of a gate that was open and of one that is opened now.
+/// Returns the errors of a gate that was already open, and of opening it again.
 fn answers(open: &FenceGate, path: &Path) -> Vec<String> {
     let opened = FenceGate::open(path).map(drop);
     let all = [open.pass(HIGHEST_POSSIBLE).map(drop), open.highest().map(drop), opened];
@@ -228,7 +228,7 @@ fn a_damaged_file_lets_nobody_pass_and_is_not_made_anew() {
     }
 }
 
-/// As far as the write came, the number is the one from before or the new one.
+/// After a partial write, the number is the old or the new one.
 #[test]
 fn a_write_that_was_torn_does_not_lower_the_number() {
     let (_dir, path, gate) = fresh();
@@ -246,7 +246,7 @@ fn a_write_that_was_torn_does_not_lower_the_number() {
             assert!((least..=0x0200).contains(&stored), "torn at {at} after {torn_after}: {stored:#x}");
             assert_eq!(code(gate.pass(Fence(least - 1))), Some(Code::StaleFence));
             gate.pass(Fence(0x0200)).map(drop).unwrap();
-            assert_eq!(fs::read(&path).unwrap(), new, "torn at {at} after {torn_after}: it was not mended");
+            assert_eq!(fs::read(&path).unwrap(), new, "torn at {at} after {torn_after}: it was not repaired");
         }
     }
 }
@@ -258,18 +258,18 @@ fn a_file_that_was_deleted_or_replaced_is_noticed() {
     fs::remove_file(&path).unwrap();
     let error = gate.pass(Fence(8)).unwrap_err();
     assert!(error.code() == Code::InternalError && error.to_string().contains("deleted"), "{error}");
-    assert!(!path.exists(), "it was made anew, with another number");
+    assert!(!path.exists(), "the file was created again, with another number");
     let other = FenceGate::open(&path).unwrap();
     for answer in [gate.pass(Fence(8)).map(drop), gate.highest().map(drop)] {
         let error = answer.unwrap_err();
         assert!(error.code() == Code::InternalError && error.to_string().contains("replaced"), "{error}");
     }
-    // The same while somebody waits for the file that goes away.
+    // The file is replaced while a thread waits for a pass.
     let third = FenceGate::open(&path).unwrap();
     let pass = third.pass(Fence(1)).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| other.pass_within(Fence(2), LONG).map(drop).unwrap_err());
-        // If it has not begun to wait by then, it finds what the part above is about.
+        // On a slow machine the thread may start to wait later. Then it finds the replaced file at once, as above.
         thread::sleep(Duration::from_millis(50));
         let kept = fs::read(&path).unwrap();
         fs::rename(&path, dir.path().join("old")).unwrap();
@@ -285,7 +285,7 @@ fn a_file_that_was_deleted_or_replaced_is_noticed() {
 
 // ---- Processes -----------------------------------------------------------------------------------
 
-/// Each writes a line in two pieces while it has a pass.
+/// Each process writes a line in two parts while it has a pass.
 #[test]
 fn processes_write_in_the_order_of_their_fences() {
     let dir = tempfile::tempdir().unwrap();
@@ -309,7 +309,8 @@ fn write(dir: &Path) {
     let append = |name: &str| File::options().create(true).append(true).open(dir.join(name)).unwrap();
     let (mut written, mut refused) = (append("written"), append("refused"));
     for _ in 0..WRITES {
-        // One number for all processes, as from a lock; then a pause, in which others may get a higher one.
+        // All processes draw from one clock, as if a lock granted the fences. In the pause, others may get a higher
+        // fence.
         let fence = Fence(Moment::now().as_nanos());
         if fastrand::bool() {
             thread::sleep(Duration::from_micros(fastrand::u64(..300)));
@@ -330,8 +331,8 @@ fn write(dir: &Path) {
     }
 }
 
-/// Children make the gate, pass, and are killed at random moments. What they told of stays there, and nobody
-/// keeps the others out.
+/// Child processes create the gate, pass, and are killed at random moments. The numbers that they printed are not
+/// lost, and the gate still opens.
 #[test]
 fn killed_processes_leave_a_gate_that_opens_and_a_number_that_is_not_lower() {
     let (mut passes, mut kill_within_us) = (0, 12_000);
@@ -359,14 +360,14 @@ fn killed_processes_leave_a_gate_that_opens_and_a_number_that_is_not_lower() {
         }
         let gate = FenceGate::open(dir.path().join("gate")).unwrap();
         let stored = gate.highest().unwrap().map_or(0, |fence| fence.0);
-        assert!(stored >= highest, "round {round}: {stored} is stored, {highest} had passed");
+        assert!(stored >= highest, "round {round}: stored {stored}, but {highest} had passed");
         let next = Fence(Moment::now().as_nanos());
         gate.pass(next).map(drop).unwrap_or_else(|error| panic!("round {round}: {}", error.chain()));
     }
     assert!(passes > 60, "only {passes} passes: the processes were killed too early");
 }
 
-/// Tells of each pass while it has it.
+/// Prints the fence of each pass while it has the pass.
 fn hammer(dir: &Path) {
     let gate = FenceGate::open(dir.join("gate")).unwrap();
     let mut out = std::io::stdout().lock();
@@ -381,7 +382,7 @@ fn hammer(dir: &Path) {
 
 const STEPS: [u64; 3] = [5, 5, 600];
 
-/// Opens a gate and passes.
+/// Opens a gate, passes with each of [`STEPS`] and writes them to the file `told`.
 fn steps(dir: &Path) {
     let gate = FenceGate::open(dir.join("gate")).unwrap();
     let mut told = File::options().create(true).append(true).open(dir.join("told")).unwrap();
@@ -390,7 +391,7 @@ fn steps(dir: &Path) {
     }
 }
 
-/// The role `steps` under strace; whether it came to its end, and the calls it made.
+/// Runs the role `steps` under strace. Returns whether it succeeded, and its system calls.
 fn traced(dir: &Path, options: &[&str]) -> (bool, String) {
     let trace = dir.join("trace");
     let run = process(HERE, "steps", dir);
@@ -410,9 +411,9 @@ fn has_strace() -> bool {
         .is_ok_and(|it| it.success())
 }
 
-const NO_STRACE: &str = "there is no strace";
+const NO_STRACE: &str = "strace is not installed";
 
-/// SIGKILL at each system call in turn that changes files or locks.
+/// Sends SIGKILL at each system call in turn that changes files or locks.
 #[test]
 fn a_process_killed_at_any_system_call_leaves_a_gate_that_works() {
     if !has_strace() {
@@ -430,7 +431,7 @@ fn a_process_killed_at_any_system_call_leaves_a_gate_that_works() {
             let gate = FenceGate::open(dir.path().join("gate"))
                 .unwrap_or_else(|error| panic!("{at}: {}", error.chain()));
             let stored = gate.highest().unwrap().map_or(0, |fence| fence.0);
-            assert!(stored >= told, "{at}: {stored} is stored, {told} had passed");
+            assert!(stored >= told, "{at}: stored {stored}, but {told} had passed");
             gate.pass_within(Fence(700), Duration::ZERO).map(drop).unwrap();
             if to_its_end {
                 assert_eq!(told, 600, "{at}");
@@ -461,7 +462,7 @@ fn a_disk_that_fails_lets_nobody_pass() {
             failed += 1;
             let told = fs::read_to_string(dir.path().join("told")).unwrap_or_default();
             let told = told.lines().map(|line| line.parse::<u64>().unwrap()).max().unwrap_or(0);
-            assert!(told < 600, "{inject}: passed all the same");
+            assert!(told < 600, "{inject}: passed despite the failure");
             let gate = FenceGate::open(dir.path().join("gate")).unwrap();
             assert!(gate.highest().unwrap().map_or(0, |fence| fence.0) >= told);
             gate.pass(Fence(600)).map(drop).unwrap();
@@ -470,7 +471,7 @@ fn a_disk_that_fails_lets_nobody_pass() {
     assert!(failed > 8, "failed only {failed} times");
 }
 
-/// The order on which the crash tests in the library rest, as the kernel sees it.
+/// Checks the order of the system calls. The crash tests in the library rely on this order.
 #[test]
 fn a_sync_stands_before_each_write_of_a_number() {
     if !has_strace() {
@@ -481,7 +482,7 @@ fn a_sync_stands_before_each_write_of_a_number() {
     let steps: Vec<_> = trace
         .lines()
         .filter_map(|line| match line.split_whitespace().nth(1)?.split('(').next()? {
-            // Behind the bytes stand their number and where they go.
+            // After the bytes, strace prints their number and their offset.
             "pwrite64" => {
                 Some(line.rsplit_once(')')?.0.rsplitn(3, ", ").take(2).collect::<Vec<_>>().join(" gets "))
             }
@@ -489,7 +490,8 @@ fn a_sync_stands_before_each_write_of_a_number() {
             _ => None,
         })
         .collect();
-    // Making the file: all of it, the file, the directory. Then two new numbers; the equal one costs nothing.
+    // To create the file: a write, a sync of the file, a sync of the directory. Then two new numbers. The equal
+    // number needs no write.
     let number = ["fdatasync", "0 gets 32", "fdatasync", "4096 gets 32"];
     let expected: Vec<_> =
         ["0 gets 8192", "fsync", "fsync"].into_iter().chain(number).chain(number).collect();
@@ -540,8 +542,8 @@ mod pauses {
         writeln!(File::options().create(true).append(true).open(path).unwrap(), "{line}").unwrap();
     }
 
-    /// Holds its locks and writes; when it is told to, it writes again without a look at its leases, as a
-    /// holder does whose pause comes between the look and the write.
+    /// Acquires its locks and writes. On the order `write` it writes again without checking its leases, like a holder
+    /// that was paused between the check and the write.
     pub(super) fn hold(dir: &Path) {
         let process = env::var(PROCESS).unwrap().parse().unwrap();
         let manager = manager(dir, TTL);
@@ -560,7 +562,7 @@ mod pauses {
             let answer = answer.map_or_else(|error| error.code().name(), |()| "written");
             say(format_args!("late {lock} {answer} {}", lease.check().is_err()));
         }
-        // A holder that finds its lease over has nothing to release.
+        // The leases have expired, so there is nothing to release.
         held.into_iter().for_each(|(lease, ..)| drop(lease));
     }
 
@@ -574,7 +576,7 @@ mod pauses {
         for holder in &mut holders {
             holder.report("holds");
             holder.pause();
-            // It reads this once it goes on.
+            // The holder reads this order when it continues.
             holder.order("write");
         }
         let manager = manager(dir, LONG);

@@ -1,4 +1,4 @@
-//! `IdLock` under threads: what it must never do, however they are scheduled.
+//! `IdLock` with many threads: its guarantees hold for every order in which the threads run.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use dlm::{IdGuard, IdGuards, IdLock};
 /// Longer than any of these tests takes on any machine, and on Miri.
 const HANG: Duration = Duration::from_secs(if cfg!(miri) { 3_600 } else { 120 });
 
-/// Miri runs the same tests about a thousand times slower.
+/// Returns the count for this run. Miri runs the same tests about a thousand times slower.
 const fn scaled(count: u64, under_miri: u64) -> u64 {
     if cfg!(miri) { under_miri } else { count }
 }
@@ -112,7 +112,7 @@ fn a_panic_under_the_guard_does_not_keep_the_id() {
         });
         let waiting = spawn(scope, 1, || drop(locks.lock(1)));
         assert!(panicking.join().is_err());
-        waiting.join().expect("gets the id after the panic");
+        waiting.join().expect("the waiter must get the id after the panic");
     });
     for id in [1, 2, 3] {
         assert!(locks.try_lock_for(id, Duration::ZERO).is_some());
@@ -125,13 +125,13 @@ fn trying_does_not_wait() {
     let _watchdog = Watchdog::new();
     let locks = IdLock::<u64>::new();
     let guard = locks.lock(1);
-    // A single attempt to wait would hang, as this very thread holds the id.
+    // A call that waits would hang, because this thread itself holds the id.
     assert!(locks.try_lock(1).is_none());
     assert!(locks.try_lock_for(1, Duration::ZERO).is_none());
     assert!(locks.try_lock_until(1, Instant::now()).is_none());
     assert!(locks.try_lock_many([0, 1]).is_none());
     assert!(locks.try_lock_many_for([0, 1], Duration::ZERO).is_none());
-    assert_eq!(locks.len(), 1, "0 must have been let go of");
+    assert_eq!(locks.len(), 1, "id 0 was not released");
     drop(guard);
     assert!(locks.try_lock(1).is_some());
     assert!(locks.try_lock_for(1, Duration::ZERO).is_some());
@@ -169,28 +169,28 @@ fn a_wait_that_ran_out_leaves_nothing_behind() {
         assert!(before.elapsed() >= timeout, "gave up early");
         assert!(locks.try_lock_many_for([0, 1, 2], timeout).is_none());
     });
-    assert_eq!(locks.len(), 2, "0 must have been let go of");
+    assert_eq!(locks.len(), 2, "id 0 was not released");
     drop(guards);
     assert!(locks.is_empty());
-    assert!(locks.try_lock(1).is_some(), "granted to a waiter that had gone");
+    assert!(locks.try_lock(1).is_some(), "the id was granted to a waiter that had timed out");
 }
 
-/// The holder lets go just about when the waiter gives up: every time, either the waiter has the
-/// id, or nobody has and the next one gets it.
+/// The holder releases the id at about the moment when a waiter times out. Either that waiter gets the id, or the
+/// next one does.
 #[test]
 fn a_grant_that_meets_a_time_out_is_not_lost() {
     let rounds = scaled(3_000, 15);
     let locks = IdLock::<u64>::new();
     let (held, granted) = (AtomicBool::new(false), AtomicU64::new(0));
     let meet = Barrier::new(3);
-    // In each round one holder and two waiters, one patient, one not.
+    // Each round has one holder, one waiter with a time-out and one without.
     run_threads_with(3, |role, random| {
         for _ in 0..rounds {
             let first = (role == 0).then(|| locks.lock(1));
             meet.wait();
             match role {
                 0 => {
-                    // From below the time that waiters spin to well above, when they are parked.
+                    // At the lower end the waiters still spin. At the upper end they are parked.
                     let until = Instant::now() + Duration::from_micros(random.below(150));
                     while Instant::now() < until {}
                     drop(first);
@@ -243,7 +243,7 @@ fn overlapping_sets_in_any_order_do_not_deadlock() {
 #[test]
 fn an_id_listed_twice_is_locked_once() {
     let locks = IdLock::<u64>::new();
-    let guards = locks.try_lock_many([3, 1, 3, 2, 1]).expect("waits for itself");
+    let guards = locks.try_lock_many([3, 1, 3, 2, 1]).expect("the call blocked itself");
     assert_eq!(guards.ids().copied().collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(format!("{guards:?}"), "[1, 2, 3]");
     assert_eq!(locks.len(), 3);
@@ -270,7 +270,7 @@ fn a_guard_can_end_on_another_thread() {
     assert!(locks.is_empty());
 }
 
-/// Nothing of a key is dropped under the shard's mutex, so a key may even use the lock then.
+/// `IdLock` does not drop a key under the shard's mutex, so the `Drop` of a key may use the lock.
 #[test]
 fn a_key_may_use_the_lock_while_it_is_dropped() {
     #[derive(Clone)]
@@ -296,7 +296,7 @@ fn a_key_may_use_the_lock_while_it_is_dropped() {
     let _watchdog = Watchdog::new();
     let locks = Arc::new(IdLock::<Key>::new());
     let key = |id| Key(id, Arc::downgrade(&locks));
-    // So many that they live in the shards and in their tables.
+    // Enough keys for both places that store them: the shards themselves and their tables.
     let guards: Vec<_> = (0..scaled(1_000, 10)).map(|id| locks.lock(key(id))).collect();
     assert!(locks.try_lock(key(1)).is_none());
     assert!(locks.try_lock_for(key(1), Duration::from_millis(5)).is_none());
@@ -307,7 +307,7 @@ fn a_key_may_use_the_lock_while_it_is_dropped() {
 #[test]
 fn a_panic_can_be_caught_around_the_lock() {
     let locks = IdLock::<u64>::new();
-    // Compiles without AssertUnwindSafe: a panic leaves nothing half done.
+    // This must compile without AssertUnwindSafe, because a panic leaves nothing half done.
     let caught = panic::catch_unwind(|| {
         let _guard = locks.lock(1);
         panic::resume_unwind(Box::new("caught"));
@@ -316,7 +316,8 @@ fn a_panic_can_be_caught_around_the_lock() {
     assert!(locks.is_empty());
 }
 
-/// Counts what was done under each id's lock by a read and a write that lose updates without it.
+/// Counts the operations under each id's lock, with a separate read and write. Without the lock, counts would be
+/// lost.
 struct Ledger {
     under_lock: Vec<AtomicU64>,
     expected: Vec<AtomicU64>,
@@ -385,7 +386,7 @@ fn run_threads(threads: u64, work: impl Fn(&Random) + Sync) {
     run_threads_with(threads, |_, random| work(random));
 }
 
-/// Runs `work` on that many threads at once and waits for all of them.
+/// Runs `work` on `threads` threads at once and waits for all of them.
 fn run_threads_with(threads: u64, work: impl Fn(u64, &Random) + Sync) {
     let _watchdog = Watchdog::new();
     let begin = Barrier::new(threads as usize);
@@ -409,8 +410,8 @@ fn spawn<'scope, T: Send + 'scope>(
     thread::Builder::new().name(name).spawn_scoped(scope, work).expect("a thread")
 }
 
-/// Fails the whole run if the test that made it is not over in time: threads that wait for each
-/// other for ever cannot be joined, so the test could not fail by itself.
+/// Aborts the whole program if a test hangs. Threads in a deadlock cannot be joined, so the test could not fail by
+/// itself.
 struct Watchdog {
     over: Option<mpsc::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -422,7 +423,7 @@ impl Watchdog {
         let (over, waits) = mpsc::channel();
         let watch = move || {
             if waits.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Past the harness, which would keep it to itself and not survive what follows.
+                // Written directly to stderr, because the abort below would lose output that the harness captures.
                 let _ = writeln!(io::stderr(), "{test} hangs: a deadlock or a lost wake-up");
                 process::abort();
             }

@@ -1,4 +1,4 @@
-//! Stores of other crates, registered in this program: opened as those of the library are, refused as they are.
+//! Stores of other crates, registered in this program. They are opened and refused like the library's stores.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use dlm::store::{LockStore, MemoryStore, Scheme, StoreUri, register_scheme, sche
 use dlm::{Code, Error, LockManager, Result, StoreOption};
 
 const OPTIONS: [StoreOption; 3] = [
-    StoreOption::new("shelf", "top", "where the locks lie"),
+    StoreOption::new("shelf", "top", "the shelf with the locks"),
     StoreOption::new("pool", "1", "connections"),
-    StoreOption::new("pause", "1s", "between tries"),
+    StoreOption::new("pause", "1s", "pause between attempts"),
 ];
 
 thread_local! {
-    /// What [`open`] was given last on this thread: authority, path, options.
+    /// Arguments of the last [`open`] on this thread: scheme, authority, path, options.
     static SEEN: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -27,7 +27,7 @@ fn open(uri: &mut StoreUri) -> Result<Arc<dyn LockStore>> {
     Ok(Arc::new(MemoryStore::new()))
 }
 
-/// Lists an option, and does not take it.
+/// Opens a store without reading the options that it lists.
 fn careless(_uri: &mut StoreUri) -> Result<Arc<dyn LockStore>> {
     Ok(Arc::new(MemoryStore::new()))
 }
@@ -86,7 +86,7 @@ fn options_are_refused_before_the_store_is_opened_and_say_what_there_is() {
     assert!(twice.contains("each option once"), "{twice}");
 }
 
-/// It would be an option that is explained and has no effect.
+/// Such an option would be documented and have no effect.
 #[test]
 fn an_option_that_is_listed_and_not_read_is_told_to_whoever_wrote_the_store() {
     let error = dlm::store::open("careless:?pool=5").unwrap_err();
@@ -129,7 +129,7 @@ fn what_cannot_be_a_scheme_is_refused() {
     assert!(again.contains("registered already"), "{again}");
 }
 
-/// Neither is the right one, and the order in which a linker puts them is no reason.
+/// Neither crate is the right one. The order in which the linker places them must not decide.
 #[test]
 fn a_scheme_of_two_crates_opens_nothing() {
     let error = refused(dlm::store::open("twice:"));
@@ -166,7 +166,7 @@ fn no_secret_of_a_uri_is_in_an_error() {
     assert!(refused(dlm::store::open("linked://host/refused?shelf=x")).contains("\"linked://host/refused\""));
 }
 
-/// What a store of another crate can say of its own input.
+/// A store of another crate can report its own invalid input.
 #[test]
 fn a_store_can_refuse_in_the_librarys_words() {
     let error = Error::invalid("shelf", "a\nb", "one line");

@@ -1,7 +1,7 @@
-//! Locks of one process and of one machine: the memory and embedded stores, `IdLock`, `FenceGate`.
+//! Tests of locks in one process and on one machine: the memory and embedded stores, `IdLock`, `FenceGate`.
 //!
-//! One program for all, so that it is linked once. What measures its whole process is a program of its own
-//! beside this folder: `id_lock_memory`, `latch_memory`, `memory_latches`.
+//! They are one program, which is linked once. Tests that measure their whole process are separate programs next
+//! to this folder: `id_lock_memory`, `latch_memory`, `memory_latches`.
 
 #[cfg(feature = "embedded")]
 mod embedded;

@@ -1,5 +1,5 @@
-//! What managers, locks and leases make of a store's doubts, failures and late answers: a store that
-//! says what the test wants it to say.
+//! Managers, locks and leases over a store that is in doubt, fails or answers late. The test chooses the answers of
+//! the store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use dlm::{Code, DEFAULT_TIMEOUT, Deadline, Error, Lease, Level, Lock, LockManage
 use dlm_testkit::ReleaseLine::{Applied, Lie, Truth};
 use dlm_testkit::{LONG, Scripted, until};
 
-/// No lease of these tests ends by itself, unless it is meant to.
+/// No lease with this TTL expires during a test.
 const TTL: Duration = Duration::from_secs(1800);
 
 struct Stage {
@@ -33,7 +33,7 @@ fn manager(store: Arc<Scripted>) -> LockManager {
 }
 
 impl Stage {
-    /// As a process sees the lock that nobody told anything untrue.
+    /// Returns whether the lock is free in the memory store. Reads are not scripted, so the answer is true.
     fn is_free(&self) -> bool {
         self.store.holder(self.lock.name(), soon()).unwrap().is_none()
     }
@@ -57,7 +57,7 @@ fn broken() -> Error {
     Error::Connection { store: "scripted:".into(), what: "planted".into(), source: None }
 }
 
-/// Takes the lock behind the caller's back, and remembers it as doubtful.
+/// Acquires the lock without the caller's knowledge, and adds the owner record to `doubtful`.
 fn applied_in_secret(memory: &MemoryStore, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) {
     match memory.acquire(attempt, &mut Vec::new()).unwrap() {
         Acquired::Granted(grant) => doubtful.push(grant.owner_record),
@@ -90,8 +90,8 @@ fn a_doubt_ends_a_wait_at_once_and_leaves_others_waiting() {
     let came = Arc::new(AtomicUsize::new(0));
     let all_came = Arc::clone(&came);
     stage.store.to_acquire(move |_, _, _| {
-        until("both have come", || all_came.load(Ordering::SeqCst) == 2);
-        // Time for the other to line up behind this one.
+        until("both threads acquire", || all_came.load(Ordering::SeqCst) == 2);
+        // Gives the other thread time to join the queue.
         thread::sleep(Duration::from_millis(50));
         Err(doubt())
     });
@@ -108,11 +108,11 @@ fn a_doubt_ends_a_wait_at_once_and_leaves_others_waiting() {
     until("a wait ends", || waiters.iter().any(|waiter| waiter.is_finished()));
     let doubtful = waiters.iter().position(|waiter| waiter.is_finished()).unwrap();
     assert_eq!(code(waiters.swap_remove(doubtful).join().unwrap()), Code::InDoubt);
-    // Some looks at the lock.
+    // Time for some checks of the lock.
     thread::sleep(Duration::from_millis(100));
     assert!(!waiters[0].is_finished(), "the doubt of one ended the wait of another");
     assert!(held.release().unwrap());
-    let lease = waiters.remove(0).join().unwrap().expect("it was to wait");
+    let lease = waiters.remove(0).join().unwrap().expect("the wait must go on");
     stage.assert_held(&lease);
 }
 
@@ -123,18 +123,18 @@ fn the_background_looks_for_a_late_request_ever_more_rarely_and_stops_when_it_is
         doubtful.push(OwnerRecord::from_bytes(*b"late"));
         Err(doubt())
     });
-    // Not there, no answer, not there; then it has arrived.
+    // The request has not arrived, no answer, it has not arrived, it has arrived.
     let answers = [Ok(Released::NotOurs), Err(broken()), Ok(Released::NotOurs), Ok(Released::Freed)];
     stage.store.to_release(answers.map(Lie));
     assert_eq!(code(stage.lock.try_acquire()), Code::InDoubt);
     until("the late request is freed", || stage.store.releases() == 4);
     let released = stage.store.release_log();
     let pauses: Vec<_> = released.windows(2).map(|pair| pair[1].0.since(pair[0].0)).collect();
-    // Each at least twice the one before; how late they are is up to the machine.
+    // The pauses double: 1, 2 and 4 s. A slow machine makes them longer.
     let at_least = [1, 2, 4].map(|times| Duration::from_millis(990) * times);
     assert!(pauses.iter().zip(at_least).all(|(pause, least)| *pause >= least), "{pauses:?}");
     stage.manager.close().unwrap();
-    assert_eq!(stage.store.releases(), 4, "it went on");
+    assert_eq!(stage.store.releases(), 4, "the background job did not stop");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_doubtful_earlier_request_does_not_touch_the_lease_that_was_granted() {
         memory.acquire(attempt, &mut Vec::new())
     });
     let lease = stage.lock.try_acquire().unwrap();
-    until("the background looks for the earlier request", || stage.store.releases() >= 1);
+    until("a background job frees the earlier request", || stage.store.releases() >= 1);
     stage.assert_held(&lease);
     lease.renew().unwrap();
     assert!(lease.release().unwrap());
@@ -184,14 +184,14 @@ fn a_release_in_doubt_is_ours_if_the_lock_is_gone_before_its_time() {
     let lease = stage.lock.acquire().unwrap();
     stage.store.to_release([Applied(doubt())]);
     assert_eq!(code(lease.release()), Code::InDoubt);
-    assert_eq!(code(lease.check()), Code::LeaseLost, "somebody else may have it by now");
-    assert_eq!(code(lease.renew()), Code::LeaseLost, "a renewal would take back the release");
+    assert_eq!(code(lease.check()), Code::LeaseLost, "somebody else may hold the lock");
+    assert_eq!(code(lease.renew()), Code::LeaseLost, "a renewal would undo the release");
     assert!(lease.release().unwrap());
     assert!(!lease.release().unwrap());
 
     let lease = stage.lock.acquire().unwrap();
     stage.store.to_release([Lie(Ok(Released::Gone))]);
-    assert!(lease.release().unwrap(), "the store settled the doubt itself");
+    assert!(lease.release().unwrap(), "the store resolved the doubt itself");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_release_in_doubt_is_lost_if_the_lease_had_run_out_by_then() {
     let ends = lease.ends();
     stage.store.to_release([Lie(Err(doubt()))]);
     assert_eq!(code(lease.release()), Code::InDoubt);
-    // In the store it ends later by the clock margin, 20 ms.
+    // In the store the lease ends 20 ms later, which is the clock margin.
     until("the lease ends", || Moment::now() > ends.after(Duration::from_millis(30)));
     assert_eq!(code(lease.release()), Code::LeaseLost);
 }
@@ -262,7 +262,7 @@ fn a_lease_dropped_after_a_failed_release_is_not_waited_for_twice() {
     stage.store.to_release([Lie(Err(broken()))]);
     assert_eq!(code(lease.release()), Code::ConnectionError);
     drop(lease);
-    assert_eq!(stage.store.releases(), 1, "the dropping thread asked a store that had failed it");
+    assert_eq!(stage.store.releases(), 1, "the dropping thread called a store that had failed before");
     drop(stage.lock.acquire().expect("it is released in the background"));
 }
 
@@ -294,7 +294,7 @@ fn closing_gives_each_lease_a_share_of_the_time_so_that_one_that_hangs_leaves_so
     assert_eq!(released.len(), leases.len());
     for ((_, given), left) in released.iter().zip((1..=LEASES).rev()) {
         let share = DEFAULT_TIMEOUT / left;
-        assert!(*given <= share, "{given:?} for one of {left}, which leaves the others without");
+        assert!(*given <= share, "{given:?} for one of {left}: too little time is left for the others");
     }
     let (asked, given) = released[leases.len() - 1];
     let slow = Moment::now().since(began);

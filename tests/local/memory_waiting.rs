@@ -1,4 +1,4 @@
-//! Waiting inside a process, as seen by the store: how often it is asked, and who is served when.
+//! Waiting inside a process: how many requests the store receives, and in which order the waiters are served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ fn spawn<T: Send + 'static>(name: &str, job: impl FnOnce() -> T + Send + 'static
     thread::Builder::new().name(format!("dlm-test-{name}")).spawn(job).unwrap()
 }
 
-/// The most questions that a process may ask in a time: one per interval, which jitter shortens by a
-/// tenth at the most, and the first.
+/// Returns how many requests a process may send in `time`: the first, and one per interval. Jitter shortens an
+/// interval by at most a tenth.
 fn questions_in(time: Duration, retry: Duration) -> usize {
     (time.as_secs_f64() / (0.9 * retry.as_secs_f64())) as usize + 2
 }
@@ -54,16 +54,16 @@ fn a_crowd_of_200_threads_costs_the_store_one_question_per_interval() {
     }
     let took = Moment::now().since(began);
     let most = questions_in(took, RETRY);
-    assert!(spy.calls() <= most, "{} questions in {took:?}, {most} are allowed", spy.calls());
-    assert!(spy.calls() >= 3, "{} questions: nobody looks whether the lock is free", spy.calls());
-    // Of a lock that is held, only the first question may be more than a look.
+    assert!(spy.calls() <= most, "{} requests in {took:?}, {most} are allowed", spy.calls());
+    assert!(spy.calls() >= 3, "{} requests: nobody checks whether the lock is free", spy.calls());
+    // While the lock is held, only the first request may be an attempt to acquire it. The others are reads.
     assert_eq!(spy.calls_of(Call::Acquire), 1);
 }
 
 #[test]
 fn a_crowd_is_served_one_by_one_for_one_question_each() {
     const WAITERS: usize = 200;
-    // Longer than the test waits: nobody but the releasing thread can wake the next.
+    // Longer than the test waits, so only the releasing thread can wake the next waiter.
     let retry = Duration::from_secs(3600);
     let spy = Spy::on(Arc::new(MemoryStore::new()));
     let manager = manager(spy.clone(), retry);
@@ -74,7 +74,7 @@ fn a_crowd_is_served_one_by_one_for_one_question_each() {
             let (lock, inside) = (lock(&manager), Arc::clone(&inside));
             spawn(&number.to_string(), move || {
                 let lease = lock.acquire().unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold one lock");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
                 thread::yield_now();
                 inside.fetch_sub(1, Ordering::SeqCst);
                 assert!(lease.release().unwrap());
@@ -84,9 +84,9 @@ fn a_crowd_is_served_one_by_one_for_one_question_each() {
     until("the first waiter asks", || spy.calls() >= 2);
     assert!(first.release().unwrap());
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
-    // Whoever joins the line while the lock is being handed on may ask once in vain.
+    // A thread that joins the queue while the lock is passed on may send one request in vain.
     let asked = spy.calls() - spy.calls_of(Call::Release);
-    assert!((WAITERS + 1..=2 * WAITERS + 4).contains(&asked), "{asked} questions");
+    assert!((WAITERS + 1..=2 * WAITERS + 4).contains(&asked), "{asked} requests");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn threads_are_served_in_the_order_in_which_they_came() {
     assert_eq!(*order.lock(), (0..WAITERS).collect::<Vec<_>>());
 }
 
-/// A thread that has come to rest: it was asleep at several looks in a row.
+/// Starts a thread and returns when it waits in the queue: when it was asleep in ten checks in a row.
 fn spawn_in_line(name: &str, job: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
     let (tell, told) = crossbeam_channel::bounded(1);
     let thread = spawn(name, move || {
@@ -121,7 +121,7 @@ fn spawn_in_line(name: &str, job: impl FnOnce() + Send + 'static) -> thread::Joi
     });
     let stat = std::path::Path::new("/proc/self/task").join(told.recv().unwrap()).join("stat");
     let mut asleep = 0;
-    until("the thread waits in line", || {
+    until("the thread waits in the queue", || {
         let stat = std::fs::read_to_string(&stat).unwrap();
         let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
         asleep = if state == Some('S') { asleep + 1 } else { 0 };
@@ -150,7 +150,7 @@ fn a_waiter_that_leaves_does_not_take_the_turn_of_the_next() {
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
 }
 
-/// Two processes whose threads hand the lock on among themselves: neither may keep it for good.
+/// Threads of each of two processes pass the lock on among themselves. Neither process may keep it for ever.
 #[test]
 fn two_busy_processes_both_get_their_turn() {
     const TURNS: usize = 5;
@@ -187,12 +187,12 @@ fn two_busy_processes_both_get_their_turn() {
     );
 }
 
-/// Others look at a lock once per interval, so one that is taken again without a pause is never free
-/// when they look.
+/// Other processes check a lock once per interval. If one process acquires it again and again without a pause, they
+/// never find it free.
 #[test]
 fn a_process_that_keeps_taking_a_lock_stands_back_for_an_interval_now_and_then() {
     stands_back(3);
-    // A thread that is alone leaves nobody in line when it releases.
+    // A single thread leaves no waiter in the queue when it releases the lock.
     stands_back(1);
 }
 
@@ -239,7 +239,7 @@ fn a_crowd_that_nobody_serves_leaves_when_its_time_is_over() {
             let began = Moment::now();
             let error = lock.acquire_within(LONG, wait).unwrap_err();
             assert_eq!(error.code(), Code::LockUnavailable);
-            assert!(Moment::now().since(began) >= wait, "left before its time was over");
+            assert!(Moment::now().since(began) >= wait, "the wait ended too early");
         })
     });
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());

@@ -1,4 +1,4 @@
-//! What must be true over every store when processes are killed or stopped, and when clocks are set.
+//! Tests over several stores in which processes are killed or stopped, or clocks are set.
 
 #[cfg(feature = "cli")]
 mod stores_clocks;

@@ -1,5 +1,5 @@
-//! The wall clock of a client is set while it waits for locks and latches, and while it holds them: nothing changes
-//! but what is shown to people. This program runs itself again as that client, under libfaketime.
+//! The wall clock of a client is set while it waits for locks and latches, and while it holds locks. Only the times
+//! that are shown to people change. This program starts itself again as that client, under libfaketime.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,28 +15,28 @@ use dlm_testkit::{LONG, skipped, until};
 const STEPS: [i64; 4] = [-DAY, -30, 30, DAY];
 const DAY: i64 = 24 * 3600;
 
-/// Of the leases that end, and of those that are renewed: the clock is set long before their end.
+/// TTL of the leases that expire, and of those that are renewed. The clock is set long before their end.
 const TTL: Duration = Duration::from_secs(6);
-/// No other lease ends while a test runs.
+/// TTL of all other leases. They do not expire during a test.
 const HELD_TTL: Duration = LONG.saturating_mul(10);
-/// How long it waits for what it does not get.
+/// How long the client waits for a lock or latch that it does not get.
 const WAIT: Duration = Duration::from_secs(4);
-/// What two readings of two clocks may differ by, in milliseconds, besides the time between them: shown times have a
-/// tenth of a second, and clocks are slewed.
+/// Allowed error when readings of two clocks are compared, in milliseconds. Times are shown in tenths of a second,
+/// and clocks may be slewed.
 const READING_MS: i64 = 1_000;
 
 const URI: &str = "DLM_TEST_URI";
 const CLIENT: &str = "DLM_TEST_CLIENT";
 const LATCHES: &str = "DLM_TEST_LATCHES";
 
-/// Where the processes of one test meet.
+/// The store and the client name that the processes of one test share.
 #[derive(Clone)]
 struct Place {
     uri: String,
     client: String,
-    /// Whether there are latches without a table of their own.
+    /// Whether latches need no separate table.
     latches: bool,
-    /// Whether the store's record says when it was written by the client's clock.
+    /// Whether the record contains the time of the grant by the client's clock.
     stamped_by_client: bool,
 }
 
@@ -68,7 +68,7 @@ fn wall_ms() -> i64 {
 
 // ---- The client whose clock is set -------------------------------------------------------------
 
-/// What a process of these tests does.
+/// Entry point of the processes of these tests.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -102,7 +102,7 @@ fn be_the_client(manager: &LockManager, latches: bool) {
         assert_eq!(next_order().as_deref(), Some("stepped"));
         say(format_args!("stepped {} {}", wall_ms(), Moment::now().as_nanos()));
 
-        // A renewal lets the lease last from now, by the clock that was not set.
+        // A renewal extends the lease from now on, by the clock that was not set.
         let adopted = manager.adopt(token).unwrap();
         assert_eq!(adopted.ends(), handed_on_ends);
         for lease in [&renewed, &adopted] {
@@ -115,7 +115,7 @@ fn be_the_client(manager: &LockManager, latches: bool) {
             assert!(lease.release().unwrap());
         }
         let after = granted(manager, "after");
-        // From here on time passes that the assertions above need not wait for.
+        // The assertions above do not need the time that passes from here on.
         let ends = ending.ends();
         let mut last = Moment::from_nanos(0);
         let over = loop {
@@ -158,26 +158,26 @@ fn wait_for_latch(manager: &LockManager, id: &str, wait: Duration) {
 
 // ---- The test ----------------------------------------------------------------------------------
 
-/// `None`, after saying so, where it is not installed.
+/// Returns the path of libfaketime. If it is not installed, says so and returns `None`.
 #[track_caller]
 fn libfaketime_or_skip() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
     let folders = folders.chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
     let library = folders.map(|it| it.join("faketime/libfaketime.so.1")).find(|it| it.is_file());
     if library.is_none() {
-        skipped("faketime", "there is no libfaketime (on Debian: apt-get install faketime)");
+        skipped("faketime", "libfaketime is not installed (on Debian: apt-get install faketime)");
     }
     library
 }
 
-/// A clock that is set for some processes only.
+/// A clock that can be set for some processes only.
 struct Clock<'a> {
     libfaketime: &'a Path,
     directory: tempfile::TempDir,
 }
 
 impl Clock<'_> {
-    /// Shows the true time.
+    /// Returns a clock that shows the true time.
     fn new(libfaketime: &Path) -> Clock<'_> {
         let clock = Clock { libfaketime, directory: tempfile::tempdir().unwrap() };
         clock.set(0);
@@ -187,7 +187,7 @@ impl Clock<'_> {
     fn set(&self, seconds: i64) {
         let [file, new] = [self.file(), self.directory.path().join("new")];
         fs::write(&new, format!("{seconds:+}\n")).unwrap();
-        // In one step: it is read all the time.
+        // Atomically, because the file is read all the time.
         fs::rename(new, file).unwrap();
     }
 
@@ -195,7 +195,7 @@ impl Clock<'_> {
         self.directory.path().join("offset")
     }
 
-    /// Lets the process go by it. Its monotonic clocks stay as they are.
+    /// Makes the process use this clock. Its monotonic clocks do not change.
     fn rule<'p>(&self, process: &'p mut Command) -> &'p mut Command {
         process
             .env("LD_PRELOAD", self.libfaketime)
@@ -204,7 +204,7 @@ impl Clock<'_> {
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
     }
 
-    /// The `dlm` command.
+    /// Returns a `dlm` command that uses this clock.
     fn dlm(&self, place: &Place, args: &[&str]) -> Command {
         let mut dlm = Command::new(env!("CARGO_BIN_EXE_dlm"));
         dlm.args(["--store", &place.uri, "--client", &place.client]).args(args).stdin(Stdio::null());
@@ -212,28 +212,28 @@ impl Clock<'_> {
         dlm
     }
 
-    /// What `dlm show` prints of a lock.
+    /// Returns the output of `dlm show` for a lock.
     fn show(&self, place: &Place, args: &[&str]) -> String {
         let output = self.dlm(place, &["show", "--level", "xdc"]).args(args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// How long ago the lock was granted, in milliseconds, as people are told.
+    /// Returns how long ago the lock was granted, in milliseconds, from the output for people.
     fn shown_age(&self, place: &Place, id: &str) -> i64 {
         let shown = self.show(place, &[id]);
         let since = shown.lines().find_map(|line| line.strip_prefix("since ")?.strip_suffix(" s ago"));
         (since.unwrap_or_else(|| panic!("{shown}")).parse::<f64>().unwrap() * 1000.0) as i64
     }
 
-    /// When the lock was granted, in milliseconds since 1970, as programs are told.
+    /// Returns when the lock was granted, in milliseconds since 1970, from the JSON output.
     fn shown_since(&self, place: &Place, id: &str) -> i64 {
         let shown: serde_json::Value = serde_json::from_str(&self.show(place, &["--json", id])).unwrap();
         shown["holder"]["since_ms"].as_i64().unwrap_or_else(|| panic!("{shown}"))
     }
 }
 
-/// All steps at once, each for a client of its own.
+/// Tests all steps at the same time, each with a separate client.
 fn a_wall_clock_that_is_set_changes_no_lease_and_no_wait(place: &Place) {
     let Some(libfaketime) = libfaketime_or_skip() else { return };
     thread::scope(|scope| {
@@ -269,9 +269,9 @@ fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64) {
     client.order("wait");
     let ready = times(&client.report("ready"));
     clock.set(step);
-    assert!((Moment::now().as_nanos() as i64) < ready[2], "this machine is too slow: the lease is over");
+    assert!((Moment::now().as_nanos() as i64) < ready[2], "this machine is too slow: the lease has expired");
     client.order("stepped");
-    // All that waits and holds goes on as if nothing had happened; only people are told another time.
+    // All waits and leases continue unchanged. Only the times that are shown to people have moved.
     let stepped = times(&client.report("stepped"));
     let moved = (stepped[0] - ready[0]) - (stepped[1] - ready[1]) / 1_000_000;
     assert!((moved - step * 1000).abs() < READING_MS, "the client's clock moved by {moved} ms");
@@ -302,14 +302,14 @@ fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64) {
     assert_eq!(client.finish(), Vec::<Vec<String>>::new());
     assert!(taken.release().unwrap());
 
-    // The lease of a command was renewed several times by now.
+    // The lease of the command has been renewed several times.
     assert!(command.0.try_wait().unwrap().is_none(), "the command was stopped");
     fs::write(go, "").unwrap();
     until("the command ends", || command.0.try_wait().unwrap().is_some());
     assert!(command.0.wait().unwrap().success(), "the command lost its lock");
 }
 
-/// Runs under a lock until `go` is there.
+/// Starts a command that runs under a lock until the file `go` exists.
 fn start_a_command(clock: &Clock<'_>, place: &Place, began: &Path, go: &Path) -> std::process::Child {
     let ttl = format!("{}s", TTL.as_secs());
     let script = r#": >"$0"; until [ -e "$1" ]; do sleep 0.1; done"#;
@@ -321,7 +321,8 @@ fn times(words: &[String]) -> Vec<i64> {
     words.iter().map(|word| word.parse().unwrap()).collect()
 }
 
-/// Whether `age` is what a clock that was set shows of a grant that was asked for and got at the moments `granted`.
+/// Checks the age that a clock shows after it was moved by `step` seconds. `granted` contains the moments of the
+/// request and of the grant.
 #[track_caller]
 fn must_be_between(age: i64, looked: Moment, saw: Moment, granted: &[i64], step: i64) {
     let ago = |now: Moment, then: i64| (now.as_nanos() as i64 - then) / 1_000_000 + step * 1000;
@@ -330,7 +331,7 @@ fn must_be_between(age: i64, looked: Moment, saw: Moment, granted: &[i64], step:
     assert!((least..=most).contains(&age), "{age} ms ago, not {least} to {most}");
 }
 
-/// What the client told last, in whichever order.
+/// The last reports of the client, in any order.
 struct Reports(Vec<Vec<String>>);
 
 impl Reports {
@@ -345,7 +346,7 @@ impl Reports {
         self.0.swap_remove(at).split_off(1)
     }
 
-    /// Never shorter than it should; and not for hours.
+    /// Checks the answer of a wait, and that the wait was neither too short nor much too long.
     #[track_caller]
     fn must_have_waited(&self, id: &str, answer: &str, least: Duration, most: Duration) {
         let found = self.0.iter().find(|report| report[0] == "waited" && report[1] == id);

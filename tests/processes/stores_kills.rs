@@ -1,5 +1,5 @@
-//! Processes that exclude each other, and processes that are killed. This program runs itself again
-//! as the other processes: see [`worker`].
+//! Processes that exclude each other, and processes that are killed. This program starts itself again as the other
+//! processes, see [`worker`].
 #![cfg(any(feature = "aerospike", feature = "embedded", feature = "gateway"))]
 
 use std::io::{BufRead as _, BufReader, Lines};
@@ -13,16 +13,16 @@ use dlm_fixtures::role::test_in;
 
 const LONG: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(300);
-/// How late a thread of a busy machine may be, any time.
+/// How late a thread on a busy machine may be, at any time.
 const SLACK: Duration = Duration::from_secs(10);
-/// How late it may be at the best of a few times: machines are not busy all the time.
+/// How late it may be in the best of a few rounds. Machines are not busy all the time.
 const BEST_SLACK: Duration = Duration::from_secs(1);
 
-/// Where the processes of one test meet.
+/// The store and the client name that the processes of one test share.
 struct Place {
     uri: String,
     client: String,
-    /// How much longer than asked for the store may keep a lease.
+    /// How much longer than its TTL the store may keep a lease.
     rounding: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Place {
         builder.wait(2 * LONG).retry(RETRY).open().unwrap().lock("a", Level::Xdc).unwrap()
     }
 
-    /// This program, as a process that does `role`.
+    /// Starts this program as a process with this role.
     fn start(&self, role: &str, settings: &[(&str, String)]) -> Worker {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args([
@@ -55,18 +55,18 @@ impl Place {
     }
 }
 
-/// A process of ours, killed when this is dropped.
+/// A process of a test. Dropping it kills the process.
 struct Worker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
-    /// The numbers behind `word` in the first line that has it.
+    /// Reads lines until one contains `word`, and returns the numbers after it.
     fn hear(&mut self, word: &str) -> Vec<u64> {
         let line =
             self.lines.find_map(|line| line.unwrap().split_once(word).map(|(_, rest)| rest.to_owned()));
-        let line = line.unwrap_or_else(|| panic!("the worker ended before it said {word:?}"));
+        let line = line.unwrap_or_else(|| panic!("the worker ended before it printed {word:?}"));
         line.split_whitespace().map(|number| number.parse().unwrap()).collect()
     }
 
@@ -75,7 +75,7 @@ impl Worker {
         assert!(self.child.wait().unwrap().success(), "the worker failed");
     }
 
-    /// SIGKILL: the process does nothing more, not even close its connections itself.
+    /// Sends SIGKILL: the process cannot even close its connections.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -89,7 +89,7 @@ impl Drop for Worker {
     }
 }
 
-/// What the other processes do.
+/// Entry point of the other processes.
 #[test]
 #[ignore = "a process of the tests"]
 fn worker() {
@@ -111,8 +111,8 @@ fn ttl(ms: &str) -> Duration {
     Duration::from_millis(ms.parse().unwrap())
 }
 
-/// Adds one to the number in a file so many times, each time reading, then writing. The file also has
-/// the last fence.
+/// Adds one to the number in a file `rounds` times, with a separate read and write. The file also contains the last
+/// fence.
 fn count(lock: &Lock, rounds: usize, file: &Path) {
     for _ in 0..rounds {
         let lease = lock.acquire().unwrap();
@@ -126,11 +126,11 @@ fn count(lock: &Lock, rounds: usize, file: &Path) {
 
 fn read(file: &Path) -> (u64, u64) {
     let text = fs::read_to_string(file).unwrap();
-    let (counted, fence) = text.split_once(' ').unwrap_or_else(|| panic!("written by two: {text:?}"));
+    let (counted, fence) = text.split_once(' ').unwrap_or_else(|| panic!("two processes wrote: {text:?}"));
     (counted.parse().unwrap(), fence.parse().unwrap())
 }
 
-/// Takes the lock and keeps it until killed.
+/// Acquires the lock and holds it until the process is killed.
 fn hold(lock: &Lock, ttl: Duration) {
     let asked = Moment::now();
     let lease = lock.acquire_with_ttl(ttl).unwrap();
@@ -138,12 +138,12 @@ fn hold(lock: &Lock, ttl: Duration) {
     thread::sleep(LONG);
 }
 
-/// Takes and releases the lock until killed.
+/// Acquires and releases the lock until the process is killed.
 fn churn(lock: &Lock, ttl: Duration) {
     println!("\nchurning");
     let began = Moment::now();
     while Moment::now().since(began) < LONG {
-        // On a machine that is busy a short lease may be over too soon; the next may not.
+        // On a busy machine a short lease may expire too soon. Then the loop tries again.
         if let Ok(lease) = lock.acquire_with_ttl(ttl) {
             let _ = lease.release();
         }
@@ -173,7 +173,7 @@ fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends(place: &Place) {
         holder.kill();
         let next = lock.acquire().unwrap();
         let granted = Moment::now();
-        // All processes of a machine share the clock.
+        // All processes of a machine share this clock.
         assert!(granted >= asked.after(ttl), "{:?} early", asked.after(ttl).since(granted));
         let late = granted.since(ends);
         assert!(late <= RETRY + RETRY / 10 + SLACK + place.rounding, "{late:?} late");
@@ -183,7 +183,7 @@ fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends(place: &Place) {
     }
     assert!(
         least_late <= RETRY + RETRY / 10 + BEST_SLACK + place.rounding,
-        "{least_late:?} late, and more each time"
+        "{least_late:?} late in the best round"
     );
 }
 
@@ -206,7 +206,7 @@ fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most(place: &Plac
     }
 }
 
-/// A test of each case, at the place that the function lends.
+/// Defines a test for each case. `$with_place` calls the case with its `Place`.
 macro_rules! processes {
     ($with_place:ident, $rounds:literal) => {
         #[test]
@@ -243,7 +243,7 @@ mod hbase {
     use super::Place;
     use dlm_fixtures::table;
 
-    /// Does nothing, after saying so, on a machine where no HBase can run.
+    /// If this machine cannot run HBase, says so and does nothing.
     fn with_place(test: impl FnOnce(&Place)) {
         if let Some(gateway) = table::gateway() {
             test(&Place::new(table::uri(gateway)));
@@ -258,10 +258,10 @@ mod aerospike {
     use super::Place;
     use dlm_fixtures::aerospike::aerospike_or_skip;
 
-    /// Does nothing, after saying so, on a machine without an Aerospike.
+    /// If this machine has no Aerospike server, says so and does nothing.
     fn with_place(test: impl FnOnce(&Place)) {
         if let Some(server) = aerospike_or_skip() {
-            // Whole seconds, and the one in which it ends.
+            // TTLs are rounded up to whole seconds, and a record disappears up to a second later.
             test(&Place { rounding: std::time::Duration::from_secs(2), ..Place::new(server.uri()) });
         }
     }

@@ -1,5 +1,5 @@
-//! Processes that are stopped for longer than their leases last, and then go on: they find their leases lost,
-//! cannot touch the next holder's lock, and a receiver that compares fences refuses what they send.
+//! Processes that are stopped for longer than their leases and then continue. They find their leases lost and cannot
+//! change the next holder's lock. A receiver that compares fences refuses their writes.
 #![cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
 
 use std::collections::HashMap;
@@ -14,11 +14,11 @@ use dlm_fixtures::role;
 use dlm_testkit::{LONG, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long a lease lasts that a pause is to outlast, in a process that does nothing but hold it.
+/// TTL of a lease that expires during a pause, in a process that only holds it.
 const IDLE_TTL: Duration = Duration::from_secs(3);
-/// The same in a process that takes, renews and releases all the time.
+/// The same in a process that acquires, renews and releases all the time.
 const BUSY_TTL: Duration = Duration::from_secs(1);
-/// Does not end while a test runs.
+/// TTL of a lease that does not expire during a test.
 const NEXT_TTL: Duration = LONG.saturating_mul(10);
 
 const URI: &str = "DLM_TEST_URI";
@@ -26,11 +26,11 @@ const CLIENT: &str = "DLM_TEST_CLIENT";
 const PROCESS: &str = "DLM_TEST_PROCESS";
 const LOCKS: &str = "DLM_TEST_LOCKS";
 
-/// Where the processes of one test meet.
+/// The store and the client name that the processes of one test share.
 struct Place {
     uri: String,
     client: String,
-    /// A process that is stopped in the middle of a change keeps all others from changing anything.
+    /// Whether a process that is stopped in the middle of a change blocks all changes of other processes.
     stopped_writer_blocks: bool,
 }
 
@@ -45,7 +45,7 @@ impl Place {
         builder.wait(LONG).timeout(LONG / 2).retry(Duration::from_millis(50)).open().unwrap()
     }
 
-    /// This program, as a process that does `role` with so many locks, which no other `process` uses.
+    /// Starts this program as a process with this role. It uses `locks` locks, which belong to the number `process`.
     fn start(&self, role: &str, process: usize, locks: usize) -> Dialogue {
         let mut command = role::process(module_path!(), role, &env::temp_dir());
         command.env(URI, &self.uri).env(CLIENT, &self.client);
@@ -53,7 +53,7 @@ impl Place {
     }
 }
 
-/// What a process of these tests does.
+/// Entry point of the processes of these tests.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
@@ -68,7 +68,7 @@ fn role() {
     }
 }
 
-/// One lock of a process.
+/// Returns one lock of a process.
 fn lock(manager: &LockManager, process: usize, number: usize) -> Lock {
     manager.lock(&format!("{process}-{number}"), Level::Xdc).unwrap()
 }
@@ -77,7 +77,7 @@ fn number(fence: Option<Fence>) -> u64 {
     fence.expect("these stores fence").0
 }
 
-/// The service that the locks guard: for each lock it refuses fences below the highest it has seen.
+/// The service that the locks guard. For each lock it refuses fences below the highest one that it has received.
 #[derive(Default)]
 struct Sink {
     highest: Mutex<HashMap<(usize, usize), u64>>,
@@ -85,7 +85,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Whether the write is accepted.
+    /// Returns whether the write is accepted.
     fn write(&self, process: usize, number: usize, fence: u64) -> bool {
         let mut highest = self.highest.lock().unwrap();
         let highest = highest.entry((process, number)).or_default();
@@ -98,8 +98,8 @@ impl Sink {
 
 // ---- Holders that are stopped while they hold --------------------------------------------------
 
-/// Holds its locks, and renews them until it is told to keep still. Then it asks each lease whether it lasts
-/// until one says no, and tries what a holder does that has not asked.
+/// Holds its locks and renews them until the order `still`. Then it checks each lease until the check fails. After
+/// that it renews and releases, as a holder would that has not checked.
 fn hold(place: &Place, process: usize, locks: usize) {
     let manager = place.manager(IDLE_TTL);
     let still = AtomicBool::new(false);
@@ -118,7 +118,7 @@ fn hold_one(lock: &Lock, number: usize, still: &AtomicBool) {
     let mut lease = lock.acquire().unwrap();
     say(format_args!("held {number}"));
     while !still.load(Ordering::SeqCst) {
-        // On a machine that is too slow for the lease there is another one.
+        // If this machine is too slow and the lease is lost, acquire a new one.
         if lease.remaining() < IDLE_TTL / 2 && lease.renew().is_err() {
             lease = lock.acquire().unwrap();
         }
@@ -130,7 +130,7 @@ fn hold_one(lock: &Lock, number: usize, still: &AtomicBool) {
     let descriptor = lease.lost_fd().unwrap();
     let ends = lease.ends();
     say(format_args!("still {number} {} {}", self::number(lease.fence()), ends.as_nanos()));
-    // When the last check was begun that said yes.
+    // When the last successful check began.
     let mut last = Moment::from_nanos(0);
     loop {
         let asked = Moment::now();
@@ -145,7 +145,7 @@ fn hold_one(lock: &Lock, number: usize, still: &AtomicBool) {
     }
     let readable = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&Timespec::default())).unwrap();
     let fence = self::number(lease.fence());
-    // Each of the two comes first for half of the locks: the second is not asked of the store any more.
+    // Half of the locks renew first, the others release first. The second call no longer asks the store.
     let (renewed, released) = if number.is_multiple_of(2) {
         let renewed = lease.renew();
         (renewed, lease.release())
@@ -162,7 +162,7 @@ fn hold_one(lock: &Lock, number: usize, still: &AtomicBool) {
     say(format_args!("lost {number} {fence} {last} {readable} {renewed} {released} {still_lost}"));
 }
 
-/// Stops `processes` processes that hold `locks` locks each, until others have got the locks.
+/// Starts `processes` processes that hold `locks` locks each, and stops them until others have acquired the locks.
 fn stopped_holders_find_their_leases_lost_and_harm_no_successor(
     place: &Place,
     processes: usize,
@@ -177,7 +177,7 @@ fn stopped_holders_find_their_leases_lost_and_harm_no_successor(
         }
     });
     assert_eq!(sink.refused.into_inner(), processes * locks, "late writes refused");
-    // On a machine that is too slow a lease may be over before its holder is stopped.
+    // On a slow machine a lease may expire before its holder is stopped.
     let stopped = stopped.into_inner();
     eprintln!("{stopped} of {} holders were stopped while they held", processes * locks);
     assert!(stopped > processes * locks / 2, "too few leases lasted until their holder was stopped");
@@ -230,8 +230,8 @@ fn stop_one_that_holds(place: &Place, process: usize, locks: usize, sink: &Sink,
         let words = holder.report("lost");
         let [number, fence, last] = numbers(&words[..3]);
         let (number, last) = (number as usize, Moment::from_nanos(last));
-        assert!(last < held[number].1, "{number}: a check after the end of the lease said that it lasts");
-        assert!(last < pause_ended, "{number}: the first check after the pause said that the lease lasts");
+        assert!(last < held[number].1, "{number}: a check succeeded after the end of the lease");
+        assert!(last < pause_ended, "{number}: the first check after the pause succeeded");
         let expected = if number.is_multiple_of(2) {
             ["1", "LEASE_LOST", "false", "true"]
         } else {
@@ -261,20 +261,20 @@ fn numbers<const N: usize>(words: &[String]) -> [u64; N] {
 
 // ---- Processes that are stopped in the middle of a call ----------------------------------------
 
-/// What one process knows of one grant, in nanoseconds of the clock that all processes share.
+/// The times of one grant as its process knows them, in nanoseconds of the clock that all processes share.
 #[derive(Debug, Clone, Copy)]
 struct Granted {
     lock: usize,
     fence: u64,
     asked: u64,
     got: u64,
-    /// Until then the lease lasted for certain: a TTL behind its last renewal, or until its release.
+    /// Moment until which the lease lasted for certain: the last renewal plus the TTL, or the release.
     surely: u64,
-    /// When the last check was begun that said yes.
+    /// When the last successful check began.
     checked: u64,
 }
 
-/// A call that took long enough to hold a pause.
+/// A call that took long enough to contain a pause.
 #[derive(Debug)]
 struct LongCall {
     what: String,
@@ -282,7 +282,7 @@ struct LongCall {
     ended: u64,
 }
 
-/// Takes and releases its locks until no more orders come, then tells all that it did.
+/// Acquires and releases its locks until no more orders arrive. Then it reports all grants and long calls.
 fn work(place: &Place, process: usize, locks: usize) {
     let manager = place.manager(BUSY_TTL);
     let stop = AtomicBool::new(false);
@@ -298,12 +298,12 @@ fn work(place: &Place, process: usize, locks: usize) {
 }
 
 fn work_at_one(lock: &Lock, number: usize, stop: &AtomicBool) {
-    /// Short, so that pauses meet calls; without it few threads would do all the work.
+    /// Short, because pauses must interrupt calls. Without it, few threads would do all the work.
     fn rest() {
         thread::sleep(Duration::from_micros(fastrand::u64(..100)));
     }
     let mut calls = Vec::new();
-    // Whether the call took long enough to hold a pause.
+    // Returns whether the call took long enough to contain a pause, and records such a call.
     let mut timed = |what: &'static str, began: Moment| {
         let ended = Moment::now();
         let long = ended.since(began) > BUSY_TTL;
@@ -312,7 +312,7 @@ fn work_at_one(lock: &Lock, number: usize, stop: &AtomicBool) {
         }
         long
     };
-    // Asks whether the lease lasts, for longer than a successor takes to get the lock that is free.
+    // Checks the lease repeatedly, for longer than a successor needs to acquire a free lock.
     let linger = |lease: &Lease, checked: &mut Moment| {
         let over = Moment::now().after(Duration::from_millis(150));
         while Moment::now() < over {
@@ -337,7 +337,7 @@ fn work_at_one(lock: &Lock, number: usize, stop: &AtomicBool) {
         if long {
             linger(&lease, &mut checked);
         }
-        // Half of the locks are in an acquire most of the time, the others in a renewal.
+        // Half of the threads are in an acquire most of the time, the others in a renewal.
         for _ in 0..if number.is_multiple_of(2) { 0 } else { 20 } {
             rest();
             let asked = Moment::now();
@@ -358,7 +358,7 @@ fn work_at_one(lock: &Lock, number: usize, stop: &AtomicBool) {
             assert!(error.is_retryable() || error.code() == Code::LeaseLost, "{}", error.chain());
         }
         timed("release", releasing);
-        // Both clocks may be wrong by a little.
+        // Both clocks may be slightly wrong.
         let surely = since.after(BUSY_TTL - BUSY_TTL / 100 - Duration::from_millis(5)).min(releasing);
         let fence = self::number(lease.fence());
         grants.push((fence, asked, got, surely, checked));
@@ -373,7 +373,7 @@ fn work_at_one(lock: &Lock, number: usize, stop: &AtomicBool) {
     }
 }
 
-/// Stops a process with `locks` threads so many times, each time until others have got all its locks.
+/// Stops a process with `locks` threads `pauses` times, each time until others have acquired all its locks.
 fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(place: &Place, locks: usize, pauses: usize) {
     let worker = place.start("work", 0, locks);
     (0..locks).for_each(|_| drop(worker.report("works")));
@@ -409,7 +409,7 @@ fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(place: &Place, locks
             windows.push((began.as_nanos(), Moment::now().as_nanos()));
             worker.go_on();
             let leases: Vec<_> = waiting.into_iter().map(|one| one.join().unwrap()).collect();
-            // Time for what was under way to arrive, and to do what harm it can.
+            // Time for requests that were in flight to arrive, and to do harm if they can.
             thread::sleep(Duration::from_millis(150));
             for (number, (asked, got, lease)) in leases.into_iter().enumerate() {
                 let checked = Moment::now();
@@ -456,7 +456,7 @@ fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(place: &Place, locks
     }
 }
 
-/// All grants of one lock, of which no two may overlap.
+/// Checks all grants of one lock. No two of them may overlap.
 fn judge(mut grants: Vec<Granted>) {
     grants.sort_by_key(|grant| grant.got);
     let mut highest = Vec::new();
@@ -464,7 +464,7 @@ fn judge(mut grants: Vec<Granted>) {
         highest.push(highest.last().map_or(grant.fence, |last: &u64| grant.fence.max(*last)));
     }
     for grant in &grants {
-        // Of all that were there before this one was asked for.
+        // The highest fence that was granted before this request began.
         let before = grants.partition_point(|other| other.got < grant.asked);
         let highest = before.checked_sub(1).map(|last| highest[last]);
         assert!(highest < Some(grant.fence), "{grant:?} after fence {highest:?}");
@@ -472,9 +472,9 @@ fn judge(mut grants: Vec<Granted>) {
     grants.sort_by_key(|grant| grant.fence);
     let mut before = grants[0];
     for grant in &grants[1..] {
-        assert_ne!(grant.fence, before.fence, "given out twice");
+        assert_ne!(grant.fence, before.fence, "granted twice");
         assert!(grant.got >= before.surely, "overlap: {grant:?} while {before:?}");
-        assert!(grant.got >= before.checked, "a check said yes after the next grant: {grant:?}, {before:?}");
+        assert!(grant.got >= before.checked, "a check succeeded after the next grant: {grant:?}, {before:?}");
         let (surely, checked) = (before.surely.max(grant.surely), before.checked.max(grant.checked));
         before = Granted { surely, checked, ..*grant };
     }
@@ -507,7 +507,7 @@ mod hbase {
     use super::Place;
     use dlm_fixtures::{hbase, table};
 
-    /// The table by way of the masters; `None`, after saying so, on a machine where no HBase can run.
+    /// Returns the table with a direct connection. If this machine cannot run HBase, says so and returns `None`.
     fn place() -> Option<Place> {
         table::gateway()?;
         let masters = &hbase::hbase().masters;

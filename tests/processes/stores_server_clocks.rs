@@ -1,5 +1,6 @@
-//! The wall clock of a server is set while it keeps locks. Forward: leases end early by as much, and their holders
-//! are refused. Back: leases last longer by as much. Either way fences rise and waits end.
+//! The wall clock of a server is set while it stores locks. After a step forward, leases end early by the size of the
+//! step, and their holders are refused. After a step back, leases last longer by the size of the step. In both cases
+//! fences rise and waits end.
 #![cfg(any(feature = "aerospike", feature = "hbase"))]
 
 use std::sync::Mutex;
@@ -12,17 +13,17 @@ use dlm_fixtures::clock::Clock;
 use dlm_testkit::{LONG, left_to_the_long_run, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// How far the clock is set forward, and back again. The second one outlasts the 30 days for which counters of fences
-/// are kept.
+/// How far the clock is set forward and then back again. The second step is longer than the 30 days for which the
+/// fence counters are kept.
 const STEPS: [Duration; 2] = [LONG.saturating_mul(2), HOUR.saturating_mul(24 * 40)];
-/// Of leases that a step back keeps from ending.
+/// TTL of the leases that a step back makes longer.
 const SHORT: Duration = Duration::from_secs(2);
-/// How much longer than asked for a store may keep a lease.
+/// How much longer than its TTL a store may keep a lease.
 const ROUNDING: Duration = Duration::from_secs(2);
-/// How long one waits for a lock that stays held.
+/// How long a thread waits for a lock that stays held.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Two processes, as far as the store can tell.
+/// Two managers. The store sees them as two processes.
 struct Test<'a> {
     clock: &'a Clock,
     ours: LockManager,
@@ -39,7 +40,7 @@ impl Test<'_> {
         Test { clock, ours, theirs }
     }
 
-    /// Their way to a lock.
+    /// Returns the other manager's handle of a lock.
     fn theirs(&self, id: &str) -> Lock {
         self.theirs.lock(id, Level::Xdc).unwrap()
     }
@@ -56,7 +57,7 @@ impl Test<'_> {
         }
     }
 
-    /// A grant to them, after the one to us.
+    /// Acquires the lock through the other manager. Its fence must be higher than that of `before`.
     #[track_caller]
     fn must_be_free(&self, id: &str, before: &Lease) -> Lease {
         let next = self.theirs(id).acquire().unwrap_or_else(|error| panic!("{id}: {}", error.chain()));
@@ -64,8 +65,8 @@ impl Test<'_> {
         next
     }
 
-    /// Sets the clock with `set` while a thread waits for the lock `id`, which stays held: the wait is as long as it
-    /// should be.
+    /// Sets the clock with `set` while a thread waits for the lock `id`, which stays held. Checks the length of the
+    /// wait.
     fn while_one_waits<T>(&self, id: &str, set: impl FnOnce() -> T) -> T {
         thread::scope(|scope| {
             let wait = || {
@@ -74,11 +75,11 @@ impl Test<'_> {
                 (answer.map(|_| ()).unwrap_err(), Moment::now().since(asked))
             };
             let waiting = thread::Builder::new().name("dlm-test-waits".into()).spawn_scoped(scope, wait);
-            until("one waits", || self.theirs.stats().threads_waiting > 0);
+            until("a thread waits", || self.theirs.stats().threads_waiting > 0);
             let done = set();
             let (error, waited) = waiting.unwrap().join().unwrap();
-            // Not always LOCK_UNAVAILABLE: a RegionServer drops the calls that are older than their time-out by the
-            // clock that was set, and answers none of them.
+            // Not always LOCK_UNAVAILABLE: by the new time, waiting calls are older than their time-out. A
+            // RegionServer drops such calls without an answer.
             assert!(error.is_retryable(), "{}", error.chain());
             assert!(waited >= WAIT && waited < WAIT + LONG, "{waited:?}");
             done
@@ -92,26 +93,26 @@ impl Test<'_> {
         self.must_be_held(&id("renewed"));
         self.while_one_waits(&id("long"), || self.clock.set_ahead(by));
 
-        // They end early, and their holders do not know.
+        // The leases end early, and their holders do not know this yet.
         let next = [self.must_be_free(&id("renewed"), &early), self.must_be_free(&id("released"), &late)];
-        early.check().expect("the step did not end it early");
-        late.check().expect("the step did not end it early");
+        early.check().expect("the lease ended on the holder's side");
+        late.check().expect("the lease ended on the holder's side");
         assert_eq!(early.renew().unwrap_err().code(), Code::LeaseLost);
         assert_eq!(late.release().unwrap_err().code(), Code::LeaseLost);
         for (before, next) in [early, late].into_iter().zip(next) {
             assert_eq!(before.check().unwrap_err().code(), Code::LeaseLost);
             assert!(!before.release().unwrap());
-            next.renew().expect("the last holder took the next one's record");
+            next.renew().expect("the previous holder removed the next holder's record");
             assert!(next.release().unwrap());
         }
-        // By as much, and no more.
+        // A lease that is longer than the step has not ended.
         self.must_be_held(&id("long"));
         long.renew().unwrap();
         assert!(long.release().unwrap());
         assert!(self.must_be_free(&id("long"), &long).release().unwrap());
     }
 
-    /// Back to the true time.
+    /// Sets the clock back to the true time.
     fn set_back(&self, by: Duration) {
         let id = |what: &str| format!("back {what} {}", by.as_secs());
         let long = self.hold(&id("long"), HOUR);
@@ -120,11 +121,11 @@ impl Test<'_> {
             self.clock.set_ahead(Duration::ZERO);
             short
         });
-        // What a lease ends early here, and how much later it may end in the store.
+        // The holder's lease ends early by a clock margin, and the store may keep it longer.
         let over = short.ends().after(SHORT / 10 + ROUNDING);
-        until("the lease ends here", || Moment::now() > over);
+        until("the lease ends for its holder", || Moment::now() > over);
         assert_eq!(short.check().unwrap_err().code(), Code::LeaseLost);
-        // It lasts longer there; its holder may give it back.
+        // It lasts longer in the store. Its holder may still release it.
         self.must_be_held(&id("short"));
         assert!(short.release().unwrap());
         assert!(self.must_be_free(&id("short"), &short).release().unwrap());
@@ -136,14 +137,14 @@ impl Test<'_> {
     }
 }
 
-/// A grant: when it was asked for, when it came, and its fence.
+/// A grant: the moments of the request and of the answer, and the fence.
 type Granted = (Moment, Moment, Fence);
 
 fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(uri: &str, clock: &Clock) {
     let test = Test::new(uri, clock);
     let (stop, grants) = (AtomicBool::new(false), Mutex::<Vec<Granted>>::default());
     thread::scope(|scope| {
-        // Two take turns with one lock all the while.
+        // Two threads contend for one lock during the whole test.
         for manager in [&test.ours, &test.theirs] {
             let lock = manager.lock("contended", Level::Xdc).unwrap();
             let work = || contend(lock, &stop, &grants);
@@ -153,7 +154,7 @@ fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(uri: &str, cl
             let before = grants.lock().unwrap().len();
             until("locks are granted", || grants.lock().unwrap().len() > before + 20);
         };
-        // In a thread of its own, so that a failure ends the others too.
+        // In a separate thread: if it fails, the other threads must be stopped as well.
         let steps = move || {
             for by in STEPS {
                 go_on();
@@ -176,13 +177,13 @@ fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(uri: &str, cl
         highest.push(highest.last().map_or(*fence, |last: &Fence| *last.max(fence)));
     }
     for (asked, _, fence) in &grants {
-        // Of all that were there before this one was asked for.
+        // The highest fence that was granted before this request began.
         let before = grants.partition_point(|(_, got, _)| got < asked);
         let highest = before.checked_sub(1).map(|last| highest[last]);
         assert!(highest < Some(*fence), "{fence} after {highest:?}");
     }
     grants.sort_by_key(|(_, _, fence)| *fence);
-    assert!(grants.is_sorted_by(|(_, _, one), (_, _, other)| one < other), "a fence was given out twice");
+    assert!(grants.is_sorted_by(|(_, _, one), (_, _, other)| one < other), "a fence was granted twice");
 }
 
 fn contend(lock: Lock, stop: &AtomicBool, grants: &Mutex<Vec<Granted>>) {
@@ -191,7 +192,7 @@ fn contend(lock: Lock, stop: &AtomicBool, grants: &Mutex<Vec<Granted>>) {
         match lock.acquire() {
             Ok(lease) => {
                 grants.lock().unwrap().push((asked, Moment::now(), lease.fence().unwrap()));
-                // Again where the server dropped the call when its clock was set.
+                // Retry: the server may drop a call when its clock is set.
                 let by = Deadline::after(LONG);
                 while let Err(error) = lease.release() {
                     if error.code() == Code::LeaseLost {
@@ -218,7 +219,7 @@ fn a_clock_of_hbase_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
     let environment = [("DLM_TEST_PRELOAD", clock.library().into()), clock.environment()];
     let Some(hbase) = Hbase::private_in("clock", Kind::Single, &environment) else { return };
     let table = dlm_fixtures::hbase::fresh_table("clocks");
-    // One region, as a gateway makes it: 257 would take a minute.
+    // A gateway creates the table with one region. The 257 regions of a direct connection would take a minute.
     dlm::store::open(&format!("hbase+thrift://{}/{table}", hbase.thrift))
         .unwrap()
         .initialize(Deadline::after(LONG))

@@ -1,4 +1,4 @@
-//! The example of a service that compares fences, spoken to as docs/fencing.md shows.
+//! The example of a service that compares fences, with the requests that docs/fencing.md shows.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use std::time::Duration;
 #[path = "../../examples/fenced_http_receiver.rs"]
 mod receiver;
 
-/// A service in a directory of its own. It runs until the test program ends.
+/// Starts a service in a new temporary directory. It runs until the test program ends.
 fn start() -> (tempfile::TempDir, PathBuf, SocketAddr) {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
@@ -40,8 +40,8 @@ fn status(address: SocketAddr, headers: &str, body: &str) -> String {
     answer(address, &request(headers, body)).split(' ').nth(1).unwrap().to_owned()
 }
 
-/// The two HTTP messages of the page: a request that is written while its fence is the highest, and what a
-/// lower one is answered.
+/// The two HTTP messages of the page: a request, which is accepted while its fence is the highest, and the answer to
+/// a request with a lower fence.
 #[test]
 fn the_messages_of_the_page_are_those_of_the_service() {
     let page = include_str!("../../docs/fencing.md");

@@ -1,5 +1,5 @@
-//! The SQL of docs/fencing.md, as it stands there, against a real PostgreSQL: late writers are refused, in every
-//! order in which two transactions can meet.
+//! The SQL of docs/fencing.md, unchanged, on a real PostgreSQL. Late writers are refused in every order in which two
+//! transactions can run.
 
 use std::thread;
 
@@ -7,30 +7,30 @@ use dlm_fixtures::postgres::{Schema, Session, schema_or_skip};
 
 const PAGE: &str = include_str!("../../docs/fencing.md");
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
-/// "could not serialize access due to concurrent update": the transaction is to be repeated.
+/// "could not serialize access due to concurrent update": the client must repeat the transaction.
 const REPEAT: [&str; 1] = ["ERROR:  40001"];
 const STALE: [&str; 1] = ["UPDATE 0"];
 const WRITTEN: [&str; 1] = ["UPDATE 1"];
 const NOT_PASSED: [&str; 1] = ["INSERT 0 0"];
 const PASSED: [&str; 1] = ["INSERT 0 1"];
 
-/// The blocks of the page: language and text.
+/// Returns the blocks of the page: language and text.
 fn blocks() -> Vec<(&'static str, &'static str)> {
     PAGE.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').expect("a language")).collect()
 }
 
-/// The statement below a comment of this name.
+/// Returns the statement below the comment with this name.
 fn sql(name: &str) -> &'static str {
     let named = |(language, text): &(&str, &'static str)| {
         let (comment, statement) = text.split_once('\n')?;
         (*language == "sql" && comment == format!("-- {name}")).then_some(statement)
     };
     let found: Vec<_> = blocks().iter().filter_map(named).collect();
-    assert_eq!(found.len(), 1, "the page has this statement once: {name:?}");
+    assert_eq!(found.len(), 1, "the page must contain this statement once: {name:?}");
     found[0]
 }
 
-/// The Rust is run as a documentation test of the crate, the HTTP by the test of its example, the SQL here.
+/// The Rust blocks run as documentation tests of the crate, the HTTP blocks in `fencing_http`, the SQL blocks here.
 #[test]
 fn every_block_of_the_page_is_run_by_a_test() {
     let these_tests = include_str!("fencing_postgres.rs");
@@ -46,7 +46,7 @@ fn every_block_of_the_page_is_run_by_a_test() {
     }
 }
 
-/// Statements of a holder with this fence, on account 1.
+/// Sets the variables for a holder with this fence, on account 1.
 fn holder(session: &mut Session, fence: u64, balance: i64) -> &mut Session {
     session.set(&[("id", "1"), ("fence", &fence.to_string()), ("balance", &balance.to_string())])
 }
@@ -55,7 +55,7 @@ fn account(schema: &Schema) -> Vec<String> {
     schema.session().run("SELECT balance, fence FROM accounts WHERE id = 1;")
 }
 
-/// A table with account 1, which has 100 and was written with fence 5.
+/// Creates a table with account 1. Its balance is 100, and it was written with fence 5.
 fn accounts() -> Option<Schema> {
     let schema = schema_or_skip()?;
     let mut session = schema.session();
@@ -82,7 +82,7 @@ fn a_lower_fence_writes_nothing_and_an_equal_one_writes() {
     assert_eq!(holder(&mut session, highest, 60).run(sql("write or insert the row")), PASSED);
     assert_eq!(holder(&mut session, highest - 1, 1).run(sql("write the row")), STALE);
     assert_eq!(account(&schema), [format!("60|{highest}")]);
-    // What tells a stale fence from a row that is not there.
+    // The stored fence distinguishes a stale fence from a row that does not exist.
     assert_eq!(session.run(sql("the stored fence")), [highest.to_string()]);
     session.set(&[("id", "2")]);
     assert_eq!(session.run(sql("write the row")), STALE);
@@ -101,7 +101,7 @@ fn a_column_that_is_added_lets_the_first_holder_in() {
     assert_eq!(account(&schema), ["100|7"]);
 }
 
-/// A new holder that reads first and then writes overwrites what the old one wrote in between.
+/// If a new holder reads and then writes, it overwrites what the old holder wrote in between. A claim prevents that.
 #[test]
 fn a_claim_keeps_late_writes_from_what_was_read() {
     let Some(schema) = accounts() else { return };
@@ -118,7 +118,7 @@ fn a_claim_keeps_late_writes_from_what_was_read() {
     assert_eq!(account(&schema), ["80|7"]);
 }
 
-/// The old holder's statement comes while the next holder's transaction is open.
+/// The old holder's statement arrives while the next holder's transaction is open.
 #[test]
 fn a_late_statement_that_waits_for_the_next_holder_is_refused_at_every_level() {
     for level in LEVELS {
@@ -144,7 +144,7 @@ fn a_late_statement_that_waits_for_the_next_holder_is_refused_at_every_level() {
     }
 }
 
-/// The next holder's statement comes while the old holder's transaction is open: it comes after it.
+/// The next holder's statement arrives while the old holder's transaction is open. It waits for that transaction.
 #[test]
 fn the_next_holder_waits_for_what_the_old_one_has_begun() {
     for (end, seen) in [("COMMIT", "90"), ("ROLLBACK", "100")] {
@@ -167,7 +167,7 @@ fn many_writers_at_once_end_with_the_highest_fence_and_never_go_back() {
     let Some(schema) = schema_or_skip() else { return };
     let mut session = schema.session();
     session.run(sql("make the table"));
-    // Every version of the row, in the order in which they came.
+    // Records every version of the row, in the order of the writes.
     session.run("CREATE TABLE versions (at bigserial, fence bigint, balance bigint);");
     session.run(
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -176,7 +176,7 @@ fn many_writers_at_once_end_with_the_highest_fence_and_never_go_back() {
     session
         .run("CREATE TRIGGER note AFTER INSERT OR UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION note();");
     let mut fences: Vec<_> = (1..=(WRITERS * WRITES) as u64).collect();
-    // Rising over all, with late ones in between.
+    // The fences rise overall, but some arrive late.
     fences.chunks_mut(8 * WRITERS).for_each(fastrand::shuffle);
     let written: usize = thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
@@ -202,13 +202,13 @@ fn many_writers_at_once_end_with_the_highest_fence_and_never_go_back() {
     let versions = session.run("SELECT fence, balance FROM versions ORDER BY at;");
     let fences: Vec<i64> =
         versions.iter().map(|line| line.split('|').next().unwrap().parse().unwrap()).collect();
-    assert_eq!(fences.len(), written, "an answer was not true");
-    assert!(fences.is_sorted(), "the row went back");
+    assert_eq!(fences.len(), written, "an answer was wrong");
+    assert!(fences.is_sorted(), "the fence of the row fell");
     assert!(versions.iter().all(|line| line.split_once('|').is_some_and(|(f, b)| b == format!("-{f}"))));
     assert!(written > 5 && written < highest, "{written} of {highest} were written: there was no contention");
 }
 
-/// Why the page tells to keep deleted rows.
+/// The page advises to keep deleted rows. This is the reason.
 #[test]
 fn a_deleted_row_forgets_its_fence() {
     let Some(schema) = accounts() else { return };
@@ -219,7 +219,7 @@ fn a_deleted_row_forgets_its_fence() {
 
 // ---- Several rows ------------------------------------------------------------------------------
 
-/// Tables for the transactions of two holders, and the first statement of such a transaction.
+/// Creates the tables for the transactions of two holders.
 fn several() -> Option<Schema> {
     let schema = schema_or_skip()?;
     assert_eq!(schema.session().run(sql("make the table of fences")), ["CREATE TABLE"]);
@@ -239,7 +239,7 @@ fn entries(schema: &Schema) -> Vec<String> {
     schema.session().run("SELECT fence FROM entries ORDER BY at;")
 }
 
-/// With and without a row for the lock.
+/// Creates the same tables, with a row for the lock unless this is its first use.
 fn begun(first_use: bool) -> Option<Schema> {
     let schema = several()?;
     if !first_use {
@@ -261,7 +261,7 @@ fn transactions_of_two_holders_come_one_after_the_other() {
         assert_eq!(write(&mut old), PASSED);
         assert_eq!(old.run("COMMIT;"), ["COMMIT"]);
         assert_eq!(new.answer(), PASSED);
-        assert_eq!(new.run("SELECT fence FROM entries;"), ["5"], "the next holder sees all of it");
+        assert_eq!(new.run("SELECT fence FROM entries;"), ["5"], "the next holder must see all writes");
         write(&mut new);
         assert_eq!(new.run("COMMIT;"), ["COMMIT"]);
 
@@ -269,7 +269,7 @@ fn transactions_of_two_holders_come_one_after_the_other() {
         assert_eq!(old.run(sql("pass the fence")), NOT_PASSED);
         old.run("ROLLBACK;");
         assert_eq!(entries(&schema), ["5", "6"]);
-        // Another lock has a number of its own.
+        // Another lock has a separate number.
         old.set(&[("lock", "'invoices'")]);
         assert_eq!(old.run(sql("pass the fence")), PASSED);
     }
@@ -321,7 +321,7 @@ fn transactions_of_one_holder_run_at_once_and_keep_the_next_holder_out() {
         assert_eq!(session.run("COMMIT;"), ["COMMIT"]);
     }
     assert_eq!(new.answer(), ["BEGIN", PASSED[0]]);
-    // Now the other way round.
+    // Now the old holder waits for the next one.
     first.send(sql("pass a fence that was raised"));
     schema.until_waiting(&first);
     assert_eq!(new.run("COMMIT;"), ["COMMIT"]);
@@ -329,7 +329,7 @@ fn transactions_of_one_holder_run_at_once_and_keep_the_next_holder_out() {
     assert_eq!(second.run(sql("pass a fence that was raised")), [""; 0]);
 }
 
-/// What the page warns of does happen.
+/// The page warns of this.
 #[test]
 fn a_plain_select_lets_late_transactions_through_at_every_level() {
     for level in LEVELS {

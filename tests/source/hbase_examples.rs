@@ -1,4 +1,4 @@
-//! The examples about rows, run as a reader runs them, and what docs/rows.md says that they print.
+//! Runs the examples about rows with the commands of docs/rows.md, and compares their output with that page.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use dlm_fixtures::hbase::{fresh_table, hbase_or_skip};
 
-/// What an example prints, with a table of its own; `None` where no HBase can run.
+/// Runs an example with a new table and returns its output. Returns `None` if this machine cannot run HBase.
 fn run(example: &str) -> Option<String> {
     let hbase = hbase_or_skip()?;
     let uri = format!("hbase://{}/{}", hbase.master, fresh_table(example));
@@ -18,7 +18,7 @@ fn run(example: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// The block of docs/rows.md behind the command that runs an example.
+/// Returns the output that docs/rows.md shows after the command that runs an example.
 fn documented(example: &str) -> String {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rows.md")).unwrap();
     let (_, block) = page.split_once(&format!("$ cargo run --example {example} ")).expect(example);

@@ -1,4 +1,4 @@
-//! What this repository says about itself is true: its pages, its examples and what it is built from.
+//! Tests of this repository: its pages, its examples, its dependencies and the structure of its source.
 
 mod fencing_http;
 mod fencing_postgres;

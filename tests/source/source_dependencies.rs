@@ -1,5 +1,5 @@
-//! What the library may be built from: licences, sources, what is banned, and which feature brings what.
-//! Each rule is a table, each exception stands in it with its reason. docs/dependencies.md tells the same.
+//! Rules for the library's dependencies: licences, sources, banned crates, and which feature adds which crates. Each
+//! rule is a table with its exceptions and their reasons. docs/dependencies.md lists the same.
 //!
 //! Known advisories need a database: see `tests/advisories`.
 
@@ -11,42 +11,42 @@ use serde_json::Value;
 
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Each asks for no more than that its text is passed on.
+/// Allowed licences. They only require that their text is passed on.
 const LICENCES: [&str; 6] = ["Apache-2.0", "BSD-3-Clause", "ISC", "MIT", "Unicode-3.0", "Zlib"];
 
-/// Crate, its licence, why it is taken all the same.
+/// Crates with another licence: name, licence, and the reason why the crate is allowed.
 const OTHER_LICENCES: [(&str, &str, &str); 1] = [(
     "cbindgen",
     "MPL-2.0",
-    "writes the C header while the library is built, with feature `capi`; none of it is in the library",
+    "writes the C header while the library is built with feature `capi`, and is not part of the library",
 )];
 
-/// Crates that must not come in, not even for tests.
+/// Crates that are banned, also in tests.
 const BANNED: [(&str, &str); 4] = [
-    ("openssl-sys", "TLS is rustls: nothing of the system has to fit"),
-    ("native-tls", "the same"),
+    ("openssl-sys", "TLS is rustls, which needs no library of the system"),
+    ("native-tls", "TLS is rustls, which needs no library of the system"),
     ("async-std", "no longer maintained, and a second runtime beside tokio"),
     ("smol", "a second runtime beside tokio"),
 ];
 
-/// Crates that only one feature may bring into the library.
+/// Crates that only one feature may add to the library.
 const ONLY_BY: [(&str, &str, &str); 7] = [
     ("aerospike", "aerospike", "half of all crates"),
     ("tokio", "aerospike", "a runtime, which only the Aerospike client needs"),
     ("thrift", "gateway", "the pinned 0.17 has known advisories, see .cargo/audit.toml"),
-    ("hbase-thrift", "gateway", "it names that version of thrift"),
+    ("hbase-thrift", "gateway", "it requires that version of thrift"),
     ("heed", "embedded", "builds LMDB, in C"),
-    ("clap", "cli", "for the command alone"),
+    ("clap", "cli", "only the command needs it"),
     ("cbindgen", "capi", "writes the C header"),
 ];
 
-/// Features of a crate that must not be on.
+/// Features of crates that must be off.
 const FEATURES_OFF: [(&str, &str, &str); 2] = [
-    ("aerospike", "sync", "it starts a runtime of its own; ours is driven by the calling thread"),
+    ("aerospike", "sync", "it starts a runtime; the library runs its own on the calling thread"),
     ("aerospike", "rt-async-std", "async-std is banned"),
 ];
 
-/// Crates in more than one version, and who holds the old one back.
+/// Crates in more than one version, and the crate that needs the old version.
 const TWICE: [(&str, &str); 8] = [
     ("getrandom", "0.2 by ring, which rustls needs"),
     ("hashbrown", "0.14 by dashmap, which is for benchmarks only"),
@@ -60,7 +60,7 @@ const TWICE: [(&str, &str); 8] = [
 
 const FEATURES: [&str; 6] = ["embedded", "hbase", "gateway", "aerospike", "cli", "capi"];
 
-/// All crates that some features bring, and how they depend on each other.
+/// All crates that a set of features adds, and how they depend on each other.
 struct Graph {
     packages: BTreeMap<String, Value>,
     nodes: BTreeMap<String, Value>,
@@ -70,7 +70,7 @@ struct Graph {
 }
 
 impl Graph {
-    /// For this system: crates for others are not downloaded here.
+    /// Reads the graph for this system only. Crates for other systems may not be downloaded.
     fn with(features: &[&str]) -> Graph {
         let host = Command::new("rustc").arg("-vV").output().expect("rustc");
         let host = String::from_utf8(host.stdout).unwrap();
@@ -110,17 +110,17 @@ impl Graph {
         Graph::with(&FEATURES)
     }
 
-    /// All but the workspace's own.
+    /// Returns all crates except those of the workspace.
     fn crates(&self) -> impl Iterator<Item = &Value> {
         self.packages.iter().filter(|(id, _)| !self.ours.contains(*id)).map(|(_, package)| package)
     }
 
-    /// Names of what the library is built from and with: no development dependencies.
+    /// Returns the names of the library's dependencies and build dependencies, without development dependencies.
     fn of_the_library(&self) -> BTreeSet<&str> {
         self.ids_of_the_library().into_iter().map(|id| text(&self.packages[id]["name"])).collect()
     }
 
-    /// The same, each version of a crate by itself. The library is among them.
+    /// Returns the same as ids, with a separate id for each version of a crate. The library is included.
     fn ids_of_the_library(&self) -> BTreeSet<&str> {
         let (mut found, mut open) = (BTreeSet::new(), vec![self.root.as_str()]);
         while let Some(id) = open.pop() {
@@ -142,7 +142,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Whether a licence expression can be met by licences of the list.
+/// Returns whether the allowed licences satisfy a licence expression.
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<_> = spaced.split_whitespace().collect();
@@ -172,7 +172,7 @@ fn one(rest: &mut &[&str]) -> bool {
     }
     let Some((name, after)) = rest.split_first() else { return false };
     *rest = after;
-    // An exception permits more than the licence does.
+    // An exception permits more than the licence, so it is ignored.
     if take(rest, "WITH") {
         *rest = rest.get(1..).unwrap_or_default();
     }
@@ -222,7 +222,7 @@ fn all_crates_are_from_crates_io() {
     for package in Graph::all().crates() {
         assert_eq!(package["source"], CRATES_IO, "{}", package["id"]);
     }
-    // For all systems, and of the fuzz targets as well.
+    // The lock files cover all systems, and the fuzz targets.
     for file in ["Cargo.lock", "tests/fuzz/Cargo.lock"] {
         let lock = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
         let sources: BTreeSet<_> = lock.lines().filter_map(|line| line.strip_prefix("source = ")).collect();
@@ -238,7 +238,7 @@ fn nothing_banned_comes_in() {
     }
     for (name, feature, reason) in FEATURES_OFF {
         let is_named = |node: &&Value| graph.packages[text(&node["id"])]["name"] == name;
-        let node = graph.nodes.values().find(is_named).unwrap_or_else(|| panic!("{name} is gone"));
+        let node = graph.nodes.values().find(is_named).unwrap_or_else(|| panic!("{name} is not used"));
         let on = node["features"].as_array().unwrap();
         assert!(on.iter().all(|on| on != feature), "{name} with {feature}: {reason}");
     }
@@ -254,14 +254,14 @@ fn a_feature_brings_what_is_its_own_and_nothing_of_others() {
         let graph = Graph::with(feature.as_slice());
         let library = graph.of_the_library();
         for (name, owner, reason) in ONLY_BY {
-            // The command comes with the embedded store.
+            // The command includes the embedded store.
             let expected = feature == Some(owner) || (feature == Some("cli") && owner == "embedded");
             assert_eq!(library.contains(name), expected, "{name} with {feature:?}: {reason}");
         }
     }
 }
 
-/// It is what a newcomer waits for.
+/// A new user waits for this build.
 #[test]
 fn the_readmes_first_command_builds_at_most_75_crates() {
     let command = include_str!("../../README.md").lines().find_map(|line| line.strip_prefix("cargo run "));
@@ -272,7 +272,7 @@ fn the_readmes_first_command_builds_at_most_75_crates() {
     assert!(built.len() <= 75, "{} with {features:?}: {built:#?}", built.len());
 }
 
-/// `cargo tree` knows the features of each crate better than the metadata, which unites those of the workspace.
+/// Uses `cargo tree`, because it knows the features of each crate. The metadata joins those of the whole workspace.
 #[test]
 fn the_table_of_features_counts_their_crates() {
     let page = include_str!("../../docs/dependencies.md");
@@ -315,7 +315,7 @@ fn crates_in_two_versions_have_their_reason() {
     assert_eq!(twice, TWICE.iter().map(|(name, _)| *name).collect());
 }
 
-/// An advisory that is passed over is one that a test shows to be harmless.
+/// An advisory may be ignored only if a test shows that it is harmless here.
 #[test]
 fn each_advisory_that_is_passed_over_has_its_test() {
     let hostile = include_str!("../gateway_hostile.rs");
@@ -333,7 +333,7 @@ fn each_advisory_that_is_passed_over_has_its_test() {
     assert_eq!(passed_over, 3);
 }
 
-/// Without a database nothing is looked up, and that must not pass for "none found".
+/// Without a database the script checks nothing. That must not look like "no advisory found".
 #[test]
 fn advisories_that_cannot_be_looked_up_are_skipped_loudly() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/advisories");

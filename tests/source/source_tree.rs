@@ -1,16 +1,16 @@
-//! How the sources hang together: imports point down only, nothing goes round in a circle, and one name means one
-//! thing.
+//! The structure of the source: imports point down only, there are no import circles, and a type name has one
+//! meaning.
 //!
-//! An edge goes from a file to the file that defines what it names, by `use` or by a path in its code, through
-//! whatever re-exports lie in between. What is compiled for tests only is left out, and so are `mod` lines and the
+//! If a file names an item, by `use` or by a path in its code, an edge leads to the file that defines the item.
+//! Re-exports in between are followed. Code that is compiled only for tests is ignored. So are `mod` lines and the
 //! list of public names in `src/lib.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers, the lowest first: top-level modules of the library. A module imports from its own layer and from those
-/// below.
+/// The layers with the top-level modules of the library, the lowest layer first. A module imports only from its own
+/// layer and from lower ones.
 const LAYERS: [(&str, &str); 6] = [
     (
         "ground",
@@ -26,17 +26,17 @@ const LAYERS: [(&str, &str); 6] = [
     ("C and the command", "capi cli"),
 ];
 
-/// Types of one name that are one thing in several places, and why they are not one type.
+/// Names of types that are used in several places with one meaning, and why they are not one type.
 const SAME_NAME: [(&str, &str); 1] =
-    [("Record", "what a store keeps for a lock, or an application for itself: one for each store")];
+    [("Record", "data that a store keeps for a lock or for an application: one type for each store")];
 
-/// Files whose types have names of others, and why.
+/// Files whose types may have the names of other types, and why.
 const APART: [(&str, &str); 2] = [
     ("capi/without_hbase.rs", "stands in for `crate::hbase` where that is left out"),
-    ("store/hbase/native/messages.rs", "has the names of HBase's own messages"),
+    ("store/hbase/native/messages.rs", "uses the names of HBase's messages"),
 ];
 
-/// Rust code without comments, texts and what is compiled for tests only.
+/// Returns Rust code without comments, string literals and code that is compiled only for tests.
 fn code_of(text: &str) -> String {
     let (bytes, mut out, mut at) = (text.as_bytes(), String::new(), 0);
     while at < bytes.len() {
@@ -65,7 +65,7 @@ fn ends_a_word(text: &str) -> bool {
     text.ends_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
-/// The length of `r"..."` or `r#"..."#`.
+/// Returns the length of `r"..."` or `r#"..."#`.
 fn raw_text(text: &str) -> Option<usize> {
     let rest = text.strip_prefix('r').or_else(|| text.strip_prefix("br"))?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();
@@ -74,7 +74,7 @@ fn raw_text(text: &str) -> Option<usize> {
     Some(text.len() - inner.len() + inner.find(&end)? + end.len())
 }
 
-/// The length of a text or a character, with its quotes.
+/// Returns the length of a string or character literal, with its quotes.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -88,7 +88,7 @@ fn quoted(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// Not a lifetime.
+/// Returns whether this is a character literal, and not a lifetime.
 fn is_character(text: &str) -> bool {
     let mut rest = text.chars().skip(1);
     match rest.next() {
@@ -98,7 +98,7 @@ fn is_character(text: &str) -> bool {
     }
 }
 
-/// Takes out what stands behind `#[cfg(test)]` and its like: an item up to its `;` or its closing brace.
+/// Removes each item after `#[cfg(test)]` and similar conditions, up to its `;` or its closing brace.
 fn without_tests(code: &str) -> String {
     let mut out = String::new();
     let mut rest = code;
@@ -117,7 +117,7 @@ fn without_tests(code: &str) -> String {
             b';' => end + 1,
             _ => end + braces(&rest[end..]),
         });
-        // Said for whoever asks whether a module is for tests.
+        // A marker for `Module::read`: the file of this module is for tests only.
         let item = &rest[..end];
         if let Some((_, name)) = item.split_once("mod ").filter(|_| item.ends_with(';')) {
             out.push_str(&format!("\nfor_tests!({name}\n"));
@@ -127,7 +127,7 @@ fn without_tests(code: &str) -> String {
     out + rest
 }
 
-/// The length of a block in braces.
+/// Returns the length of a block in braces.
 fn braces(text: &str) -> usize {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -145,16 +145,16 @@ fn braces(text: &str) -> usize {
 
 /// A file of the library: a module.
 struct Module {
-    /// As `["store", "hbase"]`.
+    /// For example `["store", "hbase"]`.
     path: Vec<String>,
     file: String,
-    /// Modules that it declares in other files.
+    /// Modules that it declares and that are in other files.
     children: BTreeSet<String>,
     /// Types that it defines.
     types: Vec<String>,
-    /// Names that it imports, and from where, from the crate's root.
+    /// Names that it imports, each with its full path from the crate's root.
     imports: BTreeMap<String, Vec<String>>,
-    /// All that it names in the crate.
+    /// All paths in the crate that it names.
     named: Vec<Vec<String>>,
 }
 
@@ -189,7 +189,7 @@ impl Module {
             }
             at += 1;
         }
-        // `super` in an inline module is this one.
+        // `super` in an inline module means this file's module.
         let absolute = |segments: &[String], depth: usize| -> Option<Vec<String>> {
             let mut from = path.clone();
             let mut rest = segments;
@@ -281,7 +281,7 @@ fn tokens(code: &str) -> Vec<&str> {
     words
 }
 
-/// The paths of a `use`, each with the name that it goes by.
+/// Returns the paths of a `use`, each with the name that it imports.
 fn leaves(words: &[&str]) -> Vec<(Vec<String>, String)> {
     let mut prefix = Vec::new();
     let mut at = 0;
@@ -341,7 +341,7 @@ impl Library {
         Library { modules }
     }
 
-    /// The module that defines what `path` names from the crate's root.
+    /// Returns the module that defines the item at `path`, which begins at the crate's root.
     fn definer(&self, path: &[String], steps: usize) -> Option<&Module> {
         let mut module = self.modules.get(&Vec::new())?;
         for (at, name) in path.iter().enumerate() {
@@ -358,7 +358,7 @@ impl Library {
         Some(module)
     }
 
-    /// By file: the files that it imports from.
+    /// Returns each file with the files that it imports from.
     fn edges(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let mut edges = BTreeMap::new();
         for module in self.modules.values().filter(|module| !module.path.is_empty()) {
@@ -383,7 +383,7 @@ fn files_below(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A shortest way from each file back to itself, for those that have one; each circle once.
+/// Finds a shortest path from each file back to itself, if there is one. Returns each circle once.
 fn circles(edges: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
     let mut found = BTreeSet::new();
     for start in edges.keys() {
@@ -423,7 +423,7 @@ fn no_import_goes_round_in_a_circle() {
     let library = Library::read();
     let edges = library.edges();
     let count: usize = edges.values().map(BTreeSet::len).sum();
-    assert!(edges.len() > 100 && count > 500, "{count} edges of {} files: they are not read", edges.len());
+    assert!(edges.len() > 100 && count > 500, "only {count} edges of {} files were found", edges.len());
     let circles = circles(&edges);
     assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
 }
@@ -464,8 +464,8 @@ fn a_type_name_means_one_thing() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// A simulation of the library can take these over in one place each. `IdLock` compares its times with nothing outside
-/// the process; the command is a program of its own.
+/// A simulation of the library can replace each of these in one place. `IdLock` may use its own clock, because it
+/// compares its times only inside the process. The command is a separate program and is not checked.
 #[test]
 fn clock_randomness_sleep_and_thread_start_have_one_place_each() {
     const PLACES: [(&str, &[&str]); 7] = [
