@@ -179,6 +179,11 @@ mod tests {
             (Code::StaleFence, 77),
         ] {
             assert_eq!(status_of(code, 9), status, "{code:?}");
+            let status = if code == Code::LockUnavailable { UNAVAILABLE } else { status };
+            let row = format!("\n| {} | {} | ", code.name(), code.number());
+            let (_, row) = include_str!("../../README.md").split_once(&row).expect("its row in the README");
+            let row = row.split('\n').next().unwrap_or_default();
+            assert!(row.ends_with(&format!("| {status} |")), "{row}");
         }
     }
 
