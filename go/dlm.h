@@ -207,7 +207,7 @@ struct dlm_options *dlm_options_new(void);
 /// | wait | 90s | how long an acquire waits |
 /// | retry | 1s | how long a waiting process pauses between two attempts, plus or minus a tenth |
 /// | timeout | 10s | the time limit of one call to the store |
-/// | clock_margin | 100000ppm | how much earlier a lease ends for its holder than in the store, in parts of the TTL |
+/// | clock_margin | 100000ppm | how much earlier a lease ends for its holder than in the store, in parts per million of its TTL: a tenth |
 /// | names | strict | compat allows # and control characters in client and farm ids |
 /// | purpose | none | a text that others see while the lock is held |
 /// | strict | false | true refuses a store that dlm doctor reports as unsafe |

@@ -45,7 +45,7 @@ pub(crate) const MANAGER: [StoreOption; 13] = [
     option(
         "clock_margin",
         "100000ppm",
-        "how much earlier a lease ends for its holder than in the store, in parts of the TTL",
+        "how much earlier a lease ends for its holder than in the store, in parts per million of its TTL: a tenth",
     ),
     option("names", "strict", "`compat` allows `#` and control characters in client and farm ids"),
     option("purpose", "", "a text that others see while the lock is held"),
