@@ -3,10 +3,10 @@
 // Package dlm acquires distributed locks in the stores that you already run. A lock is held as a lease.
 //
 // A lease ends after its TTL unless it is renewed. [Lease.Check], [Lease.Lost] and [Lease.Context] report that it is
-// lost. Each grant carries a fence, a number that grows with every grant. A receiver of writes refuses a fence that
-// is lower than one it has seen, and so refuses late writes of a paused holder. Latches are counts that all processes
-// see and can wait for. The README and the docs of the repository describe the stores, their options and their
-// guarantees. Services in Go, Rust, C, C++ and Java that use one store exclude each other.
+// lost. Each grant carries a fence, a number that grows with every grant. A receiver of writes can refuse a fence
+// that is lower than one it has seen, and so refuse late writes of a paused holder. Latches are counts that all
+// processes see and can wait for. The README and the docs of the repository describe the stores, their options and
+// their guarantees. Services in Go, Rust, C, C++ and Java that use one store exclude each other.
 //
 // # Errors
 //
@@ -42,7 +42,7 @@
 // A [Table] is an HBase table of the application. Its rows are created, changed and deleted safely without a lock.
 // [Row.Create] reports whether this call created the row. [Row.CompareAndSet] and [Row.Modify] write only if the
 // values that were read are unchanged. [Lease.Row] returns a row with a fence: HBase refuses its writes after a later
-// holder of the lock has written to the row.
+// holder of the lock has written its fence to the row.
 //
 // # Building
 //

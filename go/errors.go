@@ -18,8 +18,9 @@ var (
 	// ErrRetriesExhausted means that the store was reached but did not serve the request, or that the manager's
 	// other calls left no turn for it: see the package's comment.
 	ErrRetriesExhausted = errors.New("dlm: the store did not serve the request")
-	// ErrTableCreation means that the table is missing or could not be created.
-	ErrTableCreation = errors.New("dlm: there is no table")
+	// ErrTableCreation means that the table or namespace is missing, could not be created, or is unsuitable: disabled,
+	// of another kind, or without TTLs.
+	ErrTableCreation = errors.New("dlm: the table is missing or unsuitable")
 	// ErrInternal means that the store or the library did something unexpected: see the message.
 	ErrInternal = errors.New("dlm: the store or the library did something unexpected")
 	// ErrInDoubt means that it is unknown whether the request was applied. It may still be applied later. A lock
@@ -32,14 +33,15 @@ var (
 	ErrNotFound = errors.New("dlm: there is no such latch")
 	// ErrExists means that the object to create exists already.
 	ErrExists = errors.New("dlm: the object exists already")
-	// ErrInvalid means that an argument was refused before any I/O.
+	// ErrInvalid means that an argument was refused, before any I/O unless the call says otherwise.
 	ErrInvalid = errors.New("dlm: an argument is not allowed")
 	// ErrClosed means that the manager or the table was closed.
 	ErrClosed = errors.New("dlm: the manager or table is closed")
 	// ErrForked means that the process was forked after the manager was opened. It cannot happen in programs that
 	// start processes only with package os/exec.
 	ErrForked = errors.New("dlm: the process was forked")
-	// ErrPanic means that there is a bug in the library. The program may continue to use the library.
+	// ErrPanic means that code of the library or of a store panicked, which is a bug. The program may continue to use
+	// the library.
 	ErrPanic = errors.New("dlm: the library panicked")
 	// ErrStaleFence means that the receiver of a guarded write has seen a higher fence of the same lock. The lease
 	// has ended. The write was refused and had no effect. See [Error.Fence] and [Error.StoredFence].

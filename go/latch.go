@@ -14,8 +14,8 @@ import (
 // does no I/O. The handle needs no Close, and any number of goroutines may share it.
 //
 // [Latch.Create] creates the latch in the store. The latch is open while its count is zero or less. It is never
-// deleted: it expires its TTL (one day unless set) after its last change, and then every call fails with
-// [ErrNotFound].
+// deleted: it expires its TTL (one day unless set) after its last change. Then every call except those that
+// create it fails with [ErrNotFound].
 //
 // Names of [DC] and [XDC] with the same id mean the same latch, unlike with locks. The latch has one count in each
 // farm that created it, and a change applies to the count of the manager's own farm. A DC handle reads only that
@@ -115,8 +115,9 @@ func (l *Latch) Pending(ctx context.Context) ([]string, error) {
 //
 // The goroutine parks and holds no thread, but it holds a file descriptor while it waits. A count-down in this
 // process that opens a latch of level DC ends the wait at once. Other changes are seen at the next poll. The first
-// poll is 50 ms after the wait began or the count changed. The interval then doubles up to the setting "poll", 5 s
-// unless set. All waits of a manager for one latch share its polls. While the store does not serve the polls, the
+// poll is made at once, the next after 50 ms, then at doubling intervals up to the setting "poll", 5 s unless set.
+// After a change of the count, the next poll follows after half the time in which the latch would open at that pace,
+// at least 50 ms. All waits of a manager for one latch share its polls. While the store does not serve the polls, the
 // wait continues.
 //
 // It fails with [ErrNotFound] when the latch was never created or expires before it opens; with [ErrTableCreation]

@@ -46,8 +46,9 @@ func newLease(m *Manager, name Name, handle leaseHandle, fence uint64) *Lease {
 // Name returns the name of the lock.
 func (l *Lease) Name() Name { return l.name }
 
-// Fence returns the number to send with every write that the lock protects. It grows with every grant, and a
-// receiver refuses numbers lower than the highest it has seen. It is 0 where the store's options switch fencing off.
+// Fence returns the number to send with every write that the lock protects. It grows with every grant, so a
+// receiver can refuse numbers lower than the highest it has seen. It is 0 where the store's options switch fencing
+// off.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Check returns nil while the lease is valid by this machine's clock. Call it before each step that needs the lock.
@@ -101,8 +102,9 @@ func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFun
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// Renew extends the lease: from now on it lasts for the TTL of its last grant. It blocks for one call to the store,
-// and at most for the remaining time of the lease.
+// Renew extends the lease: from now on it lasts for the TTL of its last grant or renewal. It blocks for its turn and
+// for one call to the store, each at most for the setting "timeout" and, while the lease has not expired, about its
+// remaining time.
 //
 // It fails with [ErrLost] when the lease has expired or another holds the lock; the lease has then ended. After any
 // other failure the lease keeps its old end, or a later one if the renewal still succeeds. Such failures are
@@ -146,10 +148,10 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 // has ended. It blocks for one call to the store, which the setting "timeout" bounds. It never touches the record of
 // another holder. After Release the lease has ended, whether Release failed or not.
 //
-// It fails with [ErrLost] when the lease had expired, when another holds the lock now, or when the lease was
-// released before. If closing the manager released it, the error is both ErrLost and [ErrClosed]. After any other
-// failure it is unknown whether the lock is free, and the library retries in the background until the TTL ends:
-// [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt].
+// It fails with [ErrLost] when the lease had expired in the store, when another holder has the lock, or when the lease
+// was released or found lost before. If closing the manager released it, the error is both ErrLost and [ErrClosed].
+// After any other failure it is unknown whether the lock is free, and the library retries in the background until the
+// TTL ends: [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt].
 func (l *Lease) Release() error {
 	if !l.released.CompareAndSwap(false, true) {
 		return l.over("it was released earlier")

@@ -62,7 +62,8 @@ func Client(id string) Option { return Setting("client", id) }
 // latch that this manager changes.
 func Farm(id string) Option { return Setting("farm", id) }
 
-// Purpose sets a text that is shown to those who find a lock held. It has at most 255 bytes.
+// Purpose sets a text that is shown to those who find a lock held. It has at most 255 bytes without control
+// characters.
 func Purpose(text string) Option { return Setting("purpose", text) }
 
 // DefaultTTL sets how long a lease lasts unless it is renewed: 90 s unless set, 1 ms to 365 days.
@@ -98,10 +99,13 @@ func duration(key string, d time.Duration) Option {
 // with PrivateTmp=. "embedded:/path?group=on" serves the users of the directory's group. A member of the group
 // can end the other members' processes by SIGBUS, so they must trust each other.
 //
-// Open creates nothing in the store: see [Manager.Initialize]. It blocks for milliseconds while it opens an embedded
-// store. The other stores are first contacted by the first call that needs them.
+// Open creates nothing in the store: see [Manager.Initialize]. Opening an embedded store takes milliseconds, and at
+// most about half a minute while other threads and processes open it. The other stores are first contacted by the
+// first call that needs them.
 //
-// It fails with [ErrInvalid] before any I/O; after that with [ErrConnection] or [ErrInternal].
+// It fails with [ErrInvalid] before any I/O; after that with [ErrConnection] or [ErrInternal], and with
+// [ErrRetriesExhausted] when the setting strict is true and the store is not safe for locks. That check blocks for
+// several store time-outs at worst.
 func Open(uri string, options ...Option) (*Manager, error) {
 	settings := settings{logger: slog.Default()}
 	for _, option := range options {
@@ -163,9 +167,9 @@ func (m *Manager) Stats() Stats {
 // Close ends the manager: waiting calls return [ErrClosed], held leases are released, and the library's threads end.
 // All leases of the manager have then ended. Closing twice does nothing more.
 //
-// Close blocks for up to one store time-out for the releases, another one if a renewal is under way, and a few
-// seconds for the threads. It returns the error of the first release that failed. It tries the other releases all
-// the same. A lock that was not released is free when its TTL ends.
+// Close blocks for up to one store time-out for the releases, another one if a renewal or a read of latches is under
+// way, and a few seconds for the threads. It returns the error of the first release that failed. It tries the other
+// releases all the same. A lock that was not released is free when its TTL ends.
 func (m *Manager) Close() error {
 	m.cleanup.Stop()
 	return m.close()

@@ -45,7 +45,8 @@ type Family struct {
 //   - timeout: how long one call may take; 10s unless set
 //   - attempts: how many tries one [Row.Modify] makes at most; 100 unless set
 //
-// OpenTable does no I/O. The first call that needs HBase connects to it. OpenTable fails with [ErrInvalid].
+// OpenTable reads the TLS files, if any. The first call that needs HBase connects to it. OpenTable fails with
+// [ErrInvalid].
 func OpenTable(uri string) (*Table, error) {
 	handle, attempts, timeout, err := openTable(uri)
 	if err != nil {
@@ -122,9 +123,12 @@ func (l *Lease) Row(table *Table, key string) (*Row, error) {
 //
 // A column is given as "family:qualifier". The qualifier and the value may be any bytes.
 //
-// Calls block at most for the table's setting "timeout", or until ctx ends. They fail with
+// Calls block, at the longest until ctx ends. Each request to HBase blocks at most for the table's setting "timeout",
+// and may wait as long for its turn: see [Table]. [Row.DeleteIf], a [Row.CompareAndSet] that deletes, and
+// [Row.Modify] send several requests. Calls fail with
 //
-//   - [ErrInvalid] before any I/O: a key, column, value or TTL is not allowed
+//   - [ErrInvalid] before any I/O: a key, column, value or TTL is not allowed; after a read: the row has the fence
+//     of another lock, and the call had no effect
 //   - [ErrTableCreation]: the table does not exist, is disabled or lacks the family
 //   - [ErrConnection], [ErrRetriesExhausted], [ErrInternal], [ErrClosed]: the call had no effect
 //   - [ErrInDoubt], only for changes: it is unknown whether the change was made, and it may still be made later; for
@@ -154,8 +158,8 @@ func (r *Row) Key() string { return r.key }
 
 // ExactlyOnce returns the same row with changes that are made exactly once. Each change writes an idempotency mark in
 // the same atomic step. A change whose reply was lost is sent again until it is answered, at most for the table's
-// setting "timeout". A mark is a cell of about 100 bytes in the row. It expires after a minute, or after two hours
-// when a request was lost for good.
+// setting "timeout". A mark is a cell of about 100 bytes in the row. It expires after a few minutes, or after two
+// hours when a request was lost for good.
 func (r *Row) ExactlyOnce() *Row {
 	if r.handle == nil {
 		return &Row{table: r.table, key: r.key, once: true, err: r.err}

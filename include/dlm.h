@@ -97,7 +97,8 @@ enum dlm_status {
     DLM_CONNECTION_ERROR = 2,
     /// The store was reached, but did not serve the request, even after a limited number of retries.
     DLM_RETRIES_EXHAUSTED = 3,
-    /// The table is missing or could not be created.
+    /// The table or namespace is missing, could not be created, or is unsuitable: disabled, of another kind, or
+    /// without TTLs.
     DLM_TABLE_CREATION_ERROR = 4,
     /// The store or the library failed in an unexpected way. See the message.
     DLM_INTERNAL_ERROR = 5,
@@ -106,7 +107,7 @@ enum dlm_status {
     /// The request may or may not have taken effect. A lock that it may have acquired is freed in the
     /// background.
     DLM_IN_DOUBT = 7,
-    /// The lease has expired, or the lock has another holder: stop using what the lock protects.
+    /// The lease has expired or was released, or the lock has another holder: stop using what the lock protects.
     DLM_LEASE_LOST = 8,
     /// The latch does not exist, or has expired.
     DLM_NOT_FOUND = 9,
@@ -119,7 +120,7 @@ enum dlm_status {
     DLM_CLOSED = 12,
     /// A parent process created the handle before fork(). Create a new handle in the child.
     DLM_FORKED = 13,
-    /// A bug in the library. The handles stay usable.
+    /// Code of this library or of a store panicked, which is a bug. The handles stay usable.
     DLM_PANIC = 14,
     /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease
     /// has ended. The write was refused and had no effect. See dlm_error_fences().
@@ -258,8 +259,9 @@ struct dlm_stats {
 /// directory's group. A member can kill the other members' processes with SIGBUS, so they must trust each
 /// other.
 ///
-/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store blocks for
-/// milliseconds. HBase and Aerospike are contacted by the first call that needs them.
+/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store takes
+/// milliseconds, and at most about half a minute while other threads and processes open it. HBase and
+/// Aerospike are contacted by the first call that needs them.
 ///
 /// The option strict=true diagnoses the store and refuses it if it is not safe for locks. In the worst case
 /// this blocks for several store time-outs (the option timeout). It acquires, renews and releases one lock.
@@ -302,8 +304,8 @@ enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
 
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
 /// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
-/// nothing to release, and all other calls that use the store fail with DLM_CLOSED. All handles must still
-/// be freed. Closing twice does nothing.
+/// nothing to release, unless the release by this call failed, and all other calls that use the store fail
+/// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing.
 ///
 /// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches
 /// is in progress, and for a few seconds for the threads.
@@ -315,7 +317,8 @@ enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_
 
 /// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
 /// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the
-/// library's threads, which blocks for a few seconds at most. Otherwise this function does not block.
+/// library's threads, which blocks for a few seconds, and for up to one store time-out if a read of latches
+/// is in progress. Otherwise this function does not block.
 void dlm_manager_free(struct dlm_manager *manager);
 
 /// Writes a setting of the manager in milliseconds, either the value that was set or the default, to
@@ -428,8 +431,9 @@ enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
                                   struct dlm_error **error_out);
 
 /// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks
-/// for one call to the store, at most for the remaining time of the lease. A TTL shorter than before does
-/// not shorten the record in the store: the lock stays held for the longer time, unless it is released.
+/// for one call to the store, at most for the store time-out and, while the lease has not expired, about its
+/// remaining time. Also waits for a renewal or release in progress. A TTL shorter than before does not
+/// shorten the record in the store: the lock stays held for the longer time, unless it is released.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease
 /// was released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
@@ -438,8 +442,9 @@ DLM_NODISCARD
 enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, struct dlm_error **error_out);
 
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
-/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was released. It is false
-/// if the lease was released or found lost before: then the call sends nothing to the store.
+/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is
+/// free now. It is false if the lease was released or found lost before: then the call sends nothing to the
+/// store.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
 /// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.
@@ -450,7 +455,8 @@ enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
                                   struct dlm_error **error_out);
 
 /// Frees a lease. NULL is allowed. Releases the lock first if it is still held. This blocks for at most two
-/// seconds. If it fails, the library keeps trying in the background.
+/// seconds. If it fails, the library keeps trying in the background. Freeing the last handle of a manager
+/// blocks as dlm_manager_free() says.
 void dlm_lease_free(struct dlm_lease *lease);
 
 /* ---- Latches ---- */
@@ -462,8 +468,8 @@ void dlm_lease_free(struct dlm_lease *lease);
 #define DLM_LATCH_COUNT_UP_DOWN 2
 
 /// A count in the store that all processes share. They can wait until it reaches zero. A latch is never
-/// deleted. It expires when its TTL has passed since its last change. Then every call fails with
-/// DLM_NOT_FOUND.
+/// deleted. It expires when its TTL has passed since its last change. Then every call
+/// except those that create it fails with DLM_NOT_FOUND.
 struct dlm_latch;
 
 /// A list of names.
@@ -642,10 +648,11 @@ void dlm_names_free(struct dlm_names *names);
 #define DLM_CHANGE_DELETE 3
 
 /// One row of a table: its key, and how its changes are made. Every change of a row from dlm_lease_row() carries
-/// the lease's fence. HBase refuses the change after a later holder of the lock has changed the row or raised its
-/// fence. A row from dlm_row_exactly_once() sends a change again if its reply was lost.
+/// the lease's fence. HBase refuses the change after a later holder of the lock has changed the row through its own
+/// fenced row, or raised its fence. A row from dlm_row_exactly_once() sends a change again if its reply was lost.
 ///
-/// Calls that read or change the row in HBase block, at most for the table's option timeout. Their errors:
+/// Calls that read or change the row in HBase block, at most for the table's option timeout. dlm_row_delete_if(),
+/// and a dlm_row_compare_and_set() that deletes, read the row first and may take twice that time. Their errors:
 /// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL is not allowed. After a read: the row has the fence
 ///   of another lock. The call had no effect.
 /// * DLM_TABLE_CREATION_ERROR: the table does not exist, is disabled, or lacks the family.
@@ -653,8 +660,8 @@ void dlm_names_free(struct dlm_names *names);
 /// * DLM_IN_DOUBT, for changes only: the change may have taken effect, or may still take effect. For a row from
 ///   dlm_row_exactly_once() this happens only if the timeout was too short to find out, or if a server answered
 ///   with an error that does not say whether the change was made.
-/// * DLM_STALE_FENCE, for changes of a row from dlm_lease_row(): a later holder of the lock has changed the row or
-///   raised its fence. The change had no effect.
+/// * DLM_STALE_FENCE, for changes of a row from dlm_lease_row(): a later holder of the lock has changed the row
+///   through its own fenced row, or raised its fence. The change had no effect.
 struct dlm_row;
 
 /// Cells that were read from a row, all at the same moment. They never change.
@@ -747,7 +754,8 @@ struct dlm_row_cell {
 /// | tls_cert | none | PEM file: our certificate |
 /// | tls_key | none | PEM file: its key |
 ///
-/// Never blocks: the first call that needs HBase contacts it. On DLM_OK the caller owns `*table_out`.
+/// Reads the TLS files, if any. The first call that needs HBase contacts it. On DLM_OK the caller owns
+/// `*table_out`.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also for unknown keys, and always if the library was built without HBase.
 DLM_NODISCARD
@@ -794,8 +802,8 @@ void dlm_table_free(struct dlm_table *table);
 
 /// Creates a row whose changes all carry the fence of `lease`. The table needs its option family. The row may
 /// outlive the lease. After the lease has ended, changes still succeed until a later holder of the lock has
-/// changed the row or raised its fence. From then on they fail with DLM_STALE_FENCE. Does no I/O and never blocks.
-/// On DLM_OK the caller owns `*row_out`.
+/// changed the row through its own fenced row, or raised its fence. From then on they fail with DLM_STALE_FENCE.
+/// Does no I/O and never blocks. On DLM_OK the caller owns `*row_out`.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also if the key is not 1 to 32000 bytes, the table lacks the option family, or
 /// the lease has no fence because the option fence of its store is off.

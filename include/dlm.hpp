@@ -289,8 +289,8 @@ class Lease {
         detail::ErrorOut error;
         error.check(dlm_lease_renew(get(), ttl.ms(), error));
     }
-    // Returns true if the lock was released, and false if the lease was released or found lost before. Throws with
-    // DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder.
+    // Returns true if the lock was this lease's and is free now, and false if the lease was released or found lost
+    // before. Throws with DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder.
     bool release() const {
         detail::ErrorOut error;
         bool freed = false;
@@ -521,7 +521,7 @@ class Manager {
         error.check(dlm_manager_lock(get(), detail::text(id), static_cast<std::int32_t>(level), &lock, error));
         return Lock(lock);
     }
-    // The same for latches. Without this call, the first latch creates it.
+    // Creates what latches need in the store if it is missing. Without this call, the first latch creates it.
     void initialize_latches() const {
         detail::ErrorOut error;
         error.check(dlm_manager_initialize_latches(get(), error));
@@ -812,7 +812,7 @@ class RowCells {
     // Number of cells that were read. 0 if the row does not exist, or has none of the requested columns.
     std::size_t size() const noexcept { return dlm_row_cells_count(get()); }
     bool empty() const noexcept { return size() == 0; }
-    // The value of a cell. Empty if there is no such cell. A cell with an empty value returns an empty view.
+    // The value of a cell. std::nullopt if there is no such cell. A cell with an empty value gives an empty view.
     std::optional<std::string_view> value(std::string_view column) const & {
         dlm_row_cell cell;
         if (!dlm_row_cells_find(get(), detail::bytes(column), column.size(), &cell))
@@ -820,7 +820,7 @@ class RowCells {
         return detail::view(cell.value, cell.value_size);
     }
     std::optional<std::string_view> value(std::string_view column) const && = delete;
-    // The value of a counter. Empty if there is no such cell, or it is not 8 bytes long.
+    // The value of a counter. std::nullopt if there is no such cell, or it is not 8 bytes long.
     std::optional<std::int64_t> counter(std::string_view column) const {
         std::int64_t number = 0;
         if (!dlm_row_cells_counter(get(), detail::bytes(column), column.size(), &number))
@@ -861,7 +861,7 @@ struct StoredFence {
 };
 
 // One row: its key, and how its changes are made. See dlm_row in dlm.h. Changes throw StaleFence after a later holder
-// of the lock has changed the row or raised its fence.
+// of the lock has changed the row through its own fenced row, or raised its fence.
 class Row {
   public:
     // The same row, with changes that are made exactly once, even if a reply is lost. See dlm_row_exactly_once().

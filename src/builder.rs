@@ -118,8 +118,8 @@ impl Builder {
     /// Sets the highest number of background threads. They read latches, and free locks that requests in
     /// doubt may have acquired. Default 2; 1 to 64. Each thread is started when it is needed.
     ///
-    /// One thread is kept for latches, so a server that hangs while a lock is freed does not delay reads of
-    /// latches. A single thread does both, and freeing a lock may delay the reads by 2 s.
+    /// With two or more threads, one is kept for latches, so a server that hangs while a lock is freed does not
+    /// delay reads of latches. With 1, the same thread does both, and freeing a lock may delay the reads by 2 s.
     pub fn background_threads(mut self, threads: usize) -> Builder {
         self.background_threads = Some(threads);
         self

@@ -24,7 +24,8 @@ pub enum Code {
     ConnectionError = 2,
     /// The store was reached and did not serve the request, even after a bounded number of retries.
     RetriesExhausted = 3,
-    /// The table is missing or could not be created.
+    /// The table or namespace is missing, could not be created, or is unsuitable: disabled, of another kind, or
+    /// without TTLs.
     TableCreationError = 4,
     /// The store or this library behaved unexpectedly. The message says how.
     InternalError = 5,
@@ -32,22 +33,22 @@ pub enum Code {
     Cancelled = 6,
     /// The request may or may not have been applied, and the store could not be asked which.
     InDoubt = 7,
-    /// The lease has expired, or another holder has the lock: stop using what the lock guards.
+    /// The lease has expired, was released, or another holder has the lock: stop using what the lock guards.
     LeaseLost = 8,
     /// The latch does not exist, or has expired.
     NotFound = 9,
     /// The object to create exists. It is unchanged.
     AlreadyExists = 10,
-    /// The caller's input was refused before any I/O.
+    /// The caller's input was refused, before any I/O unless the call says otherwise.
     InvalidArgument = 11,
     /// The manager was closed.
     Closed = 12,
     /// The process was forked after the manager was opened. Open a new manager in the child.
     Forked = 13,
-    /// A bug in this library.
+    /// Code of this library or of a store panicked, which is a bug.
     Panic = 14,
     /// The receiver of a guarded write has seen a higher fence of the same lock, so the caller's lease has
-    /// expired. The write was refused and had no effect.
+    /// ended. The write was refused and had no effect.
     StaleFence = 15,
 }
 

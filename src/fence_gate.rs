@@ -188,7 +188,8 @@ impl FenceGate {
     ///
     /// # Errors
     /// After an error, do not write. The call may be repeated.
-    /// * [`Code::StaleFence`](crate::Code::StaleFence): a higher fence has passed, so the lease has expired.
+    /// * [`Code::StaleFence`](crate::Code::StaleFence): a higher fence has passed, so the caller's lease
+    ///   has ended.
     /// * [`Code::LockUnavailable`](crate::Code::LockUnavailable): others had passes until the wait timed out.
     /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the fence is 0 or above 2^63 - 1, which no store
     ///   grants.

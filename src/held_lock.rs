@@ -130,8 +130,8 @@ impl HeldLock {
             ends if Moment::now() < ends => Ok(()),
             Moment::OVER => Err(self.lost(RELEASED)),
             UNKNOWN => Err(self.lost(
-                "its end is not known here (it comes from another machine, from before a restart, or from an \
-                 older version); renew it",
+                "its end is not known here (it comes from another machine, from before a restart, from another \
+                 time namespace, or from an older version); renew it",
             )),
             _ => Err(self.lost("it has expired")),
         }

@@ -39,7 +39,7 @@ pub enum LatchKind {
 ///
 /// The latch itself is in the store. [`create`](Latch::create) creates it, and all processes that use its name
 /// share it. It is open while its count is zero or less. It cannot be deleted. It expires one TTL (one day by
-/// default) after its last change; then every call fails with [`Code::NotFound`].
+/// default) after its last change. Then every call except those that create it fails with [`Code::NotFound`].
 ///
 /// "This farm" is the farm that the manager was built with.
 ///
@@ -261,8 +261,10 @@ impl Latch {
     /// Waits until the latch is open, with no time limit. Returns at once if it is open.
     ///
     /// The thread parks. A count-down in this process that opens a latch of level DC wakes it at once. Other
-    /// changes are seen by the next read: 50 ms after the wait began or the count changed, then at doubling
-    /// intervals up to the poll interval (5 s by default). The wait goes on while the store does not serve.
+    /// changes are seen by the next read. The first read is made at once, the next after 50 ms, then at doubling
+    /// intervals up to the poll interval (5 s by default). After a change of the count, the next read follows
+    /// after half the time in which the latch would open at that pace, at least 50 ms. The wait goes on while the
+    /// store does not serve.
     ///
     /// # Errors
     /// * [`Code::NotFound`]: the latch was never created (or its table does not exist), or it expired before it
@@ -280,8 +282,9 @@ impl Latch {
     /// reads the latch once and waits for the store's reply.
     ///
     /// # Errors
-    /// Those of [`await_open`](Latch::await_open). If the wait times out while the store does not serve, the
-    /// error of its last read.
+    /// Those of [`await_open`](Latch::await_open). If the wait times out after the last read of this latch failed,
+    /// or while the store does not serve, the error of that read. [`Code::RetriesExhausted`] if the first read got
+    /// no reply in time.
     pub fn await_open_for(&self, wait: Duration) -> Result<bool> {
         self.await_open_with(&AwaitOptions::new().wait(wait))
     }
@@ -365,7 +368,8 @@ impl fmt::Debug for Latch {
     }
 }
 
-/// A watched latch. Dropping it ends the watch, and never blocks.
+/// A watched latch. Dropping it ends the watch. It blocks only if it is the last handle of its manager: see
+/// [`LockManager`](crate::LockManager).
 #[must_use = "dropping it ends the watch"]
 pub struct LatchWatch {
     subscription: Subscription,

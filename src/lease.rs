@@ -27,8 +27,8 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 /// | state | `check` | store has our record | ended by |
 /// |---|---|---|---|
 /// | held | `Ok` | yes | release, expiry, a renewal that finds it lost |
-/// | expired | [`Code::LeaseLost`] | maybe for a moment | release, renewal |
-/// | released, or found lost | [`Code::LeaseLost`] | no | - |
+/// | expired | [`Code::LeaseLost`] | until its TTL ends in the store | release, renewal |
+/// | released, or found lost | [`Code::LeaseLost`] | no, unless a release failed | - |
 ///
 /// Several threads may use a lease, and any thread may release it. Renewal and release exclude each other.
 /// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread.
@@ -96,8 +96,8 @@ impl Lease {
         self.lock.fence().ok_or_else(|| Error::invalid("lease of lock", self.name().key(), allowed))
     }
 
-    /// Returns when the lease expires, on the lease clock. Zero nanoseconds after it was released or found
-    /// lost, and in a forked child.
+    /// Returns when the lease expires, on the lease clock. Returns zero once it was released or found lost, and in
+    /// a forked child.
     pub fn ends(&self) -> Moment {
         if self.session.not_forked().is_ok() { self.lock.ends() } else { Moment::OVER }
     }
@@ -146,8 +146,9 @@ impl Lease {
         })
     }
 
-    /// Renews the lease: it then expires one TTL from now. Blocks for one call to the store, which is limited to
-    /// the remaining time of the lease (at least 100 ms).
+    /// Renews the lease: it then expires one TTL from now. Blocks for one call to the store, limited by the store
+    /// time-out, the TTL and, while the lease has not expired here, its remaining time (at least 100 ms). Also
+    /// waits for a renewal or release under way.
     ///
     /// # Errors
     /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
@@ -174,11 +175,11 @@ impl Lease {
 
     /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.
     ///
-    /// Returns `true` if this call freed the lock. Returns `false` without asking the store if the lease had
-    /// been released or found lost before.
+    /// Returns `true` if the lock was this lease's and is free now. Returns `false` without asking the store if
+    /// the lease had been released or found lost before.
     ///
     /// # Errors
-    /// * [`Code::LeaseLost`]: the lease had expired, or another holder has the lock.
+    /// * [`Code::LeaseLost`]: the lease had expired in the store, or another holder has the lock.
     /// * [`Code::Forked`].
     /// * After any other error, [`Code::InDoubt`] included, the lock may or may not be free. Call `release`
     ///   again, or drop the lease: then the background threads retry until the TTL ends.

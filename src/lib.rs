@@ -50,7 +50,7 @@
 //! * **Fences** grow with every grant of a lock, even if requests were lost or late, or processes paused. A
 //!   paused process may wake up after its lease has expired. Then only a receiver that compares fences is safe:
 //!   no lock service can stop a write that is already on its way. A paused or migrated virtual machine may not
-//!   see the pause in any of its clocks, so [`Lease::check`] may not see it either.
+//!   see the pause in any of its clocks, so [`Lease::check`] may not see it either: only a fence helps.
 //! * **Exact outcomes**: a request did not happen, happened, or is in doubt ([`Error::is_in_doubt`]). The
 //!   library settles a doubt by reading. It never sends a write again blindly.
 //! * **Bounded calls**: each call to a store has a deadline. Waiting threads park. A release in this process,

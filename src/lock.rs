@@ -77,8 +77,9 @@ impl Lock {
         Mode::Exclusive
     }
 
-    /// Tries once to acquire the lock, with the manager's default TTL (90 s). Blocks only for the answer of the
-    /// store. Does not queue behind waiting threads.
+    /// Tries once to acquire the lock, with the manager's default TTL (90 s). Blocks for one call to the store
+    /// (10 s at most by default), and up to 2 s longer to undo an attempt that failed halfway. Does not queue
+    /// behind waiting threads.
     ///
     /// # Errors
     /// * [`Code::LockUnavailable`](crate::Code::LockUnavailable): another holder has the lock.

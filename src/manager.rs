@@ -21,8 +21,9 @@ use crate::session::Session;
 /// Any number of threads may use it. It starts background threads when a request is in doubt or a latch is
 /// waited for: two at most by default, named `dlm-bg-1` and so on. See
 /// [`Builder::background_threads`](crate::Builder::background_threads). [`close`](LockManager::close) releases
-/// all held leases and joins these threads. Dropping the last clone, [`Lock`], [`Lease`] and [`Latch`] joins
-/// them too.
+/// all held leases and joins these threads. Dropping the last clone, [`Lock`], [`Lease`], [`Latch`] and
+/// [`LatchWatch`](crate::LatchWatch) joins them too, which blocks for a few seconds, and for up to one store
+/// time-out if a read of latches is under way.
 #[derive(Clone)]
 pub struct LockManager {
     session: Arc<Session>,
@@ -158,8 +159,9 @@ impl LockManager {
 
     /// Closes the manager: waiting threads return [`Code::Closed`](crate::Code::Closed), held leases are
     /// released, and the library's threads are joined. Afterwards [`Lease::check`] fails with
-    /// [`Code::LeaseLost`](crate::Code::LeaseLost), [`Lease::release`] of a released lease returns `false`, and
-    /// other calls fail with `Closed`. A second call does nothing.
+    /// [`Code::LeaseLost`](crate::Code::LeaseLost). [`Lease::release`] of a lease that was released returns
+    /// `false`. A lease whose release failed can be released again. Other calls that use the store fail with
+    /// `Closed`. A second call does nothing.
     ///
     /// Blocks for up to one store time-out (10 s by default) for the releases, another one if a renewal or a
     /// read of latches is under way, and a few seconds for the threads.

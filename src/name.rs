@@ -164,7 +164,7 @@ fn one_byte_hash(key: &[u8]) -> u8 {
 
 pub(crate) fn check_part(what: &'static str, part: &str, policy: NamePolicy) -> Result<()> {
     const ALLOWED: &str = "1 to 255 bytes of UTF-8 without '#' and control characters \
-                           (names=compat allows those in a fleet that has them)";
+                           (names=compat forbids only NUL, for services that already have such ids)";
     let length_ok = (1..=CLIENT_BYTES_MAX).contains(&part.len());
     let content_ok = match policy {
         NamePolicy::Strict => !part.chars().any(|c| c == '#' || c.is_control()),

@@ -81,7 +81,7 @@ impl Drop for Inner {
 
 impl Records {
     /// Opens the records of `aerospike://host:3000,host2/namespace/set`. The set belongs to the application, and is
-    /// used exactly as in the URI. No I/O until the first call.
+    /// used exactly as in the URI. Reads the files that the options name. No other I/O until the first call.
     ///
     /// The options are those of an Aerospike store that concern connections, and `timeout`: how long one call may
     /// take, 10 s by default.

@@ -20,8 +20,8 @@ pub const DLM_LATCH_COUNT_DOWN: i32 = 1;
 pub const DLM_LATCH_COUNT_UP_DOWN: i32 = 2;
 
 /// A count in the store that all processes share. They can wait until it reaches zero. A latch is never
-/// deleted. It expires when its TTL has passed since its last change. Then every call fails with
-/// DLM_NOT_FOUND.
+/// deleted. It expires when its TTL has passed since its last change. Then every call
+/// except those that create it fails with DLM_NOT_FOUND.
 pub struct dlm_latch(());
 
 /// A watch on a latch, for event loops.

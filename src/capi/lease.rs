@@ -73,8 +73,9 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
 }
 
 /// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks
-/// for one call to the store, at most for the remaining time of the lease. A TTL shorter than before does
-/// not shorten the record in the store: the lock stays held for the longer time, unless it is released.
+/// for one call to the store, at most for the store time-out and, while the lease has not expired, about its
+/// remaining time. Also waits for a renewal or release in progress. A TTL shorter than before does not
+/// shorten the record in the store: the lock stays held for the longer time, unless it is released.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store, the lock has another holder, or the lease
 /// was released. After any other error the lease keeps its previous end: DLM_CONNECTION_ERROR,
@@ -99,8 +100,9 @@ pub unsafe extern "C" fn dlm_lease_renew(
 }
 
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
-/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was released. It is false
-/// if the lease was released or found lost before: then the call sends nothing to the store.
+/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is
+/// free now. It is false if the lease was released or found lost before: then the call sends nothing to the
+/// store.
 ///
 /// Errors: DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder. After any
 /// other error the lock may or may not be free: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT.
@@ -123,7 +125,8 @@ pub unsafe extern "C" fn dlm_lease_release(
 }
 
 /// Frees a lease. NULL is allowed. Releases the lock first if it is still held. This blocks for at most two
-/// seconds. If it fails, the library keeps trying in the background.
+/// seconds. If it fails, the library keeps trying in the background. Freeing the last handle of a manager
+/// blocks as dlm_manager_free() says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_free(lease: *mut dlm_lease) {
     freeing(|| free(lease));

@@ -11,8 +11,8 @@ use super::table::dlm_table;
 
 /// Creates a row whose changes all carry the fence of `lease`. The table needs its option family. The row may
 /// outlive the lease. After the lease has ended, changes still succeed until a later holder of the lock has
-/// changed the row or raised its fence. From then on they fail with DLM_STALE_FENCE. Does no I/O and never blocks.
-/// On DLM_OK the caller owns `*row_out`.
+/// changed the row through its own fenced row, or raised its fence. From then on they fail with DLM_STALE_FENCE.
+/// Does no I/O and never blocks. On DLM_OK the caller owns `*row_out`.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also if the key is not 1 to 32000 bytes, the table lacks the option family, or
 /// the lease has no fence because the option fence of its store is off.

@@ -52,8 +52,9 @@ const STATS_SIZE_MAX: usize = 4096;
 /// directory's group. A member can kill the other members' processes with SIGBUS, so they must trust each
 /// other.
 ///
-/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store blocks for
-/// milliseconds. HBase and Aerospike are contacted by the first call that needs them.
+/// Creates nothing in the store, see dlm_manager_initialize(). Opening an embedded store takes
+/// milliseconds, and at most about half a minute while other threads and processes open it. HBase and
+/// Aerospike are contacted by the first call that needs them.
 ///
 /// The option strict=true diagnoses the store and refuses it if it is not safe for locks. In the worst case
 /// this blocks for several store time-outs (the option timeout). It acquires, renews and releases one lock.
@@ -155,8 +156,8 @@ pub unsafe extern "C" fn dlm_manager_stats(
 
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
 /// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
-/// nothing to release, and all other calls that use the store fail with DLM_CLOSED. All handles must still
-/// be freed. Closing twice does nothing.
+/// nothing to release, unless the release by this call failed, and all other calls that use the store fail
+/// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing.
 ///
 /// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches
 /// is in progress, and for a few seconds for the threads.
@@ -174,7 +175,8 @@ pub unsafe extern "C" fn dlm_manager_close(
 
 /// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
 /// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the
-/// library's threads, which blocks for a few seconds at most. Otherwise this function does not block.
+/// library's threads, which blocks for a few seconds, and for up to one store time-out if a read of latches
+/// is in progress. Otherwise this function does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_free(manager: *mut dlm_manager) {
     freeing(|| free(manager));

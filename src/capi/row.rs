@@ -19,10 +19,11 @@ use crate::hbase;
 use hbase::{Cells, Changes, Column, Commit, Creation, Row, Update};
 
 /// One row of a table: its key, and how its changes are made. Every change of a row from dlm_lease_row() carries
-/// the lease's fence. HBase refuses the change after a later holder of the lock has changed the row or raised its
-/// fence. A row from dlm_row_exactly_once() sends a change again if its reply was lost.
+/// the lease's fence. HBase refuses the change after a later holder of the lock has changed the row through its own
+/// fenced row, or raised its fence. A row from dlm_row_exactly_once() sends a change again if its reply was lost.
 ///
-/// Calls that read or change the row in HBase block, at most for the table's option timeout. Their errors:
+/// Calls that read or change the row in HBase block, at most for the table's option timeout. dlm_row_delete_if(),
+/// and a dlm_row_compare_and_set() that deletes, read the row first and may take twice that time. Their errors:
 /// * DLM_INVALID_ARGUMENT before any I/O: a column, value or TTL is not allowed. After a read: the row has the fence
 ///   of another lock. The call had no effect.
 /// * DLM_TABLE_CREATION_ERROR: the table does not exist, is disabled, or lacks the family.
@@ -30,8 +31,8 @@ use hbase::{Cells, Changes, Column, Commit, Creation, Row, Update};
 /// * DLM_IN_DOUBT, for changes only: the change may have taken effect, or may still take effect. For a row from
 ///   dlm_row_exactly_once() this happens only if the timeout was too short to find out, or if a server answered
 ///   with an error that does not say whether the change was made.
-/// * DLM_STALE_FENCE, for changes of a row from dlm_lease_row(): a later holder of the lock has changed the row or
-///   raised its fence. The change had no effect.
+/// * DLM_STALE_FENCE, for changes of a row from dlm_lease_row(): a later holder of the lock has changed the row
+///   through its own fenced row, or raised its fence. The change had no effect.
 pub struct dlm_row(());
 
 static ROWS: PerProcess<HandleTable<Row>> = PerProcess::new();

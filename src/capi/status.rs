@@ -15,7 +15,8 @@ pub enum dlm_status {
     DLM_CONNECTION_ERROR = 2,
     /// The store was reached, but did not serve the request, even after a limited number of retries.
     DLM_RETRIES_EXHAUSTED = 3,
-    /// The table is missing or could not be created.
+    /// The table or namespace is missing, could not be created, or is unsuitable: disabled, of another kind, or
+    /// without TTLs.
     DLM_TABLE_CREATION_ERROR = 4,
     /// The store or the library failed in an unexpected way. See the message.
     DLM_INTERNAL_ERROR = 5,
@@ -24,7 +25,7 @@ pub enum dlm_status {
     /// The request may or may not have taken effect. A lock that it may have acquired is freed in the
     /// background.
     DLM_IN_DOUBT = 7,
-    /// The lease has expired, or the lock has another holder: stop using what the lock protects.
+    /// The lease has expired or was released, or the lock has another holder: stop using what the lock protects.
     DLM_LEASE_LOST = 8,
     /// The latch does not exist, or has expired.
     DLM_NOT_FOUND = 9,
@@ -37,7 +38,7 @@ pub enum dlm_status {
     DLM_CLOSED = 12,
     /// A parent process created the handle before fork(). Create a new handle in the child.
     DLM_FORKED = 13,
-    /// A bug in the library. The handles stay usable.
+    /// Code of this library or of a store panicked, which is a bug. The handles stay usable.
     DLM_PANIC = 14,
     /// The receiver of a write with a fence has seen a higher fence of the same lock: the caller's lease
     /// has ended. The write was refused and had no effect. See dlm_error_fences().

@@ -59,7 +59,8 @@ pub struct dlm_family {
 /// | tls_cert | none | PEM file: our certificate |
 /// | tls_key | none | PEM file: its key |
 ///
-/// Never blocks: the first call that needs HBase contacts it. On DLM_OK the caller owns `*table_out`.
+/// Reads the TLS files, if any. The first call that needs HBase contacts it. On DLM_OK the caller owns
+/// `*table_out`.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also for unknown keys, and always if the library was built without HBase.
 #[unsafe(no_mangle)]

@@ -22,7 +22,7 @@ Exit status:
   74     in doubt: the request may or may not have taken effect
   75     another holder has the lock (run and acquire: -E sets another status), or the latch did
          not open in time
-  77     the lease is lost, or another holder has the lock
+  77     the lease is lost: it expired, or another holder has acquired the lock since
   78     the store is not safe for locks (doctor)
   128+N  signal N ended a wait of `dlm`, or the demo
   `dlm run` exits with the status of its command: 128+N if signal N ended the command, 126 if the

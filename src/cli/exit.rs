@@ -20,7 +20,7 @@ pub(crate) const CANNOT_CREATE: u8 = 73;
 pub(crate) const IN_DOUBT: u8 = 74;
 /// Another holder has the lock (`-E` sets another status), or the latch did not open in time.
 pub(crate) const UNAVAILABLE: u8 = 75;
-/// The lease is lost, or another holder has the lock.
+/// The lease is lost: it expired, or another holder has acquired the lock since.
 pub(crate) const LOST: u8 = 77;
 /// The store is not safe for locks.
 pub(crate) const CONFIG: u8 = 78;
@@ -59,7 +59,7 @@ impl CommandFailure {
 
     /// Like `From<Error>`, but with the status `unavailable` for a lock that is held.
     pub(crate) fn with_unavailable(error: &Error, unavailable: u8) -> CommandFailure {
-        let in_doubt = "; try again: if this request acquired the lock, it is free when its TTL ends";
+        let in_doubt = "; try again; a lock that this request left held is free when its TTL ends";
         CommandFailure::advised(error, unavailable, in_doubt)
     }
 

@@ -30,7 +30,9 @@ impl Renewal {
         let thread = std::thread::Builder::new()
             .name("dlm-renew".into())
             .spawn(move || keep(&lease, &stopped, &tell_lost))
-            .map_err(|error| CommandFailure::internal(format!("no thread can renew the lease: {error}")))?;
+            .map_err(|error| {
+                CommandFailure::internal(format!("no thread can be started to renew the lease: {error}"))
+            })?;
         Ok(Renewal { lost, stop: Some(stop), thread: Some(thread) })
     }
 

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! * A change without fence and mark that tests only absences first writes a cell of its own (`BEGUN`), which
-//!   expires after seconds. HBase's condition on one column does not distinguish an absent cell from an empty one,
-//!   and a filter never holds for a row without cells (`HRegion.checkAndMutateInternal`).
+//!   expires after seconds. A single test for "missing or empty", as in `create`, needs no such cell.
+//!   HBase's condition on one column does not distinguish an absent cell from an empty one, and a filter never
+//!   holds for a row without cells (`HRegion.checkAndMutateInternal`).
 //! * A Delete hides Puts with its timestamp or an older one, even later Puts. Our Deletes carry the timestamp of
 //!   the cell that they delete, which is at least two milliseconds old. Deletes of others carry the server's
 //!   time. They hide Puts of the same millisecond, and Puts made while a clock is set back. So a change that
@@ -22,8 +23,8 @@
 //!   no older than one cell of the condition, and we choose this cell: the newest of the cells that were read. An
 //!   older mark must not hide a mark in its column either. So the old mark is first overwritten with a timestamp
 //!   no older than that of the newest cell. The change is then stamped no older than this.
-//! * The filters that raise a fence leave the fence's cell. So the new fence is stamped no older than the one
-//!   before, even if the server's clock was set back.
+//! * The filter that guards the raising of a fence passes the fence's cell, so the server stamps the new fence no
+//!   older than that cell, even if the server's clock was set back.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -49,11 +50,12 @@ const ROUNDS: usize = 64;
 const BEGUN_TTL: Duration = Duration::from_secs(5);
 /// Value of that cell, and of a mark's column before its first mark.
 const BEGUN: &[u8] = b".";
-/// Pause before a Delete. It hides Puts with its timestamp, which is in milliseconds.
+/// Pause before a Delete, and before a hidden change is made again. A Delete hides all Puts with its timestamp,
+/// which has a resolution of milliseconds.
 pub(super) const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 
-/// Largest difference of two servers' clocks. HBase's master refuses a server whose clock differs from its own by
-/// 30 s (`hbase.master.maxclockskew`).
+/// Largest difference of two servers' clocks that marks allow for. HBase's master refuses a server whose clock
+/// differs from its own by more than 30 s (`hbase.master.maxclockskew`).
 const CLOCKS_DIFFER: Duration = Duration::from_secs(120);
 
 const HIDDEN: &str = "it was written but is not visible: cells or Deletes with later timestamps hide it, or \

@@ -9,7 +9,7 @@
 //! * [`Row::increment`] adds to a counter.
 //! * [`Row::delete_if`] deletes a row if one column has the expected value.
 //! * [`Lease::row`](crate::Lease::row) returns a row whose writes the servers refuse once a later holder of the
-//!   lock has changed it.
+//!   lock has changed the row through its own fenced row, or raised its fence.
 //!
 //! ```no_run
 //! use dlm::hbase::{Cells, Creation, Table};
@@ -31,8 +31,9 @@
 //! [`Row::exactly_once`] writes an idempotency mark with each change. The library can then send a change again
 //! whose reply was lost, and the server makes it once.
 //!
-//! All calls block, for at most the table's `timeout` (10 s by default). Many threads may make calls at the same
-//! time. No call waits in a server. `docs/rows.md` describes the edge cases of each call.
+//! All calls block, for at most the table's `timeout` (10 s by default). A call that reads the row before it
+//! changes it may take twice that time: see [`Row`]. Many threads may make calls at the same time. No call waits in
+//! a server. `docs/rows.md` describes the edge cases of each call.
 
 mod batch;
 mod cells;

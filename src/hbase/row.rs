@@ -18,11 +18,15 @@ use crate::store::hbase::steps::{CellPlace, CellTest, CellWrite, Repeat, Request
 use crate::time;
 
 /// A row of a table: its key, and how changes of it are made. Making this handle does no I/O. Many threads may
-/// use it at the same time. All calls block, for at most the table's `timeout`.
+/// use it at the same time.
+///
+/// All calls that use HBase block, for at most the table's `timeout`. [`delete_if`](Row::delete_if), a
+/// [`compare_and_set`](Row::compare_and_set) that deletes, and [`modify`](Row::modify) read the row first, and may
+/// take twice that time.
 ///
 /// # Errors of every call
 /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument), before any I/O: a key, column, value or TTL is not
-///   allowed.
+///   allowed. After a read: the row has the fence of another lock. The call had no effect.
 /// * [`Code::TableCreationError`](crate::Code::TableCreationError): the table does not exist, is disabled, or lacks
 ///   the family.
 /// * [`Code::ConnectionError`](crate::Code::ConnectionError),
@@ -33,7 +37,7 @@ use crate::time;
 ///   [`exactly_once`](Row::exactly_once) returns this only if the `timeout` was too short to find out, or if a
 ///   server replied with an error that leaves the outcome open.
 /// * [`Code::StaleFence`](crate::Code::StaleFence), only for a row from [`Lease::row`](crate::Lease::row): a later
-///   holder of the lock has changed the row or raised its fence.
+///   holder of the lock has changed the row through its own fenced row, or raised its fence.
 #[derive(Clone)]
 pub struct Row {
     pub(super) id: RowId,
@@ -51,7 +55,7 @@ impl Table {
 
 impl Lease {
     /// Returns a fenced row: each of its changes carries the fence of this lease. Once a later holder of the lock
-    /// has changed the row or raised its fence, the servers refuse our changes with
+    /// has changed the row through its own fenced row, or raised its fence, the servers refuse our changes with
     /// [`Code::StaleFence`](crate::Code::StaleFence). No I/O.
     ///
     /// The table's option `family` names the column family of the fences. The table and the lock may be in

@@ -80,7 +80,8 @@ impl Family {
 impl Table {
     /// Opens a table: `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` for the
     /// calls that a Thrift1 gateway can make (see `docs/rows.md`). Options follow as `?key=value&...`: see
-    /// [`TABLE_OPTIONS`](crate::TABLE_OPTIONS). No I/O until the first call.
+    /// [`TABLE_OPTIONS`](crate::TABLE_OPTIONS). Reads the files that the options name. No other I/O until the first
+    /// call.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the URI or an option is not allowed.
@@ -176,7 +177,11 @@ impl OpenTable {
     /// Refuses the library's own columns, which only the library may write.
     pub(super) fn check_not_own<'a>(&self, mut columns: impl Iterator<Item = &'a Column>) -> Result<()> {
         match columns.find(|column| self.is_own(&column.0)) {
-            Some(own) => Err(Error::invalid("column", own.to_string(), "another column; it holds fences")),
+            Some(own) => Err(Error::invalid(
+                "column",
+                own.to_string(),
+                "a column of the application; this one holds fences",
+            )),
             None => Ok(()),
         }
     }

@@ -74,7 +74,7 @@ pub(crate) fn in_child_by_system_call(run: impl FnOnce() -> bool) -> bool {
 
 fn run_if_child(pid: i32, run: impl FnOnce() -> bool) -> bool {
     if pid == 0 {
-        // Not to the captured output of the test, which is lost with this process.
+        // Panics are written to standard error, because the captured output of the test is lost with this process.
         panic::set_hook(Box::new(|panic| drop(writeln!(io::stderr(), "in the forked child: {panic}"))));
         let answer = catch_unwind(AssertUnwindSafe(run)).unwrap_or(false);
         // SAFETY: `_exit` takes a number and does not return.

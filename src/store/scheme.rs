@@ -139,7 +139,7 @@ impl Scheme {
         match uri.left_over() {
             None => Ok(store),
             Some(key) => Err(Error::Internal {
-                what: format!("the store {uri} lists the option {key} and did not read it"),
+                what: format!("the store {uri} lists the option {key} but did not read it"),
                 source: None,
             }),
         }

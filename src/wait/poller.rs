@@ -16,9 +16,9 @@
 //! watches continue when it succeeds. A store that refuses for good ends the watch: no access, a table that is
 //! disabled or of another kind, or a value that is not a count.
 //!
-//! A subscriber receives only changes that happen after it subscribed. A thread that subscribes while a latch is
-//! being read may have created the latch, or counted it up, after the read. So the subscribers of that time share a
-//! separate watch, which that read does not end.
+//! Only a read or a local change that begins after a thread subscribed ends its wait. A thread that subscribes
+//! while a latch is being read may have created the latch, or counted it up, after the read. So the subscribers of
+//! that time share a separate watch, which that read does not end.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

@@ -91,7 +91,7 @@ fn options_are_refused_before_the_store_is_opened_and_say_what_there_is() {
 fn an_option_that_is_listed_and_not_read_is_told_to_whoever_wrote_the_store() {
     let error = dlm::store::open("careless:?pool=5").unwrap_err();
     assert_eq!(error.code(), Code::InternalError);
-    assert_eq!(error.to_string(), "the store careless: lists the option pool and did not read it");
+    assert_eq!(error.to_string(), "the store careless: lists the option pool but did not read it");
     dlm::store::open("careless:").unwrap();
 }
 

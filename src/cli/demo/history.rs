@@ -1,4 +1,4 @@
-//! Who held which lock from when to when, and whether locks and fences were correct.
+//! The history of the holders of each lock, and the checks of locks and fences.
 
 use std::time::Duration;
 

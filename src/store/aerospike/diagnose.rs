@@ -264,7 +264,7 @@ fn overrides(nodes: &[Node]) -> Option<Diagnostic> {
 }
 
 /// Checks what survives a crash. Lost locks are a warning and not a failure, even in memory, where all locks are
-/// lost: the store only promises that a lock lasts as long as its server and that fences rise.
+/// lost: the store does not promise that a lock survives its server. It promises that fences rise.
 fn durability(nodes: &[Node]) -> Diagnostic {
     const TOPIC: &str = "durability";
     let engine = |node: &Node| node.says("storage-engine").unwrap_or("unknown").to_owned();

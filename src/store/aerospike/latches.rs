@@ -338,7 +338,9 @@ impl AerospikeLatches {
         }
         Error::RetriesExhausted {
             store: self.client.place().to_owned(),
-            what: format!("latch {name} was not counted: the incarnation of its count could not be read"),
+            what: format!(
+                "latch {name} was not counted: the incarnation of its count could not be read or written"
+            ),
             source: Some(error.into()),
         }
     }

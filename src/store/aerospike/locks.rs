@@ -47,7 +47,8 @@ pub struct AerospikeStore {
 }
 
 impl AerospikeStore {
-    /// Creates the register for a namespace in the cluster of `hosts`. No I/O until the first call.
+    /// Creates the register for a namespace in the cluster of `hosts`. Reads the files that the options name. No
+    /// other I/O until the first call.
     pub(crate) fn open(
         hosts: &str,
         namespace: &str,

@@ -86,8 +86,8 @@ impl Drop for MarkedOperation<'_> {
 /// Pool of mark slots: columns that only this process uses.
 ///
 /// One operation at a time uses a slot, in any row. The mark of an operation overwrites the mark of the operation
-/// before it. So a row has at most one mark for each thread of this process that changed it at the same time, and
-/// marks are never deleted.
+/// before it. So a row has at most one mark for each thread of this process that worked on rows at the same time,
+/// besides the marks of dropped slots, and marks are never deleted.
 ///
 /// The mark of an operation must stay while one of its requests may arrive a second time. So a slot is returned
 /// only if the server answered every request of the operation, or surely did not receive the whole request. Then

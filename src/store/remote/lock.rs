@@ -478,7 +478,7 @@ impl<R: Register> Acquisition<'_, R> {
         }
     }
 
-    /// Ends an acquire that has no rounds or no time left: the lock was never ours.
+    /// Ends an acquire that has no rounds or no time left, without a grant.
     fn give_up(&mut self) -> Result<Acquired> {
         let covered = match self.can.hides {
             true => self.store.register.cover(self.attempt.name, self.attempt.ttl, Deadline::after(CLEAN_UP)),
@@ -488,7 +488,8 @@ impl<R: Register> Acquisition<'_, R> {
             Ok(()) if self.open.is_empty() => Ok(Acquired::Held(Holder::unknown())),
             covered => Err(Error::InDoubt {
                 what: format!(
-                    "{} requests for lock {} may still be applied",
+                    "lock {1} may still be acquired by this call: {0} of its requests may still be applied, or \
+                     its record may be hidden",
                     self.open.len(),
                     self.attempt.name
                 ),
