@@ -145,8 +145,8 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 }
 
 // Release releases the lock. It takes no context, because the lock should be released even when a request's context
-// has ended. It blocks for one call to the store, which the setting "timeout" bounds. It never touches the record of
-// another holder. After Release the lease has ended, whether Release failed or not.
+// has ended. It blocks for its turn and for one call to the store, each limited by the setting "timeout". It never
+// touches the record of another holder. After Release the lease has ended, whether Release failed or not.
 //
 // It fails with [ErrLost] when the lease had expired in the store, when another holder has the lock, or when the lease
 // was released or found lost before. If closing the manager released it, the error is both ErrLost and [ErrClosed].

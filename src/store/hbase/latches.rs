@@ -48,7 +48,7 @@ pub(super) fn table_name(suffix: Option<&str>, lock_table: &str) -> Result<Strin
 pub(super) fn row_of(name: &LatchName) -> Result<Vec<u8>> {
     if name.policy() == NamePolicy::Strict && name.client().contains('_') {
         let allowed = "without '_' for latches in HBase, where it ends the client's part of the key \
-                       (names=compat allows it in a fleet that has such ids)";
+                       (names=compat allows it, for services that already have such ids)";
         return Err(Error::invalid("client id", name.client(), allowed));
     }
     Ok(name.hbase_row())
