@@ -444,8 +444,8 @@ fn a_sum_is_an_integer_of_64_bits_or_an_error_that_changes_nothing() {
         ("max", i64::MAX, "64 bits"),
         ("min", -1, "64 bits"),
         ("min", i64::MIN, "64 bits"),
-        ("text", 1, "holds an integer"),
-        ("float", 1, "holds an integer"),
+        ("text", 1, "a bin with an integer"),
+        ("float", 1, "a bin with an integer"),
     ] {
         let before = stage.stored(&key).unwrap().bins;
         // With the remembered state, and with a read.

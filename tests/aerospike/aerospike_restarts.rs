@@ -251,7 +251,7 @@ fn a_grant_that_a_server_had_not_written_when_it_crashed_may_be_forgotten_and_fe
     let Some(mut server) = own_server_or_skip(&on_disk(1)) else { return };
     let durability = diagnostic(&server.place().uri(), "durability");
     assert_eq!(durability.severity, Severity::Warn, "{durability}");
-    for told in ["within 1000 ms", "commit-to-device true", "replication-factor 2"] {
+    for told in ["up to 1000 ms", "commit-to-device true", "replication-factor 2"] {
         assert!(durability.to_string().contains(told), "{durability}");
     }
     let mut forgotten = 0;
