@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`contract!`], [`latch_contract!`] | tests of every store's promises, and of locks and latches over that store |
 //! | [`losses!`] | tests of a store on a network whose messages are lost, late or cut |
+//! | [`mod@history`] | logs of calls by many clients, and rules that every such log must satisfy |
 //! | [`Proxy`], [`Fault`], [`Gate`] | lose, delay, cut or replace chosen messages to a real server |
 //! | [`Spy`] | counts the calls that reach a store, and runs a hook before an answer is returned |
 //! | [`Scripted`] | a store whose answers the test chooses |
@@ -49,6 +50,7 @@
 pub mod contract;
 mod dialect;
 mod fault;
+pub mod history;
 mod long;
 pub mod losses;
 mod patience;

@@ -1,0 +1,162 @@
+//! Histories: logs of calls by many clients, and rules that every such log must satisfy.
+//!
+//! Clients log each call before it is made and after it has returned, with a [`Recorder`]. All processes of a machine
+//! share the clock of [`dlm::Moment`]. So if one call returned before another was made, it took effect before. The
+//! rules use nothing else: a slow machine makes calls long, and so makes the rules weaker, but never wrong.
+//!
+//! ```
+//! use std::time::Duration;
+//! use dlm_testkit::history::{Answer, History, Operation, Recorder, Rule, Tolerances, check};
+//!
+//! let mut logs = [Recorder::new("A", Vec::new()), Recorder::new("B", Vec::new())];
+//! for log in &mut logs {
+//!     // Both clients are granted the lock, with one fence.
+//!     let (ttl, wait) = (Duration::from_secs(60), Duration::ZERO);
+//!     let acquire = log.call("orders/1", Operation::Acquire { ttl, wait });
+//!     log.returned(&acquire, Answer::Granted { fence: Some(7), ends: dlm::Moment::now() });
+//! }
+//! let texts = logs.map(|log| String::from_utf8(log.into_inner()).unwrap());
+//! let violations = check(&History::parse(texts)?, &Tolerances::default());
+//! assert!(violations.iter().any(|violation| violation.rule == Rule::UniqueFences));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! | Rules | Module |
+//! |---|---|
+//! | U, A, A2, B, C, D, E, F, G | [`lock_rules`] |
+//!
+//! See [`Rule`] for what each one says. A history must contain every call on its keys: a holder that does not log is
+//! a phantom to the rules.
+
+mod event;
+mod grant;
+mod line;
+pub mod lock_rules;
+mod recorder;
+mod tolerances;
+mod violation;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlm::Moment;
+
+pub use event::{Answer, CallId, Event, Operation};
+pub use grant::{Grant, LockHistory};
+use line::Line;
+pub use recorder::Recorder;
+pub use tolerances::Tolerances;
+pub use violation::{Rule, Violation};
+
+/// A gap between two signs of life is a stall if it is longer than so many intervals.
+const STALL_INTERVALS: u32 = 4;
+
+/// All calls of all clients, in the order in which they were called.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    events: Vec<Event>,
+}
+
+impl History {
+    /// Makes a history of these calls.
+    pub fn new(mut events: Vec<Event>) -> History {
+        events.sort_by(|a, b| a.called.cmp(&b.called).then_with(|| a.id.cmp(&b.id)));
+        History { events }
+    }
+
+    /// Reads the logs in these files. See [`parse`](History::parse).
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not a log.
+    pub fn read(files: impl IntoIterator<Item = impl AsRef<Path>>) -> io::Result<History> {
+        let texts: io::Result<Vec<String>> = files.into_iter().map(std::fs::read_to_string).collect();
+        History::parse(texts?)
+    }
+
+    /// Merges logs and pairs each call with its return. A call without a return has [`Answer::Unknown`]. The last line
+    /// of a log is ignored if it has no line feed: its writer was killed.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] for a line that cannot be read, a return without a call or before it, and two
+    /// calls or returns of one number.
+    pub fn parse(logs: impl IntoIterator<Item = impl AsRef<str>>) -> io::Result<History> {
+        let (mut events, mut returns) = (HashMap::new(), Vec::new());
+        for log in logs {
+            let whole = log.as_ref().rsplit_once('\n').map_or("", |(whole, _)| whole);
+            for text in whole.lines() {
+                match Line::parse(text).ok_or_else(|| invalid("this line cannot be read", text))? {
+                    Line::Call { id, at, key, operation } => {
+                        let answer = Answer::Unknown;
+                        let event = Event {
+                            id: id.clone(),
+                            key: key.into(),
+                            called: at,
+                            returned: None,
+                            operation,
+                            answer,
+                        };
+                        if events.insert(id, event).is_some() {
+                            return Err(invalid("a call of this client and number was logged before", text));
+                        }
+                    }
+                    Line::Return { id, at, answer } => returns.push((id, at, answer, text.to_owned())),
+                }
+            }
+        }
+        for (id, at, answer, text) in returns {
+            let event = events.get_mut(&id).ok_or_else(|| invalid("this return has no call", &text))?;
+            if event.returned.is_some() || at < event.called {
+                return Err(invalid("this call has returned before", &text));
+            }
+            (event.returned, event.answer) = (Some(at), answer);
+        }
+        Ok(History::new(events.into_values().collect()))
+    }
+
+    /// Returns the calls, in the order in which they were called.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Returns the calls on each key, keys and calls in the order in which they were called.
+    pub fn by_key(&self) -> Vec<(Arc<str>, Vec<&Event>)> {
+        let mut keys: Vec<(Arc<str>, Vec<&Event>)> = Vec::new();
+        let mut numbers: HashMap<&Arc<str>, usize> = HashMap::new();
+        for event in &self.events {
+            let number = *numbers.entry(&event.key).or_insert_with(|| {
+                keys.push((Arc::clone(&event.key), Vec::new()));
+                keys.len() - 1
+            });
+            keys[number].1.push(event);
+        }
+        keys
+    }
+
+    /// Returns for how long the machine or the process stood still within this time, as far as the log shows it: see
+    /// [`Operation::Beat`].
+    pub fn stalled_within(&self, from: Moment, to: Moment) -> Duration {
+        let mut last: HashMap<&str, Moment> = HashMap::new();
+        let mut stalled = Duration::ZERO;
+        for event in &self.events {
+            let Operation::Beat { every } = event.operation else { continue };
+            if let Some(last) = last.insert(&event.id.client, event.called)
+                && event.called.since(last) > every * STALL_INTERVALS
+            {
+                stalled += event.called.min(to).since(last.max(from));
+            }
+        }
+        stalled
+    }
+}
+
+fn invalid(what: &str, line: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {line:?}"))
+}
+
+/// Checks all rules.
+pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
+    lock_rules::check(history, tolerances)
+}

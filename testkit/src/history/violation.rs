@@ -1,0 +1,114 @@
+//! Rules, and the places of a history that break them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::event::Event;
+
+/// A rule that every history must satisfy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// U: no two grants of a lock have the same fence.
+    UniqueFences,
+    /// B: the fence of a grant is higher than that of each grant that was finished before.
+    RisingFences,
+    /// A: no lock is granted while a holder with a lower fence surely has it.
+    Exclusion,
+    /// A2: the holds of a lock do not overlap, whatever their fences.
+    NoOverlap,
+    /// C: a lock is reported as held only while somebody may hold it.
+    NoPhantomHolder,
+    /// D: a release succeeds once, and not after the next holder was granted the lock.
+    NoStaleRelease,
+    /// E: a renewal does not succeed after the next holder was granted the lock.
+    NoStaleRenewal,
+    /// F: the library's end of a lease is not later than the store's, and checks fail from then on.
+    LeaseEnds,
+    /// G: a receiver that compares fences refuses stale writes, and only those.
+    NoStaleWrite,
+    /// L1: each step of a latch counts once.
+    ExactCount,
+    /// L2: a wait ends only if the latch may have been open.
+    NoEarlyWake,
+    /// L3: a wait ends soon after the latch is open.
+    NoMissedWake,
+    /// L4: a wait times out at its deadline, neither before nor long after.
+    TimeoutInTime,
+    /// L5: a latch is created once.
+    CreatedOnce,
+    /// L6: a latch lives for its TTL after its last change, and waiters learn of its end.
+    LatchLifetime,
+    /// R: the calls on each row can be ordered so that each answer is right, and each call takes effect between its
+    /// call and its return.
+    Linearizable,
+    /// R?: the search for such an order was too long, so nothing is known.
+    Undecided,
+}
+
+impl Rule {
+    /// Returns the short name, such as `A2`.
+    pub fn code(self) -> &'static str {
+        match self {
+            Rule::UniqueFences => "U",
+            Rule::RisingFences => "B",
+            Rule::Exclusion => "A",
+            Rule::NoOverlap => "A2",
+            Rule::NoPhantomHolder => "C",
+            Rule::NoStaleRelease => "D",
+            Rule::NoStaleRenewal => "E",
+            Rule::LeaseEnds => "F",
+            Rule::NoStaleWrite => "G",
+            Rule::ExactCount => "L1",
+            Rule::NoEarlyWake => "L2",
+            Rule::NoMissedWake => "L3",
+            Rule::TimeoutInTime => "L4",
+            Rule::CreatedOnce => "L5",
+            Rule::LatchLifetime => "L6",
+            Rule::Linearizable => "R",
+            Rule::Undecided => "R?",
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code())
+    }
+}
+
+/// A place of a history that breaks a rule.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The rule.
+    pub rule: Rule,
+    /// The lock, latch or row.
+    pub key: Arc<str>,
+    /// What happened, in plain English.
+    pub what: String,
+    /// The calls that show it.
+    pub events: Vec<Event>,
+}
+
+impl Violation {
+    pub(super) fn new(rule: Rule, what: impl Into<String>, events: &[&Event]) -> Violation {
+        let key = events.first().map_or_else(|| "".into(), |event| Arc::clone(&event.key));
+        Violation { rule, key, what: what.into(), events: events.iter().copied().cloned().collect() }
+    }
+}
+
+/// Prints what happened, then one line for each call, with times in seconds of the clock.
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {} is broken at {:?}: {}", self.rule, self.key, self.what)?;
+        for event in &self.events {
+            let called = event.called.as_nanos() as f64 / 1e9;
+            write!(f, "\n  {}: called at {called:.6} s, ", event.id)?;
+            match event.returned {
+                Some(at) => write!(f, "returned after {:.3} ms", at.since(event.called).as_secs_f64() * 1e3)?,
+                None => f.write_str("did not return")?,
+            }
+            write!(f, ": {:?} -> {:?}", event.operation, event.answer)?;
+        }
+        Ok(())
+    }
+}

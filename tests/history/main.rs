@@ -1,0 +1,6 @@
+//! The history checker of the testkit: each rule against hand-made histories, and all rules against stores with a
+//! known defect.
+
+mod lock_rules;
+mod logs;
+mod sketch;
