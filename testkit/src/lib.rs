@@ -5,6 +5,8 @@
 //! | [`contract!`], [`latch_contract!`] | tests of every store's promises, and of locks and latches over that store |
 //! | [`losses!`] | tests of a store on a network whose messages are lost, late or cut |
 //! | [`mod@history`] | logs of calls by many clients, and rules that every such log must satisfy |
+//! | [`workload`] | clients that use a store in random ways, and log what they did |
+//! | [`mutants`] | stores with a known defect, to test the rules |
 //! | [`Proxy`], [`Fault`], [`Gate`] | lose, delay, cut or replace chosen messages to a real server |
 //! | [`Spy`] | counts the calls that reach a store, and runs a hook before an answer is returned |
 //! | [`Scripted`] | a store whose answers the test chooses |
@@ -53,10 +55,12 @@ mod fault;
 pub mod history;
 mod long;
 pub mod losses;
+pub mod mutants;
 mod patience;
 mod scripted;
 mod skip;
 mod spy;
+pub mod workload;
 
 pub use dialect::Dialect;
 pub use fault::{Fault, Gate, Proxy, Wire};

@@ -204,6 +204,31 @@ fn an_end_that_the_library_counts_too_late_breaks_rule_f() {
 }
 
 #[test]
+fn a_lease_that_was_waited_for_may_end_one_ttl_after_its_grant() {
+    let broken = |ends: u64| {
+        let mut sketch = Sketch::default();
+        let operation = Operation::Acquire { ttl: TTL, wait: ms(50) };
+        sketch.add("A", 0..40, operation, Answer::Granted { fence: Some(1), ends: at(ends) });
+        sketch.broken()
+    };
+    assert_eq!(broken(140), []);
+    assert_eq!(broken(141), [Rule::LeaseEnds]);
+}
+
+#[test]
+fn the_end_that_the_library_counts_is_sure() {
+    let broken = |next: u64| {
+        let mut sketch = Sketch::default();
+        let operation = Operation::Acquire { ttl: TTL, wait: ms(50) };
+        sketch.add("A", 0..40, operation, Answer::Granted { fence: Some(1), ends: at(130) });
+        sketch.grant("B", 110..next, 2);
+        sketch.broken()
+    };
+    assert_eq!(broken(129), [Rule::Exclusion, Rule::NoOverlap]);
+    assert_eq!(broken(130), []);
+}
+
+#[test]
 fn a_stale_write_that_is_accepted_breaks_rule_g() {
     let broken = |called: u64, answer: Answer| {
         let (mut sketch, lease) = stale();

@@ -1,6 +1,8 @@
 //! The history checker of the testkit: each rule against hand-made histories, and all rules against stores with a
 //! known defect.
 
+mod healthy;
 mod lock_rules;
 mod logs;
+mod mutants;
 mod sketch;

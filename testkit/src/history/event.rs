@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::Moment;
+use dlm::{Code, Error, Moment};
 
 /// Names one call: the client that made it, and the number that the client gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -164,6 +164,20 @@ impl Answer {
     /// Whether the call may take effect after it has returned, or has not returned.
     pub fn is_in_doubt(&self) -> bool {
         matches!(self, Answer::InDoubt | Answer::Unknown)
+    }
+}
+
+/// The answer that an error of the library stands for.
+impl From<&Error> for Answer {
+    fn from(error: &Error) -> Answer {
+        match (error.code(), error.stale_fence()) {
+            (_, Some((_, stored))) => Answer::Refused { highest: stored.0 },
+            (Code::LockUnavailable | Code::AlreadyExists, _) => Answer::No,
+            (Code::LeaseLost, _) => Answer::Lost,
+            (Code::NotFound, _) => Answer::NotFound,
+            (Code::InDoubt, _) => Answer::InDoubt,
+            (code, _) => Answer::Failed { code: code.name().to_owned() },
+        }
     }
 }
 

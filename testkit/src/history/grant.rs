@@ -19,6 +19,8 @@ pub struct Grant<'h> {
     pub fence: Option<u64>,
     /// Length of the lease.
     pub ttl: Duration,
+    /// Longest wait for the lock.
+    pub wait: Duration,
     /// When the call returned.
     pub granted: Moment,
     /// When the lease ends, as the library counts it.
@@ -33,15 +35,23 @@ pub struct Grant<'h> {
 
 impl Grant<'_> {
     /// Returns the moment until which the holder surely had the lock. The store wrote the record after the call, and a
-    /// renewal that succeeded wrote it again. A release may have freed the lock as soon as it was called, whatever its
-    /// answer.
+    /// renewal that succeeded wrote it again. The library promises the lock until the end that it counts. A release may
+    /// have freed the lock as soon as it was called, whatever its answer.
     pub fn sure_end(&self, tolerances: &Tolerances) -> Moment {
-        let renewed =
-            self.renewals.iter().filter(|(event, _)| matches!(event.answer, Answer::Renewed { .. }));
-        let renewed = renewed.map(|(event, ttl)| tolerances.surely_until(event.called, *ttl));
-        let granted = tolerances.surely_until(self.acquire.called, self.ttl);
+        let renewed = self.renewals.iter().filter_map(|(event, ttl)| match event.answer {
+            Answer::Renewed { ends } => Some(tolerances.surely_until(event.called, *ttl).max(ends)),
+            _ => None,
+        });
+        let granted = tolerances.surely_until(self.acquire.called, self.ttl).max(self.ends);
         let lasts = renewed.fold(granted, Moment::max);
         self.releases.iter().map(|event| event.called).fold(lasts, Moment::min)
+    }
+
+    /// Returns the latest end that the library may count for the lease before its first renewal: one TTL after it sent
+    /// the request. A call that waits sends its last request at any time before it returns.
+    pub fn latest_end(&self) -> Moment {
+        let sent = if self.wait.is_zero() { self.acquire.called } else { self.granted };
+        sent.after(self.ttl)
     }
 
     /// Returns the moment until which the holder may have had the lock: until an answer said that it does not have it
@@ -131,6 +141,7 @@ impl<'h> LockHistory<'h> {
                 acquire: event,
                 fence,
                 ttl,
+                wait,
                 granted: event.last_seen(),
                 ends,
                 renewals: Vec::new(),

@@ -182,7 +182,7 @@ fn lease_ends_of(grant: &Grant<'_>) -> Vec<Violation> {
         let late = ends.since(latest).as_secs_f64() * 1e3;
         format!("the library lets the lease end {late:.3} ms after the store may end it")
     };
-    let latest = grant.acquire.called.after(grant.ttl);
+    let latest = grant.latest_end();
     if grant.ends > latest {
         report(late(grant.ends, latest), grant.acquire);
     }

@@ -92,7 +92,9 @@ pub struct Violation {
 impl Violation {
     pub(super) fn new(rule: Rule, what: impl Into<String>, events: &[&Event]) -> Violation {
         let key = events.first().map_or_else(|| "".into(), |event| Arc::clone(&event.key));
-        Violation { rule, key, what: what.into(), events: events.iter().copied().cloned().collect() }
+        let mut events: Vec<Event> = events.iter().copied().cloned().collect();
+        events.dedup();
+        Violation { rule, key, what: what.into(), events }
     }
 }
 

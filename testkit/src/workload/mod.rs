@@ -1,0 +1,9 @@
+//! Workloads: clients that use a store in random ways, and log what they did as a
+//! [`History`](crate::history::History).
+//!
+//! A seed makes the choices of each client repeatable. The order in which the clients run is up to the machine.
+
+mod locks;
+mod party;
+
+pub use locks::LockWorkload;

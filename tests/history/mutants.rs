@@ -1,0 +1,97 @@
+//! Each rule finds its mutant, and nothing is found in a store without a defect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlm::Deadline;
+use dlm::store::{LockStore, MemoryStore};
+use dlm_testkit::history::{History, Rule, Tolerances, Violation, check};
+use dlm_testkit::mutants::{LockMutant, LockMutation, Receiver};
+use dlm_testkit::workload::LockWorkload;
+
+/// Runs of a workload go on for so long, until one shows the defect.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Runs `workload` with one seed after another until its history breaks `rule`.
+#[track_caller]
+fn must_break(rule: Rule, mutation: &str, workload: impl Fn(u64) -> History) {
+    let by = Deadline::after(PATIENCE);
+    for seed in 0.. {
+        let history = workload(seed);
+        let violations = check(&history, &Tolerances::default());
+        if let Some((calls, after)) = first_shown(&history, &violations, rule) {
+            let ms = after.as_millis();
+            println!("{mutation}: rule {rule}, after {calls} calls and {ms} ms of run {}", seed + 1);
+            return;
+        }
+        assert!(!by.passed(), "{mutation}: rule {rule} was not broken, only {:?}", broken(&violations));
+    }
+}
+
+/// After how many calls, and how long after the first one, the history broke the rule.
+fn first_shown(history: &History, violations: &[Violation], rule: Rule) -> Option<(usize, Duration)> {
+    let shown = violations
+        .iter()
+        .filter(|violation| violation.rule == rule)
+        .filter_map(|violation| violation.events.iter().map(|event| event.last_seen()).max())
+        .min()?;
+    let calls = history.events().partition_point(|event| event.called <= shown);
+    Some((calls, shown.since(history.events()[0].called)))
+}
+
+fn broken(violations: &[Violation]) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = violations.iter().map(|violation| violation.rule).collect();
+    rules.sort();
+    rules.dedup();
+    rules
+}
+
+fn lock_mutant_breaks(mutation: LockMutation, rule: Rule) {
+    must_break(rule, &format!("{mutation:?}"), |seed| {
+        let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
+        LockWorkload::new(seed).run(&store, &Receiver::new())
+    });
+}
+
+#[test]
+fn a_lease_that_ends_early_is_found() {
+    lock_mutant_breaks(LockMutation::ExpiresEarly, Rule::Exclusion);
+}
+
+#[test]
+fn a_release_without_a_check_of_the_owner_is_found() {
+    lock_mutant_breaks(LockMutation::ReleasesWithoutOwner, Rule::NoStaleRelease);
+}
+
+#[test]
+fn a_fence_that_does_not_rise_is_found() {
+    lock_mutant_breaks(LockMutation::RepeatsFence, Rule::UniqueFences);
+}
+
+#[test]
+fn a_fence_that_starts_again_after_an_expired_lease_is_found() {
+    lock_mutant_breaks(LockMutation::ForgetsFenceAtExpiry, Rule::RisingFences);
+}
+
+#[test]
+fn a_renewal_of_a_lost_lease_is_found() {
+    lock_mutant_breaks(LockMutation::RenewsLostLease, Rule::NoStaleRenewal);
+}
+
+#[test]
+fn a_release_that_always_says_true_is_found() {
+    lock_mutant_breaks(LockMutation::ReleaseAlwaysTrue, Rule::NoStaleRelease);
+}
+
+#[test]
+fn a_release_that_does_not_release_is_found() {
+    lock_mutant_breaks(LockMutation::LeaksRelease, Rule::NoPhantomHolder);
+}
+
+#[test]
+fn a_receiver_that_accepts_stale_writes_is_found() {
+    must_break(Rule::NoStaleWrite, "careless receiver", |seed| {
+        let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+        LockWorkload::new(seed).run(&store, &Receiver::careless())
+    });
+}
