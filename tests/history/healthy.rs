@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use dlm::store::{LockStore, MemoryStore};
+use dlm_fixtures::role;
 use dlm_testkit::history::{History, Operation, Tolerances, check};
 use dlm_testkit::mutants::Receiver;
-use dlm_testkit::workload::LockWorkload;
+use dlm_testkit::workload::{LatchWorkload, LockWorkload};
+use rustix::process::{Pid, Signal, kill_process};
 
 #[track_caller]
 fn assert_clean(history: &History) {
@@ -28,9 +31,18 @@ fn on_a_busy_machine(work: impl FnOnce()) {
                 }
             });
         }
+        // Also after a panic, for which the scope waits.
+        let _over = OnDrop(|| over.store(true, Ordering::Relaxed));
         work();
-        over.store(true, Ordering::Relaxed);
     });
+}
+
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
 }
 
 fn lock_history(seed: u64) -> History {
@@ -38,21 +50,76 @@ fn lock_history(seed: u64) -> History {
     LockWorkload::new(seed).run(&store, &Receiver::new())
 }
 
+fn latch_history(seed: u64) -> History {
+    let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+    LatchWorkload::new(seed).run(&store)
+}
+
+fn calls(history: &History, wanted: fn(&Operation) -> bool) -> usize {
+    history.events().iter().filter(|event| wanted(&event.operation)).count()
+}
+
 #[test]
 fn locks_of_the_memory_store_break_no_rule() {
     let history = lock_history(1);
     assert_clean(&history);
-    let calls = |wanted: fn(&Operation) -> bool| {
-        history.events().iter().filter(|event| wanted(&event.operation)).count()
-    };
     // The workload does what the rules are about.
-    assert!(calls(|operation| matches!(operation, Operation::Acquire { .. })) > 50);
-    assert!(calls(|operation| matches!(operation, Operation::Renew { .. })) > 5);
-    assert!(calls(|operation| matches!(operation, Operation::Release { .. })) > 5);
-    assert!(calls(|operation| matches!(operation, Operation::Write { .. })) > 5);
+    assert!(calls(&history, |operation| matches!(operation, Operation::Acquire { .. })) > 50);
+    assert!(calls(&history, |operation| matches!(operation, Operation::Renew { .. })) > 5);
+    assert!(calls(&history, |operation| matches!(operation, Operation::Release { .. })) > 5);
+    assert!(calls(&history, |operation| matches!(operation, Operation::Write { .. })) > 5);
 }
 
 #[test]
 fn locks_of_the_memory_store_break_no_rule_on_a_busy_machine() {
-    on_a_busy_machine(|| (2..6).for_each(|seed| assert_clean(&lock_history(seed))));
+    on_a_busy_machine(|| (2..4).for_each(|seed| assert_clean(&lock_history(seed))));
+}
+
+#[test]
+fn latches_of_the_memory_store_break_no_rule() {
+    let history = latch_history(1);
+    assert_clean(&history);
+    assert!(calls(&history, |operation| matches!(operation, Operation::CreateLatch { .. })) > 5);
+    assert!(calls(&history, |operation| matches!(operation, Operation::CountDown { .. })) > 20);
+    assert!(calls(&history, |operation| matches!(operation, Operation::ReadCount)) > 20);
+    assert!(calls(&history, |operation| matches!(operation, Operation::Await { .. })) > 5);
+}
+
+#[test]
+fn latches_of_the_memory_store_break_no_rule_on_a_busy_machine() {
+    on_a_busy_machine(|| (2..4).for_each(|seed| assert_clean(&latch_history(seed))));
+}
+
+/// What the process of a test does.
+#[test]
+#[ignore = "a process of the tests"]
+fn role() {
+    if role::asked().is_some() {
+        thread::scope(|scope| {
+            scope.spawn(|| assert_clean(&lock_history(10)));
+            scope.spawn(|| assert_clean(&latch_history(10)));
+        });
+    }
+}
+
+/// The pauses are longer than leases and latches live.
+#[test]
+fn a_process_that_is_stopped_and_goes_on_breaks_no_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child =
+        role::process(module_path!(), "stopped", directory.path()).spawn().map(role::Running).unwrap();
+    let pid = Pid::from_child(&child.0);
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut stops = 0;
+    let status = loop {
+        thread::sleep(Duration::from_millis(random.u64(20..200)));
+        if let Some(status) = child.0.try_wait().unwrap() {
+            break status;
+        }
+        kill_process(pid, Signal::STOP).unwrap();
+        thread::sleep(Duration::from_millis(random.u64(20..400)));
+        kill_process(pid, Signal::CONT).unwrap();
+        stops += 1;
+    };
+    assert!(status.success() && stops > 3, "{status}, {stops} stops");
 }

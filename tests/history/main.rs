@@ -2,6 +2,7 @@
 //! known defect.
 
 mod healthy;
+mod latch_rules;
 mod lock_rules;
 mod logs;
 mod mutants;

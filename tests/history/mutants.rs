@@ -6,11 +6,14 @@ use std::time::Duration;
 use dlm::Deadline;
 use dlm::store::{LockStore, MemoryStore};
 use dlm_testkit::history::{History, Rule, Tolerances, Violation, check};
-use dlm_testkit::mutants::{LockMutant, LockMutation, Receiver};
-use dlm_testkit::workload::LockWorkload;
+use dlm_testkit::mutants::{LatchMutant, LatchMutation, LockMutant, LockMutation, Receiver};
+use dlm_testkit::workload::{LatchWorkload, LockWorkload};
 
 /// Runs of a workload go on for so long, until one shows the defect.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Longest delay of a wake-up. Short, so that a wake-up that never happens is found soon.
+const WAKE: Duration = Duration::from_millis(500);
 
 /// Runs `workload` with one seed after another until its history breaks `rule`.
 #[track_caller]
@@ -18,7 +21,7 @@ fn must_break(rule: Rule, mutation: &str, workload: impl Fn(u64) -> History) {
     let by = Deadline::after(PATIENCE);
     for seed in 0.. {
         let history = workload(seed);
-        let violations = check(&history, &Tolerances::default());
+        let violations = check(&history, &Tolerances { wake: WAKE, ..Tolerances::default() });
         if let Some((calls, after)) = first_shown(&history, &violations, rule) {
             let ms = after.as_millis();
             println!("{mutation}: rule {rule}, after {calls} calls and {ms} ms of run {}", seed + 1);
@@ -94,4 +97,46 @@ fn a_receiver_that_accepts_stale_writes_is_found() {
         let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
         LockWorkload::new(seed).run(&store, &Receiver::careless())
     });
+}
+
+fn latch_mutant_breaks(mutation: LatchMutation, rule: Rule) {
+    must_break(rule, &format!("{mutation:?}"), |seed| {
+        let store: Arc<dyn LockStore> = Arc::new(LatchMutant::new(Arc::new(MemoryStore::new()), mutation));
+        LatchWorkload { wait: 3 * WAKE, ..LatchWorkload::new(seed) }.run(&store)
+    });
+}
+
+#[test]
+fn a_step_that_counts_twice_is_found() {
+    latch_mutant_breaks(LatchMutation::CountsTwice, Rule::ExactCount);
+}
+
+#[test]
+fn a_step_that_is_lost_is_found() {
+    latch_mutant_breaks(LatchMutation::LosesCount, Rule::ExactCount);
+}
+
+#[test]
+fn a_latch_that_opens_early_is_found() {
+    latch_mutant_breaks(LatchMutation::OpensEarly, Rule::NoEarlyWake);
+}
+
+#[test]
+fn a_latch_that_never_opens_is_found() {
+    latch_mutant_breaks(LatchMutation::NeverOpens, Rule::NoMissedWake);
+}
+
+#[test]
+fn a_latch_that_is_created_twice_is_found() {
+    latch_mutant_breaks(LatchMutation::CreatesTwice, Rule::CreatedOnce);
+}
+
+#[test]
+fn a_latch_that_expires_early_is_found() {
+    latch_mutant_breaks(LatchMutation::ExpiresEarly, Rule::LatchLifetime);
+}
+
+#[test]
+fn a_latch_that_never_expires_is_found() {
+    latch_mutant_breaks(LatchMutation::NeverExpires, Rule::LatchLifetime);
 }

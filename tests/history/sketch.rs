@@ -77,6 +77,26 @@ impl Sketch {
         self.add(client, times, Operation::Check { lease: lease.clone() }, answer);
     }
 
+    pub(crate) fn create_latch(&mut self, client: &str, times: Range<u64>, count: i64, answer: Answer) {
+        self.add(client, times, Operation::CreateLatch { count, ttl: TTL }, answer);
+    }
+
+    pub(crate) fn count_down(&mut self, client: &str, times: Range<u64>, answer: Answer) {
+        self.add(client, times, Operation::CountDown { participant: None }, answer);
+    }
+
+    pub(crate) fn count_down_as(&mut self, name: &str, times: Range<u64>, answer: Answer) {
+        self.add(name, times, Operation::CountDown { participant: Some(name.to_owned()) }, answer);
+    }
+
+    pub(crate) fn read_count(&mut self, times: Range<u64>, count: i64) {
+        self.add("reader", times, Operation::ReadCount, Answer::Value(Some(count)));
+    }
+
+    pub(crate) fn wait(&mut self, client: &str, times: Range<u64>, deadline: u64, answer: Answer) {
+        self.add(client, times, Operation::Await { deadline: at(deadline) }, answer);
+    }
+
     pub(crate) fn history(self) -> History {
         History::new(self.events)
     }

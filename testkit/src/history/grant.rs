@@ -19,8 +19,6 @@ pub struct Grant<'h> {
     pub fence: Option<u64>,
     /// Length of the lease.
     pub ttl: Duration,
-    /// Longest wait for the lock.
-    pub wait: Duration,
     /// When the call returned.
     pub granted: Moment,
     /// When the lease ends, as the library counts it.
@@ -45,13 +43,6 @@ impl Grant<'_> {
         let granted = tolerances.surely_until(self.acquire.called, self.ttl).max(self.ends);
         let lasts = renewed.fold(granted, Moment::max);
         self.releases.iter().map(|event| event.called).fold(lasts, Moment::min)
-    }
-
-    /// Returns the latest end that the library may count for the lease before its first renewal: one TTL after it sent
-    /// the request. A call that waits sends its last request at any time before it returns.
-    pub fn latest_end(&self) -> Moment {
-        let sent = if self.wait.is_zero() { self.acquire.called } else { self.granted };
-        sent.after(self.ttl)
     }
 
     /// Returns the moment until which the holder may have had the lock: until an answer said that it does not have it
@@ -141,7 +132,6 @@ impl<'h> LockHistory<'h> {
                 acquire: event,
                 fence,
                 ttl,
-                wait,
                 granted: event.last_seen(),
                 ends,
                 renewals: Vec::new(),

@@ -173,41 +173,32 @@ pub fn lease_ends(lock: &LockHistory<'_>) -> Vec<Violation> {
     lock.grants.iter().flat_map(lease_ends_of).collect()
 }
 
+/// A lease ends one TTL after its request was sent, which was at the latest when the call returned: a thread may stand
+/// still between the log and the request.
 fn lease_ends_of(grant: &Grant<'_>) -> Vec<Violation> {
+    let mut counted = vec![(grant.acquire, grant.ttl, Some(grant.ends))];
+    counted.extend(grant.renewals.iter().filter_map(|(event, ttl)| match event.answer {
+        Answer::Renewed { ends } => Some((*event, *ttl, Some(ends))),
+        Answer::Unknown => Some((*event, *ttl, None)),
+        _ => None,
+    }));
     let mut violations = Vec::new();
-    let mut report = |what: String, event: &Event| {
-        violations.push(Violation::new(Rule::LeaseEnds, what, &[grant.acquire, event]));
-    };
-    let late = |ends: Moment, latest: Moment| {
-        let late = ends.since(latest).as_secs_f64() * 1e3;
-        format!("the library lets the lease end {late:.3} ms after the store may end it")
-    };
-    let latest = grant.latest_end();
-    if grant.ends > latest {
-        report(late(grant.ends, latest), grant.acquire);
-    }
-    for (event, ttl) in &grant.renewals {
-        if let Answer::Renewed { ends } = event.answer {
-            let latest = event.called.after(*ttl);
-            if ends > latest {
-                report(late(ends, latest), event);
-            }
+    for (event, ttl, ends) in &counted {
+        let latest = event.last_seen().after(*ttl);
+        if let Some(late) = ends.map(|ends| ends.since(latest)).filter(|late| !late.is_zero()) {
+            let late = late.as_secs_f64() * 1e3;
+            let what = format!("the library lets the lease end {late:.3} ms after the store may end it");
+            violations.push(Violation::new(Rule::LeaseEnds, what, &[grant.acquire, event]));
         }
     }
-    // A renewal in another thread counts as soon as it was called.
-    let mut ends: Vec<(Moment, Moment)> = vec![(grant.acquire.called, latest)];
-    let renewals = grant
-        .renewals
-        .iter()
-        .filter(|(event, _)| matches!(event.answer, Answer::Renewed { .. } | Answer::Unknown));
-    ends.extend(renewals.map(|(event, ttl)| (event.called, event.called.after(*ttl))));
-    ends.sort();
-    let latest_ends = running(&ends, |a, b| (b.0, a.1.max(b.1)));
-    for event in grant.checks.iter().filter(|event| event.answer == Answer::Ok) {
-        let begun = latest_ends.partition_point(|(called, _)| *called <= event.last_seen());
-        let latest = begun.checked_sub(1).map(|last| latest_ends[last].1);
-        if latest.is_none_or(|latest| event.called >= latest) {
-            report("a check says that the lease lasts, but its TTL was over".to_owned(), event);
+    for check in grant.checks.iter().filter(|event| event.answer == Answer::Ok) {
+        // A renewal in another thread counts as soon as it was called.
+        let begun = counted.iter().filter(|(event, ..)| event.called <= check.last_seen());
+        let sent = |event: &Event| event.returned.map_or(check.last_seen(), |at| at.min(check.last_seen()));
+        let latest = begun.map(|(event, ttl, _)| sent(event).after(*ttl)).max();
+        if latest.is_none_or(|latest| check.called >= latest) {
+            let what = "a check says that the lease lasts, but its TTL was over";
+            violations.push(Violation::new(Rule::LeaseEnds, what, &[grant.acquire, check]));
         }
     }
     violations

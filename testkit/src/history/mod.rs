@@ -24,12 +24,15 @@
 //! | Rules | Module |
 //! |---|---|
 //! | U, A, A2, B, C, D, E, F, G | [`lock_rules`] |
+//! | L1 to L6 | [`latch_rules`] |
 //!
 //! See [`Rule`] for what each one says. A history must contain every call on its keys: a holder that does not log is
 //! a phantom to the rules.
 
 mod event;
 mod grant;
+mod latch_history;
+pub mod latch_rules;
 mod line;
 pub mod lock_rules;
 mod recorder;
@@ -46,6 +49,7 @@ use dlm::Moment;
 
 pub use event::{Answer, CallId, Event, Operation};
 pub use grant::{Grant, LockHistory};
+pub use latch_history::{CountBounds, Creation, LatchHistory};
 use line::Line;
 pub use recorder::Recorder;
 pub use tolerances::Tolerances;
@@ -158,5 +162,7 @@ fn invalid(what: &str, line: &str) -> io::Error {
 
 /// Checks all rules.
 pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
-    lock_rules::check(history, tolerances)
+    let mut violations = lock_rules::check(history, tolerances);
+    violations.extend(latch_rules::check(history, tolerances));
+    violations
 }

@@ -4,10 +4,13 @@
 //! | Mutant | Defects |
 //! |---|---|
 //! | [`LockMutant`] | those of [`LockMutation`] |
+//! | [`LatchMutant`] | those of [`LatchMutation`] |
 //! | [`Receiver`] | accepts stale writes, if made by [`Receiver::careless`] |
 
+mod latch_mutant;
 mod lock_mutant;
 mod receiver;
 
+pub use latch_mutant::{LatchMutant, LatchMutation};
 pub use lock_mutant::{LockMutant, LockMutation};
 pub use receiver::Receiver;

@@ -3,7 +3,9 @@
 //!
 //! A seed makes the choices of each client repeatable. The order in which the clients run is up to the machine.
 
+mod latches;
 mod locks;
 mod party;
 
+pub use latches::LatchWorkload;
 pub use locks::LockWorkload;
