@@ -8,8 +8,8 @@ use std::time::Duration;
 use dlm::store::{LockStore, MemoryStore};
 use dlm_fixtures::role;
 use dlm_testkit::history::{History, Operation, Tolerances, check};
-use dlm_testkit::mutants::Receiver;
-use dlm_testkit::workload::{LatchWorkload, LockWorkload};
+use dlm_testkit::mutants::{ModelRow, Receiver};
+use dlm_testkit::workload::{LatchWorkload, LockWorkload, RowWorkload};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[track_caller]
@@ -71,11 +71,6 @@ fn locks_of_the_memory_store_break_no_rule() {
 }
 
 #[test]
-fn locks_of_the_memory_store_break_no_rule_on_a_busy_machine() {
-    on_a_busy_machine(|| (2..4).for_each(|seed| assert_clean(&lock_history(seed))));
-}
-
-#[test]
 fn latches_of_the_memory_store_break_no_rule() {
     let history = latch_history(1);
     assert_clean(&history);
@@ -85,9 +80,22 @@ fn latches_of_the_memory_store_break_no_rule() {
     assert!(calls(&history, |operation| matches!(operation, Operation::Await { .. })) > 5);
 }
 
+fn row_history(seed: u64) -> History {
+    RowWorkload::new(seed).run(&[ModelRow::new(), ModelRow::new()])
+}
+
 #[test]
-fn latches_of_the_memory_store_break_no_rule_on_a_busy_machine() {
-    on_a_busy_machine(|| (2..4).for_each(|seed| assert_clean(&latch_history(seed))));
+fn rows_of_the_model_break_no_rule() {
+    (1..3).for_each(|seed| assert_clean(&row_history(seed)));
+}
+
+#[test]
+fn nothing_breaks_a_rule_on_a_busy_machine() {
+    on_a_busy_machine(|| {
+        (3..6).for_each(|seed| assert_clean(&lock_history(seed)));
+        (3..6).for_each(|seed| assert_clean(&latch_history(seed)));
+        assert_clean(&row_history(3));
+    });
 }
 
 /// What the process of a test does.

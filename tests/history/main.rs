@@ -6,4 +6,5 @@ mod latch_rules;
 mod lock_rules;
 mod logs;
 mod mutants;
+mod row_rules;
 mod sketch;

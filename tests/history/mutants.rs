@@ -6,8 +6,10 @@ use std::time::Duration;
 use dlm::Deadline;
 use dlm::store::{LockStore, MemoryStore};
 use dlm_testkit::history::{History, Rule, Tolerances, Violation, check};
-use dlm_testkit::mutants::{LatchMutant, LatchMutation, LockMutant, LockMutation, Receiver};
-use dlm_testkit::workload::{LatchWorkload, LockWorkload};
+use dlm_testkit::mutants::{
+    LatchMutant, LatchMutation, LockMutant, LockMutation, ModelRow, Receiver, RowMutation,
+};
+use dlm_testkit::workload::{LatchWorkload, LockWorkload, RowWorkload};
 
 /// Runs of a workload go on for so long, until one shows the defect.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -139,4 +141,25 @@ fn a_latch_that_expires_early_is_found() {
 #[test]
 fn a_latch_that_never_expires_is_found() {
     latch_mutant_breaks(LatchMutation::NeverExpires, Rule::LatchLifetime);
+}
+
+fn row_mutant_breaks(mutation: RowMutation) {
+    must_break(Rule::Linearizable, &format!("{mutation:?}"), |seed| {
+        RowWorkload::new(seed).run(&[ModelRow::mutant(mutation), ModelRow::mutant(mutation)])
+    });
+}
+
+#[test]
+fn a_compare_and_set_that_ignores_the_old_value_is_found() {
+    row_mutant_breaks(RowMutation::IgnoresOldValue);
+}
+
+#[test]
+fn an_increment_that_is_lost_is_found() {
+    row_mutant_breaks(RowMutation::LosesIncrement);
+}
+
+#[test]
+fn a_read_of_an_old_value_is_found() {
+    row_mutant_breaks(RowMutation::ReadsStale);
 }

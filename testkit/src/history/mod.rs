@@ -25,6 +25,7 @@
 //! |---|---|
 //! | U, A, A2, B, C, D, E, F, G | [`lock_rules`] |
 //! | L1 to L6 | [`latch_rules`] |
+//! | R | [`row_rules`], with the search of [`linearizability`] |
 //!
 //! See [`Rule`] for what each one says. A history must contain every call on its keys: a holder that does not log is
 //! a phantom to the rules.
@@ -34,8 +35,10 @@ mod grant;
 mod latch_history;
 pub mod latch_rules;
 mod line;
+pub mod linearizability;
 pub mod lock_rules;
 mod recorder;
+pub mod row_rules;
 mod tolerances;
 mod violation;
 
@@ -164,5 +167,6 @@ fn invalid(what: &str, line: &str) -> io::Error {
 pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
     let mut violations = lock_rules::check(history, tolerances);
     violations.extend(latch_rules::check(history, tolerances));
+    violations.extend(row_rules::check(history, tolerances));
     violations
 }

@@ -5,12 +5,15 @@
 //! |---|---|
 //! | [`LockMutant`] | those of [`LockMutation`] |
 //! | [`LatchMutant`] | those of [`LatchMutation`] |
+//! | [`ModelRow`] | those of [`RowMutation`] |
 //! | [`Receiver`] | accepts stale writes, if made by [`Receiver::careless`] |
 
 mod latch_mutant;
 mod lock_mutant;
+mod model_row;
 mod receiver;
 
 pub use latch_mutant::{LatchMutant, LatchMutation};
 pub use lock_mutant::{LockMutant, LockMutation};
+pub use model_row::{ModelRow, RowMutation};
 pub use receiver::Receiver;

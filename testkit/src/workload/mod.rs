@@ -6,6 +6,8 @@
 mod latches;
 mod locks;
 mod party;
+mod rows;
 
 pub use latches::LatchWorkload;
 pub use locks::LockWorkload;
+pub use rows::RowWorkload;
