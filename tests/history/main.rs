@@ -8,3 +8,4 @@ mod logs;
 mod mutants;
 mod row_rules;
 mod sketch;
+mod timeline;

@@ -17,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Longest delay of a wake-up. Short, so that a wake-up that never happens is found soon.
 const WAKE: Duration = Duration::from_millis(500);
 
+/// Length of one run.
+const LASTS: Duration = Duration::from_millis(500);
+
 /// Runs `workload` with one seed after another until its history breaks `rule`.
 #[track_caller]
 fn must_break(rule: Rule, mutation: &str, workload: impl Fn(u64) -> History) {
@@ -54,7 +57,7 @@ fn broken(violations: &[Violation]) -> Vec<Rule> {
 fn lock_mutant_breaks(mutation: LockMutation, rule: Rule) {
     must_break(rule, &format!("{mutation:?}"), |seed| {
         let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
-        LockWorkload::new(seed).run(&store, &Receiver::new())
+        LockWorkload { lasts: LASTS, ..LockWorkload::new(seed) }.run(&store, &Receiver::new())
     });
 }
 
@@ -97,14 +100,14 @@ fn a_release_that_does_not_release_is_found() {
 fn a_receiver_that_accepts_stale_writes_is_found() {
     must_break(Rule::NoStaleWrite, "careless receiver", |seed| {
         let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
-        LockWorkload::new(seed).run(&store, &Receiver::careless())
+        LockWorkload { lasts: LASTS, ..LockWorkload::new(seed) }.run(&store, &Receiver::careless())
     });
 }
 
 fn latch_mutant_breaks(mutation: LatchMutation, rule: Rule) {
     must_break(rule, &format!("{mutation:?}"), |seed| {
         let store: Arc<dyn LockStore> = Arc::new(LatchMutant::new(Arc::new(MemoryStore::new()), mutation));
-        LatchWorkload { wait: 3 * WAKE, ..LatchWorkload::new(seed) }.run(&store)
+        LatchWorkload { wait: 3 * WAKE, lasts: LASTS, ..LatchWorkload::new(seed) }.run(&store)
     });
 }
 

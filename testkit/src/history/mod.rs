@@ -27,7 +27,7 @@
 //! | L1 to L6 | [`latch_rules`] |
 //! | R | [`row_rules`], with the search of [`linearizability`] |
 //!
-//! See [`Rule`] for what each one says. A history must contain every call on its keys: a holder that does not log is
+//! [`timeline_svg`] draws a history with its violations. See [`Rule`] for what each rule says. A history must contain every call on its keys: a holder that does not log is
 //! a phantom to the rules.
 
 mod event;
@@ -39,6 +39,7 @@ pub mod linearizability;
 pub mod lock_rules;
 mod recorder;
 pub mod row_rules;
+mod timeline;
 mod tolerances;
 mod violation;
 
@@ -55,6 +56,7 @@ pub use grant::{Grant, LockHistory};
 pub use latch_history::{CountBounds, Creation, LatchHistory};
 use line::Line;
 pub use recorder::Recorder;
+pub use timeline::timeline_svg;
 pub use tolerances::Tolerances;
 pub use violation::{Rule, Violation};
 
@@ -140,6 +142,17 @@ impl History {
             keys[number].1.push(event);
         }
         keys
+    }
+
+    /// Returns the calls that were under way from `margin` before the calls of a violation to `margin` after them, to
+    /// draw them. Do not check the result: calls are missing from it.
+    pub fn around(&self, violation: &Violation, margin: Duration) -> History {
+        let called = violation.events.iter().map(|event| event.called).min();
+        let returned = violation.events.iter().map(Event::last_seen).max();
+        let (Some(called), Some(returned)) = (called, returned) else { return self.clone() };
+        let (from, to) = (tolerances::before(called, margin), returned.after(margin));
+        let near = self.events.iter().filter(|event| event.called <= to && event.last_seen() >= from);
+        History { events: near.cloned().collect() }
     }
 
     /// Returns for how long the machine or the process stood still within this time, as far as the log shows it: see
