@@ -55,6 +55,17 @@ fn latch_history(seed: u64) -> History {
     LatchWorkload::new(seed).run(&store)
 }
 
+#[cfg(feature = "embedded")]
+#[test]
+fn locks_and_latches_of_the_embedded_store_break_no_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let uri = format!("embedded:{}", directory.path().display());
+    let store = dlm::store::open(&uri).unwrap();
+    let seed = 1;
+    assert_clean(&LockWorkload::new(seed).run(&store, &Receiver::new()));
+    assert_clean(&LatchWorkload::new(seed).run(&store));
+}
+
 fn calls(history: &History, wanted: fn(&Operation) -> bool) -> usize {
     history.events().iter().filter(|event| wanted(&event.operation)).count()
 }
@@ -96,6 +107,23 @@ fn nothing_breaks_a_rule_on_a_busy_machine() {
         (3..6).for_each(|seed| assert_clean(&latch_history(seed)));
         assert_clean(&row_history(3));
     });
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn leases_of_many_lengths_break_no_rule_for_a_long_time() {
+    if dlm_testkit::left_to_the_long_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let stores = [format!("embedded:{}", directory.path().display()), "memory:".to_owned()];
+    for seed in 0..32 {
+        let ttl = Duration::from_millis([8, 20, 60, 150][seed as usize / 2 % 4]);
+        let store = dlm::store::open(&stores[seed as usize % 2]).unwrap();
+        let locks = LockWorkload { ttl, clients: 8, ..LockWorkload::new(seed) };
+        assert_clean(&locks.run(&store, &Receiver::new()));
+        assert_clean(&LatchWorkload { ttl: 3 * ttl, ..LatchWorkload::new(seed) }.run(&store));
+    }
 }
 
 /// What the process of a test does.

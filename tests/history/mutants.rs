@@ -67,6 +67,16 @@ fn a_lease_that_ends_early_is_found() {
 }
 
 #[test]
+fn a_lease_that_ends_early_is_found_without_its_fence() {
+    lock_mutant_breaks(LockMutation::ExpiresEarly, Rule::NoOverlap);
+}
+
+#[test]
+fn a_grant_that_is_dated_too_late_is_found() {
+    lock_mutant_breaks(LockMutation::DatesGrantLater, Rule::LeaseEnds);
+}
+
+#[test]
 fn a_release_without_a_check_of_the_owner_is_found() {
     lock_mutant_breaks(LockMutation::ReleasesWithoutOwner, Rule::NoStaleRelease);
 }

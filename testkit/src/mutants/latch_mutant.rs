@@ -31,19 +31,6 @@ pub enum LatchMutation {
     NeverExpires,
 }
 
-impl LatchMutation {
-    /// All mutations.
-    pub const ALL: [LatchMutation; 7] = [
-        LatchMutation::CountsTwice,
-        LatchMutation::LosesCount,
-        LatchMutation::OpensEarly,
-        LatchMutation::NeverOpens,
-        LatchMutation::CreatesTwice,
-        LatchMutation::ExpiresEarly,
-        LatchMutation::NeverExpires,
-    ];
-}
-
 /// A store that passes every call on to another store, whose latches have one defect. It may be shared between
 /// threads.
 #[derive(Debug)]

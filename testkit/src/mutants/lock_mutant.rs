@@ -25,19 +25,8 @@ pub enum LockMutation {
     ReleaseAlwaysTrue,
     /// A release is reported as successful, and changes nothing.
     LeaksRelease,
-}
-
-impl LockMutation {
-    /// All mutations.
-    pub const ALL: [LockMutation; 7] = [
-        LockMutation::ExpiresEarly,
-        LockMutation::ReleasesWithoutOwner,
-        LockMutation::RepeatsFence,
-        LockMutation::ForgetsFenceAtExpiry,
-        LockMutation::RenewsLostLease,
-        LockMutation::ReleaseAlwaysTrue,
-        LockMutation::LeaksRelease,
-    ];
+    /// A grant is dated one TTL later than it was made, so that the library counts on it for too long.
+    DatesGrantLater,
 }
 
 /// A store that passes every call on to another store, and has one defect. It may be shared between threads.
@@ -108,6 +97,9 @@ impl LockStore for LockMutant {
         let mut acquired = self.inner.acquire(Attempt { ttl, ..attempt }, doubtful)?;
         if let Acquired::Granted(grant) = &mut acquired {
             self.granted(attempt.name, grant);
+            if self.mutation == LockMutation::DatesGrantLater {
+                grant.since = grant.since.after(attempt.ttl);
+            }
         }
         Ok(acquired)
     }

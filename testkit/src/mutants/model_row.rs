@@ -15,12 +15,6 @@ pub enum RowMutation {
     ReadsStale,
 }
 
-impl RowMutation {
-    /// All mutations.
-    pub const ALL: [RowMutation; 3] =
-        [RowMutation::IgnoresOldValue, RowMutation::LosesIncrement, RowMutation::ReadsStale];
-}
-
 /// A row with one number. It may be shared between threads.
 #[derive(Debug, Default)]
 pub struct ModelRow {

@@ -1,13 +1,13 @@
 //! Clients that create latches, count them down and up, read them and wait for them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use dlm::store::LockStore;
 use dlm::{Deadline, Latch, LatchKind, Level, LockManager, Moment};
 use fastrand::Rng;
+use parking_lot::Mutex;
 
 use super::party::{self, Log};
 use crate::history::{Answer, History, Operation};
@@ -49,24 +49,34 @@ impl LatchWorkload {
             workload: self,
         };
         let by = Deadline::after(self.lasts);
-        let rounds = AtomicU64::new(0);
+        let rounds = Mutex::new(0);
         let clients = (0..self.clients).map(client).map(|mut client| {
             let rounds = &rounds;
             move |log: &mut Log| {
-                for number in (0..).take_while(|_| !by.passed()) {
-                    rounds.fetch_max(number + 1, Ordering::Relaxed);
+                for number in (0..).take_while(|number| starts(*number, rounds, by)) {
                     client.play(log, &Round::new(client.workload, number));
                 }
             }
         });
         party::run(clients.collect(), |log| {
             let client = client(self.clients);
-            for number in 0..rounds.load(Ordering::Relaxed) {
+            for number in 0..*rounds.lock() {
                 let round = Round::new(self, number);
                 client.read(log, &round, &client.latch(&round));
             }
         })
     }
+}
+
+/// Whether a client plays this round. A round that one client has started is played by all, because its latch opens
+/// for all or none.
+fn starts(number: u64, rounds: &Mutex<u64>, by: Deadline) -> bool {
+    let mut rounds = rounds.lock();
+    let starts = number < *rounds || !by.passed();
+    if starts {
+        *rounds = (number + 1).max(*rounds);
+    }
+    starts
 }
 
 fn manager(store: &Arc<dyn LockStore>, client: &str) -> LockManager {

@@ -12,6 +12,9 @@ use super::party::{self, Log};
 use crate::history::{Answer, CallId, History, Operation};
 use crate::mutants::Receiver;
 
+/// Shortest retry interval that a manager accepts.
+const RETRY_MIN: Duration = Duration::from_millis(1);
+
 /// A workload of locks. Some holders outlast their leases and go on as if nothing had happened, and some vanish
 /// without a release.
 #[derive(Debug, Clone)]
@@ -61,7 +64,7 @@ impl LockWorkload {
 
     fn manager(&self, store: &Arc<dyn LockStore>, client: &str) -> LockManager {
         let builder = LockManager::builder().store(Arc::clone(store)).client(client).ttl(self.ttl);
-        builder.retry(self.ttl / 12).open().expect("these settings are allowed")
+        builder.retry((self.ttl / 12).max(RETRY_MIN)).open().expect("these settings are allowed")
     }
 }
 
