@@ -13,7 +13,7 @@ use dlm_testkit::workload::{LatchWorkload, LockWorkload, RowWorkload};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[track_caller]
-fn assert_clean(history: &History) {
+pub(crate) fn assert_clean(history: &History) {
     let violations = check(history, &Tolerances::default());
     let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
     assert!(texts.is_empty(), "{}", texts.join("\n"));

@@ -2,6 +2,8 @@
 //! known defect.
 
 mod healthy;
+#[cfg(feature = "embedded")]
+mod killed;
 mod latch_rules;
 mod lock_rules;
 mod logs;

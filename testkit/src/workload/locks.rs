@@ -1,5 +1,6 @@
 //! Clients that acquire, renew and release locks, and send writes to a receiver that compares fences.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use dlm::{Deadline, Lease, Level, LockManager};
 use fastrand::Rng;
 
 use super::party::{self, Log};
-use crate::history::{Answer, CallId, History, Operation};
+use crate::history::{Answer, CallId, History, Operation, Recorder};
 use crate::mutants::Receiver;
 
 /// Shortest retry interval that a manager accepts.
@@ -45,21 +46,42 @@ impl LockWorkload {
     pub fn run(&self, store: &Arc<dyn LockStore>, receiver: &Receiver) -> History {
         // Names of their own, so that workloads may share a store.
         let client_id = format!("history-{}", fastrand::u64(..));
-        let client = |number: u64| LockClient {
-            manager: self.manager(store, &client_id),
-            random: Rng::with_seed(self.seed << 8 | number),
-            receiver,
-            workload: self,
-        };
-        let by = Deadline::after(self.lasts);
-        let clients = (0..self.clients).map(client).map(|mut client| {
-            move |log: &mut Log| {
-                while !by.passed() {
-                    client.use_a_lock(log);
-                }
-            }
+        let client_id = &client_id;
+        let clients = (0..self.clients).map(|number| {
+            move |log: &mut Log| self.run_client(store, client_id, number, Some(receiver), log)
         });
-        party::run(clients.collect(), |log| client(self.clients).drain(log))
+        party::run(clients.collect(), |log| self.client(store, client_id, self.clients, None).drain(log))
+    }
+
+    /// Runs one client in this thread, for clients that are processes of their own. They need the same `client_id`,
+    /// which names the locks, and different numbers and names in the log. Without a receiver they send no writes.
+    ///
+    /// # Panics
+    /// See [`run`](LockWorkload::run).
+    pub fn run_client(
+        &self,
+        store: &Arc<dyn LockStore>,
+        client_id: &str,
+        number: u64,
+        receiver: Option<&Receiver>,
+        log: &mut Recorder<impl Write>,
+    ) {
+        let by = Deadline::after(self.lasts);
+        let mut client = self.client(store, client_id, number, receiver);
+        while !by.passed() {
+            client.use_a_lock(log);
+        }
+    }
+
+    fn client<'a>(
+        &'a self,
+        store: &Arc<dyn LockStore>,
+        client_id: &str,
+        number: u64,
+        receiver: Option<&'a Receiver>,
+    ) -> LockClient<'a> {
+        let random = Rng::with_seed(self.seed << 8 | number);
+        LockClient { manager: self.manager(store, client_id), random, receiver, workload: self }
     }
 
     fn manager(&self, store: &Arc<dyn LockStore>, client: &str) -> LockManager {
@@ -71,12 +93,12 @@ impl LockWorkload {
 struct LockClient<'a> {
     manager: LockManager,
     random: Rng,
-    receiver: &'a Receiver,
+    receiver: Option<&'a Receiver>,
     workload: &'a LockWorkload,
 }
 
 impl LockClient<'_> {
-    fn use_a_lock(&mut self, log: &mut Log) {
+    fn use_a_lock(&mut self, log: &mut Recorder<impl Write>) {
         let key = key(self.random.u64(..self.workload.locks));
         let wait = if self.random.u8(..4) == 0 { self.workload.ttl } else { Duration::ZERO };
         if let Some((lease, id)) = self.acquire(log, &key, wait) {
@@ -85,7 +107,12 @@ impl LockClient<'_> {
         self.pause(self.workload.ttl / 10);
     }
 
-    fn acquire(&mut self, log: &mut Log, key: &str, wait: Duration) -> Option<(Lease, CallId)> {
+    fn acquire(
+        &mut self,
+        log: &mut Recorder<impl Write>,
+        key: &str,
+        wait: Duration,
+    ) -> Option<(Lease, CallId)> {
         let lock = self.manager.lock(key, Level::Xdc).expect("a valid name");
         let ttl = self.workload.ttl;
         let id = log.call(key, Operation::Acquire { ttl, wait });
@@ -103,7 +130,7 @@ impl LockClient<'_> {
         lease.map(|lease| (lease, id))
     }
 
-    fn hold(&mut self, log: &mut Log, key: &str, lease: Lease, id: &CallId) {
+    fn hold(&mut self, log: &mut Recorder<impl Write>, key: &str, lease: Lease, id: &CallId) {
         for _ in 0..self.random.u8(1..5) {
             match self.random.u8(..8) {
                 0 => thread::sleep(self.workload.ttl * 13 / 10),
@@ -124,10 +151,12 @@ impl LockClient<'_> {
         }
     }
 
-    fn write(&self, log: &mut Log, key: &str, lease: &Lease, id: &CallId) {
-        let Some(fence) = lease.fence().map(|fence| fence.0) else { return };
+    fn write(&self, log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
+        let (Some(receiver), Some(fence)) = (self.receiver, lease.fence().map(|fence| fence.0)) else {
+            return;
+        };
         let write = log.call(key, Operation::Write { lease: id.clone(), fence });
-        let received = self.receiver.write(key, fence);
+        let received = receiver.write(key, fence);
         log.returned(&write, received.map_or_else(|highest| Answer::Refused { highest }, |()| Answer::Ok));
     }
 
@@ -136,7 +165,7 @@ impl LockClient<'_> {
     }
 
     /// Acquires and releases each lock, as soon as it is free.
-    fn drain(&mut self, log: &mut Log) {
+    fn drain(&mut self, log: &mut Recorder<impl Write>) {
         for key in (0..self.workload.locks).map(key) {
             let by = Deadline::after(crate::LONG);
             while !by.passed() {
@@ -154,7 +183,7 @@ fn key(number: u64) -> String {
     format!("lock-{number}")
 }
 
-fn renew(log: &mut Log, key: &str, lease: &Lease, id: &CallId) {
+fn renew(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
     let renew = log.call(key, Operation::Renew { lease: id.clone(), ttl: lease.ttl() });
     let answer = match lease.renew() {
         Ok(()) => Answer::Renewed { ends: lease.ends() },
@@ -163,7 +192,7 @@ fn renew(log: &mut Log, key: &str, lease: &Lease, id: &CallId) {
     log.returned(&renew, answer);
 }
 
-fn release(log: &mut Log, key: &str, lease: &Lease, id: &CallId) {
+fn release(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
     let release = log.call(key, Operation::Release { lease: id.clone() });
     let answer = match lease.release() {
         Ok(true) => Answer::Ok,
@@ -173,7 +202,7 @@ fn release(log: &mut Log, key: &str, lease: &Lease, id: &CallId) {
     log.returned(&release, answer);
 }
 
-fn check(log: &mut Log, key: &str, lease: &Lease, id: &CallId) {
+fn check(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
     let check = log.call(key, Operation::Check { lease: id.clone() });
     log.returned(&check, lease.check().map_or_else(|error| Answer::from(&error), |()| Answer::Ok));
 }
