@@ -2,7 +2,7 @@
 //! known defect.
 
 mod healthy;
-#[cfg(feature = "embedded")]
+#[cfg(any(feature = "aerospike", feature = "embedded", feature = "gateway"))]
 mod killed;
 mod latch_rules;
 mod lock_rules;
