@@ -7,7 +7,7 @@
 //! * [`store`]: the register
 //! * [`client`]: one client, with the state tables of `src/store/remote/lock.rs`
 //! * [`model`]: clocks, network, receiver, and the properties
-//! * [`explore`]: runs the checker
+//! * [`mod@explore`]: runs the checker
 
 pub mod client;
 pub mod explore;

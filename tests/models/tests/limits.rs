@@ -12,6 +12,8 @@ fn fails(name: &str, model: Model, property: &'static str) {
 fn without_a_read_back_a_pause_that_no_clock_sees_gives_a_lost_lease_the_highest_fence() {
     let model = Model { missed: 2, ..Model::by_token() };
     fails("no read-back, a pause before the count", model, model::LATEST);
+    let explored = explore("no read-back, a pause before the count", model);
+    assert!(!explored.broken.contains(&model::EXCLUSION), "{explored:?}");
     let mut with_read_back = Model { missed: 3, ..Model::by_token() };
     with_read_back.rules.read_back = ReadBack::AfterCount;
     let explored = explore("register by token with read-back, a pause", with_read_back);
