@@ -48,9 +48,12 @@ const FEATURES_OFF: [(&str, &str, &str); 2] = [
 
 /// Crates in more than one version, and the crate that needs the old version.
 const TWICE: [(&str, &str); 8] = [
-    ("getrandom", "0.2 by ring, which rustls needs"),
-    ("hashbrown", "0.14 by dashmap, which is for benchmarks only"),
-    ("rand", "0.8 by phf, which the build of LMDB needs"),
+    (
+        "getrandom",
+        "0.2 by ring, which rustls needs; 0.3 by stateright, which checks the model in tests/models",
+    ),
+    ("hashbrown", "0.14 by dashmap, which is for benchmarks and for stateright only"),
+    ("rand", "0.8 by phf, which the build of LMDB needs; 0.9 by stateright"),
     ("rand_core", "as rand"),
     ("shlex", "1 by trycmd, which is for tests only"),
     ("syn", "2 by prost-derive and derive_more; runs in the compiler only"),
