@@ -332,9 +332,11 @@ fn a_store_is_a_groups_or_one_users_and_never_both() {
     refused_with(EmbeddedStore::open_group(&alone).map(drop), "is not shared with its group");
     drop(store);
 
-    for (mode, what) in
-        [(0o2777, "by all users"), (0o770, "is not shared with its group"), (0o2750, "is not a group's")]
-    {
+    for (mode, what) in [
+        (0o2777, "by all users"),
+        (0o770, "is not shared with its group"),
+        (0o2750, "is not shared with its group"),
+    ] {
         let prepared = dir.path().join(format!("{mode:o}"));
         fs::create_dir(&prepared).unwrap();
         fs::set_permissions(&prepared, Permissions::from_mode(mode)).unwrap();
