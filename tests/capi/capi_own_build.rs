@@ -20,7 +20,7 @@ fn built() -> &'static Path {
         // The versions that the library is tested with. Cargo already has them, so the build works offline.
         fs::copy(c::root().join("Cargo.lock"), own().join("Cargo.lock")).unwrap();
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own_build");
-        let mut build = Command::new(env!("CARGO"));
+        let mut build = dlm_fixtures::cargo();
         build.args(["build", "--offline", "--target-dir"]).arg(&target).current_dir(own());
         // Without debug information the build is faster and smaller.
         build.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_INCREMENTAL", "0")]);

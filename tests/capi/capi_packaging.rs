@@ -219,7 +219,7 @@ fn a_library_of_another_number_is_built_installed_and_asked_for_by_it() {
             fs::remove_dir_all(left.path()).unwrap();
         }
     }
-    let mut build = Command::new(env!("CARGO"));
+    let mut build = dlm_fixtures::cargo();
     build.args(["build", "--lib", "--no-default-features", "--features", "capi,embedded", "--target-dir"]);
     // Without debug information the build is faster and smaller.
     build.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_INCREMENTAL", "0")]);

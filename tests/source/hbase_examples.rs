@@ -1,7 +1,7 @@
 //! Runs the examples about rows with the commands of docs/rows.md, and compares their output with that page.
 #![cfg(all(feature = "hbase", feature = "embedded"))]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dlm_fixtures::hbase::{fresh_table, hbase_or_skip};
@@ -10,12 +10,23 @@ use dlm_fixtures::hbase::{fresh_table, hbase_or_skip};
 fn run(example: &str) -> Option<String> {
     let hbase = hbase_or_skip()?;
     let uri = format!("hbase://{}/{}", hbase.master, fresh_table(example));
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--all-features", "--example", example, "--", &uri]);
-    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let output = Command::new(built(example)).arg(&uri).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example}: {said}");
     Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// Builds an example exactly as `cargo test --workspace --all-features` has built it, and returns its path.
+///
+/// Otherwise it would replace the libdlm.rlib that doctests after this test are compiled with, because Cargo gives that
+/// file one name for all builds. Without `--workspace`, dependencies have other features.
+fn built(example: &str) -> PathBuf {
+    let mut cargo = dlm_fixtures::cargo();
+    cargo.args(["build", "--quiet", "--workspace", "--all-features", "--example", example]);
+    let output = cargo.output().unwrap();
+    assert!(output.status.success(), "{example}: {}", String::from_utf8_lossy(&output.stderr));
+    let of_the_tests = std::env::current_exe().unwrap();
+    of_the_tests.parent().and_then(Path::parent).unwrap().join("examples").join(example)
 }
 
 /// Returns the output that docs/rows.md shows after the command that runs an example.
