@@ -1,5 +1,6 @@
 //! Stores without a defect break no rule, also on a busy machine and in a process that is stopped now and then.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -79,6 +80,25 @@ fn locks_of_the_memory_store_break_no_rule() {
     assert!(calls(&history, |operation| matches!(operation, Operation::Renew { .. })) > 5);
     assert!(calls(&history, |operation| matches!(operation, Operation::Release { .. })) > 5);
     assert!(calls(&history, |operation| matches!(operation, Operation::Write { .. })) > 5);
+}
+
+#[test]
+fn a_quiet_lock_is_used_by_one_client_and_is_never_busy_unless_that_client_left_it() {
+    let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+    let workload = LockWorkload { quiet_locks: 2, outlast_one_in: 64, ..LockWorkload::new(1) };
+    let history = workload.run(&store, &Receiver::new());
+    assert_clean(&history);
+    let (mut quiet, mut contended) = (0, 0);
+    for (key, events) in history.by_key() {
+        let used = events.iter().filter(|event| &*event.id.client != "last");
+        let clients: HashSet<_> = used.map(|event| &event.id.client).collect();
+        match (key.starts_with("quiet-"), clients.len()) {
+            (true, 1) => quiet += 1,
+            (false, 2..) => contended += 1,
+            _ => assert_eq!(&*key, "beats", "{clients:?}"),
+        }
+    }
+    assert_eq!((quiet, contended), (12, 2));
 }
 
 #[test]

@@ -125,6 +125,25 @@ fn a_wait_that_goes_on_after_the_latch_opened_breaks_rule_l3() {
 }
 
 #[test]
+fn a_wait_may_take_longer_while_its_messages_are_delayed_or_the_server_is_away() {
+    let broken = |returned: u64, delayed: &str, away: u64| {
+        let mut sketch = latch();
+        sketch.count_down("A", 10..20, Answer::Ok);
+        sketch.count_down("B", 10..20, Answer::Ok);
+        sketch.wait("C/1", 5..returned, 1000, Answer::Ok);
+        sketch.delay(delayed, 22..23, ms(8));
+        sketch.outage(25..25 + away);
+        sketch.broken()
+    };
+    assert_eq!(broken(51, "C/", 13), []);
+    assert_eq!(broken(52, "C/", 13), [Rule::NoMissedWake]);
+    assert_eq!(broken(43, "A", 13), []);
+    assert_eq!(broken(44, "A", 13), [Rule::NoMissedWake]);
+    assert_eq!(broken(30, "A", 0), []);
+    assert_eq!(broken(31, "A", 0), [Rule::NoMissedWake]);
+}
+
+#[test]
 fn a_wait_need_not_end_if_a_count_up_may_have_closed_the_latch() {
     let mut sketch = latch();
     sketch.count_down("A", 10..20, Answer::Ok);
@@ -157,6 +176,35 @@ fn a_latch_that_is_created_again_while_it_lives_breaks_rule_l5() {
     assert_eq!(broken(99, Answer::Ok), [Rule::CreatedOnce]);
     assert_eq!(broken(100, Answer::Ok), []);
     assert_eq!(broken(99, Answer::No), []);
+}
+
+/// The first one may have created the latch after that of the second had expired.
+#[test]
+fn of_two_creations_the_first_may_be_the_later_one_if_it_answered_late() {
+    let broken = |returned: u64| {
+        let mut sketch = Sketch::default();
+        sketch.create_latch("A", 0..returned, 2, Answer::Ok);
+        sketch.create_latch("B", 5..10, 2, Answer::Ok);
+        sketch.broken()
+    };
+    assert_eq!(broken(104), [Rule::CreatedOnce]);
+    assert_eq!(broken(105), []);
+}
+
+#[test]
+fn a_participant_counts_once_in_each_latch_of_a_name() {
+    let broken = |second: Answer, counts: u64| {
+        let mut sketch = latch();
+        sketch.create_latch("A", 200..205, 2, second);
+        for count in 0..counts {
+            sketch.count_down_as("A", 210 * count + 10..210 * count + 20, Answer::Ok);
+        }
+        sketch.broken()
+    };
+    assert_eq!(broken(Answer::Ok, 2), []);
+    assert_eq!(broken(Answer::InDoubt, 2), []);
+    assert_eq!(broken(Answer::No, 2), [Rule::ExactCount]);
+    assert_eq!(broken(Answer::Ok, 3), [Rule::ExactCount]);
 }
 
 #[test]

@@ -120,6 +120,89 @@ fn an_acquire_without_a_known_end_may_hold_the_lock_for_its_ttl_after_it_may_tak
     assert_eq!(broken(failed(), 111), [Rule::NoPhantomHolder]);
 }
 
+#[test]
+fn a_request_that_was_delayed_may_hold_the_lock_later() {
+    let broken = |delayed: &str, answer: Answer, busy: u64| {
+        let mut sketch = Sketch::default();
+        // The delay ends when the call begins.
+        sketch.delay(delayed, 0..10, ms(40));
+        sketch.acquire("A/1", 10..20, answer);
+        sketch.acquire("B/1", busy..busy + 1, Answer::No);
+        sketch.broken()
+    };
+    let failed = || Answer::Failed { code: "CONNECTION_ERROR".to_owned() };
+    assert_eq!(broken("A/", failed(), 160), []);
+    assert_eq!(broken("A/", failed(), 161), [Rule::NoPhantomHolder]);
+    assert_eq!(broken("C/", failed(), 120), []);
+    assert_eq!(broken("C/", failed(), 121), [Rule::NoPhantomHolder]);
+    // A call in doubt may take effect later than any delay.
+    assert_eq!(broken("A/", Answer::InDoubt, 1120), []);
+    assert_eq!(broken("A/", Answer::InDoubt, 1121), [Rule::NoPhantomHolder]);
+}
+
+/// The library sends another request if it has lost an answer, and the first one may be carried out afterwards.
+#[test]
+fn a_granted_lock_whose_messages_were_delayed_may_be_held_after_its_release() {
+    let broken = |delay: std::ops::Range<u64>, busy: u64| {
+        let mut sketch = Sketch::default();
+        sketch.delay("A", delay, ms(40));
+        let lease = sketch.grant("A", 10..20, 1);
+        sketch.release("A", 30..31, &lease, Answer::Ok);
+        sketch.acquire("B", busy..busy + 1, Answer::No);
+        sketch.broken()
+    };
+    assert_eq!(broken(20..25, 160), []);
+    assert_eq!(broken(20..25, 161), [Rule::NoPhantomHolder]);
+    assert_eq!(broken(21..25, 31), []);
+    assert_eq!(broken(21..25, 32), [Rule::NoPhantomHolder]);
+}
+
+#[test]
+fn a_renewal_that_was_delayed_may_make_the_lease_longer() {
+    let broken = |delayed: &str, busy: u64| {
+        let mut sketch = Sketch::default();
+        sketch.delay(delayed, 50..60, ms(40));
+        let lease = sketch.grant("A", 0..10, 1);
+        sketch.renew("A", 50..60, &lease);
+        sketch.acquire("B", busy..busy + 1, Answer::No);
+        sketch.broken()
+    };
+    assert_eq!(broken("A", 200), []);
+    assert_eq!(broken("A", 201), [Rule::NoPhantomHolder]);
+    assert_eq!(broken("C", 160), []);
+    assert_eq!(broken("C", 161), [Rule::NoPhantomHolder]);
+}
+
+#[test]
+fn a_waiter_whose_messages_were_delayed_may_have_learnt_of_the_holder_earlier() {
+    let broken = |asked: u64| {
+        let mut sketch = Sketch::default();
+        let lease = sketch.grant("A", 0..10, 1);
+        sketch.release("A", 20..30, &lease, Answer::Ok);
+        sketch.delay("B", 32..33, ms(40));
+        sketch.add("B", asked..asked + 5, Operation::Acquire { ttl: TTL, wait: ms(5) }, Answer::No);
+        sketch.broken()
+    };
+    assert_eq!(broken(53), []);
+    // The delay is over before the earliest answer that waiters may share.
+    assert_eq!(broken(54), [Rule::NoPhantomHolder]);
+}
+
+#[test]
+fn a_server_that_goes_away_may_forget_a_release() {
+    let broken = |away: u64, busy: u64| {
+        let mut sketch = Sketch::default();
+        let lease = sketch.grant("A", 0..10, 1);
+        sketch.release("A", 20..30, &lease, Answer::Ok);
+        sketch.outage(away..away + 5);
+        sketch.acquire("B", busy..busy + 1, Answer::No);
+        sketch.broken()
+    };
+    assert_eq!(broken(40, 110), []);
+    assert_eq!(broken(40, 111), [Rule::NoPhantomHolder]);
+    assert_eq!(broken(19, 31), [Rule::NoPhantomHolder], "the server was away before the release");
+}
+
 /// A holder whose lease is over, and the next one.
 fn stale() -> (Sketch, dlm_testkit::history::CallId) {
     let mut sketch = Sketch::default();

@@ -53,6 +53,8 @@ fn all_operations() -> Vec<Operation> {
         Operation::Increment { by: -1 },
         Operation::Modify { by: 2 },
         Operation::Beat { every: ms(10) },
+        Operation::Delay { longest: ms(40) },
+        Operation::Outage,
     ]
 }
 

@@ -97,6 +97,16 @@ impl Sketch {
         self.add(client, times, Operation::Await { deadline: at(deadline) }, answer);
     }
 
+    /// Adds a delay of the messages of clients whose names begin with `clients`.
+    pub(crate) fn delay(&mut self, clients: &str, times: Range<u64>, longest: Duration) {
+        self.add("proxy", times, Operation::Delay { longest }, Answer::Ok);
+        self.events.last_mut().expect("it was added").key = clients.into();
+    }
+
+    pub(crate) fn outage(&mut self, times: Range<u64>) {
+        self.add("server", times, Operation::Outage, Answer::Ok);
+    }
+
     pub(crate) fn history(self) -> History {
         History::new(self.events)
     }

@@ -116,6 +116,16 @@ pub enum Operation {
         /// The interval.
         every: Duration,
     },
+    /// A test delays or loses messages from the call to the return of this event. It logs this itself. The key is the
+    /// beginning of the names of the clients whose messages these are. Their calls of this time may take effect up to
+    /// `longest` after they have returned. Answers: [`Answer::Ok`].
+    Delay {
+        /// Longest delay. Zero if messages are only lost.
+        longest: Duration,
+    },
+    /// A server is away from the call to the return of this event. The test that stops it logs this. A server may
+    /// forget releases that it answered before: HBase need not write them to its log first. Answers: [`Answer::Ok`].
+    Outage,
 }
 
 /// What a call returned.

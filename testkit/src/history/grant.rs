@@ -8,6 +8,7 @@ use dlm::Moment;
 
 use super::History;
 use super::event::{Answer, CallId, Event, Operation};
+use super::late_effects::LateEffects;
 use super::tolerances::Tolerances;
 
 /// A lock that was granted, and what was done with its lease.
@@ -29,6 +30,8 @@ pub struct Grant<'h> {
     pub releases: Vec<&'h Event>,
     /// Checks of the lease.
     pub checks: Vec<&'h Event>,
+    /// What its calls may do after they have returned.
+    pub late_effects: Arc<LateEffects>,
 }
 
 impl Grant<'_> {
@@ -46,20 +49,22 @@ impl Grant<'_> {
     }
 
     /// Returns the moment until which the holder may have had the lock: until an answer said that it does not have it
-    /// any more, at the latest until the last record has expired that its calls may have written.
+    /// any more, at the latest until the last record has expired that its calls may have written. A server that goes
+    /// away may forget a release.
     pub fn possible_end(&self, tolerances: &Tolerances) -> Moment {
-        let renewed = self.renewals.iter().map(|(event, ttl)| latest_end(event, *ttl, tolerances));
-        let lasts = renewed.fold(tolerances.possibly_until(self.granted, self.ttl), Moment::max);
+        let end = |event, ttl| self.late_effects.latest_end(event, ttl, tolerances);
+        let renewed = self.renewals.iter().map(|(event, ttl)| end(event, *ttl));
+        let lasts = renewed.fold(end(self.acquire, self.ttl), Moment::max);
         let over = |event: &&&Event| matches!(event.answer, Answer::Ok | Answer::Lost);
+        let kept = |event: &&&Event| !self.late_effects.forgets(event.called, lasts);
         let renewals = self.renewals.iter().map(|(event, _)| event);
-        renewals.chain(&self.releases).filter(over).map(|event| event.last_seen()).fold(lasts, Moment::min)
+        renewals
+            .chain(&self.releases)
+            .filter(over)
+            .filter(kept)
+            .map(|event| event.last_seen())
+            .fold(lasts, Moment::min)
     }
-}
-
-/// Returns until when a record may last that this call may have written.
-fn latest_end(event: &Event, ttl: Duration, tolerances: &Tolerances) -> Moment {
-    let late = if event.answer.is_in_doubt() { tolerances.late } else { Duration::ZERO };
-    tolerances.possibly_until(event.last_seen().after(late), ttl)
 }
 
 /// All that happened to one lock.
@@ -69,28 +74,34 @@ pub struct LockHistory<'h> {
     pub key: Arc<str>,
     /// Grants, in the order in which they were called.
     pub grants: Vec<Grant<'h>>,
-    /// Calls to acquire the lock that failed, or have an unknown result. The library gives back a grant that it cannot
-    /// hand over, so each of them may have held the lock for a while.
+    /// Calls to acquire the lock that failed, have an unknown result, or lost messages. The library gives back a grant
+    /// that it cannot hand over, so each of them may have held the lock for a while, also one that was granted or found
+    /// the lock held in the end.
     pub uncertain: Vec<(&'h Event, Duration)>,
     /// Calls to acquire the lock that found it held, each with its longest wait.
     pub busy: Vec<(&'h Event, Duration)>,
     /// Writes to the receiver, each with its lease and fence.
     pub writes: Vec<(&'h Event, &'h CallId, u64)>,
+    /// What the calls may do after they have returned.
+    pub late_effects: Arc<LateEffects>,
 }
 
 impl<'h> LockHistory<'h> {
     /// Returns what happened to each lock of a history.
     pub fn of(history: &'h History) -> Vec<LockHistory<'h>> {
-        history.by_key().into_iter().map(|(key, events)| LockHistory::of_key(key, &events)).collect()
+        let late_effects = Arc::new(LateEffects::of(history));
+        let of_key = |(key, events): (_, Vec<_>)| LockHistory::of_key(key, &events, &late_effects);
+        history.by_key().into_iter().map(of_key).collect()
     }
 
-    fn of_key(key: Arc<str>, events: &[&'h Event]) -> LockHistory<'h> {
+    fn of_key(key: Arc<str>, events: &[&'h Event], late_effects: &Arc<LateEffects>) -> LockHistory<'h> {
         let mut lock = LockHistory {
             key,
             grants: Vec::new(),
             uncertain: Vec::new(),
             busy: Vec::new(),
             writes: Vec::new(),
+            late_effects: Arc::clone(late_effects),
         };
         let mut numbers: HashMap<&CallId, usize> = HashMap::new();
         for event in events {
@@ -137,17 +148,22 @@ impl<'h> LockHistory<'h> {
                 renewals: Vec::new(),
                 releases: Vec::new(),
                 checks: Vec::new(),
+                late_effects: Arc::clone(&self.late_effects),
             }),
             Answer::No => self.busy.push((event, wait)),
-            _ => self.uncertain.push((event, ttl)),
+            _ => {}
+        }
+        let known = matches!(event.answer, Answer::Granted { .. } | Answer::No);
+        if !known || self.late_effects.delay(event).is_some() {
+            self.uncertain.push((event, ttl));
         }
     }
 
     /// Returns from when to when somebody may have held the lock.
     pub fn possible_holds(&self, tolerances: &Tolerances) -> Vec<(Moment, Moment)> {
         let granted = self.grants.iter().map(|grant| (grant.acquire.called, grant.possible_end(tolerances)));
-        let uncertain =
-            self.uncertain.iter().map(|(event, ttl)| (event.called, latest_end(event, *ttl, tolerances)));
+        let end = |event, ttl| self.late_effects.latest_end(event, ttl, tolerances);
+        let uncertain = self.uncertain.iter().map(|(event, ttl)| (event.called, end(event, *ttl)));
         granted.chain(uncertain).collect()
     }
 }

@@ -75,10 +75,15 @@ impl<'h> LatchHistory<'h> {
         latch
     }
 
+    /// Returns the creations that succeeded or may have succeeded.
+    pub fn possible_creations(&self) -> impl Iterator<Item = &Creation<'h>> + '_ {
+        self.creations.iter().filter(|creation| may_have_counted(creation.event))
+    }
+
     /// Returns the creation that succeeded. `None` if none did, if several did, or if one is in doubt: then nothing is
     /// known about the count.
     pub fn creation(&self) -> Option<Creation<'h>> {
-        let mut possible = self.creations.iter().filter(|creation| may_have_counted(creation.event));
+        let mut possible = self.possible_creations();
         match (possible.next(), possible.next()) {
             (Some(creation), None) if creation.event.answer == Answer::Ok => Some(*creation),
             _ => None,

@@ -27,13 +27,15 @@ pub fn check(history: &History, tolerances: &Tolerances) -> Vec<Violation> {
     violations
 }
 
-/// Checks rule [`Rule::CreatedOnce`].
+/// Checks rule [`Rule::CreatedOnce`]. Two creations are wrong if neither can have happened after the latch of the other
+/// had expired. One that answered late may have happened late.
 pub fn created_once(latch: &LatchHistory<'_>, tolerances: &Tolerances) -> Vec<Violation> {
     let created: Vec<&Creation<'_>> =
         latch.creations.iter().filter(|creation| creation.event.answer == Answer::Ok).collect();
-    let twice = created.windows(2).filter(|pair| {
-        pair[1].event.last_seen() < tolerances.surely_until(pair[0].event.called, pair[0].ttl)
-    });
+    let follows = |first: &Creation<'_>, second: &Creation<'_>| {
+        second.event.last_seen() >= tolerances.surely_until(first.event.called, first.ttl)
+    };
+    let twice = created.windows(2).filter(|pair| !follows(pair[0], pair[1]) && !follows(pair[1], pair[0]));
     twice
         .map(|pair| {
             let what = format!("{} created the latch although it existed", pair[1].event.id.client);
@@ -42,13 +44,15 @@ pub fn created_once(latch: &LatchHistory<'_>, tolerances: &Tolerances) -> Vec<Vi
         .collect()
 }
 
-/// Checks rule [`Rule::ExactCount`] for participants.
+/// Checks rule [`Rule::ExactCount`] for participants. Each of them counts once in each latch of this name.
 pub fn named_once(latch: &LatchHistory<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
+    let latches = latch.possible_creations().count().max(1);
     for (name, calls) in &latch.named {
         let counted: Vec<&Event> = calls.iter().filter(|event| event.answer == Answer::Ok).copied().collect();
-        if counted.len() > 1 {
-            violations.push(Violation::new(Rule::ExactCount, format!("{name} counted twice"), &counted));
+        if counted.len() > latches {
+            let what = format!("{name} counted {} times", counted.len());
+            violations.push(Violation::new(Rule::ExactCount, what, &counted));
         }
         let first = calls.iter().filter(|event| may_have_counted(event)).map(|event| event.called).min();
         let told = calls.iter().filter(|event| event.answer == Answer::No);
@@ -122,7 +126,8 @@ pub fn no_missed_wake(
 fn late_by(event: &Event, cause: Moment, history: &History, tolerances: &Tolerances) -> Option<f64> {
     let (returned, since) = (event.returned?, cause.max(event.called));
     let late = returned.since(since);
-    let too_late = late > tolerances.wake && late > tolerances.wake + history.stalled_within(since, returned);
+    let too_late = late > tolerances.wake
+        && late > tolerances.wake + history.held_up_within(&event.id.client, since, returned);
     too_late.then_some(late.as_secs_f64() * 1e3)
 }
 

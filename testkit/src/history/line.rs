@@ -81,6 +81,8 @@ fn operation_to(words: Words, key: &str, operation: &Operation) -> Words {
         Operation::Increment { by } => words.word("increment").word(key).with("by", by),
         Operation::Modify { by } => words.word("modify").word(key).with("by", by),
         Operation::Beat { every } => words.word("beat").word(key).time("every", *every),
+        Operation::Delay { longest } => words.word("delay").word(key).time("longest", *longest),
+        Operation::Outage => words.word("outage").word(key),
     }
 }
 
@@ -114,6 +116,8 @@ fn operation_of(word: &str, details: &Details<'_>) -> Option<Operation> {
         "increment" => Operation::Increment { by: details.number("by")? },
         "modify" => Operation::Modify { by: details.number("by")? },
         "beat" => Operation::Beat { every: details.time("every")? },
+        "delay" => Operation::Delay { longest: details.time("longest")? },
+        "outage" => Operation::Outage,
         _ => return None,
     })
 }

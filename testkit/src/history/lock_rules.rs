@@ -106,8 +106,7 @@ pub fn no_phantom_holder(lock: &LockHistory<'_>, tolerances: &Tolerances) -> Vec
     holds.sort();
     let ends = running(&holds, |a, b| (b.0, a.1.max(b.1)));
     let phantom = |(event, wait): &(&Event, std::time::Duration)| {
-        let asked =
-            if wait.is_zero() { event.called } else { before(event.called, tolerances.shared_answer) };
+        let asked = if wait.is_zero() { event.called } else { earliest_answer(lock, event, tolerances) };
         let begun = ends.partition_point(|(from, _)| *from <= event.last_seen());
         let until = begun.checked_sub(1).map(|last| ends[last].1);
         if until.is_some_and(|until| until >= asked) {
@@ -120,6 +119,14 @@ pub fn no_phantom_holder(lock: &LockHistory<'_>, tolerances: &Tolerances) -> Vec
         Some(Violation::new(Rule::NoPhantomHolder, what, &[*event]))
     };
     lock.busy.iter().filter_map(phantom).collect()
+}
+
+/// Returns the earliest moment at which the store may have made an answer that a waiter received: waiters share
+/// answers, and an answer may be late.
+fn earliest_answer(lock: &LockHistory<'_>, event: &Event, tolerances: &Tolerances) -> Moment {
+    let shared = before(event.called, tolerances.shared_answer);
+    let late = lock.late_effects.held_up_within(&event.id.client, shared, event.last_seen());
+    before(shared, late)
 }
 
 /// Checks the rules [`Rule::NoStaleRelease`] and [`Rule::NoStaleRenewal`] for success after the next grant, and

@@ -27,13 +27,15 @@
 //! | L1 to L6 | [`latch_rules`] |
 //! | R | [`row_rules`], with the search of [`linearizability`] |
 //!
-//! [`timeline_svg`] draws a history with its violations. See [`Rule`] for what each rule says. A history must contain every call on its keys: a holder that does not log is
-//! a phantom to the rules.
+//! [`timeline_svg`] draws a history with its violations. See [`Rule`] for what each rule says. A history must contain
+//! every call on its keys: a holder that does not log is a phantom to the rules. A test that delays messages or stops
+//! servers logs that too, as [`Operation::Delay`] and [`Operation::Outage`].
 
 mod event;
 mod grant;
 mod latch_history;
 pub mod latch_rules;
+mod late_effects;
 mod line;
 pub mod linearizability;
 pub mod lock_rules;
@@ -43,7 +45,7 @@ mod timeline;
 mod tolerances;
 mod violation;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,6 +56,7 @@ use dlm::Moment;
 pub use event::{Answer, CallId, Event, Operation};
 pub use grant::{Grant, LockHistory};
 pub use latch_history::{CountBounds, Creation, LatchHistory};
+pub use late_effects::LateEffects;
 use line::Line;
 pub use recorder::Recorder;
 pub use timeline::timeline_svg;
@@ -92,37 +95,15 @@ impl History {
     /// [`io::ErrorKind::InvalidData`] for a line that cannot be read, a return without a call or before it, and two
     /// calls or returns of one number.
     pub fn parse(logs: impl IntoIterator<Item = impl AsRef<str>>) -> io::Result<History> {
-        let (mut events, mut returns) = (HashMap::new(), Vec::new());
+        let mut calls = Calls::default();
         for log in logs {
             let whole = log.as_ref().rsplit_once('\n').map_or("", |(whole, _)| whole);
             for text in whole.lines() {
-                match Line::parse(text).ok_or_else(|| invalid("this line cannot be read", text))? {
-                    Line::Call { id, at, key, operation } => {
-                        let answer = Answer::Unknown;
-                        let event = Event {
-                            id: id.clone(),
-                            key: key.into(),
-                            called: at,
-                            returned: None,
-                            operation,
-                            answer,
-                        };
-                        if events.insert(id, event).is_some() {
-                            return Err(invalid("a call of this client and number was logged before", text));
-                        }
-                    }
-                    Line::Return { id, at, answer } => returns.push((id, at, answer, text.to_owned())),
-                }
+                calls.add(text)?;
             }
         }
-        for (id, at, answer, text) in returns {
-            let event = events.get_mut(&id).ok_or_else(|| invalid("this return has no call", &text))?;
-            if event.returned.is_some() || at < event.called {
-                return Err(invalid("this call has returned before", &text));
-            }
-            (event.returned, event.answer) = (Some(at), answer);
-        }
-        Ok(History::new(events.into_values().collect()))
+        calls.pair_rest()?;
+        Ok(History::new(calls.events.into_values().collect()))
     }
 
     /// Returns the calls, in the order in which they were called.
@@ -155,6 +136,12 @@ impl History {
         History { events: near.cloned().collect() }
     }
 
+    /// Returns for how long a client may have been held up within this time: by stalls, by delays of its messages, and
+    /// because a server was away.
+    pub fn held_up_within(&self, client: &str, from: Moment, to: Moment) -> Duration {
+        self.stalled_within(from, to) + LateEffects::of(self).held_up_within(client, from, to)
+    }
+
     /// Returns for how long the machine or the process stood still within this time, as far as the log shows it: see
     /// [`Operation::Beat`].
     pub fn stalled_within(&self, from: Moment, to: Moment) -> Duration {
@@ -170,6 +157,61 @@ impl History {
         }
         stalled
     }
+}
+
+/// Calls that were read, with the returns that were read so far. A history may have millions of calls, so each name is
+/// kept once.
+#[derive(Default)]
+struct Calls {
+    events: HashMap<CallId, Event>,
+    /// Returns that were read before their calls.
+    early: Vec<(CallId, Moment, Answer, String)>,
+    names: HashSet<Arc<str>>,
+}
+
+impl Calls {
+    fn add(&mut self, text: &str) -> io::Result<()> {
+        match Line::parse(text).ok_or_else(|| invalid("this line cannot be read", text))? {
+            Line::Call { id, at, key, operation } => {
+                let id = CallId { client: self.kept(&id.client), ..id };
+                let (key, answer) = (self.kept(&key), Answer::Unknown);
+                let event = Event { id: id.clone(), key, called: at, returned: None, operation, answer };
+                if self.events.insert(id, event).is_some() {
+                    return Err(invalid("a call of this client and number was logged before", text));
+                }
+            }
+            Line::Return { id, at, answer } => match self.events.get_mut(&id) {
+                Some(event) => pair(event, at, answer, text)?,
+                None => self.early.push((id, at, answer, text.to_owned())),
+            },
+        }
+        Ok(())
+    }
+
+    fn pair_rest(&mut self) -> io::Result<()> {
+        for (id, at, answer, text) in self.early.drain(..) {
+            let event = self.events.get_mut(&id).ok_or_else(|| invalid("this return has no call", &text))?;
+            pair(event, at, answer, &text)?;
+        }
+        Ok(())
+    }
+
+    fn kept(&mut self, name: &str) -> Arc<str> {
+        if let Some(kept) = self.names.get(name) {
+            return Arc::clone(kept);
+        }
+        let kept: Arc<str> = name.into();
+        self.names.insert(Arc::clone(&kept));
+        kept
+    }
+}
+
+fn pair(event: &mut Event, at: Moment, answer: Answer, text: &str) -> io::Result<()> {
+    if event.returned.is_some() || at < event.called {
+        return Err(invalid("this call has returned before", text));
+    }
+    (event.returned, event.answer) = (Some(at), answer);
+    Ok(())
 }
 
 fn invalid(what: &str, line: &str) -> io::Error {

@@ -30,13 +30,20 @@ pub struct LockWorkload {
     pub ttl: Duration,
     /// How long the clients go on. The last leases may take one TTL longer.
     pub lasts: Duration,
+    /// Number of further locks of each client that no other client uses. Between two uses of the other locks, a client
+    /// uses each of these once.
+    pub quiet_locks: u64,
+    /// Longest pause between two calls. A tenth of the TTL if there is none.
+    pub pace: Option<Duration>,
+    /// A holder outlasts its lease in one of so many steps.
+    pub outlast_one_in: u64,
 }
 
 impl LockWorkload {
     /// Six clients and two locks, with leases of 60 ms, for 1.5 s.
     pub fn new(seed: u64) -> LockWorkload {
         let [ttl, lasts] = [60, 1500].map(Duration::from_millis);
-        LockWorkload { seed, clients: 6, locks: 2, ttl, lasts }
+        LockWorkload { seed, clients: 6, locks: 2, ttl, lasts, quiet_locks: 0, pace: None, outlast_one_in: 8 }
     }
 
     /// Runs the clients. In the end, every lock is acquired and released once more.
@@ -50,7 +57,7 @@ impl LockWorkload {
         let clients = (0..self.clients).map(|number| {
             move |log: &mut Log| self.run_client(store, client_id, number, Some(receiver), log)
         });
-        party::run(clients.collect(), |log| self.client(store, client_id, self.clients, None).drain(log))
+        party::run(clients.collect(), |log| self.drain(&self.manager(store, client_id), log))
     }
 
     /// Runs one client in this thread, for clients that are processes of their own. They need the same `client_id`,
@@ -66,27 +73,60 @@ impl LockWorkload {
         receiver: Option<&Receiver>,
         log: &mut Recorder<impl Write>,
     ) {
+        self.run_thread(&self.manager(store, client_id), number, receiver, log);
+    }
+
+    /// Runs one client in this thread, for processes with several clients. They share a manager of
+    /// [`manager`](LockWorkload::manager).
+    ///
+    /// # Panics
+    /// See [`run`](LockWorkload::run).
+    pub fn run_thread(
+        &self,
+        manager: &LockManager,
+        number: u64,
+        receiver: Option<&Receiver>,
+        log: &mut Recorder<impl Write>,
+    ) {
         let by = Deadline::after(self.lasts);
-        let mut client = self.client(store, client_id, number, receiver);
+        let mut client = self.client(manager, number, receiver);
         while !by.passed() {
-            client.use_a_lock(log);
+            client.use_locks(log, by);
         }
+    }
+
+    /// Acquires and releases each lock of all clients, as soon as it is free. Call it when the clients have ended: a
+    /// lock that stays held breaks a rule.
+    ///
+    /// # Panics
+    /// See [`run`](LockWorkload::run).
+    pub fn drain(&self, manager: &LockManager, log: &mut Recorder<impl Write>) {
+        let mut client = self.client(manager, self.clients, None);
+        let quiet =
+            (0..self.clients).flat_map(|owner| (0..self.quiet_locks).map(move |n| quiet_key(owner, n)));
+        for key in (0..self.locks).map(key).chain(quiet) {
+            client.drain(log, &key);
+        }
+    }
+
+    /// Opens a manager for clients of this workload. `client_id` is part of the names of the locks.
+    ///
+    /// # Panics
+    /// If the settings of this workload are not allowed.
+    pub fn manager(&self, store: &Arc<dyn LockStore>, client_id: &str) -> LockManager {
+        let builder = LockManager::builder().store(Arc::clone(store)).client(client_id).ttl(self.ttl);
+        builder.retry((self.ttl / 12).max(RETRY_MIN)).open().expect("these settings are allowed")
     }
 
     fn client<'a>(
         &'a self,
-        store: &Arc<dyn LockStore>,
-        client_id: &str,
+        manager: &LockManager,
         number: u64,
         receiver: Option<&'a Receiver>,
     ) -> LockClient<'a> {
         let random = Rng::with_seed(self.seed << 8 | number);
-        LockClient { manager: self.manager(store, client_id), random, receiver, workload: self }
-    }
-
-    fn manager(&self, store: &Arc<dyn LockStore>, client: &str) -> LockManager {
-        let builder = LockManager::builder().store(Arc::clone(store)).client(client).ttl(self.ttl);
-        builder.retry((self.ttl / 12).max(RETRY_MIN)).open().expect("these settings are allowed")
+        let pace = self.pace.unwrap_or(self.ttl / 10);
+        LockClient { manager: manager.clone(), random, receiver, number, pace, workload: self }
     }
 }
 
@@ -94,17 +134,41 @@ struct LockClient<'a> {
     manager: LockManager,
     random: Rng,
     receiver: Option<&'a Receiver>,
+    number: u64,
+    pace: Duration,
     workload: &'a LockWorkload,
 }
 
 impl LockClient<'_> {
-    fn use_a_lock(&mut self, log: &mut Recorder<impl Write>) {
-        let key = key(self.random.u64(..self.workload.locks));
+    fn use_locks(&mut self, log: &mut Recorder<impl Write>, by: Deadline) {
         let wait = if self.random.u8(..4) == 0 { self.workload.ttl } else { Duration::ZERO };
-        if let Some((lease, id)) = self.acquire(log, &key, wait) {
-            self.hold(log, &key, lease, &id);
+        let chosen = self.random.u64(..self.workload.locks);
+        self.use_a_lock(log, &key(chosen), wait);
+        for number in (0..self.workload.quiet_locks).take_while(|_| !by.passed()) {
+            self.use_quietly(log, &quiet_key(self.number, number));
         }
-        self.pause(self.workload.ttl / 10);
+    }
+
+    fn use_a_lock(&mut self, log: &mut Recorder<impl Write>, key: &str, wait: Duration) {
+        if let Some((lease, id)) = self.acquire(log, key, wait) {
+            self.hold(log, key, lease, &id);
+        }
+        self.pause();
+    }
+
+    /// Mostly acquires and releases the lock at once.
+    fn use_quietly(&mut self, log: &mut Recorder<impl Write>, key: &str) {
+        if self.random.u64(..8 * self.workload.outlast_one_in) == 0 {
+            return self.use_a_lock(log, key, Duration::ZERO);
+        }
+        if let Some((lease, id)) = self.acquire(log, key, Duration::ZERO) {
+            if self.random.u8(..16) == 0 {
+                check(log, key, &lease, &id);
+                self.write(log, key, &lease, &id);
+            }
+            release(log, key, &lease, &id);
+        }
+        self.pause();
     }
 
     fn acquire(
@@ -132,10 +196,10 @@ impl LockClient<'_> {
 
     fn hold(&mut self, log: &mut Recorder<impl Write>, key: &str, lease: Lease, id: &CallId) {
         for _ in 0..self.random.u8(1..5) {
-            match self.random.u8(..8) {
+            match self.random.u64(..self.workload.outlast_one_in) {
                 0 => thread::sleep(self.workload.ttl * 13 / 10),
-                1 | 2 => renew(log, key, &lease, id),
-                _ => self.pause(self.workload.ttl / 8),
+                step if step % 4 == 1 => renew(log, key, &lease, id),
+                _ => self.pause(),
             }
             check(log, key, &lease, id);
             self.write(log, key, &lease, id);
@@ -160,27 +224,31 @@ impl LockClient<'_> {
         log.returned(&write, received.map_or_else(|highest| Answer::Refused { highest }, |()| Answer::Ok));
     }
 
-    fn pause(&mut self, longest: Duration) {
-        thread::sleep(longest.mul_f64(self.random.f64()));
+    fn pause(&mut self) {
+        if !self.pace.is_zero() {
+            thread::sleep(self.pace.mul_f64(self.random.f64()));
+        }
     }
 
-    /// Acquires and releases each lock, as soon as it is free.
-    fn drain(&mut self, log: &mut Recorder<impl Write>) {
-        for key in (0..self.workload.locks).map(key) {
-            let by = Deadline::after(crate::LONG);
-            while !by.passed() {
-                if let Some((lease, id)) = self.acquire(log, &key, Duration::ZERO) {
-                    release(log, &key, &lease, &id);
-                    break;
-                }
-                self.pause(self.workload.ttl / 10);
+    fn drain(&mut self, log: &mut Recorder<impl Write>, key: &str) {
+        let by = Deadline::after(crate::LONG);
+        while !by.passed() {
+            if let Some((lease, id)) = self.acquire(log, key, Duration::ZERO) {
+                release(log, key, &lease, &id);
+                break;
             }
+            // Not too often: a killed holder's lease may last for seconds.
+            thread::sleep(self.workload.ttl / 10);
         }
     }
 }
 
 fn key(number: u64) -> String {
     format!("lock-{number}")
+}
+
+fn quiet_key(owner: u64, number: u64) -> String {
+    format!("quiet-{owner}-{number}")
 }
 
 fn renew(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
