@@ -2,8 +2,6 @@
 //! known defect.
 
 mod healthy;
-#[cfg(any(feature = "aerospike", feature = "embedded", feature = "gateway"))]
-mod killed;
 mod latch_rules;
 mod lock_rules;
 mod logs;

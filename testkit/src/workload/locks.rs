@@ -104,7 +104,7 @@ impl LockWorkload {
         let mut client = self.client(manager, self.clients, None);
         let quiet =
             (0..self.clients).flat_map(|owner| (0..self.quiet_locks).map(move |n| quiet_key(owner, n)));
-        for key in (0..self.locks).map(key).chain(quiet) {
+        for key in (0..self.locks).map(|number| self.key(number)).chain(quiet) {
             client.drain(log, &key);
         }
     }
@@ -116,6 +116,11 @@ impl LockWorkload {
     pub fn manager(&self, store: &Arc<dyn LockStore>, client_id: &str) -> LockManager {
         let builder = LockManager::builder().store(Arc::clone(store)).client(client_id).ttl(self.ttl);
         builder.retry((self.ttl / 12).max(RETRY_MIN)).open().expect("these settings are allowed")
+    }
+
+    /// Returns the id of the lock with this number. All clients use these locks.
+    pub fn key(&self, number: u64) -> String {
+        format!("lock-{number}")
     }
 
     fn client<'a>(
@@ -143,7 +148,7 @@ impl LockClient<'_> {
     fn use_locks(&mut self, log: &mut Recorder<impl Write>, by: Deadline) {
         let wait = if self.random.u8(..4) == 0 { self.workload.ttl } else { Duration::ZERO };
         let chosen = self.random.u64(..self.workload.locks);
-        self.use_a_lock(log, &key(chosen), wait);
+        self.use_a_lock(log, &self.workload.key(chosen), wait);
         for number in (0..self.workload.quiet_locks).take_while(|_| !by.passed()) {
             self.use_quietly(log, &quiet_key(self.number, number));
         }
@@ -241,10 +246,6 @@ impl LockClient<'_> {
             thread::sleep(self.workload.ttl / 10);
         }
     }
-}
-
-fn key(number: u64) -> String {
-    format!("lock-{number}")
 }
 
 fn quiet_key(owner: u64, number: u64) -> String {

@@ -1,0 +1,77 @@
+//! HBase, directly and through a gateway. A Java service uses the same locks, as its original does: see `neighbour`.
+
+use std::time::Duration;
+
+use dlm_fixtures::hbase::hbase_or_skip;
+use dlm_fixtures::table::{self, TABLE};
+use dlm_fixtures::{rpc_proxy, thrift_proxy};
+use dlm_testkit::history::Tolerances;
+use dlm_testkit::workload::LockWorkload;
+
+use crate::messages::Storm;
+use crate::neighbour::Neighbour;
+use crate::round::torture;
+use crate::subject::{Least, Network, Subject};
+
+/// Longest delay of a message.
+pub(crate) const DELAY_MAX: Duration = Duration::from_millis(600);
+
+/// Leases of this length and locks that all processes use, as well as locks of each client.
+pub(crate) fn workload(ttl: Duration) -> LockWorkload {
+    let pace = Some(Duration::from_millis(5));
+    LockWorkload { ttl, locks: 16, quiet_locks: 1, pace, outlast_one_in: 64, ..LockWorkload::new(0) }
+}
+
+#[test]
+fn torture_breaks_no_rule_on_hbase() {
+    let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
+    let uri = |address| format!("hbase://{address}/{TABLE}");
+    let neighbour = Neighbour::on(hbase);
+    let writes = |method: &str| matches!(method, "Multi" | "Mutate");
+    torture(&Subject {
+        name: "hbase",
+        uri: uri(hbase.master),
+        network: Some(Network {
+            proxy: &|| rpc_proxy::before(hbase.master),
+            uri: &uri,
+            storm: Storm { one_in: 100, longest: DELAY_MAX, writes },
+        }),
+        processes: 4,
+        clients: 4,
+        workload: workload(Duration::from_millis(400)),
+        tolerances: Tolerances::default(),
+        pause: Duration::from_millis(700),
+        stoppers: 2,
+        others: vec![Box::new(|stage| neighbour.use_locks(stage))],
+        short: 12,
+        least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5 },
+    });
+}
+
+#[test]
+fn torture_breaks_no_rule_through_a_gateway() {
+    let (Some(gateway), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
+    let neighbour = Neighbour::on(hbase);
+    torture(&Subject {
+        name: "gateway",
+        uri: table::uri(gateway),
+        network: Some(Network {
+            proxy: &|| thrift_proxy::before(gateway),
+            uri: &table::uri,
+            storm: Storm { one_in: 100, longest: DELAY_MAX, writes: gateway_writes },
+        }),
+        processes: 4,
+        clients: 4,
+        workload: workload(Duration::from_millis(600)),
+        tolerances: Tolerances::default(),
+        pause: Duration::from_millis(700),
+        stoppers: 2,
+        others: vec![Box::new(|stage| neighbour.use_locks(stage))],
+        short: 12,
+        least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5 },
+    });
+}
+
+pub(crate) fn gateway_writes(method: &str) -> bool {
+    !method.starts_with("get") && !method.starts_with("scanner")
+}
