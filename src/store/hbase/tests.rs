@@ -66,8 +66,8 @@ impl CellStore for Scripted {
         "one".into()
     }
 
-    fn repeats_writes(&self) -> bool {
-        false
+    fn repeats_after(&self) -> Option<Duration> {
+        None
     }
 
     fn get(&self, row: &[u8], _: CellColumn, _: Deadline) -> Result<Option<Cell>> {
