@@ -27,6 +27,7 @@ const UNKNOWN: Moment = Moment::from_nanos(1);
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
 
 const RELEASED: &str = "it was released, or found lost before";
+const REVIVED: &str = "it expired before it was renewed, and another may have held the lock since then";
 const GONE: &str = "the store no longer has its record; another may hold the lock";
 
 pub(crate) struct HeldLock {
@@ -162,6 +163,13 @@ impl HeldLock {
         };
         let by = Deadline::after(settings.timeout.min(ttl).min(useful));
         match store.renew(&self.name, &record, ttl, by) {
+            // A late copy of a request may have brought the record back after another holder released the lock. The
+            // record is still released with the lease.
+            Ok(Some(record)) if self.may_reappear && Moment::now() >= self.ends() => {
+                ownership.record = Some(record);
+                ownership.longest_ttl = ownership.longest_ttl.max(ttl);
+                Err(self.lost(REVIVED))
+            }
             Ok(Some(record)) => {
                 ownership.record = Some(record);
                 self.ttl.store(nanos(ttl), Ordering::Release);

@@ -119,8 +119,14 @@ pub(crate) const GATEWAY_TABLE: [StoreOption; 5] = [
     option("pool", "16", "the most connections, 1 to 1024"),
 ];
 
-pub(crate) const GATEWAY: [StoreOption; 5] =
-    [FENCE, MIXED_FLEET, LATCHES, CONNECT_TIMEOUT, option("pool", "16", "the most connections, 1 to 1024")];
+pub(crate) const GATEWAY: [StoreOption; 6] = [
+    FENCE,
+    MIXED_FLEET,
+    LATCHES,
+    CONNECT_TIMEOUT,
+    option("pool", "16", "the most connections, 1 to 1024"),
+    option("gateway_pause", "100ms", "the gateway's `hbase.client.pause`, 1ms to 10m"),
+];
 
 pub(crate) const AEROSPIKE: [StoreOption; 15] = [
     option("fence", "record", "`record`, `off`: where fences are counted"),

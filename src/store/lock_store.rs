@@ -36,8 +36,8 @@ pub struct Grant {
     /// A moment before the request that took effect was sent. The lease counts from this moment.
     pub since: Moment,
     /// Whether something on the way, such as a gateway, may have sent the request twice. The second copy can
-    /// then put the record back after its release. If `true`, the library looks for the record in the
-    /// background for a while after the release.
+    /// then put the record back after it was released or has expired. If `true`, the library looks for the record
+    /// in the background for a while after the release, and a renewal must succeed before the lease expires.
     pub may_reappear: bool,
 }
 

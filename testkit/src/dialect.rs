@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use crate::fault::{Fault, Proxy, Wire};
+use crate::fault::{Fault, Gate, Proxy, Wire};
 
 /// A protocol. It tells the proxy where messages end and what they are called.
 ///
@@ -30,12 +30,11 @@ pub trait Dialect: Send + Sync + 'static {
 impl Proxy {
     /// Starts a proxy in front of a server that speaks `dialect`. It listens on a free port of 127.0.0.1.
     pub fn speaking(dialect: impl Dialect, server: SocketAddr) -> Proxy {
-        let (wire, dialect) = (Arc::new(Wire::default()), Arc::new(dialect));
+        let (wire, dialect): (_, Arc<dyn Dialect>) = (Arc::new(Wire::default()), Arc::new(dialect));
         let serving = Arc::clone(&wire);
         wire.listen(TcpListener::bind("127.0.0.1:0").unwrap(), move |client| {
             let stream = serving.connect(server)?;
-            let outcome =
-                Link { wire: &serving, dialect: &*dialect, client, server: &stream }.pass_messages();
+            let outcome = Link { wire: &serving, dialect: &dialect, client, server: &stream }.pass_messages();
             let _ = stream.shutdown(Shutdown::Both);
             outcome
         });
@@ -45,8 +44,8 @@ impl Proxy {
 
 /// One client's connection to the proxy and the proxy's connection to the server.
 struct Link<'a> {
-    wire: &'a Wire,
-    dialect: &'a dyn Dialect,
+    wire: &'a Arc<Wire>,
+    dialect: &'a Arc<dyn Dialect>,
     client: &'a TcpStream,
     server: &'a TcpStream,
 }
@@ -61,9 +60,16 @@ impl Link<'_> {
                 None => client.write_all(&self.ask(&request)?)?,
                 Some(Fault::LoseReply) => return self.ask(&request).map(drop),
                 Some(Fault::LoseRequest) => return Ok(()),
-                Some(Fault::Twice) => {
+                Some(Fault::Twice(pause)) => {
                     self.ask(&request)?;
+                    thread::sleep(pause);
                     client.write_all(&self.ask(&request)?)?;
+                }
+                Some(Fault::CopyLate(pause, gate)) => {
+                    let reply = self.ask(&request)?;
+                    self.copy(request, gate)?;
+                    thread::sleep(pause);
+                    client.write_all(&reply)?;
                 }
                 Some(Fault::CutReply(bytes)) => {
                     let reply = self.ask(&request)?;
@@ -101,6 +107,19 @@ impl Link<'_> {
         server.write_all(request)?;
         let reply = self.read(server)?;
         Ok(self.dialect.readdressed(reply, server.peer_addr()?, self.wire.address()))
+    }
+
+    /// Sends the request once more when the gate opens, over a connection of its own.
+    fn copy(&self, request: Vec<u8>, gate: Arc<Gate>) -> io::Result<()> {
+        let (wire, dialect) = (Arc::clone(self.wire), Arc::clone(self.dialect));
+        let server = wire.connect(self.server.peer_addr()?)?;
+        self.wire.spawn(move || {
+            gate.pass();
+            let link = Link { wire: &wire, dialect: &dialect, client: &server, server: &server };
+            let _ = link.ask_late(&request);
+            let _ = server.shutdown(Shutdown::Both);
+        });
+        Ok(())
     }
 
     fn ask_late(&self, request: &[u8]) -> io::Result<Vec<u8>> {

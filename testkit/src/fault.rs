@@ -25,9 +25,12 @@ pub enum Fault {
     LoseReply,
     /// The connection breaks before the server receives the request.
     LoseRequest,
-    /// The server carries out the request twice, and the client receives the second reply. A gateway does this when
-    /// it receives no reply and sends the request again by itself.
-    Twice,
+    /// The server carries out the request, and after this pause once more. The client receives the second reply. A
+    /// gateway does this when it receives no reply and sends the request again by itself.
+    Twice(Duration),
+    /// The server carries out the request, and the client receives the reply after this pause. When the gate opens,
+    /// the server carries out the request once more. A gateway does this if the request that it sends again is late.
+    CopyLate(Duration, Arc<Gate>),
     /// The server carries out the request. The connection breaks in the reply, after this number of bytes.
     CutReply(usize),
     /// The proxy keeps the request until the gate opens. Then the server carries it out, even if the client no longer
@@ -206,7 +209,7 @@ impl Wire {
         };
         self.requests.lock().push(method);
         self.hits.fetch_add(1, Ordering::SeqCst);
-        if let Fault::Keep(gate) | Fault::KeepAndBreak(gate) = &fault {
+        if let Fault::Keep(gate) | Fault::KeepAndBreak(gate) | Fault::CopyLate(_, gate) = &fault {
             self.gates.lock().push(Arc::clone(gate));
         }
         Some(fault)
@@ -232,7 +235,7 @@ impl Wire {
         let fault = fault.or_else(|| self.storm.lock().as_mut().and_then(|storm| storm(&method)));
         self.requests.lock().push(method);
         self.hits.fetch_add(usize::from(fault.is_some()), Ordering::SeqCst);
-        if let Some(Fault::Keep(gate) | Fault::KeepAndBreak(gate)) = &fault {
+        if let Some(Fault::Keep(gate) | Fault::KeepAndBreak(gate) | Fault::CopyLate(_, gate)) = &fault {
             self.gates.lock().push(Arc::clone(gate));
         }
         fault

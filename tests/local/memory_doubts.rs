@@ -342,3 +342,29 @@ fn an_error_that_ends_a_wait_comes_as_it_is() {
         assert!(error.chain().contains("planted") && error.chain().contains("doubts#b"), "{}", error.chain());
     }
 }
+
+/// A late copy of a request may have brought the record back after another holder released the lock.
+#[test]
+fn a_lease_that_a_copy_of_its_request_may_revive_is_renewed_only_before_it_expires() {
+    const BRIEF: Duration = Duration::from_secs(1);
+    for may_reappear in [true, false] {
+        let stage = stage();
+        stage.store.to_acquire(move |memory, attempt, doubtful| {
+            let mut answer = memory.acquire(attempt, doubtful)?;
+            if let Acquired::Granted(grant) = &mut answer {
+                grant.may_reappear = may_reappear;
+            }
+            Ok(answer)
+        });
+        let lease = stage.lock.try_acquire_with_ttl(BRIEF).unwrap();
+        lease.renew().expect("it has not expired");
+        until("the lease expires", || lease.check().is_err());
+        // The store finds the record.
+        stage.store.to_renew(|_| Ok(Some(OwnerRecord::from_bytes([1; 16]))));
+        let renewed = lease.renew();
+        assert_eq!(renewed.is_err(), may_reappear, "{renewed:?}");
+        if may_reappear {
+            assert_eq!((code(renewed), code(lease.check())), (Code::LeaseLost, Code::LeaseLost));
+        }
+    }
+}

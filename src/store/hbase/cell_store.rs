@@ -124,9 +124,9 @@ pub(super) trait CellStore: Send + Sync + fmt::Debug {
     /// Returns the URI of the table, without credentials.
     fn describe(&self) -> String;
 
-    /// Returns whether something between this process and the servers may send a write twice by itself. Then
-    /// `false` may be the answer to the second send of a write whose first send was applied.
-    fn repeats_writes(&self) -> bool;
+    /// Returns the shortest time after which something between this process and the servers may send a write again
+    /// by itself, as in [`Capabilities::repeats_after`](crate::store::remote::Capabilities::repeats_after).
+    fn repeats_after(&self) -> Option<Duration>;
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>>;
 

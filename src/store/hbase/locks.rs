@@ -98,7 +98,7 @@ impl Register for HbaseStore {
             counts: self.rules.fence != FencePlace::Off,
             compares: Compares::Record,
             read_back: if self.rules.verifies() { ReadBack::Always } else { ReadBack::AfterCount },
-            repeats: self.rows.repeats_writes(),
+            repeats_after: self.rows.repeats_after(),
             hides: true,
             // A gateway goes on with a call for minutes after its client has closed the connection.
             in_flight_for: Duration::from_secs(300),

@@ -66,8 +66,8 @@ impl CellStore for Scripted {
         "one".into()
     }
 
-    fn repeats_writes(&self) -> bool {
-        false
+    fn repeats_after(&self) -> Option<Duration> {
+        None
     }
 
     fn get(&self, row: &[u8], _: CellColumn, _: Deadline) -> Result<Option<Cell>> {
@@ -245,5 +245,28 @@ fn a_version_that_nobody_tried_is_warned_of() {
     for untried in ["1.4.14", "2.3.7", "3.0.0-beta-1", "", "unknown"] {
         let found = diagnose_version(untried);
         assert!(found.severity == Severity::Warn && !found.advice.is_empty(), "{found}");
+    }
+}
+
+#[cfg(feature = "gateway")]
+#[test]
+fn an_answer_of_a_gateway_is_late_after_nine_tenths_of_its_pause() {
+    use crate::options::Options;
+    use crate::store::remote::Register as _;
+    let open = |pause: Option<&str>| {
+        let mut options = Options::default();
+        pause.map_or(Ok(()), |pause| options.insert("gateway_pause".into(), pause.into())).unwrap();
+        HbaseStore::thrift("127.0.0.1:1", "t", options)
+    };
+    for (pause, ms) in [(None, 90.0), (Some("100ms"), 90.0), (Some("1ms"), 0.9), (Some("10m"), 540_000.0)] {
+        let limit = open(pause).unwrap().capabilities().repeats_after;
+        assert_eq!(limit, Some(Duration::from_secs_f64(ms / 1000.0)), "{pause:?}");
+    }
+    for wrong in ["0ms", "601s", "100", "-1s", ""] {
+        let error = open(Some(wrong)).unwrap_err();
+        assert!(
+            error.code() == Code::InvalidArgument && error.to_string().contains("gateway_pause"),
+            "{error}"
+        );
     }
 }

@@ -1,22 +1,32 @@
 //! Acquire, renew and release over a [`Register`]: the meaning of each reply, and the next step.
 //!
 //! An acquire draws a new record for each attempt. An attempt is `open` while its request may still take effect.
+//! "Late" is an answer after [`Capabilities::repeats_after`]: a copy of the request may still be under way.
 //!
 //! | state | event | next state |
 //! |---|---|---|
 //! | creating | Yes | counting |
-//! | creating | No | reading |
+//! | creating | Yes, late | exchanging |
+//! | creating | No | reading; if late, the attempt is open |
 //! | creating | Lost | reading; the attempt is open |
 //! | creating | Down | end with that error; IN_DOUBT while an attempt is open |
-//! | reading | the record of one of our attempts is stored | counting |
+//! | reading | the record of one of our attempts is stored | counting; exchanging if requests are repeated |
 //! | reading | another record is stored | end: held |
 //! | reading | the lock is free | creating, after a pause while an attempt is open |
 //! | reading | the read fails | end: held by an unknown holder; IN_DOUBT while an attempt is open |
+//! | exchanging | Yes | counting; the old record's attempt is open |
+//! | exchanging | Yes, late | exchanging, at most twice |
+//! | exchanging | No or Lost | reading; the old attempt is open, and the new one if late or Lost |
+//! | exchanging | Down | end: release the lock and return the error |
 //! | counting | a number, and our record is read back | end: granted |
 //! | counting | a number, and another record is read back | end: held; the attempt is open if records can be hidden |
 //! | counting | a number, and the lock is free | creating, 2 ms later; the attempt is open if records can be hidden |
 //! | counting | the count or the read-back fails | end: release the lock and return the error |
 //! | any | 16 rounds, or no time left | end: held by an unknown holder; IN_DOUBT while an attempt is open |
+//!
+//! An exchange replaces our record by one with a new token. A copy of the creation can then only bring the old token
+//! back, which no lease has and which the background threads release. The lease counts from before the exchange, and
+//! the number is counted after it.
 //!
 //! Create, count and read-back may travel in one request. They always take effect in this order. This keeps fences
 //! sound even if messages are lost or late: the next holder creates its record after our read-back and counts after
@@ -57,6 +67,10 @@ const FENCE_CLOCK_MAX: u64 = (1 << 42) - 1;
 /// or a change by a peer. There is a pause before each round that follows a lost reply: a server whose errors
 /// leave every write in doubt would otherwise receive all rounds at once.
 const ROUNDS: usize = 16;
+/// Most exchanges of a record before its number is counted. A gateway that answers late every time would otherwise
+/// never grant a lock. A lease with the last of these records can be revived only by one late copy of the creation
+/// and of each exchange, in this order.
+const EXCHANGES: usize = 2;
 /// A Java client's Delete hides records that are written in the same millisecond. The next attempt waits longer
 /// than that.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
@@ -92,7 +106,8 @@ impl<R: Register> LockStore for RemoteStore<R> {
 
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         let can = self.register.capabilities();
-        let mut acquisition = Acquisition { store: self, can, attempt, open: Vec::new(), lost: None };
+        let mut acquisition =
+            Acquisition { store: self, can, attempt, open: Vec::new(), lost: None, exchanges: 0 };
         let answer = acquisition.run();
         doubtful.extend(acquisition.open.iter().map(|tried| can.owner_record(&tried.record)));
         answer
@@ -271,12 +286,14 @@ struct Acquisition<'a, R> {
     open: Vec<Tried>,
     /// The error of the first lost reply, while an attempt is open.
     lost: Option<Error>,
+    /// Exchanges since the last creation that were answered with Yes.
+    exchanges: usize,
 }
 
 struct Tried {
     record: Record,
     since: Moment,
-    /// Its record was found after No or Lost, and something on the way may send the request again.
+    /// A copy of the request that wrote the record may still be under way.
     may_reappear: bool,
 }
 
@@ -285,29 +302,31 @@ enum Round {
     Over(Acquired),
     /// The lock seems free, but we do not hold it.
     Again,
+    /// It is not known which record is stored.
+    Look,
 }
 
 impl<R: Register> Acquisition<'_, R> {
     fn run(&mut self) -> Result<Acquired> {
-        let mut pauses = Pauses::until(self.attempt.by);
+        let (mut pauses, mut look) = (Pauses::until(self.attempt.by), false);
         for _ in 0..ROUNDS {
             // No pause if no reply was lost: a peer has just freed the lock.
             if self.lost.is_some() && !pauses.rest() {
                 break;
             }
-            let round = match self.create_and_settle()? {
-                Round::Again if self.attempt.by.passed() => break,
-                round => round,
+            let round = if look { self.look(None, None) } else { self.create_and_settle() };
+            look = match round? {
+                Round::Over(answer) => return Ok(answer),
+                _ if self.attempt.by.passed() => break,
+                round => matches!(round, Round::Look),
             };
-            if let Round::Over(answer) = round {
-                return Ok(answer);
-            }
         }
         self.give_up()
     }
 
     fn create_and_settle(&mut self) -> Result<Round> {
         let record = Record::draw(self.attempt.ttl, self.attempt.identity)?;
+        self.exchanges = 0;
         let tried = Tried { record, since: Moment::now(), may_reappear: false };
         let create = Create {
             name: self.attempt.name,
@@ -315,9 +334,12 @@ impl<R: Register> Acquisition<'_, R> {
             count: self.can.counts.then(least_number),
             read_back: self.can.read_back == ReadBack::Always,
         };
-        match self.ask(!self.open.is_empty(), |register, by| register.create(&create, by).settled()) {
+        let answer = self.ask(!self.open.is_empty(), |register, by| register.create(&create, by).settled());
+        let is_late = self.is_late(tried.since);
+        match answer {
+            Ok(Ok(_)) if is_late => self.exchange(tried),
             Ok(Ok(created)) => self.count_and_read_back(tried, created),
-            Ok(Err(known)) => self.look(known, Some(tried)),
+            Ok(Err(known)) => self.look(known, is_late.then_some(tried)),
             Err(error) if error.is_in_doubt() => {
                 self.open.push(tried);
                 self.lost.get_or_insert(error);
@@ -337,34 +359,75 @@ impl<R: Register> Acquisition<'_, R> {
         self.ask(in_doubt, |register, by| register.read(self.attempt.name, by))
     }
 
+    /// Whether the answer that has just arrived, to a request that was sent after `since`, took so long that the
+    /// request may have been sent twice.
+    fn is_late(&self, since: Moment) -> bool {
+        self.can.repeats_after.is_some_and(|limit| Moment::now().since(since) >= limit)
+    }
+
     /// Finds out who holds the lock, after No or Lost. `known` is the state of the lock if the answer contained
-    /// it. `refused` is the attempt that was answered with No. A gateway may have sent it twice: then the first
-    /// copy may have created the record that made the second fail.
+    /// it. `refused` is an attempt that was answered with No so late that it may have been sent twice. Then the
+    /// first copy may have created the record that made the second fail, and a third may still come.
     fn look(&mut self, known: Option<Standing>, refused: Option<Tried>) -> Result<Round> {
-        let refused = refused.filter(|_| self.can.repeats);
-        let in_doubt = refused.is_some() || !self.open.is_empty();
+        self.open.extend(refused);
+        let in_doubt = !self.open.is_empty();
         let found = match known.map_or_else(|| self.read(in_doubt), Ok) {
             Ok(Standing::Held(found)) => found,
             Ok(Standing::Free) => return Ok(Round::Again),
             // The creation was refused and none of our requests is in flight: the lock is held. The read was
             // only to name the holder.
             Err(_) if !in_doubt => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
-            Err(error) => {
-                self.open.extend(refused);
-                return Err(self.failed(error));
-            }
+            Err(error) => return Err(self.failed(error)),
         };
         let stands = |tried: &Tried| found.record.as_ref().is_some_and(|it| it.same_owner(&tried.record));
-        let mine = match self.open.iter().position(stands) {
-            Some(at) => Some(self.open.swap_remove(at)),
-            None => refused.filter(stands),
+        let Some(at) = self.open.iter().position(stands) else {
+            return Ok(Round::Over(Acquired::Held(found.holder())));
         };
-        let Some(tried) = mine else { return Ok(Round::Over(Acquired::Held(found.holder()))) };
+        let tried = self.open.swap_remove(at);
         if self.open.is_empty() {
             self.lost = None;
         }
-        let tried = Tried { may_reappear: self.can.repeats, ..tried };
-        self.count_and_read_back(tried, Created::default())
+        match self.can.repeats_after {
+            None => self.count_and_read_back(tried, Created::default()),
+            Some(_) => self.exchange(tried),
+        }
+    }
+
+    /// Replaces our record by one with a new token, because a copy of the request that wrote it may still be under
+    /// way. Then counts and reads back.
+    fn exchange(&mut self, old: Tried) -> Result<Round> {
+        let mut old = Tried { may_reappear: true, ..old };
+        while self.can.compares == Compares::Record && self.exchanges < EXCHANGES {
+            let record = match Record::draw(self.attempt.ttl, self.attempt.identity) {
+                Ok(record) => record,
+                Err(error) => return Err(self.hand_back(old, error)),
+            };
+            let mut new = Tried { record, since: Moment::now(), may_reappear: false };
+            let replace = Replace { name: self.attempt.name, expected: &old.record, record: &new.record };
+            let answer = self.ask(true, |register, by| register.replace(&replace, by).settled());
+            new.may_reappear = self.is_late(new.since);
+            match answer {
+                Ok(Ok(())) => {
+                    self.exchanges += 1;
+                    self.open.push(std::mem::replace(&mut old, new));
+                    if !old.may_reappear {
+                        break;
+                    }
+                }
+                Ok(Err(_)) => {
+                    self.open.push(old);
+                    self.open.extend(Some(new).filter(|new| new.may_reappear));
+                    return Ok(Round::Look);
+                }
+                Err(error) if error.is_in_doubt() => {
+                    self.open.extend([old, new]);
+                    self.lost.get_or_insert(error);
+                    return Ok(Round::Look);
+                }
+                Err(error) => return Err(self.hand_back(old, error)),
+            }
+        }
+        self.count_and_read_back(old, Created::default())
     }
 
     /// Counts and reads back, unless this came with the creation of our record. Both requests are repeated until
@@ -400,7 +463,7 @@ impl<R: Register> Acquisition<'_, R> {
         };
         // The record expired, or a Java client's Delete of this millisecond deleted or hid it. A hidden record
         // appears again when a compaction removes the Delete, so keep the attempt open.
-        if self.can.hides || self.can.repeats {
+        if self.can.hides || tried.may_reappear {
             self.open.push(tried);
         }
         match other {

@@ -149,8 +149,9 @@ pub struct Replace<'a> {
     pub name: &'a LockName,
     /// The record that must exist. The store compares the whole record or its token: see [`Compares`].
     pub expected: &'a Record,
-    /// The record to write. It must last for at least its TTL from now on. With [`Compares::Token`] it has a
-    /// token and a TTL but no identity: the store keeps the content of its record and only extends its life.
+    /// The record to write. It must last for at least its TTL from now on. With [`Compares::Record`] it may have
+    /// another token than the expected record: see [`Capabilities::repeats_after`]. With [`Compares::Token`] it has
+    /// the same token, and no identity: the store keeps the content of its record and only extends its life.
     pub record: &'a Record,
 }
 
@@ -188,9 +189,15 @@ pub struct Capabilities {
     pub compares: Compares,
     /// When the library reads the record back. Default: [`ReadBack::AfterCount`].
     pub read_back: ReadBack,
-    /// Whether something between the library and the store, such as a gateway, may send a write twice by itself.
-    /// No can then be the answer to the second copy although the first was applied. Default: `false`.
-    pub repeats: bool,
+    /// Set if something between the library and the store, such as a gateway, may send a write again by itself: the
+    /// shortest time after which it does so. An answer that arrives sooner is that of the only copy. `None` (the
+    /// default) if a write is sent at most once.
+    ///
+    /// After a later answer, a copy of the request may be applied at any time, also after the lease has expired. So
+    /// with [`Compares::Record`] the library exchanges a record whose creation was answered that late for one with
+    /// a new token: a copy of the creation cannot renew that. With [`Compares::Token`] it cannot exchange a token.
+    /// It then looks for the record once more after its release.
+    pub repeats_after: Option<Duration>,
     /// Whether a peer's delete can hide a record after the store answered Yes. The record can appear again later.
     /// Default: `false`.
     pub hides: bool,
@@ -204,7 +211,7 @@ impl Default for Capabilities {
             counts: true,
             compares: Compares::default(),
             read_back: ReadBack::default(),
-            repeats: false,
+            repeats_after: None,
             hides: false,
             in_flight_for: Duration::from_secs(300),
         }

@@ -1,7 +1,10 @@
 //! Tests of the protocol over a scripted register.
 
+mod copies;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -31,12 +34,16 @@ enum Fate {
     /// The request is lost. The client cannot distinguish this from `ReplyLost`.
     RequestLost,
     Down,
-    /// The request is applied and sent again on the way. The client receives the second answer.
+    /// The request is applied, and the answer arrives late.
+    Late,
+    /// The request is applied and sent again on the way. The client receives the second answer, late.
     Twice,
     /// The request is applied and answered Yes. Then a peer's delete hides the record.
     Hidden,
     /// The request is refused, but no record is stored a moment later.
     Refused,
+    /// The record that is stored expires before the request arrives.
+    Expired,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +52,8 @@ struct Server {
     number: u64,
     fates: VecDeque<Fate>,
     requests: Vec<&'static str>,
+    /// The records of all creations and exchanges, each with the record that it expected.
+    writes: Vec<(Option<Record>, Record)>,
     covered: usize,
     cannot_count: bool,
 }
@@ -70,8 +79,14 @@ impl Scripted {
             }
             Fate::RequestLost => Reply::Lost(lost()),
             Fate::Down => Reply::Down(down()),
+            Fate::Late => {
+                let answer = change(server);
+                thread::sleep(self.can.repeats_after.unwrap_or_default());
+                Reply::of_bool(Ok(answer))
+            }
             Fate::Twice => {
                 change(server);
+                thread::sleep(self.can.repeats_after.unwrap_or_default());
                 Reply::of_bool(Ok(change(server)))
             }
             Fate::Hidden => {
@@ -80,6 +95,10 @@ impl Scripted {
                 Reply::of_bool(Ok(answer))
             }
             Fate::Refused => Reply::No(None),
+            Fate::Expired => {
+                server.record = None;
+                Reply::of_bool(Ok(change(server)))
+            }
         }
     }
 
@@ -109,6 +128,7 @@ impl Register for Scripted {
     }
 
     fn create(&self, create: &Create<'_>, _: Deadline) -> Reply<Created> {
+        self.server.lock().writes.push((None, create.record.clone()));
         let reply = self.change("create", |server| {
             let free = server.record.is_none();
             if free {
@@ -130,6 +150,7 @@ impl Register for Scripted {
     }
 
     fn replace(&self, replace: &Replace<'_>, _: Deadline) -> Reply {
+        self.server.lock().writes.push((Some(replace.expected.clone()), replace.record.clone()));
         self.change("replace", |server| {
             // Like Aerospike: a replace that would shorten the lease is refused.
             let lasts_longer = |stored: &Record| stored.ttl() > replace.record.ttl();
@@ -219,10 +240,15 @@ impl Stage {
     }
 
     fn acquire_for(&self, ttl: Duration, by: Deadline) -> (Result<Acquired>, usize) {
+        let (answer, doubtful) = self.acquire_with_doubts(ttl, by);
+        (answer, doubtful.len())
+    }
+
+    fn acquire_with_doubts(&self, ttl: Duration, by: Deadline) -> (Result<Acquired>, Vec<OwnerRecord>) {
         let (identity, mut doubtful) = (Identity::this_process("").unwrap(), Vec::new());
         let answer =
             self.store.acquire(Attempt { name: &self.name, ttl, identity: &identity, by }, &mut doubtful);
-        (answer, doubtful.len())
+        (answer, doubtful)
     }
 
     /// A grant, and the number of records that the background threads must release.
@@ -299,21 +325,6 @@ fn an_acquire_whose_request_was_lost_tries_again_and_leaves_the_lost_one_to_the_
 }
 
 #[test]
-fn a_refused_creation_may_be_ours_only_where_something_repeats_requests() {
-    for can in both() {
-        for repeats in [true, false] {
-            let stage = stage(Capabilities { repeats, ..can });
-            stage.next([Fate::Twice]);
-            match stage.acquire() {
-                (Ok(Acquired::Granted(grant)), 0) => assert!(repeats && grant.may_reappear),
-                (Ok(Acquired::Held(_)), 0) => assert!(!repeats),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-}
-
-#[test]
 fn a_hidden_record_is_no_grant_and_is_left_to_the_background() {
     let stage = stage(Capabilities { hides: true, read_back: ReadBack::Always, ..Capabilities::default() });
     stage.next([Fate::Hidden]);
@@ -327,16 +338,6 @@ fn a_record_that_ended_before_it_was_read_back_is_no_grant_and_leaves_nothing_to
     let stage = stage(Capabilities { read_back: ReadBack::Always, ..Capabilities::default() });
     stage.next([Fate::Hidden]);
     assert_eq!(stage.granted().1, 0);
-}
-
-#[test]
-fn a_lock_that_is_handed_back_and_may_reappear_is_left_to_the_background() {
-    let stage = stage(Capabilities { repeats: true, ..Capabilities::default() });
-    stage.next([Fate::Twice]);
-    stage.server.lock().cannot_count = true;
-    let (failed, doubtful) = stage.acquire_for(TTL, Deadline::after(Duration::from_millis(25)));
-    assert!(stage.is_free() && doubtful == 1, "{failed:?}");
-    assert_eq!(failed.unwrap_err().code(), Code::InDoubt);
 }
 
 #[test]

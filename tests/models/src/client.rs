@@ -27,9 +27,12 @@ pub enum Variant {
     LeaseFromAnswer,
     /// The receiver accepts every fence.
     UnfencedReceiver,
-    /// The protocol with additions for a gateway that may apply a copy of a creation at any time: every record is
-    /// released once more in the background, and an answer to a renewal counts only before the lease has expired.
-    ExpectsCopies,
+    /// A record whose creation may have been copied is granted as it is.
+    NoExchange,
+    /// It is exchanged once, also if the exchange may have been copied too.
+    OneExchange,
+    /// It is exchanged, and nothing releases the old record if a copy brings it back.
+    ForgetsExchanged,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +41,7 @@ pub struct Rules {
     pub read_back: ReadBack,
     /// Create, count and read-back travel in one request. The server runs them one after the other.
     pub one_request: bool,
-    /// `Capabilities::repeats`
+    /// Whether `Capabilities::repeats_after` is set. An answer is late if a copy of its request was made.
     pub repeats: bool,
     /// `Capabilities::hides`
     pub hides: bool,
@@ -49,7 +52,7 @@ pub struct Rules {
 }
 
 /// The end of a lease by its holder's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timer {
     pub left: u8,
     /// Ticks that the holder's clock missed since the timer was started.
@@ -128,6 +131,8 @@ pub enum Reply {
 pub struct Pending {
     pub request: Request,
     pub answer: Option<Answer>,
+    /// The answer comes so late that the request may have been sent twice.
+    pub late: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,6 +147,10 @@ pub enum Phase {
     /// The table calls it `reading`. `refused` was answered with No and may have been sent twice.
     Looking {
         refused: Option<Tried>,
+    },
+    Exchanging {
+        old: Record,
+        new: Tried,
     },
     Counting(Tried),
     /// A wrong variant: before the creation.
@@ -170,6 +179,9 @@ pub struct Client {
     pub renewals_left: u8,
 }
 
+/// Tokens of one client: those of its attempts, and those that it exchanges them for.
+pub const TOKENS: u8 = 16;
+
 impl Client {
     pub fn new(number: u8, tokens: u8, renewals: u8) -> Client {
         Client {
@@ -177,7 +189,7 @@ impl Client {
             pending: None,
             open: Vec::new(),
             background: Vec::new(),
-            next_token: number * 4,
+            next_token: number * TOKENS,
             tokens_left: tokens,
             renewals_left: renewals,
         }
@@ -194,17 +206,21 @@ impl Client {
     /// Whether the client still knows this token: it holds it, is busy with it, or releases it in the background.
     pub fn knows(&self, token: Token) -> bool {
         let mut here = match self.phase {
+            Phase::Exchanging { old, new } => [Some(old.token), Some(new.record.token)],
             Phase::Creating { tried, .. }
             | Phase::Counting(tried)
             | Phase::CountingFirst(tried)
             | Phase::ReadingBack(tried, _)
             | Phase::HandingBack(tried)
-            | Phase::Looking { refused: Some(tried) } => Some(tried.record.token),
-            Phase::Holding(lease) | Phase::Renewing(Renewal { lease, .. }) => Some(lease.record.token),
-            Phase::Releasing { record, .. } => Some(record.token),
-            Phase::Idle | Phase::Looking { refused: None } => None,
+            | Phase::Looking { refused: Some(tried) } => [Some(tried.record.token), None],
+            Phase::Holding(lease) | Phase::Renewing(Renewal { lease, .. }) => {
+                [Some(lease.record.token), None]
+            }
+            Phase::Releasing { record, .. } => [Some(record.token), None],
+            Phase::Idle | Phase::Looking { refused: None } => [None, None],
         }
-        .into_iter();
+        .into_iter()
+        .flatten();
         here.any(|it| it == token)
             || self.open.iter().any(|it| it.record.token == token)
             || self.background.contains(&token)
@@ -216,6 +232,7 @@ impl Client {
             | Phase::Counting(tried)
             | Phase::CountingFirst(tried)
             | Phase::ReadingBack(tried, _)
+            | Phase::Exchanging { new: tried, .. }
             | Phase::Looking { refused: Some(tried) } => (Some(&mut tried.timer), None),
             Phase::Holding(lease) => (Some(&mut lease.timer), None),
             Phase::Renewing(Renewal { lease, timer, .. }) => (Some(&mut lease.timer), Some(timer)),
@@ -232,10 +249,8 @@ impl Client {
         if self.tokens_left == 0 {
             return false;
         }
-        let record = Record { token: Token(self.next_token), ttl: rules.ttl };
-        self.next_token += 1;
         self.tokens_left -= 1;
-        let tried = Tried { record, timer: start(rules, rules.ttl), may_reappear: expects_copies(rules) };
+        let tried = self.draw(rules);
         if rules.variant == Variant::CountBeforeCreate {
             self.send(Phase::CountingFirst(tried), Request::Count);
         } else {
@@ -261,12 +276,13 @@ impl Client {
 
     /// Receives the end of the pending request. Returns the token and the fence of a lease that was granted.
     pub fn receive(&mut self, rules: &Rules, reply: Reply) -> Option<(Token, u8)> {
-        let asked = self.pending.take().expect("a reply ends a request").request;
+        let Pending { request: asked, late, .. } = self.pending.take().expect("a reply ends a request");
         match self.phase {
             Phase::Creating { tried, counted, resent } => {
-                return self.created(rules, tried, counted, resent, reply);
+                return self.created(rules, tried, counted, resent, late, reply);
             }
             Phase::Looking { refused } => self.looked(rules, refused, reply),
+            Phase::Exchanging { old, new } => self.exchanged(rules, old, new, late, reply),
             Phase::CountingFirst(tried) => match reply {
                 Reply::Answer(Answer::Number(number)) => self.create(rules, tried, Some(number), false),
                 _ => self.finish(),
@@ -306,11 +322,15 @@ impl Client {
         tried: Tried,
         counted: Option<u8>,
         resent: bool,
+        late: bool,
         reply: Reply,
     ) -> Option<(Token, u8)> {
         let resends = matches!(rules.variant, Variant::ResentNoIsHeld | Variant::ResentNoIsOurs);
         match (reply, counted) {
             (Reply::Answer(Answer::Yes), Some(number)) => return self.grant(rules, tried, number),
+            (Reply::Answer(Answer::Yes), None) if late && exchanges(rules) => {
+                self.exchange(rules, tried.record)
+            }
             (Reply::Answer(Answer::Yes), None) => self.send(Phase::Counting(tried), Request::Count),
             (Reply::Answer(Answer::Created(number, stored)), _) => {
                 return self.read_back(rules, tried, number, stored);
@@ -320,10 +340,14 @@ impl Client {
             (Reply::Answer(_), _) if resent && rules.variant == Variant::ResentNoIsOurs => {
                 return self.grant(rules, tried, 0);
             }
+            (Reply::Answer(_), _) if exchanges(rules) => {
+                self.open.extend(late.then_some(untimed(tried)));
+                self.look(None);
+            }
             (Reply::Answer(_), _) => self.look(rules.repeats.then_some(tried)),
             (Reply::Lost, _) if resends => self.create(rules, tried, None, true),
             (Reply::Lost, _) => {
-                self.open.push(tried);
+                self.open.push(if exchanges(rules) { untimed(tried) } else { tried });
                 self.look(None);
             }
             (Reply::Down, _) => self.finish(),
@@ -331,13 +355,35 @@ impl Client {
         None
     }
 
+    fn exchange(&mut self, rules: &Rules, old: Record) {
+        let new = self.draw(rules);
+        let request = Request::Replace { expected: old, new: new.record, ttl: rules.ttl };
+        self.send(Phase::Exchanging { old, new }, request);
+    }
+
+    fn exchanged(&mut self, rules: &Rules, old: Record, new: Tried, late: bool, reply: Reply) {
+        let once = Tried { record: old, timer: Timer::default(), may_reappear: true };
+        match reply {
+            Reply::Answer(Answer::Yes) => {
+                self.open.extend((rules.variant != Variant::ForgetsExchanged).then_some(once));
+                match late && rules.variant != Variant::OneExchange {
+                    true => self.exchange(rules, new.record),
+                    false => self.send(Phase::Counting(new), Request::Count),
+                }
+            }
+            Reply::Answer(_) | Reply::Lost => {
+                self.open.push(once);
+                self.open.extend((late || reply == Reply::Lost).then_some(untimed(new)));
+                self.look(None);
+            }
+            Reply::Down => self.hand_back(once),
+        }
+    }
+
     fn looked(&mut self, rules: &Rules, refused: Option<Tried>, reply: Reply) {
         let stored = match reply {
             Reply::Answer(Answer::Stands(Some(stored))) => stored,
-            Reply::Answer(_) => {
-                self.open.extend(refused.filter(|_| expects_copies(rules)));
-                return self.again(rules);
-            }
+            Reply::Answer(_) => return self.again(rules),
             Reply::Lost | Reply::Down => {
                 self.open.extend(refused);
                 return self.finish();
@@ -349,14 +395,12 @@ impl Client {
             None => refused.filter(stands),
         };
         match mine {
+            Some(tried) if exchanges(rules) => self.exchange(rules, tried.record),
             Some(tried) => {
                 let tried = Tried { may_reappear: rules.repeats, ..tried };
                 self.send(Phase::Counting(tried), Request::Count);
             }
-            None => {
-                self.open.extend(refused.filter(|_| expects_copies(rules)));
-                self.finish();
-            }
+            None => self.finish(),
         }
     }
 
@@ -411,12 +455,7 @@ impl Client {
             Reply::Answer(Answer::Yes) => new,
             Reply::Answer(Answer::Stands(stored)) => match stored.filter(|it| it.token == new.token) {
                 // The lease is lost.
-                None => {
-                    self.phase = Phase::Idle;
-                    // The code starts no background job here.
-                    self.background.extend(expects_copies(rules).then_some(new.token));
-                    return;
-                }
+                None => return self.phase = Phase::Idle,
                 Some(stored) if by_token || (in_doubt && stored == new && stored != expected) => stored,
                 Some(stored) => return self.replace(rules, Renewal { expected: stored, ..renewal }),
             },
@@ -431,9 +470,6 @@ impl Client {
             }
             Reply::Down => return self.phase = Phase::Holding(lease),
         };
-        if expects_copies(rules) && lease.timer.left == 0 {
-            return self.release(rules, stored, lease.may_reappear);
-        }
         self.phase = Phase::Holding(Lease { record: stored, timer, ..lease });
     }
 
@@ -466,7 +502,7 @@ impl Client {
 
     fn send(&mut self, phase: Phase, request: Request) {
         self.phase = phase;
-        self.pending = Some(Pending { request, answer: None });
+        self.pending = Some(Pending { request, answer: None, late: false });
     }
 
     fn create(&mut self, rules: &Rules, tried: Tried, counted: Option<u8>, resent: bool) {
@@ -479,6 +515,13 @@ impl Client {
 
     fn look(&mut self, refused: Option<Tried>) {
         self.send(Phase::Looking { refused }, Request::Read);
+    }
+
+    /// Draws a record with a new token.
+    fn draw(&mut self, rules: &Rules) -> Tried {
+        let record = Record { token: Token(self.next_token), ttl: rules.ttl };
+        self.next_token += 1;
+        Tried { record, timer: start(rules, rules.ttl), may_reappear: false }
     }
 
     /// The lock seems free: begins the next round of the acquire, or gives up.
@@ -511,8 +554,13 @@ impl Client {
     }
 }
 
-fn expects_copies(rules: &Rules) -> bool {
-    rules.variant == Variant::ExpectsCopies
+fn exchanges(rules: &Rules) -> bool {
+    rules.repeats && rules.variant != Variant::NoExchange
+}
+
+/// Forgets when the attempt began. Its record is exchanged before it is granted, and the lease counts from then.
+fn untimed(tried: Tried) -> Tried {
+    Tried { timer: Timer::default(), ..tried }
 }
 
 fn start(rules: &Rules, ttl: u8) -> Timer {

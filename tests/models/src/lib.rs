@@ -1,7 +1,7 @@
 //! A model of the lock protocol in `src/store/remote`, for the model checker `stateright`.
 //!
 //! The checker visits every state that the clients, the network, the clocks and the store can reach within the
-//! bounds of a [`Model`], and evaluates the properties in each of them. `docs/evidence.md` says what is modelled,
+//! bounds of a [`Model`], and evaluates the properties in each of them. `docs/model.md` says what is modelled,
 //! what is not, and what was found.
 //!
 //! * [`store`]: the register

@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use crate::client::{
-    Answer, Client, Lease, Pending, Phase, ReadBack, Renewal, Reply, Request, Rules, Variant,
+    Answer, Client, Lease, Pending, Phase, ReadBack, Renewal, Reply, Request, Rules, TOKENS, Variant,
 };
 use crate::store::{Compares, Flaw, Kind, Record, Store, Token};
 
@@ -22,8 +22,10 @@ pub struct Model {
     pub losses: u8,
     /// Requests that are certainly not applied, and reads that fail.
     pub failures: u8,
-    /// Requests that the network or a gateway sends twice.
+    /// Requests that a gateway sends twice.
     pub copies: u8,
+    /// Requests without a sender that a gateway sends once more.
+    pub late_copies: u8,
     /// Ticks that the clocks of clients miss.
     pub missed: u8,
     /// Ticks that the clock of a client may miss during a lease before exclusion is no longer promised.
@@ -54,6 +56,7 @@ impl Model {
         losses: 0,
         failures: 0,
         copies: 0,
+        late_copies: 0,
         missed: 0,
         drift: 1,
         set_back: 0,
@@ -106,6 +109,7 @@ pub struct State {
     pub losses: u8,
     pub failures: u8,
     pub copies: u8,
+    pub late_copies: u8,
     pub missed: u8,
     pub set_back: u8,
     pub broken: Broken,
@@ -147,6 +151,8 @@ pub enum Action {
     Fail(usize),
     /// The store applies a request without a sender.
     ApplyLate(Request),
+    /// The same, and a copy of the request stays under way.
+    ApplyLateAndCopy(Request),
     /// A background thread releases a record.
     Free(usize, Token),
     /// The holder checks its lease and sends a write.
@@ -173,6 +179,7 @@ impl stateright::Model for Model {
             losses: self.losses,
             failures: self.failures,
             copies: self.copies,
+            late_copies: self.late_copies,
             missed: self.missed,
             set_back: self.set_back,
             broken: Broken::default(),
@@ -190,7 +197,7 @@ impl stateright::Model for Model {
             }
             actions.extend(client.background.iter().map(|token| Action::Free(at, *token)));
             match (client.pending, client.phase) {
-                (Some(Pending { request, answer: None }), _) => {
+                (Some(Pending { request, answer: None, .. }), _) => {
                     actions.push(Action::Apply(at));
                     if state.copies > 0 && changes_the_record(request) {
                         actions.push(Action::ApplyAndCopy(at));
@@ -203,7 +210,7 @@ impl stateright::Model for Model {
                         actions.push(Action::Fail(at));
                     }
                 }
-                (Some(Pending { request, answer: Some(_) }), _) => {
+                (Some(Pending { request, answer: Some(_), .. }), _) => {
                     actions.push(Action::Receive(at));
                     if state.losses > 0 && request != Request::Read {
                         actions.push(Action::Lose(at));
@@ -230,6 +237,9 @@ impl stateright::Model for Model {
             }
         }
         actions.extend(state.late.iter().map(|request| Action::ApplyLate(*request)));
+        if state.late_copies > 0 {
+            actions.extend(state.late.iter().map(|request| Action::ApplyLateAndCopy(*request)));
+        }
         actions.extend(state.sent.iter().map(|token| Action::Write(*token)));
     }
 
@@ -259,7 +269,9 @@ impl stateright::Model for Model {
             Action::Apply(at) => next.serve(rules, at),
             Action::ApplyAndCopy(at) => {
                 next.copies -= 1;
-                next.late.push(next.clients[at].pending?.request);
+                let pending = next.clients[at].pending.as_mut()?;
+                pending.late = matters_late(pending.request);
+                next.late.push(pending.request);
                 next.serve(rules, at);
             }
             Action::Receive(at) => {
@@ -268,7 +280,7 @@ impl stateright::Model for Model {
             }
             Action::Lose(at) => {
                 next.losses -= 1;
-                let Pending { request, answer } = next.clients[at].pending?;
+                let Pending { request, answer, .. } = next.clients[at].pending?;
                 if answer.is_none() && changes_the_record(request) {
                     next.late.push(request);
                 }
@@ -280,6 +292,10 @@ impl stateright::Model for Model {
             }
             Action::ApplyLate(request) => {
                 next.late.retain(|it| *it != request);
+                next.apply(rules, request);
+            }
+            Action::ApplyLateAndCopy(request) => {
+                next.late_copies -= 1;
                 next.apply(rules, request);
             }
             Action::Free(at, token) => {
@@ -325,12 +341,12 @@ impl stateright::Model for Model {
                 state.clients.iter().any(|client| client.knows(token))
             }),
             Property::sometimes(HANDED_OVER, |_, state: &State| {
-                let of = |(token, _): &(Token, u8)| token.0 / 4;
+                let of = |(token, _): &(Token, u8)| token.0 / TOKENS;
                 state.granted.iter().any(|grant| of(grant) != of(&state.granted[0]))
                     && state.clients.iter().any(|it| it.lease().is_some())
             }),
             Property::sometimes(TAKEN_AGAIN, |_, state: &State| {
-                let of = |(token, _): &(Token, u8)| token.0 / 4;
+                let of = |(token, _): &(Token, u8)| token.0 / TOKENS;
                 state.granted.len() > 1 && state.granted.iter().all(|it| of(it) == of(&state.granted[0]))
             }),
         ]
@@ -390,7 +406,7 @@ impl State {
             _ => Ok(Answer::No),
         };
         let request = answer.err().unwrap_or(pending.request);
-        self.clients[at].pending = Some(Pending { request, answer: answer.ok() });
+        self.clients[at].pending = Some(Pending { request, answer: answer.ok(), ..pending });
     }
 
     fn count(&mut self) -> u8 {
@@ -404,16 +420,18 @@ impl State {
         match request {
             Request::Create(record) | Request::CreateCountRead(record) => {
                 let created = self.store.create(kind, record);
-                // A copy that comes after the grant makes no new holder.
-                let is_granted = self.granted.iter().any(|it| it.0 == record.token)
-                    || self.receiver.last == Some(record.token);
-                if created && !is_granted {
-                    self.order.retain(|it| *it != record.token);
-                    self.order.push(record.token);
+                if created {
+                    self.begin(record.token);
                 }
                 created
             }
-            Request::Replace { expected, new, ttl } => self.store.replace(kind, expected, new, ttl),
+            Request::Replace { expected, new, ttl } => {
+                let replaced = self.store.replace(kind, expected, new, ttl);
+                if replaced && new.token != expected.token {
+                    self.begin(new.token);
+                }
+                replaced
+            }
             Request::Remove(expected) => self.store.remove(kind, expected),
             Request::Overwrite(record) => {
                 self.store.write(kind, record);
@@ -424,6 +442,15 @@ impl State {
                 true
             }
             Request::Count | Request::Read | Request::CountRead | Request::ReadWith(_) => false,
+        }
+    }
+
+    /// The store has written the first record with this token. A copy that comes after the grant makes no new holder.
+    fn begin(&mut self, token: Token) {
+        let is_granted = self.granted.iter().any(|it| it.0 == token) || self.receiver.last == Some(token);
+        if !is_granted {
+            self.order.retain(|it| *it != token);
+            self.order.push(token);
         }
     }
 
@@ -462,6 +489,7 @@ impl State {
         let store = &self.store;
         let creates = |request: &Request, token| match request {
             Request::Create(record) | Request::CreateCountRead(record) => record.token == token,
+            Request::Replace { expected, new, .. } => new.token == token && expected.token != token,
             _ => false,
         };
         let may_stand =
@@ -504,7 +532,10 @@ impl State {
             granted.iter().any(|it| it.0 == *token)
                 || receiver.last == Some(*token)
                 || store.mentions(*token)
-                || late.iter().any(|it| matches!(it, Request::Create(record) if record.token == *token))
+                || late.iter().any(|it| match it {
+                    Request::Create(record) | Request::Replace { new: record, .. } => record.token == *token,
+                    _ => false,
+                })
                 || clients.iter().any(|it| it.knows(*token))
         });
     }
@@ -540,6 +571,15 @@ impl State {
         });
         let granted = self.granted.iter_mut().map(|it| &mut it.1);
         clients.chain(granted).chain([&mut self.receiver.highest])
+    }
+}
+
+/// Whether the client treats a late answer to this request differently.
+fn matters_late(request: Request) -> bool {
+    match request {
+        Request::Create(_) => true,
+        Request::Replace { expected, new, .. } => expected.token != new.token,
+        _ => false,
     }
 }
 

@@ -77,3 +77,25 @@ fn without_a_margin_a_slow_clock_outlives_its_lease() {
 fn a_lease_that_counts_from_the_answer_outlives_its_record() {
     fails("lease from the answer", Model::REGISTER.with(Variant::LeaseFromAnswer), model::EXCLUSION);
 }
+
+/// A copy of the creation is applied after another client held the lock.
+#[test]
+fn a_creation_that_may_be_copied_is_not_granted_as_it_is() {
+    let once = Model { copies: 1, tokens: 1, ..Model::gateway() }.with(Variant::NoExchange);
+    fails("no exchange, the copy revives a lease", Model { renewals: 1, ..once }, model::LATEST);
+    fails("no exchange, the copy leaves a record", once, model::KNOWN);
+    // Only a pause that no clock sees lasts so long: the read-back of the acquire finds the copy.
+    fails("no exchange, a copy and a pause", Model { missed: 2, ..once }, model::FENCES);
+}
+
+#[test]
+fn a_copy_of_an_exchange_after_one_of_the_creation_revives_a_lease() {
+    let model = Model { copies: 2, renewals: 1, tokens: 1, ..Model::gateway() };
+    fails("one exchange, two copies", model.with(Variant::OneExchange), model::LATEST);
+}
+
+#[test]
+fn an_exchanged_record_that_nobody_releases_comes_back() {
+    let model = Model { copies: 1, tokens: 1, ..Model::gateway() };
+    fails("exchanged record is forgotten", model.with(Variant::ForgetsExchanged), model::KNOWN);
+}

@@ -92,8 +92,8 @@ impl CellStore for Native {
         self.place.clone()
     }
 
-    fn repeats_writes(&self) -> bool {
-        false
+    fn repeats_after(&self) -> Option<Duration> {
+        None
     }
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>> {

@@ -20,6 +20,13 @@ use crate::time::{self, Deadline, jittered};
 
 const POOL_DEFAULT: usize = 16;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
+/// HBase's default of `hbase.client.pause`, the shortest pause of the gateway's client before it repeats a request.
+const PAUSE_DEFAULT: Duration = Duration::from_millis(100);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// The part of the pause in which an answer must arrive, so that the request cannot have been repeated. The rest
+/// covers clocks whose speeds differ.
+const SURELY_SENT_ONCE: f64 = 0.9;
 
 /// Most sends of a read, or of a write that the gateway surely did not receive.
 const SENDS: usize = 3;
@@ -37,6 +44,7 @@ pub(in crate::store::hbase) struct Gateway {
     table: String,
     content: Content,
     pool: Arc<Pool>,
+    repeats_after: Duration,
 }
 
 impl Gateway {
@@ -65,12 +73,18 @@ impl Gateway {
             .take("connect_timeout")
             .map_or(Ok(CONNECT_TIMEOUT_DEFAULT), |text| parse_duration("connect_timeout", &text))
             .and_then(crate::config::checked_timeout)?;
+        let pause = match content {
+            Content::Rows => None,
+            Content::Locks | Content::Latches => options.take_duration("gateway_pause")?,
+        };
+        let pause = pause.map_or(Ok(PAUSE_DEFAULT), checked_pause)?;
         options.finish(known)?;
         Ok(Gateway {
             place: format!("hbase+thrift://{address}/{table}"),
             table: table.to_owned(),
             content,
             pool: Arc::new(Pool::new(address, size, connect_timeout)),
+            repeats_after: pause.mul_f64(SURELY_SENT_ONCE),
         })
     }
 
@@ -82,6 +96,7 @@ impl Gateway {
             table: table.to_owned(),
             content,
             pool: Arc::clone(&self.pool),
+            repeats_after: self.repeats_after,
         }
     }
 
@@ -284,8 +299,8 @@ impl CellStore for Gateway {
         self.place.clone()
     }
 
-    fn repeats_writes(&self) -> bool {
-        true
+    fn repeats_after(&self) -> Option<Duration> {
+        Some(self.repeats_after)
     }
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>> {
@@ -358,6 +373,14 @@ impl CellStore for Gateway {
                 _ => time::sleep(jittered(CREATION_POLL)),
             }
         }
+    }
+}
+
+fn checked_pause(pause: Duration) -> Result<Duration> {
+    if (PAUSE_MIN..=PAUSE_MAX).contains(&pause) {
+        Ok(pause)
+    } else {
+        Err(Error::invalid("gateway_pause", format!("{pause:?}"), "1ms to 10m"))
     }
 }
 
