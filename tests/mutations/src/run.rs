@@ -20,6 +20,9 @@ const TOO_LONG: i32 = 124;
 /// building the rest.
 const LIBRARIES: [&str; 2] = [r#"crate-type = ["lib", "cdylib", "staticlib"]"#, r#"crate-type = ["lib"]"#];
 
+/// Crates that are built again after each change. Without debug information this takes less time.
+const BUILT_AGAIN: [&str; 3] = ["dlm", "dlm-testkit", "dlm-fixtures"];
+
 /// What a run of one test showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -134,6 +137,7 @@ impl Runner {
                 if for_c { None } else { Some(self.tree.break_line(&without_libraries_for_c())?) };
             // Without any change first: a test that fails then proves nothing. All of them before the first change,
             // because each change builds the library again.
+            println!("{}: {} broken lines", program.0.join(" "), broken_lines.len());
             let mut whole = BTreeMap::new();
             for (_, _, name) in broken_lines {
                 if !whole.contains_key(name) {
@@ -172,6 +176,9 @@ impl Runner {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=10", &LIMIT_S.to_string()]);
         command.arg(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())).arg("test").args(&program.0);
+        for name in BUILT_AGAIN {
+            command.args(["--config", &format!("profile.dev.package.{name}.debug=false")]);
+        }
         command.args(["--", name]).current_dir(self.tree.folder()).env("CARGO_TARGET_DIR", &self.target);
         for (variable, _) in env::vars_os() {
             // Cargo sets them for this program. Build scripts would run again for others.
