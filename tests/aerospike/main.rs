@@ -6,3 +6,4 @@ mod aerospike_java;
 mod aerospike_losses;
 mod aerospike_records;
 mod aerospike_restarts;
+mod aerospike_split;

@@ -10,7 +10,7 @@ use dlm_fixtures::c::{self, Link};
 use dlm_testkit::{shortened, skipped};
 
 /// Programs in `tests/c`, and their arguments after the store.
-const C: [(&str, &[&str]); 11] = [
+const C: [(&str, &[&str]); 12] = [
     ("locks", &[]),
     ("latches", &[]),
     ("ids", &[]),
@@ -19,6 +19,7 @@ const C: [(&str, &[&str]); 11] = [
     ("forks", &[]),
     ("log", &[]),
     ("masks", &[]),
+    ("misaligned", &[]),
     ("signals", &[]),
     ("exits", &[]),
     ("random", &["2000", "42"]),
@@ -337,6 +338,29 @@ fn threads_that_free_locks_in_doubt_leave_signals_to_the_c_program() {
     }
 }
 
+/// A signal interrupts the system call in which a thread waits for a reply. The reply must not be lost over that.
+#[cfg(feature = "hbase")]
+#[test]
+fn a_thousand_signals_a_second_lose_no_reply() {
+    use std::time::Duration;
+
+    use dlm_fixtures::fake::{Answer, Fake};
+
+    if !has("gcc") {
+        return;
+    }
+    // Each reply takes as long as a few signals.
+    let fake = Fake::start(|request| match request.method.as_str() {
+        "Multi" | "Get" => Answer::Late(Duration::from_millis(5)),
+        _ => Answer::Honest,
+    });
+    let place = Place::new();
+    let program = place.c("gcc", "signals", Link::Shared, &[]);
+    let uri = format!("hbase://{}/locks", fake.address);
+    c::run(c::with_library(&mut Command::new(program)).arg(uri)).unwrap();
+    assert!(fake.count("Get") + fake.count("Multi") >= 5, "{} {}", fake.count("Get"), fake.count("Multi"));
+}
+
 /// Returns a URI for a new table of rows. Without an HBase server, says so and returns `None`.
 #[cfg(feature = "hbase")]
 fn rows_uri() -> Option<String> {
@@ -411,7 +435,7 @@ fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
     }
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"];
     let place = Place::new();
-    let few = shortened("four programs of eleven");
+    let few = shortened("four programs of twelve");
     // With GCC 12, the sanitizer's memory allocator may be locked in a forked child. Then the child hangs.
     let ours = |name: &str| name != "forks" && (!few || ["locks", "latches", "random"].contains(&name));
     for (name, args) in C.iter().filter(|(name, _)| ours(name)) {

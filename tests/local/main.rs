@@ -15,6 +15,8 @@ mod embedded_store;
 mod fence_gate;
 mod id_lock;
 mod local_schemes;
+mod lock_names;
 mod memory_contract;
 mod memory_doubts;
+mod memory_panics;
 mod memory_waiting;

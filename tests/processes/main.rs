@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cli")]
 mod stores_clocks;
+mod stores_descriptors;
 mod stores_kills;
 mod stores_pauses;
 mod stores_server_clocks;

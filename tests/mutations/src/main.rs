@@ -1,0 +1,45 @@
+//! Breaks the lines of `faults.txt`, one at a time and in a copy of the source tree, and runs the test that must then
+//! fail. The arguments are numbers of rows; without any, it runs all.
+//!
+//! Ends with 1 if a broken line went unnoticed, and with 2 if it could not work.
+
+use std::env;
+use std::process::ExitCode;
+
+use dlm_mutations::list::{self, Fault};
+use dlm_mutations::run::Runner;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("dlm-mutations: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<bool, String> {
+    let mut faults = list::read(dlm_mutations::LIST)?;
+    let mut rows = Vec::new();
+    for argument in env::args().skip(1) {
+        let row: usize = argument.parse().map_err(|_| format!("{argument} is not the number of a row"))?;
+        if !faults.iter().any(|fault| fault.number == row) {
+            return Err(format!("there is no row {row}"));
+        }
+        rows.push(row);
+    }
+    faults.retain(|fault: &Fault| rows.is_empty() || rows.contains(&fault.number));
+    let runner = Runner::new().map_err(|error| error.to_string())?;
+    let counts = runner.run(&faults).map_err(|error| error.to_string())?;
+    println!(
+        "{} rows: {} broken lines were noticed, {} went unnoticed, {} could not be run here, {} are wrong",
+        faults.len(),
+        counts.noticed,
+        counts.unnoticed,
+        counts.skipped,
+        counts.wrong
+    );
+    Ok(counts.is_good())
+}

@@ -1,0 +1,240 @@
+//! The list of faults is whole: its tests and lines exist, and the page says what the list says. Each check is also
+//! shown something that is wrong.
+
+use std::path::Path;
+use std::{env, fs};
+
+use dlm_mutations::list::{self, Break, Fault};
+use dlm_mutations::run::{Counts, Outcome, Verdict, judge};
+use dlm_mutations::tree::Tree;
+use dlm_mutations::{LIST, checks, command, page, root};
+
+fn faults() -> Vec<Fault> {
+    list::read(LIST).unwrap()
+}
+
+#[track_caller]
+fn nothing(wrong: &[String]) {
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[track_caller]
+fn only(wrong: &[String], words: &str) {
+    assert!(wrong.len() == 1 && wrong[0].contains(words), "{wrong:#?}");
+}
+
+#[test]
+fn every_fault_is_there() {
+    nothing(&checks::rows(&faults()));
+}
+
+#[test]
+fn every_named_test_exists() {
+    nothing(&checks::tests(&faults(), root()));
+}
+
+#[test]
+fn every_line_to_break_is_there_once() {
+    nothing(&checks::lines(&faults(), root()));
+}
+
+#[test]
+fn the_page_is_what_the_list_says() {
+    let (path, page) = (root().join(page::PATH), page::of(&faults()));
+    if env::var_os("DLM_BLESS").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page, "{} is old: run DLM_BLESS=1 cargo test -p dlm-mutations", page::PATH);
+}
+
+#[test]
+fn a_page_tells_of_every_change_of_the_list() {
+    let (whole, before) = (faults(), page::of(&faults()));
+    type Change = fn(&mut Fault);
+    let changes: [Change; 6] = [
+        |fault| fault.name.push('x'),
+        |fault| fault.promise.push('x'),
+        |fault| fault.tests[0].push('x'),
+        |fault| fault.weak.push('x'),
+        |fault| fault.breaks[0].piece.push('x'),
+        |fault| fault.breaks[0].replacement.push('x'),
+    ];
+    for change in changes {
+        let mut changed = whole.clone();
+        change(&mut changed[4]);
+        assert_ne!(page::of(&changed), before);
+    }
+}
+
+#[test]
+fn a_fault_that_is_missing_or_there_twice_is_reported() {
+    let mut missing = faults();
+    missing.remove(6);
+    only(&checks::rows(&missing), "not 1 to 28");
+    let mut twice = faults();
+    twice.push(twice[3].clone());
+    only(&checks::rows(&twice), "not 1 to 28");
+}
+
+#[test]
+fn a_fault_without_a_part_is_reported() {
+    let changed = |change: fn(&mut Fault)| {
+        let mut faults = faults();
+        change(&mut faults[0]);
+        checks::rows(&faults)
+    };
+    only(&changed(|fault| fault.name.clear()), "fault 1 has no name");
+    only(&changed(|fault| fault.promise.clear()), "fault 1 has no promise");
+    only(&changed(|fault| fault.breaks.clear()), "fault 1 has no broken line");
+    let without_tests = changed(|fault| fault.tests.clear());
+    assert!(without_tests[0].contains("fault 1 has no test"), "{without_tests:?}");
+    only(&changed(|fault| fault.breaks[0].fails = "tests/a/b.rs::c".into()), "is not one of its tests");
+}
+
+#[test]
+fn a_test_that_is_gone_is_reported() {
+    let with = |test: &str| {
+        let mut faults = faults();
+        faults[0].tests = vec![test.to_owned()];
+        checks::tests(&faults, root())
+    };
+    nothing(&with("tests/mutations/tests/faults.rs::a_test_that_is_gone_is_reported"));
+    nothing(&with("tests/local/memory_contract.rs::locks::a_dropped_lease_frees_the_lock"));
+    // In two parts, so that no file contains the name.
+    only(&with(concat!("tests/mutations/tests/faults.rs::a_test_that", "_never_was")), "there is no test");
+    only(&with("tests/mutations/tests/gone.rs::a"), "gone.rs");
+    only(&with("tests/local/memory_contract.rs::leases::a_dropped_lease_frees_the_lock"), "there is no test");
+    only(&with("tests/processes/stores_kills.rs::redis::processes_count_exactly"), "there is no test");
+    only(&with("tests/local/id_lock.rs"), "no name");
+    let mut twice = faults();
+    let first = twice[0].tests[0].clone();
+    twice[0].tests.push(first);
+    only(&checks::tests(&twice, root()), "named twice");
+}
+
+#[test]
+fn a_line_that_is_gone_or_there_twice_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("src")).unwrap();
+    fs::write(folder.path().join("src/a.rs"), "one\ntwo two\n").unwrap();
+    let with = |file: &str, piece: &str, replacement: &str| {
+        let broken = Break {
+            file: file.into(),
+            piece: piece.into(),
+            replacement: replacement.into(),
+            ..Break::default()
+        };
+        checks::lines(&[Fault { breaks: vec![broken], ..Fault::default() }], folder.path())
+    };
+    nothing(&with("src/a.rs", "one\ntwo t", "x"));
+    only(&with("src/a.rs", "three", "x"), "0 times");
+    only(&with("src/a.rs", "two", "x"), "2 times");
+    only(&with("src/a.rs", "", "x"), "0 times");
+    only(&with("src/a.rs", "one", "one"), "changes nothing");
+    only(&with("src/b.rs", "one", "x"), "src/b.rs");
+    fs::create_dir(folder.path().join("tests")).unwrap();
+    fs::write(folder.path().join("tests/a.rs"), "one").unwrap();
+    only(&with("tests/a.rs", "one", "x"), "no file of the library");
+}
+
+#[test]
+fn a_list_is_read_with_all_its_parts() {
+    let text = "# a comment\nfault 7: a name\npromise: one\n  two\ntests:\n  a.rs::b\n  c.rs::d\nweak: three\nbreak: src/a.rs\n  \
+                - x\n  -     y\n  + z\n  fails: a.rs::b\n";
+    let broken = Break {
+        file: "src/a.rs".into(),
+        piece: "x\n    y".into(),
+        replacement: "z".into(),
+        fails: "a.rs::b".into(),
+    };
+    let fault = Fault {
+        number: 7,
+        name: "a name".into(),
+        promise: "one two".into(),
+        tests: vec!["a.rs::b".into(), "c.rs::d".into()],
+        weak: "three".into(),
+        breaks: vec![broken],
+    };
+    assert_eq!(list::read(text).unwrap(), [fault]);
+    for (text, line) in [
+        ("promise: too soon\n", "line 1"),
+        ("fault x: a name\n", "line 1"),
+        ("fault 1: a name\nhope: this\n", "line 2"),
+        ("fault 1: a name\n  more\n", "line 2"),
+        ("fault 1: a name\nbreak: src/a.rs\n  ! x\n", "line 3"),
+    ] {
+        let error = list::read(text).unwrap_err();
+        assert!(error.starts_with(line), "{error}");
+    }
+}
+
+#[test]
+fn cargo_is_told_program_and_name_of_a_test() {
+    let of = |test: &str| command::of(test).map(|(program, name)| (program.0.join(" "), name));
+    let told = |program: &str, name: &str| Ok((program.to_owned(), name.to_owned()));
+    assert_eq!(of("tests/local/id_lock.rs::a"), told("--all-features --test local", "id_lock::a"));
+    assert_eq!(of("tests/local/x.rs::y::a"), told("--all-features --test local", "x::y::a"));
+    assert_eq!(of("tests/local/main.rs::a"), told("--all-features --test local", "a"));
+    assert_eq!(of("tests/memory_latches.rs::a"), told("--all-features --test memory_latches", "a"));
+    assert_eq!(of("tests/models/tests/limits.rs::a"), told("-p dlm-models --test limits", "a"));
+    assert_eq!(of("src/wait/queue/tests.rs::a"), told("--all-features --lib", "a"));
+    assert!(of("go/lock_test.go::TestA").is_err());
+}
+
+#[test]
+fn an_output_of_cargo_is_judged_by_what_the_tests_did() {
+    assert_eq!(judge(Some(0), "running 1 test\n", ""), Verdict::Passed);
+    assert_eq!(judge(Some(101), "running 1 test\n", ""), Verdict::Failed);
+    assert_eq!(judge(None, "running 1 test\n", ""), Verdict::Failed);
+    assert_eq!(judge(Some(101), "", "error[E0308]: mismatched types\n"), Verdict::DidNotBuild);
+    assert_eq!(judge(Some(0), "running 0 tests\n", ""), Verdict::NoSuchTest);
+    assert_eq!(judge(Some(124), "running 1 test\n", ""), Verdict::TookTooLong);
+    let skipped = judge(Some(0), "running 1 test\n", "\n*** a SKIPPED, it did not run: no asd\n");
+    assert_eq!(skipped, Verdict::Skipped("a SKIPPED, it did not run: no asd".into()));
+}
+
+#[test]
+fn a_line_that_goes_unnoticed_is_a_failure_and_a_skipped_one_is_not() {
+    let counts = |outcome: Outcome| {
+        let mut counts = Counts::default();
+        counts.add(&Outcome::Noticed);
+        counts.add(&outcome);
+        counts.is_good()
+    };
+    assert!(counts(Outcome::Noticed) && counts(Outcome::Skipped(String::new())));
+    assert!(!counts(Outcome::Unnoticed) && !counts(Outcome::Wrong(String::new())));
+}
+
+#[test]
+fn a_line_is_broken_in_the_copy_and_mended() {
+    let (source, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let write = |path: &Path, text: &str| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write(&source.path().join("src/a.rs"), "one two");
+    write(&source.path().join("target/b"), "built");
+    write(&copy.path().join("src/gone.rs"), "of an older copy");
+    let tree = Tree::copy(source.path(), copy.path().to_owned()).unwrap();
+    let read = |folder: &Path| fs::read_to_string(folder.join("src/a.rs")).unwrap();
+    assert!(!copy.path().join("target").exists() && !copy.path().join("src/gone.rs").exists());
+    let broken = |piece: &str| Break {
+        file: "src/a.rs".into(),
+        piece: piece.into(),
+        replacement: "x".into(),
+        ..Break::default()
+    };
+    let line = tree.break_line(&broken("two")).unwrap();
+    assert_eq!((read(source.path()), read(copy.path())), ("one two".into(), "one x".into()));
+    drop(line);
+    assert_eq!(read(copy.path()), "one two");
+    assert!(tree.break_line(&broken("three")).is_err());
+    // What another change left is not there in the next copy. Files that are equal keep their times.
+    let before = fs::metadata(copy.path().join("src/a.rs")).unwrap().modified().unwrap();
+    Tree::copy(source.path(), copy.path().to_owned()).unwrap();
+    assert_eq!(fs::metadata(copy.path().join("src/a.rs")).unwrap().modified().unwrap(), before);
+    fs::write(copy.path().join("src/a.rs"), "left broken").unwrap();
+    Tree::copy(source.path(), copy.path().to_owned()).unwrap();
+    assert_eq!(read(copy.path()), "one two");
+}
