@@ -53,11 +53,11 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 /// Runs the rounds and returns the figures of each peer, round by round. All peers take turns within each round,
 /// because the machine is not equally busy in all rounds. The order differs between rounds, because work that one
 /// peer leaves to a server is paid by the next. `turn` measures one peer, by its number.
-pub(crate) fn take_turns(
+pub(crate) fn take_turns<F: Clone>(
     peers: usize,
     rounds: usize,
-    mut turn: impl FnMut(usize) -> Figures,
-) -> Vec<Vec<Figures>> {
+    mut turn: impl FnMut(usize) -> F,
+) -> Vec<Vec<F>> {
     let mut figures = vec![Vec::new(); peers];
     let mut turns: Vec<usize> = (0..peers).collect();
     for round in 0..=rounds {

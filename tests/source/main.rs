@@ -6,4 +6,5 @@ mod hbase_examples;
 mod source_dependencies;
 #[cfg(feature = "cli")]
 mod source_pages;
+mod source_summary;
 mod source_tree;

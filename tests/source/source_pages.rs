@@ -36,7 +36,11 @@ fn pages() -> Vec<Page> {
     let mut paths: Vec<_> =
         ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(PathBuf::from).into();
     for entry in fs::read_dir(root().join("docs")).unwrap() {
-        paths.push(Path::new("docs").join(entry.unwrap().file_name()));
+        let path = Path::new("docs").join(entry.unwrap().file_name());
+        // Pictures are not pages.
+        if path.extension().is_some_and(|it| it == "md") {
+            paths.push(path);
+        }
     }
     paths.sort();
     let read = |path: PathBuf| Page {
