@@ -11,7 +11,7 @@ use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::table::{self, TABLE};
 use dlm_fixtures::{aerospike_proxy, thrift_proxy};
 use dlm_testkit::history::Tolerances;
-use dlm_testkit::{LONG, left_to_the_long_run};
+use dlm_testkit::{LONG, left_to_the_long_run, until};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
@@ -23,7 +23,7 @@ use crate::round::{Stage, asked_seconds, torture};
 use crate::subject::{Least, Network, Subject};
 
 /// Time that servers run between two restarts.
-const UP: Duration = Duration::from_secs(6);
+const UP: Duration = Duration::from_secs(12);
 /// Longest time for which a gateway tries again: see tests/fixtures/hbase/server.
 const GATEWAY_RETRIES: Duration = Duration::from_secs(5);
 
@@ -33,7 +33,7 @@ fn is_asked_for() -> bool {
 
 fn create_table(uri: &str) {
     let store = dlm::store::open(uri).unwrap();
-    store.initialize(Deadline::after(LONG)).unwrap();
+    until("the servers serve", || store.initialize(Deadline::after(LONG)).is_ok());
 }
 
 /// Random choices of what is done to the servers of a round.
@@ -100,7 +100,7 @@ fn torture_breaks_no_rule_while_regions_move_and_a_region_server_crashes() {
     let peer = Mutex::new(Peer::start(&hbase));
     let moves = |stage: &Stage<'_>| {
         let (mut random, mut peer) = (random(stage), peer.lock());
-        while stage.goes_on_after(UP / 20, &mut random) {
+        while stage.goes_on_after(UP / 40, &mut random) {
             let row =
                 neighbour::row(stage.client_id, &stage.workload.key(random.u64(..stage.workload.locks)));
             if !peer.try_ask(&format!("move {TABLE} {}", hex(&row))).starts_with("error") {
@@ -110,13 +110,13 @@ fn torture_breaks_no_rule_while_regions_move_and_a_region_server_crashes() {
     };
     let crashes = |stage: &Stage<'_>| {
         let mut random = random(stage);
-        while stage.goes_on_after(2 * UP, &mut random) {
+        while stage.goes_on_after(UP, &mut random) {
             stage.incidents.count("crashes of a RegionServer");
             stage.incidents.outage(Duration::ZERO, || {
                 hbase.kill_region_server(random.u8(1..3));
                 hbase.start();
                 // The master notices the crash only when the server's session has expired.
-                thread::sleep(UP);
+                thread::sleep(UP / 2);
             });
         }
     };

@@ -28,7 +28,7 @@ const SECONDS: &str = "DLM_TORTURE_SECONDS";
 /// Seconds of a long run.
 const LONG_RUN: u64 = 240;
 /// A round is judged in memory, so its log must not be too long.
-const ROUND_MAX: u64 = 30;
+const ROUND_MAX: u64 = 60;
 
 /// A machine may be so many times as slow as one that does enough in the time that was asked for. Further rounds follow
 /// until enough faults had an effect.
