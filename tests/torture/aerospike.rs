@@ -19,8 +19,8 @@ pub(crate) const SLACK: Duration = Duration::from_secs(2);
 pub(crate) fn workload() -> LockWorkload {
     LockWorkload {
         ttl: TTL,
-        locks: 32,
-        quiet_locks: 2,
+        locks: 64,
+        quiet_locks: 4,
         pace: Some(Duration::from_millis(2)),
         outlast_one_in: 256,
         ..LockWorkload::new(0)

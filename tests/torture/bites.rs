@@ -13,24 +13,25 @@ use crate::subject::Least;
 /// Counts of one or more rounds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
-    calls: usize,
-    grants: usize,
-    locks: usize,
+    pub(crate) calls: usize,
+    pub(crate) grants: usize,
+    pub(crate) locks: usize,
     /// Locks that several clients acquired.
-    contended: usize,
-    in_doubt: usize,
-    leases_lost: usize,
-    kills: usize,
+    pub(crate) contended: usize,
+    pub(crate) in_doubt: usize,
+    pub(crate) leases_lost: usize,
+    pub(crate) kills: usize,
     /// Kills of a process that held a lock or had called the library.
-    kills_bit: usize,
-    stops: usize,
+    pub(crate) kills_bit: usize,
+    pub(crate) stops: usize,
     /// Stops during which a lease ended that the process used afterwards.
-    stops_bit: usize,
+    pub(crate) stops_bit: usize,
     /// Replies that were lost after a request that changes something, while a call was under way.
-    lost_replies: usize,
-    lost_requests: usize,
-    late_requests: usize,
-    others: BTreeMap<&'static str, usize>,
+    pub(crate) lost_replies: usize,
+    pub(crate) lost_requests: usize,
+    pub(crate) late_requests: usize,
+    pub(crate) late_replies: usize,
+    pub(crate) others: BTreeMap<&'static str, usize>,
 }
 
 impl Tally {
@@ -72,6 +73,7 @@ impl Tally {
             lost_replies: bit(Loss::Reply),
             lost_requests: bit(Loss::Request),
             late_requests: late,
+            late_replies: bit(Loss::LateReply),
             others: incidents.counts(),
         }
     }
@@ -90,6 +92,7 @@ impl Tally {
         self.lost_replies += other.lost_replies;
         self.lost_requests += other.lost_requests;
         self.late_requests += other.late_requests;
+        self.late_replies += other.late_replies;
         for (what, count) in &other.others {
             *self.others.entry(what).or_default() += count;
         }
@@ -116,7 +119,7 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} calls, {} grants of {} locks ({} contended), {} of {} kills and {} of {} stops had an effect, {} lost \
-             replies, {} lost and {} late requests, {} calls in doubt, {} leases lost",
+             and {} late replies, {} lost and {} late requests, {} calls in doubt, {} leases lost",
             self.calls,
             self.grants,
             self.locks,
@@ -126,6 +129,7 @@ impl fmt::Display for Tally {
             self.stops_bit,
             self.stops,
             self.lost_replies,
+            self.late_replies,
             self.lost_requests,
             self.late_requests,
             self.in_doubt,

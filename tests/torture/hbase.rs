@@ -19,7 +19,7 @@ pub(crate) const DELAY_MAX: Duration = Duration::from_millis(600);
 /// Leases of this length and locks that all processes use, as well as locks of each client.
 pub(crate) fn workload(ttl: Duration) -> LockWorkload {
     let pace = Some(Duration::from_millis(5));
-    LockWorkload { ttl, locks: 16, quiet_locks: 1, pace, outlast_one_in: 64, ..LockWorkload::new(0) }
+    LockWorkload { ttl, locks: 32, quiet_locks: 2, pace, outlast_one_in: 64, ..LockWorkload::new(0) }
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(crate) enum Loss {
     Request,
     /// The server received the request late.
     Late,
+    /// The server carried out the request in time, and the client received the reply late.
+    LateReply,
 }
 
 /// A message that was lost or late.

@@ -16,3 +16,4 @@ mod restarts;
 mod role;
 mod round;
 mod subject;
+mod validity;

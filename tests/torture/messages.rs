@@ -9,6 +9,9 @@ use fastrand::Rng;
 
 use crate::incidents::{Incidents, Loss};
 
+/// Bytes of a short reply. A reply that is late arrives byte by byte, and most have one to three times as many.
+const SHORT_REPLY: u32 = 128;
+
 /// How the messages of a store are disturbed.
 #[derive(Debug, Clone)]
 pub(crate) struct Storm {
@@ -38,12 +41,13 @@ impl Storm {
             }
             let delay = longest.mul_f64(random.f64());
             let gate = || Arc::new(Gate::opening_after(delay));
-            let (loss, fault, delay) = match random.u8(..8) {
+            let (loss, fault, delay) = match random.u8(..10) {
                 0..4 => (Loss::Reply, Fault::LoseReply, Duration::ZERO),
                 4 => (Loss::Reply, Fault::CutReply(random.usize(1..8)), Duration::ZERO),
                 5 => (Loss::Request, Fault::LoseRequest, Duration::ZERO),
                 6 => (Loss::Late, Fault::Keep(gate()), delay),
-                _ => (Loss::Late, Fault::KeepAndBreak(gate()), delay),
+                7 => (Loss::Late, Fault::KeepAndBreak(gate()), delay),
+                _ => (Loss::LateReply, Fault::Drip(delay / SHORT_REPLY), delay * 4),
             };
             incidents.message(&clients, loss, writes(method), delay);
             Some(fault)

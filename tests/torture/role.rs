@@ -90,11 +90,14 @@ fn role() {
     thread::scope(|scope| {
         for client in 0..process.clients {
             let (process, manager, logs) = (&process, &manager, &logs);
+            // The first client takes its time, so that it often holds a lock when the process is stopped.
+            let pace = process.workload.pace.filter(|_| client > 0);
+            let workload = LockWorkload { pace, ..process.workload.clone() };
             scope.spawn(move || {
                 let name = format!("{}{client}", process.name());
                 let mut log = Recorder::append(&name, logs.join(name.replace('/', "-"))).unwrap();
                 let number = process.number * process.clients + client;
-                process.workload.run_thread(manager, number, None, &mut log);
+                workload.run_thread(manager, number, None, &mut log);
             });
         }
     });
