@@ -1,7 +1,7 @@
 //! What faults do to the calls of the Java library, and to this library: how many grants of a lock overlap.
 //!
 //! `cargo bench --bench peers_faults --all-features` starts an HBase, which needs a JDK and Maven, and an Aerospike if
-//! there is an `asd`. It takes two minutes. With `-- --test` it takes half a minute, which only proves that it runs.
+//! there is an `asd`. It takes two minutes. With `-- --test` it takes one minute, which only proves that it runs.
 //!
 //! Both sides go through the same order of calls: see [`fault::Fault`]. A grant overlaps if another client was granted
 //! the lock, has not released it, and its TTL has not ended. The Java library's calls are those of `Peer.java` in
