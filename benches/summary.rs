@@ -99,6 +99,7 @@ fn compare(arguments: &Arguments, commit: &str, scale: &Scale) -> ExitCode {
 /// Writes a file whose path is relative to the root of the repository.
 fn write(path: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    fs::write(&path, text).expect("the folder exists and can be written");
+    fs::create_dir_all(path.parent().expect("it is in a folder")).expect("the folder can be made");
+    fs::write(&path, text).expect("the file can be written");
     println!("wrote {}", path.display());
 }

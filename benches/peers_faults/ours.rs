@@ -55,7 +55,7 @@ impl Ours {
 
     /// Releases a lock in its own thread, because the call waits for the kept request.
     fn release_in_background(&mut self, lock: u64) {
-        let Some(lease) = self.leases.remove(&(UNLUCKY, lock)) else { return };
+        let lease = self.leases.remove(&(UNLUCKY, lock)).expect("it was granted");
         let hits = self.proxy.hits();
         let thread = thread::Builder::new().name("dlm-bench-late".into());
         self.releasing.push(thread.spawn(move || release(&lease)).expect("a thread"));
@@ -82,13 +82,19 @@ impl Side for Ours {
                 true
             }
             Err(error) if error.code() == Code::LockUnavailable => false,
+            Err(error) if error.code() == Code::InDoubt => {
+                // On a busy machine the answer may arrive after the end of the lease. Nothing is held then.
+                eprintln!("lock {lock}: {error:?}");
+                false
+            }
             Err(error) => panic!("{error:?}"),
         }
     }
 
     fn release(&mut self, client: usize, lock: u64) {
-        let lease = self.leases.remove(&(client, lock)).expect("it was granted");
-        release(&lease);
+        if let Some(lease) = self.leases.remove(&(client, lock)) {
+            release(&lease);
+        }
     }
 
     fn acquire_with_lost_reply(&mut self, lock: u64, ttl: Duration) -> bool {

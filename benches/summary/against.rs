@@ -26,9 +26,11 @@ pub(crate) fn measure(
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let commit = git(root, &["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")])
         .map_err(|_| format!("there is no commit {commit} in this clone"))?;
+    // Only these, because a build of all of them takes minutes.
+    let features: Vec<_> = groups.iter().flat_map(|group| group.features()).collect();
     let sides = Sides {
-        then: build(&checkout(root, &commit)?, &commit[..12])?,
-        now: build(root, "now")?,
+        then: build(&checkout(root, &commit)?, &commit[..12], &features)?,
+        now: build(root, "now", &features)?,
         commit: commit[..12].to_owned(),
     };
     let (mut rows, mut slower) = (Vec::new(), Vec::new());
@@ -115,11 +117,12 @@ impl Pair {
     /// Measures A B B A, or B A A B in every second round.
     fn round(&mut self, threads: usize, number: usize) -> Result<([f64; 2], [f64; 2]), String> {
         let Pair { then, now, time } = self;
-        let [first, second] = if number % 2 == 0 { [then, now] } else { [now, then] };
+        let then_is_first = number.is_multiple_of(2);
+        let [first, second] = if then_is_first { [then, now] } else { [now, then] };
         let outer = first.pairs_per_s(threads, *time)?;
         let inner = [second.pairs_per_s(threads, *time)?, second.pairs_per_s(threads, *time)?];
         let outer = [outer, first.pairs_per_s(threads, *time)?];
-        Ok(if number % 2 == 0 { (outer, inner) } else { (inner, outer) })
+        Ok(if then_is_first { (outer, inner) } else { (inner, outer) })
     }
 }
 
@@ -193,18 +196,9 @@ fn checkout(root: &Path, commit: &str) -> Result<PathBuf, String> {
 
 /// Builds `worker.rs` with the library in `library`, with the library's own versions of its dependencies. Returns the
 /// program.
-fn build(library: &Path, label: &str) -> Result<PathBuf, String> {
+fn build(library: &Path, label: &str, features: &[&str]) -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (name, program) = (format!("summary-{label}"), folder(root).join(format!("program-{label}")));
-    let features: Vec<_> = [
-        ("embedded", cfg!(feature = "embedded")),
-        ("hbase", cfg!(feature = "hbase")),
-        ("gateway", cfg!(feature = "gateway")),
-        ("aerospike", cfg!(feature = "aerospike")),
-    ]
-    .into_iter()
-    .filter_map(|(feature, is_built)| is_built.then_some(feature))
-    .collect();
     let manifest = format!(
         "[package]\nname = {name:?}\nedition = \"2024\"\npublish = false\n\n\
          [dependencies]\ndlm = {{ path = {library:?}, default-features = false, features = {features:?} }}\n\n\

@@ -26,14 +26,20 @@ impl Group {
         Group::ALL.into_iter().find(|group| group.name() == name)
     }
 
+    /// Returns the features of the library that it uses, as far as this build has them.
+    pub(crate) fn features(self) -> Vec<&'static str> {
+        let used: &[_] = match self {
+            Group::IdLock => &[],
+            Group::Embedded => &[("embedded", cfg!(feature = "embedded"))],
+            Group::Hbase => &[("hbase", cfg!(feature = "hbase")), ("gateway", cfg!(feature = "gateway"))],
+            Group::Aerospike => &[("aerospike", cfg!(feature = "aerospike"))],
+        };
+        used.iter().filter_map(|(feature, is_built)| is_built.then_some(*feature)).collect()
+    }
+
     /// Returns whether this build has it.
     pub(crate) fn is_built(self) -> bool {
-        match self {
-            Group::IdLock => true,
-            Group::Embedded => cfg!(feature = "embedded"),
-            Group::Hbase => cfg!(feature = "hbase"),
-            Group::Aerospike => cfg!(feature = "aerospike"),
-        }
+        self == Group::IdLock || !self.features().is_empty()
     }
 }
 
