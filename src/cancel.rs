@@ -1,11 +1,10 @@
 //! Cancellation of a wait by another thread.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
+use crate::sync::{AtomicBool, HashMap, Mutex};
 
 /// A token that cancels blocking calls from any thread. They then return
 /// [`Code::Cancelled`](crate::Code::Cancelled) and hold nothing.

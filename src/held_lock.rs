@@ -4,10 +4,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
@@ -16,6 +14,7 @@ use crate::lease_token::{LeaseToken, TokenEnd};
 use crate::name::LockName;
 use crate::owner::OwnerRecord;
 use crate::store::{Grant, LockStore, Released};
+use crate::sync::{AtomicU64, Mutex};
 use crate::time::{Deadline, Moment};
 use crate::wait::freeing::LockDoubt;
 use crate::wait::timerfd::Timerfd;

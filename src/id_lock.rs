@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 use shard::Shard;
 
+use crate::time::instant;
+
 /// Seeded for each [`IdLock`], so ids that collide in one process do not collide in the next. Several
 /// times faster than the standard library's hash on integers and short strings.
 type FastHash = foldhash::fast::RandomState;
@@ -131,7 +133,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
     pub fn try_lock_for(&self, id: K, timeout: Duration) -> Option<IdGuard<'_, K>> {
         self.acquire(id, |shard, hash, id| {
             shard.try_lock(hash, id)
-                || !timeout.is_zero() && shard.lock_until(hash, id, Instant::now().checked_add(timeout))
+                || !timeout.is_zero() && shard.lock_until(hash, id, instant().checked_add(timeout))
         })
     }
 
@@ -182,7 +184,7 @@ impl<K: Hash + Ord + Clone, S: BuildHasher> IdLock<K, S> {
         ids: impl IntoIterator<Item = K>,
         timeout: Duration,
     ) -> Option<IdGuards<'_, K>> {
-        match Instant::now().checked_add(timeout) {
+        match instant().checked_add(timeout) {
             Some(deadline) => self.try_lock_many_until(ids, deadline),
             None => Some(self.lock_many(ids)),
         }

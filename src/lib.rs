@@ -119,7 +119,10 @@ mod options;
 mod owner;
 mod process;
 mod random;
+#[cfg(dlm_simulation)]
+pub mod simulation;
 mod store_option;
+mod sync;
 mod text;
 mod time;
 

@@ -1,12 +1,10 @@
 //! State shared by a manager and its locks, leases and latches: the store, the queues of waiters, the held leases,
 //! and whether the manager is closed.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::config::Settings;
 use crate::error::{Code, Error, Result};
@@ -15,6 +13,7 @@ use crate::holder::Identity;
 use crate::name::LockName;
 use crate::process::process_mark;
 use crate::store::{Acquired, Attempt, LatchStore, LockStore};
+use crate::sync::{AtomicBool, HashMap, Mutex};
 use crate::time::Deadline;
 use crate::wait::background::Background;
 use crate::wait::freeing::{Freeing, LockDoubt};
@@ -52,7 +51,7 @@ impl Session {
             identity,
             process: process_mark::current(),
             background,
-            held: Mutex::new(Some(HashMap::new())),
+            held: Mutex::new(Some(HashMap::default())),
             closed: AtomicBool::new(false),
         }
     }
@@ -138,10 +137,13 @@ impl Session {
         self.queue.close();
         self.poller.close();
         let held = self.held.lock().take().unwrap_or_default();
+        let mut held: Vec<Arc<HeldLock>> = held.into_values().collect();
+        // A lease that is not released in time delays others until it expires, so the longest go first.
+        held.sort_by_key(|lock| Reverse(lock.ends()));
         let by = Deadline::after(self.settings.timeout);
         let mut first_failure = None;
         let mut left = held.len() as u32;
-        for lock in held.into_values() {
+        for lock in held {
             // A release that hangs must leave time for the others.
             let share = by.remaining() / left;
             left -= 1;

@@ -4,15 +4,17 @@
 //! has it; `std::time::Instant` stops during suspend on Linux. Wall time is only shown to people, and
 //! never compared.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::random;
+#[cfg(dlm_simulation)]
+use crate::simulation;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(dlm_simulation)))]
 const CLOCK: ClockId = ClockId::Boottime;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(any(target_os = "linux", target_os = "android", dlm_simulation)))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
 /// A moment on the lease clock, in nanoseconds since the machine started.
@@ -29,10 +31,17 @@ impl Moment {
     pub(crate) const OVER: Moment = Moment(0);
 
     /// Returns the current moment. Takes some tens of nanoseconds, and no system call on Linux.
+    #[cfg(not(dlm_simulation))]
     pub fn now() -> Moment {
         let time = clock_gettime(CLOCK);
         // Neither part of a running clock is negative. The sum overflows after 584 years.
         Moment(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+
+    /// Returns the current moment of the simulation.
+    #[cfg(dlm_simulation)]
+    pub fn now() -> Moment {
+        Moment(simulation::now_nanos())
     }
 
     /// Makes a moment from the nanoseconds that [`as_nanos`](Moment::as_nanos) returned on this machine since its
@@ -94,15 +103,29 @@ impl Deadline {
     }
 }
 
-/// Lets this thread sleep. All pauses of the library use this function, and all clock reads use this file. The
-/// exception is [`IdLock`](crate::IdLock), which compares times only within the process.
+/// Lets this thread sleep. All pauses of the library use this function, and all clock reads use this file.
 pub(crate) fn sleep(duration: Duration) {
+    #[cfg(not(dlm_simulation))]
     std::thread::sleep(duration);
+    #[cfg(dlm_simulation)]
+    simulation::sleep(duration);
+}
+
+/// Returns the current moment for [`IdLock`](crate::IdLock), which compares moments only within the process.
+#[inline]
+pub(crate) fn instant() -> Instant {
+    #[cfg(not(dlm_simulation))]
+    return Instant::now();
+    #[cfg(dlm_simulation)]
+    return simulation::instant();
 }
 
 /// Returns wall time, for people.
 pub(crate) fn wall() -> SystemTime {
-    SystemTime::now()
+    #[cfg(not(dlm_simulation))]
+    return SystemTime::now();
+    #[cfg(dlm_simulation)]
+    return simulation::wall();
 }
 
 /// Returns wall time in milliseconds since 1970, for people and for seeds; zero if the clock is set to before 1970.

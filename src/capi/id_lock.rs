@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::answer::status;
 use super::arguments::{slice, wait_without_default};
@@ -9,6 +9,7 @@ use super::handles::{Lasting, LastingTable};
 use super::process::{PerProcess, full, handle, locate};
 use super::status::dlm_status;
 use crate::IdLock;
+use crate::time::instant;
 
 /// Locks for the threads of this process, one for each 64-bit id. The lock of an id exists only while
 /// threads hold it or wait for it.
@@ -70,9 +71,9 @@ impl Ids {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
         ids.dedup();
-        let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
+        let deadline = wait.and_then(|wait| instant().checked_add(wait));
         for (at, &id) in ids.iter().enumerate() {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(instant()));
             if let Err(failure) = self.enter(id, left) {
                 for id in &ids[..at] {
                     self.locks.leave(&(id ^ self.mix));

@@ -2,9 +2,10 @@
 //! of an `IdLock` while other threads wait.
 
 use std::hash::{BuildHasher, Hash};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::IdLock;
+use crate::time::instant;
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
     /// Locks `id` as [`try_lock_for`](IdLock::try_lock_for) does. `None` waits for ever. Returns false on a
@@ -13,7 +14,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> IdLock<K, S> {
     pub(crate) fn enter(&self, id: &K, wait: Option<Duration>) -> bool {
         let hash = self.hash.hash_one(id);
         let shard = self.shard(hash);
-        let deadline = || wait.and_then(|wait| Instant::now().checked_add(wait));
+        let deadline = || wait.and_then(|wait| instant().checked_add(wait));
         shard.try_lock(hash, id) || wait != Some(Duration::ZERO) && shard.lock_until(hash, id, deadline())
     }
 

@@ -19,11 +19,13 @@ use std::hint;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashTable;
-use parking_lot::{Condvar, Mutex};
+
+use crate::process::threads;
+use crate::sync::{Condvar, Mutex};
+use crate::time::instant;
 
 /// How long newcomers may take an id that has waiters. After this time, one release is a hand-over.
 ///
@@ -71,13 +73,13 @@ impl<K: Eq + Clone> Shard<K> {
     fn lock_slow(&self, hash: u64, id: &K, deadline: Option<Instant>) -> bool {
         let mut spare = Some(id.clone());
         for spin in 1..=SPINS {
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if deadline.is_some_and(|deadline| deadline <= instant()) {
                 return false;
             }
             if spin <= PAUSES {
                 (0..1 << spin).for_each(|_| hint::spin_loop());
             } else {
-                thread::yield_now();
+                threads::yield_now();
             }
             if self.entries.lock().take(hash, id, &mut spare) {
                 return true;
@@ -93,7 +95,7 @@ impl<K: Eq + Clone> Shard<K> {
             return true;
         }
         let me = Arc::new(IdWaiter::default());
-        entries.find(hash, id).expect("a held id has an entry").enqueue(&me, Instant::now());
+        entries.find(hash, id).expect("a held id has an entry").enqueue(&me, instant());
 
         loop {
             let timed_out = match deadline {
@@ -132,7 +134,7 @@ impl<K: Eq> Shard<K> {
             }
             IdState::Queued(queue) if !queue.held => return false,
             IdState::Queued(_) => {
-                let next = entry.pass_on(Instant::now());
+                let next = entry.pass_on(instant());
                 drop(entries);
                 if let Some(next) = next {
                     next.called.notify_one();
@@ -375,6 +377,7 @@ impl<K> IdEntry<K> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::thread;
 
     use super::*;
 

@@ -1,15 +1,44 @@
 //! Starts the threads of the library. They have names, and block signals, which belong to the program.
 
 use std::io;
-use std::thread::{Builder, JoinHandle};
+#[cfg(any(not(dlm_simulation), feature = "aerospike"))]
+use std::thread::Builder;
 #[cfg(feature = "aerospike")]
 use std::thread::{Scope, ScopedJoinHandle};
 
 use super::signals::blocked_in_new_threads;
+#[cfg(dlm_simulation)]
+use crate::simulation;
+
+/// A thread that can be joined.
+#[cfg(not(dlm_simulation))]
+pub(crate) type Thread = std::thread::JoinHandle<()>;
+#[cfg(dlm_simulation)]
+pub(crate) type Thread = simulation::JoinHandle;
 
 /// Starts a thread. Linux cuts the name after 15 bytes.
-pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    blocked_in_new_threads(|| Builder::new().name(name).spawn(run))
+pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    #[cfg(not(dlm_simulation))]
+    return blocked_in_new_threads(|| Builder::new().name(name).spawn(run));
+    #[cfg(dlm_simulation)]
+    return blocked_in_new_threads(|| Ok(simulation::spawn(name, run)));
+}
+
+/// Returns whether this thread is the one that was started with `spawn`.
+pub(crate) fn is_current(thread: &Thread) -> bool {
+    #[cfg(not(dlm_simulation))]
+    return thread.thread().id() == std::thread::current().id();
+    #[cfg(dlm_simulation)]
+    return thread.is_current();
+}
+
+/// Lets other threads run.
+#[inline]
+pub(crate) fn yield_now() {
+    #[cfg(not(dlm_simulation))]
+    std::thread::yield_now();
+    #[cfg(dlm_simulation)]
+    simulation::step();
 }
 
 /// Starts a thread that ends before `scope` does.

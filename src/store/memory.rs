@@ -1,10 +1,7 @@
 //! Locks and latches in the memory of this process: the shortest implementation of the contract, and a store for
 //! tests.
 
-use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
-
-use parking_lot::Mutex;
 
 use super::latch_record::LatchRecord;
 use super::latch_store::check_participant;
@@ -18,6 +15,7 @@ use crate::holder::{Holder, Identity};
 use crate::latch_name::LatchName;
 use crate::name::{Level, LockName};
 use crate::owner::{OwnerRecord, OwnerToken};
+use crate::sync::{HashMap, Mutex};
 use crate::time::{self, Deadline, Moment};
 
 const SWEEP_AT_LEAST: usize = 1024;
@@ -87,8 +85,8 @@ impl MemoryStore {
     /// Creates an empty store.
     pub fn new() -> MemoryStore {
         let state =
-            MemoryState { held: HashMap::new(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
-        let latches = MemoryLatches { by_name: HashMap::new(), sweep_at: SWEEP_AT_LEAST };
+            MemoryState { held: HashMap::default(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
+        let latches = MemoryLatches { by_name: HashMap::default(), sweep_at: SWEEP_AT_LEAST };
         MemoryStore { state: Mutex::new(state), latches: Mutex::new(latches) }
     }
 }

@@ -12,18 +12,18 @@
 //! the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job
 //! never holds the manager, because the end of the manager stops the threads.
 //!
-//! The threads park with the standard library and not with parking_lot, which keeps all parked threads of a process
-//! in one table. A forked child would inherit entries for threads that it does not have, whose stacks it reuses.
-//! Any parking in the child could then fail.
+//! The threads may be parked while the program forks, so they park on what a child may inherit: see
+//! [`inheritable`].
 
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::process::{process_mark, threads};
+use crate::process::process_mark;
+use crate::process::threads::{self, Thread};
+use crate::sync::inheritable::{self, Condvar, Mutex, MutexGuard};
 use crate::time::{Deadline, Moment};
 
 /// Time in which a stopping pool runs the open jobs once more.
@@ -81,9 +81,9 @@ struct JobsShared {
 }
 
 impl JobsShared {
-    /// Locks the state. No job runs under the lock, so a panic cannot leave the state half changed.
+    /// Locks the state. No job runs under the lock.
     fn lock(&self) -> MutexGuard<'_, JobsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        inheritable::lock(&self.state)
     }
 }
 
@@ -92,7 +92,7 @@ struct JobsState {
     freeing: JobShare,
     reading: JobShare,
     tickets: u64,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
     /// Set when the pool is stopped: the deadline for the last runs of open jobs.
     stopping: Option<Deadline>,
 }
@@ -224,7 +224,7 @@ impl Background {
     }
 
     /// Stops the pool: runs the open jobs once more and joins the threads. Takes at most two seconds plus the time
-    /// of two jobs. Drops the jobs that have not run by then, and accepts no later ones.
+    /// of two jobs. Drops the jobs that have not run by then, and accepts no later ones. A second call does nothing.
     pub(crate) fn stop(&self) {
         if self.process != process_mark::current() {
             // In a forked child. Joining a thread that this process does not have panics or hangs.
@@ -233,13 +233,17 @@ impl Background {
         }
         let threads = {
             let mut state = self.shared.lock();
-            state.stopping.get_or_insert_with(|| Deadline::after(LAST_RUN));
+            if state.stopping.is_some() {
+                // The threads may still run the jobs, and the call that stopped them waits for that.
+                return;
+            }
+            state.stopping = Some(Deadline::after(LAST_RUN));
             std::mem::take(&mut state.threads)
         };
         self.shared.wake.notify_all();
         for thread in threads {
             // A job may hold the last handle of the manager, and so run in a thread that it stops.
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if !threads::is_current(&thread) && thread.join().is_err() {
                 log::error!("a background thread panicked");
             }
         }
@@ -283,10 +287,10 @@ fn work(shared: &JobsShared) {
                 state = run_taken(shared, state, kind, job);
             }
             None if stopping.is_some() => return,
-            None => state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            None => state = inheritable::wait(&shared.wake, state),
             Some((ticket, _)) => {
                 let pause = ticket.due.since(now).min(LONGEST_PARK);
-                state = shared.wake.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+                state = inheritable::wait_for(&shared.wake, state, pause);
             }
         }
     }
@@ -473,6 +477,26 @@ mod tests {
         background.stop();
         let ran = counter.load(Ordering::SeqCst);
         assert!(ran < 30, "{ran} jobs ran before the threads ended");
+    }
+
+    /// Two threads may close one manager at the same time.
+    #[test]
+    fn a_second_stop_drops_no_job_that_the_first_one_waits_for() {
+        let background = Background::new(1);
+        let counter = Arc::new(AtomicUsize::new(0));
+        let (let_go, may_go) = std::sync::mpsc::channel::<()>();
+        background.run(Duration::ZERO, move || {
+            drop(may_go.recv());
+            Next::Done
+        });
+        background.run(Duration::from_secs(3600), counting(&counter, 1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| background.stop());
+            until(|| background.shared.lock().stopping.is_some());
+            background.stop();
+            drop(let_go);
+        });
+        assert_eq!(counter.load(Ordering::SeqCst), 1);
     }
 
     #[test]

@@ -20,19 +20,18 @@
 //! while a latch is being read may have created the latch, or counted it up, after the read. So the subscribers of
 //! that time share a separate watch, which that read does not end.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::error::{Code, Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
 use crate::store::{LatchStore, LockStore};
+use crate::sync::{HashMap, Mutex};
 use crate::time::{Deadline, Moment, jittered};
 use crate::wait::background::{Background, Next, Ticket};
 use crate::wait::watch::{End, LatchKey, Watch};

@@ -16,17 +16,16 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cancel::CancelToken;
 use crate::error::{Code, Error, Result};
 use crate::holder::Holder;
 use crate::name::LockName;
+use crate::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
 use crate::time::{Deadline, Moment, jittered};
 use crate::wait::fairness::{Past, Recent, others_turn};
 

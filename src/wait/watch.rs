@@ -5,11 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use crate::error::Error;
 use crate::latch_name::LatchName;
 use crate::name::Level;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::Moment;
 use crate::wait::timerfd::Timerfd;
 

@@ -1,5 +1,6 @@
 //! Waiting for another thread, process or server, with a limit.
 
+#[cfg(not(dlm_simulation))]
 use std::thread;
 use std::time::Duration;
 
@@ -8,6 +9,14 @@ use dlm::Deadline;
 /// A time limit of 60 s that no step of a test reaches on any machine. With it, a bug makes a test fail and not
 /// hang.
 pub const LONG: Duration = Duration::from_secs(60);
+
+/// Lets this thread sleep. In a simulation the simulated clock counts.
+pub(crate) fn sleep(duration: Duration) {
+    #[cfg(not(dlm_simulation))]
+    thread::sleep(duration);
+    #[cfg(dlm_simulation)]
+    dlm::simulation::sleep(duration);
+}
 
 /// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -22,6 +31,6 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Deadline::after(LONG);
     while !done() {
         assert!(!deadline.passed(), "waited for {LONG:?}: {what}");
-        thread::sleep(PAUSE);
+        sleep(PAUSE);
     }
 }

@@ -223,6 +223,22 @@ fn a_release_that_succeeds_after_the_next_grant_breaks_rule_d() {
     assert_eq!(broken(111, Answer::Lost), []);
 }
 
+/// The second release finds out that the first one, whose answer was lost, has freed the lock.
+#[test]
+fn a_release_that_confirms_one_in_doubt_may_succeed_after_the_next_grant() {
+    let broken = |first: Answer| {
+        let mut sketch = Sketch::default();
+        let lease = sketch.grant("A", 0..10, 1);
+        sketch.release("A", 20..30, &lease, first);
+        sketch.grant("B", 40..50, 2);
+        sketch.release("A", 60..61, &lease, Answer::Ok);
+        sketch.broken()
+    };
+    assert_eq!(broken(Answer::InDoubt), []);
+    let refused = Answer::Failed { code: "CONNECTION_ERROR".into() };
+    assert!(broken(refused).contains(&Rule::NoStaleRelease));
+}
+
 #[test]
 fn two_releases_of_one_lease_that_succeed_break_rule_d() {
     let broken = |second: Answer| {

@@ -2,8 +2,8 @@
 //! meaning.
 //!
 //! If a file names an item, by `use` or by a path in its code, an edge leads to the file that defines the item.
-//! Re-exports in between are followed. Code that is compiled only for tests is ignored. So are `mod` lines and the
-//! list of public names in `src/lib.rs`.
+//! Re-exports in between are followed. Code that is compiled only for tests or for the simulation is ignored. So are
+//! `mod` lines and the list of public names in `src/lib.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [(&str, &str); 6] = [
     (
         "ground",
-        "boot cancel config diagnostic error fence holder latch_name name options owner process random store_option text time",
+        "boot cancel config diagnostic error fence holder latch_name name options owner process random store_option sync text time",
     ),
     ("for threads and files of one machine", "fence_gate id_lock"),
     ("stores", "store"),
@@ -98,14 +98,15 @@ fn is_character(text: &str) -> bool {
     }
 }
 
-/// Removes each item after `#[cfg(test)]` and similar conditions, up to its `;` or its closing brace.
+/// Removes each item after `#[cfg(test)]`, `#[cfg(dlm_simulation)]` and similar conditions, up to its `;` or its closing brace.
 fn without_tests(code: &str) -> String {
     let mut out = String::new();
     let mut rest = code;
     while let Some(at) = rest.find("#[cfg(") {
         let condition_end = at + rest[at..].find(")]").map_or(rest.len() - at, |end| end + 2);
         let condition = &rest[at..condition_end];
-        let for_tests = condition.contains("test") && !condition.contains("not(test)");
+        let only_for = |what| condition.contains(what) && !condition.contains(&format!("not({what})"));
+        let for_tests = only_for("test") || only_for("dlm_simulation");
         if !for_tests || condition.contains("any(") {
             out.push_str(&rest[..condition_end]);
             rest = &rest[condition_end..];
@@ -464,15 +465,14 @@ fn a_type_name_means_one_thing() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// A simulation of the library can replace each of these in one place. `IdLock` may use its own clock, because it
-/// compares its times only inside the process. The command is a separate program and is not checked.
+/// The simulation replaces each of these in one place. The command is a separate program and is not checked.
 #[test]
 fn clock_randomness_sleep_and_thread_start_have_one_place_each() {
     const PLACES: [(&str, &[&str]); 7] = [
         ("thread::sleep(", &["time.rs"]),
         ("clock_gettime(", &["time.rs"]),
         ("SystemTime::now(", &["time.rs"]),
-        ("Instant::now(", &["id_lock.rs", "id_lock/", "capi/id_lock.rs"]),
+        ("Instant::now(", &["time.rs"]),
         ("fastrand::", &["random.rs"]),
         ("getrandom::", &["random.rs"]),
         ("Builder::new().name(", &["process/threads.rs"]),

@@ -141,9 +141,8 @@ pub fn no_stale_success(lock: &LockHistory<'_>) -> Vec<Violation> {
     for (grant, fence) in &fenced {
         let higher = fenced.len() - fenced.partition_point(|(_, other)| other <= fence);
         let Some((successor, _)) = higher.checked_sub(1).map(|last| first[last]) else { continue };
-        let mut report = |rule, what: &str, event: &Event| {
-            if matches!(event.answer, Answer::Ok | Answer::Renewed { .. }) && successor.granted < event.called
-            {
+        let mut report = |rule, what: &str, event: &Event, asked: Moment| {
+            if matches!(event.answer, Answer::Ok | Answer::Renewed { .. }) && successor.granted < asked {
                 let what = format!(
                     "{} {what} its lease{} although {} had been granted the lock{}",
                     event.id.client,
@@ -154,9 +153,19 @@ pub fn no_stale_success(lock: &LockHistory<'_>) -> Vec<Violation> {
                 violations.push(Violation::new(rule, what, &[grant.acquire, successor.acquire, event]));
             }
         };
-        grant.releases.iter().for_each(|event| report(Rule::NoStaleRelease, "released", event));
-        grant.renewals.iter().for_each(|(event, _)| report(Rule::NoStaleRenewal, "renewed", event));
-        grant.checks.iter().for_each(|event| report(Rule::LeaseEnds, "was told that it still has", event));
+        // A release may say that an earlier one, which was in doubt, freed the lock.
+        let doubtful = grant.releases.iter().filter(|event| event.answer.is_in_doubt());
+        let first = doubtful.map(|event| event.called).min();
+        for event in &grant.releases {
+            let asked = first.map_or(event.called, |first| first.min(event.called));
+            report(Rule::NoStaleRelease, "released", event, asked);
+        }
+        for (event, _) in &grant.renewals {
+            report(Rule::NoStaleRenewal, "renewed", event, event.called);
+        }
+        for event in &grant.checks {
+            report(Rule::LeaseEnds, "was told that it still has", event, event.called);
+        }
     }
     violations
 }

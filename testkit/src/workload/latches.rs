@@ -1,7 +1,7 @@
 //! Clients that create latches, count them down and up, read them and wait for them.
 
+use std::io::Write;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use dlm::store::LockStore;
@@ -10,7 +10,8 @@ use fastrand::Rng;
 use parking_lot::Mutex;
 
 use super::party::{self, Log};
-use crate::history::{Answer, History, Operation};
+use crate::history::{Answer, History, Operation, Recorder};
+use crate::patience::sleep;
 
 /// A workload of latches. Each round uses a new latch: most of them open, some expire before they open, and some stay
 /// closed until all waits have timed out.
@@ -42,41 +43,68 @@ impl LatchWorkload {
     pub fn run(&self, store: &Arc<dyn LockStore>) -> History {
         // Names of their own, so that workloads may share a store.
         let client_id = format!("history-{}", fastrand::u64(..));
-        let client = |number: u64| LatchClient {
-            manager: manager(store, &client_id),
-            random: Rng::with_seed(self.seed << 8 | number),
-            number,
-            workload: self,
-        };
-        let by = Deadline::after(self.lasts);
-        let rounds = Mutex::new(0);
-        let clients = (0..self.clients).map(client).map(|mut client| {
-            let rounds = &rounds;
-            move |log: &mut Log| {
-                for number in (0..).take_while(|number| starts(*number, rounds, by)) {
-                    client.play(log, &Round::new(client.workload, number));
-                }
-            }
+        let rounds = LatchRounds::default();
+        let clients = (0..self.clients).map(|number| {
+            let (rounds, manager) = (&rounds, manager(store, &client_id));
+            move |log: &mut Log| self.run_thread(&manager, number, rounds, log)
         });
-        party::run(clients.collect(), |log| {
-            let client = client(self.clients);
-            for number in 0..*rounds.lock() {
-                let round = Round::new(self, number);
-                client.read(log, &round, &client.latch(&round));
-            }
-        })
+        party::run(clients.collect(), |log| self.read_all(&manager(store, &client_id), &rounds, log))
+    }
+
+    /// Runs one client in this thread, with this manager. All clients need different numbers and names in the log, and
+    /// the same `rounds`.
+    ///
+    /// # Panics
+    /// See [`run`](LatchWorkload::run).
+    pub fn run_thread(
+        &self,
+        manager: &LockManager,
+        number: u64,
+        rounds: &LatchRounds,
+        log: &mut Recorder<impl Write>,
+    ) {
+        let by = Deadline::after(self.lasts);
+        let mut client = self.client(manager, number);
+        for number in (0..).take_while(|number| rounds.starts(*number, by)) {
+            client.play(log, &Round::new(self, number));
+        }
+    }
+
+    /// Reads the count of every latch once more, after all clients have ended.
+    ///
+    /// # Panics
+    /// See [`run`](LatchWorkload::run).
+    pub fn read_all(&self, manager: &LockManager, rounds: &LatchRounds, log: &mut Recorder<impl Write>) {
+        let client = self.client(manager, self.clients);
+        for number in 0..*rounds.started.lock() {
+            let round = Round::new(self, number);
+            client.read(log, &round, &client.latch(&round));
+        }
+    }
+
+    fn client(&self, manager: &LockManager, number: u64) -> LatchClient {
+        LatchClient { manager: manager.clone(), random: Rng::with_seed(self.seed << 8 | number), number }
     }
 }
 
-/// Whether a client plays this round. A round that one client has started is played by all, because its latch opens
-/// for all or none.
-fn starts(number: u64, rounds: &Mutex<u64>, by: Deadline) -> bool {
-    let mut rounds = rounds.lock();
-    let starts = number < *rounds || !by.passed();
-    if starts {
-        *rounds = (number + 1).max(*rounds);
+/// The rounds that were started. A round that one client has started is played by all, because its latch opens for all
+/// or none.
+#[derive(Debug, Default)]
+pub struct LatchRounds {
+    started: Mutex<u64>,
+}
+
+impl LatchRounds {
+    /// Whether a client plays this round.
+    fn starts(&self, number: u64, by: Deadline) -> bool {
+        let over = by.passed();
+        let mut started = self.started.lock();
+        let starts = number < *started || !over;
+        if starts {
+            *started = (number + 1).max(*started);
+        }
+        starts
     }
-    starts
 }
 
 fn manager(store: &Arc<dyn LockStore>, client: &str) -> LockManager {
@@ -114,20 +142,19 @@ impl Round {
     }
 }
 
-struct LatchClient<'a> {
+struct LatchClient {
     manager: LockManager,
     random: Rng,
     number: u64,
-    workload: &'a LatchWorkload,
 }
 
-impl LatchClient<'_> {
+impl LatchClient {
     fn latch(&self, round: &Round) -> Latch {
         let latch = self.manager.latch(&round.key, Level::Dc, round.kind).expect("a valid name");
         latch.with_ttl(round.ttl).expect("an allowed TTL")
     }
 
-    fn play(&mut self, log: &mut Log, round: &Round) {
+    fn play(&mut self, log: &mut Recorder<impl Write>, round: &Round) {
         let latch = self.latch(round);
         let create = Operation::CreateLatch { count: round.count, ttl: round.ttl };
         called(log, round, create, || latch.create(round.count));
@@ -147,7 +174,13 @@ impl LatchClient<'_> {
         self.wait(log, round, &latch);
     }
 
-    fn count_down(&self, log: &mut Log, round: &Round, latch: &Latch, participant: Option<String>) {
+    fn count_down(
+        &self,
+        log: &mut Recorder<impl Write>,
+        round: &Round,
+        latch: &Latch,
+        participant: Option<String>,
+    ) {
         let operation = Operation::CountDown { participant: participant.clone() };
         let id = log.call(&round.key, operation);
         let counted = match participant {
@@ -157,7 +190,7 @@ impl LatchClient<'_> {
         log.returned(&id, yes_or_no(counted));
     }
 
-    fn read(&self, log: &mut Log, round: &Round, latch: &Latch) {
+    fn read(&self, log: &mut Recorder<impl Write>, round: &Round, latch: &Latch) {
         let id = log.call(&round.key, Operation::ReadCount);
         let count = latch.count();
         log.returned(
@@ -166,18 +199,23 @@ impl LatchClient<'_> {
         );
     }
 
-    fn wait(&self, log: &mut Log, round: &Round, latch: &Latch) {
+    fn wait(&self, log: &mut Recorder<impl Write>, round: &Round, latch: &Latch) {
         let deadline = Moment::now().after(round.wait);
         let id = log.call(&round.key, Operation::Await { deadline });
         log.returned(&id, yes_or_no(latch.await_open_for(round.wait)));
     }
 
     fn pause(&mut self) {
-        thread::sleep(Duration::from_millis(5).mul_f64(self.random.f64()));
+        sleep(Duration::from_millis(5).mul_f64(self.random.f64()));
     }
 }
 
-fn called(log: &mut Log, round: &Round, operation: Operation, call: impl FnOnce() -> dlm::Result<()>) {
+fn called(
+    log: &mut Recorder<impl Write>,
+    round: &Round,
+    operation: Operation,
+    call: impl FnOnce() -> dlm::Result<()>,
+) {
     let id = log.call(&round.key, operation);
     log.returned(&id, yes_or_no(call().map(|()| true)));
 }

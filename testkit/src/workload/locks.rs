@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use dlm::store::LockStore;
@@ -12,6 +11,7 @@ use fastrand::Rng;
 use super::party::{self, Log};
 use crate::history::{Answer, CallId, History, Operation, Recorder};
 use crate::mutants::Receiver;
+use crate::patience::sleep;
 
 /// Shortest retry interval that a manager accepts.
 const RETRY_MIN: Duration = Duration::from_millis(1);
@@ -202,7 +202,7 @@ impl LockClient<'_> {
     fn hold(&mut self, log: &mut Recorder<impl Write>, key: &str, lease: Lease, id: &CallId) {
         for _ in 0..self.random.u8(1..5) {
             match self.random.u64(..self.workload.outlast_one_in) {
-                0 => thread::sleep(self.workload.ttl * 13 / 10),
+                0 => sleep(self.workload.ttl * 13 / 10),
                 step if step % 4 == 1 => renew(log, key, &lease, id),
                 _ => self.pause(),
             }
@@ -231,7 +231,7 @@ impl LockClient<'_> {
 
     fn pause(&mut self) {
         if !self.pace.is_zero() {
-            thread::sleep(self.pace.mul_f64(self.random.f64()));
+            sleep(self.pace.mul_f64(self.random.f64()));
         }
     }
 
@@ -243,7 +243,7 @@ impl LockClient<'_> {
                 break;
             }
             // Not too often: a killed holder's lease may last for seconds.
-            thread::sleep(self.workload.ttl / 10);
+            sleep(self.workload.ttl / 10);
         }
     }
 }

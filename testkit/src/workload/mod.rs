@@ -8,6 +8,6 @@ mod locks;
 mod party;
 mod rows;
 
-pub use latches::LatchWorkload;
+pub use latches::{LatchRounds, LatchWorkload};
 pub use locks::LockWorkload;
 pub use rows::RowWorkload;

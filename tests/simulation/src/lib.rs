@@ -1,0 +1,21 @@
+#![cfg(dlm_simulation)]
+//! The library over a simulated clock, scheduler, network and store. One seed fixes a whole run.
+//!
+//! * [`engine`]: threads, processes and their clocks, and which thread runs next
+//! * [`network`]: requests and replies that are lost, late or refused
+//! * [`register`]: the locks of a server, in the dialects of the real stores
+//! * [`latches`]: the latches of a server
+//! * [`world`]: some processes, a server, faults, and the history of all calls
+//!
+//! `docs/simulation.md` says how to run it, and what it shows.
+
+mod clock;
+mod coroutine;
+pub mod engine;
+pub mod latches;
+pub mod network;
+pub mod register;
+pub mod world;
+
+pub use clock::Clock;
+pub use engine::{Engine, Schedule};

@@ -1,0 +1,121 @@
+#![cfg(dlm_simulation)]
+//! The simulation finds each mutant of the testkit.
+
+use std::sync::Arc;
+
+use dlm::store::LockStore;
+use dlm_simulation::world::{Subject, World};
+use dlm_testkit::history::Rule;
+use dlm_testkit::mutants::{LatchMutant, LatchMutation, LockMutant, LockMutation};
+
+/// Worlds in which a mutant is looked for.
+const WORLDS: u64 = 24;
+
+/// Runs some worlds on the store that `wrap` makes. One at least must break `rule`.
+#[track_caller]
+fn is_found(
+    what: &str,
+    rule: Rule,
+    subject: Subject,
+    wrap: impl Fn(Arc<dyn LockStore>) -> Arc<dyn LockStore> + Clone + 'static,
+) {
+    let mut worlds = Vec::new();
+    for seed in 0..WORLDS {
+        let run = World::draw(seed, subject).run_with(wrap.clone());
+        worlds.extend(run.violations.iter().any(|violation| violation.rule == rule).then_some(seed));
+    }
+    println!("{what}: rule {rule} was broken in {} of {WORLDS} worlds", worlds.len());
+    assert!(!worlds.is_empty(), "{what}: no world broke rule {rule}");
+}
+
+fn lock_mutant_is_found(mutation: LockMutation, rule: Rule) {
+    is_found(&format!("{mutation:?}"), rule, Subject::Locks, move |store| {
+        Arc::new(LockMutant::new(store, mutation))
+    });
+}
+
+fn latch_mutant_is_found(mutation: LatchMutation, rule: Rule) {
+    is_found(&format!("{mutation:?}"), rule, Subject::Latches, move |store| {
+        Arc::new(LatchMutant::new(store, mutation))
+    });
+}
+
+#[test]
+fn a_lease_that_ends_early_is_found() {
+    lock_mutant_is_found(LockMutation::ExpiresEarly, Rule::Exclusion);
+}
+
+#[test]
+fn a_lease_that_ends_early_is_found_without_its_fence() {
+    lock_mutant_is_found(LockMutation::ExpiresEarly, Rule::NoOverlap);
+}
+
+#[test]
+fn a_grant_that_is_dated_too_late_is_found() {
+    lock_mutant_is_found(LockMutation::DatesGrantLater, Rule::LeaseEnds);
+}
+
+#[test]
+fn a_release_without_a_check_of_the_owner_is_found() {
+    lock_mutant_is_found(LockMutation::ReleasesWithoutOwner, Rule::NoStaleRelease);
+}
+
+#[test]
+fn a_fence_that_does_not_rise_is_found() {
+    lock_mutant_is_found(LockMutation::RepeatsFence, Rule::UniqueFences);
+}
+
+#[test]
+fn a_fence_that_starts_again_after_an_expired_lease_is_found() {
+    lock_mutant_is_found(LockMutation::ForgetsFenceAtExpiry, Rule::RisingFences);
+}
+
+#[test]
+fn a_renewal_of_a_lost_lease_is_found() {
+    lock_mutant_is_found(LockMutation::RenewsLostLease, Rule::NoStaleRenewal);
+}
+
+#[test]
+fn a_release_that_always_says_true_is_found() {
+    lock_mutant_is_found(LockMutation::ReleaseAlwaysTrue, Rule::NoStaleRelease);
+}
+
+#[test]
+fn a_release_that_does_not_release_is_found() {
+    lock_mutant_is_found(LockMutation::LeaksRelease, Rule::NoPhantomHolder);
+}
+
+#[test]
+fn a_step_that_counts_twice_is_found() {
+    latch_mutant_is_found(LatchMutation::CountsTwice, Rule::ExactCount);
+}
+
+#[test]
+fn a_step_that_is_lost_is_found() {
+    latch_mutant_is_found(LatchMutation::LosesCount, Rule::ExactCount);
+}
+
+#[test]
+fn a_latch_that_opens_early_is_found() {
+    latch_mutant_is_found(LatchMutation::OpensEarly, Rule::NoEarlyWake);
+}
+
+#[test]
+fn a_latch_that_never_opens_is_found() {
+    latch_mutant_is_found(LatchMutation::NeverOpens, Rule::NoMissedWake);
+}
+
+#[test]
+fn a_latch_that_is_created_twice_is_found() {
+    latch_mutant_is_found(LatchMutation::CreatesTwice, Rule::CreatedOnce);
+}
+
+#[test]
+fn a_latch_that_expires_early_is_found() {
+    latch_mutant_is_found(LatchMutation::ExpiresEarly, Rule::LatchLifetime);
+}
+
+#[test]
+fn a_latch_that_never_expires_is_found() {
+    latch_mutant_is_found(LatchMutation::NeverExpires, Rule::LatchLifetime);
+}
