@@ -89,7 +89,7 @@ fn calmly(calls: impl FnOnce()) {
     let (began, busy_before) = (Moment::now(), busy());
     calls();
     let (took, busy) = (Moment::now().since(began), busy() - busy_before);
-    assert!(busy < took / 4 + Duration::from_millis(200), "{busy:?} of processor time in {took:?}");
+    assert!(busy < took / 20 + Duration::from_millis(100), "{busy:?} of processor time in {took:?}");
 }
 
 /// A store that needs a socket for its first call.
@@ -105,8 +105,8 @@ fn without_sockets(uri: &str) {
     calmly(|| clear(&latch.create(1).unwrap_err(), &codes));
     // A wait for a latch goes on during an outage. When it is over, it reports the outage.
     let began = Moment::now();
-    calmly(|| clear(&latch.await_open_for(WAIT).unwrap_err(), &codes));
-    assert!(Moment::now().since(began) >= WAIT);
+    calmly(|| clear(&latch.await_open_for(2 * WAIT).unwrap_err(), &codes));
+    assert!(Moment::now().since(began) >= 2 * WAIT);
     assert_eq!(manager.stats().leases_held, 0);
     none_left.give_back();
     let lease = lock.acquire().unwrap();
