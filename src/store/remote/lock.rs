@@ -166,11 +166,15 @@ impl<R: Register> LockStore for RemoteStore<R> {
             if doubt.is_open() && !pauses.rest() {
                 break;
             }
+            let mut may_be_freed = false;
             let known = match doubt.ask(|| self.register.remove(name, &current, by).settled()) {
                 Ok(Ok(())) => return Ok(Released::Freed),
                 // No proves that no record with our token is stored.
                 Ok(Err(_)) if can.compares == Compares::Token => Some(Standing::Free),
-                Ok(Err(known)) => known,
+                Ok(Err(known)) => {
+                    may_be_freed = can.repeats;
+                    known
+                }
                 Err(error) => {
                     doubt.go_on(error)?;
                     if can.compares == Compares::Token {
@@ -180,7 +184,14 @@ impl<R: Register> LockStore for RemoteStore<R> {
                 }
             };
             let standing = known.map_or_else(|| doubt.ask(|| self.register.read(name, by)), Ok);
-            let standing = standing.map_err(|error| doubt.or(error))?;
+            let standing = standing.map_err(|error| match doubt.or(error) {
+                // The first copy of the request may have freed the lock, which made the second fail.
+                error if may_be_freed && !error.is_in_doubt() => Error::InDoubt {
+                    what: format!("lock {name} may be released, and could not be read"),
+                    source: Some(error.into()),
+                },
+                error => error,
+            })?;
             // A gateway that sent the request twice returns "no" for the second copy. We cannot distinguish
             // this from a lease that was lost before. NotOurs is the safe answer: a false alarm at worst.
             match own_version(standing, &current) {
