@@ -135,15 +135,36 @@ impl Network {
         engine().time() < self.down_until.load(Ordering::Relaxed)
     }
 
-    /// Sends a request and waits for the reply. `serve` is what the server does when the request arrives.
+    /// Sends a copy of a request, whose reply nobody waits for. Half of the copies arrive within `soon`, others up to
+    /// the longest delay later.
+    pub(crate) fn send_copy(self: &Arc<Network>, soon: Duration, serve: impl FnOnce() + 'static) {
+        let (engine, network) = (engine(), Arc::clone(self));
+        let client = engine.name_of(engine.current().expect("a thread calls"));
+        let longest = soon + self.faults().slow;
+        let (sent, is_soon) = (engine.time(), engine.draw(|random| random.bool()));
+        let delay =
+            engine.draw(|random| random.u64(..if is_soon { soon } else { longest }.as_nanos() as u64));
+        engine.at(sent + delay, move || {
+            if network.is_down() {
+                return;
+            }
+            serve();
+            network.late.lock().push(Late { client, sent, given_up: sent, served: sent + delay });
+        });
+    }
+
+    /// Sends a request and waits for the reply. `serve` is what the server does when the request arrives, which takes
+    /// `longer` than usual.
     pub(crate) fn call<T: 'static>(
         self: &Arc<Network>,
         by: Deadline,
+        longer: Duration,
         serve: impl FnOnce() -> T + 'static,
     ) -> Outcome<T> {
         let engine = engine();
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
-        let plan = Plan::draw(&self.faults());
+        let mut plan = Plan::draw(&self.faults());
+        plan.there += longer.as_nanos() as u64;
         let clock = engine.clock(engine.process());
         // A socket sees the end of its time a little later.
         let by = clock.time_of(by.moment().as_nanos()).max(engine.time() + 1);
