@@ -244,3 +244,31 @@ fn a_crowd_that_nobody_serves_leaves_when_its_time_is_over() {
     });
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
 }
+
+/// A lease that is not released in time delays others until it expires.
+#[test]
+fn closing_a_manager_releases_the_longest_leases_first() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    fn id(minutes: u32) -> String {
+        format!("lock-{minutes}")
+    }
+    let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
+    let observer = manager(Arc::clone(&store), MINUTE);
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&held);
+    let is_held = move |minutes: &u32| {
+        observer.lock(&id(*minutes), Level::Xdc).unwrap().inspect().unwrap().holder.is_some()
+    };
+    let spy = Spy::with_hook(store, move |call| {
+        if call == Call::Release {
+            seen.lock().push((1..=6).filter(&is_held).collect::<Vec<u32>>());
+        }
+    });
+    let closed = manager(spy, MINUTE);
+    let acquire = |minutes: u32| {
+        closed.lock(&id(minutes), Level::Xdc).unwrap().try_acquire_with_ttl(minutes * MINUTE).unwrap()
+    };
+    let _leases = [3, 6, 1, 5, 2, 4].map(acquire);
+    closed.close().unwrap();
+    assert_eq!(*held.lock(), [5, 4, 3, 2, 1, 0].map(|longest| (1..=longest).collect::<Vec<u32>>()));
+}

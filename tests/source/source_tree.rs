@@ -467,8 +467,8 @@ fn a_type_name_means_one_thing() {
 
 /// The simulation replaces each of these in one place. The command is a separate program and is not checked.
 #[test]
-fn clock_randomness_sleep_and_thread_start_have_one_place_each() {
-    const PLACES: [(&str, &[&str]); 7] = [
+fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
+    const PLACES: [(&str, &[&str]); 8] = [
         ("thread::sleep(", &["time.rs"]),
         ("clock_gettime(", &["time.rs"]),
         ("SystemTime::now(", &["time.rs"]),
@@ -476,6 +476,20 @@ fn clock_randomness_sleep_and_thread_start_have_one_place_each() {
         ("fastrand::", &["random.rs"]),
         ("getrandom::", &["random.rs"]),
         ("Builder::new().name(", &["process/threads.rs"]),
+        // Not stores over real sockets and files, which are not simulated, nor what no simulated thread waits for.
+        (
+            "parking_lot::",
+            &[
+                "aerospike/",
+                "capi/",
+                "fence_gate.rs",
+                "store/aerospike/",
+                "store/embedded/",
+                "store/hbase/",
+                "store/scheme.rs",
+                "sync.rs",
+            ],
+        ),
     ];
     let library = Library::read();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -166,11 +166,15 @@ impl<R: Register> LockStore for RemoteStore<R> {
             if doubt.is_open() && !pauses.rest() {
                 break;
             }
+            let (sent, mut may_be_freed) = (Moment::now(), false);
             let known = match doubt.ask(|| self.register.remove(name, &current, by).settled()) {
                 Ok(Ok(())) => return Ok(Released::Freed),
                 // No proves that no record with our token is stored.
                 Ok(Err(_)) if can.compares == Compares::Token => Some(Standing::Free),
-                Ok(Err(known)) => known,
+                Ok(Err(known)) => {
+                    may_be_freed = can.is_late(sent);
+                    known
+                }
                 Err(error) => {
                     doubt.go_on(error)?;
                     if can.compares == Compares::Token {
@@ -180,7 +184,14 @@ impl<R: Register> LockStore for RemoteStore<R> {
                 }
             };
             let standing = known.map_or_else(|| doubt.ask(|| self.register.read(name, by)), Ok);
-            let standing = standing.map_err(|error| doubt.or(error))?;
+            let standing = standing.map_err(|error| match doubt.or(error) {
+                // The first copy of the request may have freed the lock, which made the second fail.
+                error if may_be_freed && !error.is_in_doubt() => Error::InDoubt {
+                    what: format!("lock {name} may be released, and could not be read"),
+                    source: Some(error.into()),
+                },
+                error => error,
+            })?;
             // A gateway that sent the request twice returns "no" for the second copy. We cannot distinguish
             // this from a lease that was lost before. NotOurs is the safe answer: a false alarm at worst.
             match own_version(standing, &current) {
@@ -245,6 +256,12 @@ impl Capabilities {
             Compares::Record => OwnerRecord::from_bytes(record.as_bytes()),
             Compares::Token => OwnerRecord::from_bytes(record.token().as_bytes().as_slice()),
         }
+    }
+
+    /// Whether the answer that has just arrived, to a request that was sent after `since`, took so long that the
+    /// request may have been sent twice.
+    fn is_late(&self, since: Moment) -> bool {
+        self.repeats_after.is_some_and(|limit| Moment::now().since(since) >= limit)
     }
 
     fn own_record(&self, owner_record: &OwnerRecord) -> Result<Record> {
@@ -359,10 +376,9 @@ impl<R: Register> Acquisition<'_, R> {
         self.ask(in_doubt, |register, by| register.read(self.attempt.name, by))
     }
 
-    /// Whether the answer that has just arrived, to a request that was sent after `since`, took so long that the
-    /// request may have been sent twice.
+    /// See [`Capabilities::is_late`].
     fn is_late(&self, since: Moment) -> bool {
-        self.can.repeats_after.is_some_and(|limit| Moment::now().since(since) >= limit)
+        self.can.is_late(since)
     }
 
     /// Finds out who holds the lock, after No or Lost. `known` is the state of the lock if the answer contained

@@ -409,6 +409,16 @@ fn a_release_whose_reply_was_lost_is_gone_or_freed_and_never_touches_another_rec
 }
 
 #[test]
+fn a_release_that_was_sent_twice_is_in_doubt_if_the_lock_cannot_be_read() {
+    let repeats_after = Some(Duration::from_millis(1));
+    let stage = stage(Capabilities { repeats_after, ..Capabilities::default() });
+    let (grant, _) = stage.granted();
+    stage.next([Fate::Twice, Fate::Down]);
+    assert_eq!(stage.release(&grant.owner_record).unwrap_err().code(), Code::InDoubt);
+    assert!(stage.is_free());
+}
+
+#[test]
 fn a_renewal_whose_reply_was_lost_is_renewed_and_its_record_can_be_released() {
     for can in both() {
         for fate in [Fate::ReplyLost, Fate::RequestLost] {

@@ -320,6 +320,11 @@ impl Engine {
         self.state.borrow().processes[process].killed
     }
 
+    /// Returns the name of a thread.
+    pub(crate) fn name_of(&self, thread: ThreadNumber) -> String {
+        self.state.borrow().threads[thread as usize].name.clone()
+    }
+
     /// Returns the process of the running thread. Outside of threads it is the server.
     pub fn process(&self) -> ProcessNumber {
         self.state.borrow().process()

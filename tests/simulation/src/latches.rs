@@ -59,7 +59,11 @@ impl SimulatedLatches {
         let mut lost = None;
         loop {
             let (server, change) = (Arc::clone(&self.server), change.clone());
-            let error = match self.network.call(by, move || server.once(number, change)).of_change() {
+            let error = match self
+                .network
+                .call(by, Duration::ZERO, move || server.once(number, change))
+                .of_change()
+            {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -115,7 +119,7 @@ impl LatchStore for SimulatedLatches {
         let asked: Vec<(LatchName, Level)> =
             asked.iter().map(|(name, level)| ((*name).clone(), *level)).collect();
         let server = Arc::clone(&self.server);
-        let counts = self.network.call(by, move || {
+        let counts = self.network.call(by, Duration::ZERO, move || {
             let asked: Vec<(&LatchName, Level)> = asked.iter().map(|(name, level)| (name, *level)).collect();
             server.latches.counts(&asked, no_limit())
         });
@@ -124,6 +128,6 @@ impl LatchStore for SimulatedLatches {
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
         let (server, asked) = (Arc::clone(&self.server), name.clone());
-        self.network.call(by, move || server.latches.roster(&asked, no_limit())).of_read()?
+        self.network.call(by, Duration::ZERO, move || server.latches.roster(&asked, no_limit())).of_read()?
     }
 }

@@ -1,13 +1,13 @@
-#![cfg(dlm_simulation)]
 //! The library over a simulated clock, scheduler, network and store. One seed fixes a whole run.
 //!
-//! * [`engine`]: threads, processes and their clocks, and which thread runs next
-//! * [`network`]: requests and replies that are lost, late or refused
-//! * [`register`]: the locks of a server, in the dialects of the real stores
-//! * [`latches`]: the latches of a server
-//! * [`world`]: some processes, a server, faults, and the history of all calls
+//! * `engine`: threads, processes and their clocks, and which thread runs next
+//! * `network`: requests and replies that are lost, late or refused
+//! * `register`: the locks of a server, in the dialects of the real stores
+//! * `latches`: the latches of a server
+//! * `world`: some processes, a server, faults, and the history of all calls
 //!
-//! `docs/simulation.md` says how to run it, and what it shows.
+//! `docs/simulation.md` says how to run it, and what it shows. Without `--cfg dlm_simulation` this crate is empty.
+#![cfg(dlm_simulation)]
 
 mod clock;
 mod coroutine;

@@ -1,6 +1,6 @@
 //! Requests to the server and its replies, which the network may lose, delay or refuse.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use dlm::simulation::Runtime;
 use dlm::{Deadline, Error, Result};
+use parking_lot::Mutex;
 
 use crate::engine::{SERVER, engine};
 
@@ -47,8 +48,6 @@ pub struct Counts {
     pub requests: AtomicU64,
     /// Requests whose client got no reply, though the server served them in time or late.
     pub lost: AtomicU64,
-    /// Requests that the server served after their client had given up.
-    pub late: AtomicU64,
 }
 
 /// What a client knows of its request.
@@ -95,13 +94,26 @@ pub struct Network {
     down_until: AtomicU64,
     /// What happened.
     pub counts: Counts,
+    /// Requests that were served after their clients had given up.
+    pub(crate) late: Mutex<Vec<Late>>,
+}
+
+/// A request that was served after its client had given up. Times are on the clock of the simulation.
+#[derive(Debug, Clone)]
+pub(crate) struct Late {
+    /// The name of the thread that sent it.
+    pub(crate) client: String,
+    pub(crate) sent: u64,
+    pub(crate) given_up: u64,
+    pub(crate) served: u64,
 }
 
 impl Network {
     /// Makes a network with these faults.
     pub fn new(faults: Faults) -> Arc<Network> {
         let (healed, down_until) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Network { faults, healed, down_until, counts: Counts::default() })
+        let (counts, late) = (Counts::default(), Mutex::default());
+        Arc::new(Network { faults, healed, down_until, counts, late })
     }
 
     /// Ends all faults. Requests that are late stay late.
@@ -123,24 +135,45 @@ impl Network {
         engine().time() < self.down_until.load(Ordering::Relaxed)
     }
 
-    /// Sends a request and waits for the reply. `serve` is what the server does when the request arrives.
+    /// Sends a copy of a request, whose reply nobody waits for. Half of the copies arrive within `soon`, others up to
+    /// the longest delay later.
+    pub(crate) fn send_copy(self: &Arc<Network>, soon: Duration, serve: impl FnOnce() + 'static) {
+        let (engine, network) = (engine(), Arc::clone(self));
+        let client = engine.name_of(engine.current().expect("a thread calls"));
+        let longest = soon + self.faults().slow;
+        let (sent, is_soon) = (engine.time(), engine.draw(|random| random.bool()));
+        let delay =
+            engine.draw(|random| random.u64(..if is_soon { soon } else { longest }.as_nanos() as u64));
+        engine.at(sent + delay, move || {
+            if network.is_down() {
+                return;
+            }
+            serve();
+            network.late.lock().push(Late { client, sent, given_up: sent, served: sent + delay });
+        });
+    }
+
+    /// Sends a request and waits for the reply. `serve` is what the server does when the request arrives, which takes
+    /// `longer` than usual.
     pub(crate) fn call<T: 'static>(
         self: &Arc<Network>,
         by: Deadline,
+        longer: Duration,
         serve: impl FnOnce() -> T + 'static,
     ) -> Outcome<T> {
         let engine = engine();
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
-        let plan = Plan::draw(&self.faults());
+        let mut plan = Plan::draw(&self.faults());
+        plan.there += longer.as_nanos() as u64;
         let clock = engine.clock(engine.process());
         // A socket sees the end of its time a little later.
         let by = clock.time_of(by.moment().as_nanos()).max(engine.time() + 1);
         if plan.refused || self.is_down() && engine.draw(|random| random.bool()) {
-            self.wait(engine.time() + plan.there / 2, &|| false);
+            self.wait(by.min(engine.time() + plan.there / 2), &|| false);
             return Outcome::Refused;
         }
         let reply = Rc::new(RefCell::new(None));
-        let given_up = Rc::new(RefCell::new(false));
+        let given_up = Rc::new(Cell::new(None));
         let client = engine.current().expect("a thread calls");
         if !plan.request_lost {
             let exchange = Exchange {
@@ -148,6 +181,7 @@ impl Network {
                 reply: Rc::clone(&reply),
                 given_up: Rc::clone(&given_up),
                 client,
+                sent: engine.time(),
                 reply_lost: plan.reply_lost,
                 back: plan.back,
             };
@@ -155,7 +189,7 @@ impl Network {
         }
         let until = plan.cut_after.map_or(by, |cut| by.min(engine.time() + cut));
         self.wait(until, &|| reply.borrow().is_some());
-        *given_up.borrow_mut() = true;
+        given_up.set(Some(engine.time()));
         match reply.take() {
             Some(answer) => Outcome::Answered(answer),
             None => {
@@ -207,8 +241,10 @@ impl Plan {
 struct Exchange<T> {
     network: Arc<Network>,
     reply: Rc<RefCell<Option<T>>>,
-    given_up: Rc<RefCell<bool>>,
+    /// When the client gave up or got its reply.
+    given_up: Rc<Cell<Option<u64>>>,
     client: u64,
+    sent: u64,
     reply_lost: bool,
     back: u64,
 }
@@ -219,8 +255,9 @@ impl<T: 'static> Exchange<T> {
         if self.network.is_down() {
             return;
         }
-        if *self.given_up.borrow() {
-            self.network.counts.late.fetch_add(1, Ordering::Relaxed);
+        if let Some(given_up) = self.given_up.get() {
+            let (client, served) = (engine().name_of(self.client), engine().time());
+            self.network.late.lock().push(Late { client, sent: self.sent, given_up, served });
         }
         debug_assert_eq!(engine().process(), SERVER);
         let answer = serve();

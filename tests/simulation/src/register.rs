@@ -1,6 +1,7 @@
 //! The locks of a simulated server, as each of the real stores keeps them.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,11 @@ const SEEDED: u64 = 1 << 40;
 /// One in so many creations finds that the counter is in another region, and counts later.
 const SPLIT_EVERY: u32 = 50;
 
+/// The gateway waits so long for an answer of the server, and then sends the request again.
+const GATEWAY_PAUSE: Duration = Duration::from_millis(100);
+/// What the library counts on. Its clock may be slower.
+const REPEATS_AFTER: Duration = Duration::from_millis(90);
+
 /// How a store keeps a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
@@ -27,7 +33,8 @@ pub enum Dialect {
     Hbase,
     /// HBase with `fence=lock_row`.
     HbaseLockRow,
-    /// HBase through a gateway: three requests. The gateway may send a request again before it answers.
+    /// HBase through a gateway: three requests. The gateway may send a request again, and the first copy of it may be
+    /// served late.
     Gateway,
     /// Aerospike: two requests, no read-back. TTLs are whole seconds.
     Aerospike,
@@ -146,15 +153,13 @@ impl SimulatedRegister {
         serve: impl Fn(&mut Server, &str) -> T + 'static,
     ) -> crate::network::Outcome<T> {
         let (server, name) = (Arc::clone(&self.server), name.to_string());
-        let twice = self.dialect == Dialect::Gateway && engine().draw(|random| random.u8(..16) == 0);
-        self.network.call(by, move || {
-            let mut server = server.lock();
-            if twice {
-                // The gateway got no answer from the server, and asks again before it answers.
-                serve(&mut server, &name);
-            }
-            serve(&mut server, &name)
-        })
+        let serve = Rc::new(move || serve(&mut server.lock(), &name));
+        if self.dialect != Dialect::Gateway || engine().draw(|random| random.u8(..16) > 0) {
+            return self.network.call(by, Duration::ZERO, move || serve());
+        }
+        let copy = Rc::clone(&serve);
+        self.network.send_copy(GATEWAY_PAUSE, move || drop(copy()));
+        self.network.call(by, GATEWAY_PAUSE, move || serve())
     }
 }
 
@@ -167,7 +172,7 @@ impl Register for SimulatedRegister {
         let hbase = Capabilities { read_back: ReadBack::Always, hides: true, ..Capabilities::default() };
         match self.dialect {
             Dialect::Hbase | Dialect::HbaseLockRow => hbase,
-            Dialect::Gateway => Capabilities { repeats: true, ..hbase },
+            Dialect::Gateway => Capabilities { repeats_after: Some(REPEATS_AFTER), ..hbase },
             Dialect::Aerospike => Capabilities {
                 compares: Compares::Token,
                 read_back: ReadBack::Never,

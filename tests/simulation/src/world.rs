@@ -13,7 +13,9 @@ use dlm::simulation::{self, Runtime};
 use dlm::store::LockStore;
 use dlm::store::remote::RemoteStore;
 use dlm::{LockManager, Moment};
-use dlm_testkit::history::{Answer, Event, History, Operation, Recorder, Rule, Tolerances, Violation, check};
+use dlm_testkit::history::{
+    Answer, CallId, Event, History, Operation, Recorder, Rule, Tolerances, Violation, check,
+};
 use dlm_testkit::mutants::Receiver;
 use dlm_testkit::workload::{LatchRounds, LatchWorkload, LockWorkload};
 use fastrand::Rng;
@@ -21,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::engine::{Engine, ProcessNumber, SERVER, Schedule, engine};
-use crate::network::{Faults, Network};
+use crate::network::{Faults, Late, Network};
 use crate::register::{Dialect, SimulatedRegister};
 
 /// The first of the processes that things happen to. Process 1 starts them, and looks at the locks or latches in the
@@ -183,12 +185,14 @@ impl World {
         let ended = Engine::run(self.seed, self.schedule, clocks, move || stage.play(&wrap));
         let texts = logs.texts();
         let history = History::parse(&texts).expect("whole logs");
+        let late = network.late.lock();
         let history = self.on_one_clock(&history, &logs.processes.borrow());
+        let history = History::new(delays(&late).chain(history.events().iter().cloned()).collect());
         let mut violations = check(&history, &self.tolerances());
         violations.retain(|violation| !self.is_excused(violation));
-        let counts = &network.counts;
-        let requests =
-            [&counts.requests, &counts.lost, &counts.late].map(|count| count.load(Ordering::Relaxed));
+        let [sent, lost] =
+            [&network.counts.requests, &network.counts.lost].map(|count| count.load(Ordering::Relaxed));
+        let requests = [sent, lost, late.len() as u64];
         let threads = [ended.panics, ended.left].concat();
         Run { history, text: texts.concat(), violations, threads, requests, time: ended.time }
     }
@@ -201,7 +205,12 @@ impl World {
             violation.events.iter().map(|event| event.last_seen().as_nanos()).max().unwrap_or_default();
         let steps = self.events.iter().filter(|(_, mishap)| matches!(mishap, Mishap::SetWall(SERVER, 1..)));
         let mut times = steps.map(|(at, _)| at.as_nanos() as u64);
-        let overlap = matches!(violation.rule, Rule::Exclusion | Rule::NoOverlap);
+        let overlap = match violation.rule {
+            Rule::Exclusion | Rule::NoOverlap => true,
+            // A check that succeeds after the next grant.
+            Rule::LeaseEnds => violation.events.len() == 3,
+            _ => false,
+        };
         overlap && times.any(|time| (called..=returned).contains(&time))
     }
 
@@ -269,6 +278,18 @@ impl World {
         };
         History::new(history.events().iter().map(on_one_clock).collect())
     }
+}
+
+/// Returns what tells the rules which calls may have taken effect after they had returned.
+fn delays(late: &[Late]) -> impl Iterator<Item = Event> {
+    late.iter().zip(1..).map(|(late, number)| Event {
+        id: CallId { client: "network".into(), number },
+        key: late.client.as_str().into(),
+        called: Moment::from_nanos(late.sent),
+        returned: Some(Moment::from_nanos(late.given_up)),
+        operation: Operation::Delay { longest: Duration::from_nanos(late.served - late.given_up) },
+        answer: Answer::Ok,
+    })
 }
 
 /// The logs of all clients. A client that is killed leaves what it has written.

@@ -1,5 +1,5 @@
-#![cfg(dlm_simulation)]
 //! One seed gives one history, to the last byte.
+#![cfg(dlm_simulation)]
 
 use std::env;
 use std::process::Command;

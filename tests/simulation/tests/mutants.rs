@@ -1,5 +1,5 @@
-#![cfg(dlm_simulation)]
 //! The simulation finds each mutant of the testkit.
+#![cfg(dlm_simulation)]
 
 use std::sync::Arc;
 

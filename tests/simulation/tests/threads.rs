@@ -1,9 +1,9 @@
-#![cfg(dlm_simulation)]
 //! Threads of one process, under thousands of orders in which they may run: `IdLock`, the queue of a lock, the state of
 //! a lease, the end of the background threads, and waits for a latch.
 //!
 //! A lost wake-up without a time limit is a deadlock, which the engine reports. Where threads of the library look again
 //! every ten seconds all the same, a wake-up counts as lost when the simulated time reaches that.
+#![cfg(dlm_simulation)]
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use dlm::simulation::{sleep, spawn, step};
 use dlm::store::{Acquired, Attempt, LatchStore, LockStore, MemoryStore, OwnerRecord, Released};
 use dlm::{
     AcquireOptions, AwaitOptions, CancelToken, Code, Deadline, Error, Holder, IdLock, Inspection, LatchKind,
-    Level, LockManager, LockName, Result,
+    Level, LockManager, LockName, Moment, Result,
 };
 use dlm_simulation::engine::engine;
 use dlm_simulation::{Clock, Engine, Schedule};
@@ -244,6 +244,92 @@ fn a_count_down_wakes_all_waiters_of_this_process_at_once() {
             }
         });
         assert_eq!(woken.get(), 2);
+        manager.close().unwrap();
+    });
+}
+
+/// Of a lock that stays held, and of a latch that stays closed.
+#[test]
+fn a_cancelled_wait_ends_at_once() {
+    explore(2000, |_| {
+        let manager = manager(Arc::new(MemoryStore::new()));
+        let lock = manager.lock("lock", Level::Xdc).unwrap();
+        let latch = manager.latch("latch", Level::Dc, LatchKind::CountDown).unwrap();
+        latch.create(1).unwrap();
+        let (lease, cancel) = (lock.try_acquire().unwrap(), CancelToken::new());
+        in_threads(4, move |number| match number {
+            0 => {
+                (0..draw(32)).for_each(|_| step());
+                cancel.cancel();
+            }
+            1 => {
+                let ended = latch.await_open_with(&AwaitOptions::new().cancel(&cancel)).unwrap_err();
+                assert_eq!(ended.code(), Code::Cancelled);
+            }
+            _ => {
+                let ended = lock.acquire_with(&wait_up_to(Duration::MAX).cancel(&cancel)).unwrap_err();
+                assert_eq!(ended.code(), Code::Cancelled);
+            }
+        });
+        assert!(lease.release().unwrap());
+        manager.close().unwrap();
+    });
+}
+
+/// A thread that counts up and then watches must not be told of an opening before its count-up.
+#[test]
+fn a_watch_is_told_only_of_what_happened_since_it_began() {
+    explore(3000, |_| {
+        let manager = manager(Arc::new(MemoryStore::new()));
+        let latch = manager.latch("latch", Level::Dc, LatchKind::CountUpDown).unwrap();
+        latch.create(0).unwrap();
+        in_threads(3, move |_| {
+            for _ in 0..3 {
+                latch.count_up().unwrap();
+                let watch = latch.watch().unwrap();
+                (0..draw(32)).for_each(|_| step());
+                if draw(2) == 0 {
+                    sleep(MS * draw(60) as u32);
+                }
+                assert!(!watch.is_open().unwrap(), "this thread has not counted down");
+                latch.count_down().unwrap();
+                drop(watch);
+            }
+        });
+        manager.close().unwrap();
+    });
+}
+
+/// Long after the last change, when the pauses between two reads of a latch are long.
+#[test]
+fn a_change_by_this_process_and_a_new_waiter_are_served_at_once() {
+    /// No message takes any time here, so this is much.
+    const AT_ONCE: Duration = Duration::from_millis(10);
+    explore(1000, |_| {
+        let manager = manager(Arc::new(MemoryStore::new()));
+        let latch = manager.latch("latch", Level::Xdc, LatchKind::CountDown).unwrap();
+        latch.create(2).unwrap();
+        let opened = Rc::new(Cell::new(None));
+        in_threads(5, move |number| match number {
+            0 | 1 => {
+                sleep(Duration::from_secs(3));
+                latch.count_down().unwrap();
+                opened.set(Some(Moment::now()));
+            }
+            2 => {
+                sleep(Duration::from_secs(2) + MS * draw(900) as u32);
+                let began = Moment::now();
+                assert!(!latch.await_open_for(Duration::ZERO).unwrap());
+                let waited = Moment::now().since(began);
+                assert!(waited < AT_ONCE, "the first read came after {waited:?}");
+            }
+            _ => {
+                latch.await_open().unwrap();
+                let woken = Moment::now();
+                let late = opened.get().map_or(Duration::ZERO, |opened| woken.since(opened));
+                assert!(late < AT_ONCE, "woken {late:?} after the latch had opened");
+            }
+        });
         manager.close().unwrap();
     });
 }

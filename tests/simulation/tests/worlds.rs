@@ -1,18 +1,19 @@
-#![cfg(dlm_simulation)]
 //! Many worlds, in none of which a rule is broken.
 //!
 //! * `DLM_SIMULATION_WORLDS=1000000`: how many worlds
 //! * `DLM_SIMULATION_FIRST=5000`: the seed of the first one
 //! * `DLM_SIMULATION_SEED=17`: only the world with this seed, with everything that happened in it
+#![cfg(dlm_simulation)]
 
 use std::env;
-use std::fmt::Write;
+use std::fmt::{self, Write as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dlm_simulation::world::{Run, World};
+use dlm_testkit::history::Answer;
 
 /// Number of worlds in a short run.
 const WORLDS: u64 = 1000;
@@ -36,43 +37,82 @@ fn no_world_breaks_a_rule() {
         return;
     }
     let first = number("DLM_SIMULATION_FIRST").unwrap_or(0);
-    let last = first + number("DLM_SIMULATION_WORLDS").unwrap_or(WORLDS);
-    let (next, calls, lost, late) =
-        (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let (began, broken) = (Instant::now(), Mutex::new(Vec::new()));
+    let worlds = number("DLM_SIMULATION_WORLDS").unwrap_or(WORLDS);
+    let (began, next) = (Instant::now(), AtomicU64::new(first));
+    let totals = Mutex::new(Totals::default());
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= last {
+            if seed >= first + worlds {
                 return;
             }
             let world = World::of(seed);
             let run = world.run();
-            if !run.is_clean() {
-                broken.lock().unwrap().push((seed, report(&world, &run)));
-            }
-            calls.fetch_add(run.history.events().len() as u64, Ordering::Relaxed);
-            lost.fetch_add(run.requests[1], Ordering::Relaxed);
-            late.fetch_add(run.requests[2], Ordering::Relaxed);
+            totals.lock().unwrap().add(&world, &run);
         }
     };
     thread::scope(|scope| {
         let threads = thread::available_parallelism().map_or(2, usize::from);
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    let (calls, minutes) = (calls.into_inner(), began.elapsed().as_secs_f64() / 60.0);
+    let mut totals = totals.into_inner().unwrap();
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
     println!(
-        "{} worlds, {calls} calls, {:.1} million a minute; {} requests without a reply, {} served late",
-        last - first,
-        calls as f64 / minutes / 1e6,
-        lost.into_inner(),
-        late.into_inner(),
+        "{worlds} worlds, {:.1} million calls a minute: {totals:?}",
+        totals.calls as f64 / minutes / 1e6
     );
-    let mut broken = broken.into_inner().unwrap();
-    broken.sort();
-    let seeds: Vec<u64> = broken.iter().map(|(seed, _)| *seed).collect();
-    if let Some((_, report)) = broken.first() {
+    totals.broken.sort();
+    let seeds: Vec<u64> = totals.broken.iter().map(|(seed, _)| *seed).collect();
+    if let Some((_, report)) = totals.broken.first() {
         panic!("rules are broken in worlds {seeds:?}. The first one:\n{report}");
+    }
+    let bites = [totals.lost, totals.late, totals.in_doubt, totals.leases_lost, totals.writes_refused];
+    assert!(worlds < WORLDS || bites.iter().all(|times| *times > worlds / 10), "the faults hardly bite");
+}
+
+/// What happened in all worlds.
+#[derive(Default)]
+struct Totals {
+    calls: u64,
+    /// Requests without a reply.
+    lost: u64,
+    /// Requests that the server served after their clients had given up.
+    late: u64,
+    /// Calls whose answer was `InDoubt`.
+    in_doubt: u64,
+    leases_lost: u64,
+    /// Writes that the receiver refused, because it had seen a higher fence.
+    writes_refused: u64,
+    /// Worlds in which a rule was broken, each with a report.
+    broken: Vec<(u64, String)>,
+}
+
+impl Totals {
+    fn add(&mut self, world: &World, run: &Run) {
+        let answered = |is: fn(&Answer) -> bool| {
+            run.history.events().iter().filter(|event| is(&event.answer)).count() as u64
+        };
+        let [_, lost, late] = run.requests;
+        self.calls += answered(|_| true);
+        self.lost += lost;
+        self.late += late;
+        self.in_doubt += answered(|answer| *answer == Answer::InDoubt);
+        self.leases_lost += answered(|answer| *answer == Answer::Lost);
+        self.writes_refused += answered(|answer| matches!(answer, Answer::Refused { .. }));
+        if !run.is_clean() {
+            self.broken.push((world.seed, report(world, run)));
+        }
+    }
+}
+
+impl fmt::Debug for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Totals { calls, lost, late, in_doubt, leases_lost, writes_refused, .. } = self;
+        write!(
+            f,
+            "{calls} calls, {lost} requests without a reply, {late} served late, {in_doubt} calls in doubt, "
+        )?;
+        write!(f, "{leases_lost} leases lost, {writes_refused} stale writes refused")
     }
 }
 
