@@ -47,6 +47,8 @@ impl Storm {
                 5 => (Loss::Request, Fault::LoseRequest, Duration::ZERO),
                 6 => (Loss::Late, Fault::Keep(gate()), delay),
                 7 => (Loss::Late, Fault::KeepAndBreak(gate()), delay),
+                // Replies to reads may be long: a list of all partitions would take minutes.
+                _ if !writes(method) => return None,
                 _ => (Loss::LateReply, Fault::Drip(delay / SHORT_REPLY), delay * 4),
             };
             incidents.message(&clients, loss, writes(method), delay);
