@@ -272,6 +272,8 @@ impl Condvar {
     fn park<T>(&self, guard: &mut MutexGuard<'_, T>, until: Option<u64>) -> WaitTimeoutResult {
         let runtime = runtime();
         let current = runtime.current().expect("a thread waits outside of simulated threads");
+        // One that notifies without the mutex may do so before this thread waits.
+        runtime.step();
         self.waiting.lock().push(current);
         guard.unlock();
         let timed_out = loop {

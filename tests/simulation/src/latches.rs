@@ -34,7 +34,7 @@ struct LatchServer {
 type Answer = std::result::Result<Stepped, ()>;
 
 impl LatchServer {
-    fn once(&self, number: u64, change: impl FnOnce(&MemoryStore) -> Answer) -> Answer {
+    fn once(&self, number: u64, change: impl Fn(&MemoryStore) -> Answer) -> Answer {
         if let Some(answer) = self.answers.lock().get(&number) {
             return *answer;
         }
@@ -59,11 +59,7 @@ impl SimulatedLatches {
         let mut lost = None;
         loop {
             let (server, change) = (Arc::clone(&self.server), change.clone());
-            let error = match self
-                .network
-                .call(by, Duration::ZERO, move || server.once(number, change))
-                .of_change()
-            {
+            let error = match self.network.call(by, move || server.once(number, &change)).of_change() {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -119,7 +115,7 @@ impl LatchStore for SimulatedLatches {
         let asked: Vec<(LatchName, Level)> =
             asked.iter().map(|(name, level)| ((*name).clone(), *level)).collect();
         let server = Arc::clone(&self.server);
-        let counts = self.network.call(by, Duration::ZERO, move || {
+        let counts = self.network.call(by, move || {
             let asked: Vec<(&LatchName, Level)> = asked.iter().map(|(name, level)| (name, *level)).collect();
             server.latches.counts(&asked, no_limit())
         });
@@ -128,6 +124,6 @@ impl LatchStore for SimulatedLatches {
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
         let (server, asked) = (Arc::clone(&self.server), name.clone());
-        self.network.call(by, Duration::ZERO, move || server.latches.roster(&asked, no_limit())).of_read()?
+        self.network.call(by, move || server.latches.roster(&asked, no_limit())).of_read()?
     }
 }

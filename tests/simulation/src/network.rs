@@ -137,7 +137,7 @@ impl Network {
 
     /// Sends a copy of a request, whose reply nobody waits for. Half of the copies arrive within `soon`, others up to
     /// the longest delay later.
-    pub(crate) fn send_copy(self: &Arc<Network>, soon: Duration, serve: impl FnOnce() + 'static) {
+    fn send_copy(self: &Arc<Network>, soon: Duration, serve: impl FnOnce() + 'static) {
         let (engine, network) = (engine(), Arc::clone(self));
         let client = engine.name_of(engine.current().expect("a thread calls"));
         let longest = soon + self.faults().slow;
@@ -153,18 +153,27 @@ impl Network {
         });
     }
 
-    /// Sends a request and waits for the reply. `serve` is what the server does when the request arrives, which takes
-    /// `longer` than usual.
+    /// Sends a request and waits for the reply. `serve` is what the server does when the request arrives.
     pub(crate) fn call<T: 'static>(
         self: &Arc<Network>,
         by: Deadline,
-        longer: Duration,
-        serve: impl FnOnce() -> T + 'static,
+        serve: impl Fn() -> T + 'static,
+    ) -> Outcome<T> {
+        self.call_through(by, None, Rc::new(serve))
+    }
+
+    /// Sends a request and waits for the reply. If there is a `pause`, a gateway gets no answer to a first copy of the
+    /// request, and sends it again after that time.
+    pub(crate) fn call_through<T: 'static>(
+        self: &Arc<Network>,
+        by: Deadline,
+        pause: Option<Duration>,
+        serve: Rc<dyn Fn() -> T>,
     ) -> Outcome<T> {
         let engine = engine();
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
         let mut plan = Plan::draw(&self.faults());
-        plan.there += longer.as_nanos() as u64;
+        plan.there += pause.unwrap_or_default().as_nanos() as u64;
         let clock = engine.clock(engine.process());
         // A socket sees the end of its time a little later.
         let by = clock.time_of(by.moment().as_nanos()).max(engine.time() + 1);
@@ -175,6 +184,10 @@ impl Network {
         let reply = Rc::new(RefCell::new(None));
         let given_up = Rc::new(Cell::new(None));
         let client = engine.current().expect("a thread calls");
+        if let Some(pause) = pause {
+            let copy = Rc::clone(&serve);
+            self.send_copy(pause, move || drop(copy()));
+        }
         if !plan.request_lost {
             let exchange = Exchange {
                 network: Arc::clone(self),
@@ -185,7 +198,7 @@ impl Network {
                 reply_lost: plan.reply_lost,
                 back: plan.back,
             };
-            engine.at(engine.time() + plan.there, move || exchange.serve(serve));
+            engine.at(engine.time() + plan.there, move || exchange.serve(&*serve));
         }
         let until = plan.cut_after.map_or(by, |cut| by.min(engine.time() + cut));
         self.wait(until, &|| reply.borrow().is_some());
@@ -251,7 +264,7 @@ struct Exchange<T> {
 
 impl<T: 'static> Exchange<T> {
     /// Runs when the request arrives at the server.
-    fn serve(self, serve: impl FnOnce() -> T) {
+    fn serve(self, serve: &dyn Fn() -> T) {
         if self.network.is_down() {
             return;
         }

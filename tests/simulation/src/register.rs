@@ -154,12 +154,8 @@ impl SimulatedRegister {
     ) -> crate::network::Outcome<T> {
         let (server, name) = (Arc::clone(&self.server), name.to_string());
         let serve = Rc::new(move || serve(&mut server.lock(), &name));
-        if self.dialect != Dialect::Gateway || engine().draw(|random| random.u8(..16) > 0) {
-            return self.network.call(by, Duration::ZERO, move || serve());
-        }
-        let copy = Rc::clone(&serve);
-        self.network.send_copy(GATEWAY_PAUSE, move || drop(copy()));
-        self.network.call(by, GATEWAY_PAUSE, move || serve())
+        let twice = self.dialect == Dialect::Gateway && engine().draw(|random| random.u8(..16) == 0);
+        self.network.call_through(by, twice.then_some(GATEWAY_PAUSE), serve)
     }
 }
 

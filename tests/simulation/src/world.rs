@@ -139,7 +139,7 @@ fn draw_clock(random: &mut Rng) -> Clock {
 impl World {
     /// Draws a world. One in three uses latches, the others locks.
     pub fn of(seed: u64) -> World {
-        World::draw(seed, if seed % 3 == 0 { Subject::Latches } else { Subject::Locks })
+        World::draw(seed, if seed.is_multiple_of(3) { Subject::Latches } else { Subject::Locks })
     }
 
     /// Draws a world with this subject.
@@ -197,12 +197,18 @@ impl World {
         Run { history, text: texts.concat(), violations, threads, requests, time: ended.time }
     }
 
-    /// Whether a documented limit explains the violation: when the server's clock is set forward, leases end early by
-    /// as much, before their holders know. Fences must still rise, and stale requests must still be refused.
+    /// Whether a documented limit explains the violation. When the server's clock is set forward, leases end early by
+    /// as much, before their holders know. When it is set back, an expired record may be there again. Fences must
+    /// still rise, and stale requests must still be refused.
     fn is_excused(&self, violation: &Violation) -> bool {
         let called = violation.events.iter().map(|event| event.called.as_nanos()).min().unwrap_or_default();
         let returned =
             violation.events.iter().map(|event| event.last_seen().as_nanos()).max().unwrap_or_default();
+        let is_back = |mishap: &Mishap| matches!(mishap, Mishap::SetWall(SERVER, ..0));
+        let mut back = self.events.iter().filter(|(_, mishap)| is_back(mishap));
+        if violation.rule == Rule::NoPhantomHolder && back.any(|(at, _)| at.as_nanos() as u64 <= returned) {
+            return true;
+        }
         let steps = self.events.iter().filter(|(_, mishap)| matches!(mishap, Mishap::SetWall(SERVER, 1..)));
         let mut times = steps.map(|(at, _)| at.as_nanos() as u64);
         let overlap = match violation.rule {
