@@ -1,5 +1,6 @@
 /* Outputs at odd addresses: the library writes all their bytes, and no byte beside them. A packed structure of a
  * program, or a buffer that it received, may put an output anywhere. */
+#define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
 /* Returns a place for an output, at an odd address. The bytes on both sides of it hold a mark. */
