@@ -17,13 +17,15 @@ use crate::options::Options;
 use crate::store::hbase::cell_store::{Content, NO_TABLE};
 use crate::store::request_kind::RequestKind;
 use crate::store_option;
-use crate::time::{self, Deadline, jittered};
+use crate::time::{self, Deadline, Moment, jittered};
 
 /// Pauses between retries while a region moves, a server starts or a queue is full.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(10);
 pub(super) const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// When a pause is at least this long, a region without a server may belong to a disabled table.
 const PAUSE_BEFORE_DOUBT: Duration = Duration::from_millis(80);
+/// Time between the first two checks whether a table is disabled. Each later time is twice as long.
+const DOUBT_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(in crate::store::hbase) struct Native {
@@ -36,15 +38,28 @@ pub(in crate::store::hbase) struct Native {
 /// Error text for a table that an administrator has disabled.
 pub(super) const DISABLED: &str = "is disabled; enable it in the HBase shell";
 
-/// Decides when to check whether a table is disabled: once in a call, after its region was away for a while.
+/// Decides when to check whether a table is disabled: after its region was away for a while, and then again after
+/// longer and longer times. One check is not enough. While a table is being disabled, its regions are away already,
+/// and hbase:meta does not call it disabled yet.
 #[derive(Default)]
 pub(super) struct StateDoubts {
-    asked: bool,
+    /// When the next check is due, and how long after it the one after that.
+    next: Option<(Moment, Duration)>,
 }
 
 impl StateDoubts {
+    /// Returns whether to check now, if the caller will pause for `pause` otherwise.
     pub(super) fn arise(&mut self, pause: Duration) -> bool {
-        pause >= PAUSE_BEFORE_DOUBT && !std::mem::replace(&mut self.asked, true)
+        self.arise_at(Moment::now(), pause)
+    }
+
+    fn arise_at(&mut self, now: Moment, pause: Duration) -> bool {
+        let (due, gap) = self.next.unwrap_or((now, DOUBT_AGAIN_AFTER));
+        let arises = pause >= PAUSE_BEFORE_DOUBT && now >= due;
+        if arises {
+            self.next = Some((now.after(gap), gap * 2));
+        }
+        arises
     }
 }
 
@@ -251,5 +266,19 @@ impl Native {
         } else {
             Err(protocol_violation())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_not_disabled_yet_is_checked_again_and_less_and_less_often() {
+        let (mut doubts, begin) = (StateDoubts::default(), Moment::now());
+        let at = |ms: u64| begin.after(Duration::from_millis(ms));
+        assert!(!doubts.arise_at(at(0), PAUSE_FIRST), "the region may only be moving");
+        let checks: Vec<u64> = (0..10_000).filter(|ms| doubts.arise_at(at(*ms), PAUSE_LONGEST)).collect();
+        assert_eq!(checks, [0, 500, 1500, 3500, 7500]);
     }
 }
