@@ -224,7 +224,6 @@ const TYPES: [(&str, &[&str]); 12] = [
 fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile() {
     let dir = tempfile::tempdir().unwrap();
     for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
-        // The right statements are compiled together, each wrong one separately.
         let compile = |statements: &str| {
             let program = dir.path().join("types.cpp");
             let text = format!(
@@ -233,17 +232,30 @@ fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile
                  const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel, const dlm::Row &row);\n\
                  void calls(const dlm::Manager &manager, const dlm::Lock &lock, const dlm::Latch &latch,\n\
                  const dlm::IdLock &ids, const dlm::KeyLock &keys, const dlm::Cancel &cancel, const dlm::Row &row) {{\n\
-                 (void)manager, (void)lock, (void)latch, (void)ids, (void)keys, (void)cancel, (void)row;\n{statements}\n}}\n"
+                 (void)manager, (void)lock, (void)latch, (void)ids, (void)keys, (void)cancel, (void)row;\n#line 1 \"statements\"\n{statements}\n}}\n"
             );
             fs::write(&program, text).unwrap();
             let mut command = Command::new(compiler);
-            command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
-            c::run(command.arg(c::root().join("include")).arg(&program))
+            command.args(["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]);
+            // Not only the first errors.
+            command.env("LC_ALL", "C").arg(if compiler == "g++" {
+                "-fmax-errors=0"
+            } else {
+                "-ferror-limit=0"
+            });
+            c::run(command.arg("-I").arg(c::root().join("include")).arg(&program))
         };
-        let right: Vec<_> = TYPES.iter().map(|(right, _)| format!("{{ {right} }}")).collect();
-        compile(&right.join("\n")).unwrap();
-        for wrong in TYPES.iter().flat_map(|(_, wrong)| *wrong) {
-            assert!(compile(wrong).is_err(), "{compiler} compiles {wrong}");
+        let lines = |statements: &[&str]| -> String {
+            statements.iter().map(|statement| format!("{{ {statement} }}\n")).collect()
+        };
+        let right: Vec<_> = TYPES.iter().map(|(right, _)| *right).collect();
+        compile(&lines(&right)).unwrap();
+        let wrong: Vec<_> = TYPES.iter().flat_map(|(_, wrong)| *wrong).copied().collect();
+        let complaints = compile(&lines(&wrong)).unwrap_err();
+        for (number, wrong) in (1..).zip(wrong) {
+            let complains =
+                |line: &str| line.starts_with(&format!("statements:{number}:")) && line.contains(" error: ");
+            assert!(complaints.lines().any(complains), "{compiler} compiles {wrong}");
         }
     }
 }

@@ -11,7 +11,7 @@ use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::table::{self, TABLE};
 use dlm_fixtures::{aerospike_proxy, thrift_proxy};
 use dlm_testkit::history::Tolerances;
-use dlm_testkit::{LONG, left_to_the_long_run, until};
+use dlm_testkit::{LONG, left_to_the_long_run};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
@@ -31,9 +31,14 @@ fn is_asked_for() -> bool {
     asked_seconds().is_some() || !left_to_the_long_run()
 }
 
+/// Creates the table as soon as the servers serve. On a busy machine a cluster needs minutes for that.
 fn create_table(uri: &str) {
     let store = dlm::store::open(uri).unwrap();
-    until("the servers serve", || store.initialize(Deadline::after(LONG)).is_ok());
+    let deadline = Deadline::after(5 * LONG);
+    while let Err(error) = store.initialize(Deadline::after(LONG)) {
+        assert!(!deadline.passed(), "the servers do not serve: {}", error.chain());
+        thread::sleep(Duration::from_millis(500));
+    }
 }
 
 /// Random choices of what is done to the servers of a round.
