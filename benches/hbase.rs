@@ -27,6 +27,10 @@ fn main() {
             &format!("hbase://{}/bench_lock_row?client=bench&fence=lock_row", server.master),
         )),
         Box::new(Local::open(
+            "direct, layout=own",
+            &format!("hbase://{}/bench_own?client=bench&layout=own", server.master),
+        )),
+        Box::new(Local::open(
             "gateway, fenced",
             &format!("hbase+thrift://{}/bench?client=bench", server.thrift),
         )),

@@ -64,7 +64,10 @@ const LATCHES: StoreOption =
     option("latches", "", "the table for latches; by default named after the table for locks");
 const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10m");
 
-pub(crate) const HBASE: [StoreOption; 9] = [
+const LAYOUT: StoreOption = option("layout", "java", "`java`, `own`: how locks are kept");
+
+pub(crate) const HBASE: [StoreOption; 10] = [
+    LAYOUT,
     FENCE,
     MIXED_FLEET,
     LATCHES,
@@ -119,7 +122,8 @@ pub(crate) const GATEWAY_TABLE: [StoreOption; 5] = [
     option("pool", "16", "the most connections, 1 to 1024"),
 ];
 
-pub(crate) const GATEWAY: [StoreOption; 6] = [
+pub(crate) const GATEWAY: [StoreOption; 7] = [
+    option("layout", "java", "only `java`: the gateway lacks the conditions that `own` needs"),
     FENCE,
     MIXED_FLEET,
     LATCHES,

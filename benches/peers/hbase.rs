@@ -51,7 +51,9 @@ impl Server {
         command
             .arg(what)
             .env("DLM_TEST_DIR", PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("hbase-bench"))
-            .env("DLM_TEST_JAVA", "");
+            .env("DLM_TEST_JAVA", "")
+            // Four tables of 257 regions, each with a memstore chunk of 2 MB, take two gigabytes.
+            .env("DLM_TEST_HEAP", "5g");
         command
     }
 }

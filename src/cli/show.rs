@@ -22,7 +22,11 @@ pub(crate) fn show(global: &Global, args: &args::Show) -> CommandOutcome {
 
 /// `dlm init`
 pub(crate) fn init(global: &Global, args: &args::Init) -> CommandOutcome {
-    let manager = open::manager(global, None, "init")?;
+    let mut builder = open::builder(global, "init");
+    if let Some(layout) = &args.layout {
+        builder = builder.option("layout", layout);
+    }
+    let manager = builder.open()?;
     manager.initialize()?;
     if args.latches {
         manager.initialize_latches()?;
@@ -55,6 +59,9 @@ fn as_text(name: &LockName, found: &Inspection) -> String {
     if let Some(Fence(fence)) = found.fence {
         rows.push(("fence", fence.to_string()));
     }
+    if let Some(layout) = found.layout {
+        rows.push(("kept", format!("in the layout {layout}")));
+    }
     rows.iter().map(|(key, value)| format!("{key:<6}{value}")).collect::<Vec<_>>().join("\n")
 }
 
@@ -64,6 +71,7 @@ fn as_json(name: &LockName, found: &Inspection) -> serde_json::Value {
         "held": found.holder.is_some(),
         "holder": found.holder.as_ref().map(holder_json),
         "fence": found.fence.map(|Fence(number)| number.to_string()),
+        "layout": found.layout,
     })
 }
 

@@ -69,6 +69,8 @@ pub struct Inspection {
     pub holder: Option<Holder>,
     /// The fence that was counted last, if the store still knows it.
     pub fence: Option<Fence>,
+    /// The layout in which the store keeps the lock, if the store has several.
+    pub layout: Option<&'static str>,
 }
 
 /// A store that keeps locks.

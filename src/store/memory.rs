@@ -161,6 +161,7 @@ impl LockStore for MemoryStore {
         Ok(Inspection {
             fence: record.as_ref().map(|record| record.fence),
             holder: record.map(|record| record.holder()),
+            layout: None,
         })
     }
 

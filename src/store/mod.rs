@@ -15,6 +15,8 @@ mod embedded;
 pub(crate) mod hbase;
 mod latch_record;
 mod latch_store;
+#[cfg(feature = "hbase")]
+mod layout;
 mod lock_store;
 mod memory;
 pub mod remote;

@@ -9,7 +9,9 @@ use crate::options::Options;
 #[cfg(feature = "aerospike")]
 use crate::store::AerospikeStore;
 #[cfg(feature = "hbase")]
-use crate::store::HbaseStore;
+use crate::store::hbase::{HbaseOwnStore, HbaseStore};
+#[cfg(feature = "hbase")]
+use crate::store::layout::Layout;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 use crate::store::remote::RemoteStore;
 use crate::store::scheme::{self, Scheme, schemes};
@@ -207,11 +209,24 @@ impl Opener {
             }
             #[cfg(feature = "gateway")]
             Endpoint::HbaseThrift { address, table } => {
-                Ok(Arc::new(RemoteStore::new(HbaseStore::thrift(&address, &table, self.options)?)))
+                let mut options = self.options;
+                if Layout::take(&mut options)? == Layout::Own {
+                    let allowed = "java: only hbase:// has the conditions that the layout own needs";
+                    return Err(Error::invalid("layout", "own", allowed));
+                }
+                Ok(Arc::new(RemoteStore::new(HbaseStore::thrift(&address, &table, options)?)))
             }
             #[cfg(feature = "hbase")]
             Endpoint::Hbase { masters, table } => {
-                Ok(Arc::new(RemoteStore::new(HbaseStore::native(&masters, &table, self.options)?)))
+                let mut options = self.options;
+                Ok(match Layout::take(&mut options)? {
+                    Layout::Java => {
+                        Arc::new(RemoteStore::new(HbaseStore::native(&masters, &table, options)?))
+                    }
+                    Layout::Own => {
+                        Arc::new(RemoteStore::new(HbaseOwnStore::open(&masters, &table, options)?))
+                    }
+                })
             }
             #[cfg(feature = "aerospike")]
             Endpoint::Aerospike { hosts, namespace, suffix } => Ok(Arc::new(RemoteStore::new(

@@ -7,6 +7,7 @@ mod gateway_pool;
 mod hbase_latches;
 mod hbase_losses;
 mod hbase_native;
+mod hbase_own;
 mod hbase_rows;
 mod hbase_shared_socket;
 mod hbase_table;

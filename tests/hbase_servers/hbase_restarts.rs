@@ -88,6 +88,8 @@ fn a_crash_of_hbase_frees_no_lock_early_and_lets_no_fence_fall() {
         },
     );
     crash_in_between(&hbase, &direct, || (), |()| ());
+    let own = format!("hbase://{}/own?layout=own", hbase.master);
+    crash_in_between(&hbase, &own, || (), |()| ());
 }
 
 /// Acquires locks through `uri`, calls `last`, crashes and restarts the server, checks the locks, and calls `then`.

@@ -1,17 +1,20 @@
 //! HBase, directly and through a gateway. A Java service uses the same locks, as its original does: see `neighbour`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use dlm_fixtures::hbase::hbase_or_skip;
+use dlm::Deadline;
+use dlm_fixtures::hbase::{Hbase, hbase_or_skip};
 use dlm_fixtures::table::{self, TABLE};
 use dlm_fixtures::{rpc_proxy, thrift_proxy};
+use dlm_testkit::LONG;
 use dlm_testkit::history::Tolerances;
 use dlm_testkit::workload::LockWorkload;
 
 use crate::messages::Storm;
 use crate::neighbour::Neighbour;
 use crate::round::torture;
-use crate::subject::{Least, Network, Subject};
+use crate::subject::{Least, Network, Other, Subject};
 
 /// Longest delay of a message.
 pub(crate) const DELAY_MAX: Duration = Duration::from_millis(600);
@@ -25,16 +28,44 @@ pub(crate) fn workload(ttl: Duration) -> LockWorkload {
 #[test]
 fn torture_breaks_no_rule_on_hbase() {
     let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
-    let uri = |address| format!("hbase://{address}/{TABLE}");
     let neighbour = Neighbour::on(hbase);
-    let writes = |method: &str| matches!(method, "Multi" | "Mutate");
+    directly(
+        "hbase",
+        hbase,
+        &|address| format!("hbase://{address}/{TABLE}"),
+        vec![Box::new(|stage| {
+            neighbour.use_locks(stage);
+        })],
+    );
+}
+
+/// Without a Java service, because the server refuses it.
+#[test]
+fn torture_breaks_no_rule_on_hbase_in_the_layout_own() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
+    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
+    directly("hbase-own", hbase, &uri, Vec::new());
+}
+
+/// Tortures locks whose clients connect to the servers. `uri` returns the URI with a master or a proxy at an address.
+fn directly(
+    name: &'static str,
+    hbase: &'static Hbase,
+    uri: &(dyn Fn(SocketAddr) -> String + Sync),
+    others: Vec<Other<'_>>,
+) {
     torture(&Subject {
-        name: "hbase",
+        name,
         uri: uri(hbase.master),
         network: Some(Network {
             proxy: &|| rpc_proxy::before(hbase.master),
-            uri: &uri,
-            storm: Storm { one_in: 100, longest: DELAY_MAX, writes },
+            uri,
+            storm: Storm {
+                one_in: 100,
+                longest: DELAY_MAX,
+                writes: |method| matches!(method, "Multi" | "Mutate"),
+            },
         }),
         processes: 4,
         clients: 4,
@@ -42,7 +73,7 @@ fn torture_breaks_no_rule_on_hbase() {
         tolerances: Tolerances::default(),
         pause: Duration::from_millis(700),
         stoppers: 2,
-        others: vec![Box::new(|stage| neighbour.use_locks(stage))],
+        others,
         short: 12,
         least: Least { grants: 10.0, kills: 0.3, stops: 0.2, lost_replies: 0.5 },
     });

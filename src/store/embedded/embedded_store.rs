@@ -356,6 +356,7 @@ impl LockStore for EmbeddedStore {
         Ok(Inspection {
             fence: record.as_ref().map(|record| record.fence),
             holder: record.map(|record| record.holder()),
+            layout: None,
         })
     }
 

@@ -17,6 +17,8 @@ pub(super) struct CellColumn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Content {
     Locks,
+    /// Locks in the layout `own`.
+    OwnLocks,
     Latches,
     /// Rows of an application.
     Rows,
@@ -27,6 +29,7 @@ impl Content {
     pub(super) fn family(self) -> &'static str {
         match self {
             Content::Locks => "D",
+            Content::OwnLocks => "O",
             Content::Latches => "C",
             Content::Rows => "",
         }
@@ -34,12 +37,19 @@ impl Content {
 
     /// Describes the fault of a table without this family, for an error message.
     pub(super) fn lacking(self) -> String {
-        let things = match self {
-            Content::Locks => "locks",
-            Content::Latches => "latches",
+        let (things, advice) = match self {
+            Content::Locks => (
+                "locks in the layout java",
+                "; a table of the layout own (family O) needs the option layout=own",
+            ),
+            Content::OwnLocks => (
+                "locks in the layout own",
+                "; a table of the layout java (family D) needs no option layout=own",
+            ),
+            Content::Latches => ("latches", ""),
             Content::Rows => return "lacks a column family that was asked for".into(),
         };
-        format!("has no family {}: it is not a table for {things}", self.family())
+        format!("has no family {}: it is not a table for {things}{advice}", self.family())
     }
 }
 
@@ -59,6 +69,8 @@ pub(super) struct Cell {
 pub(crate) enum Durability {
     /// The log is as durable as the table's settings require.
     UseDefault,
+    /// The write is in the log and the log is synced, whatever the table's settings say.
+    Sync,
     /// The write is in the log's queue. Only a crash of the server can lose it. A later write to the same region
     /// that is synced makes this one durable too, because the log keeps the order. A transport may sync anyway.
     Async,
@@ -115,15 +127,28 @@ pub(super) struct Taken {
     pub(super) found: Option<Option<Cell>>,
 }
 
+/// A table for locks.
+pub(super) trait LockTable: Send + Sync + fmt::Debug {
+    /// Returns the URI of the table, without credentials.
+    fn describe(&self) -> String;
+
+    /// Creates the table with this family (GZ, one version) unless it exists, and waits until it serves requests.
+    /// Logs a warning if its schema is different.
+    fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()>;
+
+    /// Returns the version of the servers; `None` if the transport cannot read it.
+    fn version(&self, by: Deadline) -> Result<Option<String>>;
+
+    /// Lists the faults of the table's schema; `None` if the table does not exist.
+    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>>;
+}
+
 /// Single-row operations on one table. They use only the server's clock: no call carries a timestamp.
 ///
 /// # Errors
 /// A write that fails with any error but IN_DOUBT was not applied and will not be applied. If the connection is
 /// lost, a read is sent again over a new one; a write that may have been applied is not.
-pub(super) trait CellStore: Send + Sync + fmt::Debug {
-    /// Returns the URI of the table, without credentials.
-    fn describe(&self) -> String;
-
+pub(super) trait CellStore: LockTable {
     /// Returns the shortest time after which something between this process and the servers may send a write again
     /// by itself, as in [`Capabilities::repeats_after`](crate::store::remote::Capabilities::repeats_after).
     fn repeats_after(&self) -> Option<Duration>;
@@ -155,14 +180,57 @@ pub(super) trait CellStore: Send + Sync + fmt::Debug {
         )?;
         Ok(Taken { put, counted: None, found: None })
     }
+}
 
-    /// Creates the table with this family (GZ, one version) unless it exists, and waits until it serves requests.
-    /// Logs a warning if its schema is different.
-    fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()>;
+/// Record and number of a lock, as the layout `own` keeps them: in two cells of one row. Empty or missing means free.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct OwnCells {
+    pub(super) number: Option<u64>,
+    pub(super) record: Option<Cell>,
+}
 
-    /// Returns the version of the servers; `None` if the transport cannot read it.
-    fn version(&self, by: Deadline) -> Result<Option<String>>;
+/// The cells that one change writes, for [`OwnStore`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnWrite<'a> {
+    pub(super) row: &'a [u8],
+    pub(super) number: u64,
+    /// TTL of the number.
+    pub(super) number_ttl: Duration,
+    pub(super) record: &'a [u8],
+    /// TTL of the record, at most `number_ttl`.
+    pub(super) ttl: Duration,
+    pub(super) durability: Durability,
+}
 
-    /// Lists the faults of the table's schema; `None` if the table does not exist.
-    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>>;
+/// What [`OwnStore::claim`] expects of the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expects {
+    /// It has no cells. The cheaper condition.
+    Unused,
+    /// The lock is free and its number is below the new one.
+    Free,
+}
+
+/// Result of [`OwnStore::claim`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Claimed {
+    /// Both cells were written.
+    Made,
+    /// The row is not as expected. With its cells as they were right after that, if they were read.
+    Refused(Option<OwnCells>),
+}
+
+/// The operations of the layout `own`. Each change writes both cells in one atomic step, so they always have the same
+/// timestamp. No call carries one: the server chooses one that is not older than that of the cells before.
+///
+/// # Errors
+/// As for [`CellStore`].
+pub(super) trait OwnStore: LockTable {
+    /// Writes both cells if the row is as expected. With [`Expects::Free`] it also reads the cells in the same call.
+    fn claim(&self, write: &OwnWrite<'_>, expects: Expects, by: Deadline) -> Result<Claimed>;
+
+    /// Writes both cells if the record is `expected`. `parts` is as in [`CheckAndPut`].
+    fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool>;
+
+    fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
 }

@@ -2,31 +2,47 @@
 
 use std::time::Duration;
 
-use super::cell_store::{CellStore, CheckAndPut, Durability};
-use super::layout::{FREE, LOCK};
+use super::cell_store::{Cell, Content, LockTable};
 use crate::diagnostic::Diagnostic;
 use crate::error::Result;
 use crate::time::{Deadline, wall_ms};
 
-/// Writes an empty cell and compares the server's timestamp of that cell with the clock of this machine.
-pub(super) fn diagnose_clocks(rows: &dyn CellStore, by: Deadline) -> Result<Diagnostic> {
-    const TTL: Duration = Duration::from_secs(60);
-    // Not the row of a lock. Those have a hash byte, then DC# or XDC#.
-    let row = b"?doctor";
+/// The row that is written to read a server's clock. It is not the row of a lock: those have a hash byte, then DC# or
+/// XDC#.
+pub(super) const PROBE_ROW: &[u8] = b"?doctor";
+pub(super) const PROBE_TTL: Duration = Duration::from_secs(60);
+
+/// Checks the version, the table for this content, and a server's clock. `probe` writes the probe's row and returns
+/// the cell that it then reads there.
+pub(super) fn diagnose<T: LockTable + ?Sized>(
+    table: &T,
+    content: Content,
+    by: Deadline,
+    probe: impl FnOnce() -> Result<Option<Cell>>,
+) -> Result<Vec<Diagnostic>> {
+    let mut found = Vec::new();
+    match table.version(by) {
+        Ok(version) => found.extend(version.as_deref().map(diagnose_version)),
+        // A master may refuse to report its version. Locks do not need it.
+        Err(error) => found.push(Diagnostic::warn("version", error.chain(), "see the master's log")),
+    }
+    let advice = "alter the family in the HBase shell, or create the table again";
+    match table.diagnose_table(content.family(), by)? {
+        None => {
+            let advice = "create it with initialize() or `dlm init`";
+            found.push(Diagnostic::fail("table", "does not exist", advice));
+            return Ok(found);
+        }
+        Some(odd) if odd.is_empty() => found.push(Diagnostic::ok("table", "has the expected schema")),
+        Some(odd) => found.push(Diagnostic::warn("table", odd.join(", "), advice)),
+    }
+    // The server's timestamp of the cell shows its clock.
     let before_ms = wall_ms();
-    let swap = CheckAndPut {
-        row,
-        column: LOCK,
-        expected: FREE,
-        value: FREE,
-        ttl: TTL,
-        durability: Durability::Async,
-        parts: 1,
-    };
-    rows.check_and_put(&swap, by)?;
+    let cell = probe()?;
     let took = Duration::from_millis(wall_ms().saturating_sub(before_ms));
-    let stamp_ms = rows.get(row, LOCK, by)?.map_or(before_ms, |cell| cell.written_ms);
-    Ok(Diagnostic::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took))
+    let stamp_ms = cell.map_or(before_ms, |cell| cell.written_ms);
+    found.push(Diagnostic::clocks(Duration::from_millis(stamp_ms.abs_diff(before_ms)), took));
+    Ok(found)
 }
 
 /// Rates the HBase version. Versions 2.4 to 2.6 are tested. A master before 2.3 does not report the location of

@@ -1,9 +1,15 @@
-//! The columns of a lock: the record, as in PhonePe's DLM 1.0.1, and the fence of this library.
+//! The columns of a lock. In the layout `java` the record is that of PhonePe's DLM 1.0.1, and the fence stands in
+//! another row. In the layout `own` both stand in one row of another family, so the server refuses clients of the
+//! other layout.
 
 use super::cell_store::CellColumn;
 
 pub(super) const LOCK: CellColumn = CellColumn { family: "D", qualifier: "L" };
 pub(super) const FENCE: CellColumn = CellColumn { family: "D", qualifier: "F" };
+
+pub(super) const OWN_LOCK: CellColumn = CellColumn { family: "O", qualifier: "L" };
+/// Sorts before the record. The server gives new cells a timestamp that is not older than the first cell by qualifier.
+pub(super) const OWN_FENCE: CellColumn = CellColumn { family: "O", qualifier: "F" };
 
 /// The value of a free lock's cell. It is written instead of a Delete: the tombstone of a Delete would hide the
 /// next holder's record if that has a timestamp in the same millisecond.

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use super::cell_store::{Cell, CellStore, CheckAndPut, Content, Count, Durability, Take};
-use super::diagnose::{diagnose_clocks, diagnose_version};
+use super::diagnose::{PROBE_ROW, PROBE_TTL, diagnose};
 use super::layout::{FENCE, FREE, LOCK};
 use super::rules::{FencePlace, Rules};
-use crate::diagnostic::{Diagnostic, Severity};
+use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::options::Options;
 use crate::store::LatchStore;
+use crate::store::layout::Layout;
 use crate::store::remote::resolve::until_answered;
 use crate::store::remote::{
     Capabilities, Compares, Create, Created, Found, ReadBack, Record, Register, Replace, Reply, Standing,
@@ -18,7 +19,7 @@ use crate::store::remote::{
 use crate::time::Deadline;
 
 /// TTL of a fence counter. The counter expires when nobody acquires the lock for this time.
-const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(super) const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A seed comes from the clock and is far above this number. A counter below it was just created by an increment
 /// without a seed.
 const FENCE_SEEDED: i64 = 1 << 40;
@@ -29,10 +30,10 @@ const COUNTS: usize = 16;
 /// undo such a release. Then nobody holds the lock, but it cannot be acquired for the rest of the TTL. This adds
 /// little delay: a master notices a crash only after ZooKeeper's session time-out (default 90 s), and until then
 /// no lock of that server can be acquired.
-const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
+pub(super) const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
 /// One try of a renewal takes at most a third of the remaining lease time. If the first try meets a dead
 /// connection, there is time to read the record over another connection and to try again.
-const RENEW_PARTS: u32 = 3;
+pub(super) const RENEW_PARTS: u32 = 3;
 
 /// A [`Register`] in a table of HBase, with latches in a second table. URI:
 /// `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` through a Thrift1 gateway.
@@ -70,7 +71,7 @@ impl HbaseStore {
     pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
         let rules = Rules::take(&mut options)?;
         let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
-        let locks = super::native::Native::new(masters, table, options)?;
+        let locks = super::native::Native::new(masters, table, Content::Locks, options)?;
         let latches = Box::new(super::native::NativeLatches::beside(&locks, &latch_table));
         Ok(HbaseStore { rows: Box::new(locks), latches, rules })
     }
@@ -93,9 +94,14 @@ impl Register for HbaseStore {
         self.rows.describe()
     }
 
+    fn layout(&self) -> Option<&'static str> {
+        Some(Layout::Java.name())
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             counts: self.rules.fence != FencePlace::Off,
+            counts_in_record: false,
             compares: Compares::Record,
             read_back: if self.rules.verifies() { ReadBack::Always } else { ReadBack::AfterCount },
             repeats_after: self.rows.repeats_after(),
@@ -207,24 +213,19 @@ impl Register for HbaseStore {
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
-        let mut found = Vec::new();
-        match self.rows.version(by) {
-            Ok(version) => found.extend(version.as_deref().map(diagnose_version)),
-            // A master may refuse to report its version. Locks do not need it.
-            Err(error) => found.push(Diagnostic::warn("version", error.chain(), "see the master's log")),
-        }
-        let advice = "alter the family in the HBase shell, or create the table again";
-        let table = match self.rows.diagnose_table(Content::Locks.family(), by)? {
-            None => Diagnostic::fail("table", "does not exist", "create it with initialize() or `dlm init`"),
-            Some(odd) if odd.is_empty() => Diagnostic::ok("table", "has the expected schema"),
-            Some(odd) => Diagnostic::warn("table", odd.join(", "), advice),
-        };
-        let exists = table.severity < Severity::Fail;
-        found.push(table);
-        if exists {
-            found.push(diagnose_clocks(&*self.rows, by)?);
-        }
-        Ok(found)
+        diagnose(&*self.rows, Content::Locks, by, || {
+            let swap = CheckAndPut {
+                row: PROBE_ROW,
+                column: LOCK,
+                expected: FREE,
+                value: FREE,
+                ttl: PROBE_TTL,
+                durability: Durability::Async,
+                parts: 1,
+            };
+            self.rows.check_and_put(&swap, by)?;
+            self.rows.get(PROBE_ROW, LOCK, by)
+        })
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

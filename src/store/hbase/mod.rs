@@ -14,6 +14,7 @@
 //!   answered yes to that Put. An empty cell hides nothing: the server gives the Put that overwrites it a
 //!   timestamp that is not older.
 //! * The fence has a separate row because Java clients delete the lock's row.
+//! * This is the layout `java`. The layout `own` is in `own.rs`.
 //! * [`remote`](crate::store::remote) builds acquire, renew and release from these operations.
 
 pub(crate) mod cell_store;
@@ -23,6 +24,7 @@ mod layout;
 mod locks;
 pub(crate) mod marks;
 mod native;
+mod own;
 mod rules;
 pub(crate) mod steps;
 mod table_endpoint;
@@ -32,6 +34,7 @@ mod tests;
 mod thrift;
 
 pub use self::locks::HbaseStore;
+pub(crate) use self::own::HbaseOwnStore;
 pub(crate) use self::table_endpoint::{TableEndpoint, open_rows};
 
 /// Passes `bytes` to every parser of server replies. Only for `tests/fuzz`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell_store::{Cell, CellColumn, CellStore, CheckAndPut, Count};
+use super::cell_store::{Cell, CellColumn, CellStore, CheckAndPut, Count, LockTable};
 use super::diagnose::diagnose_version;
 use super::locks::HbaseStore;
 use super::rules::{FencePlace, Rules};
@@ -61,11 +61,25 @@ impl OneServer {
 #[derive(Debug)]
 struct Scripted(Arc<OneServer>);
 
-impl CellStore for Scripted {
+impl LockTable for Scripted {
     fn describe(&self) -> String {
         "one".into()
     }
 
+    fn ensure_table(&self, _: &'static str, _: Deadline) -> Result<()> {
+        Ok(())
+    }
+
+    fn version(&self, _: Deadline) -> Result<Option<String>> {
+        self.0.serve(|_| Some("2.6.1".into()))
+    }
+
+    fn diagnose_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
+        Ok(Some(Vec::new()))
+    }
+}
+
+impl CellStore for Scripted {
     fn repeats_after(&self) -> Option<Duration> {
         None
     }
@@ -92,18 +106,6 @@ impl CellStore for Scripted {
             *cell = number.to_be_bytes().to_vec();
             number
         })
-    }
-
-    fn ensure_table(&self, _: &'static str, _: Deadline) -> Result<()> {
-        Ok(())
-    }
-
-    fn version(&self, _: Deadline) -> Result<Option<String>> {
-        self.0.serve(|_| Some("2.6.1".into()))
-    }
-
-    fn diagnose_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
-        Ok(Some(Vec::new()))
     }
 }
 

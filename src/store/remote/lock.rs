@@ -31,7 +31,8 @@
 //! Create, count and read-back may travel in one request. They always take effect in this order. This keeps fences
 //! sound even if messages are lost or late: the next holder creates its record after our read-back and counts after
 //! that, so its number is higher. [`ReadBack::AfterCount`] needs no read if creation and count were one step.
-//! [`ReadBack::Never`] accepts a number if its answer arrived while the lease lasts.
+//! [`ReadBack::Never`] accepts a number if its answer arrived while the lease lasts. With
+//! [`Capabilities::counts_in_record`] "counting" ends at once: the record that was created or read has its number.
 //!
 //! A renewal and a release send one change. After No or Lost they find out what is stored:
 //!
@@ -43,7 +44,7 @@
 //! | token | No, and our token is stored | renewed: the stored record already lasts longer | - |
 //! | any | our record is not stored | lost | not ours; gone if a reply was lost |
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::record::Record;
 use super::register::{Capabilities, Compares, Create, Created, ReadBack, Register, Replace, Standing};
@@ -55,7 +56,10 @@ use crate::holder::Holder;
 use crate::name::LockName;
 use crate::owner::{OwnerRecord, OwnerToken};
 use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released};
-use crate::time::{self, Deadline, Moment, wall_ms};
+use crate::time::{self, Deadline, Moment};
+
+/// Stands before the token in a lease from a store that counts in the record, so other layouts refuse it.
+const NUMBERED: &[u8] = &[2];
 
 /// Bits below the milliseconds in a number's lower bound. Only more than 2^20 grants in each millisecond would
 /// outrun the clock.
@@ -215,7 +219,7 @@ impl<R: Register> LockStore for RemoteStore<R> {
             true => self.register.last_count(name, by)?.map(Fence),
             false => None,
         };
-        Ok(Inspection { holder: self.holder(name, by)?, fence })
+        Ok(Inspection { holder: self.holder(name, by)?, fence, layout: self.register.layout() })
     }
 
     fn in_flight_for(&self) -> Duration {
@@ -254,7 +258,10 @@ impl Capabilities {
     fn owner_record(&self, record: &Record) -> OwnerRecord {
         match self.compares {
             Compares::Record => OwnerRecord::from_bytes(record.as_bytes()),
-            Compares::Token => OwnerRecord::from_bytes(record.token().as_bytes().as_slice()),
+            Compares::Token => {
+                let before = if self.counts_in_record { NUMBERED } else { b"" };
+                OwnerRecord::from_bytes([before, record.token().as_bytes()].concat())
+            }
         }
     }
 
@@ -265,21 +272,38 @@ impl Capabilities {
     }
 
     fn own_record(&self, owner_record: &OwnerRecord) -> Result<Record> {
-        let token = || owner_record.as_bytes().try_into().ok().map(OwnerToken::from_bytes);
+        let bytes = owner_record.as_bytes();
         let record = match self.compares {
-            Compares::Record => Record::decode(owner_record.as_bytes()),
-            Compares::Token => token().map(|token| Record::of_parts(&token, Duration::ZERO, &[])),
+            Compares::Record => {
+                Record::decode(bytes).filter(|record| record.has_number() == self.counts_in_record)
+            }
+            Compares::Token => {
+                let token = if self.counts_in_record { bytes.strip_prefix(NUMBERED) } else { Some(bytes) };
+                let token = token.and_then(|token| token.try_into().ok()).map(OwnerToken::from_bytes);
+                token.map(|token| self.record_of(Record::of_parts(&token, Duration::ZERO, &[])))
+            }
         };
         record.ok_or_else(|| {
-            Error::invalid("lease", "(not shown)", "a lease that was acquired from this kind of store")
+            let allowed = "a lease that was acquired from this kind of store, in the same layout";
+            Error::invalid("lease", "(not shown)", allowed)
         })
+    }
+
+    /// Returns the drawn record in the format of the store.
+    fn record_of(&self, drawn: Record) -> Record {
+        if self.counts_in_record { drawn.numbered(0) } else { drawn }
     }
 }
 
 /// Returns the lower bound of the next number, from the clock. It is above all numbers of a counter that has
 /// expired.
+///
+/// The lower bits count the nanoseconds within the millisecond. They do not fill these bits, so numbers of one clock
+/// rise like the clock.
 fn least_number() -> u64 {
-    wall_ms().min(FENCE_CLOCK_MAX) << FENCE_CLOCK_SHIFT
+    let since = time::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX).min(FENCE_CLOCK_MAX);
+    ms << FENCE_CLOCK_SHIFT | u64::from(since.subsec_nanos() % 1_000_000)
 }
 
 /// Returns the stored version of `record` if its owner still holds the lock.
@@ -342,7 +366,7 @@ impl<R: Register> Acquisition<'_, R> {
     }
 
     fn create_and_settle(&mut self) -> Result<Round> {
-        let record = Record::draw(self.attempt.ttl, self.attempt.identity)?;
+        let record = self.can.record_of(Record::draw(self.attempt.ttl, self.attempt.identity)?);
         self.exchanges = 0;
         let tried = Tried { record, since: Moment::now(), may_reappear: false };
         let create = Create {
@@ -399,10 +423,12 @@ impl<R: Register> Acquisition<'_, R> {
         let Some(at) = self.open.iter().position(stands) else {
             return Ok(Round::Over(Acquired::Held(found.holder())));
         };
-        let tried = self.open.swap_remove(at);
+        let mut tried = self.open.swap_remove(at);
         if self.open.is_empty() {
             self.lost = None;
         }
+        // The stored record may have its number.
+        tried.record = found.record.unwrap_or(tried.record);
         match self.can.repeats_after {
             None => self.count_and_read_back(tried, Created::default()),
             Some(_) => self.exchange(tried),
@@ -415,7 +441,7 @@ impl<R: Register> Acquisition<'_, R> {
         let mut old = Tried { may_reappear: true, ..old };
         while self.can.compares == Compares::Record && self.exchanges < EXCHANGES {
             let record = match Record::draw(self.attempt.ttl, self.attempt.identity) {
-                Ok(record) => record,
+                Ok(record) => self.can.record_of(record),
                 Err(error) => return Err(self.hand_back(old, error)),
             };
             let mut new = Tried { record, since: Moment::now(), may_reappear: false };
@@ -448,8 +474,16 @@ impl<R: Register> Acquisition<'_, R> {
 
     /// Counts and reads back, unless this came with the creation of our record. Both requests are repeated until
     /// they are answered: the lock is ours, and after a failure it would have to be released.
-    fn count_and_read_back(&mut self, tried: Tried, created: Created) -> Result<Round> {
+    fn count_and_read_back(&mut self, mut tried: Tried, created: Created) -> Result<Round> {
         let Created { count, standing } = created;
+        if self.can.counts_in_record {
+            let Some(number) = tried.record.number().or(count) else {
+                let what = format!("{}: a record without its number", self.store.describe());
+                return Err(self.hand_back(tried, Error::Internal { what, source: None }));
+            };
+            tried.record = tried.record.numbered(number);
+            return Ok(self.granted(&tried, Some(Fence(number))));
+        }
         let counted = match (self.can.counts, count) {
             // A read before the count proves nothing.
             (true, None) => {

@@ -3,9 +3,10 @@
 //! | bytes | meaning |
 //! |---|---|
 //! | `M` | held: the Java library takes a value that begins with this byte for a held lock |
-//! | 01 | format |
+//! | 01 or 02 | format |
 //! | 16 bytes | owner token |
 //! | u64, big-endian | TTL in milliseconds: the longest TTL of all versions of this record |
+//! | u64, big-endian | format 02 only: the number of the grant, its fence; 0 while it is not known |
 //! | the rest | holder: `pid:u32 start_ms:u64 host_len:u8 host purpose_len:u8 purpose`; later versions may append |
 
 use std::fmt;
@@ -17,9 +18,12 @@ use crate::owner::OwnerToken;
 
 const MARK: u8 = b'M';
 const FORMAT: u8 = 1;
+const FORMAT_NUMBERED: u8 = 2;
+const FORMAT_AT: usize = 1;
 const TOKEN_AT: usize = 2;
 const TTL_AT: usize = TOKEN_AT + OwnerToken::LEN;
-const IDENTITY_AT: usize = TTL_AT + 8;
+const TTL_END: usize = TTL_AT + 8;
+const NUMBER_END: usize = TTL_END + 8;
 
 /// The record of one grant: its owner token, its TTL and its holder. It is as secret as the token.
 ///
@@ -33,24 +37,32 @@ impl Record {
     /// # Errors
     /// [`Code::InternalError`](crate::Code::InternalError) if the operating system returns no random bytes.
     pub fn draw(ttl: Duration, identity: &Identity) -> Result<Record> {
-        let mut bytes = start(&OwnerToken::draw()?, ttl);
-        identity.encode_into(&mut bytes);
-        Ok(Record(bytes.into()))
+        let mut encoded = Vec::new();
+        identity.encode_into(&mut encoded);
+        Ok(Record::of_parts(&OwnerToken::draw()?, ttl, &encoded))
     }
 
     /// Creates a record from its parts, for stores that keep them separately. `identity` holds the bytes from
     /// [`identity_bytes`](Record::identity_bytes), or is empty.
     pub fn of_parts(token: &OwnerToken, ttl: Duration, identity: &[u8]) -> Record {
-        let mut bytes = start(token, ttl);
-        bytes.extend_from_slice(identity);
-        Record(bytes.into())
+        Record(encoded(token, ttl, None, identity))
+    }
+
+    /// Returns the same record with the number of the grant, in format 2. 0 means that the number is not known yet.
+    pub fn numbered(&self, number: u64) -> Record {
+        Record(encoded(&self.token(), self.ttl(), Some(number), self.identity_bytes()))
     }
 
     /// Creates the record with these bytes. Returns `None` if they are not a record of this library in a format
     /// that this version knows.
     pub fn decode(bytes: impl Into<Box<[u8]>>) -> Option<Record> {
         let bytes = bytes.into();
-        (bytes.len() >= IDENTITY_AT && bytes.starts_with(&[MARK, FORMAT])).then_some(Record(bytes))
+        let least = match bytes.as_ref() {
+            [MARK, FORMAT, ..] => TTL_END,
+            [MARK, FORMAT_NUMBERED, ..] => NUMBER_END,
+            _ => return None,
+        };
+        (bytes.len() >= least).then_some(Record(bytes))
     }
 
     /// Returns the bytes. Two versions of one grant have different bytes.
@@ -71,6 +83,17 @@ impl Record {
         Duration::from_millis(u64::from_be_bytes(*bytes))
     }
 
+    /// Returns whether the record has format 2, which has a place for the number.
+    pub(crate) fn has_number(&self) -> bool {
+        self.0[FORMAT_AT] == FORMAT_NUMBERED
+    }
+
+    /// Returns the number of the grant. `None` in format 1, and while the number is not known.
+    pub fn number(&self) -> Option<u64> {
+        let bytes = if self.has_number() { self.0[TTL_END..].first_chunk() } else { None };
+        bytes.map(|bytes| u64::from_be_bytes(*bytes)).filter(|number| *number != 0)
+    }
+
     /// Returns the holder. `None` if the record has no holder, or one that cannot be decoded.
     pub fn identity(&self) -> Option<Identity> {
         Identity::decode(self.identity_bytes())
@@ -78,13 +101,13 @@ impl Record {
 
     /// Returns the holder as bytes. Empty if the record has none.
     pub fn identity_bytes(&self) -> &[u8] {
-        &self.0[IDENTITY_AT..]
+        &self.0[if self.has_number() { NUMBER_END } else { TTL_END }..]
     }
 
     /// Returns the same record with the longer of `ttl` and its own TTL.
     pub(crate) fn renewed(&self, ttl: Duration) -> Record {
         let mut bytes = self.0.clone();
-        bytes[TTL_AT..IDENTITY_AT].copy_from_slice(&ttl_ms(self.ttl().max(ttl)).to_be_bytes());
+        bytes[TTL_AT..TTL_END].copy_from_slice(&ttl_ms(self.ttl().max(ttl)).to_be_bytes());
         Record(bytes)
     }
 
@@ -100,11 +123,14 @@ impl fmt::Debug for Record {
     }
 }
 
-fn start(token: &OwnerToken, ttl: Duration) -> Vec<u8> {
-    let mut bytes = vec![MARK, FORMAT];
+fn encoded(token: &OwnerToken, ttl: Duration, number: Option<u64>, identity: &[u8]) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(NUMBER_END + identity.len());
+    bytes.extend([MARK, if number.is_some() { FORMAT_NUMBERED } else { FORMAT }]);
     bytes.extend_from_slice(token.as_bytes());
     bytes.extend_from_slice(&ttl_ms(ttl).to_be_bytes());
-    bytes
+    bytes.extend(number.iter().flat_map(|number| number.to_be_bytes()));
+    bytes.extend_from_slice(identity);
+    bytes.into()
 }
 
 fn ttl_ms(ttl: Duration) -> u64 {
@@ -141,13 +167,40 @@ mod tests {
     }
 
     #[test]
+    fn a_number_changes_nothing_else_and_stays_in_renewed_records() {
+        let record = draw();
+        assert_eq!((record.number(), record.numbered(0).number()), (None, None));
+        let numbered = record.numbered(7).numbered(1 << 60);
+        assert_eq!(numbered.number(), Some(1 << 60));
+        assert_eq!((numbered.token(), numbered.ttl()), (record.token(), record.ttl()));
+        assert_eq!(numbered.identity_bytes(), record.identity_bytes());
+        assert_eq!(numbered.renewed(2 * TTL).number(), Some(1 << 60));
+        assert!(numbered.same_owner(&record) && numbered != record && numbered != record.numbered(7));
+    }
+
+    /// Leases that were kept elsewhere, such as in a token, contain these bytes.
+    #[test]
+    fn the_bytes_of_both_formats_stay_as_they_are() {
+        let token = OwnerToken::from_bytes([7; OwnerToken::LEN]);
+        let record = Record::of_parts(&token, Duration::from_millis(258), b"who");
+        let (start, ttl) = ([7; OwnerToken::LEN], [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(record.as_bytes(), [&b"M\x01"[..], &start, &ttl, b"who"].concat());
+        let number = [0, 0, 0, 0, 0, 0, 3, 4];
+        assert_eq!(record.numbered(772).as_bytes(), [&b"M\x02"[..], &start, &ttl, &number, b"who"].concat());
+    }
+
+    #[test]
     fn a_record_that_was_cut_is_none() {
-        let bytes = draw().as_bytes().to_vec();
-        for cut in 0..IDENTITY_AT {
-            assert_eq!(Record::decode(&bytes[..cut]), None, "cut at {cut}");
+        for (record, identity_at) in [(draw(), TTL_END), (draw().numbered(1), NUMBER_END)] {
+            let bytes = record.as_bytes();
+            assert_eq!(Record::decode(bytes), Some(record.clone()));
+            for cut in 0..identity_at {
+                assert_eq!(Record::decode(&bytes[..cut]), None, "cut at {cut}");
+            }
+            for cut in identity_at..bytes.len() {
+                assert_eq!(Record::decode(&bytes[..cut]).unwrap().identity(), None, "cut at {cut}");
+            }
         }
-        for cut in IDENTITY_AT..bytes.len() {
-            assert_eq!(Record::decode(&bytes[..cut]).unwrap().identity(), None, "cut at {cut}");
-        }
+        assert_eq!(Record::decode([b"M\x03".as_slice(), &[0; 64]].concat()), None, "a format to come");
     }
 }

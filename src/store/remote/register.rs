@@ -133,7 +133,8 @@ pub struct Create<'a> {
 /// The data that come with the creation of a record.
 #[derive(Debug, Default)]
 pub struct Created {
-    /// The lock's next number. `None` if the library must still count it.
+    /// The lock's next number. `None` if the library must still count it. With
+    /// [`Capabilities::counts_in_record`] it is the number in the stored record, and is always given.
     ///
     /// If creation and count were not one atomic step, the record may have expired between them. In this case
     /// set `standing` too, or use [`ReadBack::Always`].
@@ -185,6 +186,10 @@ pub enum ReadBack {
 pub struct Capabilities {
     /// Whether locks have fences. Default: `true`. Set `false` only if the store's options switch fencing off.
     pub counts: bool,
+    /// Whether the record contains its number: [`Register::create`] chooses the number and stores the record with it
+    /// ([`Record::numbered`]) in one atomic step. The library then never counts and never reads back. After a lost
+    /// reply one read shows whether the lock was acquired, and with which fence. Default: `false`.
+    pub counts_in_record: bool,
     /// The part of a record that a condition compares. Default: [`Compares::Record`].
     pub compares: Compares,
     /// When the library reads the record back. Default: [`ReadBack::AfterCount`].
@@ -209,6 +214,7 @@ impl Default for Capabilities {
     fn default() -> Capabilities {
         Capabilities {
             counts: true,
+            counts_in_record: false,
             compares: Compares::default(),
             read_back: ReadBack::default(),
             repeats_after: None,
@@ -237,6 +243,12 @@ impl Default for Capabilities {
 pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// Returns the store's URI without credentials. Messages show it. Does not block.
     fn describe(&self) -> String;
+
+    /// Returns the name of the layout in which the store keeps locks, if it has several. `dlm show` prints it. Does not
+    /// block. Default: `None`.
+    fn layout(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Returns what this store can do. The answer must not change while the store is open. Does not block.
     fn capabilities(&self) -> Capabilities {

@@ -73,6 +73,7 @@ pub struct Site {
     /// Whether the store carries out each change of a latch even while others change it. Otherwise it may refuse
     /// one.
     pub(crate) settles: bool,
+    pub(crate) longest_ttl: Duration,
 }
 
 impl Site {
@@ -93,7 +94,8 @@ impl Site {
         // HBase ends the client's part of a latch's key with an underscore, so the client id must not contain one.
         let test = test.replace('_', "-");
         let client = format!("{test:.80}-{since}-{}-{number}", std::process::id());
-        Site { client, open: Box::new(open), rounds, names: true, settles: true }
+        let longest_ttl = Duration::from_secs(365 * 24 * 3600);
+        Site { client, open: Box::new(open), rounds, names: true, settles: true, longest_ttl }
     }
 
     /// Declares that the store's latches have no named participants.
@@ -104,6 +106,11 @@ impl Site {
     /// Declares that the store may refuse a change of a latch while others change it.
     pub fn without_settling(self) -> Site {
         Site { settles: false, ..self }
+    }
+
+    /// Declares the longest TTL that the store accepts. Default: a year, the longest that the library accepts.
+    pub fn with_longest_ttl(self, longest_ttl: Duration) -> Site {
+        Site { longest_ttl, ..self }
     }
 
     /// Opens the store as another process would.

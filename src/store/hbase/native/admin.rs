@@ -18,6 +18,7 @@ use super::rpc::Native;
 use super::send_error::SendError;
 use super::servers::{CLIENT_SERVICE, MASTER_SERVICE};
 use crate::error::{Error, Result};
+use crate::store::hbase::cell_store::Content;
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, jittered};
 
@@ -242,6 +243,12 @@ impl Native {
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
             return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
         };
+        if self.content == Content::OwnLocks && schema.column_families.len() > 1 {
+            return Err(self.of_table(
+                "exists and has other families than O: clients of the layout java could \
+                 use it, and exclude none of the layout own",
+            ));
+        }
         for (key, expected) in ATTRIBUTES {
             let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());
             let value =

@@ -42,7 +42,7 @@ use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
 use crate::owner::OwnerToken;
-use crate::store::hbase::cell_store::{CellStore, Content};
+use crate::store::hbase::cell_store::{Content, LockTable};
 use crate::store::hbase::latches::{count_column, count_in, is_no_table, not_found, or_not_found, row_of};
 use crate::store::hbase::marks::{
     IN_FLIGHT_TTL, IdempotencyMarks, MarkSlot, MarkedOperation, SENDING_MAX, ZERO,

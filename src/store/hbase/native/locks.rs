@@ -13,7 +13,7 @@ use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
 use crate::store::hbase::cell_store::{
-    Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, Take, Taken,
+    Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, LockTable, Take, Taken,
 };
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
@@ -87,11 +87,25 @@ impl Native {
     }
 }
 
-impl CellStore for Native {
+impl LockTable for Native {
     fn describe(&self) -> String {
         self.place.clone()
     }
 
+    fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
+        self.create_table(family, by)
+    }
+
+    fn version(&self, by: Deadline) -> Result<Option<String>> {
+        self.asked_version(by).map(Some)
+    }
+
+    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+        self.diagnosed(family, by)
+    }
+}
+
+impl CellStore for Native {
     fn repeats_after(&self) -> Option<Duration> {
         None
     }
@@ -150,18 +164,6 @@ impl CellStore for Native {
                 }
             },
         )
-    }
-
-    fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
-        self.create_table(family, by)
-    }
-
-    fn version(&self, by: Deadline) -> Result<Option<String>> {
-        self.asked_version(by).map(Some)
-    }
-
-    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
-        self.diagnosed(family, by)
     }
 }
 

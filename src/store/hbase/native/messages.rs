@@ -133,6 +133,8 @@ pub(super) struct Cell {
 pub(super) const INCREMENT: i32 = 1;
 /// `MutationProto.durability`: the server queues the write in its log and does not wait for the sync.
 pub(super) const ASYNC_WAL: i32 = 2;
+/// `MutationProto.durability`: the server waits until its log is synced.
+pub(super) const SYNC_WAL: i32 = 3;
 pub(super) const PUT: i32 = 2;
 pub(super) const DELETE: i32 = 3;
 /// `QualifierValue.delete_type`: all versions of a column up to a timestamp.

@@ -12,7 +12,7 @@ use super::filter::{self, COMPARATOR, FilterTest};
 use super::messages::{
     ASYNC_WAL, Action, BinaryComparator, Cell, Column, ColumnValue, Comparable, Comparator, Condition,
     DELETE, DELETE_COLUMN, Get, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
-    RegionActionResult,
+    RegionActionResult, SYNC_WAL,
 };
 use super::region::Region;
 use super::send_error::{SendError, protocol_violation};
@@ -108,7 +108,11 @@ fn column_value(family: &[u8], cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>
 
 /// Sets the durability of a mutation. With `Durability::UseDefault` the table's settings decide.
 pub(super) fn durable(durability: Durability, mutation: MutationProto) -> MutationProto {
-    let durability = (durability == Durability::Async).then_some(ASYNC_WAL);
+    let durability = match durability {
+        Durability::UseDefault => None,
+        Durability::Sync => Some(SYNC_WAL),
+        Durability::Async => Some(ASYNC_WAL),
+    };
     MutationProto { durability, ..mutation }
 }
 

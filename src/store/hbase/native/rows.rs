@@ -8,20 +8,19 @@ use super::address::Address;
 use super::connection::CallFailure;
 use super::filter;
 use super::messages::{
-    self, ASYNC_WAL, Column, EQUAL, Get, GetRequest, GetResponse, MutationProto, NOT_EQUAL, RegionAction,
+    self, Column, EQUAL, Get, GetRequest, GetResponse, MutationProto, NOT_EQUAL, RegionAction,
     RegionActionResult,
 };
 use super::region::{Lookup, Region};
 use super::request::{
-    cells, changing, check, comparing, conditional, delete, in_turn, increment, processed, puts, reading,
-    stamped_by_the_first, together,
+    cells, changing, check, comparing, conditional, delete, durable, in_turn, increment, processed, puts,
+    reading, stamped_by_the_first, together,
 };
 use super::rpc::{DISABLED, Native, PAUSE_FIRST, PAUSE_LONGEST, StateDoubts};
 use super::send_error::{SendError, may_be_run, may_be_sent_again, protocol_violation};
 use super::servers::{CLIENT_SERVICE, share};
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::store::hbase::cell_store::Durability;
 use crate::store::hbase::steps::{
     AfterWrite, CellPlace, CellTest, CellWrite, FoundCell, Repeat, Request, RowAnswer, RowGuard, RowStep,
     RowStore, Rule, Which, shown,
@@ -355,7 +354,7 @@ fn mutation(row: &[u8], write: &CellWrite<'_>) -> MutationProto {
     match write {
         CellWrite::Put { cells, ttl, durability } => {
             let put = puts(row, by_family(cells.iter().map(|(place, value)| (*place, value.to_vec()))), *ttl);
-            MutationProto { durability: (*durability == Durability::Async).then_some(ASYNC_WAL), ..put }
+            durable(*durability, put)
         }
         CellWrite::Add(place, by) => increment(row, &place.family, &place.qualifier, *by, None),
         CellWrite::Delete(cells) => delete(row, by_family(cells.iter().copied())),

@@ -64,16 +64,21 @@ impl StateDoubts {
 }
 
 impl Native {
-    /// Opens a table for locks. Reads the files of the TLS options. Does no other I/O; the first call connects.
+    /// Opens a table for locks in one of the two layouts. Reads the files of the TLS options. Does no other I/O; the first call connects.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for an unknown option or a value out of its limits.
-    pub(in crate::store::hbase) fn new(masters: &str, table: &str, options: Options) -> Result<Native> {
+    pub(in crate::store::hbase) fn new(
+        masters: &str,
+        table: &str,
+        content: Content,
+        options: Options,
+    ) -> Result<Native> {
         let NativeSetup { masters, place, user, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &store_option::HBASE)?;
         let access = ServerAccess { user, security, connect_timeout, reply_max: FRAME_BYTES_MAX };
         let locator = Locator::new(masters, table, access);
-        Ok(Native { place, table: table.to_owned(), content: Content::Locks, locator })
+        Ok(Native { place, table: table.to_owned(), content, locator })
     }
 
     /// Opens a table of an application. See [`Native::new`].

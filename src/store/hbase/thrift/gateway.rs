@@ -12,7 +12,9 @@ use super::pool::{Pool, PoolShare};
 use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::options::{Options, parse_duration};
-use crate::store::hbase::cell_store::{Cell, CellColumn, CellStore, CheckAndPut, Content, Count, NO_TABLE};
+use crate::store::hbase::cell_store::{
+    Cell, CellColumn, CellStore, CheckAndPut, Content, Count, LockTable, NO_TABLE,
+};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 use crate::store_option::{self, StoreOption};
@@ -75,7 +77,9 @@ impl Gateway {
             .and_then(crate::config::checked_timeout)?;
         let pause = match content {
             Content::Rows => None,
-            Content::Locks | Content::Latches => options.take_duration("gateway_pause")?,
+            Content::Locks | Content::OwnLocks | Content::Latches => {
+                options.take_duration("gateway_pause")?
+            }
         };
         let pause = pause.map_or(Ok(PAUSE_DEFAULT), checked_pause)?;
         options.finish(known)?;
@@ -294,50 +298,9 @@ impl Gateway {
     }
 }
 
-impl CellStore for Gateway {
+impl LockTable for Gateway {
     fn describe(&self) -> String {
         self.place.clone()
-    }
-
-    fn repeats_after(&self) -> Option<Duration> {
-        Some(self.repeats_after)
-    }
-
-    fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>> {
-        let cells = self.call(RequestKind::Read, "get", Some(row), by, |client| {
-            client.get(self.table(), row.to_vec(), name(column), BTreeMap::new())
-        })?;
-        Ok(cells.into_iter().next().map(|cell| Cell {
-            value: cell.value.unwrap_or_default(),
-            written_ms: cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default(),
-        }))
-    }
-
-    fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
-        let CheckAndPut { row, column, expected, value, ttl, durability: _, parts } = *swap;
-        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
-        self.call_in_parts(RequestKind::Write, "checkAndPut", Some(row), (by, parts), |client| {
-            let put = Mutation::new(false, name(column), value.to_vec(), true);
-            let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
-            client.check_and_put(self.table(), row.to_vec(), name(column), expected.to_vec(), put, attributes)
-        })
-    }
-
-    /// `atomicIncrement` takes no seed and no TTL. A new counter begins at 1 and never expires; an existing counter
-    /// keeps its TTL. A caller that receives such a small number replaces it with the seed.
-    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
-        self.call(RequestKind::Write, "atomicIncrement", Some(count.row), by, |client| {
-            client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
-        })
-    }
-
-    fn version(&self, _: Deadline) -> Result<Option<String>> {
-        Ok(None)
-    }
-
-    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
-        let Some(families) = self.families(by)? else { return Ok(None) };
-        Ok(Some(self.oddity(family, &families)?.into_iter().collect()))
     }
 
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()> {
@@ -373,6 +336,49 @@ impl CellStore for Gateway {
                 _ => time::sleep(jittered(CREATION_POLL)),
             }
         }
+    }
+
+    fn version(&self, _: Deadline) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+        let Some(families) = self.families(by)? else { return Ok(None) };
+        Ok(Some(self.oddity(family, &families)?.into_iter().collect()))
+    }
+}
+
+impl CellStore for Gateway {
+    fn repeats_after(&self) -> Option<Duration> {
+        Some(self.repeats_after)
+    }
+
+    fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>> {
+        let cells = self.call(RequestKind::Read, "get", Some(row), by, |client| {
+            client.get(self.table(), row.to_vec(), name(column), BTreeMap::new())
+        })?;
+        Ok(cells.into_iter().next().map(|cell| Cell {
+            value: cell.value.unwrap_or_default(),
+            written_ms: cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default(),
+        }))
+    }
+
+    fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
+        let CheckAndPut { row, column, expected, value, ttl, durability: _, parts } = *swap;
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        self.call_in_parts(RequestKind::Write, "checkAndPut", Some(row), (by, parts), |client| {
+            let put = Mutation::new(false, name(column), value.to_vec(), true);
+            let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
+            client.check_and_put(self.table(), row.to_vec(), name(column), expected.to_vec(), put, attributes)
+        })
+    }
+
+    /// `atomicIncrement` takes no seed and no TTL. A new counter begins at 1 and never expires; an existing counter
+    /// keeps its TTL. A caller that receives such a small number replaces it with the seed.
+    fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
+        self.call(RequestKind::Write, "atomicIncrement", Some(count.row), by, |client| {
+            client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
 use crate::random;
-use crate::store::hbase::cell_store::{CellStore, Content};
+use crate::store::hbase::cell_store::{Content, LockTable};
 use crate::store::hbase::latches::{count_column, count_in, is_no_table, not_found, row_of};
 use crate::store::request_kind::RequestKind;
 use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped};

@@ -1,0 +1,96 @@
+//! The operations of the layout `own`, as requests to a region.
+
+use super::filter::FilterTest;
+use super::messages::{Cell, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto};
+use super::request::{
+    cells, comparing, conditional, durable, filtering, get, in_turn, processed, put, reading,
+};
+use super::rpc::Native;
+use super::send_error::{SendError, protocol_violation};
+use super::servers::CLIENT_SERVICE;
+use crate::error::Result;
+use crate::store::hbase::cell_store::{self, Claimed, Expects, OwnCells, OwnStore, OwnWrite};
+use crate::store::hbase::layout::{OWN_FENCE, OWN_LOCK};
+use crate::store::remote::resolve::part;
+use crate::store::request_kind::RequestKind;
+use crate::time::Deadline;
+
+const FAMILY: &[u8] = OWN_LOCK.family.as_bytes();
+const NUMBER: &[u8] = OWN_FENCE.qualifier.as_bytes();
+const RECORD: &[u8] = OWN_LOCK.qualifier.as_bytes();
+
+impl OwnStore for Native {
+    fn claim(&self, write: &OwnWrite<'_>, expects: Expects, by: Deadline) -> Result<Claimed> {
+        let row = write.row;
+        self.on_region(RequestKind::Write, "conditional Put of record and number", row, by, |region, by| {
+            let mut actions = vec![conditional(region, condition(write, expects), puts(write))];
+            if expects == Expects::Free {
+                actions.push(in_turn(region, vec![reading(both(row))]));
+            }
+            let results = self.multi(region, actions, by)?;
+            if processed(results.first().ok_or_else(protocol_violation)?)? {
+                return Ok(Claimed::Made);
+            }
+            let seen = results.get(1).and_then(|seen| cells(seen).ok());
+            Ok(Claimed::Refused(seen.map(decoded)))
+        })
+    }
+
+    /// The record contains its number, so no other condition is needed.
+    fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool> {
+        let row = write.row;
+        self.on_region(RequestKind::Write, "conditional Put of record and number", row, by, |region, by| {
+            let held = comparing(row, FAMILY, RECORD, EQUAL, expected);
+            let results =
+                self.multi(region, vec![conditional(region, held, puts(write))], part(by, parts))?;
+            processed(results.first().ok_or_else(protocol_violation)?)
+        })
+    }
+
+    fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {
+        self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
+            let request = GetRequest { region: region.specifier(), get: Some(both(row)) };
+            let answer: GetResponse = self
+                .locator
+                .servers()
+                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
+                .map_err(SendError::Call)?;
+            Ok(decoded(answer.result.iter().flat_map(|result| &result.cell)))
+        })
+    }
+}
+
+/// A filter never passes for a row without cells, so an unused row needs a plain comparison. The number sorts before the
+/// record, so it is the first cell that the filter passes: the server stamps the Puts no older than that.
+fn condition(write: &OwnWrite<'_>, expects: Expects) -> Condition {
+    let below = FilterTest::below(FAMILY, NUMBER, &write.number.to_be_bytes());
+    match expects {
+        Expects::Unused => comparing(write.row, FAMILY, NUMBER, EQUAL, b""),
+        Expects::Free => filtering(write.row, &[below, FilterTest::none(FAMILY, RECORD)]),
+    }
+}
+
+/// Builds the Puts of both cells. There are two, because a TTL belongs to a whole Put.
+fn puts(write: &OwnWrite<'_>) -> Vec<MutationProto> {
+    let number = (NUMBER.to_vec(), write.number.to_be_bytes().to_vec());
+    let record = (RECORD.to_vec(), write.record.to_vec());
+    [(number, write.number_ttl), (record, write.ttl)]
+        .map(|(cell, ttl)| durable(write.durability, put(write.row, FAMILY, [cell], Some(ttl))))
+        .into()
+}
+
+fn both(row: &[u8]) -> Get {
+    get(row, FAMILY, &[NUMBER, RECORD])
+}
+
+fn decoded<'a>(found: impl Iterator<Item = &'a Cell>) -> OwnCells {
+    let mut own = OwnCells::default();
+    for cell in found {
+        if cell.qualifier == NUMBER {
+            own.number = cell.value.as_slice().try_into().ok().map(u64::from_be_bytes);
+        } else if cell.qualifier == RECORD {
+            own.record = Some(cell_store::Cell { value: cell.value.clone(), written_ms: cell.timestamp });
+        }
+    }
+    own
+}

@@ -1,0 +1,253 @@
+//! The layout `own`: record and number of a lock in one row, which every change writes together.
+//!
+//! ```text
+//! create   no cells -> our record with n, n                   a row that this process has not used
+//!          O:L empty, O:F below n -> our record with n, n     any other; n comes from the clock
+//! replace  O:L our record -> our record, O:F n -> n           with a new TTL
+//! remove   O:L our record -> empty, O:F n -> n
+//! ```
+//!
+//! The number is the fence. It stands in the record too, so one read after a lost reply shows whether the lock was
+//! acquired, and with which fence. The second kind of create reads both cells in the same call. If it was refused, the
+//! lock is held, or its number is higher than ours because another machine's clock is ahead. Then the next try takes
+//! the number after that one.
+//!
+//! Each change writes both cells, so the number always has the newest timestamp of the row, and lives longest. The
+//! server gives new cells a timestamp that is not older, even if its clock is set back or the region moves to a server
+//! whose clock is behind. So an older cell never hides a newer record.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::cell_store::{Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite};
+use super::diagnose::{PROBE_ROW, PROBE_TTL, diagnose};
+use super::layout::FREE;
+use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, RENEW_PARTS, standing};
+use crate::diagnostic::Diagnostic;
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::options::Options;
+use crate::store::LatchStore;
+use crate::store::layout::Layout;
+use crate::store::remote::{
+    Capabilities, Compares, Create, Created, ReadBack, Record, Register, Replace, Reply, Standing,
+};
+use crate::time::Deadline;
+
+/// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
+/// moment.
+const TRIES: usize = 16;
+
+/// A [`Register`] in a table of HBase with the layout `own`, and latches in a second table. URI:
+/// `hbase://master1:16000,master2:16000/table?layout=own`. Only this library can use such a table.
+#[derive(Debug)]
+pub(crate) struct HbaseOwnStore {
+    cells: Box<dyn OwnStore>,
+    used: UsedRows,
+    latches: Box<dyn LatchStore>,
+}
+
+impl HbaseOwnStore {
+    /// Creates a store. See [`HbaseStore::native`](super::HbaseStore).
+    pub(crate) fn open(masters: &str, table: &str, mut options: Options) -> Result<HbaseOwnStore> {
+        for option in ["fence", "mixed_fleet"] {
+            if let Some(value) = options.take(option) {
+                let allowed = "no such option with layout=own: every lock has a fence, and no Java client can \
+                               use the table";
+                return Err(Error::invalid(option, value, allowed));
+            }
+        }
+        let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
+        let locks = super::native::Native::new(masters, table, Content::OwnLocks, options)?;
+        let latches = Box::new(super::native::NativeLatches::beside(&locks, &latch_table));
+        Ok(HbaseOwnStore { cells: Box::new(locks), used: UsedRows::default(), latches })
+    }
+
+    fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<std::result::Result<u64, Standing>> {
+        checked(create.record.ttl())?;
+        let row = &create.name.hbase_row();
+        let mut number = create.count.unwrap_or_default();
+        let mut expects = self.used.expected(row);
+        for _ in 0..TRIES {
+            let record = create.record.numbered(number);
+            let write = write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
+            let refused = match self.cells.claim(&write, expects, by)? {
+                Claimed::Made => {
+                    self.used.remember(row);
+                    return Ok(Ok(number));
+                }
+                Claimed::Refused(None) if expects == Expects::Unused => {
+                    expects = Expects::Free;
+                    continue;
+                }
+                Claimed::Refused(cells) => cells,
+            };
+            let OwnCells { number: last, record: stored } = match refused {
+                Some(cells) => cells,
+                None => self.cells.look(row, by)?,
+            };
+            if last.is_some() {
+                self.used.remember(row);
+            }
+            match standing(stored) {
+                Standing::Free => {
+                    expects = if last.is_some() { Expects::Free } else { Expects::Unused };
+                    number = number.max(last.unwrap_or_default().saturating_add(1));
+                }
+                // The server ran an earlier copy of this request.
+                Standing::Held(found) if found.record.as_ref().is_some_and(|it| it.same_owner(&record)) => {
+                    return Ok(Ok(found.record.and_then(|record| record.number()).unwrap_or(number)));
+                }
+                held @ Standing::Held(_) => return Ok(Err(held)),
+            }
+        }
+        let what = format!("others took the next number of lock {} in each of {TRIES} tries", create.name);
+        Err(Error::RetriesExhausted { store: self.cells.describe(), what, source: None })
+    }
+
+    /// Writes `value` over `expected` and leaves the number as it is.
+    fn rewrite(
+        &self,
+        name: &LockName,
+        expected: &Record,
+        value: (&[u8], Duration),
+        (durability, parts): (Durability, u32),
+        by: Deadline,
+    ) -> Reply {
+        // The record of a creation without an answer. It cannot be stored: a stored record has its number.
+        let Some(number) = expected.number() else { return Reply::No(None) };
+        let row = &name.hbase_row();
+        let write = write(row, number, value, durability);
+        Reply::of_bool(
+            checked(write.ttl).and_then(|()| self.cells.rewrite(&write, expected.as_bytes(), parts, by)),
+        )
+    }
+}
+
+impl Register for HbaseOwnStore {
+    fn describe(&self) -> String {
+        self.cells.describe()
+    }
+
+    fn layout(&self) -> Option<&'static str> {
+        Some(Layout::Own.name())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            counts: true,
+            counts_in_record: true,
+            compares: Compares::Record,
+            read_back: ReadBack::Never,
+            repeats_after: None,
+            hides: false,
+            in_flight_for: Duration::from_secs(300),
+        }
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.cells.ensure_table(Content::OwnLocks.family(), by)
+    }
+
+    fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
+        Reply::of(self.try_to_create(create, by).map(|answer| match answer {
+            Ok(number) => Ok(Created { count: Some(number), standing: None }),
+            Err(held) => Err(Some(held)),
+        }))
+    }
+
+    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
+        let Replace { name, expected, record } = *replace;
+        self.rewrite(name, expected, (record.as_bytes(), record.ttl()), (Durability::Sync, RENEW_PARTS), by)
+    }
+
+    fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
+        // The empty cell must not expire before the record that it covers.
+        let ttl = expected.ttl();
+        let durability = if ttl <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::Sync };
+        self.rewrite(name, expected, (FREE, ttl), (durability, 1), by)
+    }
+
+    fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
+        Ok(standing(self.cells.look(&name.hbase_row(), by)?.record))
+    }
+
+    fn count(&self, name: &LockName, _: u64, _: Deadline) -> Result<u64> {
+        let what = format!("lock {name} is counted only when it is acquired");
+        Err(Error::Internal { what, source: None })
+    }
+
+    fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
+        Ok(self.cells.look(&name.hbase_row(), by)?.number)
+    }
+
+    fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
+        diagnose(&*self.cells, Content::OwnLocks, by, || {
+            let number = self.cells.look(PROBE_ROW, by)?.number.unwrap_or_default().saturating_add(1);
+            let write = write(PROBE_ROW, number, (FREE, PROBE_TTL), Durability::Async);
+            let expects = if number > 1 { Expects::Free } else { Expects::Unused };
+            self.cells.claim(&write, expects, by)?;
+            Ok(self.cells.look(PROBE_ROW, by)?.record)
+        })
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(&*self.latches)
+    }
+}
+
+fn write<'a>(
+    row: &'a [u8],
+    number: u64,
+    (record, ttl): (&'a [u8], Duration),
+    durability: Durability,
+) -> OwnWrite<'a> {
+    OwnWrite { row, number, number_ttl: FENCE_TTL, record, ttl, durability }
+}
+
+/// Rows that this process has seen with cells, so it can expect them. A wrong guess costs one call. Forgets a row when
+/// another one takes its place.
+#[derive(Debug)]
+struct UsedRows {
+    hashes: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+impl UsedRows {
+    const PLACES: usize = 4096;
+
+    fn place(&self, row: &[u8]) -> (&AtomicU64, u64) {
+        let hash = self.hasher.hash_one(row);
+        (&self.hashes[hash as usize % UsedRows::PLACES], hash)
+    }
+
+    fn expected(&self, row: &[u8]) -> Expects {
+        let (place, hash) = self.place(row);
+        if place.load(Ordering::Relaxed) == hash { Expects::Free } else { Expects::Unused }
+    }
+
+    fn remember(&self, row: &[u8]) {
+        let (place, hash) = self.place(row);
+        place.store(hash, Ordering::Relaxed);
+    }
+}
+
+impl Default for UsedRows {
+    fn default() -> UsedRows {
+        let hashes = (0..UsedRows::PLACES).map(|_| AtomicU64::new(0)).collect();
+        UsedRows { hashes, hasher: RandomState::new() }
+    }
+}
+
+/// Refuses a lease that the number would not outlast.
+fn checked(ttl: Duration) -> Result<()> {
+    if ttl <= FENCE_TTL {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "ttl",
+        format!("{ttl:?}"),
+        "at most 30 days with layout=own: the fence is kept that long",
+    ))
+}

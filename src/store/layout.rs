@@ -1,0 +1,31 @@
+//! The option `layout`: how a store for HBase or Aerospike keeps locks.
+
+use crate::error::{Error, Result};
+use crate::options::Options;
+
+/// Clients of different layouts refuse each other's tables and records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Layout {
+    /// As PhonePe's DLM 1.0.1, whose clients may use the same store.
+    #[default]
+    Java,
+    /// Record and fence together. Only this library can use it.
+    Own,
+}
+
+impl Layout {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Layout::Java => "java",
+            Layout::Own => "own",
+        }
+    }
+
+    pub(crate) fn take(options: &mut Options) -> Result<Layout> {
+        match options.take("layout").as_deref() {
+            None | Some("java") => Ok(Layout::Java),
+            Some("own") => Ok(Layout::Own),
+            Some(other) => Err(Error::invalid("layout", other, "java or own")),
+        }
+    }
+}
