@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Fence, Level, LockManager, LockName, Moment};
+use dlm::{Code, Deadline, Fence, Level, LockManager, LockName, Moment, Severity};
 use dlm_fixtures::hbase::{self, Hbase, fresh_table, hbase_or_skip};
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::table;
@@ -168,7 +168,28 @@ fn the_doctor_names_the_version_of_the_servers() {
     }
     let found = manager(&uri(hbase, table::TABLE, ""), "doctor").diagnose().unwrap();
     let version = found.iter().find(|diagnostic| diagnostic.topic == "version").expect("no version");
-    assert!(version.severity == dlm::Severity::Ok && version.seen.starts_with("HBase 2."), "{version}");
+    assert!(version.severity == Severity::Ok && version.seen.starts_with("HBase 2."), "{version}");
+}
+
+/// A crash of a RegionServer would lose grants that were answered.
+#[test]
+fn the_doctor_fails_a_table_whose_log_is_not_synced() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let table = fresh_table("durability");
+    Raw::connect(hbase.thrift, &table).create_table("D:");
+    let severity = || {
+        let found = manager(&uri(hbase, &table, ""), "doctor").diagnose().unwrap();
+        let table = found.into_iter().find(|diagnostic| diagnostic.topic == "table").expect("no table");
+        assert_eq!(table.seen.contains("DURABILITY"), table.severity == Severity::Fail, "{table}");
+        table.severity
+    };
+    let mut peer = Peer::start(hbase);
+    for (durability, expected) in
+        [("ASYNC_WAL", Severity::Fail), ("SKIP_WAL", Severity::Fail), ("SYNC_WAL", Severity::Warn)]
+    {
+        peer.ask(&format!("set {table} DURABILITY {durability}"));
+        assert_eq!(severity(), expected, "{durability}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dlm::{Code, Fence, Level, Lock, LockManager};
+use dlm::{Code, Fence, Level, Lock, LockManager, Severity};
 use dlm_fixtures::clock::Clock;
 use dlm_fixtures::hbase::{Hbase, Kind};
 use dlm_fixtures::peer::{Peer, hex};
@@ -39,6 +39,9 @@ fn no_grant_is_hidden_after_a_clock_was_set_back_or_a_region_came_to_a_server_wh
     until("the cluster serves", || managers[0].initialize().is_ok());
     let mut stage = Stage { peer: Peer::start(&hbase), locks: Stage::locks(&managers), grants: 0 };
     clock.set_ahead(AHEAD);
+    let found = managers[0].diagnose().unwrap();
+    let clocks = found.iter().find(|diagnostic| diagnostic.topic == "clocks").expect("no clocks");
+    assert!(clocks.severity == Severity::Warn && clocks.seen.contains("of 2 RegionServers"), "{clocks}");
     for _ in 0..ROUNDS {
         // To the server that is ahead, and back to the one that is behind.
         for _ in 0..2 {

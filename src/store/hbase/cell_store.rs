@@ -53,6 +53,9 @@ impl Content {
     }
 }
 
+/// What the rows of probes end with. The row of a lock has a hash byte, then DC# or XDC#.
+pub(super) const PROBE: &[u8] = b"?doctor";
+
 /// Error text for a missing table.
 pub(super) const NO_TABLE: &str = "does not exist; create it with initialize() or `dlm init`";
 
@@ -140,7 +143,19 @@ pub(super) trait LockTable: Send + Sync + fmt::Debug {
     fn version(&self, by: Deadline) -> Result<Option<String>>;
 
     /// Lists the faults of the table's schema; `None` if the table does not exist.
-    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>>;
+    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<SchemaFault>>>;
+
+    /// Returns a row on each RegionServer, with the server's name, for a check of its clock. No lock has these rows. A
+    /// transport that does not see the servers returns one row.
+    fn probe_rows(&self, by: Deadline) -> Result<Vec<(String, Vec<u8>)>>;
+}
+
+/// A difference between a table's schema and the expected one.
+#[derive(Debug)]
+pub(super) struct SchemaFault {
+    pub(super) what: String,
+    /// Whether a held lock can become free.
+    pub(super) is_unsafe: bool,
 }
 
 /// Single-row operations on one table. They use only the server's clock: no call carries a timestamp.

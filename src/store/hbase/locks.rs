@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::cell_store::{Cell, CellStore, CheckAndPut, Content, Count, Durability, Take};
-use super::diagnose::{PROBE_ROW, PROBE_TTL, diagnose};
+use super::diagnose::{PROBE_TTL, diagnose};
 use super::layout::{FENCE, FREE, LOCK};
 use super::rules::{FencePlace, Rules};
 use crate::diagnostic::Diagnostic;
@@ -213,9 +213,9 @@ impl Register for HbaseStore {
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
-        diagnose(&*self.rows, Content::Locks, by, || {
+        diagnose(&*self.rows, Content::Locks, by, |row| {
             let swap = CheckAndPut {
-                row: PROBE_ROW,
+                row,
                 column: LOCK,
                 expected: FREE,
                 value: FREE,
@@ -224,7 +224,7 @@ impl Register for HbaseStore {
                 parts: 1,
             };
             self.rows.check_and_put(&swap, by)?;
-            self.rows.get(PROBE_ROW, LOCK, by)
+            self.rows.get(row, LOCK, by)
         })
     }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::cell_store::{Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite};
-use super::diagnose::{PROBE_ROW, PROBE_TTL, diagnose};
+use super::diagnose::{PROBE_TTL, diagnose};
 use super::layout::FREE;
 use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, RENEW_PARTS, standing};
 use crate::diagnostic::Diagnostic;
@@ -183,12 +183,12 @@ impl Register for HbaseOwnStore {
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
-        diagnose(&*self.cells, Content::OwnLocks, by, || {
-            let number = self.cells.look(PROBE_ROW, by)?.number.unwrap_or_default().saturating_add(1);
-            let write = write(PROBE_ROW, number, (FREE, PROBE_TTL), Durability::Async);
+        diagnose(&*self.cells, Content::OwnLocks, by, |row| {
+            let number = self.cells.look(row, by)?.number.unwrap_or_default().saturating_add(1);
+            let write = write(row, number, (FREE, PROBE_TTL), Durability::Async);
             let expects = if number > 1 { Expects::Free } else { Expects::Unused };
             self.cells.claim(&write, expects, by)?;
-            Ok(self.cells.look(PROBE_ROW, by)?.record)
+            Ok(self.cells.look(row, by)?.record)
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell_store::{Cell, CellColumn, CellStore, CheckAndPut, Count, LockTable};
+use super::cell_store::{Cell, CellColumn, CellStore, CheckAndPut, Count, LockTable, SchemaFault};
 use super::diagnose::diagnose_version;
 use super::locks::HbaseStore;
 use super::rules::{FencePlace, Rules};
@@ -74,8 +74,12 @@ impl LockTable for Scripted {
         self.0.serve(|_| Some("2.6.1".into()))
     }
 
-    fn diagnose_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<String>>> {
+    fn diagnose_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<SchemaFault>>> {
         Ok(Some(Vec::new()))
+    }
+
+    fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
+        Ok(Vec::new())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests to the master: creates the table as the Java library does (GZ, one version, split at every first byte),
 //! and reads its schema and the version of HBase.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::address::Address;
@@ -18,7 +19,7 @@ use super::rpc::Native;
 use super::send_error::SendError;
 use super::servers::{CLIENT_SERVICE, MASTER_SERVICE};
 use crate::error::{Error, Result};
-use crate::store::hbase::cell_store::Content;
+use crate::store::hbase::cell_store::{Content, SchemaFault};
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, jittered};
 
@@ -28,7 +29,7 @@ const POLL: Duration = Duration::from_millis(100);
 const ATTRIBUTES: [(&str, &str); 2] = [("VERSIONS", "1"), ("COMPRESSION", "GZ")];
 
 /// The TTL attribute of a family without a TTL. A cell lives for the shorter of its own TTL and its family's TTL.
-const FOREVER_S: &[u8] = b"2147483647";
+const FOREVER: [&str; 2] = ["2147483647", "FOREVER"];
 
 /// A table to create.
 struct Wanted {
@@ -134,7 +135,11 @@ impl Native {
     /// table first.
     fn ask_for_table(&self, wanted: Wanted, by: Deadline) -> Result<(), SendError> {
         let Wanted { families, split_keys } = wanted;
-        let schema = TableSchema { table_name: Some(self.table_name()), column_families: families };
+        let schema = TableSchema {
+            table_name: Some(self.table_name()),
+            attributes: Vec::new(),
+            column_families: families,
+        };
         let request = CreateTableRequest { table_schema: Some(schema), split_keys };
         let created: Result<CreateTableResponse, SendError> = self.on_master("CreateTable", by, &request);
         let proc_id = match created {
@@ -224,22 +229,23 @@ impl Native {
     }
 
     fn check_schema(&self, family: &str, schema: &TableSchema) -> Result<()> {
-        for odd in self.oddities(family, schema)? {
-            log::warn!("table {:?}, {odd}", self.table);
+        for fault in self.schema_faults(family, schema)? {
+            log::warn!("table {:?}, {}", self.table, fault.what);
         }
         Ok(())
     }
 
     /// Lists the faults of the table's schema; `None` if the table does not exist.
-    pub(super) fn diagnosed(&self, family: &str, by: Deadline) -> Result<Option<Vec<String>>> {
+    pub(super) fn diagnosed(&self, family: &str, by: Deadline) -> Result<Option<Vec<SchemaFault>>> {
         let described = self.described(by);
         let schema = described
             .map_err(|send_error| self.explain(RequestKind::Read, "describing the table", send_error))?;
-        schema.map(|schema| self.oddities(family, &schema)).transpose()
+        schema.map(|schema| self.schema_faults(family, &schema)).transpose()
     }
 
-    fn oddities(&self, family: &str, schema: &TableSchema) -> Result<Vec<String>> {
-        let mut odd = Vec::new();
+    fn schema_faults(&self, family: &str, schema: &TableSchema) -> Result<Vec<SchemaFault>> {
+        let mut faults = Vec::new();
+        let mut add = |what: String, is_unsafe| faults.push(SchemaFault { what, is_unsafe });
         let Some(found) = schema.column_families.iter().find(|found| found.name == family.as_bytes()) else {
             return Err(self.of_table(&format!("exists and {}", self.content.lacking())));
         };
@@ -250,22 +256,36 @@ impl Native {
             ));
         }
         for (key, expected) in ATTRIBUTES {
-            let attribute = found.attributes.iter().find(|attribute| attribute.first == key.as_bytes());
-            let value =
-                attribute.map_or("its default".into(), |found| String::from_utf8_lossy(&found.second));
+            let value = value_of(&found.attributes, key).unwrap_or("its default".into());
             if value != expected {
-                odd.push(format!("family {family}: {key} is {value}, expected is {expected}"));
+                add(format!("family {family}: {key} is {value}, expected is {expected}"), false);
             }
         }
-        let ttl = found.attributes.iter().find(|attribute| attribute.first == b"TTL");
-        if let Some(ttl) = ttl.filter(|ttl| ttl.second != FOREVER_S && ttl.second != b"FOREVER") {
-            odd.push(format!(
-                "family {family}: TTL is {} s, expected is none: longer leases end early, and fences can go back",
-                String::from_utf8_lossy(&ttl.second)
-            ));
+        if let Some(ttl) = value_of(&found.attributes, "TTL")
+            && !FOREVER.contains(&ttl.as_ref())
+        {
+            let effect = "longer leases end early, and fences can go back";
+            add(format!("family {family}: TTL is {ttl} s, expected is none: {effect}"), false);
         }
-        Ok(odd)
+        if let Some(scope) = value_of(&found.attributes, "REPLICATION_SCOPE").filter(|scope| scope != "0") {
+            let effect = "do not lock in the other cluster, which gets records late";
+            add(format!("family {family}: REPLICATION_SCOPE is {scope}, expected is 0: {effect}"), false);
+        }
+        // In the layout `own` each acquire and renewal asks for a synced log itself.
+        if let Some(durability) = value_of(&schema.attributes, "DURABILITY")
+            && self.content != Content::OwnLocks
+            && ["SKIP_WAL", "ASYNC_WAL"].contains(&durability.as_ref())
+        {
+            let effect = "a crash of a RegionServer can free a held lock";
+            add(format!("DURABILITY is {durability}, expected is SYNC_WAL: {effect}"), true);
+        }
+        Ok(faults)
     }
+}
+
+fn value_of<'a>(attributes: &'a [BytesBytesPair], key: &str) -> Option<Cow<'a, str>> {
+    let found = attributes.iter().find(|attribute| attribute.first == key.as_bytes());
+    found.map(|found| String::from_utf8_lossy(&found.second))
 }
 
 /// Describes a family with these attributes. HBase's defaults are right for the others.

@@ -1,5 +1,6 @@
 //! The operations of the lock protocol, as requests to a region.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::messages::{
@@ -13,7 +14,7 @@ use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
 use crate::store::hbase::cell_store::{
-    Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, LockTable, Take, Taken,
+    Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, LockTable, PROBE, SchemaFault, Take, Taken,
 };
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
@@ -100,8 +101,25 @@ impl LockTable for Native {
         self.asked_version(by).map(Some)
     }
 
-    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<SchemaFault>>> {
         self.diagnosed(family, by)
+    }
+
+    fn probe_rows(&self, by: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut rows = BTreeMap::new();
+        // A table for locks has a region for each first byte. A region that is moving is left out.
+        for first in 0..=u8::MAX {
+            let row = [&[first][..], PROBE].concat();
+            if let Ok(region) = self.locator.region(&row, by) {
+                let server = &region.server;
+                rows.entry(format!("{}:{}", server.host, server.port)).or_insert(row);
+            }
+        }
+        if rows.is_empty() {
+            // The write of this row reports why.
+            rows.insert(self.place.clone(), PROBE.to_vec());
+        }
+        Ok(rows.into_iter().collect())
     }
 }
 

@@ -392,6 +392,8 @@ pub(super) struct RegionLocation {
 pub(super) struct TableSchema {
     #[prost(message, optional, tag = "1")]
     pub(super) table_name: Option<TableName>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) attributes: Vec<BytesBytesPair>,
     #[prost(message, repeated, tag = "3")]
     pub(super) column_families: Vec<ColumnFamilySchema>,
 }

@@ -13,7 +13,7 @@ use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::options::{Options, parse_duration};
 use crate::store::hbase::cell_store::{
-    Cell, CellColumn, CellStore, CheckAndPut, Content, Count, LockTable, NO_TABLE,
+    Cell, CellColumn, CellStore, CheckAndPut, Content, Count, LockTable, NO_TABLE, PROBE, SchemaFault,
 };
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
@@ -342,9 +342,14 @@ impl LockTable for Gateway {
         Ok(None)
     }
 
-    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<String>>> {
+    fn diagnose_table(&self, family: &'static str, by: Deadline) -> Result<Option<Vec<SchemaFault>>> {
         let Some(families) = self.families(by)? else { return Ok(None) };
-        Ok(Some(self.oddity(family, &families)?.into_iter().collect()))
+        let odd = self.oddity(family, &families)?;
+        Ok(Some(odd.map(|what| SchemaFault { what, is_unsafe: false }).into_iter().collect()))
+    }
+
+    fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
+        Ok(vec![(self.place.clone(), PROBE.to_vec())])
     }
 }
 
