@@ -251,3 +251,128 @@ fn checked(ttl: Duration) -> Result<()> {
         "at most 30 days with layout=own: the fence is kept that long",
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::Code;
+    use crate::holder::Identity;
+    use crate::name::{Level, NamePolicy};
+    use crate::store::MemoryStore;
+    use crate::store::hbase::cell_store::{Cell, LockTable, SchemaFault};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// What the next claim returns.
+    type Answer = fn(&OwnWrite<'_>) -> Claimed;
+
+    /// A table that answers as each test plans it. When no answer is left, it repeats the last one.
+    #[derive(Debug, Default)]
+    struct Planned {
+        answers: Mutex<VecDeque<Answer>>,
+        claims: Mutex<Vec<(Expects, u64)>>,
+    }
+
+    #[derive(Debug)]
+    struct Table(Arc<Planned>);
+
+    impl LockTable for Table {
+        fn describe(&self) -> String {
+            "planned".into()
+        }
+
+        fn ensure_table(&self, _: &'static str, _: Deadline) -> Result<()> {
+            Ok(())
+        }
+
+        fn version(&self, _: Deadline) -> Result<Option<String>> {
+            Ok(None)
+        }
+
+        fn diagnose_table(&self, _: &'static str, _: Deadline) -> Result<Option<Vec<SchemaFault>>> {
+            Ok(Some(Vec::new()))
+        }
+
+        fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
+            Ok(Vec::new())
+        }
+    }
+
+    impl OwnStore for Table {
+        fn claim(&self, write: &OwnWrite<'_>, expects: Expects, _: Deadline) -> Result<Claimed> {
+            self.0.claims.lock().push((expects, write.number));
+            let mut answers = self.0.answers.lock();
+            let answer = answers.pop_front().expect("an answer is planned");
+            if answers.is_empty() {
+                answers.push_back(answer);
+            }
+            Ok(answer(write))
+        }
+
+        fn rewrite(&self, _: &OwnWrite<'_>, _: &[u8], _: u32, _: Deadline) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn look(&self, _: &[u8], _: Deadline) -> Result<OwnCells> {
+            Ok(OwnCells::default())
+        }
+    }
+
+    fn planned(answers: &[Answer]) -> (Arc<Planned>, HbaseOwnStore) {
+        let planned = Arc::new(Planned::default());
+        planned.answers.lock().extend(answers);
+        // The latches are not used.
+        let latches: Box<dyn LatchStore> = Box::new(MemoryStore::new());
+        let cells = Box::new(Table(Arc::clone(&planned)));
+        (planned, HbaseOwnStore { cells, used: UsedRows::default(), latches })
+    }
+
+    fn create(store: &HbaseOwnStore) -> Result<std::result::Result<u64, Standing>> {
+        let name = LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap();
+        let record = Record::draw(LONG, &Identity::this_process("tests").unwrap()).unwrap().numbered(0);
+        let create = Create { name: &name, record: &record, count: Some(100), read_back: false };
+        store.try_to_create(&create, Deadline::after(LONG))
+    }
+
+    fn refused(number: u64, record: Option<&[u8]>) -> Claimed {
+        let record = record.map(|value| Cell { value: value.to_vec(), written_ms: 0 });
+        Claimed::Refused(Some(OwnCells { number: Some(number), record }))
+    }
+
+    #[test]
+    fn a_row_that_was_used_is_expected_to_be_free_the_next_time() {
+        let (planned, store) = planned(&[|_| Claimed::Made]);
+        for _ in 0..2 {
+            assert_eq!(create(&store).unwrap(), Ok(100));
+        }
+        assert_eq!(*planned.claims.lock(), [(Expects::Unused, 100), (Expects::Free, 100)]);
+    }
+
+    #[test]
+    fn a_higher_number_is_followed_and_after_sixteen_tries_the_lock_is_given_up() {
+        let (planned, store) =
+            planned(&[|_| Claimed::Refused(None), |_| refused(500, Some(FREE)), |_| Claimed::Made]);
+        assert_eq!(create(&store).unwrap(), Ok(501));
+        assert_eq!(
+            *planned.claims.lock(),
+            [(Expects::Unused, 100), (Expects::Free, 100), (Expects::Free, 501)]
+        );
+        let (planned, store) = self::planned(&[|write| refused(write.number, None)]);
+        assert_eq!(create(&store).unwrap_err().code(), Code::RetriesExhausted);
+        assert_eq!(planned.claims.lock().len(), TRIES);
+    }
+
+    /// The server may run a request twice.
+    #[test]
+    fn our_own_record_is_a_grant_and_another_one_is_not() {
+        let (_, store) = planned(&[|write| refused(write.number, Some(write.record))]);
+        assert_eq!(create(&store).unwrap(), Ok(100));
+        let (_, store) = planned(&[|_| refused(100, Some(b"M"))]);
+        assert!(matches!(create(&store).unwrap(), Err(Standing::Held(_))));
+    }
+}
