@@ -132,7 +132,14 @@ pub(crate) const GATEWAY: [StoreOption; 7] = [
     option("gateway_pause", "100ms", "the gateway's `hbase.client.pause`, 1ms to 10m"),
 ];
 
-pub(crate) const AEROSPIKE: [StoreOption; 15] = [
+pub(crate) const AEROSPIKE: [StoreOption; 17] = [
+    LAYOUT,
+    option(
+        "slack",
+        "20ms on one node, else 1s",
+        "only with `layout=own`: how much longer than its TTL a lease lasts for others, for differences between the \
+         nodes' clocks; 0ms to 1m",
+    ),
     option("fence", "record", "`record`, `off`: where fences are counted"),
     option("strong_consistency", "any", "`require` refuses a namespace without it"),
     option("pool", "16", "the most connections, 1 to 256"),
@@ -154,5 +161,8 @@ pub(crate) const AEROSPIKE: [StoreOption; 15] = [
 #[cfg(feature = "aerospike")]
 pub(crate) fn aerospike_records() -> Vec<StoreOption> {
     let timeout = MANAGER.iter().filter(|option| option.key == "timeout");
-    timeout.chain(AEROSPIKE.iter().filter(|option| option.key != "fence")).copied().collect()
+    timeout
+        .chain(AEROSPIKE.iter().filter(|option| !["fence", "layout", "slack"].contains(&option.key)))
+        .copied()
+        .collect()
 }

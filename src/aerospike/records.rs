@@ -350,13 +350,15 @@ impl Record {
         for round in 0..ROUNDS {
             let (state, found) = &now;
             match doubt.ask(|| self.write(client, state, found.as_ref(), task, &mark, ttl_s, by)) {
-                Ok(Written::Done(sum)) => {
+                Ok(Written::Done(told)) => {
+                    let sum = match task {
+                        Task::Add(bin, _) => told.int(bin),
+                        _ => Some(0),
+                    };
                     *seen = Some(State::Guarded(state.changed(self.lock.key(), self.fence, &mark)));
-                    return sum.or((!matches!(task, Task::Add(..))).then_some(0)).ok_or_else(|| {
-                        Error::Internal {
-                            what: format!("{what} of {}: the reply has no sum", self.place()),
-                            source: None,
-                        }
+                    return sum.ok_or_else(|| Error::Internal {
+                        what: format!("{what} of {}: the reply has no sum", self.place()),
+                        source: None,
                     });
                 }
                 Ok(Written::Refused | Written::Missing) => {}

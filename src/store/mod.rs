@@ -15,7 +15,7 @@ mod embedded;
 pub(crate) mod hbase;
 mod latch_record;
 mod latch_store;
-#[cfg(feature = "hbase")]
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod layout;
 mod lock_store;
 mod memory;

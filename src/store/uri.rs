@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::name::checked_table;
 use crate::options::Options;
 #[cfg(feature = "aerospike")]
-use crate::store::AerospikeStore;
+use crate::store::aerospike::{AerospikeOwnStore, AerospikeStore};
 #[cfg(feature = "hbase")]
 use crate::store::hbase::{HbaseOwnStore, HbaseStore};
-#[cfg(feature = "hbase")]
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
 use crate::store::layout::Layout;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 use crate::store::remote::RemoteStore;
@@ -229,9 +229,17 @@ impl Opener {
                 })
             }
             #[cfg(feature = "aerospike")]
-            Endpoint::Aerospike { hosts, namespace, suffix } => Ok(Arc::new(RemoteStore::new(
-                AerospikeStore::open(&hosts, &namespace, &suffix, self.options)?,
-            ))),
+            Endpoint::Aerospike { hosts, namespace, suffix } => {
+                let mut options = self.options;
+                Ok(match Layout::take(&mut options)? {
+                    Layout::Java => Arc::new(RemoteStore::new(AerospikeStore::open(
+                        &hosts, &namespace, &suffix, options,
+                    )?)),
+                    Layout::Own => Arc::new(RemoteStore::new(AerospikeOwnStore::open(
+                        &hosts, &namespace, &suffix, options,
+                    )?)),
+                })
+            }
             #[cfg(not(feature = "aerospike"))]
             Endpoint::Aerospike { .. } => {
                 Err(Error::invalid("store scheme", "aerospike", "this build lacks the feature `aerospike`"))

@@ -624,6 +624,8 @@ pub fn a_server_that_comes_back_is_used_again(case: &Case<'_>) {
 #[doc(hidden)]
 pub fn a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline(case: &Case<'_>) {
     let Some(stage) = case.stage(SHORT) else { return };
+    // After this, a store that first checks something has done so.
+    assert!(stage.ours.try_acquire().unwrap().release().unwrap());
     // A time-out that started again with each byte would never end these calls.
     let drip = Fault::Drip(SHORT / 5);
     stage.lose_everything(drip);

@@ -4,6 +4,7 @@ mod aerospike_contract;
 mod aerospike_hostile;
 mod aerospike_java;
 mod aerospike_losses;
+mod aerospike_own;
 mod aerospike_records;
 mod aerospike_restarts;
 mod aerospike_split;

@@ -15,13 +15,14 @@ use std::time::Duration;
 use aerospike::operations::Operation;
 use aerospike::{
     AdminPolicy, AuthMode, BasePolicy, BatchOperation, BatchPolicy, BatchReadPolicy, Bin, ClientPolicy, Host,
-    Key, ReadModeSc, ReadPolicy, ResultCode, TlsPolicy, Value,
+    Key, ReadModeSc, ReadPolicy, ResultCode, TlsPolicy, Value, WritePolicy,
 };
 
-use self::convert::{base_policy, found, operation, plain_put, told, wanted, write_policy};
+use self::convert::{base_policy, found, operation, plain_put, wanted, write_policy};
 use self::failures::{Failed, Retry, StoreName, decisive};
 pub(crate) use self::operation::{
-    BinOperation, BinValue, FoundRecord, RecordExistsAction, TTL_KEPT, TTL_NEVER, When, Write, Written,
+    BinOperation, BinValue, FoundRecord, OwnLease, RecordExistsAction, Sign, TTL_KEPT, TTL_NEVER, When,
+    Write, Written,
 };
 use super::keys::RecordKey;
 use super::options::{Login, Setup};
@@ -90,6 +91,10 @@ impl Client {
         }
     }
 
+    pub(crate) fn unsuitable(&self, what: &str) -> Error {
+        self.name.of_namespace(what)
+    }
+
     pub(crate) fn place(&self) -> &str {
         &self.name.place
     }
@@ -111,8 +116,8 @@ impl Client {
             // namespace refuses to delete. The Community edition has neither feature.
             policy.durable_delete = client.is_strong_consistency(&self.name.namespace) == Some(true);
             match puts {
-                Some(bins) => client.put(&policy, key, bins).await.map(|()| None),
-                None => client.operate(&policy, key, steps).await.map(|record| told(&record, write.steps)),
+                Some(bins) => client.put(&policy, key, bins).await.map(|()| FoundRecord::default()),
+                None => client.operate(&policy, key, steps).await.map(|record| found(&record)),
             }
         })?;
         match answer {
@@ -151,6 +156,24 @@ impl Client {
             Ok(record) => Ok(Some(found(&record))),
             Err(_) => Ok(None),
         }
+    }
+
+    /// Returns the answers to these [`BinOperation::Tell`] and [`BinOperation::TellAge`]. `None` if there is no such
+    /// record.
+    pub(crate) fn tell(
+        &self,
+        record_key: &RecordKey,
+        steps: &[BinOperation<'_>],
+        by: Deadline,
+    ) -> Result<Option<FoundRecord>> {
+        let key = &self.key(record_key)?;
+        let steps: &Vec<Operation> = &steps.iter().map(operation).collect();
+        let answer = self.call(RequestKind::Read, "read", by, |client, left| async move {
+            let policy =
+                WritePolicy { base_policy: self.read_policy(&client, left), ..WritePolicy::default() };
+            client.operate(&policy, key, steps).await
+        })?;
+        Ok(answer.ok().map(|record| found(&record)))
     }
 
     /// Reads many records, in the order of `asked`, each with its own bins.

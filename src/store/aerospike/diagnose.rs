@@ -1,12 +1,9 @@
 //! What a namespace's configuration means for locks. Pure functions, except for the request that reads it.
-//!
-//! The names of settings and statistics are those of the servers' info protocol, `namespace/<name>` and
-//! `sets/<name>`, in versions 6 to 8.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::client::Client;
+use super::nodes::Node;
 use crate::diagnostic::Diagnostic;
 use crate::error::Result;
 use crate::time::{Deadline, wall_ms};
@@ -14,51 +11,11 @@ use crate::time::{Deadline, wall_ms};
 /// 2010-01-01, the start of the servers' clock, in seconds since 1970.
 const EPOCH_S: u64 = 1_262_304_000;
 
-/// One node's answers.
-struct Node {
-    name: String,
-    build: String,
-    edition: String,
-    settings: HashMap<String, String>,
-    sets: String,
-    stable: bool,
-}
-
-impl Node {
-    fn says(&self, key: &str) -> Option<&str> {
-        // Some settings of a storage engine have this prefix.
-        let named = || self.settings.get(&format!("storage-engine.{key}"));
-        self.settings.get(key).or_else(named).map(String::as_str)
-    }
-
-    fn number(&self, key: &str) -> u64 {
-        self.says(key).and_then(|text| text.parse().ok()).unwrap_or(0)
-    }
-
-    fn is(&self, key: &str, value: &str) -> bool {
-        self.says(key) == Some(value)
-    }
-}
-
 pub(super) fn look_over(client: &Client, suffix: &str, by: Deadline) -> Result<Vec<Diagnostic>> {
-    let namespace = client.namespace();
-    let (settings, sets) = (format!("namespace/{namespace}"), format!("sets/{namespace}"));
-    let questions = ["build", "edition", &settings, &sets, "cluster-stable:"];
     let asked_ms = wall_ms();
-    let nodes: Vec<Node> = client.info(&questions, by)?.into_iter().map(node).collect();
+    let nodes = Node::ask_all(client, by)?;
     let took = Duration::from_millis(wall_ms().saturating_sub(asked_ms));
-    Ok(diagnostics(namespace, suffix, &nodes, asked_ms, took))
-}
-
-fn node((name, answers): (String, Vec<String>)) -> Node {
-    let [build, edition, settings, sets, stable] = answers.try_into().unwrap_or_default();
-    let settings = settings
-        .split(';')
-        .filter_map(|pair| pair.split_once('='))
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect();
-    let stable = !stable.is_empty() && !stable.contains("ERROR");
-    Node { name, build, edition, settings, sets, stable }
+    Ok(diagnostics(client.namespace(), suffix, &nodes, asked_ms, took))
 }
 
 fn diagnostics(
@@ -83,7 +40,7 @@ fn diagnostics(
             "wait until the cluster has formed, or check the heartbeat section of its configuration",
         )),
     }
-    if let Some(node) = nodes.iter().find(|node| !node.settings.contains_key("nsup-period")) {
+    if let Some(node) = nodes.iter().find(|node| !node.has_namespace()) {
         found.push(Diagnostic::fail(
             "namespace",
             format!("{namespace:?} does not exist on node {}", node.name),
@@ -230,10 +187,7 @@ fn conflicts(nodes: &[Node]) -> Option<Diagnostic> {
     const POLICY: &str = "conflict-resolution-policy";
     const ADVICE: &str = "set `conflict-resolution-policy last-update-time` on every node, in aerospike.conf and \
                           with `asinfo -v set-config:...` while they run, and synchronize their clocks with NTP";
-    // A strongly consistent namespace resolves conflicts by another rule.
-    let by_generation = nodes
-        .iter()
-        .find(|node| !node.is("strong-consistency", "true") && !node.is(POLICY, "last-update-time"));
+    let by_generation = nodes.iter().find(|node| !node.keeps_newest());
     let shared = nodes.len() > 1 || copies(nodes) > 1;
     let to_be_shared = nodes.iter().any(|node| node.number("replication-factor") > 1);
     let Some(node) = by_generation else {
@@ -310,7 +264,8 @@ mod tests {
     fn rated_nodes(settings: &[&str], sets: &str) -> Vec<Diagnostic> {
         let answers = |settings: &str| ["8.1.2.0", "Enterprise", settings, sets, "ABC"].map(str::to_owned);
         let named = settings.iter().zip(1..);
-        let nodes = named.map(|(settings, number)| node((format!("a{number}"), answers(settings).to_vec())));
+        let nodes =
+            named.map(|(settings, number)| Node::of(format!("a{number}"), answers(settings).to_vec()));
         let now_ms = (532_940_506 + EPOCH_S) * 1000;
         diagnostics("test", "locks", &nodes.collect::<Vec<_>>(), now_ms, Duration::ZERO)
     }
@@ -409,7 +364,7 @@ mod tests {
         assert_eq!(found.last().unwrap().topic, "namespace");
         assert_eq!(found.last().unwrap().severity, Severity::Fail);
         let answers = ["8", "CE", GOOD, "", "ERROR::cluster-not-stable"].map(str::to_owned).to_vec();
-        let found = diagnostics("test", "locks", &[node(("a1".into(), answers))], 0, Duration::ZERO);
+        let found = diagnostics("test", "locks", &[Node::of("a1".into(), answers)], 0, Duration::ZERO);
         assert!(
             found
                 .iter()

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | lock, level DC | `DC#<farm>#<suffix>` | `<client>#<id>` | `<farm>##data`, `<farm>##uat`, ours |
 //! | lock, level XDC | `XDC#<suffix>` | `<client>#<id>` | `##data`, `##uat`, ours |
+//! | lock, layout `own` | as the two above | | see [`own_bins`] |
 //! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
 //! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm |
 //!
@@ -25,6 +26,24 @@ const NAMESPACE_BYTES_MAX: usize = 31;
 pub(crate) const FARM_BYTES_MAX: usize = BIN_BYTES_MAX - "count#".len();
 /// The longest set name is `DC#<farm>#<suffix>`.
 pub(crate) const SUFFIX_BYTES_MAX: usize = SET_BYTES_MAX - "DC##".len() - FARM_BYTES_MAX;
+
+/// The bin of a fence's record.
+pub(crate) const FENCE: &str = "fence";
+/// A fence is kept this long after its last use.
+pub(crate) const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The bins of a lock's record in the layout `own`.
+pub(crate) mod own_bins {
+    /// The token of the last lease.
+    pub(crate) const TOKEN: &str = "own_token";
+    /// How long the lease lasts since the record was written, in milliseconds. -1 after a release. Each record of the
+    /// layout has this bin, and no other record does.
+    pub(crate) const LASTS_MS: &str = "own_lasts_ms";
+    /// The last fence. Negative until it was compared with the fence of the layout `java`.
+    pub(crate) const FENCE: &str = "own_fence";
+    /// The holder.
+    pub(crate) const WHO: &str = "own_who";
+}
 
 /// The set and the key of a record in the namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +94,12 @@ pub(crate) fn is_updated(bin: &str) -> bool {
 /// Returns the key of the lock's fence. The fence has a separate record, because a Java client deletes the lock's
 /// record.
 pub(crate) fn fence_key(name: &LockName, suffix: &str) -> RecordKey {
-    RecordKey { set: format!("D_FNC#{suffix}"), key: name.key().to_owned() }
+    RecordKey { set: fence_set(suffix), key: name.key().to_owned() }
+}
+
+/// Returns the set of the fences.
+pub(crate) fn fence_set(suffix: &str) -> String {
+    format!("D_FNC#{suffix}")
 }
 
 /// A latch's record, and the bins of one farm in it.

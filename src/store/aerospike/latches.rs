@@ -129,7 +129,7 @@ pub(super) struct AerospikeLatches {
 impl LatchStore for AerospikeLatches {
     /// Waits for the cluster. Creates nothing: a latch needs only its record.
     fn initialize_latches(&self, by: Deadline) -> Result<()> {
-        wait_until_ready(&self.client, &self.suffix, by)
+        wait_until_ready(&self.client, format!("D_LTCH#{}", self.suffix), by)
     }
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
@@ -211,12 +211,12 @@ impl LatchStore for AerospikeLatches {
             let write =
                 Write { record_key: &keys.record_key, exists, when: Some(when), steps: &steps, ttl_s };
             match doubt.ask(|| self.client.write(&write, step.by)) {
-                Ok(Written::Done(count)) => {
+                Ok(Written::Done(told)) => {
                     self.steps.forgotten(&keys, &forget);
                     if !doubt.is_open() && step.participant.is_none() {
                         self.steps.answered(&keys, noted);
                     }
-                    return Ok(Stepped::Counted(count));
+                    return Ok(Stepped::Counted(told.int(&keys.count)));
                 }
                 Ok(Written::Missing) => return Err(gone(&mut doubt, step.name)),
                 Ok(Written::Refused) => {

@@ -1,11 +1,10 @@
 //! The lock's record and the lock's counter as records of Aerospike.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::client::{BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, When, Write, Written};
 use super::diagnose::look_over;
-use super::keys::{LockKeys, fence_key, is_updated, whole_seconds};
+use super::keys::{FENCE, FENCE_TTL, LockKeys, fence_key, fence_set, is_updated, own_bins, whole_seconds};
 use super::latches::AerospikeLatches;
 use super::options::Setup;
 use super::ready::wait_until_ready;
@@ -15,18 +14,15 @@ use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::OwnerToken;
 use crate::store::LatchStore;
+use crate::store::layout::Layout;
 use crate::store::remote::{
     self, Capabilities, Compares, Create, Created, ReadBack, Record, Register, Replace, Reply, Standing,
 };
 use crate::time::{Deadline, wall_ms};
 
-/// Bins of this library in a lock's record and in a fence's record.
+/// Bins of this library in a lock's record.
 const TOKEN: &str = "dlm_token";
 const WHO: &str = "dlm_who";
-const FENCE: &str = "fence";
-
-/// A fence counter expires this long after its last use.
-const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A [`Register`] in a namespace of Aerospike. URI: `aerospike://host:3000,host2/namespace/setSuffix`.
 ///
@@ -55,6 +51,9 @@ impl AerospikeStore {
         suffix: &str,
         options: Options,
     ) -> Result<AerospikeStore> {
+        if options.has("slack") {
+            return Err(Error::invalid("slack", "", "only together with layout=own"));
+        }
         let setup = Setup::read(hosts, namespace, suffix, options)?;
         let client = Arc::new(Client::new(&setup));
         Ok(AerospikeStore {
@@ -71,6 +70,10 @@ impl Register for AerospikeStore {
         self.client.place().to_owned()
     }
 
+    fn layout(&self) -> Option<&'static str> {
+        Some(Layout::Java.name())
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             counts: self.fenced,
@@ -81,7 +84,7 @@ impl Register for AerospikeStore {
     }
 
     fn initialize(&self, by: Deadline) -> Result<()> {
-        wait_until_ready(&self.client, &self.suffix, by)
+        wait_until_ready(&self.client, fence_set(&self.suffix), by)
     }
 
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
@@ -146,7 +149,17 @@ impl Register for AerospikeStore {
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
         let keys = LockKeys::of(name, &self.suffix)?;
-        Ok(self.client.read(&keys.lock, &[], by)?.as_ref().map_or(Standing::Free, standing))
+        let found = self.client.read(&keys.lock, &[], by)?;
+        if found.as_ref().is_some_and(|found| found.bin(own_bins::LASTS_MS).is_some()) {
+            let what = format!(
+                "keeps lock {name} in the layout {}, and this client uses the layout {}: see `layout` in the store's \
+                 options",
+                Layout::Own.name(),
+                Layout::Java.name()
+            );
+            return Err(self.client.unsuitable(&what));
+        }
+        Ok(found.as_ref().map_or(Standing::Free, standing))
     }
 
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
@@ -160,13 +173,12 @@ impl Register for AerospikeStore {
             steps: &steps,
             ttl_s,
         };
-        match self.client.write(&write, by)? {
-            Written::Done(Some(number)) => Ok(number as u64),
-            answer => {
-                let what = format!("counting the fence of lock {name} returned {answer:?}");
-                Err(Error::Internal { what, source: None })
-            }
-        }
+        let answer = self.client.write(&write, by)?;
+        let number = if let Written::Done(told) = &answer { told.int(FENCE) } else { None };
+        number.map(|number| number as u64).ok_or_else(|| {
+            let what = format!("counting the fence of lock {name} returned {answer:?}");
+            Error::Internal { what, source: None }
+        })
     }
 
     fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {

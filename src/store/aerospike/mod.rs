@@ -18,8 +18,12 @@ mod diagnose;
 pub(crate) mod keys;
 mod latches;
 mod locks;
+mod namespace_check;
+mod nodes;
 pub(crate) mod options;
+mod own;
 mod pool;
 mod ready;
 
 pub use self::locks::AerospikeStore;
+pub(crate) use self::own::AerospikeOwnStore;

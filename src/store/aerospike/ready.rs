@@ -12,11 +12,11 @@ use crate::time::{self, Deadline};
 const READY_POLL: Duration = Duration::from_millis(100);
 
 /// Waits until `by` for the cluster to form. Verifies with a test record that records with a TTL can be written and
-/// deleted. The store needs nothing else.
-pub(super) fn wait_until_ready(client: &Client, suffix: &str, by: Deadline) -> Result<()> {
+/// deleted. The store needs nothing else. The record's key is no lock's: it has no `#`.
+pub(super) fn wait_until_ready(client: &Client, set: String, by: Deadline) -> Result<()> {
     let token = OwnerToken::draw()?;
     let key = token.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let record_key = RecordKey { set: format!("D_FNC#{suffix}"), key };
+    let record_key = RecordKey { set, key };
     let steps = [BinOperation::Put("dlm_token", BinValue::Bytes(token.as_bytes().to_vec()))];
     let write = Write {
         record_key: &record_key,

@@ -13,7 +13,7 @@
 //! | reading | the record of one of our attempts is stored | counting; exchanging if requests are repeated |
 //! | reading | another record is stored | end: held |
 //! | reading | the lock is free | creating, after a pause while an attempt is open |
-//! | reading | the read fails | end: held by an unknown holder; IN_DOUBT while an attempt is open |
+//! | reading | the read fails | end: held by an unknown holder; IN_DOUBT while an attempt is open; the error if it is TABLE_CREATION_ERROR |
 //! | exchanging | Yes | counting; the old record's attempt is open |
 //! | exchanging | Yes, late | exchanging, at most twice |
 //! | exchanging | No or Lost | reading; the old attempt is open, and the new one if late or Lost |
@@ -32,7 +32,7 @@
 //! sound even if messages are lost or late: the next holder creates its record after our read-back and counts after
 //! that, so its number is higher. [`ReadBack::AfterCount`] needs no read if creation and count were one step.
 //! [`ReadBack::Never`] accepts a number if its answer arrived while the lease lasts. With
-//! [`Capabilities::counts_in_record`] "counting" ends at once: the record that was created or read has its number.
+//! [`Capabilities::counts_in_record`] "counting" ends at once if the record that was created or read has its number.
 //!
 //! A renewal and a release send one change. After No or Lost they find out what is stored:
 //!
@@ -50,7 +50,7 @@ use super::record::Record;
 use super::register::{Capabilities, Compares, Create, Created, ReadBack, Register, Replace, Standing};
 use super::resolve::{Doubt, Pauses, part, until_answered};
 use crate::diagnostic::Diagnostic;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::fence::Fence;
 use crate::holder::Holder;
 use crate::name::LockName;
@@ -236,16 +236,31 @@ impl<R: Register> LockStore for RemoteStore<R> {
 }
 
 impl<R: Register> RemoteStore<R> {
-    /// Counts the lock's next number. Repeats the request until it is answered, because the lock is already ours.
+    /// Counts the lock's next number.
     fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
+        self.number_when_answered(name, by, || self.register.count(name, least_number(), by)).map(Fence)
+    }
+
+    /// Asks for the number of our stored record.
+    fn number_of(&self, name: &LockName, record: &Record, by: Deadline) -> Result<u64> {
+        self.number_when_answered(name, by, || self.register.number_of(name, record, by))
+    }
+
+    /// Repeats the request for a number until it is answered, because the lock is already ours. Counting twice skips a
+    /// number.
+    fn number_when_answered(
+        &self,
+        name: &LockName,
+        by: Deadline,
+        mut request: impl FnMut() -> Result<u64>,
+    ) -> Result<u64> {
         let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
         for _ in 0..ROUNDS {
             if doubt.is_open() && !pauses.rest() {
                 break;
             }
-            match until_answered(by, || self.register.count(name, least_number(), by)) {
-                Ok(number) => return Ok(Fence(number)),
-                // Counting twice skips a number.
+            match until_answered(by, &mut request) {
+                Ok(number) => return Ok(number),
                 Err(error) => doubt.go_on(error)?,
             }
         }
@@ -415,8 +430,10 @@ impl<R: Register> Acquisition<'_, R> {
             Ok(Standing::Held(found)) => found,
             Ok(Standing::Free) => return Ok(Round::Again),
             // The creation was refused and none of our requests is in flight: the lock is held. The read was
-            // only to name the holder.
-            Err(_) if !in_doubt => return Ok(Round::Over(Acquired::Held(Holder::unknown()))),
+            // only to name the holder. But a store that cannot be used for locks is not a lock that will be free.
+            Err(error) if !in_doubt && error.code() != Code::TableCreationError => {
+                return Ok(Round::Over(Acquired::Held(Holder::unknown())));
+            }
             Err(error) => return Err(self.failed(error)),
         };
         let stands = |tried: &Tried| found.record.as_ref().is_some_and(|it| it.same_owner(&tried.record));
@@ -477,9 +494,12 @@ impl<R: Register> Acquisition<'_, R> {
     fn count_and_read_back(&mut self, mut tried: Tried, created: Created) -> Result<Round> {
         let Created { count, standing } = created;
         if self.can.counts_in_record {
-            let Some(number) = tried.record.number().or(count) else {
-                let what = format!("{}: a record without its number", self.store.describe());
-                return Err(self.hand_back(tried, Error::Internal { what, source: None }));
+            let number = match tried.record.number().or(count) {
+                Some(number) => number,
+                None => match self.store.number_of(self.attempt.name, &tried.record, self.attempt.by) {
+                    Ok(number) => number,
+                    Err(error) => return Err(self.hand_back(tried, error)),
+                },
             };
             tried.record = tried.record.numbered(number);
             return Ok(self.granted(&tried, Some(Fence(number))));

@@ -134,7 +134,8 @@ pub struct Create<'a> {
 #[derive(Debug, Default)]
 pub struct Created {
     /// The lock's next number. `None` if the library must still count it. With
-    /// [`Capabilities::counts_in_record`] it is the number in the stored record, and is always given.
+    /// [`Capabilities::counts_in_record`] it is the number in the stored record. `None` if the library must still ask
+    /// for it with [`Register::number_of`].
     ///
     /// If creation and count were not one atomic step, the record may have expired between them. In this case
     /// set `standing` too, or use [`ReadBack::Always`].
@@ -188,7 +189,8 @@ pub struct Capabilities {
     pub counts: bool,
     /// Whether the record contains its number: [`Register::create`] chooses the number and stores the record with it
     /// ([`Record::numbered`]) in one atomic step. The library then never counts and never reads back. After a lost
-    /// reply one read shows whether the lock was acquired, and with which fence. Default: `false`.
+    /// reply one read shows whether the lock was acquired, and with which fence. If that record has no number yet, the
+    /// library calls [`Register::number_of`]. Default: `false`.
     pub counts_in_record: bool,
     /// The part of a record that a condition compares. Default: [`Compares::Record`].
     pub compares: Compares,
@@ -310,6 +312,17 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// [`Code::InDoubt`](crate::Code::InDoubt) if a number may have been counted and its answer was lost. The
     /// library then counts again and skips that number.
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64>;
+
+    /// Gives our stored record its number, and returns it, if the record was stored without one. Called only if
+    /// [`Capabilities::counts_in_record`] is set. Default: fails, for a store whose records always have their number.
+    ///
+    /// # Errors
+    /// [`Code::InDoubt`](crate::Code::InDoubt) if the reply was lost. The library then asks again.
+    fn number_of(&self, name: &LockName, record: &Record, by: Deadline) -> Result<u64> {
+        let _ = (record, by);
+        let what = format!("{}: the record of lock {name} has no number", self.describe());
+        Err(Error::Internal { what, source: None })
+    }
 
     /// Returns the number that was counted last, if the store still knows it. For people.
     ///

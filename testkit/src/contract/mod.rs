@@ -74,6 +74,7 @@ pub struct Site {
     /// one.
     pub(crate) settles: bool,
     pub(crate) longest_ttl: Duration,
+    pub(crate) slack: Duration,
 }
 
 impl Site {
@@ -95,7 +96,15 @@ impl Site {
         let test = test.replace('_', "-");
         let client = format!("{test:.80}-{since}-{}-{number}", std::process::id());
         let longest_ttl = Duration::from_secs(365 * 24 * 3600);
-        Site { client, open: Box::new(open), rounds, names: true, settles: true, longest_ttl }
+        Site {
+            client,
+            open: Box::new(open),
+            rounds,
+            names: true,
+            settles: true,
+            longest_ttl,
+            slack: Duration::ZERO,
+        }
     }
 
     /// Declares that the store's latches have no named participants.
@@ -106,6 +115,12 @@ impl Site {
     /// Declares that the store may refuse a change of a latch while others change it.
     pub fn without_settling(self) -> Site {
         Site { settles: false, ..self }
+    }
+
+    /// The store keeps each lease up to `slack` longer than its TTL, and says so.
+    #[must_use]
+    pub fn with_slack(self, slack: Duration) -> Site {
+        Site { slack, ..self }
     }
 
     /// Declares the longest TTL that the store accepts. Default: a year, the longest that the library accepts.

@@ -257,7 +257,7 @@ pub fn what_is_told_about_a_lock_is_true(site: &Site) {
     assert_eq!(found.fence, grant.fence);
     let holder = found.holder.unwrap();
     let remaining = holder.remaining.expect("this store must know");
-    assert!(remaining <= LONG && remaining > LONG / 2, "{remaining:?}");
+    assert!(remaining <= LONG + site.slack && remaining > LONG / 2, "{remaining:?}");
     // The two times are from clocks of one machine, one in whole milliseconds. The clock may be corrected in between.
     let since = holder.since.expect("this store must know");
     let off = since.duration_since(before).unwrap_or_else(|error| error.duration());

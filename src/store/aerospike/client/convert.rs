@@ -1,15 +1,17 @@
 //! Conversion of requests and records to the types of the crate `aerospike`, and back.
 
 use aerospike::expressions::{self as exp, ExpType, Expression};
-use aerospike::operations::exp::{ExpWriteFlags, write_exp};
+use aerospike::operations::exp::{ExpReadFlags, ExpWriteFlags, read_exp, write_exp};
 use aerospike::operations::maps::{self, MapOrder};
 use aerospike::operations::{Operation, scalar};
 use aerospike::{
     BasePolicy, Bin, Bins, CommitLevel, Expiration, MapPolicy, MapReturnType, MapWriteFlags, ReadModeAp,
-    Record, Replica, Value, WritePolicy,
+    ReadTouchTtl, Record, Replica, Value, WritePolicy,
 };
 
-use super::operation::{BinOperation, BinValue, FoundRecord, TTL_KEPT, TTL_NEVER, When, Write};
+use super::operation::{
+    BinOperation, BinValue, FoundRecord, OwnLease, Sign, TTL_KEPT, TTL_NEVER, When, Write,
+};
 
 /// Reads return the effect of the last acknowledged write. The crate retries nothing.
 pub(super) fn base_policy(left_ms: u32, filter: Option<Expression>) -> BasePolicy {
@@ -20,6 +22,8 @@ pub(super) fn base_policy(left_ms: u32, filter: Option<Expression>) -> BasePolic
         total_timeout: left_ms,
         max_retries: 0,
         filter_expression: filter,
+        // A read must not count as a change: it would extend leases of the layout `own`.
+        read_touch_ttl: ReadTouchTtl::DontReset,
         ..BasePolicy::default()
     }
 }
@@ -76,6 +80,15 @@ fn filter(when: &When<'_>) -> Expression {
             };
             exp::or(vec![filter(&When::Lacks(bin)), bounded])
         }
+        When::Free { lasts_ms } => exp::gt(exp::since_update(), exp::int_bin(*lasts_ms)),
+        When::Held(OwnLease { token: (bin, bytes), lasts_ms }) => exp::and(vec![
+            filter(&When::Is(bin, bytes)),
+            exp::le(exp::since_update(), exp::int_bin(*lasts_ms)),
+        ]),
+        When::HeldNoLonger(lease, left_ms) => {
+            let left = exp::num_sub(vec![exp::int_bin(lease.lasts_ms), exp::since_update()]);
+            exp::and(vec![filter(&When::Held(*lease)), exp::le(left, exp::int_val(*left_ms))])
+        }
         When::Both(both) => exp::and(both.iter().map(filter).collect()),
     }
 }
@@ -100,6 +113,21 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
             let number = exp::cond(vec![exp::bin_exists(*bin), raised, first]);
             write_exp(*bin, number, ExpWriteFlags::DEFAULT)
         }
+        BinOperation::Climb { bin, least, sign } => {
+            let number = || exp::int_bin(*bin);
+            let next = exp::num_add(vec![exp::num_abs(number()), exp::int_val(1)]);
+            let next = exp::max(vec![next, exp::int_val(*least)]);
+            let is_first = exp::not(exp::bin_exists(*bin));
+            let climbed = match sign {
+                Sign::Positive => exp::cond(vec![is_first, exp::int_val(*least), next]),
+                Sign::Kept => {
+                    let was_negative = exp::lt(number(), exp::int_val(0));
+                    let negative = exp::num_sub(vec![exp::int_val(0), next.clone()]);
+                    exp::cond(vec![is_first, exp::int_val(-*least), was_negative, negative, next])
+                }
+            };
+            write_exp(*bin, climbed, ExpWriteFlags::DEFAULT)
+        }
         BinOperation::MapPut(bin, key, bin_value) => {
             maps::put(&IN_KEY_ORDER, *bin, value(key), value(bin_value))
         }
@@ -107,25 +135,9 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
             maps::remove_by_key_list(*bin, keys.iter().map(value).collect(), MapReturnType::NONE)
         }
         BinOperation::Tell(bin) => scalar::get_bin(*bin),
+        BinOperation::TellAge(name) => read_exp(*name, exp::since_update(), ExpReadFlags::DEFAULT),
         BinOperation::Drop(bin) => scalar::put(&Bin::new(*bin, Value::Nil)),
         BinOperation::Delete => scalar::delete(),
-    }
-}
-
-/// Returns the number in the bin that a [`BinOperation::Tell`] asked for. If the bin has several answers, the last
-/// one counts.
-pub(super) fn told(record: &Record, steps: &[BinOperation<'_>]) -> Option<i64> {
-    let asked = steps.iter().find_map(|step| match step {
-        BinOperation::Tell(bin) => Some(*bin),
-        _ => None,
-    })?;
-    let number = |answer: &Value| match answer {
-        Value::Int(number) => Some(*number),
-        _ => None,
-    };
-    match record.bins.get(asked)? {
-        Value::MultiResult(answers) => answers.iter().rev().find_map(number),
-        answer => number(answer),
     }
 }
 
@@ -154,6 +166,15 @@ fn value(bin_value: &BinValue) -> Value {
 }
 
 fn bin_value(value: &Value) -> BinValue {
+    if let Value::MultiResult(answers) = value {
+        // Several operations used the bin. Operations that only write answer with nothing.
+        return answers
+            .iter()
+            .rev()
+            .map(bin_value)
+            .find(|it| *it != BinValue::Other)
+            .unwrap_or(BinValue::Other);
+    }
     let pair = |(key, item): (&Value, &Value)| (bin_value(key), bin_value(item));
     match value {
         Value::Int(number) => BinValue::Int(*number),

@@ -67,9 +67,25 @@ pub(crate) enum When<'a> {
         fence: (&'a str, i64),
         marks: (&'a str, &'a [u8]),
     },
+    /// A lock in the layout `own` that is free: the bin `lasts_ms` holds less than the milliseconds since the last
+    /// write. A record without this bin is not free.
+    Free {
+        lasts_ms: &'a str,
+    },
+    /// A lock in the layout `own` whose lease has this token and has not ended.
+    Held(OwnLease<'a>),
+    /// Like `Held`, and the lease has at most `left_ms` left.
+    HeldNoLonger(OwnLease<'a>, i64),
     /// The bin does not exist, or holds an integer to which this number can be added without overflow.
     CanAdd(&'a str, i64),
     Both(Box<[When<'a>; 2]>),
+}
+
+/// A lease in the layout `own`: its token, and the name of the bin with its length in milliseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnLease<'a> {
+    pub(crate) token: (&'a str, &'a [u8]),
+    pub(crate) lasts_ms: &'a str,
 }
 
 pub(crate) enum BinOperation<'a> {
@@ -77,20 +93,36 @@ pub(crate) enum BinOperation<'a> {
     Add(&'a str, i64),
     /// Sets the bin to the higher of its number plus one and this number.
     Raise(&'a str, i64),
+    /// Sets the bin to the higher of its number plus one and `least`, without regard to the sign of its number.
+    Climb {
+        bin: &'a str,
+        least: i64,
+        sign: Sign,
+    },
     MapPut(&'a str, BinValue, BinValue),
     MapDrop(&'a str, Vec<BinValue>),
-    /// Returns the number in this bin, after the operations before this one.
+    /// Returns the value in this bin, after the operations before this one.
     Tell(&'a str),
+    /// Returns the milliseconds since the record was written, by the clock of its node, under this name.
+    TellAge(&'a str),
     /// Deletes the bin.
     Drop(&'a str),
     /// Deletes the record.
     Delete,
 }
 
+/// The sign of the number that a [`BinOperation::Climb`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sign {
+    Positive,
+    /// That of the number before. Negative if there was none.
+    Kept,
+}
+
+#[derive(Debug)]
 pub(crate) enum Written {
-    /// The change was made. The number is the answer to [`BinOperation::Tell`].
-    Done(Option<i64>),
+    /// The change was made. The record has the answers to [`BinOperation::Tell`].
+    Done(FoundRecord),
     /// The record does not exist.
     Missing,
     /// The record exists but should be new, or it does not meet the condition. Nothing was changed.
@@ -98,7 +130,7 @@ pub(crate) enum Written {
 }
 
 /// A record that was read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FoundRecord {
     pub(crate) bins: Vec<(String, BinValue)>,
     /// Remaining life in whole seconds, by our clock.

@@ -1,0 +1,302 @@
+//! The layout `own`: token, time and fence of a lock in one record, which stays when the lock is released.
+//!
+//! ```text
+//! create   missing, or older than lasts_ms             -> token, lasts_ms, who, fence = max(fence + 1, clock)
+//! replace  token ours, not older, not lasting longer   -> lasts_ms
+//! remove   token ours, not older                       -> lasts_ms = -1
+//! ```
+//!
+//! Each change is one request. "Older" compares the time since the last write of the record with `lasts_ms`, in the
+//! server, with its clock and in milliseconds. No lease depends on the expiry of the record, which is 30 days after its
+//! last write. The answer to a creation contains token and fence as they stand after it.
+//!
+//! The record has the set and the key of the layout `java`, whose clients create a lock's record only if there is none.
+//! So each layout refuses the locks of the other one.
+//!
+//! A fence must also be above those of the layout `java`, which a separate record keeps for 30 days. While the set of
+//! these records is not empty, the first fence of a new record is negative. It is then raised above the fence of the
+//! layout `java` and becomes positive, before the lock is granted. If that fails, the next grant does it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{
+    BinOperation, BinValue, Client, FoundRecord, OwnLease, RecordExistsAction, Sign, When, Write, Written,
+};
+use super::diagnose::look_over;
+use super::keys::own_bins::{FENCE, LASTS_MS, TOKEN, WHO};
+use super::keys::{self, FENCE_TTL, LockKeys, RecordKey, fence_key, fence_set, whole_seconds};
+use super::latches::AerospikeLatches;
+use super::namespace_check::{Checked, NamespaceCheck, judged};
+use super::nodes::Node;
+use super::options::Setup;
+use super::ready::wait_until_ready;
+use crate::diagnostic::Diagnostic;
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::options::Options;
+use crate::owner::OwnerToken;
+use crate::store::LatchStore;
+use crate::store::layout::Layout;
+use crate::store::remote::{
+    Capabilities, Compares, Create, Created, Found, ReadBack, Record, Register, Replace, Reply, Standing,
+};
+use crate::time::Deadline;
+
+/// The slack of a single node: its clock may be adjusted.
+const SLACK_ALONE: Duration = Duration::from_millis(20);
+/// The slack of several nodes: after one has failed, another one compares its clock with the record's time.
+const SLACK: Duration = Duration::from_secs(1);
+const SLACK_MAX: Duration = Duration::from_secs(60);
+
+/// The value of [`LASTS_MS`] in the record of a free lock.
+const RELEASED: i64 = -1;
+
+/// The name of an answer: milliseconds since the record was written.
+const AGE_MS: &str = "age_ms";
+
+/// A [`Register`] in a namespace of Aerospike with the layout `own`. URI:
+/// `aerospike://host:3000,host2/namespace/setSuffix?layout=own`. Only this library can use such locks.
+#[derive(Debug)]
+pub(crate) struct AerospikeOwnStore {
+    client: Arc<Client>,
+    suffix: String,
+    /// `None` if it depends on the number of nodes.
+    slack: Option<Duration>,
+    check: NamespaceCheck,
+    latches: AerospikeLatches,
+}
+
+impl AerospikeOwnStore {
+    /// Creates a store. See [`AerospikeStore::open`](super::AerospikeStore).
+    pub(crate) fn open(
+        hosts: &str,
+        namespace: &str,
+        suffix: &str,
+        mut options: Options,
+    ) -> Result<AerospikeOwnStore> {
+        if let Some(value) = options.take("fence") {
+            let allowed = "no such option with layout=own: every lock has a fence";
+            return Err(Error::invalid("fence", value, allowed));
+        }
+        let slack = options.take_duration("slack")?;
+        if let Some(slack) = slack.filter(|slack| *slack > SLACK_MAX) {
+            return Err(Error::invalid("slack", format!("{slack:?}"), "0ms to 1m"));
+        }
+        let setup = Setup::read(hosts, namespace, suffix, options)?;
+        let client = Arc::new(Client::new(&setup));
+        Ok(AerospikeOwnStore {
+            latches: AerospikeLatches::new(Arc::clone(&client), &setup.suffix),
+            client,
+            suffix: setup.suffix,
+            slack,
+            check: NamespaceCheck::default(),
+        })
+    }
+
+    fn checked(&self, by: Deadline) -> Result<Checked> {
+        self.check.checked(by, |by| {
+            let nodes = Node::ask_all(&self.client, by)?;
+            judged(&nodes, &fence_set(&self.suffix), |what| self.client.unsuitable(what))
+        })
+    }
+
+    /// Returns how many milliseconds a lease of `ttl` lasts for others.
+    fn lasts_ms(&self, ttl: Duration, is_alone: bool) -> i64 {
+        let slack = self.slack.unwrap_or(if is_alone { SLACK_ALONE } else { SLACK });
+        let lasts = ttl + slack;
+        i64::try_from(lasts.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+    }
+
+    /// Returns the fence, or `None` if it must still be raised. The inner error means that the lock is held.
+    fn try_to_create(
+        &self,
+        create: &Create<'_>,
+        by: Deadline,
+    ) -> Result<std::result::Result<Option<u64>, ()>> {
+        let (name, record) = (create.name, create.record);
+        check_ttl(record.ttl())?;
+        let (key, checked) = (&LockKeys::of(name, &self.suffix)?.lock, self.checked(by)?);
+        let lasts_ms = self.lasts_ms(record.ttl(), checked.is_alone);
+        let (token, least) = (record.token(), create.count.unwrap_or_default().max(1) as i64);
+        let sign = if checked.has_java_fences { Sign::Kept } else { Sign::Positive };
+        let steps = [
+            BinOperation::Put(TOKEN, BinValue::Bytes(token.as_bytes().to_vec())),
+            BinOperation::Put(LASTS_MS, BinValue::Int(lasts_ms)),
+            BinOperation::Put(WHO, BinValue::Bytes(record.identity_bytes().to_vec())),
+            BinOperation::Climb { bin: FENCE, least, sign },
+            BinOperation::Tell(TOKEN),
+            BinOperation::Tell(FENCE),
+        ];
+        let when = When::Free { lasts_ms: LASTS_MS };
+        let Written::Done(told) = self.change(key, RecordExistsAction::Update, when, &steps, by)? else {
+            return Ok(Err(()));
+        };
+        let number = told.int(FENCE).filter(|_| told.bytes(TOKEN) == Some(token.as_bytes()));
+        match number {
+            Some(number) => Ok(Ok(u64::try_from(number).ok())),
+            None => Err(Error::InDoubt {
+                what: format!("{}: lock {name}: the answer is that of another request", self.client.place()),
+                source: None,
+            }),
+        }
+    }
+
+    /// Changes the record, if it exists, under the condition `when`.
+    fn change(
+        &self,
+        record_key: &RecordKey,
+        exists: RecordExistsAction,
+        when: When<'_>,
+        steps: &[BinOperation<'_>],
+        by: Deadline,
+    ) -> Result<Written> {
+        let write = Write { record_key, exists, when: Some(when), steps, ttl_s: whole_seconds(FENCE_TTL) };
+        self.client.write(&write, by)
+    }
+}
+
+impl Register for AerospikeOwnStore {
+    fn describe(&self) -> String {
+        self.client.place().to_owned()
+    }
+
+    fn layout(&self) -> Option<&'static str> {
+        Some(Layout::Own.name())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            counts: true,
+            counts_in_record: true,
+            compares: Compares::Token,
+            read_back: ReadBack::Never,
+            ..Capabilities::default()
+        }
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        wait_until_ready(&self.client, format!("XDC#{}", self.suffix), by)?;
+        self.checked(by).map(drop)
+    }
+
+    fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
+        Reply::of(self.try_to_create(create, by).map(|answer| match answer {
+            Ok(count) => Ok(Created { count, standing: None }),
+            Err(()) => Err(None),
+        }))
+    }
+
+    fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
+        let answer = LockKeys::of(replace.name, &self.suffix).and_then(|keys| {
+            check_ttl(replace.record.ttl())?;
+            let lasts_ms = self.lasts_ms(replace.record.ttl(), self.check.was_alone());
+            let token = replace.expected.token();
+            // A request that arrives late must not shorten a longer renewal.
+            let when = When::HeldNoLonger(lease_of(&token), lasts_ms);
+            let steps = [BinOperation::Put(LASTS_MS, BinValue::Int(lasts_ms))];
+            self.change(&keys.lock, RecordExistsAction::UpdateOnly, when, &steps, by)
+        });
+        Reply::of(answer.map(|written| match written {
+            Written::Done(_) => Ok(()),
+            Written::Missing => Err(Some(Standing::Free)),
+            // The lease has ended, or has more time left.
+            Written::Refused => Err(None),
+        }))
+    }
+
+    fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
+        let answer = LockKeys::of(name, &self.suffix).and_then(|keys| {
+            let token = expected.token();
+            let steps = [BinOperation::Put(LASTS_MS, BinValue::Int(RELEASED))];
+            let when = When::Held(lease_of(&token));
+            self.change(&keys.lock, RecordExistsAction::UpdateOnly, when, &steps, by)
+        });
+        Reply::of_bool(answer.map(|written| matches!(written, Written::Done(_))))
+    }
+
+    fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
+        let steps = [
+            BinOperation::Tell(TOKEN),
+            BinOperation::Tell(LASTS_MS),
+            BinOperation::Tell(FENCE),
+            BinOperation::Tell(WHO),
+            BinOperation::TellAge(AGE_MS),
+        ];
+        let found = self.client.tell(&LockKeys::of(name, &self.suffix)?.lock, &steps, by)?;
+        Ok(found.as_ref().map_or(Standing::Free, standing))
+    }
+
+    fn count(&self, name: &LockName, _: u64, _: Deadline) -> Result<u64> {
+        let what = format!("lock {name} is counted only when it is acquired");
+        Err(Error::Internal { what, source: None })
+    }
+
+    /// Raises the fence of our lease above that of the layout `java`.
+    fn number_of(&self, name: &LockName, record: &Record, by: Deadline) -> Result<u64> {
+        let (key, token) = (&LockKeys::of(name, &self.suffix)?.lock, record.token());
+        let found = self.client.read(&fence_key(name, &self.suffix), &[keys::FENCE], by)?;
+        let least = found.and_then(|found| found.int(keys::FENCE)).unwrap_or_default().saturating_add(1);
+        let steps =
+            [BinOperation::Climb { bin: FENCE, least, sign: Sign::Positive }, BinOperation::Tell(FENCE)];
+        let when = When::Held(lease_of(&token));
+        match self.change(key, RecordExistsAction::UpdateOnly, when, &steps, by)? {
+            Written::Done(told) => told
+                .int(FENCE)
+                .map(|number| number as u64)
+                .ok_or_else(|| Error::Internal { what: "the answer has no fence".into(), source: None }),
+            Written::Missing | Written::Refused => Err(Error::RetriesExhausted {
+                store: self.client.place().to_owned(),
+                what: "the lease expired before its fence was raised; use a longer TTL".into(),
+                source: None,
+            }),
+        }
+    }
+
+    fn last_count(&self, name: &LockName, by: Deadline) -> Result<Option<u64>> {
+        let found = self.client.read(&LockKeys::of(name, &self.suffix)?.lock, &[FENCE], by)?;
+        Ok(found.and_then(|found| found.int(FENCE)).map(i64::unsigned_abs))
+    }
+
+    fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
+        look_over(&self.client, &self.suffix, by)
+    }
+
+    fn latches(&self) -> Option<&dyn LatchStore> {
+        Some(&self.latches)
+    }
+}
+
+/// Refuses a lease that the fence would not outlast.
+fn check_ttl(ttl: Duration) -> Result<()> {
+    if ttl <= FENCE_TTL {
+        return Ok(());
+    }
+    let allowed = "at most 30 days with layout=own: the fence is kept that long";
+    Err(Error::invalid("ttl", format!("{ttl:?}"), allowed))
+}
+
+fn lease_of(token: &OwnerToken) -> OwnLease<'_> {
+    OwnLease { token: (TOKEN, token.as_bytes()), lasts_ms: LASTS_MS }
+}
+
+/// Returns the state of a lock with this record.
+fn standing(found: &FoundRecord) -> Standing {
+    let age_ms = found.int(AGE_MS).unwrap_or_default();
+    let Some(lasts_ms) = found.int(LASTS_MS) else {
+        // A record of the layout `java`.
+        return Standing::Held(Found { left: found.left, ..Found::default() });
+    };
+    if age_ms > lasts_ms {
+        return Standing::Free;
+    }
+    let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or_default());
+    let token = found.bytes(TOKEN).and_then(|bytes| bytes.try_into().ok()).map(OwnerToken::from_bytes);
+    let record = token.map(|token| {
+        let number = found.int(FENCE).and_then(|number| u64::try_from(number).ok()).unwrap_or_default();
+        Record::of_parts(&token, millis(lasts_ms), found.bytes(WHO).unwrap_or_default()).numbered(number)
+    });
+    // The record may be from the future, if another node's clock is ahead.
+    let left = millis(lasts_ms - age_ms).min(millis(lasts_ms));
+    Standing::Held(Found::lasting(record, left))
+}
