@@ -64,7 +64,7 @@ const LATCHES: StoreOption =
     option("latches", "", "the table for latches; by default named after the table for locks");
 const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10m");
 
-const LAYOUT: StoreOption = option("layout", "java", "`java`, `own`: how locks are kept");
+const LAYOUT: StoreOption = option("layout", "java", "`java`, `both`, `own`: how locks are kept");
 
 pub(crate) const HBASE: [StoreOption; 10] = [
     LAYOUT,
@@ -137,7 +137,7 @@ pub(crate) const AEROSPIKE: [StoreOption; 17] = [
     option(
         "slack",
         "20ms on one node, else 1s",
-        "only with `layout=own`: how much longer than its TTL a lease lasts for others, for differences between the \
+        "only with `layout=own` and `both`: how much longer than its TTL a lease lasts for others, for differences between the \
          nodes' clocks; 0ms to 1m",
     ),
     option("fence", "record", "`record`, `off`: where fences are counted"),

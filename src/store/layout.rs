@@ -9,6 +9,8 @@ pub(crate) enum Layout {
     /// As PhonePe's DLM 1.0.1, whose clients may use the same store.
     #[default]
     Java,
+    /// While a fleet moves between the other two: excludes clients of both.
+    Both,
     /// Record and fence together. Only this library can use it.
     Own,
 }
@@ -17,6 +19,7 @@ impl Layout {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Layout::Java => "java",
+            Layout::Both => "both",
             Layout::Own => "own",
         }
     }
@@ -24,8 +27,9 @@ impl Layout {
     pub(crate) fn take(options: &mut Options) -> Result<Layout> {
         match options.take("layout").as_deref() {
             None | Some("java") => Ok(Layout::Java),
+            Some("both") => Ok(Layout::Both),
             Some("own") => Ok(Layout::Own),
-            Some(other) => Err(Error::invalid("layout", other, "java or own")),
+            Some(other) => Err(Error::invalid("layout", other, "java, both or own")),
         }
     }
 }

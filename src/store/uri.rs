@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::name::checked_table;
 use crate::options::Options;
 #[cfg(feature = "aerospike")]
-use crate::store::aerospike::{AerospikeOwnStore, AerospikeStore};
+use crate::store::aerospike::{AerospikeBothStore, AerospikeOwnStore, AerospikeStore};
 #[cfg(feature = "hbase")]
 use crate::store::hbase::{HbaseOwnStore, HbaseStore};
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
@@ -210,7 +210,7 @@ impl Opener {
             #[cfg(feature = "gateway")]
             Endpoint::HbaseThrift { address, table } => {
                 let mut options = self.options;
-                if Layout::take(&mut options)? == Layout::Own {
+                if Layout::take(&mut options)? != Layout::Java {
                     let allowed = "java: only hbase:// has the conditions that the layout own needs";
                     return Err(Error::invalid("layout", "own", allowed));
                 }
@@ -223,6 +223,7 @@ impl Opener {
                     Layout::Java => {
                         Arc::new(RemoteStore::new(HbaseStore::native(&masters, &table, options)?))
                     }
+                    Layout::Both => return Err(Error::invalid("layout", "both", "java or own")),
                     Layout::Own => {
                         Arc::new(RemoteStore::new(HbaseOwnStore::open(&masters, &table, options)?))
                     }
@@ -235,6 +236,7 @@ impl Opener {
                     Layout::Java => Arc::new(RemoteStore::new(AerospikeStore::open(
                         &hosts, &namespace, &suffix, options,
                     )?)),
+                    Layout::Both => Arc::new(AerospikeBothStore::open(&hosts, &namespace, &suffix, options)?),
                     Layout::Own => Arc::new(RemoteStore::new(AerospikeOwnStore::open(
                         &hosts, &namespace, &suffix, options,
                     )?)),

@@ -39,6 +39,8 @@ pub struct AerospikeStore {
     client: Arc<Client>,
     suffix: String,
     fenced: bool,
+    /// Whether records of the layout `own` are expected. They are read as held.
+    beside_own: bool,
     latches: AerospikeLatches,
 }
 
@@ -52,7 +54,7 @@ impl AerospikeStore {
         options: Options,
     ) -> Result<AerospikeStore> {
         if options.has("slack") {
-            return Err(Error::invalid("slack", "", "only together with layout=own"));
+            return Err(Error::invalid("slack", "", "only together with layout=own or layout=both"));
         }
         let setup = Setup::read(hosts, namespace, suffix, options)?;
         let client = Arc::new(Client::new(&setup));
@@ -61,7 +63,14 @@ impl AerospikeStore {
             client,
             suffix: setup.suffix,
             fenced: setup.fenced,
+            beside_own: false,
         })
+    }
+
+    /// Creates a register that reads locks of the layout `own` as held.
+    pub(super) fn beside_own(client: Arc<Client>, suffix: String) -> AerospikeStore {
+        let latches = AerospikeLatches::new(Arc::clone(&client), &suffix);
+        AerospikeStore { latches, client, suffix, fenced: true, beside_own: true }
     }
 }
 
@@ -150,7 +159,7 @@ impl Register for AerospikeStore {
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
         let keys = LockKeys::of(name, &self.suffix)?;
         let found = self.client.read(&keys.lock, &[], by)?;
-        if found.as_ref().is_some_and(|found| found.bin(own_bins::LASTS_MS).is_some()) {
+        if !self.beside_own && found.as_ref().is_some_and(|found| found.bin(own_bins::LASTS_MS).is_some()) {
             let what = format!(
                 "keeps lock {name} in the layout {}, and this client uses the layout {}: see `layout` in the store's \
                  options",

@@ -13,6 +13,7 @@
 //! * A record lives a little longer than its TTL, never shorter: servers count whole seconds.
 //! * [`remote`](crate::store::remote) builds acquire, renew and release from these requests.
 
+mod both;
 pub(crate) mod client;
 mod diagnose;
 pub(crate) mod keys;
@@ -25,5 +26,6 @@ mod own;
 mod pool;
 mod ready;
 
+pub(crate) use self::both::AerospikeBothStore;
 pub use self::locks::AerospikeStore;
 pub(crate) use self::own::AerospikeOwnStore;

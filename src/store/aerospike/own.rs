@@ -64,6 +64,8 @@ pub(crate) struct AerospikeOwnStore {
     /// `None` if it depends on the number of nodes.
     slack: Option<Duration>,
     check: NamespaceCheck,
+    /// Whether this is the part of the layout `both`: see [`both`](super::both).
+    beside_java: bool,
     latches: AerospikeLatches,
 }
 
@@ -75,23 +77,22 @@ impl AerospikeOwnStore {
         suffix: &str,
         mut options: Options,
     ) -> Result<AerospikeOwnStore> {
-        if let Some(value) = options.take("fence") {
-            let allowed = "no such option with layout=own: every lock has a fence";
-            return Err(Error::invalid("fence", value, allowed));
-        }
-        let slack = options.take_duration("slack")?;
-        if let Some(slack) = slack.filter(|slack| *slack > SLACK_MAX) {
-            return Err(Error::invalid("slack", format!("{slack:?}"), "0ms to 1m"));
-        }
+        let slack = take_slack(&mut options)?;
+        refuse_fence(&mut options, Layout::Own)?;
         let setup = Setup::read(hosts, namespace, suffix, options)?;
-        let client = Arc::new(Client::new(&setup));
-        Ok(AerospikeOwnStore {
-            latches: AerospikeLatches::new(Arc::clone(&client), &setup.suffix),
-            client,
-            suffix: setup.suffix,
-            slack,
-            check: NamespaceCheck::default(),
-        })
+        Ok(AerospikeOwnStore::over(Arc::new(Client::new(&setup)), setup.suffix, slack, false))
+    }
+
+    /// Creates a store over `client`. With `beside_java` it creates no records, and deletes a record when it is
+    /// released.
+    pub(super) fn over(
+        client: Arc<Client>,
+        suffix: String,
+        slack: Option<Duration>,
+        beside_java: bool,
+    ) -> AerospikeOwnStore {
+        let latches = AerospikeLatches::new(Arc::clone(&client), &suffix);
+        AerospikeOwnStore { client, suffix, slack, check: NamespaceCheck::default(), beside_java, latches }
     }
 
     fn checked(&self, by: Deadline) -> Result<Checked> {
@@ -113,7 +114,7 @@ impl AerospikeOwnStore {
         &self,
         create: &Create<'_>,
         by: Deadline,
-    ) -> Result<std::result::Result<Option<u64>, ()>> {
+    ) -> Result<std::result::Result<Option<u64>, Option<Standing>>> {
         let (name, record) = (create.name, create.record);
         check_ttl(record.ttl())?;
         let (key, checked) = (&LockKeys::of(name, &self.suffix)?.lock, self.checked(by)?);
@@ -129,8 +130,13 @@ impl AerospikeOwnStore {
             BinOperation::Tell(FENCE),
         ];
         let when = When::Free { lasts_ms: LASTS_MS };
-        let Written::Done(told) = self.change(key, RecordExistsAction::Update, when, &steps, by)? else {
-            return Ok(Err(()));
+        let exists =
+            if self.beside_java { RecordExistsAction::UpdateOnly } else { RecordExistsAction::Update };
+        let told = match self.change(key, exists, when, &steps, by)? {
+            Written::Done(told) => told,
+            Written::Refused => return Ok(Err(None)),
+            // The record that stood has gone. The next attempt creates one of the layout `java`.
+            Written::Missing => return Ok(Err(Some(Standing::Held(Found::default())))),
         };
         let number = told.int(FENCE).filter(|_| told.bytes(TOKEN) == Some(token.as_bytes()));
         match number {
@@ -140,6 +146,18 @@ impl AerospikeOwnStore {
                 source: None,
             }),
         }
+    }
+
+    /// Raises the fence of the layout `java` to that of the record, which is then deleted.
+    fn keep_fence_for_java(&self, name: &LockName, key: &RecordKey, by: Deadline) -> Result<()> {
+        let found = self.client.read(key, &[FENCE], by)?;
+        let Some(fence) = found.and_then(|found| found.int(FENCE)) else { return Ok(()) };
+        let record_key = &fence_key(name, &self.suffix);
+        let steps = [BinOperation::Raise(keys::FENCE, fence.saturating_abs())];
+        let (exists, ttl_s) = (RecordExistsAction::Update, whole_seconds(FENCE_TTL));
+        let write = Write { record_key, exists, when: None, steps: &steps, ttl_s };
+        // A number that was raised once too often is skipped.
+        self.client.write(&write, by).map(drop)
     }
 
     /// Changes the record, if it exists, under the condition `when`.
@@ -183,7 +201,7 @@ impl Register for AerospikeOwnStore {
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         Reply::of(self.try_to_create(create, by).map(|answer| match answer {
             Ok(count) => Ok(Created { count, standing: None }),
-            Err(()) => Err(None),
+            Err(held) => Err(held),
         }))
     }
 
@@ -208,8 +226,12 @@ impl Register for AerospikeOwnStore {
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
         let answer = LockKeys::of(name, &self.suffix).and_then(|keys| {
             let token = expected.token();
-            let steps = [BinOperation::Put(LASTS_MS, BinValue::Int(RELEASED))];
             let when = When::Held(lease_of(&token));
+            if self.beside_java {
+                self.keep_fence_for_java(name, &keys.lock, by)?;
+                return self.client.delete(&keys.lock, when, by);
+            }
+            let steps = [BinOperation::Put(LASTS_MS, BinValue::Int(RELEASED))];
             self.change(&keys.lock, RecordExistsAction::UpdateOnly, when, &steps, by)
         });
         Reply::of_bool(answer.map(|written| matches!(written, Written::Done(_))))
@@ -264,6 +286,26 @@ impl Register for AerospikeOwnStore {
 
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&self.latches)
+    }
+}
+
+/// Takes the option `slack`.
+pub(super) fn take_slack(options: &mut Options) -> Result<Option<Duration>> {
+    let slack = options.take_duration("slack")?;
+    match slack.filter(|slack| *slack > SLACK_MAX) {
+        Some(slack) => Err(Error::invalid("slack", format!("{slack:?}"), "0ms to 1m")),
+        None => Ok(slack),
+    }
+}
+
+/// Refuses the option `fence`, which belongs to the layout `java`.
+pub(super) fn refuse_fence(options: &mut Options, layout: Layout) -> Result<()> {
+    match options.take("fence") {
+        Some(value) => {
+            let allowed = format!("no such option with layout={}: every lock has a fence", layout.name());
+            Err(Error::invalid("fence", value, allowed))
+        }
+        None => Ok(()),
     }
 }
 
