@@ -102,6 +102,7 @@ fn a_fleet_moves_to_the_layout_own_and_back_under_load() {
     ];
     let client = fresh("moves");
     let watches: [Watch; LOCKS] = Default::default();
+    let mut java = aerospike_java::start(&place).map_err(|why| skipped("maven", why)).ok();
     let mut of_java = 0;
     for (phase, layouts) in phases.into_iter().enumerate() {
         let done = AtomicUsize::new(0);
@@ -121,16 +122,12 @@ fn a_fleet_moves_to_the_layout_own_and_back_under_load() {
                         watches[id].granted(lease.fence());
                         watches[id].before_release();
                         assert!(lease.release().unwrap(), "phase {phase}");
+                        // So that the Java client, which does not wait, finds a lock free.
+                        thread::sleep(Duration::from_micros(500));
                     }
                 });
             }
-            if !layouts.contains(&"java") {
-                return;
-            }
-            let mut java = match aerospike_java::start(&place) {
-                Ok(java) => java,
-                Err(why) => return skipped("maven", why),
-            };
+            let Some(java) = java.as_mut().filter(|_| layouts.contains(&"java")) else { return };
             let mut round = 0;
             while done.load(Ordering::Relaxed) < grants {
                 round += 1;
@@ -147,5 +144,5 @@ fn a_fleet_moves_to_the_layout_own_and_back_under_load() {
     }
     let all: usize = watches.iter().map(|watch| watch.seen().grants).sum();
     println!("{all} grants, {of_java} of them to a Java client");
-    assert!(all >= 8 * grants);
+    assert!(all >= 8 * grants && (java.is_none() || of_java > 10));
 }
