@@ -12,16 +12,8 @@ pub(crate) fn secret(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
 /// Fills `bytes` with random bytes of the simulation.
 #[cfg(dlm_simulation)]
 pub(crate) fn secret(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
-    bytes.fill_with(|| number() as u8);
+    bytes.fill_with(|| simulation::random() as u8);
     Ok(())
-}
-
-/// Returns a number that is not secret, for example for a unique name.
-pub(crate) fn number() -> u64 {
-    #[cfg(not(dlm_simulation))]
-    return fastrand::u64(..);
-    #[cfg(dlm_simulation)]
-    return simulation::random();
 }
 
 /// Returns a number from 0 to 1, for pauses that should differ between processes.

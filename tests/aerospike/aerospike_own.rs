@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::aerospike as raw;
-use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment, Severity};
 use dlm_fixtures::aerospike::{
     DIRECTORY, IN_MEMORY, Place, Server, aerospike_or_skip, info, namespace, own_cluster_or_skip,
-    own_server_or_skip, wait_joined,
+    own_server_in_or_skip, own_server_or_skip, wait_joined,
 };
 use dlm_fixtures::aerospike_proxy;
+use dlm_fixtures::clock::Clock;
 use dlm_testkit::contract::Site;
 use dlm_testkit::losses::{Case, Target};
 use dlm_testkit::{Fault, Gate, LONG, is_long, left_to_the_long_run, shortened, until};
@@ -370,6 +371,57 @@ fn after_a_wrap_of_the_generation_a_node_that_comes_back_replaces_no_newer_recor
         assert!(lease.release().unwrap());
         assert!(lock.acquire().unwrap().fence() > lease.fence());
     }
+}
+
+/// Returns the severity and the text of the diagnostic for `topic`.
+fn diagnosed(uri: &str, topic: &str) -> Option<(Severity, String)> {
+    let found = manager(uri, "doctor").diagnose().unwrap();
+    let found = found.into_iter().find(|diagnostic| diagnostic.topic == topic)?;
+    Some((found.severity, found.to_string()))
+}
+
+#[test]
+fn the_doctor_counts_the_locks_of_the_other_layout() {
+    let Some(server) = own_server_or_skip(IN_MEMORY) else { return };
+    let (uri, address) = (server.place().uri(), server.place().address);
+    let both = format!("{uri}?layout=both");
+    for uri in [&uri, &own(&uri), &both] {
+        assert_eq!([diagnosed(uri, "layout java"), diagnosed(uri, "layout own")], [None, None]);
+    }
+    // The doctor of the layout `own` leaves the record of its own lock, and the one of `both` deletes it.
+    diagnosed(&own(&uri), "layout own");
+    assert!(diagnosed(&both, "layout own").is_some());
+    assert_eq!(diagnosed(&both, "layout own"), None);
+    as_java(address, "one").unwrap();
+    as_java(address, "two").unwrap();
+    for uri in [&both, &own(&uri)] {
+        let (severity, said) = diagnosed(uri, "layout java").unwrap();
+        assert!(
+            severity == Severity::Warn && said.contains("2 locks") && said.contains(" expires in "),
+            "{said}"
+        );
+    }
+    let (severity, said) = diagnosed(&uri, "layout own").unwrap();
+    assert!(
+        severity == Severity::Warn && said.contains("1 lock has") && said.contains("layout=both"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_doctor_names_records_from_the_future_and_reads_that_extend_leases() {
+    let Some(clock) = Clock::new_or_skip() else { return };
+    let environment = [("LD_PRELOAD", clock.library().into()), clock.environment()];
+    let Some(server) = own_server_in_or_skip(IN_MEMORY, &environment) else { return };
+    let uri = own(&server.place().uri());
+    clock.set_ahead(Duration::from_secs(3600));
+    let lease = lock(&manager(&uri, "future")).try_acquire().unwrap();
+    clock.set_ahead(Duration::ZERO);
+    let (severity, said) = diagnosed(&uri, "records from the future").unwrap();
+    assert!(severity == Severity::Fail && said.contains("1 written"), "{said}");
+    assert!(lease.release().unwrap());
+    set(&server, "default-read-touch-ttl-pct=50");
+    assert_eq!(diagnosed(&uri, "read touch").unwrap().0, Severity::Fail);
 }
 
 #[test]

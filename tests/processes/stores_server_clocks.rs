@@ -239,5 +239,8 @@ fn a_clock_of_aerospike_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(
     let Some(clock) = Clock::new_or_skip() else { return };
     let environment = [("LD_PRELOAD", clock.library().into()), clock.environment()];
     let Some(server) = own_server_in_or_skip(IN_MEMORY, &environment) else { return };
-    a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&server.place().uri(), &clock);
+    let uri = server.place().uri();
+    for uri in [format!("{uri}?layout=own"), uri] {
+        a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock);
+    }
 }

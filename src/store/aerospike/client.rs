@@ -9,21 +9,26 @@ mod failures;
 mod operation;
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aerospike::operations::Operation;
 use aerospike::{
-    AdminPolicy, AuthMode, BasePolicy, BatchOperation, BatchPolicy, BatchReadPolicy, Bin, ClientPolicy, Host,
-    Key, ReadModeSc, ReadPolicy, ResultCode, TlsPolicy, Value, WritePolicy,
+    AdminPolicy, AuthMode, BasePolicy, BatchOperation, BatchPolicy, BatchReadPolicy, Bin, Bins, ClientPolicy,
+    Host, Key, PartitionFilter, QueryPolicy, ReadModeSc, ReadPolicy, ResultCode, Statement, TlsPolicy, Value,
+    WritePolicy,
 };
 
-use self::convert::{base_policy, found, operation, plain_put, wanted, write_policy};
+use self::convert::{base_policy, filter, found, operation, plain_put, wanted, write_policy};
 use self::failures::{Failed, Retry, StoreName, decisive};
 pub(crate) use self::operation::{
     BinOperation, BinValue, FoundRecord, OwnLease, RecordExistsAction, Sign, TTL_KEPT, TTL_NEVER, When,
     Write, Written,
 };
+use futures_core::Stream as _;
+
 use super::keys::RecordKey;
 use super::options::{Login, Setup};
 use super::pool::{ClientPool, PooledClient};
@@ -214,6 +219,36 @@ impl Client {
             }));
         }
         Ok(all)
+    }
+
+    /// Counts the records of the set that meet the condition, `most` at most. Also returns the longest remaining life
+    /// of those that it counted.
+    pub(crate) fn count(
+        &self,
+        set: &str,
+        when: &When<'_>,
+        most: u64,
+        by: Deadline,
+    ) -> Result<(u64, Option<Duration>)> {
+        let answer = self.call(RequestKind::Read, "query", by, |client, left| async move {
+            let base_policy = base_policy(left, Some(filter(when)));
+            let policy = QueryPolicy {
+                base_policy,
+                max_records: most,
+                include_bin_data: false,
+                ..QueryPolicy::default()
+            };
+            let statement = Statement::new(self.name.namespace.as_str(), set, Bins::None);
+            let found = client.query(&policy, PartitionFilter::all(), statement).await?;
+            let mut records = pin!(found.into_stream());
+            let (mut count, mut left) = (0, None);
+            while let Some(record) = poll_fn(|context| records.as_mut().poll_next(context)).await {
+                count += 1;
+                left = left.max(record?.time_to_live());
+            }
+            Ok((count, left))
+        })?;
+        answer.map_err(|code| self.name.odd("query", code))
     }
 
     /// Sends the same info questions to every node. Returns each node's name and its answers in the order of

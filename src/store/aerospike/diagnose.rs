@@ -3,19 +3,33 @@
 use std::time::Duration;
 
 use super::client::Client;
+use super::diagnose_layout;
 use super::nodes::Node;
 use crate::diagnostic::Diagnostic;
 use crate::error::Result;
+use crate::store::layout::Layout;
 use crate::time::{Deadline, wall_ms};
 
 /// 2010-01-01, the start of the servers' clock, in seconds since 1970.
 const EPOCH_S: u64 = 1_262_304_000;
 
-pub(super) fn look_over(client: &Client, suffix: &str, by: Deadline) -> Result<Vec<Diagnostic>> {
+/// Diagnoses the namespace for locks in `layout`. `slack` returns that of the layout `own` on one node or on several.
+pub(super) fn look_over(
+    client: &Client,
+    suffix: &str,
+    layout: Layout,
+    slack: impl Fn(bool) -> Duration,
+    by: Deadline,
+) -> Result<Vec<Diagnostic>> {
     let asked_ms = wall_ms();
-    let nodes = Node::ask_all(client, by)?;
+    let nodes = Node::ask_all(client, &diagnose_layout::QUESTIONS, by)?;
     let took = Duration::from_millis(wall_ms().saturating_sub(asked_ms));
-    Ok(diagnostics(client.namespace(), suffix, &nodes, asked_ms, took))
+    let mut found = diagnostics(client.namespace(), suffix, &nodes, asked_ms, took);
+    if nodes.iter().all(Node::has_namespace) {
+        found.extend(diagnose_layout::of_settings(&nodes, layout, slack(nodes.len() == 1)));
+        found.extend(diagnose_layout::of_records(client, suffix, &nodes, layout, by));
+    }
+    Ok(found)
 }
 
 fn diagnostics(

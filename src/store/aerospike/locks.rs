@@ -7,6 +7,7 @@ use super::diagnose::look_over;
 use super::keys::{FENCE, FENCE_TTL, LockKeys, fence_key, fence_set, is_updated, own_bins, whole_seconds};
 use super::latches::AerospikeLatches;
 use super::options::Setup;
+use super::own::SLACK;
 use super::ready::wait_until_ready;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
@@ -196,7 +197,7 @@ impl Register for AerospikeStore {
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
-        look_over(&self.client, &self.suffix, by)
+        look_over(&self.client, &self.suffix, Layout::Java, |_| SLACK, by)
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -16,6 +16,7 @@
 mod both;
 pub(crate) mod client;
 mod diagnose;
+mod diagnose_layout;
 pub(crate) mod keys;
 mod latches;
 mod locks;

@@ -17,19 +17,22 @@ pub(super) struct Node {
     pub(super) settings: HashMap<String, String>,
     pub(super) sets: String,
     pub(super) stable: bool,
+    /// The answers to further questions.
+    pub(super) more: Vec<String>,
 }
 
 impl Node {
-    /// Asks every node that the client knows.
-    pub(super) fn ask_all(client: &Client, by: Deadline) -> Result<Vec<Node>> {
+    /// Asks every node that the client knows, with further questions.
+    pub(super) fn ask_all(client: &Client, more: &[&str], by: Deadline) -> Result<Vec<Node>> {
         let namespace = client.namespace();
         let (settings, sets) = (format!("namespace/{namespace}"), format!("sets/{namespace}"));
-        let questions = ["build", "edition", &settings, &sets, "cluster-stable:"];
+        let questions = [&["build", "edition", &settings, &sets, "cluster-stable:"], more].concat();
         Ok(client.info(&questions, by)?.into_iter().map(|(name, answers)| Node::of(name, answers)).collect())
     }
 
     /// Reads the answers to the questions of [`ask_all`](Node::ask_all).
-    pub(super) fn of(name: String, answers: Vec<String>) -> Node {
+    pub(super) fn of(name: String, mut answers: Vec<String>) -> Node {
+        let more = answers.split_off(answers.len().min(5));
         let [build, edition, settings, sets, stable] = answers.try_into().unwrap_or_default();
         let settings = settings
             .split(';')
@@ -37,7 +40,7 @@ impl Node {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
         let stable = !stable.is_empty() && !stable.contains("ERROR");
-        Node { name, build, edition, settings, sets, stable }
+        Node { name, build, edition, settings, sets, stable, more }
     }
 
     pub(super) fn says(&self, key: &str) -> Option<&str> {
@@ -62,6 +65,11 @@ impl Node {
     pub(super) fn keeps_newest(&self) -> bool {
         // A strongly consistent namespace resolves conflicts by another rule.
         self.is("strong-consistency", "true") || self.is("conflict-resolution-policy", "last-update-time")
+    }
+
+    /// Returns the names of the sets on this node.
+    pub(super) fn set_names(&self) -> impl Iterator<Item = &str> {
+        self.sets.split([';', ':']).filter_map(|field| field.strip_prefix("set="))
     }
 
     /// Returns the number of records of this set on this node.

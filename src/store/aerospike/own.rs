@@ -46,7 +46,7 @@ use crate::time::Deadline;
 /// The slack of a single node: its clock may be adjusted.
 const SLACK_ALONE: Duration = Duration::from_millis(20);
 /// The slack of several nodes: after one has failed, another one compares its clock with the record's time.
-const SLACK: Duration = Duration::from_secs(1);
+pub(super) const SLACK: Duration = Duration::from_secs(1);
 const SLACK_MAX: Duration = Duration::from_secs(60);
 
 /// The value of [`LASTS_MS`] in the record of a free lock.
@@ -97,15 +97,18 @@ impl AerospikeOwnStore {
 
     fn checked(&self, by: Deadline) -> Result<Checked> {
         self.check.checked(by, |by| {
-            let nodes = Node::ask_all(&self.client, by)?;
+            let nodes = Node::ask_all(&self.client, &[], by)?;
             judged(&nodes, &fence_set(&self.suffix), |what| self.client.unsuitable(what))
         })
     }
 
+    fn slack(&self, is_alone: bool) -> Duration {
+        self.slack.unwrap_or(if is_alone { SLACK_ALONE } else { SLACK })
+    }
+
     /// Returns how many milliseconds a lease of `ttl` lasts for others.
     fn lasts_ms(&self, ttl: Duration, is_alone: bool) -> i64 {
-        let slack = self.slack.unwrap_or(if is_alone { SLACK_ALONE } else { SLACK });
-        let lasts = ttl + slack;
+        let lasts = ttl + self.slack(is_alone);
         i64::try_from(lasts.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
     }
 
@@ -281,7 +284,8 @@ impl Register for AerospikeOwnStore {
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
-        look_over(&self.client, &self.suffix, by)
+        let layout = if self.beside_java { Layout::Both } else { Layout::Own };
+        look_over(&self.client, &self.suffix, layout, |is_alone| self.slack(is_alone), by)
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -42,7 +42,7 @@ pub(super) fn write_policy(write: &Write<'_>, left_ms: u32) -> WritePolicy {
     }
 }
 
-fn filter(when: &When<'_>) -> Expression {
+pub(super) fn filter(when: &When<'_>) -> Expression {
     match when {
         When::Is(bin, bytes) => exp::eq(exp::blob_bin(*bin), exp::blob_val(bytes.to_vec())),
         When::IsNoLonger { bin, bytes, left_s } => exp::and(vec![
@@ -52,6 +52,7 @@ fn filter(when: &When<'_>) -> Expression {
             exp::ge(exp::ttl(), exp::int_val(0)),
             exp::le(exp::ttl(), exp::int_val(i64::from(*left_s))),
         ]),
+        When::Has(bin) => exp::bin_exists(*bin),
         When::Lacks(bin) => exp::not(exp::bin_exists(*bin)),
         When::HasLacks { has, lacks } => exp::and(vec![exp::bin_exists(*has), filter(&When::Lacks(lacks))]),
         When::LacksKey { has, is: (marked, mark), map, key } => {
@@ -89,6 +90,7 @@ fn filter(when: &When<'_>) -> Expression {
             let left = exp::num_sub(vec![exp::int_bin(lease.lasts_ms), exp::since_update()]);
             exp::and(vec![filter(&When::Held(*lease)), exp::le(left, exp::int_val(*left_ms))])
         }
+        When::WrittenAfter(ms) => exp::gt(exp::last_update(), exp::int_val(ms.saturating_mul(1_000_000))),
         When::Both(both) => exp::and(both.iter().map(filter).collect()),
     }
 }

@@ -44,6 +44,8 @@ pub(crate) enum When<'a> {
         bytes: &'a [u8],
         left_s: u32,
     },
+    /// The bin exists.
+    Has(&'a str),
     /// The bin does not exist.
     Lacks(&'a str),
     /// The bin `has` exists, and the bin `lacks` does not.
@@ -76,6 +78,8 @@ pub(crate) enum When<'a> {
     Held(OwnLease<'a>),
     /// Like `Held`, and the lease has at most `left_ms` left.
     HeldNoLonger(OwnLease<'a>, i64),
+    /// The record was written after this time, in milliseconds since 1970.
+    WrittenAfter(i64),
     /// The bin does not exist, or holds an integer to which this number can be added without overflow.
     CanAdd(&'a str, i64),
     Both(Box<[When<'a>; 2]>),
