@@ -35,6 +35,11 @@ fn main() {
         Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0), conditional: true }),
         Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0), conditional: false }),
         Box::new(Sockets { place: place.clone(), ids: AtomicU64::new(0) }),
+        // In sets of its own, which have no fences of the layout `java`.
+        Box::new(Local::open(
+            "layout=own (fenced)",
+            &format!("{}?client=bench&layout=own", uri.replace("/tests", "/own")),
+        )),
     ];
     match aerospike_java::start(&place) {
         Ok(java) => peers.push(Box::new(JavaClient { java, place: "XDC#tests" })),
@@ -44,7 +49,7 @@ fn main() {
     let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
     for threads in THREADS.into_iter().filter(|threads| only.is_empty() || only.contains(threads)) {
         let figures = peers::take_turns(peers.len(), rounds, |turn| peers[turn].cycles(threads, time));
-        let (bare, java) = (&figures[2], figures.get(5));
+        let (bare, java) = (&figures[2], figures.get(6));
         peers::print(threads, &peers, &figures, 1, "pairs/s vs Java, vs the same calls", |seen| {
             let to_java = java.map_or("-".into(), |java| format!("{:.2}", ratio(seen, java)));
             format!("{to_java} {:.2}", ratio(seen, bare))
