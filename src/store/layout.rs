@@ -11,6 +11,8 @@ pub(crate) enum Layout {
     Java,
     /// Record and fence together. Only this library can use it.
     Own,
+    /// Both at once, for a fleet that moves from one to the other.
+    Both,
 }
 
 impl Layout {
@@ -18,6 +20,7 @@ impl Layout {
         match self {
             Layout::Java => "java",
             Layout::Own => "own",
+            Layout::Both => "both",
         }
     }
 
@@ -25,7 +28,8 @@ impl Layout {
         match options.take("layout").as_deref() {
             None | Some("java") => Ok(Layout::Java),
             Some("own") => Ok(Layout::Own),
-            Some(other) => Err(Error::invalid("layout", other, "java or own")),
+            Some("both") => Ok(Layout::Both),
+            Some(other) => Err(Error::invalid("layout", other, "java, both or own")),
         }
     }
 }

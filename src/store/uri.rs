@@ -9,7 +9,9 @@ use crate::options::Options;
 #[cfg(feature = "aerospike")]
 use crate::store::AerospikeStore;
 #[cfg(feature = "hbase")]
-use crate::store::hbase::{HbaseOwnStore, HbaseStore};
+use crate::store::both::BothStore;
+#[cfg(feature = "hbase")]
+use crate::store::hbase::{HbaseBridge, HbaseOwnStore, HbaseStore};
 #[cfg(feature = "hbase")]
 use crate::store::layout::Layout;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
@@ -210,9 +212,10 @@ impl Opener {
             #[cfg(feature = "gateway")]
             Endpoint::HbaseThrift { address, table } => {
                 let mut options = self.options;
-                if Layout::take(&mut options)? == Layout::Own {
+                let layout = Layout::take(&mut options)?;
+                if layout != Layout::Java {
                     let allowed = "java: only hbase:// has the conditions that the layout own needs";
-                    return Err(Error::invalid("layout", "own", allowed));
+                    return Err(Error::invalid("layout", layout.name(), allowed));
                 }
                 Ok(Arc::new(RemoteStore::new(HbaseStore::thrift(&address, &table, options)?)))
             }
@@ -226,6 +229,7 @@ impl Opener {
                     Layout::Own => {
                         Arc::new(RemoteStore::new(HbaseOwnStore::open(&masters, &table, options)?))
                     }
+                    Layout::Both => Arc::new(BothStore::new(HbaseBridge::open(&masters, &table, options)?)),
                 })
             }
             #[cfg(feature = "aerospike")]
