@@ -64,16 +64,16 @@ pub(crate) struct Leftover {
 }
 
 /// Result of [`HeldLock::renew`].
-pub(crate) struct Renewal {
+pub(crate) struct RenewalOutcome {
     /// See [`Lease::renew_for`](crate::Lease::renew_for).
     pub(crate) answer: Result<()>,
     /// A record that the background threads must release, if the store has a part of it.
     pub(crate) leftover: Option<Leftover>,
 }
 
-impl From<Result<()>> for Renewal {
-    fn from(answer: Result<()>) -> Renewal {
-        Renewal { answer, leftover: None }
+impl From<Result<()>> for RenewalOutcome {
+    fn from(answer: Result<()>) -> RenewalOutcome {
+        RenewalOutcome { answer, leftover: None }
     }
 }
 
@@ -161,7 +161,7 @@ impl HeldLock {
     }
 
     /// Renews the lease for `ttl`. See [`Lease::renew_for`](crate::Lease::renew_for).
-    pub(crate) fn renew(&self, store: &dyn LockStore, settings: &Settings, ttl: Duration) -> Renewal {
+    pub(crate) fn renew(&self, store: &dyn LockStore, settings: &Settings, ttl: Duration) -> RenewalOutcome {
         let mut ownership = self.ownership.lock();
         let Some(record) = ownership.record.clone().filter(|_| !ownership.release_failed) else {
             return Err(self.lost(RELEASED)).into();
@@ -198,7 +198,7 @@ impl HeldLock {
                 let ttl = ownership.longest_ttl.max(ttl);
                 let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeHeld };
                 let leftover = store.may_leave_parts().then_some(leftover);
-                return Renewal { answer: Err(self.lost(GONE)), leftover };
+                return RenewalOutcome { answer: Err(self.lost(GONE)), leftover };
             }
             Err(error) => Err(error.context(format!("renewing lock {}", self.name))),
         };

@@ -38,7 +38,7 @@ use crate::sync::AtomicBool;
 use crate::time::Deadline;
 
 /// The two stores of a server, and what the layout `both` needs beyond them.
-pub(crate) trait Bridge: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait LayoutBridge: fmt::Debug + Send + Sync + 'static {
     type Java: Register;
     /// Counts in its records.
     type Own: Register;
@@ -68,22 +68,22 @@ pub(crate) struct BothStore<B> {
 
 /// The owner records of one grant. One is missing in what an acquire left behind.
 #[derive(Clone, Default)]
-struct Parts {
+struct OwnerParts {
     java: Option<OwnerRecord>,
     own: Option<OwnerRecord>,
 }
 
-impl Parts {
+impl OwnerParts {
     /// First byte of the encoded parts. The records of the other layouts begin with other bytes, so each layout refuses
     /// the records of the others.
     const TAG: u8 = 3;
 
-    fn of_java(java: OwnerRecord) -> Parts {
-        Parts { java: Some(java), own: None }
+    fn of_java(java: OwnerRecord) -> OwnerParts {
+        OwnerParts { java: Some(java), own: None }
     }
 
-    fn of_own(own: OwnerRecord) -> Parts {
-        Parts { java: None, own: Some(own) }
+    fn of_own(own: OwnerRecord) -> OwnerParts {
+        OwnerParts { java: None, own: Some(own) }
     }
 
     /// Encodes `tag:u8 java_len:u16 java own`. A record without bytes is a missing one.
@@ -92,17 +92,17 @@ impl Parts {
             [&self.java, &self.own].map(|part| part.as_ref().map_or(&[][..], |it| it.as_bytes()));
         // Fits: the parts of an owner record have at most 255 bytes each.
         let length = (java.len() as u16).to_be_bytes();
-        OwnerRecord::from_bytes([&[Parts::TAG], &length[..], java, own].concat())
+        OwnerRecord::from_bytes([&[OwnerParts::TAG], &length[..], java, own].concat())
     }
 
-    fn decode(record: &OwnerRecord) -> Result<Parts> {
+    fn decode(record: &OwnerRecord) -> Result<OwnerParts> {
         let split = || {
-            let rest = record.as_bytes().strip_prefix(&[Parts::TAG])?;
+            let rest = record.as_bytes().strip_prefix(&[OwnerParts::TAG])?;
             let (length, rest) = rest.split_first_chunk::<2>()?;
             rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
         };
         let part = |bytes: &[u8]| (!bytes.is_empty()).then(|| OwnerRecord::from_bytes(bytes));
-        match split().map(|(java, own)| Parts { java: part(java), own: part(own) }) {
+        match split().map(|(java, own)| OwnerParts { java: part(java), own: part(own) }) {
             Some(parts) if parts.java.is_some() || parts.own.is_some() => Ok(parts),
             _ => {
                 let allowed = "a lease that was acquired from this kind of store, in the layout both";
@@ -112,7 +112,7 @@ impl Parts {
     }
 }
 
-impl<B: Bridge> BothStore<B> {
+impl<B: LayoutBridge> BothStore<B> {
     /// Creates a store. No I/O.
     pub(crate) fn new(bridge: B) -> BothStore<B> {
         BothStore { bridge, own_answered: AtomicBool::new(false) }
@@ -134,7 +134,7 @@ impl<B: Bridge> BothStore<B> {
     ) -> Result<Acquired> {
         let (mut doubts, least) = (Vec::new(), java.fence.map_or(0, |fence| fence.0));
         let answer = self.bridge.own().acquire_from(attempt, Some(least), &mut doubts);
-        doubtful.extend(doubts.into_iter().map(|record| Parts::of_own(record).encode()));
+        doubtful.extend(doubts.into_iter().map(|record| OwnerParts::of_own(record).encode()));
         let own = match answer? {
             Acquired::Granted(own) => own,
             held @ Acquired::Held(_) => return Ok(held),
@@ -147,7 +147,7 @@ impl<B: Bridge> BothStore<B> {
         match raised {
             Ok(true) => Ok(Acquired::Granted(own)),
             ended => {
-                self.give_back(attempt, &own, Parts::of_own, doubtful);
+                self.give_back(attempt, &own, OwnerParts::of_own, doubtful);
                 let in_doubt = |error: Error| match error.is_in_doubt() {
                     // Only the number is in doubt. Setting it has no effect on later grants but higher fences.
                     true => Error::RetriesExhausted {
@@ -195,12 +195,13 @@ impl<B: Bridge> BothStore<B> {
         &self,
         attempt: Attempt<'_>,
         grant: &Grant,
-        part_of: fn(OwnerRecord) -> Parts,
+        part_of: fn(OwnerRecord) -> OwnerParts,
         doubtful: &mut Vec<OwnerRecord>,
     ) {
         let record = part_of(grant.owner_record.clone()).encode();
+        let latest = Deadline::at(attempt.by.moment().after(CLEAN_UP));
+        let released = self.release(attempt.name, &record, Deadline::after(CLEAN_UP).sooner(latest));
         // A record that a Java client's Delete hides is not released, and it can appear again.
-        let released = self.release(attempt.name, &record, Deadline::after(CLEAN_UP));
         if grant.may_reappear || !matches!(released, Ok(Released::Freed)) {
             doubtful.push(record);
         }
@@ -213,7 +214,7 @@ impl<B: Bridge> BothStore<B> {
     }
 }
 
-impl<B: Bridge> LockStore for BothStore<B> {
+impl<B: LayoutBridge> LockStore for BothStore<B> {
     fn describe(&self) -> String {
         self.bridge.java().describe()
     }
@@ -233,24 +234,25 @@ impl<B: Bridge> LockStore for BothStore<B> {
         let before = doubtful.len();
         let mut doubts = Vec::new();
         let answer = self.bridge.java().acquire(attempt, &mut doubts);
-        doubtful.extend(doubts.into_iter().map(|record| Parts::of_java(record).encode()));
+        doubtful.extend(doubts.into_iter().map(|record| OwnerParts::of_java(record).encode()));
         let java = match answer? {
             Acquired::Granted(java) => java,
             held @ Acquired::Held(_) => return Ok(held),
         };
         match self.acquire_own(attempt, &java, doubtful) {
             Ok(Acquired::Granted(own)) => Ok(Acquired::Granted(Grant {
-                owner_record: Parts { java: Some(java.owner_record), own: Some(own.owner_record) }.encode(),
+                owner_record: OwnerParts { java: Some(java.owner_record), own: Some(own.owner_record) }
+                    .encode(),
                 fence: own.fence,
                 since: java.since.min(own.since),
                 may_reappear: java.may_reappear || own.may_reappear,
             })),
             Ok(held) => {
-                self.give_back(attempt, &java, Parts::of_java, doubtful);
+                self.give_back(attempt, &java, OwnerParts::of_java, doubtful);
                 Ok(held)
             }
             Err(error) => {
-                self.give_back(attempt, &java, Parts::of_java, doubtful);
+                self.give_back(attempt, &java, OwnerParts::of_java, doubtful);
                 if error.is_in_doubt() || doubtful.len() == before {
                     return Err(error);
                 }
@@ -271,7 +273,7 @@ impl<B: Bridge> LockStore for BothStore<B> {
     ) -> Result<Option<OwnerRecord>> {
         self.bridge.check_ttl(ttl)?;
         // The record of one lock is no lease.
-        let Parts { java: Some(java), own: Some(own) } = Parts::decode(owner_record)? else {
+        let OwnerParts { java: Some(java), own: Some(own) } = OwnerParts::decode(owner_record)? else {
             return Ok(None);
         };
         let java = self.bridge.java().renew(name, &java, ttl, part(by, 2))?;
@@ -280,7 +282,7 @@ impl<B: Bridge> LockStore for BothStore<B> {
             None => None,
         };
         if java.is_some() && own.is_some() {
-            return Ok(Some(Parts { java, own }.encode()));
+            return Ok(Some(OwnerParts { java, own }.encode()));
         }
         // The caller tries again in the background if this fails: see `may_leave_parts`.
         if let Err(error) = self.release(name, owner_record, by) {
@@ -294,7 +296,7 @@ impl<B: Bridge> LockStore for BothStore<B> {
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        let Parts { java, own } = Parts::decode(owner_record)?;
+        let OwnerParts { java, own } = OwnerParts::decode(owner_record)?;
         let own = own.map(|own| self.bridge.own().release(name, &own, by)).transpose()?;
         let java = java.map(|java| self.bridge.java().release(name, &java, by)).transpose()?;
         let answers = [own, java];

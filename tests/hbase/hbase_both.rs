@@ -255,9 +255,10 @@ fn processes_of_neighbouring_layouts_exclude_each_other() {
     let Some(hbase) = created() else { return };
     for neighbour in [java(hbase), own(hbase)] {
         let uris = [uri(hbase.master), neighbour.clone(), uri(hbase.master), neighbour.clone()];
-        let workers = Workers::start(module_path!(), &uris, &fresh_table("both"));
+        let mut workers = Workers::start(module_path!(), &uris, &fresh_table("both"));
         let deadline = Deadline::after(LONG);
         while workers.grants() < 200 && !deadline.passed() {
+            workers.must_run();
             thread::sleep(Duration::from_millis(50));
         }
         let done = workers.finish();

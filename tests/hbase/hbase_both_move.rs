@@ -93,11 +93,12 @@ impl<'a> Fleet<'a> {
     }
 
     /// Lets the processes work for a while.
-    fn works(&self) {
+    fn works(&mut self) {
         let from = self.workers.grants();
         let deadline = Deadline::after(5 * LONG);
         while self.workers.grants() < from + self.part {
             assert!(!deadline.passed(), "{} grants, and no more", self.workers.grants());
+            self.workers.must_run();
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::thread;
 
 use parking_lot::Mutex;
 
 use super::*;
-use crate::Code;
 use crate::holder::Identity;
 use crate::name::{Level, NamePolicy};
 use crate::store::remote::{Capabilities, Create, Created, Found, ReadBack, Record, Replace, Standing};
+use crate::{Code, LockManager};
 
 const LONG: Duration = Duration::from_secs(60);
 /// The deadline of an acquire that must not succeed.
@@ -161,7 +162,7 @@ struct Scripted {
     server: Server,
 }
 
-impl Bridge for Scripted {
+impl LayoutBridge for Scripted {
     type Java = Half;
     type Own = Half;
 
@@ -244,8 +245,8 @@ fn are_held(server: &Server) -> [bool; 2] {
 
 /// Which parts the records have.
 fn parts(doubtful: &[OwnerRecord]) -> Vec<[bool; 2]> {
-    let parts = doubtful.iter().map(|record| Parts::decode(record).unwrap());
-    parts.map(|Parts { java, own }| [java.is_some(), own.is_some()]).collect()
+    let parts = doubtful.iter().map(|record| OwnerParts::decode(record).unwrap());
+    parts.map(|OwnerParts { java, own }| [java.is_some(), own.is_some()]).collect()
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn a_second_half_in_doubt_is_in_doubt_and_only_its_record_may_appear() {
     assert_eq!((parts(&doubtful), are_held(&server)), (vec![[false, true]], [false, false]));
     // The background threads release it.
     server.lock().fates.clear();
-    let own = Parts::decode(&doubtful[0]).unwrap().own.unwrap();
+    let own = OwnerParts::decode(&doubtful[0]).unwrap().own.unwrap();
     server.lock().records[OWN] = Some(Record::decode(own.as_bytes()).unwrap().numbered(9));
     assert_eq!(release(&store, &doubtful[0]).unwrap(), Released::Freed);
     assert_eq!(are_held(&server), [false, false]);
@@ -409,6 +410,22 @@ fn a_lease_that_lost_one_half_is_lost_and_the_other_half_is_released() {
 }
 
 #[test]
+fn what_a_lost_lease_left_behind_is_released_in_the_background() {
+    let (store, server) = store();
+    let manager = LockManager::builder().store(Arc::new(store)).client("tests").ttl(TTL).open().unwrap();
+    let lease = manager.lock("a", Level::Xdc).unwrap().try_acquire().unwrap();
+    server.lock().records[JAVA] = None;
+    plan(&server, "own remove", Fate::Down);
+    assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost);
+    assert_eq!(are_held(&server), [false, true]);
+    let deadline = Deadline::after(LONG);
+    while are_held(&server) != [false, false] {
+        assert!(!deadline.passed(), "it was not released");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn a_renewal_in_doubt_leaves_both_halves_and_may_be_repeated() {
     for request in ["java replace", "own replace"] {
         let (store, server) = store();
@@ -504,11 +521,11 @@ fn a_holder_of_either_half_is_the_holder() {
 #[test]
 fn records_have_a_tag_and_those_of_other_layouts_are_refused() {
     let [java, own] = [&b"java"[..], b"own"].map(OwnerRecord::from_bytes);
-    let both = Parts { java: Some(java.clone()), own: Some(own.clone()) }.encode();
+    let both = OwnerParts { java: Some(java.clone()), own: Some(own.clone()) }.encode();
     assert_eq!(both.as_bytes(), b"\x03\x00\x04javaown");
-    assert_eq!(Parts::of_java(java.clone()).encode().as_bytes(), b"\x03\x00\x04java");
-    assert_eq!(Parts::of_own(own.clone()).encode().as_bytes(), b"\x03\x00\x00own");
-    let decoded = Parts::decode(&both).unwrap();
+    assert_eq!(OwnerParts::of_java(java.clone()).encode().as_bytes(), b"\x03\x00\x04java");
+    assert_eq!(OwnerParts::of_own(own.clone()).encode().as_bytes(), b"\x03\x00\x00own");
+    let decoded = OwnerParts::decode(&both).unwrap();
     assert!(decoded.java == Some(java) && decoded.own == Some(own));
     let record = draw();
     let (one, two) = (record.as_bytes(), record.numbered(1));

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::name::{LockName, checked_table};
 use crate::options::Options;
 use crate::store::LockStore as _;
-use crate::store::both::Bridge;
+use crate::store::both::LayoutBridge;
 use crate::store::remote::{RemoteStore, Reply};
 use crate::time::Deadline;
 
@@ -124,7 +124,7 @@ impl Unpaired {
     }
 }
 
-impl Bridge for HbaseBridge {
+impl LayoutBridge for HbaseBridge {
     type Java = HbaseStore;
     type Own = HbaseOwnStore;
 
