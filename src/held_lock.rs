@@ -63,6 +63,20 @@ pub(crate) struct Leftover {
     pub(crate) doubt: LockDoubt,
 }
 
+/// Result of [`HeldLock::renew`].
+pub(crate) struct RenewalOutcome {
+    /// See [`Lease::renew_for`](crate::Lease::renew_for).
+    pub(crate) answer: Result<()>,
+    /// A record that the background threads must release, if the store has a part of it.
+    pub(crate) leftover: Option<Leftover>,
+}
+
+impl From<Result<()>> for RenewalOutcome {
+    fn from(answer: Result<()>) -> RenewalOutcome {
+        RenewalOutcome { answer, leftover: None }
+    }
+}
+
 /// Result of [`HeldLock::release`].
 pub(crate) struct Release {
     /// See [`Lease::release`](crate::Lease::release).
@@ -147,10 +161,10 @@ impl HeldLock {
     }
 
     /// Renews the lease for `ttl`. See [`Lease::renew_for`](crate::Lease::renew_for).
-    pub(crate) fn renew(&self, store: &dyn LockStore, settings: &Settings, ttl: Duration) -> Result<()> {
+    pub(crate) fn renew(&self, store: &dyn LockStore, settings: &Settings, ttl: Duration) -> RenewalOutcome {
         let mut ownership = self.ownership.lock();
         let Some(record) = ownership.record.clone().filter(|_| !ownership.release_failed) else {
-            return Err(self.lost(RELEASED));
+            return Err(self.lost(RELEASED)).into();
         };
         let since = Moment::now();
         // A reply after the end of the lease is useless, so a store that hangs does not block the caller longer.
@@ -161,7 +175,7 @@ impl HeldLock {
             left => left.max(RENEW_AT_LEAST),
         };
         let by = Deadline::after(settings.timeout.min(ttl).min(useful));
-        match store.renew(&self.name, &record, ttl, by) {
+        let answer = match store.renew(&self.name, &record, ttl, by) {
             // A late copy of a request may have brought the record back after another holder released the lock. The
             // record is still released with the lease.
             Ok(Some(record)) if self.may_reappear && Moment::now() >= self.ends() => {
@@ -181,10 +195,14 @@ impl HeldLock {
             Ok(None) => {
                 ownership.record = None;
                 self.set_ends(Moment::OVER);
-                Err(self.lost(GONE))
+                let ttl = ownership.longest_ttl.max(ttl);
+                let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeHeld };
+                let leftover = store.may_leave_parts().then_some(leftover);
+                return RenewalOutcome { answer: Err(self.lost(GONE)), leftover };
             }
             Err(error) => Err(error.context(format!("renewing lock {}", self.name))),
-        }
+        };
+        answer.into()
     }
 
     /// Releases the lock in the store.

@@ -168,9 +168,12 @@ impl Lease {
     pub fn renew_for(&self, ttl: Duration) -> Result<()> {
         self.session.usable()?;
         let session = &self.session;
-        let renewed = self.lock.renew(&*session.store, &session.settings, checked_ttl(ttl)?);
+        let renewal = self.lock.renew(&*session.store, &session.settings, checked_ttl(ttl)?);
         self.forget_if_over();
-        renewed
+        if let Some(leftover) = renewal.leftover {
+            session.free_in_background(self.name().clone(), leftover);
+        }
+        renewal.answer
     }
 
     /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.

@@ -66,8 +66,13 @@ const CONNECT_TIMEOUT: StoreOption = option("connect_timeout", "3s", "10ms to 10
 
 const LAYOUT: StoreOption = option("layout", "java", "`java`, `both`, `own`: how locks are kept");
 
-pub(crate) const HBASE: [StoreOption; 10] = [
+pub(crate) const HBASE: [StoreOption; 11] = [
     LAYOUT,
+    option(
+        "own_table",
+        "",
+        "with `layout=both`: the table of the layout `own`; by default the table's name and `_own`",
+    ),
     FENCE,
     MIXED_FLEET,
     LATCHES,

@@ -494,7 +494,7 @@ pub(crate) struct Init {
     /// Also create what latches need (on HBase a table of their own); the first `latch create` does so, too
     #[arg(long)]
     pub(crate) latches: bool,
-    /// How locks are kept, as the URI's option of this name: java or own (HBase)
+    /// How locks are kept, as the URI's option of this name: java, both or own (HBase)
     #[arg(long, value_name = "LAYOUT")]
     pub(crate) layout: Option<String>,
 }

@@ -160,6 +160,14 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         Duration::from_secs(300)
     }
 
+    /// Returns whether a renewal that found a lease lost may leave a part of it in the store. The library then
+    /// releases the record in the background. Does not block.
+    ///
+    /// Default: `false`. `true` is for a store that keeps each lock in several places.
+    fn may_leave_parts(&self) -> bool {
+        false
+    }
+
     /// Reports what the store's version and configuration mean for locks. Changes nothing in the store.
     ///
     /// Default: reports nothing.

@@ -9,6 +9,8 @@
 
 #[cfg(feature = "aerospike")]
 pub(crate) mod aerospike;
+#[cfg(feature = "hbase")]
+mod both;
 #[cfg(feature = "embedded")]
 mod embedded;
 #[cfg(feature = "hbase")]

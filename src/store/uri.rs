@@ -9,7 +9,9 @@ use crate::options::Options;
 #[cfg(feature = "aerospike")]
 use crate::store::aerospike::{AerospikeBothStore, AerospikeOwnStore, AerospikeStore};
 #[cfg(feature = "hbase")]
-use crate::store::hbase::{HbaseOwnStore, HbaseStore};
+use crate::store::both::BothStore;
+#[cfg(feature = "hbase")]
+use crate::store::hbase::{HbaseBridge, HbaseOwnStore, HbaseStore};
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 use crate::store::layout::Layout;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
@@ -210,9 +212,10 @@ impl Opener {
             #[cfg(feature = "gateway")]
             Endpoint::HbaseThrift { address, table } => {
                 let mut options = self.options;
-                if Layout::take(&mut options)? != Layout::Java {
+                let layout = Layout::take(&mut options)?;
+                if layout != Layout::Java {
                     let allowed = "java: only hbase:// has the conditions that the layout own needs";
-                    return Err(Error::invalid("layout", "own", allowed));
+                    return Err(Error::invalid("layout", layout.name(), allowed));
                 }
                 Ok(Arc::new(RemoteStore::new(HbaseStore::thrift(&address, &table, options)?)))
             }
@@ -223,10 +226,10 @@ impl Opener {
                     Layout::Java => {
                         Arc::new(RemoteStore::new(HbaseStore::native(&masters, &table, options)?))
                     }
-                    Layout::Both => return Err(Error::invalid("layout", "both", "java or own")),
                     Layout::Own => {
                         Arc::new(RemoteStore::new(HbaseOwnStore::open(&masters, &table, options)?))
                     }
+                    Layout::Both => Arc::new(BothStore::new(HbaseBridge::open(&masters, &table, options)?)),
                 })
             }
             #[cfg(feature = "aerospike")]

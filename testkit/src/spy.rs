@@ -134,6 +134,10 @@ impl LockStore for Spy {
         self.inner.in_flight_for()
     }
 
+    fn may_leave_parts(&self) -> bool {
+        self.inner.may_leave_parts()
+    }
+
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.inner.diagnose(by)
     }

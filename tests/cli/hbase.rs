@@ -31,6 +31,31 @@ fn a_table_is_made_once_and_a_lock_of_all_data_centres_is_taken_shown_renewed_an
 }
 
 #[test]
+fn a_move_makes_both_tables_shows_the_layout_and_lists_the_locks_that_hold_it_up() {
+    let Some(hbase) = hbase::hbase_or_skip() else { return };
+    let table = hbase::fresh_table("dlm_test_cli");
+    let java = Shell::on(format!("hbase://{}/{table}", hbase.master));
+    java.run(&["init", "--layout", "both"]).ok();
+    let both = Shell::on(format!("hbase://{}/{table}?layout=both", hbase.master));
+    let own = Shell::on(format!("hbase://{}/{table}_own?layout=own", hbase.master));
+    let acquire = ["acquire", "--json", "--level", "xdc", "--ttl", "10m", "job"];
+    let got = both.json(&acquire);
+    let lease = got["lease"].as_str().unwrap();
+    let shown = both.json(&["show", "--json", "--level", "xdc", "job"]);
+    assert_eq!((&shown["held"], &shown["layout"]), (&true.into(), &"both".into()), "{shown}");
+    for other in [&java, &own] {
+        other.run(&["acquire", "--no-wait", "--level", "xdc", "job"]).fails_with(75);
+        other.run(&["release", lease]).fails_with(64);
+    }
+    assert_eq!(both.json(&["release", "--json", lease])["released"], true);
+    let old = java.json(&acquire);
+    let found = both.run(&["doctor"]).ok();
+    let line = found.out.lines().find(|line| line.contains("held in the layout java only")).unwrap();
+    assert!(line.contains("WARN") && line.contains("1 locks") && line.contains("#job"), "{}", found.out);
+    assert_eq!(java.json(&["release", "--json", old["lease"].as_str().unwrap()])["released"], true);
+}
+
+#[test]
 fn the_demo_finds_no_overlap_and_no_fence_that_fell() {
     let Some(gateway) = table::gateway() else { return };
     let shell = Shell::on(table::uri(gateway));

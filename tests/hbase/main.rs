@@ -4,6 +4,8 @@
 mod gateway_contract;
 mod gateway_losses;
 mod gateway_pool;
+mod hbase_both;
+mod hbase_both_move;
 mod hbase_latches;
 mod hbase_losses;
 mod hbase_native;

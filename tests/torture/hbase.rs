@@ -1,6 +1,7 @@
 //! HBase, directly and through a gateway. A Java service uses the same locks, as its original does: see `neighbour`.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlm::Deadline;
@@ -46,6 +47,43 @@ fn torture_breaks_no_rule_on_hbase_in_the_layout_own() {
     let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
     dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
     directly("hbase-own", hbase, &uri, Vec::new());
+}
+
+/// Every other process has the layout `java`, and a Java service uses the same locks.
+#[test]
+fn torture_breaks_no_rule_on_hbase_in_the_layouts_java_and_both() {
+    let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
+    let neighbour = Neighbour::on(hbase);
+    let java = |address| format!("hbase://{address}/{TABLE}");
+    beside_both("hbase-java-both", hbase, &java, vec![Box::new(|stage| neighbour.use_locks(stage))]);
+}
+
+/// Every other process has the layout `own`.
+#[test]
+fn torture_breaks_no_rule_on_hbase_in_the_layouts_both_and_own() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let own = |address| format!("hbase://{address}/{TABLE}_own?layout=own");
+    beside_both("hbase-both-own", hbase, &own, Vec::new());
+}
+
+fn beside_both(
+    name: &'static str,
+    hbase: &'static Hbase,
+    neighbour: &(dyn Fn(SocketAddr) -> String + Sync),
+    others: Vec<Other<'_>>,
+) {
+    let both = |address| format!("hbase://{address}/{TABLE}?layout=both");
+    dlm::store::open(&both(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
+    // The first URI is that of the process which uses all locks at the end.
+    let opened = AtomicUsize::new(0);
+    let uri = |address| {
+        if opened.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            both(address)
+        } else {
+            neighbour(address)
+        }
+    };
+    directly(name, hbase, &uri, others);
 }
 
 /// Tortures locks whose clients connect to the servers. `uri` returns the URI with a master or a proxy at an address.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::cell_store::{Cell, CellStore, CheckAndPut, Content, Count, Durability, Take};
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::layout::{FENCE, FREE, LOCK};
-use super::rules::{FencePlace, Rules};
+use super::rules::{FencePlace, Rules, refuse_own_table};
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -69,6 +69,7 @@ impl HbaseStore {
     /// Creates a store that connects to the cluster directly, through any of the masters `host:port,host:port`.
     /// Reads the files of the TLS options. Does no other I/O; the first call connects.
     pub(crate) fn native(masters: &str, table: &str, mut options: Options) -> Result<HbaseStore> {
+        refuse_own_table(&mut options)?;
         let rules = Rules::take(&mut options)?;
         let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
         let locks = super::native::Native::new(masters, table, Content::Locks, options)?;
@@ -86,6 +87,22 @@ impl HbaseStore {
 
     fn swap(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Reply {
         Reply::of_bool(self.rows.check_and_put(swap, by))
+    }
+
+    /// Sets the counter of a lock from one number to another. `None`: there is no counter.
+    pub(super) fn set_count(&self, name: &LockName, from: Option<u64>, to: u64, by: Deadline) -> Reply {
+        let (row, value) = (self.fence_row(name).unwrap_or_default(), to.to_be_bytes());
+        let expected = from.map(u64::to_be_bytes);
+        let swap = CheckAndPut {
+            row: &row,
+            column: FENCE,
+            expected: expected.as_ref().map_or(&[][..], |number| &number[..]),
+            value: &value,
+            ttl: FENCE_TTL,
+            durability: Durability::UseDefault,
+            parts: 1,
+        };
+        self.swap(&swap, by)
     }
 }
 

@@ -14,9 +14,10 @@
 //!   answered yes to that Put. An empty cell hides nothing: the server gives the Put that overwrites it a
 //!   timestamp that is not older.
 //! * The fence has a separate row because Java clients delete the lock's row.
-//! * This is the layout `java`. The layout `own` is in `own.rs`.
+//! * This is the layout `java`. The layout `own` is in `own.rs`, and `both` in `both.rs`.
 //! * [`remote`](crate::store::remote) builds acquire, renew and release from these operations.
 
+mod both;
 pub(crate) mod cell_store;
 mod diagnose;
 mod latches;
@@ -33,6 +34,7 @@ mod tests;
 #[cfg(feature = "gateway")]
 mod thrift;
 
+pub(crate) use self::both::HbaseBridge;
 pub use self::locks::HbaseStore;
 pub(crate) use self::own::HbaseOwnStore;
 pub(crate) use self::table_endpoint::{TableEndpoint, open_rows};

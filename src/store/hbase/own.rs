@@ -24,6 +24,7 @@ use super::cell_store::{Claimed, Content, Durability, Expects, OwnCells, OwnStor
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::layout::FREE;
 use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, RENEW_PARTS, standing};
+use super::rules::refuse_own_table;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::name::LockName;
@@ -45,12 +46,13 @@ const TRIES: usize = 16;
 pub(crate) struct HbaseOwnStore {
     cells: Box<dyn OwnStore>,
     used: UsedRows,
-    latches: Box<dyn LatchStore>,
+    latches: Option<Box<dyn LatchStore>>,
 }
 
 impl HbaseOwnStore {
     /// Creates a store. See [`HbaseStore::native`](super::HbaseStore).
     pub(crate) fn open(masters: &str, table: &str, mut options: Options) -> Result<HbaseOwnStore> {
+        refuse_own_table(&mut options)?;
         for option in ["fence", "mixed_fleet"] {
             if let Some(value) = options.take(option) {
                 let allowed = "no such option with layout=own: every lock has a fence, and no Java client can \
@@ -61,7 +63,12 @@ impl HbaseOwnStore {
         let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
         let locks = super::native::Native::new(masters, table, Content::OwnLocks, options)?;
         let latches = Box::new(super::native::NativeLatches::beside(&locks, &latch_table));
-        Ok(HbaseOwnStore { cells: Box::new(locks), used: UsedRows::default(), latches })
+        Ok(HbaseOwnStore { latches: Some(latches), ..HbaseOwnStore::over(Box::new(locks)) })
+    }
+
+    /// Creates a store without latches.
+    pub(super) fn over(cells: Box<dyn OwnStore>) -> HbaseOwnStore {
+        HbaseOwnStore { cells, used: UsedRows::default(), latches: None }
     }
 
     fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<std::result::Result<u64, Standing>> {
@@ -193,7 +200,7 @@ impl Register for HbaseOwnStore {
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {
-        Some(&*self.latches)
+        self.latches.as_deref()
     }
 }
 
@@ -241,14 +248,14 @@ impl Default for UsedRows {
 }
 
 /// Refuses a lease that the number would not outlast.
-fn checked(ttl: Duration) -> Result<()> {
+pub(super) fn checked(ttl: Duration) -> Result<()> {
     if ttl <= FENCE_TTL {
         return Ok(());
     }
     Err(Error::invalid(
         "ttl",
         format!("{ttl:?}"),
-        "at most 30 days with layout=own: the fence is kept that long",
+        "at most 30 days in the layout own: the fence is kept that long",
     ))
 }
 
@@ -263,7 +270,6 @@ mod tests {
     use crate::Code;
     use crate::holder::Identity;
     use crate::name::{Level, NamePolicy};
-    use crate::store::MemoryStore;
     use crate::store::hbase::cell_store::{Cell, LockTable, SchemaFault};
 
     const LONG: Duration = Duration::from_secs(60);
@@ -326,10 +332,8 @@ mod tests {
     fn planned(answers: &[Answer]) -> (Arc<Planned>, HbaseOwnStore) {
         let planned = Arc::new(Planned::default());
         planned.answers.lock().extend(answers);
-        // The latches are not used.
-        let latches: Box<dyn LatchStore> = Box::new(MemoryStore::new());
-        let cells = Box::new(Table(Arc::clone(&planned)));
-        (planned, HbaseOwnStore { cells, used: UsedRows::default(), latches })
+        let table = Table(Arc::clone(&planned));
+        (planned, HbaseOwnStore::over(Box::new(table)))
     }
 
     fn create(store: &HbaseOwnStore) -> Result<std::result::Result<u64, Standing>> {

@@ -51,3 +51,11 @@ impl Rules {
         self.mixed_fleet || self.fence == FencePlace::Row
     }
 }
+
+/// Refuses the option `own_table` in a layout that has one table for locks.
+pub(super) fn refuse_own_table(options: &mut Options) -> Result<()> {
+    match options.take("own_table") {
+        None => Ok(()),
+        Some(table) => Err(Error::invalid("own_table", table, "no such option without layout=both")),
+    }
+}

@@ -70,7 +70,7 @@ const FENCE_CLOCK_MAX: u64 = (1 << 42) - 1;
 /// Maximum number of rounds of one acquire, release or renewal. Another round is needed only after a lost reply
 /// or a change by a peer. There is a pause before each round that follows a lost reply: a server whose errors
 /// leave every write in doubt would otherwise receive all rounds at once.
-const ROUNDS: usize = 16;
+pub(crate) const ROUNDS: usize = 16;
 /// Most exchanges of a record before its number is counted. A gateway that answers late every time would otherwise
 /// never grant a lock. A lease with the last of these records can be revived only by one late copy of the creation
 /// and of each exchange, in this order.
@@ -79,7 +79,7 @@ const EXCHANGES: usize = 2;
 /// than that.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
 /// Extra time after the deadline to undo an acquire that failed halfway.
-const CLEAN_UP: Duration = Duration::from_secs(2);
+pub(crate) const CLEAN_UP: Duration = Duration::from_secs(2);
 
 /// A [`LockStore`] over a [`Register`]: the lock protocol.
 #[derive(Debug)]
@@ -97,6 +97,34 @@ impl<R: Register> RemoteStore<R> {
     pub fn register(&self) -> &R {
         &self.register
     }
+
+    /// Acquires the lock. If the register counts in the record, the number is at least `least`; by default the lower
+    /// bound comes from the clock.
+    pub(crate) fn acquire_from(
+        &self,
+        attempt: Attempt<'_>,
+        least: Option<u64>,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        let can = self.register.capabilities();
+        let mut acquisition =
+            Acquisition { store: self, can, attempt, least, open: Vec::new(), lost: None, exchanges: 0 };
+        let answer = acquisition.run();
+        doubtful.extend(acquisition.open.iter().map(|tried| can.owner_record(&tried.record)));
+        answer
+    }
+
+    /// Returns whether `owner_record` holds the lock. One read.
+    pub(crate) fn is_held_by(
+        &self,
+        name: &LockName,
+        owner_record: &OwnerRecord,
+        by: Deadline,
+    ) -> Result<bool> {
+        let record = self.register.capabilities().own_record(owner_record)?;
+        let standing = until_answered(by, || self.register.read(name, by))?;
+        Ok(own_version(standing, &record).is_some())
+    }
 }
 
 impl<R: Register> LockStore for RemoteStore<R> {
@@ -109,12 +137,7 @@ impl<R: Register> LockStore for RemoteStore<R> {
     }
 
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        let can = self.register.capabilities();
-        let mut acquisition =
-            Acquisition { store: self, can, attempt, open: Vec::new(), lost: None, exchanges: 0 };
-        let answer = acquisition.run();
-        doubtful.extend(acquisition.open.iter().map(|tried| can.owner_record(&tried.record)));
-        answer
+        self.acquire_from(attempt, None, doubtful)
     }
 
     fn renew(
@@ -329,7 +352,7 @@ fn own_version(standing: Standing, record: &Record) -> Option<Record> {
     }
 }
 
-fn contended(name: &LockName) -> Error {
+pub(crate) fn contended(name: &LockName) -> Error {
     Error::InDoubt { what: format!("lock {name} changed during each of {ROUNDS} tries"), source: None }
 }
 
@@ -338,6 +361,8 @@ struct Acquisition<'a, R> {
     store: &'a RemoteStore<R>,
     can: Capabilities,
     attempt: Attempt<'a>,
+    /// See [`RemoteStore::acquire_from`].
+    least: Option<u64>,
     /// Attempts that may have taken effect or may still take effect.
     open: Vec<Tried>,
     /// The error of the first lost reply, while an attempt is open.
@@ -387,7 +412,7 @@ impl<R: Register> Acquisition<'_, R> {
         let create = Create {
             name: self.attempt.name,
             record: &tried.record,
-            count: self.can.counts.then(least_number),
+            count: self.can.counts.then(|| self.least.unwrap_or_else(least_number)),
             read_back: self.can.read_back == ReadBack::Always,
         };
         let answer = self.ask(!self.open.is_empty(), |register, by| register.create(&create, by).settled());

@@ -37,6 +37,8 @@ pub(crate) mod resolve;
 mod tests;
 
 pub use lock::RemoteStore;
+#[cfg(feature = "hbase")]
+pub(crate) use lock::{CLEAN_UP, ROUNDS, contended};
 pub use record::Record;
 pub use register::{
     Capabilities, Compares, Create, Created, Found, ReadBack, Register, Replace, Reply, Standing,

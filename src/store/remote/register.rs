@@ -42,7 +42,7 @@ impl<Y, N> Reply<Y, N> {
     }
 
     /// The reverse of [`of`](Reply::of).
-    pub(super) fn settled(self) -> Result<std::result::Result<Y, N>> {
+    pub(crate) fn settled(self) -> Result<std::result::Result<Y, N>> {
         match self {
             Reply::Yes(yes) => Ok(Ok(yes)),
             Reply::No(no) => Ok(Err(no)),

@@ -264,6 +264,7 @@ impl Locator {
             column: vec![Column { family: b"info".to_vec(), qualifier: Vec::new() }],
             start_row,
             stop_row,
+            filter: None,
             max_versions: 1,
             reversed: true,
             caching: 1,

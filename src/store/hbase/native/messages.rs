@@ -304,6 +304,8 @@ pub(super) struct Scan {
     pub(super) start_row: Vec<u8>,
     #[prost(bytes = "vec", tag = "4")]
     pub(super) stop_row: Vec<u8>,
+    #[prost(message, optional, tag = "5")]
+    pub(super) filter: Option<Filter>,
     #[prost(uint32, tag = "7")]
     pub(super) max_versions: u32,
     #[prost(bool, tag = "15")]

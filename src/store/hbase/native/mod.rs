@@ -1,7 +1,7 @@
 //! Native transport: connects to masters, hbase:meta and RegionServers over HBase's own RPC (2.4 and later).
 //!
 //! ```text
-//! locks, own (locks in the layout `own`), latches (exactly once), counts (many at a time), rows (of applications), admin (tables)
+//! locks, own (locks in the layout `own`), latches (exactly once), counts (many at a time), scan (held locks, for the doctor), rows (of applications), admin (tables)
 //!   rpc (sends and retries; the meaning of exceptions and lost replies)
 //!     locator (master, meta, regions)  ->  servers  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
 //!   request, filter, messages, exception, frame: the wire format
@@ -27,6 +27,7 @@ mod region;
 mod request;
 mod rows;
 mod rpc;
+mod scan;
 mod send_error;
 mod servers;
 

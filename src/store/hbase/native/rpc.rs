@@ -91,7 +91,7 @@ impl Native {
     }
 
     /// Returns another table of the same cluster that uses the same connections.
-    pub(super) fn beside(&self, table: &str, content: Content) -> Native {
+    pub(in crate::store::hbase) fn beside(&self, table: &str, content: Content) -> Native {
         let masters = self.place.strip_suffix(&self.table).unwrap_or(&self.place);
         Native {
             place: format!("{masters}{table}"),
@@ -99,6 +99,11 @@ impl Native {
             content,
             locator: self.locator.beside(table),
         }
+    }
+
+    /// Returns the purpose of the table.
+    pub(in crate::store::hbase) fn content(&self) -> Content {
+        self.content
     }
 
     /// Builds a request for the region that holds `row` and sends it to that region's server. Until `by`, sends it

@@ -1,0 +1,174 @@
+//! The layout `both` in HBase: a table of the layout `java` and a table of the layout `own`.
+
+use std::time::Duration;
+
+use super::cell_store::{CellColumn, CellStore as _, Content, OwnStore as _};
+use super::layout::{FREE, LOCK, OWN_LOCK};
+use super::native::{Native, NativeLatches};
+use super::own::checked;
+use super::rules::{FencePlace, Rules};
+use super::steps::shown;
+use super::{HbaseOwnStore, HbaseStore};
+use crate::diagnostic::Diagnostic;
+use crate::error::{Error, Result};
+use crate::name::{LockName, checked_table};
+use crate::options::Options;
+use crate::store::LockStore as _;
+use crate::store::both::LayoutBridge;
+use crate::store::remote::{RemoteStore, Reply};
+use crate::time::Deadline;
+
+/// Longest time to look for locks that are held in one layout only.
+const SCAN_TIME: Duration = Duration::from_secs(3);
+/// Most names in one diagnostic.
+const NAMES: usize = 5;
+
+/// The two tables, over the same connections. URI: `hbase://master1:16000,master2:16000/table?layout=both`. The URI names
+/// the table of the layout `java`.
+#[derive(Debug)]
+pub(crate) struct HbaseBridge {
+    java: RemoteStore<HbaseStore>,
+    own: RemoteStore<HbaseOwnStore>,
+    /// Both tables once more, for the doctor.
+    java_rows: Native,
+    own_rows: Native,
+}
+
+impl HbaseBridge {
+    /// Creates the stores. See [`HbaseStore::native`].
+    pub(crate) fn open(masters: &str, table: &str, mut options: Options) -> Result<HbaseBridge> {
+        let rules = Rules::take(&mut options)?;
+        if rules.fence == FencePlace::Off {
+            let allowed = "row or lock_row with layout=both: every lock has a fence in the layout own";
+            return Err(Error::invalid("fence", "off", allowed));
+        }
+        let own_table = own_table_name(options.take("own_table"), table)?;
+        let latch_table = super::latches::table_name(options.take("latches").as_deref(), table)?;
+        let java = Native::new(masters, table, Content::Locks, options)?;
+        let own = java.beside(&own_table, Content::OwnLocks);
+        let latches = Box::new(NativeLatches::beside(&java, &latch_table));
+        let (java_rows, own_rows) =
+            (java.beside(table, Content::Locks), java.beside(&own_table, Content::OwnLocks));
+        Ok(HbaseBridge {
+            java: RemoteStore::new(HbaseStore { rows: Box::new(java), latches, rules }),
+            own: RemoteStore::new(HbaseOwnStore::over(Box::new(own))),
+            java_rows,
+            own_rows,
+        })
+    }
+
+    /// Returns whether the cell of a lock holds a record now.
+    fn is_held(&self, table: &Native, row: &[u8], by: Deadline) -> Result<bool> {
+        let cell = match table.content() {
+            Content::OwnLocks => table.look(row, by)?.record,
+            _ => table.get(row, LOCK, by)?,
+        };
+        Ok(cell.is_some_and(|cell| cell.value != FREE))
+    }
+
+    /// Looks for locks that are held in `table` and not in `twin`.
+    fn held_in_one(&self, table: &Native, twin: &Native, found: &mut Unpaired, by: Deadline) -> Result<()> {
+        let column: CellColumn = if table.content() == Content::OwnLocks { OWN_LOCK } else { LOCK };
+        let mut next = Some(Vec::new());
+        while let Some(start) = next {
+            let page = table.held_page(column, &start, by)?;
+            for row in page.rows {
+                if by.passed() {
+                    let what = format!("it took more than {SCAN_TIME:?}");
+                    return Err(Error::RetriesExhausted { store: self.java.describe(), what, source: None });
+                }
+                found.read += 1;
+                // A client of this layout acquires and releases both locks, one after the other: it may have been
+                // between these steps.
+                if !self.is_held(twin, &row, by)? && self.is_held(table, &row, by)? {
+                    found.alone += 1;
+                    if found.names.len() < NAMES {
+                        // The first byte is a hash of the others.
+                        found.names.push(shown(row.get(1..).unwrap_or_default()));
+                    }
+                }
+            }
+            next = page.next;
+        }
+        Ok(())
+    }
+}
+
+/// What was found in one table.
+#[derive(Debug, Default)]
+struct Unpaired {
+    read: usize,
+    alone: usize,
+    names: Vec<String>,
+}
+
+impl Unpaired {
+    fn diagnostic(self, layout: &str, stopped: Option<Error>) -> Diagnostic {
+        let Unpaired { read, alone, names } = self;
+        let mut seen = format!("{alone} locks are held in the layout {layout} only");
+        if !names.is_empty() {
+            seen += &format!(" ({}{})", names.join(", "), if alone > names.len() { ", ..." } else { "" });
+        }
+        let advice = format!(
+            "wait until none is left before you stop using the layout {layout}: clients of other layouts do not \
+             see these locks"
+        );
+        match stopped {
+            Some(error) => {
+                seen += &format!("; the search stopped early, after {read} held locks ({error})");
+                Diagnostic::warn("layout", seen, advice)
+            }
+            None if alone > 0 => Diagnostic::warn("layout", seen, advice),
+            None => Diagnostic::ok("layout", seen),
+        }
+    }
+}
+
+impl LayoutBridge for HbaseBridge {
+    type Java = HbaseStore;
+    type Own = HbaseOwnStore;
+
+    fn java(&self) -> &RemoteStore<HbaseStore> {
+        &self.java
+    }
+
+    fn own(&self) -> &RemoteStore<HbaseOwnStore> {
+        &self.own
+    }
+
+    fn set_count(&self, name: &LockName, from: Option<u64>, to: u64, by: Deadline) -> Reply {
+        self.java.register().set_count(name, from, to, by)
+    }
+
+    fn check_ttl(&self, ttl: Duration) -> Result<()> {
+        checked(ttl)
+    }
+
+    fn unpaired(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
+        let (java, own) = (&self.java_rows, &self.own_rows);
+        let tables = [("java", java, own), ("own", own, java)];
+        Ok(tables
+            .map(|(layout, table, twin)| {
+                let (mut found, by) = (Unpaired::default(), by.sooner(Deadline::after(SCAN_TIME)));
+                let stopped = self.held_in_one(table, twin, &mut found, by).err();
+                found.diagnostic(layout, stopped)
+            })
+            .into())
+    }
+}
+
+/// Returns the name of the table of the layout `own`. Its default is the name of the other table, and `_own`.
+///
+/// # Errors
+/// INVALID_ARGUMENT when HBase does not allow such a table name, and for the name of the other table.
+fn own_table_name(given: Option<String>, java_table: &str) -> Result<String> {
+    let name = given.unwrap_or_else(|| format!("{java_table}_own"));
+    match checked_table(&name) {
+        Ok(checked) if checked != java_table => Ok(checked),
+        _ => {
+            let allowed = "[namespace:]table of ASCII letters, digits, '_', '-' and '.', other than the table of the \
+                           layout java";
+            Err(Error::invalid("own_table", name, allowed))
+        }
+    }
+}
