@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo bench --bench hbase_hot --features gateway            # 20,000 cycles
 //! cargo bench --bench hbase_hot --features gateway -- 50000
+//! cargo bench --bench hbase_hot --features gateway -- own     # the layout own, without the gateway
 //! ```
 //!
 //! Prints the median and the 99th percentile of an acquire for each thousand cycles, and the ratio of the last median
@@ -18,8 +19,17 @@ fn main() {
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let cycles = std::env::args().find_map(|argument| argument.parse().ok());
     let cycles: usize = if measuring { cycles.unwrap_or(20_000) } else { 100 };
-    let Some(gateway) = dlm_fixtures::table::gateway() else { return };
-    let ratio = measure(&dlm_fixtures::table::uri(gateway), &dlm_fixtures::hbase::fresh_table("hot"), cycles);
+    let (Some(gateway), Some(hbase)) = (dlm_fixtures::table::gateway(), dlm_fixtures::hbase::hbase_or_skip())
+    else {
+        return;
+    };
+    let table = dlm_fixtures::hbase::fresh_table("hot");
+    let uri = if std::env::args().any(|argument| argument == "own") {
+        format!("hbase://{}/{table}?layout=own", hbase.master)
+    } else {
+        dlm_fixtures::table::uri(gateway)
+    };
+    let ratio = measure(&uri, &table, cycles);
     println!("p50 of the last thousand is {ratio:.2} times that of the first");
     if measuring && ratio > RATIO_MAX {
         std::process::exit(1);
@@ -29,6 +39,7 @@ fn main() {
 /// Returns the ratio of the last median to the first.
 fn measure(uri: &str, client: &str, cycles: usize) -> f64 {
     let manager = LockManager::builder().store_uri(uri).client(client).open().unwrap();
+    manager.initialize().unwrap();
     let lock = manager.lock("hot", Level::Xdc).unwrap();
     // The first calls of a process warm up the gateway, the connection and the caches of both sides.
     for _ in 0..cycles.min(1000) {

@@ -189,7 +189,24 @@ fn a_release_whose_second_reply_is_lost_is_ours_though_another_has_the_lock_by_t
 #[test]
 fn clients_of_neighbouring_layouts_exclude_each_other_and_their_fences_rise() {
     let Some(hbase) = created() else { return };
-    let [java, both, own] = managers([java(hbase), uri(hbase.master), own(hbase)]);
+    take_turns(managers([java(hbase), uri(hbase.master), own(hbase)]));
+}
+
+/// The fence of the layout java is then in the lock's row.
+#[test]
+fn clients_of_a_table_with_fence_lock_row_move_too() {
+    let Some(hbase) = hbase_or_skip() else { return };
+    let table = fresh_table("within");
+    let uri = |options: &str| format!("hbase://{}/{table}{options}", hbase.master);
+    initialize(&uri("?layout=both&fence=lock_row")).unwrap();
+    take_turns(managers([
+        uri("?fence=lock_row"),
+        uri("?layout=both&fence=lock_row"),
+        uri("_own?layout=own"),
+    ]));
+}
+
+fn take_turns([java, both, own]: [LockManager; 3]) {
     let mut last: Option<Fence> = None;
     for holder in [&java, &both, &java, &both, &own, &both, &own, &own, &both, &java, &both] {
         let lease = acquired(holder);
@@ -197,7 +214,7 @@ fn clients_of_neighbouring_layouts_exclude_each_other_and_their_fences_rise() {
         if std::ptr::eq(holder, &both) {
             is_refused(&java);
             is_refused(&own);
-            // Refused acquires in the layout java count too.
+            // Refused acquires in the layout java may count too.
             for manager in [&java, &both] {
                 let inspected = manager.lock("a", Level::Xdc).unwrap().inspect().unwrap();
                 assert!(inspected.fence >= lease.fence(), "{inspected:?}");
@@ -377,7 +394,8 @@ fn the_doctor_lists_locks_that_are_held_in_one_layout_only() {
         found.into_iter().filter(|it| it.topic == "layout").map(|it| (it.severity, it.seen)).collect()
     };
     let none = |layout: &str| (Severity::Ok, format!("0 locks are held in the layout {layout} only"));
-    assert_eq!(seen(), [none("java"), none("own")]);
+    // On a busy machine the first search may stop early: it has to look up all regions.
+    until("no lock is held", || seen() == [none("java"), none("own")]);
     let lease =
         |manager: &LockManager, id: &str| manager.lock(id, Level::Xdc).unwrap().try_acquire().unwrap();
     let held: Vec<_> = (0..7).map(|id| lease(java, &format!("old-{id}"))).collect();

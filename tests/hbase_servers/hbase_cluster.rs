@@ -14,6 +14,7 @@ use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment, NamePo
 use dlm_fixtures::hbase::{Hbase, Kind};
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::watch::{self, Watch, Workers};
+use dlm_testkit::left_to_the_long_run;
 
 /// Time limit of steps that take seconds on an idle machine. The death of a RegionServer is noticed after ten
 /// seconds.
@@ -32,9 +33,20 @@ fn worker() {
 
 #[test]
 fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_and_of_a_master() {
+    locks_and_latches_live_through_it("java");
+}
+
+#[test]
+fn locks_of_the_layout_own_live_through_moves_splits_and_the_death_of_region_servers_and_of_a_master() {
+    if !left_to_the_long_run() {
+        locks_and_latches_live_through_it("own");
+    }
+}
+
+fn locks_and_latches_live_through_it(layout: &str) {
     let kind = Kind::Cluster { servers: 2, masters: 2 };
-    let Some(hbase) = Hbase::private_of("cluster", kind) else { return };
-    let uri = uri(&hbase, TABLE);
+    let Some(hbase) = Hbase::private_of(&format!("cluster-{layout}"), kind) else { return };
+    let uri = uri(&hbase, TABLE, layout);
     let manager = create(&uri);
     let held: Vec<Held> = (0..HELD).map(|number| Held::new(&manager, &uri, number)).collect();
     let workers = Workers::start(module_path!(), &[uri.clone(), uri.clone()], "cluster");
@@ -61,7 +73,7 @@ fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_a
         let rows: Vec<Rows> = (0..CONTENDED)
             .map(|number| Rows::of(&contended(&manager, number)))
             .chain(held.iter().map(|held| Rows::of(&held.lock)))
-            .chain([Rows::of(&lock(&manager_of(&uri, "cluster"), "a"))])
+            .chain([Rows::of(&lock(&manager_of(&uri, "cluster"), "0"))])
             .collect();
         for split in [false, true] {
             for rows in &rows {
@@ -89,7 +101,7 @@ fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_a
             progress("its return");
             admin.moves(TABLE, &rows[0].lock);
         }
-        lose_the_active_master(&hbase, &manager);
+        lose_the_active_master(&hbase, &manager, layout);
         held.iter().for_each(Held::is_intact);
         progress("all of it");
     });
@@ -111,25 +123,26 @@ fn locks_and_latches_live_through_moves_splits_and_the_death_of_region_servers_a
     assert!(admin.moves >= 15 && admin.splits >= 4, "too few moves and splits to show anything");
 }
 
-fn uri(hbase: &Hbase, table: &str) -> String {
-    format!("hbase://{}/{table}?timeout=100s&ttl=30m&wait=120s", hbase.masters)
+fn uri(hbase: &Hbase, table: &str, layout: &str) -> String {
+    format!("hbase://{}/{table}?layout={layout}&timeout=100s&ttl=30m&wait=120s", hbase.masters)
 }
 
 /// Look-ups continue at once, because a standby master answers them too. Tables are created as soon as it has taken
 /// over. `manager` has used the master that dies.
-fn lose_the_active_master(hbase: &Hbase, manager: &LockManager) {
+fn lose_the_active_master(hbase: &Hbase, manager: &LockManager, layout: &str) {
     hbase.kill_master(1);
     let begin = Moment::now();
     let took =
         |what: &str| println!("{what} {:?} after the active master's death", Moment::now().since(begin));
     // A new manager, which has looked up nothing yet.
-    let lease = lock(&open(&uri(hbase, TABLE)), "found").acquire().expect("the other master was not asked");
+    let lease =
+        lock(&open(&uri(hbase, TABLE, layout)), "found").acquire().expect("the other master was not asked");
     assert!(lease.release().unwrap());
     took("a lock was acquired");
-    open(&uri(hbase, "made_later")).initialize().expect("the other master does not create tables");
+    open(&uri(hbase, "made_later", layout)).initialize().expect("the other master does not create tables");
     took("a table was created");
     manager.initialize().expect("the dead master was still asked");
-    let lease = lock(&open(&uri(hbase, "made_later")), "a").acquire().unwrap();
+    let lease = lock(&open(&uri(hbase, "made_later", layout)), "a").acquire().unwrap();
     assert!(lease.release().unwrap());
 }
 

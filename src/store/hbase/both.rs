@@ -19,7 +19,7 @@ use crate::store::remote::{RemoteStore, Reply};
 use crate::time::Deadline;
 
 /// Longest time to look for locks that are held in one layout only.
-const SCAN_TIME: Duration = Duration::from_secs(3);
+const SCAN_TIME: Duration = Duration::from_secs(5);
 /// Most names in one diagnostic.
 const NAMES: usize = 5;
 
@@ -47,8 +47,7 @@ impl HbaseBridge {
         let java = Native::new(masters, table, Content::Locks, options)?;
         let own = java.beside(&own_table, Content::OwnLocks);
         let latches = Box::new(NativeLatches::beside(&java, &latch_table));
-        let (java_rows, own_rows) =
-            (java.beside(table, Content::Locks), java.beside(&own_table, Content::OwnLocks));
+        let (java_rows, own_rows) = (java.again(), own.again());
         Ok(HbaseBridge {
             java: RemoteStore::new(HbaseStore { rows: Box::new(java), latches, rules }),
             own: RemoteStore::new(HbaseOwnStore::over(Box::new(own))),

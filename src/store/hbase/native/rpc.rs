@@ -1,6 +1,7 @@
 //! Requests to the region of a row: sends them to the region's server, retries where that is safe, and converts
 //! failures to errors.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::CallFailure;
@@ -32,7 +33,7 @@ pub(in crate::store::hbase) struct Native {
     pub(super) place: String,
     pub(super) table: String,
     pub(super) content: Content,
-    pub(super) locator: Locator,
+    pub(super) locator: Arc<Locator>,
 }
 
 /// Error text for a table that an administrator has disabled.
@@ -77,7 +78,7 @@ impl Native {
         let NativeSetup { masters, place, user, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &store_option::HBASE)?;
         let access = ServerAccess { user, security, connect_timeout, reply_max: FRAME_BYTES_MAX };
-        let locator = Locator::new(masters, table, access);
+        let locator = Arc::new(Locator::new(masters, table, access));
         Ok(Native { place, table: table.to_owned(), content, locator })
     }
 
@@ -86,7 +87,7 @@ impl Native {
         let NativeSetup { masters, place, user, security, connect_timeout } =
             NativeSetup::read(masters, table, options, &store_option::TABLE)?;
         let access = ServerAccess { user, security, connect_timeout, reply_max };
-        let locator = Locator::new(masters, table, access);
+        let locator = Arc::new(Locator::new(masters, table, access));
         Ok(Native { place, table: table.to_owned(), content: Content::Rows, locator })
     }
 
@@ -97,8 +98,14 @@ impl Native {
             place: format!("{masters}{table}"),
             table: table.to_owned(),
             content,
-            locator: self.locator.beside(table),
+            locator: Arc::new(self.locator.beside(table)),
         }
+    }
+
+    /// Returns the same table once more. Both know the same regions.
+    pub(in crate::store::hbase) fn again(&self) -> Native {
+        let (place, table) = (self.place.clone(), self.table.clone());
+        Native { place, table, content: self.content, locator: Arc::clone(&self.locator) }
     }
 
     /// Returns the purpose of the table.
