@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::holder::Identity;
 use crate::name::{Level, LockName, NamePolicy};
 use crate::owner::OwnerRecord;
-use crate::store::{Acquired, Attempt, Grant, LockStore, Released};
+use crate::store::{Acquired, Attempt, Grant, LockStore, Released, StoreCounters};
 use crate::time::Deadline;
 use crate::{Code, Fence};
 
@@ -331,6 +331,7 @@ fn an_acquire_whose_reply_was_lost_finds_its_record() {
         stage.next([Fate::ReplyLost]);
         let (grant, doubtful) = stage.granted();
         assert_eq!(stage.requests(), [&["create", "read"], after_creation(can)].concat());
+        assert_eq!(stage.store.counters(), StoreCounters::default(), "no creation was refused");
         assert!(doubtful == 0 && !grant.may_reappear);
         assert_eq!(grant.fence, Some(Fence(1)), "{can:?}");
         assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Freed);
@@ -380,10 +381,12 @@ fn a_lock_that_is_free_at_every_look_and_never_ours_is_held_and_what_may_be_hidd
 fn a_held_lock_names_its_holder_and_one_that_cannot_be_read_is_held_all_the_same() {
     let stage = stage(Capabilities::default());
     stage.granted();
+    assert_eq!(stage.store.counters().reads_after_refusal, 0);
     match stage.acquire() {
         (Ok(Acquired::Held(holder)), 0) => assert_eq!(holder.identity.unwrap().pid, std::process::id()),
         other => panic!("{other:?}"),
     }
+    assert_eq!(stage.store.counters().reads_after_refusal, 1);
     stage.next([Fate::Served, Fate::Down]);
     assert!(matches!(stage.acquire(), (Ok(Acquired::Held(holder)), 0) if holder.identity.is_none()));
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, Grant, LatchStore, LockStore, OwnerRecord, Released};
+use dlm::store::{Acquired, Attempt, Grant, LatchStore, LockStore, OwnerRecord, Released, StoreCounters};
 use dlm::{Deadline, Diagnostic, Fence, Holder, Inspection, LockName, Result};
 use parking_lot::Mutex;
 
@@ -199,6 +199,10 @@ impl LockStore for LockMutant {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.inner.diagnose(by)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.inner.counters()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {
