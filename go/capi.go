@@ -36,6 +36,12 @@ struct dlm_go_number {
 	struct dlm_error *error;
 };
 
+struct dlm_go_stats {
+	enum dlm_status status;
+	struct dlm_stats stats;
+	struct dlm_error *error;
+};
+
 static struct dlm_go_number dlm_go_check_abi(void) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_abi_check(DLM_ABI, &to.error);
@@ -66,11 +72,9 @@ static struct dlm_go_number dlm_go_initialize(const struct dlm_manager *manager)
 	return to;
 }
 
-static struct dlm_go_number dlm_go_leases_held(const struct dlm_manager *manager) {
-	struct dlm_go_number to = {0};
-	struct dlm_stats stats;
-	to.status = dlm_manager_stats(manager, &stats, sizeof stats, &to.error);
-	to.number = (int64_t)stats.leases_held;
+static struct dlm_go_stats dlm_go_stats(const struct dlm_manager *manager) {
+	struct dlm_go_stats to = {0};
+	to.status = dlm_manager_stats(manager, &to.stats, sizeof to.stats, &to.error);
 	return to;
 }
 
@@ -205,9 +209,15 @@ func initializeManager(manager managerHandle) error {
 	return failure(to.status, to.error)
 }
 
-func leasesHeld(manager managerHandle) (int, error) {
-	to := C.dlm_go_leases_held(manager)
-	return int(to.number), failure(to.status, to.error)
+// readStats returns the numbers that the library keeps: all but Waiting. They are zero if the manager is closed.
+func readStats(manager managerHandle) (Stats, error) {
+	to := C.dlm_go_stats(manager)
+	return Stats{
+		LeasesHeld:        int(to.stats.leases_held),
+		StaleNumbers:      int(to.stats.stale_numbers),
+		ReadsAfterRefusal: int(to.stats.reads_after_refusal),
+		FencesSeeded:      int(to.stats.fences_seeded),
+	}, failure(to.status, to.error)
 }
 
 func closeManager(manager managerHandle) error {

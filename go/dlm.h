@@ -239,13 +239,22 @@ void dlm_options_free(struct dlm_options *options);
 /// One store, with the locks and latches of one client id in it. Create one and share it.
 struct dlm_manager;
 
-/// Current numbers of a manager. Later versions append fields.
+/// Current numbers of a manager, and counts of its store since it was opened. Later versions append fields.
 struct dlm_stats {
     /// Leases that this manager acquired, and that were not released, lost or ended by dlm_manager_close().
     /// An expired lease counts until a call notices that it has expired.
     uint64_t leases_held;
     /// Threads of this process that wait for a lock of this manager.
     uint64_t threads_waiting;
+    /// Tries of an acquire that the store refused although the lock was free, because the lock's last number was
+    /// not below the number of the try: the clock of another machine is ahead. HBase with layout=own.
+    uint64_t stale_numbers;
+    /// Reads that were needed to find out who holds a lock after the store refused to create its record. HBase
+    /// and Aerospike.
+    uint64_t reads_after_refusal;
+    /// Grants of locks for which the store had no number, so that the clock gave the first one: locks that were
+    /// never used, or not for so long that their number expired. HBase with layout=own.
+    uint64_t fences_seeded;
 };
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",

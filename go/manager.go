@@ -33,13 +33,22 @@ type Manager struct {
 	cleanup runtime.Cleanup
 }
 
-// Stats holds current numbers about a manager.
+// Stats holds current numbers about a manager, and counts of its store since it was opened.
 type Stats struct {
 	// LeasesHeld counts the leases acquired here that are not released, not found lost and not ended by Close. An
 	// expired lease counts until a call notices that it has expired.
 	LeasesHeld int
 	// Waiting is the number of goroutines that wait for a lock.
 	Waiting int
+	// StaleNumbers counts the tries of an acquire that the store refused although the lock was free, because the lock's
+	// last number was not below the number of the try: the clock of another machine is ahead. HBase with layout=own.
+	StaleNumbers int
+	// ReadsAfterRefusal counts the reads that were needed to find out who holds a lock after the store refused to
+	// create its record. HBase and Aerospike.
+	ReadsAfterRefusal int
+	// FencesSeeded counts the grants of locks for which the store had no number, so that the clock gave the first one:
+	// locks that were never used, or not for so long that their number expired. HBase with layout=own.
+	FencesSeeded int
 }
 
 // Option is an option of a manager. Options override those in the store's URI.
@@ -157,11 +166,9 @@ func (m *Manager) Initialize(ctx context.Context) error {
 // Stats returns current numbers about the manager, for example for a program's gauges.
 func (m *Manager) Stats() Stats {
 	defer runtime.KeepAlive(m)
-	held, err := leasesHeld(m.handle)
-	if err != nil {
-		held = 0 // the manager is closed
-	}
-	return Stats{LeasesHeld: held, Waiting: m.queue.waiting()}
+	stats, _ := readStats(m.handle) // fails if the manager is closed
+	stats.Waiting = m.queue.waiting()
+	return stats
 }
 
 // Close ends the manager: waiting calls return [ErrClosed], held leases are released, and the library's threads end.

@@ -14,6 +14,7 @@ use crate::lease_token::LeaseToken;
 use crate::lock::Lock;
 use crate::name::Level;
 use crate::session::Session;
+use crate::store::StoreCounters;
 
 /// Manager of the locks and latches of one client id in one store. Cheap to clone; all clones are the same
 /// manager.
@@ -29,7 +30,10 @@ pub struct LockManager {
     session: Arc<Session>,
 }
 
-/// Gauges of a manager, returned by [`LockManager::stats`].
+/// Gauges of a manager and counts of its store, returned by [`LockManager::stats`].
+///
+/// The counts are those of [`StoreCounters`](crate::store::StoreCounters) since the store was opened. Managers that
+/// share a store share them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -38,6 +42,15 @@ pub struct Stats {
     pub leases_held: u64,
     /// Threads of this process that wait for a lock of this manager.
     pub threads_waiting: u64,
+    /// Tries of an acquire that the store refused although the lock was free, because the lock's last number was not
+    /// below the number of the try: the clock of another machine is ahead. Counted for HBase with `layout=own`.
+    pub stale_numbers: u64,
+    /// Reads that were needed to find out who holds a lock after the store refused to create its record. Counted for
+    /// HBase and Aerospike.
+    pub reads_after_refusal: u64,
+    /// Grants of locks for which the store had no number, so that the clock gave the first one: locks that were never
+    /// used, and those that were not used for so long that their number expired. Counted for HBase with `layout=own`.
+    pub fences_seeded: u64,
 }
 
 impl LockManager {
@@ -144,11 +157,17 @@ impl LockManager {
         &self.session
     }
 
-    /// Returns the current numbers of leases and waiting threads. Briefly takes mutexes of the library. No I/O.
+    /// Returns the current numbers of leases and waiting threads, and what the store has counted. Briefly takes
+    /// mutexes of the library. No I/O.
     pub fn stats(&self) -> Stats {
+        let StoreCounters { stale_numbers, reads_after_refusal, fences_seeded } =
+            self.session.store.counters();
         Stats {
             leases_held: self.session.held() as u64,
             threads_waiting: self.session.queue.waiting() as u64,
+            stale_numbers,
+            reads_after_refusal,
+            fences_seeded,
         }
     }
 

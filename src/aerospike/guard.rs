@@ -183,7 +183,7 @@ mod tests {
             ("sum".to_owned(), BinValue::Int(1)),
         ];
         let of = |bins: &[(String, BinValue)]| {
-            let found = FoundRecord { bins: bins.to_vec(), left: None };
+            let found = FoundRecord { bins: bins.to_vec(), ..FoundRecord::default() };
             State::of(Some(&found), &names).map_err(str::to_owned)
         };
         assert_eq!(of(&bins), Ok(State::Guarded(guard)));

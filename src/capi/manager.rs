@@ -10,7 +10,7 @@ use super::lock::dlm_lock;
 use super::options::{dlm_options, given};
 use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
-use crate::LockManager;
+use crate::{LockManager, Stats};
 
 /// One store, with the locks and latches of one client id in it. Create one and share it.
 pub struct dlm_manager(());
@@ -26,7 +26,7 @@ impl Handle for dlm_manager {
     }
 }
 
-/// Current numbers of a manager. Later versions append fields.
+/// Current numbers of a manager, and counts of its store since it was opened. Later versions append fields.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct dlm_stats {
@@ -35,11 +35,31 @@ pub struct dlm_stats {
     pub leases_held: u64,
     /// Threads of this process that wait for a lock of this manager.
     pub threads_waiting: u64,
+    /// Tries of an acquire that the store refused although the lock was free, because the lock's last number was
+    /// not below the number of the try: the clock of another machine is ahead. HBase with layout=own.
+    pub stale_numbers: u64,
+    /// Reads that were needed to find out who holds a lock after the store refused to create its record. HBase
+    /// and Aerospike.
+    pub reads_after_refusal: u64,
+    /// Grants of locks for which the store had no number, so that the clock gave the first one: locks that were
+    /// never used, or not for so long that their number expired. HBase with layout=own.
+    pub fences_seeded: u64,
 }
 
 // Sizes of a `dlm_stats`: in the version with the fewest fields, and the largest that a later version may have.
 const STATS_SIZE_FIRST: usize = 16;
 const STATS_SIZE_MAX: usize = 4096;
+
+/// Returns the fields of a [`dlm_stats`], in their order.
+fn numbers(stats: &Stats) -> [u64; size_of::<dlm_stats>() / 8] {
+    [
+        stats.leases_held,
+        stats.threads_waiting,
+        stats.stale_numbers,
+        stats.reads_after_refusal,
+        stats.fences_seeded,
+    ]
+}
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",
 /// "hbase://master1:16000,master2:16000/table", "hbase+thrift://host:9090/table" or
@@ -137,7 +157,7 @@ pub unsafe extern "C" fn dlm_manager_stats(
                 return Err(Failure::invalid("the output is NULL"));
             }
             let stats = find(manager)?.stats();
-            let numbers = [stats.leases_held, stats.threads_waiting];
+            let numbers = numbers(&stats);
             if !size.is_multiple_of(8) || !(8..=STATS_SIZE_MAX).contains(&size) {
                 return Err(Failure::invalid(format!(
                     "a size of {size} bytes is not allowed: sizeof(struct dlm_stats), {}",
@@ -180,4 +200,28 @@ pub unsafe extern "C" fn dlm_manager_close(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_free(manager: *mut dlm_manager) {
     freeing(|| free(manager));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn each_number_is_in_its_field() {
+        let stats = Stats {
+            leases_held: 1,
+            threads_waiting: 2,
+            stale_numbers: 3,
+            reads_after_refusal: 4,
+            fences_seeded: 5,
+        };
+        let numbers = numbers(&stats);
+        assert_eq!(numbers[offset_of!(dlm_stats, leases_held) / 8], stats.leases_held);
+        assert_eq!(numbers[offset_of!(dlm_stats, threads_waiting) / 8], stats.threads_waiting);
+        assert_eq!(numbers[offset_of!(dlm_stats, stale_numbers) / 8], stats.stale_numbers);
+        assert_eq!(numbers[offset_of!(dlm_stats, reads_after_refusal) / 8], stats.reads_after_refusal);
+        assert_eq!(numbers[offset_of!(dlm_stats, fences_seeded) / 8], stats.fences_seeded);
+    }
 }

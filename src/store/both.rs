@@ -30,6 +30,7 @@ use crate::fence::Fence;
 use crate::holder::Holder;
 use crate::name::LockName;
 use crate::owner::OwnerRecord;
+use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::{Doubt, Pauses, part, until_answered};
 use crate::store::remote::{CLEAN_UP, ROUNDS, Register, RemoteStore, Reply, contended};
@@ -343,6 +344,10 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
             found.extend(self.bridge.unpaired(by)?);
         }
         Ok(found)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.bridge.java().counters().plus(self.bridge.own().counters())
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

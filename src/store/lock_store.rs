@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::counters::StoreCounters;
 use super::latch_store::LatchStore;
 use crate::diagnostic::Diagnostic;
 use crate::error::Result;
@@ -174,6 +175,12 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         let _ = by;
         Ok(Vec::new())
+    }
+
+    /// Returns what this store has counted since it was opened. Does no I/O and does not block. A store that wraps
+    /// another one passes this on. Default: zeros.
+    fn counters(&self) -> StoreCounters {
+        StoreCounters::default()
     }
 
     /// Returns the latches in the same store, or `None` (the default) if the store keeps only locks.

@@ -11,6 +11,7 @@
 pub(crate) mod aerospike;
 #[cfg(feature = "hbase")]
 mod both;
+mod counters;
 #[cfg(feature = "embedded")]
 mod embedded;
 #[cfg(feature = "hbase")]
@@ -38,6 +39,7 @@ pub use crate::holder::{Holder, Identity};
 pub use crate::latch_name::LatchName;
 pub use crate::name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
 pub use crate::owner::{OwnerRecord, OwnerToken};
+pub use counters::{LiveCounters, StoreCounters};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedStore;
 #[cfg(feature = "hbase")]

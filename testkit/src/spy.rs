@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Step, Stepped};
+use dlm::store::{
+    Acquired, Attempt, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Step, Stepped, StoreCounters,
+};
 use dlm::{Deadline, Diagnostic, Holder, Inspection, LatchName, Level, LockName, Moment, Result, Roster};
 use parking_lot::Mutex;
 
@@ -140,6 +142,10 @@ impl LockStore for Spy {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.inner.diagnose(by)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.inner.counters()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -150,6 +150,8 @@ fn locks_of_each_layout_are_refused_by_the_other() {
         }
     }
     assert_eq!(lock(&ours).inspect().unwrap().layout, Some("own"));
+    let counted = ours.stats();
+    assert_eq!((counted.fences_seeded, counted.reads_after_refusal), (1, 1), "{counted:?}");
     assert!(lock(&ours).try_acquire().unwrap().fence() > lease.fence());
 }
 

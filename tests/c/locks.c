@@ -87,6 +87,8 @@ static void holds_renews_and_releases(const char *uri)
     CHECK(fence > 0);
     OK(dlm_manager_stats(manager, &stats, sizeof stats, &error));
     CHECK(stats.leases_held == 1 && stats.threads_waiting == 0);
+    /* Of a store in memory. */
+    CHECK(stats.stale_numbers == 0 && stats.reads_after_refusal == 0 && stats.fences_seeded == 0);
 
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(same, DLM_DEFAULT, &second, &error));
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire_within(same, DLM_DEFAULT, 30, NULL, &second, &error));
@@ -180,7 +182,7 @@ static void *wait_for_it(void *argument)
 
 static void wait_until(struct dlm_manager *manager, uint64_t waiting)
 {
-    struct dlm_stats stats = {0, 0};
+    struct dlm_stats stats = {0};
     int i;
     for (i = 0; i < 30000 && stats.threads_waiting != waiting; i++) {
         sleep_us(1000);

@@ -114,6 +114,27 @@ fn a_number_that_is_ahead_of_our_clock_is_followed_by_the_next_one() {
         assert_eq!(lock.inspect().unwrap().fence, Some(Fence(fence)), "a renewal changes no number");
         assert!(lease.release().unwrap());
     }
+    let stats = manager.stats();
+    assert_eq!((stats.fences_seeded, stats.stale_numbers), (1, 2), "{stats:?}");
+}
+
+#[test]
+fn only_the_first_grant_of_a_lock_seeds_its_fence_and_a_held_lock_names_its_holder_without_a_read() {
+    let Some(hbase) = created() else { return };
+    let [ours, theirs] = [(); 2].map(|()| {
+        LockManager::builder().store_uri(&uri(hbase.master)).client("own-stats").timeout(LONG).open().unwrap()
+    });
+    let id = fresh_table("stats");
+    let [lock, other] = [&ours, &theirs].map(|manager| manager.lock(&id, Level::Xdc).unwrap());
+    for _ in 0..2 {
+        let lease = lock.try_acquire().unwrap();
+        assert_eq!(other.try_acquire().unwrap_err().code(), Code::LockUnavailable);
+        assert!(lease.release().unwrap());
+    }
+    assert!(other.try_acquire().unwrap().release().unwrap());
+    assert_eq!((ours.stats().fences_seeded, theirs.stats().fences_seeded), (1, 0));
+    let stats = theirs.stats();
+    assert_eq!((stats.stale_numbers, stats.reads_after_refusal), (0, 0), "{stats:?}");
 }
 
 /// Both ways, before any lock is touched, and with the names of both layouts.

@@ -158,6 +158,20 @@ fn a_granted_lock_whose_messages_were_delayed_may_be_held_after_its_release() {
 }
 
 #[test]
+fn a_renewal_for_a_shorter_ttl_may_let_the_lease_last_as_long_as_one_before() {
+    let broken = |busy: u64| {
+        let mut sketch = Sketch::default();
+        let lease = sketch.grant("A", 0..10, 1);
+        let operation = Operation::Renew { lease, ttl: TTL / 2 };
+        sketch.add("A", 50..60, operation, Answer::Renewed { ends: at(100) });
+        sketch.acquire("B", busy..busy + 1, Answer::No);
+        sketch.broken()
+    };
+    assert_eq!(broken(160), []);
+    assert_eq!(broken(161), [Rule::NoPhantomHolder]);
+}
+
+#[test]
 fn a_renewal_that_was_delayed_may_make_the_lease_longer() {
     let broken = |delayed: &str, busy: u64| {
         let mut sketch = Sketch::default();

@@ -65,7 +65,17 @@ impl Process {
             numbers.try_into().expect("as many as were written");
         let (ttl, pace) = (Duration::from_nanos(ttl), Some(Duration::from_nanos(pace)));
         let lasts = LASTS_MAX;
-        let workload = LockWorkload { seed, clients, locks, ttl, lasts, quiet_locks, pace, outlast_one_in };
+        let workload = LockWorkload {
+            seed,
+            clients,
+            locks,
+            ttl,
+            lasts,
+            quiet_locks,
+            pace,
+            outlast_one_in,
+            other_ttls: false,
+        };
         Process { uri, client_id, number, incarnation, clients: threads, workload }
     }
 }

@@ -24,6 +24,7 @@ use crate::holder::Holder;
 use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::{OwnerRecord, OwnerToken};
+use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::RemoteStore;
 use crate::store::{Acquired, Attempt, Inspection, LatchStore, LockStore, Released};
@@ -112,6 +113,10 @@ impl LockStore for AerospikeBothStore {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.own.diagnose(by)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.java.counters().plus(self.own.counters())
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -37,6 +37,7 @@ use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::OwnerToken;
 use crate::store::LatchStore;
+use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
     Capabilities, Compares, Create, Created, Found, ReadBack, Record, Register, Replace, Reply, Standing,
@@ -66,6 +67,7 @@ pub(crate) struct AerospikeOwnStore {
     check: NamespaceCheck,
     /// Whether this is the part of the layout `both`: see [`both`](super::both).
     beside_java: bool,
+    counters: LiveCounters,
     latches: AerospikeLatches,
 }
 
@@ -92,7 +94,8 @@ impl AerospikeOwnStore {
         beside_java: bool,
     ) -> AerospikeOwnStore {
         let latches = AerospikeLatches::new(Arc::clone(&client), &suffix);
-        AerospikeOwnStore { client, suffix, slack, check: NamespaceCheck::default(), beside_java, latches }
+        let (check, counters) = (NamespaceCheck::default(), LiveCounters::default());
+        AerospikeOwnStore { client, suffix, slack, check, beside_java, counters, latches }
     }
 
     fn checked(&self, by: Deadline) -> Result<Checked> {
@@ -142,6 +145,9 @@ impl AerospikeOwnStore {
             Written::Missing => return Ok(Err(Some(Standing::Held(Found::default())))),
         };
         let number = told.int(FENCE).filter(|_| told.bytes(TOKEN) == Some(token.as_bytes()));
+        if told.generation == 1 {
+            self.counters.fence_seeded();
+        }
         match number {
             Some(number) => Ok(Ok(u64::try_from(number).ok())),
             None => Err(Error::InDoubt {
@@ -286,6 +292,10 @@ impl Register for AerospikeOwnStore {
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         let layout = if self.beside_java { Layout::Both } else { Layout::Own };
         look_over(&self.client, &self.suffix, layout, |is_alone| self.slack(is_alone), by)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.counters.now()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -29,11 +29,11 @@ use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::options::Options;
-use crate::store::LatchStore;
 use crate::store::layout::Layout;
 use crate::store::remote::{
     Capabilities, Compares, Create, Created, ReadBack, Record, Register, Replace, Reply, Standing,
 };
+use crate::store::{LatchStore, LiveCounters, StoreCounters};
 use crate::time::Deadline;
 
 /// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
@@ -46,6 +46,7 @@ const TRIES: usize = 16;
 pub(crate) struct HbaseOwnStore {
     cells: Box<dyn OwnStore>,
     used: UsedRows,
+    counters: LiveCounters,
     latches: Option<Box<dyn LatchStore>>,
 }
 
@@ -68,7 +69,8 @@ impl HbaseOwnStore {
 
     /// Creates a store without latches.
     pub(super) fn over(cells: Box<dyn OwnStore>) -> HbaseOwnStore {
-        HbaseOwnStore { cells, used: UsedRows::default(), latches: None }
+        let (used, counters) = (UsedRows::default(), LiveCounters::default());
+        HbaseOwnStore { cells, used, counters, latches: None }
     }
 
     fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<std::result::Result<u64, Standing>> {
@@ -82,6 +84,9 @@ impl HbaseOwnStore {
             let refused = match self.cells.claim(&write, expects, by)? {
                 Claimed::Made => {
                     self.used.remember(row);
+                    if expects == Expects::Unused {
+                        self.counters.fence_seeded();
+                    }
                     return Ok(Ok(number));
                 }
                 Claimed::Refused(None) if expects == Expects::Unused => {
@@ -92,13 +97,19 @@ impl HbaseOwnStore {
             };
             let OwnCells { number: last, record: stored } = match refused {
                 Some(cells) => cells,
-                None => self.cells.look(row, by)?,
+                None => {
+                    self.counters.read_after_refusal();
+                    self.cells.look(row, by)?
+                }
             };
             if last.is_some() {
                 self.used.remember(row);
             }
             match standing(stored) {
                 Standing::Free => {
+                    if last.is_some_and(|last| last >= number) {
+                        self.counters.stale_number();
+                    }
                     expects = if last.is_some() { Expects::Free } else { Expects::Unused };
                     number = number.max(last.unwrap_or_default().saturating_add(1));
                 }
@@ -197,6 +208,10 @@ impl Register for HbaseOwnStore {
             self.cells.claim(&write, expects, by)?;
             Ok(self.cells.look(row, by)?.record)
         })
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.counters.now()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {
@@ -343,6 +358,12 @@ mod tests {
         store.try_to_create(&create, Deadline::after(LONG))
     }
 
+    /// Stale numbers, reads after a refusal, and seeded fences.
+    fn counted(store: &HbaseOwnStore) -> [u64; 3] {
+        let StoreCounters { stale_numbers, reads_after_refusal, fences_seeded, .. } = store.counters();
+        [stale_numbers, reads_after_refusal, fences_seeded]
+    }
+
     fn refused(number: u64, record: Option<&[u8]>) -> Claimed {
         let record = record.map(|value| Cell { value: value.to_vec(), written_ms: 0 });
         Claimed::Refused(Some(OwnCells { number: Some(number), record }))
@@ -354,6 +375,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(create(&store).unwrap(), Ok(100));
         }
+        assert_eq!(counted(&store), [0, 0, 1]);
         assert_eq!(*planned.claims.lock(), [(Expects::Unused, 100), (Expects::Free, 100)]);
     }
 
@@ -362,6 +384,7 @@ mod tests {
         let (planned, store) =
             planned(&[|_| Claimed::Refused(None), |_| refused(500, Some(FREE)), |_| Claimed::Made]);
         assert_eq!(create(&store).unwrap(), Ok(501));
+        assert_eq!(counted(&store), [1, 0, 0]);
         assert_eq!(
             *planned.claims.lock(),
             [(Expects::Unused, 100), (Expects::Free, 100), (Expects::Free, 501)]
@@ -369,6 +392,23 @@ mod tests {
         let (planned, store) = self::planned(&[|write| refused(write.number, None)]);
         assert_eq!(create(&store).unwrap_err().code(), Code::RetriesExhausted);
         assert_eq!(planned.claims.lock().len(), TRIES);
+        assert_eq!(counted(&store), [TRIES as u64, 0, 0]);
+    }
+
+    #[test]
+    fn a_lock_that_was_free_again_or_must_be_read_is_no_stale_number() {
+        let (_, store) = planned(&[
+            |_| Claimed::Refused(None),
+            |write| refused(write.number - 1, Some(FREE)),
+            |_| Claimed::Refused(None),
+            |_| Claimed::Made,
+        ]);
+        assert_eq!(create(&store).unwrap(), Ok(100));
+        // The table of this test is empty when it is read, so the last try seeds the number.
+        assert_eq!(counted(&store), [0, 1, 1]);
+        let (_, store) = planned(&[|_| Claimed::Refused(None), |_| refused(500, Some(b"M"))]);
+        assert!(create(&store).unwrap().is_err());
+        assert_eq!(counted(&store), [0, 0, 0], "it is held");
     }
 
     /// The server may run a request twice.

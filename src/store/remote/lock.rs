@@ -55,7 +55,9 @@ use crate::fence::Fence;
 use crate::holder::Holder;
 use crate::name::LockName;
 use crate::owner::{OwnerRecord, OwnerToken};
-use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released};
+use crate::store::{
+    Acquired, Attempt, Grant, Inspection, LatchStore, LiveCounters, LockStore, Released, StoreCounters,
+};
 use crate::time::{self, Deadline, Moment};
 
 /// Stands before the token in a lease from a store that counts in the record, so other layouts refuse it.
@@ -85,12 +87,13 @@ pub(crate) const CLEAN_UP: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct RemoteStore<R> {
     register: R,
+    counters: LiveCounters,
 }
 
 impl<R: Register> RemoteStore<R> {
     /// Creates a [`LockStore`] over `register`. No I/O.
     pub fn new(register: R) -> RemoteStore<R> {
-        RemoteStore { register }
+        RemoteStore { register, counters: LiveCounters::default() }
     }
 
     /// Returns the register below.
@@ -251,6 +254,10 @@ impl<R: Register> LockStore for RemoteStore<R> {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.register.diagnose(by)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.register.counters().plus(self.counters.now())
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {
@@ -420,7 +427,12 @@ impl<R: Register> Acquisition<'_, R> {
         match answer {
             Ok(Ok(_)) if is_late => self.exchange(tried),
             Ok(Ok(created)) => self.count_and_read_back(tried, created),
-            Ok(Err(known)) => self.look(known, is_late.then_some(tried)),
+            Ok(Err(known)) => {
+                if known.is_none() {
+                    self.store.counters.read_after_refusal();
+                }
+                self.look(known, is_late.then_some(tried))
+            }
             Err(error) if error.is_in_doubt() => {
                 self.open.push(tried);
                 self.lost.get_or_insert(error);

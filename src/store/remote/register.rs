@@ -8,7 +8,7 @@ use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::holder::Holder;
 use crate::name::LockName;
-use crate::store::LatchStore;
+use crate::store::{LatchStore, StoreCounters};
 use crate::time::{Deadline, wall_ms};
 
 /// Answer to one request that may change the store.
@@ -348,6 +348,12 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         let _ = by;
         Ok(Vec::new())
+    }
+
+    /// Returns what this register has counted since it was opened: see [`LiveCounters`](crate::store::LiveCounters).
+    /// The library itself counts its reads after a refused creation. Does no I/O and does not block. Default: zeros.
+    fn counters(&self) -> StoreCounters {
+        StoreCounters::default()
     }
 
     /// Returns the latches in the same store, or `None` (the default) if the store keeps only locks.

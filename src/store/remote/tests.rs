@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::holder::Identity;
 use crate::name::{Level, LockName, NamePolicy};
 use crate::owner::OwnerRecord;
-use crate::store::{Acquired, Attempt, Grant, LockStore, Released};
+use crate::store::{Acquired, Attempt, Grant, LockStore, Released, StoreCounters};
 use crate::time::Deadline;
 use crate::{Code, Fence};
 
@@ -129,15 +129,20 @@ impl Register for Scripted {
 
     fn create(&self, create: &Create<'_>, _: Deadline) -> Reply<Created> {
         self.server.lock().writes.push((None, create.record.clone()));
+        let numbered = self.can.counts_in_record && !self.server.lock().cannot_count;
         let reply = self.change("create", |server| {
             let free = server.record.is_none();
             if free {
-                server.record = Some(create.record.clone());
+                server.number += u64::from(numbered);
+                let number = server.number;
+                let record = create.record;
+                server.record = Some(if numbered { record.numbered(number) } else { record.clone() });
             }
             free
         });
         let server = &mut *self.server.lock();
         match reply {
+            Reply::Yes(()) if numbered => Reply::Yes(Created { count: Some(server.number), standing: None }),
             Reply::Yes(()) if self.one_request => {
                 server.number += 1;
                 Reply::Yes(Created { count: create.count.map(|_| server.number), standing: None })
@@ -158,7 +163,9 @@ impl Register for Scripted {
                 self.can.compares == Compares::Token && server.record.as_ref().is_some_and(lasts_longer);
             let holds = self.stands(server, replace.expected) && !refused;
             if holds {
-                server.record = Some(replace.record.clone());
+                let stored = server.record.as_ref().filter(|_| self.can.compares == Compares::Token);
+                let longer = stored.map(|stored| stored.renewed(replace.record.ttl()));
+                server.record = Some(longer.unwrap_or_else(|| replace.record.clone()));
             }
             holds
         })
@@ -281,6 +288,18 @@ fn both() -> [Capabilities; 2] {
     [Compares::Record, Compares::Token].map(|compares| Capabilities { compares, ..Capabilities::default() })
 }
 
+/// The same stores, and the same with the number in the record.
+fn all() -> [Capabilities; 4] {
+    let [record, token] = both();
+    let numbered = |can| Capabilities { counts_in_record: true, read_back: ReadBack::Never, ..can };
+    [record, token, numbered(record), numbered(token)]
+}
+
+/// The requests that follow a creation which took effect.
+fn after_creation(can: Capabilities) -> &'static [&'static str] {
+    if can.counts_in_record { &[] } else { &["count", "read"] }
+}
+
 #[test]
 fn an_acquire_counts_and_then_reads_back_unless_both_travel_with_it() {
     let can = Capabilities::default();
@@ -291,34 +310,41 @@ fn an_acquire_counts_and_then_reads_back_unless_both_travel_with_it() {
         (Capabilities { read_back: ReadBack::Always, ..can }, true, vec!["create", "read"]),
         (Capabilities { counts: false, ..can }, false, vec!["create"]),
         (Capabilities { counts: false, read_back: ReadBack::Always, ..can }, false, vec!["create", "read"]),
+        (all()[2], false, vec!["create"]),
+        (all()[3], false, vec!["create"]),
     ];
     for (can, one_request, requests) in cases {
         let stage = stage_with(can, one_request);
         let (grant, doubtful) = stage.granted();
         assert_eq!((stage.requests(), doubtful), (requests, 0), "{can:?}");
         assert_eq!(grant.fence, can.counts.then_some(Fence(1)));
+        stage.next([]);
+        assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Freed);
+        assert_eq!(stage.requests(), ["remove"], "{can:?}: the lease has the record as it is stored");
     }
 }
 
 #[test]
 fn an_acquire_whose_reply_was_lost_finds_its_record() {
-    for can in both() {
+    for can in all() {
         let stage = stage(can);
         stage.next([Fate::ReplyLost]);
         let (grant, doubtful) = stage.granted();
-        assert_eq!(stage.requests(), ["create", "read", "count", "read"]);
+        assert_eq!(stage.requests(), [&["create", "read"], after_creation(can)].concat());
+        assert_eq!(stage.store.counters(), StoreCounters::default(), "no creation was refused");
         assert!(doubtful == 0 && !grant.may_reappear);
+        assert_eq!(grant.fence, Some(Fence(1)), "{can:?}");
         assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Freed);
     }
 }
 
 #[test]
 fn an_acquire_whose_request_was_lost_tries_again_and_leaves_the_lost_one_to_the_background() {
-    for can in both() {
+    for can in all() {
         let stage = stage(can);
         stage.next([Fate::RequestLost]);
         let (grant, doubtful) = stage.granted();
-        assert_eq!(stage.requests(), ["create", "read", "create", "count", "read"]);
+        assert_eq!(stage.requests(), [&["create", "read", "create"], after_creation(can)].concat());
         assert_eq!(doubtful, 1);
         assert_eq!(stage.release(&grant.owner_record).unwrap(), Released::Freed);
     }
@@ -355,10 +381,12 @@ fn a_lock_that_is_free_at_every_look_and_never_ours_is_held_and_what_may_be_hidd
 fn a_held_lock_names_its_holder_and_one_that_cannot_be_read_is_held_all_the_same() {
     let stage = stage(Capabilities::default());
     stage.granted();
+    assert_eq!(stage.store.counters().reads_after_refusal, 0);
     match stage.acquire() {
         (Ok(Acquired::Held(holder)), 0) => assert_eq!(holder.identity.unwrap().pid, std::process::id()),
         other => panic!("{other:?}"),
     }
+    assert_eq!(stage.store.counters().reads_after_refusal, 1);
     stage.next([Fate::Served, Fate::Down]);
     assert!(matches!(stage.acquire(), (Ok(Acquired::Held(holder)), 0) if holder.identity.is_none()));
 }
@@ -385,6 +413,21 @@ fn a_grant_whose_fence_cannot_be_counted_is_handed_back() {
     }
 }
 
+/// A lease without its number could not be released.
+#[test]
+fn a_record_without_its_number_is_an_error_and_is_handed_back() {
+    for can in &all()[2..] {
+        for fate in [Fate::Served, Fate::ReplyLost] {
+            let stage = stage(*can);
+            stage.server.lock().cannot_count = true;
+            stage.next([fate]);
+            let (failed, doubtful) = stage.acquire();
+            assert_eq!((failed.unwrap_err().code(), doubtful), (Code::InternalError, 0), "{can:?} {fate:?}");
+            assert!(stage.is_free());
+        }
+    }
+}
+
 #[test]
 fn a_number_that_comes_after_the_end_of_the_lease_is_refused_where_nothing_is_read_back() {
     let stage = stage(Capabilities { read_back: ReadBack::Never, ..Capabilities::default() });
@@ -395,7 +438,7 @@ fn a_number_that_comes_after_the_end_of_the_lease_is_refused_where_nothing_is_re
 
 #[test]
 fn a_release_whose_reply_was_lost_is_gone_or_freed_and_never_touches_another_record() {
-    for can in both() {
+    for can in all() {
         let stage = stage(can);
         let (grant, _) = stage.granted();
         stage.next([Fate::ReplyLost]);
@@ -420,7 +463,7 @@ fn a_release_that_was_sent_twice_is_in_doubt_if_the_lock_cannot_be_read() {
 
 #[test]
 fn a_renewal_whose_reply_was_lost_is_renewed_and_its_record_can_be_released() {
-    for can in both() {
+    for can in all() {
         for fate in [Fate::ReplyLost, Fate::RequestLost] {
             let stage = stage(can);
             let (grant, _) = stage.granted();
@@ -434,7 +477,7 @@ fn a_renewal_whose_reply_was_lost_is_renewed_and_its_record_can_be_released() {
 
 #[test]
 fn a_renewal_that_would_shorten_the_lease_is_a_success_that_changes_nothing() {
-    for can in both() {
+    for can in all() {
         let stage = stage(can);
         let (grant, _) = stage.granted();
         let longer = stage.renew(&grant.owner_record, 3 * TTL).unwrap().unwrap();
@@ -448,7 +491,7 @@ fn a_renewal_that_would_shorten_the_lease_is_a_success_that_changes_nothing() {
 /// After another process renewed a lease, this process still has the older version of its record.
 #[test]
 fn an_older_version_of_a_record_is_renewed_and_released() {
-    for can in both() {
+    for can in all() {
         let stage = stage(can);
         let (grant, _) = stage.granted();
         stage.renew(&grant.owner_record, 2 * TTL).unwrap().unwrap();
@@ -459,11 +502,13 @@ fn an_older_version_of_a_record_is_renewed_and_released() {
 
 #[test]
 fn an_owner_record_of_another_kind_of_store_is_refused_before_any_request() {
-    for can in both() {
+    for can in all() {
         let stage = stage(can);
-        let odd = OwnerRecord::from_bytes([7; 15]);
-        assert_eq!(stage.renew(&odd, TTL).unwrap_err().code(), Code::InvalidArgument);
-        assert_eq!(stage.release(&odd).unwrap_err().code(), Code::InvalidArgument);
+        let others = all().map(|other| (other != can).then(|| self::stage(other).granted().0.owner_record));
+        for odd in others.into_iter().flatten().chain([OwnerRecord::from_bytes([7; 15])]) {
+            assert_eq!(stage.renew(&odd, TTL).unwrap_err().code(), Code::InvalidArgument);
+            assert_eq!(stage.release(&odd).unwrap_err().code(), Code::InvalidArgument);
+        }
         assert!(stage.requests().is_empty());
     }
 }

@@ -50,10 +50,14 @@ impl Grant<'_> {
 
     /// Returns the moment until which the holder may have had the lock: until an answer said that it does not have it
     /// any more, at the latest until the last record has expired that its calls may have written. A server that goes
-    /// away may forget a release.
+    /// away may forget a release. A store may let a renewed record last for the longest TTL so far.
     pub fn possible_end(&self, tolerances: &Tolerances) -> Moment {
         let end = |event, ttl| self.late_effects.latest_end(event, ttl, tolerances);
-        let renewed = self.renewals.iter().map(|(event, ttl)| end(event, *ttl));
+        let mut longest = self.ttl;
+        let renewed = self.renewals.iter().map(|(event, ttl)| {
+            longest = longest.max(*ttl);
+            end(event, longest)
+        });
         let lasts = renewed.fold(end(self.acquire, self.ttl), Moment::max);
         let over = |event: &&&Event| matches!(event.answer, Answer::Ok | Answer::Lost);
         let kept = |event: &&&Event| !self.late_effects.forgets(event.called, lasts);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dlm::store::{
     Acquired, Attempt, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Roster, Step, Stepped,
+    StoreCounters,
 };
 use dlm::{Deadline, Holder, Inspection, LatchName, Level, LockName, Result};
 
@@ -134,6 +135,10 @@ impl LockStore for LatchMutant {
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
         self.inner.inspect(name, by)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.inner.counters()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, Grant, LatchStore, LockStore, OwnerRecord, Released};
+use dlm::store::{Acquired, Attempt, Grant, LatchStore, LockStore, OwnerRecord, Released, StoreCounters};
 use dlm::{Deadline, Diagnostic, Fence, Holder, Inspection, LockName, Result};
 use parking_lot::Mutex;
+
+/// One grant in so many of a lock shows the defect of a mutant that does not break every grant.
+const GRANT_EVERY: u64 = 4;
 
 /// A defect of a lock store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,15 @@ pub enum LockMutation {
     LeaksRelease,
     /// A grant is dated one TTL later than it was made, so that the library counts on it for too long.
     DatesGrantLater,
+    /// Some grants of a lock that was released are hidden under the older cell of that release, so the lock seems free.
+    HidesGrant,
+    /// Some grants have a lower fence than the one before, from a clock that is behind.
+    LowersFence,
+    /// Some grants are overwritten by the record of the holder before, from a server that was away. It stands for half
+    /// of the TTL.
+    RestoresOldRecord,
+    /// A renewal for a shorter TTL arrives after each renewal, and takes back what that one has added.
+    ShortensLate,
 }
 
 /// A store that passes every call on to another store, and has one defect. It may be shared between threads.
@@ -39,10 +51,19 @@ pub struct LockMutant {
 
 #[derive(Debug)]
 struct LastGrant {
+    /// Number of this grant of the lock.
+    number: u64,
     owner_record: OwnerRecord,
     /// The fence that was returned.
     fence: Option<Fence>,
     released: bool,
+    /// The record of the holder before stands in its place.
+    overwritten: bool,
+}
+
+/// Whether the grant of a lock with this number shows the defect of a mutant that breaks only some.
+fn shows(number: u64) -> bool {
+    number % GRANT_EVERY == GRANT_EVERY - 1
 }
 
 impl LockMutant {
@@ -55,9 +76,17 @@ impl LockMutant {
         if self.mutation == LockMutation::ExpiresEarly { ttl / 3 } else { ttl }
     }
 
-    fn granted(&self, name: &LockName, grant: &mut Grant) {
+    /// Returns whether the next grant of a lock shows the defect of [`LockMutation::HidesGrant`] or
+    /// [`LockMutation::RestoresOldRecord`].
+    fn loses_next(&self, name: &LockName) -> bool {
+        let loses = matches!(self.mutation, LockMutation::HidesGrant | LockMutation::RestoresOldRecord);
+        loses && self.last.lock().get(name).is_some_and(|last| last.released && shows(last.number + 1))
+    }
+
+    fn granted(&self, name: &LockName, grant: &mut Grant, overwritten: bool) {
         let mut last = self.last.lock();
         let before = last.get(name);
+        let number = before.map_or(0, |before| before.number + 1);
         match self.mutation {
             LockMutation::RepeatsFence => {
                 if let Some(before) = before {
@@ -68,10 +97,21 @@ impl LockMutant {
                 let counted = before.filter(|before| before.released).and_then(|before| before.fence);
                 grant.fence = Some(Fence(counted.map_or(1, |fence| fence.0 + 1)));
             }
+            LockMutation::LowersFence if shows(number) => {
+                let counted = before.and_then(|before| before.fence);
+                grant.fence = counted.map(|fence| Fence(fence.0.saturating_sub(1 << 20)));
+            }
             _ => {}
         }
         let owner_record = grant.owner_record.clone();
-        last.insert(name.clone(), LastGrant { owner_record, fence: grant.fence, released: false });
+        let grant = LastGrant { number, owner_record, fence: grant.fence, released: false, overwritten };
+        last.insert(name.clone(), grant);
+    }
+
+    /// Returns whether the record of this owner was overwritten.
+    fn is_overwritten(&self, name: &LockName, owner_record: &OwnerRecord) -> bool {
+        let last = self.last.lock();
+        last.get(name).is_some_and(|last| last.overwritten && last.owner_record == *owner_record)
     }
 
     fn released(&self, name: &LockName, owner_record: &OwnerRecord) {
@@ -93,12 +133,20 @@ impl LockStore for LockMutant {
     }
 
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        let ttl = self.lasts(attempt.ttl);
+        let loses = self.loses_next(attempt.name);
+        let overwritten = loses && self.mutation == LockMutation::RestoresOldRecord;
+        // The record that the store then keeps is that of the holder before.
+        let ttl = if overwritten { attempt.ttl / 2 } else { self.lasts(attempt.ttl) };
         let mut acquired = self.inner.acquire(Attempt { ttl, ..attempt }, doubtful)?;
         if let Acquired::Granted(grant) = &mut acquired {
-            self.granted(attempt.name, grant);
-            if self.mutation == LockMutation::DatesGrantLater {
-                grant.since = grant.since.after(attempt.ttl);
+            self.granted(attempt.name, grant, overwritten);
+            match self.mutation {
+                LockMutation::DatesGrantLater => grant.since = grant.since.after(attempt.ttl),
+                // If this fails, the grant is a good one.
+                LockMutation::HidesGrant if loses => {
+                    let _ = self.inner.release(attempt.name, &grant.owner_record, attempt.by);
+                }
+                _ => {}
             }
         }
         Ok(acquired)
@@ -111,12 +159,19 @@ impl LockStore for LockMutant {
         ttl: Duration,
         by: Deadline,
     ) -> Result<Option<OwnerRecord>> {
-        let renewed = self.inner.renew(name, owner_record, self.lasts(ttl), by)?;
+        if self.is_overwritten(name, owner_record) {
+            return Ok(None);
+        }
+        let ttl = if self.mutation == LockMutation::ShortensLate { ttl / 4 } else { self.lasts(ttl) };
+        let renewed = self.inner.renew(name, owner_record, ttl, by)?;
         let lies = self.mutation == LockMutation::RenewsLostLease;
         Ok(renewed.or_else(|| lies.then(|| owner_record.clone())))
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        if self.is_overwritten(name, owner_record) {
+            return Ok(Released::NotOurs);
+        }
         match self.mutation {
             LockMutation::LeaksRelease => return Ok(Released::Freed),
             LockMutation::ReleasesWithoutOwner => {
@@ -144,6 +199,10 @@ impl LockStore for LockMutant {
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.inner.diagnose(by)
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.inner.counters()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {

@@ -37,13 +37,25 @@ pub struct LockWorkload {
     pub pace: Option<Duration>,
     /// A holder outlasts its lease in one of so many steps.
     pub outlast_one_in: u64,
+    /// Two renewals in three ask for half of the TTL or for twice the TTL.
+    pub other_ttls: bool,
 }
 
 impl LockWorkload {
     /// Six clients and two locks, with leases of 60 ms, for 1.5 s.
     pub fn new(seed: u64) -> LockWorkload {
         let [ttl, lasts] = [60, 1500].map(Duration::from_millis);
-        LockWorkload { seed, clients: 6, locks: 2, ttl, lasts, quiet_locks: 0, pace: None, outlast_one_in: 8 }
+        LockWorkload {
+            seed,
+            clients: 6,
+            locks: 2,
+            ttl,
+            lasts,
+            quiet_locks: 0,
+            pace: None,
+            outlast_one_in: 8,
+            other_ttls: false,
+        }
     }
 
     /// Runs the clients. In the end, every lock is acquired and released once more.
@@ -203,7 +215,7 @@ impl LockClient<'_> {
         for _ in 0..self.random.u8(1..5) {
             match self.random.u64(..self.workload.outlast_one_in) {
                 0 => sleep(self.workload.ttl * 13 / 10),
-                step if step % 4 == 1 => renew(log, key, &lease, id),
+                step if step % 4 == 1 => renew(log, key, &lease, id, self.renewal_ttl(&lease)),
                 _ => self.pause(),
             }
             check(log, key, &lease, id);
@@ -217,6 +229,14 @@ impl LockClient<'_> {
                 release(log, key, &lease, id);
             }
             _ => release(log, key, &lease, id),
+        }
+    }
+
+    fn renewal_ttl(&mut self, lease: &Lease) -> Duration {
+        let ttl = self.workload.ttl;
+        match self.workload.other_ttls {
+            true => [ttl / 2, ttl, ttl * 2][self.random.usize(..3)],
+            false => lease.ttl(),
         }
     }
 
@@ -252,9 +272,9 @@ fn quiet_key(owner: u64, number: u64) -> String {
     format!("quiet-{owner}-{number}")
 }
 
-fn renew(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId) {
-    let renew = log.call(key, Operation::Renew { lease: id.clone(), ttl: lease.ttl() });
-    let answer = match lease.renew() {
+fn renew(log: &mut Recorder<impl Write>, key: &str, lease: &Lease, id: &CallId, ttl: Duration) {
+    let renew = log.call(key, Operation::Renew { lease: id.clone(), ttl });
+    let answer = match lease.renew_for(ttl) {
         Ok(()) => Answer::Renewed { ends: lease.ends() },
         Err(error) => Answer::from(&error),
     };

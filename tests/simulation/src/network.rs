@@ -48,6 +48,8 @@ pub struct Counts {
     pub requests: AtomicU64,
     /// Requests whose client got no reply, though the server served them in time or late.
     pub lost: AtomicU64,
+    /// Creations that the store refused because its number was not below theirs, although the lock was free.
+    pub stale_numbers: AtomicU64,
 }
 
 /// What a client knows of its request.

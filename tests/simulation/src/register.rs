@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dlm::store::LatchStore;
 use dlm::store::remote::{
     Capabilities, Compares, Create, Created, Found, ReadBack, Record, Register, Replace, Reply, Standing,
 };
-use dlm::{Deadline, LockName, Result};
+use dlm::{Deadline, Error, LockName, Result};
 use parking_lot::Mutex;
 
 use crate::engine::{SERVER, engine};
@@ -26,6 +27,11 @@ const GATEWAY_PAUSE: Duration = Duration::from_millis(100);
 /// What the library counts on. Its clock may be slower.
 const REPEATS_AFTER: Duration = Duration::from_millis(90);
 
+/// Tries of one creation with [`Dialect::HbaseOwn`].
+const TRIES: usize = 16;
+/// What [`Dialect::AerospikeOwn`] adds to each TTL.
+const OWN_SLACK: Duration = Duration::from_millis(20);
+
 /// How a store keeps a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
@@ -38,16 +44,41 @@ pub enum Dialect {
     Gateway,
     /// Aerospike: two requests, no read-back. TTLs are whole seconds.
     Aerospike,
+    /// HBase with `layout=own`: every change writes the record and its number. A creation chooses the number, which
+    /// must be above the stored one.
+    HbaseOwn,
+    /// One record on Aerospike that stays: token, TTL and fence. The server chooses the fence.
+    AerospikeOwn,
 }
 
 impl Dialect {
     /// All dialects.
-    pub const ALL: [Dialect; 4] =
-        [Dialect::Hbase, Dialect::HbaseLockRow, Dialect::Gateway, Dialect::Aerospike];
+    pub const ALL: [Dialect; 6] = [
+        Dialect::Hbase,
+        Dialect::HbaseLockRow,
+        Dialect::Gateway,
+        Dialect::Aerospike,
+        Dialect::HbaseOwn,
+        Dialect::AerospikeOwn,
+    ];
 
     /// How much longer than its TTL this store may keep a record.
     pub fn slack(self) -> Duration {
-        if self == Dialect::Aerospike { Duration::from_secs(2) } else { Duration::from_millis(1) }
+        match self {
+            Dialect::Aerospike => Duration::from_secs(2),
+            Dialect::AerospikeOwn => OWN_SLACK + Duration::from_millis(2),
+            _ => Duration::from_millis(1),
+        }
+    }
+
+    /// Whether the record contains its number.
+    fn counts_in_record(self) -> bool {
+        matches!(self, Dialect::HbaseOwn | Dialect::AerospikeOwn)
+    }
+
+    /// Whether conditions compare the token alone.
+    fn compares_tokens(self) -> bool {
+        matches!(self, Dialect::Aerospike | Dialect::AerospikeOwn)
     }
 }
 
@@ -65,6 +96,8 @@ pub struct SimulatedRegister {
 struct Server {
     locks: HashMap<String, Vec<Version>>,
     counters: HashMap<String, u64>,
+    /// When each number of [`Dialect::HbaseOwn`] was written.
+    numbered_ms: HashMap<String, u64>,
 }
 
 /// One version of a record. HBase shows an older version when the newest one has expired.
@@ -104,10 +137,23 @@ impl Server {
         }
     }
 
-    /// Adds a version over the newest one, as HBase does. It keeps a few old versions until a compaction.
+    /// Adds a version over the newest one, as HBase does.
     fn put(&mut self, name: &str, record: Option<Record>, ttl: Duration) {
         let seen = self.newest(name).map_or(0, |newest| newest.written_ms);
+        self.put_at(name, record, ttl, server_ms().max(seen));
+    }
+
+    /// Writes record and number, as the layout `own` on HBase does. No timestamp is older than that of the number.
+    fn put_with_number(&mut self, name: &str, record: Option<Record>, ttl: Duration, number: u64) {
+        let seen = self.numbered_ms.get(name).copied().unwrap_or_default();
         let written_ms = server_ms().max(seen);
+        self.put_at(name, record, ttl, written_ms);
+        self.numbered_ms.insert(name.to_owned(), written_ms);
+        self.counters.insert(name.to_owned(), number);
+    }
+
+    /// Adds a version. The server keeps a few old ones until a compaction.
+    fn put_at(&mut self, name: &str, record: Option<Record>, ttl: Duration, written_ms: u64) {
         let ends_ms = written_ms + ttl.as_millis() as u64;
         let versions = self.locks.entry(name.to_owned()).or_default();
         let place = versions.partition_point(|version| version.written_ms <= written_ms);
@@ -123,6 +169,24 @@ impl Server {
         let versions = self.locks.entry(name.to_owned()).or_default();
         versions.clear();
         versions.push(Version { record, written_ms, ends_ms });
+    }
+
+    /// Replaces the record, as the layout `own` on Aerospike does: it lasts for its TTL after its last update.
+    fn update(&mut self, name: &str, record: Option<Record>, ttl: Duration) {
+        let written_ms = server_ms();
+        let ends_ms = written_ms + (ttl + OWN_SLACK).as_millis() as u64 + 1;
+        self.locks.insert(name.to_owned(), vec![Version { record, written_ms, ends_ms }]);
+    }
+
+    /// Creates a record with the number that its client has chosen. Returns `None` if it was created, or else the
+    /// number that is stored and what stands.
+    fn claim(&mut self, name: &str, record: &Record, number: u64) -> Option<(Option<u64>, Standing)> {
+        let last = self.counters.get(name).copied();
+        if self.holder(name).is_some() || last.is_some_and(|last| last >= number) {
+            return Some((last, self.standing(name)));
+        }
+        self.put_with_number(name, Some(record.numbered(number)), record.ttl(), number);
+        None
     }
 
     /// Counts as HBase's native client does, which seeds a missing counter in the same request.
@@ -143,6 +207,41 @@ impl SimulatedRegister {
         let network = Arc::clone(network);
         let latches = SimulatedLatches::new(&network, dialect != Dialect::Gateway);
         SimulatedRegister { dialect, network, server: Arc::default(), latches }
+    }
+
+    /// Creates a record with a number, as the layout `own` on HBase does. The number comes from the clock, or is the
+    /// one after that in the store.
+    fn claim(
+        &self,
+        create: &Create<'_>,
+        by: Deadline,
+    ) -> Result<std::result::Result<Created, Option<Standing>>> {
+        let mut number = create.count.unwrap_or_default();
+        // A client guesses whether the row has cells.
+        let mut unused = engine().draw(|random| random.bool());
+        for _ in 0..TRIES {
+            let record = create.record.clone();
+            let claimed = self.call(create.name, by, move |server, name| match unused {
+                true if server.counters.contains_key(name) => Some(None),
+                true => server.claim(name, &record, number).map(Some),
+                false if server.counters.contains_key(name) => server.claim(name, &record, number).map(Some),
+                false => Some(Some((None, Standing::Free))),
+            });
+            match claimed.of_change()? {
+                None => return Ok(Ok(Created { count: Some(number), standing: None })),
+                Some(None) => unused = false,
+                Some(Some((last, Standing::Free))) => {
+                    if last.is_some_and(|last| last >= number) {
+                        self.network.counts.stale_numbers.fetch_add(1, Ordering::Relaxed);
+                    }
+                    unused = last.is_none();
+                    number = number.max(last.unwrap_or_default() + 1);
+                }
+                Some(Some((_, held))) => return Ok(Err(Some(held))),
+            }
+        }
+        let what = "others took the next number in each try".into();
+        Err(Error::RetriesExhausted { store: self.describe(), what, source: None })
     }
 
     /// Sends a request to the server.
@@ -169,8 +268,9 @@ impl Register for SimulatedRegister {
         match self.dialect {
             Dialect::Hbase | Dialect::HbaseLockRow => hbase,
             Dialect::Gateway => Capabilities { repeats_after: Some(REPEATS_AFTER), ..hbase },
-            Dialect::Aerospike => Capabilities {
-                compares: Compares::Token,
+            Dialect::Aerospike | Dialect::HbaseOwn | Dialect::AerospikeOwn => Capabilities {
+                counts_in_record: self.dialect.counts_in_record(),
+                compares: if self.dialect.compares_tokens() { Compares::Token } else { Compares::Record },
                 read_back: ReadBack::Never,
                 ..Capabilities::default()
             },
@@ -182,11 +282,21 @@ impl Register for SimulatedRegister {
     }
 
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
+        if self.dialect == Dialect::HbaseOwn {
+            return Reply::of(self.claim(create, by));
+        }
         let (record, least, dialect) = (create.record.clone(), create.count, self.dialect);
         let split = engine().draw(|random| random.u32(..SPLIT_EVERY) == 0);
         let read_back = create.read_back;
         let created = self.call(create.name, by, move |server, name| {
             let free = server.holder(name).is_none();
+            if free && dialect == Dialect::AerospikeOwn {
+                let next = server.counters.get(name).map_or(0, |last| last + 1);
+                let number = next.max(least.unwrap_or_default());
+                server.counters.insert(name.to_owned(), number);
+                server.update(name, Some(record.numbered(number)), record.ttl());
+                return Ok(Created { count: Some(number), standing: None });
+            }
             if free {
                 match dialect {
                     Dialect::Aerospike => server.set(name, Some(record.clone()), record.ttl()),
@@ -197,7 +307,7 @@ impl Register for SimulatedRegister {
                 // The count is not a part of the condition.
                 Dialect::Hbase => (!split, read_back && !split),
                 Dialect::HbaseLockRow => (free, read_back),
-                Dialect::Gateway | Dialect::Aerospike => (false, false),
+                _ => (false, false),
             };
             let count = least.filter(|_| counts).map(|least| server.count(name, least));
             let standing = reads.then(|| server.standing(name));
@@ -210,19 +320,31 @@ impl Register for SimulatedRegister {
         let (expected, record, dialect) = (replace.expected.clone(), replace.record.clone(), self.dialect);
         let replaced = self.call(replace.name, by, move |server, name| {
             let Some((stored, version)) = server.holder(name) else { return Err(Some(Standing::Free)) };
-            if dialect != Dialect::Aerospike {
+            if !dialect.compares_tokens() {
                 if *stored != expected {
                     return Err(None);
                 }
-                server.put(name, Some(record.clone()), record.ttl());
+                match (dialect, expected.number()) {
+                    (Dialect::HbaseOwn, Some(number)) => {
+                        server.put_with_number(name, Some(record.clone()), record.ttl(), number);
+                    }
+                    _ => server.put(name, Some(record.clone()), record.ttl()),
+                }
                 return Ok(());
             }
             let left_ms = version.ends_ms.saturating_sub(server_ms());
-            if stored.token() != expected.token() || left_ms / 1000 > whole_seconds(record.ttl()) {
+            let lasts_longer = match dialect {
+                Dialect::Aerospike => left_ms / 1000 > whole_seconds(record.ttl()),
+                _ => left_ms > (record.ttl() + OWN_SLACK).as_millis() as u64,
+            };
+            if stored.token() != expected.token() || lasts_longer {
                 return Err(None);
             }
             let stored = stored.clone();
-            server.set(name, Some(stored), record.ttl());
+            match dialect {
+                Dialect::Aerospike => server.set(name, Some(stored), record.ttl()),
+                _ => server.update(name, Some(stored), record.ttl()),
+            }
             Ok(())
         });
         Reply::of(replaced.of_change())
@@ -232,16 +354,19 @@ impl Register for SimulatedRegister {
         let (expected, dialect) = (expected.clone(), self.dialect);
         let removed = self.call(name, by, move |server, name| {
             let Some((stored, _)) = server.holder(name) else { return Err(None) };
-            if dialect == Dialect::Aerospike {
-                if stored.token() != expected.token() {
-                    return Err(None);
+            let stands = match dialect.compares_tokens() {
+                true => stored.token() == expected.token(),
+                false => *stored == expected,
+            };
+            if !stands {
+                return Err(None);
+            }
+            match (dialect, expected.number()) {
+                (Dialect::Aerospike | Dialect::AerospikeOwn, _) => drop(server.locks.remove(name)),
+                (Dialect::HbaseOwn, Some(number)) => {
+                    server.put_with_number(name, None, expected.ttl(), number)
                 }
-                server.locks.remove(name);
-            } else {
-                if *stored != expected {
-                    return Err(None);
-                }
-                server.put(name, None, expected.ttl());
+                _ => server.put(name, None, expected.ttl()),
             }
             Ok(())
         });
@@ -264,6 +389,10 @@ impl Register for SimulatedRegister {
                     *counter
                 })
                 .of_change(),
+            Dialect::HbaseOwn | Dialect::AerospikeOwn => {
+                let what = "a lock is counted only when it is acquired".into();
+                Err(Error::Internal { what, source: None })
+            }
             Dialect::Gateway => loop {
                 let increment = |server: &mut Server, name: &str| server.count(name, 1);
                 let number = self.call(name, by, increment).of_change()?;

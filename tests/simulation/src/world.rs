@@ -92,6 +92,8 @@ pub struct Run {
     pub threads: Vec<String>,
     /// Requests, requests without a reply, and requests that the server served too late.
     pub requests: [u64; 3],
+    /// Creations that the store refused for a stale number.
+    pub stale_numbers: u64,
     /// The simulated time that has passed.
     pub time: Duration,
 }
@@ -194,7 +196,9 @@ impl World {
             [&network.counts.requests, &network.counts.lost].map(|count| count.load(Ordering::Relaxed));
         let requests = [sent, lost, late.len() as u64];
         let threads = [ended.panics, ended.left].concat();
-        Run { history, text: texts.concat(), violations, threads, requests, time: ended.time }
+        let stale_numbers = network.counts.stale_numbers.load(Ordering::Relaxed);
+        let (text, time) = (texts.concat(), ended.time);
+        Run { history, text, violations, threads, requests, stale_numbers, time }
     }
 
     /// Whether a documented limit explains the violation. When the server's clock is set forward, leases end early by
@@ -414,7 +418,9 @@ impl Stage {
     fn use_locks(&self, store: &Arc<dyn LockStore>) {
         let World { seed, ttl, lasts, .. } = self.world;
         let clients = self.world.threads.iter().sum();
-        let workload = LockWorkload { clients, locks: 1 + seed % 3, ttl, lasts, ..LockWorkload::new(seed) };
+        let locks = 1 + seed % 3;
+        let workload =
+            LockWorkload { clients, locks, ttl, lasts, other_ttls: true, ..LockWorkload::new(seed) };
         let receiver = Arc::new(Receiver::new());
         let drained = workload.clone();
         self.in_all_processes(store, move |manager, number, log| {

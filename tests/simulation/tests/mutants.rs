@@ -85,6 +85,28 @@ fn a_release_that_does_not_release_is_found() {
     lock_mutant_is_found(LockMutation::LeaksRelease, Rule::NoPhantomHolder);
 }
 
+/// Under the empty cell of the release before, after a move to a server whose clock is behind.
+#[test]
+fn a_grant_that_is_hidden_under_an_older_free_cell_is_found() {
+    lock_mutant_is_found(LockMutation::HidesGrant, Rule::Exclusion);
+}
+
+#[test]
+fn a_grant_whose_fence_is_below_the_one_before_is_found() {
+    lock_mutant_is_found(LockMutation::LowersFence, Rule::RisingFences);
+}
+
+/// As after a wrap of the record's generation, when a node that was away wins with its older copy.
+#[test]
+fn an_old_holders_record_that_overwrites_a_newer_one_is_found() {
+    lock_mutant_is_found(LockMutation::RestoresOldRecord, Rule::Exclusion);
+}
+
+#[test]
+fn a_late_renewal_that_shortens_the_lease_is_found() {
+    lock_mutant_is_found(LockMutation::ShortensLate, Rule::Exclusion);
+}
+
 #[test]
 fn a_step_that_counts_twice_is_found() {
     latch_mutant_is_found(LatchMutation::CountsTwice, Rule::ExactCount);

@@ -66,7 +66,14 @@ fn no_world_breaks_a_rule() {
     if let Some((_, report)) = totals.broken.first() {
         panic!("rules are broken in worlds {seeds:?}. The first one:\n{report}");
     }
-    let bites = [totals.lost, totals.late, totals.in_doubt, totals.leases_lost, totals.writes_refused];
+    let bites = [
+        totals.lost,
+        totals.late,
+        totals.in_doubt,
+        totals.leases_lost,
+        totals.writes_refused,
+        totals.stale_numbers,
+    ];
     assert!(worlds < WORLDS || bites.iter().all(|times| *times > worlds / 10), "the faults hardly bite");
 }
 
@@ -83,6 +90,8 @@ struct Totals {
     leases_lost: u64,
     /// Writes that the receiver refused, because it had seen a higher fence.
     writes_refused: u64,
+    /// Creations that the store refused for a stale number. One dialect in six has them.
+    stale_numbers: u64,
     /// Worlds in which a rule was broken, each with a report.
     broken: Vec<(u64, String)>,
 }
@@ -99,6 +108,7 @@ impl Totals {
         self.in_doubt += answered(|answer| *answer == Answer::InDoubt);
         self.leases_lost += answered(|answer| *answer == Answer::Lost);
         self.writes_refused += answered(|answer| matches!(answer, Answer::Refused { .. }));
+        self.stale_numbers += run.stale_numbers;
         if !run.is_clean() {
             self.broken.push((world.seed, report(world, run)));
         }
@@ -107,12 +117,15 @@ impl Totals {
 
 impl fmt::Debug for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals { calls, lost, late, in_doubt, leases_lost, writes_refused, .. } = self;
+        let Totals { calls, lost, late, in_doubt, leases_lost, writes_refused, stale_numbers, .. } = self;
         write!(
             f,
             "{calls} calls, {lost} requests without a reply, {late} served late, {in_doubt} calls in doubt, "
         )?;
-        write!(f, "{leases_lost} leases lost, {writes_refused} stale writes refused")
+        write!(
+            f,
+            "{leases_lost} leases lost, {writes_refused} stale writes refused, {stale_numbers} stale numbers refused"
+        )
     }
 }
 

@@ -151,6 +151,7 @@ pub(super) fn found(record: &Record) -> FoundRecord {
     FoundRecord {
         bins: record.bins.iter().map(|(name, value)| (name.clone(), bin_value(value))).collect(),
         left: record.time_to_live(),
+        generation: record.generation,
     }
 }
 

@@ -139,6 +139,8 @@ pub(crate) struct FoundRecord {
     pub(crate) bins: Vec<(String, BinValue)>,
     /// Remaining life in whole seconds, by our clock.
     pub(crate) left: Option<Duration>,
+    /// The number of writes since the record was created. It has 16 bits and starts again.
+    pub(crate) generation: u32,
 }
 
 impl FoundRecord {

@@ -94,3 +94,35 @@ fn decoded<'a>(found: impl Iterator<Item = &'a Cell>) -> OwnCells {
     }
     own
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::hbase::cell_store::Durability;
+    use crate::store::hbase::layout::FREE;
+
+    /// Otherwise a server whose clock is behind could put the next record below the empty cell of a release.
+    #[test]
+    fn every_change_writes_the_number_and_then_the_record_or_the_empty_cell() {
+        for record in [&b"M\x02..."[..], FREE] {
+            let write = OwnWrite {
+                row: b"r",
+                number: 7,
+                number_ttl: Duration::from_secs(60),
+                record,
+                ttl: Duration::from_secs(30),
+                durability: Durability::Sync,
+            };
+            let written: Vec<_> = puts(&write)
+                .into_iter()
+                .flat_map(|put| put.column_value)
+                .flat_map(|column| column.qualifier_value)
+                .map(|cell| (cell.qualifier, cell.value.unwrap_or_default()))
+                .collect();
+            let number = (NUMBER.to_vec(), 7_u64.to_be_bytes().to_vec());
+            assert_eq!(written, [number, (RECORD.to_vec(), record.to_vec())]);
+        }
+    }
+}
