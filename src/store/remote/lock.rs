@@ -118,6 +118,7 @@ impl<R: Register> RemoteStore<R> {
     }
 
     /// Returns whether `owner_record` holds the lock. One read.
+    #[cfg(feature = "hbase")]
     pub(crate) fn is_held_by(
         &self,
         name: &LockName,
