@@ -207,6 +207,22 @@ fn a_first_fence_is_raised_although_a_message_is_lost() {
     }
 }
 
+/// Under `both` the record of the layout `own` is deleted, and its fence must not be forgotten with it.
+#[test]
+fn the_fence_of_the_layout_java_is_above_that_of_a_record_which_was_deleted() {
+    let Some(place) = aerospike_or_skip() else { return };
+    let client = fresh("back");
+    let ahead = java_fence_ahead(place.address, &client);
+    let fence = |layout: &str| {
+        let lease =
+            lock(&manager(&format!("{}?layout={layout}", place.uri()), &client)).try_acquire().unwrap();
+        assert!(lease.release().unwrap());
+        number(&lease)
+    };
+    let fences = ["own", "own", "own", "both", "java"].map(fence);
+    assert!(fences[0] > ahead && fences.is_sorted_by(|one, next| one < next), "{fences:?} after {ahead}");
+}
+
 // ---- The ends of leases ------------------------------------------------------------------------
 
 /// The bounds are generous here. `cargo bench --bench aerospike` measures them.
@@ -234,6 +250,16 @@ fn a_lease_of_a_third_of_a_second_ends_after_that_time_and_not_before() {
     println!("passed on after {:?} to {:?}", took[0], took[took.len() - 1]);
     // The record is written up to one round trip before `begin`.
     assert!(took[0] > TTL - Duration::from_millis(50), "{took:?}");
+}
+
+#[test]
+fn a_lease_lasts_longer_for_others_by_the_slack() {
+    let Some(place) = aerospike_or_skip() else { return };
+    let manager = manager(&format!("{}&slack=1m", own(&place.uri())), &fresh("slack"));
+    let lease = lock(&manager).acquire_with_ttl(LONG).unwrap();
+    let remaining = lock(&manager).inspect().unwrap().holder.unwrap().remaining.unwrap();
+    assert!(remaining > LONG + Duration::from_secs(30) && lease.remaining() <= LONG, "{remaining:?}");
+    assert!(lease.release().unwrap());
 }
 
 /// A process was paused between a renewal and its sending.
