@@ -1,5 +1,6 @@
 //! Acquire and release of fresh locks on a real Aerospike. The same run also measures the vendor's Java client
-//! with the calls of the Java library, the Rust client crate with two bare calls, and bare sockets as the limit.
+//! with the calls of the Java library, the Rust client crate with two bare calls, and bare sockets as the limit: with
+//! the calls of the Java library, and with the requests that the library sends in the layout `own`.
 //!
 //! `cargo bench --bench aerospike --features aerospike` starts its own `asd`. The Java peer needs a JDK and Maven.
 //! The run takes about four minutes, or a third of that with a number of threads: `-- 1`, `-- 4` or `-- 16`. With
@@ -11,6 +12,7 @@ use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::aerospike::expressions as exp;
@@ -18,8 +20,10 @@ use ::aerospike::operations::scalar;
 use ::aerospike::{
     Bin, Client, ClientPolicy, CommitLevel, Expiration, Key, RecordExistsAction, Value, WritePolicy,
 };
-use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
-use dlm_fixtures::aerospike_java;
+use dlm::{Level, LockManager};
+use dlm_fixtures::aerospike::{IN_MEMORY, Place, own_server_or_skip};
+use dlm_fixtures::{aerospike_java, aerospike_proxy};
+use dlm_testkit::{Dialect, Proxy};
 use peers::{Figures, JavaClient, Local, Peer, THREADS, measure, median};
 
 const TTL_S: u32 = 90;
@@ -27,7 +31,9 @@ const TTL_S: u32 = 90;
 fn main() {
     let quick = std::env::args().any(|arg| arg == "--test");
     let (rounds, time) = if quick { (1, Duration::from_millis(200)) } else { (5, Duration::from_secs(2)) };
-    let Some(place) = aerospike_or_skip() else { return };
+    // Records of the layout `own` stay after the release, and each lock is a new one.
+    let Some(server) = own_server_or_skip(&IN_MEMORY.replace("512M", "4G")) else { return };
+    let place = server.place();
     let uri = place.uri();
     let mut peers: Vec<Box<dyn Peer>> = vec![
         Box::new(Local::open("fenced (default)", &format!("{uri}?client=bench"))),
@@ -35,11 +41,9 @@ fn main() {
         Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0), conditional: true }),
         Box::new(Bare { place: place.clone(), ids: AtomicU64::new(0), conditional: false }),
         Box::new(Sockets { place: place.clone(), ids: AtomicU64::new(0) }),
+        Box::new(SameRequests::recorded(&place)),
         // In sets of its own, which have no fences of the layout `java`.
-        Box::new(Local::open(
-            "layout=own (fenced)",
-            &format!("{}?client=bench&layout=own", uri.replace("/tests", "/own")),
-        )),
+        Box::new(Local::open("layout=own (fenced)", &own_uri(&place))),
     ];
     match aerospike_java::start(&place) {
         Ok(java) => peers.push(Box::new(JavaClient { java, place: "XDC#tests" })),
@@ -49,7 +53,7 @@ fn main() {
     let only: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
     for threads in THREADS.into_iter().filter(|threads| only.is_empty() || only.contains(threads)) {
         let figures = peers::take_turns(peers.len(), rounds, |turn| peers[turn].cycles(threads, time));
-        let (bare, java) = (&figures[2], figures.get(6));
+        let (bare, java) = (&figures[2], figures.get(7));
         peers::print(threads, &peers, &figures, 1, "pairs/s vs Java, vs the same calls", |seen| {
             let to_java = java.map_or("-".into(), |java| format!("{:.2}", ratio(seen, java)));
             format!("{to_java} {:.2}", ratio(seen, bare))
@@ -130,6 +134,100 @@ impl Peer for Bare {
     }
 }
 
+fn own_uri(place: &Place) -> String {
+    format!("{}?client=bench&layout=own", place.uri().replace("/tests", "/own"))
+}
+
+/// No client: the two requests that the library sends in the layout `own`, over one socket per thread.
+struct SameRequests {
+    place: Place,
+    ids: AtomicU64,
+    acquire: Recorded,
+    release: Recorded,
+}
+
+/// A request, and where the digest of its record stands.
+struct Recorded {
+    bytes: Vec<u8>,
+    digest: usize,
+}
+
+impl SameRequests {
+    /// Records the requests of the library through a proxy.
+    fn recorded(place: &Place) -> SameRequests {
+        let (recorder, recorded) = Recorder::new();
+        let proxy = Proxy::speaking(recorder, place.address);
+        let through = Place { address: proxy.address(), ..place.clone() };
+        let manager = LockManager::builder().store_uri(&own_uri(&through)).open().unwrap();
+        let lease = manager.lock("recorded", Level::Xdc).unwrap().try_acquire().unwrap();
+        assert!(lease.release().unwrap());
+        let requests = recorded.lock().unwrap();
+        let last = |has: &[u8]| {
+            let request = requests.iter().rev().find(|request| position(request, has).is_some()).unwrap();
+            // A field of 21 bytes and of type 4.
+            Recorded { bytes: request.clone(), digest: position(request, &[0, 0, 0, 21, 4]).unwrap() + 5 }
+        };
+        let (acquire, release) = (last(b"own_fence"), last(&(-1i64).to_be_bytes()));
+        SameRequests { place: place.clone(), ids: AtomicU64::new(0), acquire, release }
+    }
+}
+
+impl Peer for SameRequests {
+    fn name(&self) -> &str {
+        "bare sockets, requests of layout=own"
+    }
+
+    fn cycles(&mut self, threads: usize, time: Duration) -> Figures {
+        measure(
+            threads,
+            time,
+            || (connect(self.place.address), self.acquire.bytes.clone(), self.release.bytes.clone()),
+            |(stream, acquire, release), acquired| {
+                let number = self.ids.fetch_add(1, Ordering::Relaxed);
+                let name = Value::String(format!("bench#same-{number}"));
+                let key = Key::new(self.place.namespace.as_str(), "XDC#own", name).unwrap();
+                acquire[self.acquire.digest..][..20].copy_from_slice(&key.digest());
+                release[self.release.digest..][..20].copy_from_slice(&key.digest());
+                exchange(stream, acquire);
+                acquired();
+                exchange(stream, release);
+            },
+        )
+    }
+}
+
+fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).position(|window| window == part)
+}
+
+/// Keeps all requests that a proxy forwards.
+struct Recorder {
+    requests: Arc<Mutex<Vec<Vec<u8>>>>,
+    dialect: Box<dyn Dialect>,
+}
+
+impl Recorder {
+    fn new() -> (Recorder, Arc<Mutex<Vec<Vec<u8>>>>) {
+        let requests = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        (Recorder { requests: Arc::clone(&requests), dialect: aerospike_proxy::dialect() }, requests)
+    }
+}
+
+impl Dialect for Recorder {
+    fn end_of_message(&self, bytes: &[u8]) -> Option<usize> {
+        self.dialect.end_of_message(bytes)
+    }
+
+    fn method(&self, request: &[u8]) -> String {
+        self.requests.lock().unwrap().push(request.to_vec());
+        self.dialect.method(request)
+    }
+
+    fn readdressed(&self, reply: Vec<u8>, node: SocketAddr, proxy: SocketAddr) -> Vec<u8> {
+        self.dialect.readdressed(reply, node, proxy)
+    }
+}
+
 /// No client: two messages over one socket per thread.
 struct Sockets {
     place: Place,
@@ -193,9 +291,17 @@ fn ask(stream: &mut TcpStream, key: &Key, write: u8, bins: &[(&str, i64)]) {
         }
         let header = (2u64 << 56) | (3 << 48) | (message.len() as u64 - 8);
         message[..8].copy_from_slice(&header.to_be_bytes());
-        stream.write_all(message).unwrap();
-        let mut answer = [0; 30];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(answer[13], 0, "result code");
+        exchange(stream, message);
     });
+}
+
+/// Sends a request and receives its reply, which must report success.
+fn exchange(stream: &mut TcpStream, message: &[u8]) {
+    stream.write_all(message).unwrap();
+    let mut answer = [0; 256];
+    let mut filled = 0;
+    while filled < 8 || filled < 8 + usize::from(u16::from_be_bytes([answer[6], answer[7]])) {
+        filled += stream.read(&mut answer[filled..]).unwrap();
+    }
+    assert_eq!(answer[13], 0, "result code");
 }

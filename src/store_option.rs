@@ -147,7 +147,7 @@ pub(crate) const AEROSPIKE: [StoreOption; 17] = [
     ),
     option("fence", "record", "`record`, `off`: where fences are counted"),
     option("strong_consistency", "any", "`require` refuses a namespace without it"),
-    option("pool", "16", "the most connections, 1 to 256"),
+    option("pool", "16", "the most connections to a node, 1 to 256"),
     option("connect_timeout", "1s", "10ms to 10m"),
     option("services_alternate", "off", "`on` uses the nodes' alternate addresses"),
     option("auth", "internal with a user", "`internal`, `external`, `pki`"),

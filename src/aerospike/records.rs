@@ -405,7 +405,7 @@ impl Record {
             Task::Clear => bins.clear(),
             Task::Put(_) | Task::Drop(_) => {}
         }
-        let found = client.read(&self.record_key, &bins, by)?;
+        let found = client.read_with_collections(&self.record_key, &bins, by)?;
         match State::of(found.as_ref(), names) {
             Ok(state) => Ok((state, found)),
             Err(bin) => {

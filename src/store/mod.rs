@@ -12,6 +12,8 @@ pub(crate) mod aerospike;
 #[cfg(feature = "hbase")]
 mod both;
 mod counters;
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+mod deadline_socket;
 #[cfg(feature = "embedded")]
 mod embedded;
 #[cfg(feature = "hbase")]
@@ -33,6 +35,9 @@ pub(crate) mod uri;
 
 #[cfg(feature = "aerospike")]
 pub use self::aerospike::AerospikeStore;
+#[cfg(all(feature = "aerospike", fuzzing))]
+#[doc(hidden)]
+pub use self::aerospike::fuzz_aerospike;
 pub use crate::diagnostic::{Diagnostic, Severity};
 pub use crate::fence::Fence;
 pub use crate::holder::{Holder, Identity};
@@ -46,7 +51,7 @@ pub use embedded::EmbeddedStore;
 pub use hbase::HbaseStore;
 #[cfg(all(feature = "hbase", fuzzing))]
 #[doc(hidden)]
-pub use hbase::fuzz;
+pub use hbase::fuzz_hbase;
 pub(crate) use latch_store::check_participant;
 pub use latch_store::{LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
 pub use lock_store::{Acquired, Attempt, Grant, Inspection, LockStore, Released};

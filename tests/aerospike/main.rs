@@ -1,6 +1,7 @@
 //! Locks, latches and records in Aerospike. A test that kills a server starts its own.
 
 mod aerospike_both;
+mod aerospike_by_crate;
 mod aerospike_contract;
 mod aerospike_hostile;
 mod aerospike_java;

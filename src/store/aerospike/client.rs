@@ -3,10 +3,20 @@
 //! The retries of the crate are switched off, so no write is sent twice blindly. A request that was not sent, or
 //! that the servers refused without a change of the record, is sent again a few times. A write whose answer was
 //! lost is IN_DOUBT, and the caller must find out what happened.
+//!
+//! | what | sent by |
+//! |---|---|
+//! | requests for one record without lists and maps | [`direct`], over our own connections |
+//! | the same with a login, TLS, other addresses of the nodes or strong consistency | the crate |
+//! | all others, and finding the nodes | the crate |
 
 mod convert;
+mod direct;
+mod expression;
 mod failures;
+mod node_sockets;
 mod operation;
+mod wire;
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,11 +32,13 @@ use aerospike::{
 };
 
 use self::convert::{base_policy, filter, found, operation, plain_put, wanted, write_policy};
-use self::failures::{Failed, Retry, StoreName, decisive};
+use self::direct::{Direct, NodePartitions};
+use self::failures::{Failed, Retry, StoreName, decisive, is_decisive};
 pub(crate) use self::operation::{
     BinOperation, BinValue, FoundRecord, OwnLease, RecordExistsAction, Sign, TTL_KEPT, TTL_NEVER, When,
     Write, Written,
 };
+use self::wire::Asked;
 use futures_core::Stream as _;
 
 use super::keys::RecordKey;
@@ -35,6 +47,12 @@ use super::pool::{ClientPool, PooledClient};
 use crate::error::{Error, Result};
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, jittered};
+
+/// See `tests/fuzz`.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(bytes: &[u8]) {
+    wire::read_all(bytes);
+}
 
 /// How often a request that certainly had no effect is sent at most, if a longer wait would not change the answer.
 const SENDS: usize = 3;
@@ -53,7 +71,12 @@ pub(crate) struct Client {
     seeds: Vec<Host>,
     policy: ClientPolicy,
     pool: ClientPool<aerospike::Client>,
+    /// `None` if only the crate can speak to the servers.
+    direct: Option<Direct>,
 }
+
+/// The answer to a request. The inner error is a code that decides the result for the caller.
+type Decided<T> = std::result::Result<T, ResultCode>;
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,7 +110,12 @@ impl Client {
             use_services_alternate: setup.services_alternate,
             ..ClientPolicy::default()
         };
+        let is_plain = insecure
+            && matches!(setup.login, Login::None)
+            && !setup.services_alternate
+            && !setup.strong_consistency;
         Client {
+            direct: is_plain.then(|| Direct::new(&setup.namespace, setup.pool, setup.connect_timeout)),
             name: StoreName { place: setup.place.clone(), namespace: setup.namespace.clone() },
             strong_consistency: setup.strong_consistency,
             seeds: setup.seeds.iter().map(host).collect(),
@@ -110,20 +138,23 @@ impl Client {
 
     /// Makes one change of one record.
     pub(crate) fn write(&self, write: &Write<'_>, by: Deadline) -> Result<Written> {
-        let key = self.key(write.record_key)?;
-        let puts: Option<Vec<Bin>> = write.steps.iter().map(plain_put).collect();
-        let steps: Vec<Operation> =
-            if puts.is_some() { Vec::new() } else { write.steps.iter().map(operation).collect() };
-        let (key, puts, steps) = (&key, &puts, &steps);
-        let answer = self.call(RequestKind::Write, "write", by, |client, left| async move {
-            let mut policy = write_policy(write, left);
-            // Without a durable delete, a deleted record may come back from a disk, and a strongly consistent
-            // namespace refuses to delete. The Community edition has neither feature.
-            policy.durable_delete = client.is_strong_consistency(&self.name.namespace) == Some(true);
-            match puts {
-                Some(bins) => client.put(&policy, key, bins).await.map(|()| FoundRecord::default()),
-                None => client.operate(&policy, key, steps).await.map(|record| found(&record)),
-            }
+        let record_key = write.record_key;
+        let answer = self.ask(RequestKind::Write, "write", record_key, Asked::Write(write), by, || {
+            let key = &self.key(record_key)?;
+            let puts: &Option<Vec<Bin>> = &write.steps.iter().map(plain_put).collect();
+            self.call_once(RequestKind::Write, "write", by, |client, left| async move {
+                let mut policy = write_policy(write, left);
+                // Without a durable delete, a deleted record may come back from a disk, and a strongly consistent
+                // namespace refuses to delete. The Community edition has neither feature.
+                policy.durable_delete = client.is_strong_consistency(&self.name.namespace) == Some(true);
+                match puts {
+                    Some(bins) => client.put(&policy, key, bins).await.map(|()| FoundRecord::default()),
+                    None => {
+                        let steps: Vec<Operation> = write.steps.iter().map(operation).collect();
+                        client.operate(&policy, key, &steps).await.map(|record| found(&record))
+                    }
+                }
+            })
         })?;
         match answer {
             Ok(told) => Ok(Written::Done(told)),
@@ -145,22 +176,40 @@ impl Client {
         self.write(&write, by)
     }
 
-    /// Reads these bins of the record, or all bins if `bins` is empty.
+    /// Reads these bins of the record, or all bins if `bins` is empty. Lists and maps are [`BinValue::Other`].
     pub(crate) fn read(
         &self,
         record_key: &RecordKey,
         bins: &[&str],
         by: Deadline,
     ) -> Result<Option<FoundRecord>> {
-        let key = &self.key(record_key)?;
-        let answer = self.call(RequestKind::Read, "read", by, |client, left| async move {
-            let policy = ReadPolicy { base_policy: self.read_policy(&client, left) };
-            client.get(&policy, key, wanted(bins)).await
+        let answer = self.ask(RequestKind::Read, "read", record_key, Asked::Read(bins), by, || {
+            self.get(record_key, bins, by)
         })?;
-        match answer {
-            Ok(record) => Ok(Some(found(&record))),
-            Err(_) => Ok(None),
-        }
+        Ok(answer.ok())
+    }
+
+    /// Like [`read`](Client::read), also for lists and maps.
+    pub(crate) fn read_with_collections(
+        &self,
+        record_key: &RecordKey,
+        bins: &[&str],
+        by: Deadline,
+    ) -> Result<Option<FoundRecord>> {
+        Ok(self.until_answered(by, || self.get(record_key, bins, by))?.ok())
+    }
+
+    fn get(
+        &self,
+        record_key: &RecordKey,
+        bins: &[&str],
+        by: Deadline,
+    ) -> std::result::Result<Decided<FoundRecord>, Failed> {
+        let key = &self.key(record_key)?;
+        self.call_once(RequestKind::Read, "read", by, |client, left| async move {
+            let policy = ReadPolicy { base_policy: self.read_policy(&client, left) };
+            client.get(&policy, key, wanted(bins)).await.map(|record| found(&record))
+        })
     }
 
     /// Returns the answers to these [`BinOperation::Tell`] and [`BinOperation::TellAge`]. `None` if there is no such
@@ -171,14 +220,16 @@ impl Client {
         steps: &[BinOperation<'_>],
         by: Deadline,
     ) -> Result<Option<FoundRecord>> {
-        let key = &self.key(record_key)?;
-        let steps: &Vec<Operation> = &steps.iter().map(operation).collect();
-        let answer = self.call(RequestKind::Read, "read", by, |client, left| async move {
-            let policy =
-                WritePolicy { base_policy: self.read_policy(&client, left), ..WritePolicy::default() };
-            client.operate(&policy, key, steps).await
+        let answer = self.ask(RequestKind::Read, "read", record_key, Asked::Tell(steps), by, || {
+            let key = &self.key(record_key)?;
+            let steps: &Vec<Operation> = &steps.iter().map(operation).collect();
+            self.call_once(RequestKind::Read, "read", by, |client, left| async move {
+                let policy =
+                    WritePolicy { base_policy: self.read_policy(&client, left), ..WritePolicy::default() };
+                client.operate(&policy, key, steps).await.map(|record| found(&record))
+            })
         })?;
-        Ok(answer.ok().map(|record| found(&record)))
+        Ok(answer.ok())
     }
 
     /// Reads many records, in the order of `asked`, each with its own bins.
@@ -285,41 +336,120 @@ impl Client {
         key.map_err(|error| Error::Internal { what: "a key was refused".into(), source: Some(error.into()) })
     }
 
-    /// Sends one request. A code that decides the result for the caller is the inner error. `request` receives a
-    /// client and its time limit in milliseconds.
+    /// Sends a request for one record over our own connections if they can be used, and otherwise with `by_crate`.
+    fn ask(
+        &self,
+        kind: RequestKind,
+        what: &str,
+        record_key: &RecordKey,
+        asked: Asked<'_>,
+        by: Deadline,
+        by_crate: impl Fn() -> std::result::Result<Decided<FoundRecord>, Failed>,
+    ) -> Result<Decided<FoundRecord>> {
+        let direct = self.direct.as_ref().filter(|_| asked.is_plain());
+        self.until_answered(by, || {
+            let limit =
+                Deadline::after(Duration::from_millis(self.limit_ms(kind, what, by)?.into())).sooner(by);
+            let reply =
+                direct.and_then(|direct| direct.ask(record_key, asked, limit, |by| self.ask_nodes(by)));
+            let Some(reply) = reply else { return by_crate() };
+            match reply {
+                Ok(reply) if reply.code == 0 => Ok(Ok(reply.found)),
+                Ok(reply) => match ResultCode::from(reply.code) {
+                    code if is_decisive(code) => Ok(Err(code)),
+                    code => Err(self.name.refused(kind, what, code)),
+                },
+                Err(no_reply) => Err(self.name.without_reply(kind, what, no_reply)),
+            }
+        })
+    }
+
+    /// Asks each node that the crate knows for its partitions. Leaves out those that do not answer.
+    fn ask_nodes(&self, by: Deadline) -> Vec<NodePartitions> {
+        let Ok(pooled) = self.pool.lend() else { return Vec::new() };
+        let Ok(client) = self.client(&pooled, by) else { return Vec::new() };
+        let asked = pooled.drive(async {
+            let (nodes, mut told, mut all) = (client.nodes(), Vec::new(), true);
+            for node in &nodes {
+                let left = left_ms(by).unwrap_or(1) / nodes.len() as u32;
+                match node.info(&AdminPolicy { timeout: left.max(1) }, &["replicas"]).await {
+                    Ok(mut answers) => told.push(NodePartitions {
+                        address: node.address().to_owned(),
+                        replicas: answers.swap_remove("replicas").unwrap_or_default(),
+                    }),
+                    Err(_) => all = false,
+                }
+            }
+            (told, all)
+        });
+        let (told, all) = asked.unwrap_or_default();
+        if !all {
+            // The client's view of the cluster may be old.
+            pooled.discard();
+        }
+        told
+    }
+
+    /// Sends one request with the crate. `request` receives a client and its time limit in milliseconds.
     fn call<T: Send, F>(
         &self,
         kind: RequestKind,
         what: &str,
         by: Deadline,
         request: impl Fn(Arc<aerospike::Client>, u32) -> F,
-    ) -> Result<std::result::Result<T, ResultCode>>
+    ) -> Result<Decided<T>>
     where
         F: Future<Output = aerospike::Result<T>> + Send,
     {
+        self.until_answered(by, || self.call_once(kind, what, by, &request))
+    }
+
+    fn call_once<T: Send, F>(
+        &self,
+        kind: RequestKind,
+        what: &str,
+        by: Deadline,
+        request: impl Fn(Arc<aerospike::Client>, u32) -> F,
+    ) -> std::result::Result<Decided<T>, Failed>
+    where
+        F: Future<Output = aerospike::Result<T>> + Send,
+    {
+        let pooled = self.pool.lend()?;
+        let client = self.client(&pooled, by)?;
+        let limit = self.limit_ms(kind, what, by)?;
+        match pooled.drive(request(client, limit)) {
+            Some(Ok(answer)) => Ok(Ok(answer)),
+            Some(Err(error)) => match decisive(&error) {
+                Some(code) => Ok(Err(code)),
+                None => Err(self.name.failed(kind, what, error, &pooled)),
+            },
+            None => {
+                pooled.discard();
+                Err(Failed::For(self.name.panicked(kind, what)))
+            }
+        }
+    }
+
+    /// Returns the time limit for one request in milliseconds.
+    fn limit_ms(&self, kind: RequestKind, what: &str, by: Deadline) -> Result<u32> {
+        let left = left_ms(by).ok_or_else(|| self.name.late(what))?;
+        // A node that lost its partner node holds writes back while it waits for the partner. Keep half of
+        // the time to find out what happened to the write.
+        Ok(if kind == RequestKind::Write { left.div_ceil(2) } else { left })
+    }
+
+    /// Sends a request until it has an answer or may not be sent again.
+    fn until_answered<T>(
+        &self,
+        by: Deadline,
+        send: impl Fn() -> std::result::Result<Decided<T>, Failed>,
+    ) -> Result<Decided<T>> {
         let (mut sends, mut pause) = (1, PAUSE);
         loop {
-            let pooled = self.pool.lend()?;
-            let client = self.client(&pooled, by)?;
-            let Some(left) = left_ms(by) else { return Err(self.name.late(what)) };
-            // A node that lost its partner node holds writes back while it waits for the partner. Keep half of
-            // the time to find out what happened to the write.
-            let left = if kind == RequestKind::Write { left.div_ceil(2) } else { left };
-            let failed = match pooled.drive(request(client, left)) {
-                Some(Ok(answer)) => return Ok(Ok(answer)),
-                Some(Err(error)) => match decisive(&error) {
-                    Some(code) => return Ok(Err(code)),
-                    None => self.name.failed(kind, what, error, &pooled),
-                },
-                None => {
-                    pooled.discard();
-                    Failed::For(self.name.panicked(kind, what))
-                }
-            };
-            drop(pooled);
-            match failed {
-                Failed::For(error) => return Err(error),
-                Failed::Again { error, retry } => {
+            match send() {
+                Ok(answer) => return Ok(answer),
+                Err(Failed::For(error)) => return Err(error),
+                Err(Failed::Again { error, retry }) => {
                     if by.remaining() <= pause || (retry == Retry::Soon && sends == SENDS) {
                         return Err(error);
                     }

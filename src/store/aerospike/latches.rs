@@ -167,7 +167,8 @@ impl LatchStore for AerospikeLatches {
                 // Created by our own request with a lost answer, or by another process.
                 Ok(_) => {
                     let bins = [keys.count.as_str(), &keys.steps];
-                    let found = doubt.ask(|| self.client.read(&keys.record_key, &bins, new.by));
+                    let found =
+                        doubt.ask(|| self.client.read_with_collections(&keys.record_key, &bins, new.by));
                     let found = found.map_err(|error| doubt.or(error))?;
                     if let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) {
                         return Ok(note(&found, &keys, &made).is_some());
@@ -221,7 +222,8 @@ impl LatchStore for AerospikeLatches {
                 Ok(Written::Missing) => return Err(gone(&mut doubt, step.name)),
                 Ok(Written::Refused) => {
                     let bins = [keys.count.as_str(), &keys.steps, &keys.made];
-                    let found = doubt.ask(|| self.client.read(&keys.record_key, &bins, step.by));
+                    let found =
+                        doubt.ask(|| self.client.read_with_collections(&keys.record_key, &bins, step.by));
                     let found = found.map_err(|error| doubt.or(error))?;
                     let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) else {
                         return Err(gone(&mut doubt, step.name));
@@ -276,7 +278,11 @@ impl LatchStore for AerospikeLatches {
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
         let keys = LatchKeys::of(name, &self.suffix)?;
-        let found = self.client.read(&keys.record_key, &[&keys.count, &keys.steps, &keys.due], by)?;
+        let found = self.client.read_with_collections(
+            &keys.record_key,
+            &[&keys.count, &keys.steps, &keys.due],
+            by,
+        )?;
         let found = found.filter(|found| found.int(&keys.count).is_some()).ok_or_else(|| not_found(name))?;
         let mut arrived: Vec<String> = match found.bin(&keys.steps) {
             Some(BinValue::Map(steps)) => {
@@ -305,7 +311,8 @@ impl AerospikeLatches {
     fn incarnation(&self, step: &Step<'_>, keys: &LatchKeys) -> Result<Vec<u8>> {
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
-            let found = self.client.read(&keys.record_key, &[&keys.count, &keys.made], step.by)?;
+            let found =
+                self.client.read_with_collections(&keys.record_key, &[&keys.count, &keys.made], step.by)?;
             let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) else {
                 return Err(not_found(step.name));
             };

@@ -27,6 +27,13 @@ mod own;
 mod pool;
 mod ready;
 
+/// Passes `bytes` to the parser of replies. Only for `tests/fuzz`.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub fn fuzz_aerospike(bytes: &[u8]) {
+    client::fuzz(bytes);
+}
+
 pub(crate) use self::both::AerospikeBothStore;
 pub use self::locks::AerospikeStore;
 pub(crate) use self::own::AerospikeOwnStore;

@@ -42,6 +42,6 @@ pub(crate) use self::table_endpoint::{TableEndpoint, open_rows};
 /// Passes `bytes` to every parser of server replies. Only for `tests/fuzz`.
 #[cfg(fuzzing)]
 #[doc(hidden)]
-pub fn fuzz(bytes: &[u8]) {
+pub fn fuzz_hbase(bytes: &[u8]) {
     native::fuzz(bytes);
 }

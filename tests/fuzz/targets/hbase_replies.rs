@@ -1,4 +1,4 @@
 //! Parses any bytes as replies, messages, exceptions and records of HBase. Must not panic.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| dlm::store::fuzz(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| dlm::store::fuzz_hbase(bytes));

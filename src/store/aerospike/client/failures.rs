@@ -3,6 +3,7 @@
 
 use aerospike::{ErrorKind, ResultCode};
 
+use super::node_sockets::NoReply;
 use crate::error::Error;
 use crate::store::aerospike::pool::PooledClient;
 use crate::store::request_kind::RequestKind;
@@ -14,6 +15,17 @@ pub(super) enum Failed {
     /// The caller receives this error.
     For(Error),
 }
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::For(error)
+    }
+}
+
+/// A code of the servers.
+#[derive(Debug, thiserror::Error)]
+#[error("the servers answered: {0}")]
+struct Refused(ResultCode);
 
 /// When a request may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,12 +53,10 @@ impl StoreName {
     ) -> Failed {
         let doubtful = kind == RequestKind::Write && error.in_doubt();
         if let ErrorKind::Server { rc, .. } = error.kind() {
-            return match self.refusal(what, *rc) {
-                _ if doubtful => Failed::For(self.in_doubt(what, error)),
-                Some(failed) => failed,
-                // This code may mean that the record was changed.
-                None if kind == RequestKind::Write => Failed::For(self.in_doubt(what, error)),
-                None => Failed::For(self.row_failed(what, *rc)),
+            return if doubtful {
+                Failed::For(self.in_doubt(what, error))
+            } else {
+                self.refused(kind, what, *rc)
             };
         }
         // All connections of the client may be dead, or its view of the cluster may be old.
@@ -62,6 +72,31 @@ impl StoreName {
                 retry: Retry::Soon,
             },
             _ => Failed::Again { error: self.unreachable(&error), retry: Retry::WhenServed },
+        }
+    }
+
+    /// Converts a code that is not decisive.
+    pub(super) fn refused(&self, kind: RequestKind, what: &str, code: ResultCode) -> Failed {
+        match self.refusal(what, code) {
+            Some(failed) => failed,
+            // This code may mean that the record was changed.
+            None if kind == RequestKind::Write => Failed::For(self.in_doubt(what, Refused(code))),
+            None => Failed::For(self.row_failed(what, code)),
+        }
+    }
+
+    /// Converts the failure of a request over our own connections.
+    pub(super) fn without_reply(&self, kind: RequestKind, what: &str, no_reply: NoReply) -> Failed {
+        match no_reply {
+            NoReply::Lost(error) if kind == RequestKind::Write => Failed::For(self.in_doubt(what, error)),
+            NoReply::Lost(error) | NoReply::NotSent(error) => Failed::Again {
+                error: Error::Connection {
+                    store: self.place.clone(),
+                    what: what.to_owned(),
+                    source: Some(error.into()),
+                },
+                retry: Retry::WhenServed,
+            },
         }
     }
 
@@ -139,7 +174,7 @@ impl StoreName {
         }
     }
 
-    fn in_doubt(&self, what: &str, error: aerospike::Error) -> Error {
+    fn in_doubt(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
         Error::InDoubt { what: format!("{}: {what}: no answer", self.place), source: Some(error.into()) }
     }
 
@@ -181,9 +216,11 @@ impl StoreName {
 /// Returns the code if it decides the result for the caller.
 pub(super) fn decisive(error: &aerospike::Error) -> Option<ResultCode> {
     match error.kind() {
-        ErrorKind::Server { rc, .. } => Some(*rc).filter(|rc| {
-            matches!(rc, ResultCode::KeyExistsError | ResultCode::KeyNotFoundError | ResultCode::FilteredOut)
-        }),
+        ErrorKind::Server { rc, .. } => Some(*rc).filter(|code| is_decisive(*code)),
         _ => None,
     }
+}
+
+pub(super) fn is_decisive(code: ResultCode) -> bool {
+    matches!(code, ResultCode::KeyExistsError | ResultCode::KeyNotFoundError | ResultCode::FilteredOut)
 }

@@ -2,35 +2,20 @@
 //! Every wait has a deadline.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::net::RecvFlags;
 use rustls::{ClientConnection, pki_types::ServerName};
 
+use crate::store::deadline_socket::{Arrived, DeadlineSocket, left};
 use crate::time::Deadline;
 
 pub(super) use crate::store::tls::Security;
 
-/// Longest single wait on a socket. A longer wait consists of several such pieces, so the socket's time-out need
-/// not be set again for every call.
-const PIECE: Duration = Duration::from_secs(1);
-
 pub(super) struct Channel {
-    socket: Socket,
+    socket: DeadlineSocket,
     tls: Option<Mutex<ClientConnection>>,
-}
-
-/// A socket on which every wait has a deadline.
-struct Socket {
-    stream: TcpStream,
-    /// Whether the read time-out of the socket is `PIECE`.
-    reads_in_pieces: AtomicBool,
-    /// Whether the write time-out of the socket is `PIECE`.
-    writes_in_pieces: AtomicBool,
 }
 
 impl Channel {
@@ -42,10 +27,7 @@ impl Channel {
         security: &Security,
         by: Deadline,
     ) -> io::Result<Channel> {
-        let stream = TcpStream::connect_timeout(address, left(by)?)?;
-        stream.set_nodelay(true)?;
-        let unset = || AtomicBool::new(false);
-        let socket = Socket { stream, reads_in_pieces: unset(), writes_in_pieces: unset() };
+        let socket = DeadlineSocket::connect(address, by)?;
         let Some(config) = security else { return Ok(Channel { socket, tls: None }) };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
@@ -101,79 +83,19 @@ impl Channel {
 
     /// Returns whether the server has closed an idle connection, as far as this side knows.
     pub(super) fn is_closed(&self) -> bool {
-        let mut byte = [0; 1];
-        let heard = rustix::net::recv(&self.socket.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        match heard {
-            Ok((_, 0)) => true,
+        match self.socket.arrived() {
+            Arrived::Nothing => false,
             // These bytes may be a reply that arrived after its caller's deadline. With TLS they may also be the
             // notice of a close.
-            Ok(_) => self.tls.is_some(),
-            Err(rustix::io::Errno::WOULDBLOCK) => false,
-            Err(_) => true,
+            Arrived::Bytes => self.tls.is_some(),
+            Arrived::End => true,
         }
     }
 
     /// Closes the connection in both directions. A thread that is receiving returns.
     pub(super) fn shut(&self) {
-        // Fails only if the server has closed the connection already.
-        let _ = self.socket.stream.shutdown(std::net::Shutdown::Both);
+        self.socket.shut();
     }
-}
-
-/// Returns the time until the deadline. Never zero, which sockets do not accept: fails with `TimedOut` instead.
-fn left(by: Deadline) -> io::Result<Duration> {
-    match by.remaining() {
-        left if left.is_zero() => Err(io::ErrorKind::TimedOut.into()),
-        left => Ok(left),
-    }
-}
-
-impl Socket {
-    fn read_some(&self, out: &mut [u8], by: Deadline) -> io::Result<usize> {
-        loop {
-            patiently(&self.reads_in_pieces, by, |time| self.stream.set_read_timeout(Some(time)))?;
-            match (&self.stream).read(out) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                // Sockets report an expired time-out as `WouldBlock`.
-                Err(error) if is_temporary(&error) => {}
-                received => return received,
-            }
-        }
-    }
-
-    fn write_all(&self, bytes: &[u8], by: Deadline) -> io::Result<()> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            patiently(&self.writes_in_pieces, by, |time| self.stream.set_write_timeout(Some(time)))?;
-            match (&self.stream).write(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(taken) => rest = &rest[taken..],
-                Err(error) if is_temporary(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Sets the time-out of the socket so the next wait ends by `by`. Fails with `TimedOut` if `by` has passed.
-fn patiently(
-    in_pieces: &AtomicBool,
-    by: Deadline,
-    set: impl Fn(Duration) -> io::Result<()>,
-) -> io::Result<()> {
-    let left = left(by)?;
-    let piece = left >= PIECE;
-    // Only one thread reads and only one thread writes at a time. Each of them has its own flag.
-    if !piece || !in_pieces.load(Ordering::Relaxed) {
-        set(left.min(PIECE))?;
-        in_pieces.store(piece, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-fn is_temporary(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 fn feed(tls: &mut ClientConnection, mut bytes: &[u8]) -> io::Result<()> {
@@ -219,7 +141,7 @@ fn hint(error: &rustls::Error) -> &'static str {
     }
 }
 
-fn push(tls: &mut ClientConnection, socket: &Socket, by: Deadline) -> io::Result<()> {
+fn push(tls: &mut ClientConnection, socket: &DeadlineSocket, by: Deadline) -> io::Result<()> {
     while tls.wants_write() {
         let mut bytes = Vec::new();
         tls.write_tls(&mut bytes)?;

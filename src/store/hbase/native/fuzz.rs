@@ -134,7 +134,7 @@ mod tests {
         };
         let body = answer.encode_length_delimited_to_vec();
         let mut seeds = vec![value, [&[2, 8, 3][..], &body].concat()];
-        let stored = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/seeds");
+        let stored = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/seeds/hbase_replies");
         // A published package does not contain them.
         for entry in std::fs::read_dir(stored).into_iter().flatten() {
             seeds.push(std::fs::read(entry.unwrap().path()).unwrap());

@@ -1,0 +1,374 @@
+//! Connections of our own to one node. A connection has one request under way.
+//!
+//! The protocol has no request ids. A connection is used again only after the whole reply to its last request arrived,
+//! and nothing more. After anything else it is closed: a time-out, an error, a byte too many, or a reply that answers
+//! another request.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::wire::{self, Asked, PREFIX, RecordDigest, RecordReply};
+use crate::store::aerospike::keys::RecordKey;
+use crate::store::deadline_socket::{Arrived, DeadlineSocket};
+use crate::time::{Deadline, Moment};
+
+/// A connection that was idle for this long is replaced, because firewalls and servers drop idle connections.
+const IDLE_MAX: Duration = Duration::from_secs(50);
+/// Buffers that grew beyond this are not kept.
+const BUFFER_KEPT: usize = 64 << 10;
+const BUFFER_FIRST: usize = 1024;
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub(super) enum NoReply {
+    /// The node did not receive the whole request. Nodes do not run an incomplete request.
+    NotSent(io::Error),
+    /// The request was sent. It is not known whether the node ran it.
+    Lost(io::Error),
+}
+
+/// The connections to one node.
+pub(super) struct NodeSockets {
+    address: SocketAddr,
+    /// The maximum number of connections.
+    most: usize,
+    connect_timeout: Duration,
+    lines: Mutex<NodeLines>,
+    /// A line was returned or closed.
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct NodeLines {
+    idle: Vec<NodeLine>,
+    /// Including those in use.
+    open: usize,
+    waiting: usize,
+}
+
+/// A connection, and the buffers of its requests and replies.
+struct NodeLine {
+    socket: DeadlineSocket,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    /// The number of the last request.
+    number: u32,
+    used: Moment,
+}
+
+/// A line in use. It is closed when dropped, unless it is returned.
+struct Lent<'a> {
+    sockets: &'a NodeSockets,
+    line: Option<NodeLine>,
+}
+
+impl NodeSockets {
+    pub(super) fn new(address: SocketAddr, most: usize, connect_timeout: Duration) -> NodeSockets {
+        let (lines, freed) = (Mutex::default(), Condvar::new());
+        NodeSockets { address, most, connect_timeout, lines, freed }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sends one request and waits for its reply.
+    pub(super) fn ask(
+        &self,
+        record: (&str, &RecordKey, &RecordDigest),
+        asked: Asked<'_>,
+        by: Deadline,
+    ) -> Result<RecordReply, NoReply> {
+        let mut lent = self.lend(by).map_err(NoReply::NotSent)?;
+        let line = lent.line.as_mut().expect("there until it is returned");
+        line.number = line.number.wrapping_add(1);
+        let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
+        wire::request(&mut line.request, record, asked, line.number, left_ms);
+        line.socket.write_all(&line.request, by).map_err(NoReply::NotSent)?;
+        let reply = line.receive(by).map_err(NoReply::Lost)?;
+        if !reply.answers(asked, line.number) {
+            let what = "the reply answers another request";
+            return Err(NoReply::Lost(io::Error::new(io::ErrorKind::InvalidData, what)));
+        }
+        lent.give_back();
+        Ok(reply)
+    }
+
+    /// Returns an idle connection or a new one. Waits if there are as many as allowed.
+    fn lend(&self, by: Deadline) -> io::Result<Lent<'_>> {
+        loop {
+            match self.idle_line(by)? {
+                // Checked without the lock, because the check is a system call.
+                Some(line) if !line.is_usable() => drop(Lent { sockets: self, line: Some(line) }),
+                Some(line) => return Ok(Lent { sockets: self, line: Some(line) }),
+                None => break,
+            }
+        }
+        let connected =
+            DeadlineSocket::connect(&self.address, Deadline::after(self.connect_timeout).sooner(by));
+        let socket = connected.inspect_err(|_| self.has_closed())?;
+        let (request, reply) = (Vec::with_capacity(BUFFER_FIRST), vec![0; BUFFER_FIRST]);
+        let line = NodeLine { socket, request, reply, number: 0, used: Moment::now() };
+        Ok(Lent { sockets: self, line: Some(line) })
+    }
+
+    /// Takes the line that was used last. `None` means that the caller may open a new one, which is counted already.
+    fn idle_line(&self, by: Deadline) -> io::Result<Option<NodeLine>> {
+        let mut lines = self.lines.lock();
+        loop {
+            if let Some(line) = lines.idle.pop() {
+                return Ok(Some(line));
+            }
+            if lines.open < self.most {
+                lines.open += 1;
+                return Ok(None);
+            }
+            if by.passed() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            lines.waiting += 1;
+            self.freed.wait_for(&mut lines, by.remaining());
+            lines.waiting -= 1;
+        }
+    }
+
+    /// Counts a line that is closed.
+    fn has_closed(&self) {
+        let mut lines = self.lines.lock();
+        lines.open -= 1;
+        if lines.waiting > 0 {
+            self.freed.notify_one();
+        }
+    }
+}
+
+impl NodeLine {
+    /// Returns whether the node still has the connection open, and sent nothing that nobody asked for.
+    fn is_usable(&self) -> bool {
+        Moment::now().since(self.used) < IDLE_MAX && self.socket.arrived() == Arrived::Nothing
+    }
+
+    fn receive(&mut self, by: Deadline) -> io::Result<RecordReply> {
+        let (mut filled, mut length) = (0, PREFIX);
+        while filled < length {
+            if self.reply.len() < length {
+                self.reply.resize(length, 0);
+            }
+            filled += self.socket.read_some(&mut self.reply[filled..], by)?;
+            if length == PREFIX
+                && let Some(prefix) = self.reply[..filled].first_chunk()
+            {
+                length = PREFIX + wire::reply_length(*prefix)?;
+            }
+        }
+        if filled > length {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "bytes that nobody asked for"));
+        }
+        wire::reply(&self.reply[PREFIX..length])
+    }
+}
+
+impl Lent<'_> {
+    /// Returns the line for the next request.
+    fn give_back(mut self) {
+        let Some(mut line) = self.line.take() else { return };
+        line.used = Moment::now();
+        if line.reply.len() > BUFFER_KEPT || line.request.capacity() > BUFFER_KEPT {
+            (line.request, line.reply) = (Vec::with_capacity(BUFFER_FIRST), vec![0; BUFFER_FIRST]);
+        }
+        let mut lines = self.sockets.lines.lock();
+        // The first in the list was idle for the longest time.
+        let is_old = lines.idle.first().is_some_and(|first| line.used.since(first.used) >= IDLE_MAX);
+        let old = is_old.then(|| lines.idle.remove(0));
+        lines.idle.push(line);
+        if lines.waiting > 0 {
+            self.sockets.freed.notify_one();
+        }
+        drop(lines);
+        drop(old.map(|line| Lent { sockets: self.sockets, line: Some(line) }));
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(line) = self.line.take() {
+            // Closed before another one may be opened.
+            drop(line);
+            self.sockets.has_closed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::super::operation::{BinOperation, BinValue, RecordExistsAction, Write};
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// What a scripted node does with one request. The reply that it would send is correct.
+    type Script = fn(&mut TcpStream, Vec<u8>) -> io::Result<()>;
+
+    /// Returns the connections to a node that follows the script with each request, and the number of connections that
+    /// it accepts in all. It ends with the last of them.
+    fn node(connections: usize, script: Script) -> NodeSockets {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = move || {
+            for stream in listener.incoming().take(connections) {
+                let mut stream = stream.unwrap();
+                thread::spawn(move || while serve_one(&mut stream, script).is_ok() {});
+            }
+        };
+        thread::Builder::new().name("dlm-test-node".into()).spawn(serve).unwrap();
+        NodeSockets::new(address, 1, LONG)
+    }
+
+    fn serve_one(stream: &mut TcpStream, script: Script) -> io::Result<()> {
+        let mut prefix = [0; PREFIX];
+        stream.read_exact(&mut prefix)?;
+        let mut request = vec![0; (u64::from_be_bytes(prefix) & 0xffff_ffff_ffff) as usize];
+        stream.read_exact(&mut request)?;
+        // The number follows the name of its operation and the head of an array of two.
+        let at = request.windows(2).position(|pair| pair == [b'#', 0x92]).unwrap() + 2;
+        script(stream, reply_to(request[at]))
+    }
+
+    /// Returns the reply to a request with this number, which is below 128.
+    fn reply_to(number: u8) -> Vec<u8> {
+        let header = [&[22, 0, 0, 0, 0, 0][..], &1u32.to_be_bytes(), &[0; 10], &1u16.to_be_bytes()].concat();
+        let operation = [&[0, 0, 0, 13, 1, 1, 0, 1, b'#'][..], &u64::from(number).to_be_bytes()].concat();
+        let length = (header.len() + operation.len()) as u64;
+        [&(2u64 << 56 | 3 << 48 | length).to_be_bytes()[..], &header, &operation].concat()
+    }
+
+    fn ask(node: &NodeSockets, limit: Duration) -> Result<RecordReply, NoReply> {
+        let record_key = RecordKey { set: "XDC#s".into(), key: "c#i".into() };
+        let steps = [BinOperation::Put("b", BinValue::Int(1))];
+        let (exists, ttl_s) = (RecordExistsAction::Update, 9);
+        let write = Write { record_key: &record_key, exists, when: None, steps: &steps, ttl_s };
+        let digest = RecordDigest::of(&record_key);
+        node.ask(("test", &record_key, &digest), Asked::Write(&write), Deadline::after(limit))
+    }
+
+    #[track_caller]
+    fn assert_lost(reply: Result<RecordReply, NoReply>) {
+        assert!(matches!(reply, Err(NoReply::Lost(_))), "{reply:?}");
+    }
+
+    fn open(node: &NodeSockets) -> (usize, usize) {
+        let lines = node.lines.lock();
+        (lines.open, lines.idle.len())
+    }
+
+    #[test]
+    fn one_connection_serves_many_requests() {
+        let node = node(1, |stream, reply| stream.write_all(&reply));
+        for number in 1..100 {
+            assert_eq!(ask(&node, LONG).unwrap().number(), Some(number));
+        }
+        assert_eq!(open(&node), (1, 1));
+    }
+
+    /// The reply to the first request arrives after its time limit. Whoever used the connection again would take it
+    /// for the reply to the second.
+    #[test]
+    fn a_connection_whose_reply_came_too_late_is_not_used_again() {
+        static LATE: AtomicBool = AtomicBool::new(false);
+        let node = node(2, |stream, reply| {
+            if !LATE.swap(true, Ordering::SeqCst) {
+                thread::sleep(SHORT * 2);
+            }
+            stream.write_all(&reply)
+        });
+        assert_lost(ask(&node, SHORT));
+        assert_eq!(open(&node), (0, 0), "closed");
+        assert!(ask(&node, LONG).is_ok());
+    }
+
+    /// What a client would see that used such a connection again.
+    #[test]
+    fn a_reply_to_the_request_before_is_not_taken_for_an_answer() {
+        let node = node(2, |stream, reply| {
+            let number = reply[reply.len() - 1];
+            stream.write_all(&reply_to(number.saturating_sub(1)))
+        });
+        assert_lost(ask(&node, LONG));
+        assert_eq!(open(&node), (0, 0), "closed");
+    }
+
+    #[test]
+    fn bytes_that_nobody_asked_for_close_the_connection() {
+        // With the reply.
+        let twice = node(2, |stream, reply| stream.write_all(&[&reply[..], &reply].concat()));
+        assert_lost(ask(&twice, LONG));
+        assert_eq!(open(&twice), (0, 0));
+        // After the reply.
+        let later = node(2, |stream, reply| {
+            stream.write_all(&reply)?;
+            thread::sleep(SHORT);
+            stream.write_all(&reply)
+        });
+        ask(&later, LONG).unwrap();
+        thread::sleep(SHORT * 2);
+        assert_eq!(ask(&later, LONG).unwrap().number(), Some(1), "a new connection");
+    }
+
+    #[test]
+    fn a_connection_that_the_node_closed_is_replaced_before_a_request_is_sent() {
+        let node = node(3, |stream, reply| {
+            stream.write_all(&reply)?;
+            stream.shutdown(std::net::Shutdown::Both)
+        });
+        for _ in 0..3 {
+            assert_eq!(ask(&node, LONG).unwrap().number(), Some(1));
+            thread::sleep(SHORT);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_nonsense_is_lost_and_what_was_not_connected_is_not_sent() {
+        assert_lost(ask(&node(1, |stream, _| stream.shutdown(std::net::Shutdown::Both)), LONG));
+        assert_lost(ask(
+            &node(1, |stream, reply| {
+                stream.write_all(&reply[..reply.len() - 1])?;
+                stream.shutdown(std::net::Shutdown::Both)
+            }),
+            LONG,
+        ));
+        assert_lost(ask(&node(1, |stream, _| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n")), LONG));
+        assert_lost(ask(&node(1, |stream, _| stream.write_all(&[0xff; 64])), LONG));
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let reply = ask(&NodeSockets::new(closed, 1, LONG), LONG);
+        assert!(matches!(reply, Err(NoReply::NotSent(_))), "{reply:?}");
+    }
+
+    #[test]
+    fn who_finds_all_connections_in_use_waits_for_one_until_the_deadline() {
+        let node = node(1, |stream, reply| {
+            thread::sleep(SHORT);
+            stream.write_all(&reply)
+        });
+        thread::scope(|scope| {
+            let asking: Vec<_> = (0..4).map(|_| scope.spawn(|| ask(&node, LONG))).collect();
+            assert!(asking.into_iter().all(|asking| asking.join().unwrap().is_ok()));
+            let held = scope.spawn(|| ask(&node, LONG));
+            while open(&node).1 != 0 {
+                thread::yield_now();
+            }
+            let late = ask(&node, SHORT / 4);
+            assert!(matches!(&late, Err(NoReply::NotSent(error)) if error.kind() == io::ErrorKind::TimedOut));
+            held.join().unwrap().unwrap();
+        });
+        assert_eq!(open(&node), (1, 1));
+    }
+}
