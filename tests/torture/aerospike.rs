@@ -1,8 +1,8 @@
-//! Aerospike. Its leases last for whole seconds, and for up to one more.
+//! Aerospike. In the layout `java` leases last for whole seconds, and for up to one more.
 
 use std::time::Duration;
 
-use dlm_fixtures::aerospike::aerospike_or_skip;
+use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
 use dlm_fixtures::aerospike_proxy;
 use dlm_testkit::history::Tolerances;
 use dlm_testkit::workload::LockWorkload;
@@ -28,24 +28,46 @@ pub(crate) fn workload() -> LockWorkload {
 }
 
 pub(crate) fn writes(method: &str) -> bool {
-    matches!(method, "create" | "fence" | "delete" | "change")
+    matches!(method, "create" | "fence" | "delete" | "change" | "acquire" | "release")
 }
 
 #[test]
 fn torture_breaks_no_rule_on_aerospike() {
     let Some(place) = aerospike_or_skip() else { return };
+    let tolerances = Tolerances { store_slack: SLACK, ..Tolerances::default() };
+    directly("aerospike", &place, &|uri| uri, workload(), tolerances);
+}
+
+/// Leases last for milliseconds, and for the store's slack more.
+#[test]
+fn torture_breaks_no_rule_on_aerospike_in_the_layout_own() {
+    let Some(place) = aerospike_or_skip() else { return };
+    let own = |uri: String| format!("{}?layout=own", uri.replace("/tests", "/own-torture"));
+    let workload = LockWorkload { ttl: Duration::from_millis(400), ..workload() };
+    let tolerances = Tolerances { store_slack: Duration::from_millis(100), ..Tolerances::default() };
+    directly("aerospike-own", &place, &own, workload, tolerances);
+}
+
+/// Tortures locks whose clients connect to the server. `in_layout` changes a URI of the tests.
+fn directly(
+    name: &'static str,
+    place: &Place,
+    in_layout: &(dyn Fn(String) -> String + Sync),
+    workload: LockWorkload,
+    tolerances: Tolerances,
+) {
     torture(&Subject {
-        name: "aerospike",
-        uri: place.uri(),
+        name,
+        uri: in_layout(place.uri()),
         network: Some(Network {
             proxy: &|| aerospike_proxy::before(place.address),
-            uri: &|address| place.uri_by(address),
+            uri: &|address| in_layout(place.uri_by(address)),
             storm: Storm { one_in: 200, longest: DELAY_MAX, writes },
         }),
         processes: 4,
         clients: 4,
-        workload: workload(),
-        tolerances: Tolerances { store_slack: SLACK, ..Tolerances::default() },
+        workload,
+        tolerances,
         pause: Duration::from_millis(1000),
         stoppers: 2,
         others: Vec::new(),
