@@ -131,8 +131,8 @@ fn a_request_that_was_delayed_may_hold_the_lock_later() {
         sketch.broken()
     };
     let failed = || Answer::Failed { code: "CONNECTION_ERROR".to_owned() };
-    assert_eq!(broken("A/", failed(), 160), []);
-    assert_eq!(broken("A/", failed(), 161), [Rule::NoPhantomHolder]);
+    assert_eq!(broken("A/", failed(), 165), []);
+    assert_eq!(broken("A/", failed(), 166), [Rule::NoPhantomHolder]);
     assert_eq!(broken("C/", failed(), 120), []);
     assert_eq!(broken("C/", failed(), 121), [Rule::NoPhantomHolder]);
     // A call in doubt may take effect later than any delay.
@@ -151,8 +151,8 @@ fn a_granted_lock_whose_messages_were_delayed_may_be_held_after_its_release() {
         sketch.acquire("B", busy..busy + 1, Answer::No);
         sketch.broken()
     };
-    assert_eq!(broken(20..25, 160), []);
-    assert_eq!(broken(20..25, 161), [Rule::NoPhantomHolder]);
+    assert_eq!(broken(20..25, 165), []);
+    assert_eq!(broken(20..25, 166), [Rule::NoPhantomHolder]);
     assert_eq!(broken(21..25, 31), []);
     assert_eq!(broken(21..25, 32), [Rule::NoPhantomHolder]);
 }
@@ -181,8 +181,8 @@ fn a_renewal_that_was_delayed_may_make_the_lease_longer() {
         sketch.acquire("B", busy..busy + 1, Answer::No);
         sketch.broken()
     };
-    assert_eq!(broken("A", 200), []);
-    assert_eq!(broken("A", 201), [Rule::NoPhantomHolder]);
+    assert_eq!(broken("A", 205), []);
+    assert_eq!(broken("A", 206), [Rule::NoPhantomHolder]);
     assert_eq!(broken("C", 160), []);
     assert_eq!(broken("C", 161), [Rule::NoPhantomHolder]);
 }

@@ -16,6 +16,7 @@ pub(crate) const EXACT: Tolerances = Tolerances {
     epsilon: Duration::ZERO,
     store_slack: Duration::ZERO,
     late: ms(1000),
+    stall: ms(5),
     shared_answer: ms(20),
     wake: ms(10),
     search_steps: 10_000,

@@ -120,6 +120,7 @@ pub fn a_lost_lease_cannot_be_renewed(site: &Site) {
         let second = theirs.acquire().unwrap();
         assert_eq!(code(first.renew()), Code::LeaseLost);
         assert_eq!(code(first.check()), Code::LeaseLost);
+        assert_eq!(code(first.guard()), Code::LeaseLost, "it has a fence, and may not use it");
         assert_eq!(code(first.renew_for(LONG)), Code::LeaseLost);
         second.renew().unwrap();
         assert!(second.release().unwrap());

@@ -67,7 +67,8 @@ impl LateEffects {
     /// Returns until when a record may last that this call may have written.
     pub(super) fn latest_end(&self, event: &Event, ttl: Duration, tolerances: &Tolerances) -> Moment {
         let doubt = if event.answer.is_in_doubt() { tolerances.late } else { Duration::ZERO };
-        let late = self.delay(event).unwrap_or_default().max(doubt);
+        let delay = self.delay(event).filter(|delay| !delay.is_zero()).map(|delay| delay + tolerances.stall);
+        let late = delay.unwrap_or_default().max(doubt);
         tolerances.possibly_until(event.last_seen().after(late), ttl)
     }
 

@@ -18,6 +18,9 @@ pub struct Tolerances {
     /// Longest time after its call that a request without an answer may still take effect: the longest stall plus the
     /// time-out of a call. Default: 10 s.
     pub late: Duration,
+    /// How much longer than the log says a delayed message may have taken: the stalls of the machine and of the server.
+    /// Default: 1 s.
+    pub stall: Duration,
     /// How long before its call an acquire that waits may have learnt that the lock is held: waiters of one manager
     /// share the answers of the store, for about two retry intervals. Default: 1 s.
     pub shared_answer: Duration,
@@ -36,6 +39,7 @@ impl Default for Tolerances {
             epsilon: Duration::from_millis(5),
             store_slack: Duration::ZERO,
             late: Duration::from_secs(10),
+            stall: Duration::from_secs(1),
             shared_answer: Duration::from_secs(1),
             wake: Duration::from_secs(5),
             search_steps: 1_000_000,

@@ -264,6 +264,7 @@ impl World {
             store_slack: self.dialect.slack() + back,
             // A client that was killed may have sent its last request one wait and one time-out after its call.
             late: delays + 2 * self.ttl + down,
+            stall: Duration::ZERO,
             shared_answer: 3 * self.retry() + delays,
             wake: if self.faults == Faults::NONE { wake - 2 * self.timeout } else { wake },
             ..Tolerances::default()
