@@ -93,8 +93,8 @@ mod capi {
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
-        ("Locks", &["dlm_lock", "DLM_DEFAULT", "DLM_FOREVER"]),
-        ("Leases", &["dlm_lease"]),
+        ("Locks", &["dlm_lock", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
+        ("Leases", &["dlm_lease", "DLM_TOKEN"]),
         (
             "Latches",
             &[

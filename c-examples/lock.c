@@ -27,6 +27,7 @@ int main(int argc, char **argv)
     struct dlm_lease *lease;
     struct dlm_error *error;
     enum dlm_status status;
+    uint64_t fence;
 
     check(dlm_abi_check(DLM_ABI, &error), &error);
     check(dlm_options_set(options, "client", "order-service", &error), &error);
@@ -44,8 +45,8 @@ int main(int argc, char **argv)
     } else {
         check(status, &error);
         /* Call this before each step that needs the lock. It takes nanoseconds and does no I/O. */
-        check(dlm_lease_check(lease, &error), &error);
-        printf("writing with fence %" PRIu64 "\n", dlm_lease_fence(lease));
+        check(dlm_lease_guard(lease, &fence, &error), &error);
+        printf("writing with fence %" PRIu64 "\n", fence);
         check(dlm_lease_renew(lease, DLM_DEFAULT, &error), &error);
         check(dlm_lease_release(lease, NULL, &error), &error);
         dlm_lease_free(lease);

@@ -100,6 +100,36 @@ static struct dlm_go_grant dlm_go_ask(const struct dlm_manager *manager, const c
 	return to;
 }
 
+static struct dlm_go_grant dlm_go_adopt(const struct dlm_manager *manager, const char *id, int32_t level,
+                                        const char *token) {
+	struct dlm_go_grant to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK) {
+		to.status = dlm_lock_adopt(lock, token, &to.lease, &to.error);
+		to.fence = dlm_lease_fence(to.lease);
+	}
+	dlm_lock_free(lock);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_inspect(const struct dlm_manager *manager, const char *id, int32_t level,
+                                           struct dlm_inspection *seen) {
+	struct dlm_go_number to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK)
+		to.status = dlm_lock_inspect(lock, seen, sizeof *seen, &to.error);
+	dlm_lock_free(lock);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_into_token(const struct dlm_lease *lease, char *token) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_lease_into_token(lease, token, DLM_TOKEN_SIZE, &to.error);
+	return to;
+}
+
 static struct dlm_go_number dlm_go_check(const struct dlm_lease *lease) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_lease_check(lease, &to.error);
@@ -133,6 +163,9 @@ static struct dlm_go_number dlm_go_release(struct dlm_lease *lease) {
 #cgo noescape dlm_go_option
 #cgo noescape dlm_go_setting
 #cgo noescape dlm_go_ask
+#cgo noescape dlm_go_adopt
+#cgo noescape dlm_go_inspect
+#cgo noescape dlm_go_into_token
 #cgo nocallback dlm_go_ask
 #cgo nocallback dlm_go_check
 #cgo nocallback dlm_go_renew
@@ -234,6 +267,59 @@ func askStore(manager managerHandle, name Name, ttl time.Duration, look bool) (l
 	}
 	to := C.dlm_go_ask(manager, id, C.int32_t(name.level), C.int64_t(millis(ttl)), C.bool(look))
 	return to.lease, uint64(to.fence), failure(to.status, to.error)
+}
+
+// adoptLease makes the lease of a token of this lock.
+func adoptLease(manager managerHandle, name Name, token string) (leaseHandle, uint64, error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return nil, 0, err
+	}
+	text, err := lent(token)
+	if err != nil {
+		return nil, 0, err
+	}
+	to := C.dlm_go_adopt(manager, id, C.int32_t(name.level), text)
+	return to.lease, uint64(to.fence), failure(to.status, to.error)
+}
+
+func inspectLock(manager managerHandle, name Name) (Inspection, error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return Inspection{}, err
+	}
+	var seen C.struct_dlm_inspection
+	to := C.dlm_go_inspect(manager, id, C.int32_t(name.level), &seen)
+	if err := failure(to.status, to.error); err != nil {
+		return Inspection{}, err
+	}
+	inspection := Inspection{Fence: uint64(seen.fence), Layout: C.GoString(&seen.layout[0])}
+	if seen.is_held != 0 {
+		inspection.Holder = &Holder{
+			Host:      C.GoString(&seen.host[0]),
+			PID:       max(int(seen.pid), 0),
+			Started:   since1970(seen.start_ms),
+			Purpose:   C.GoString(&seen.purpose[0]),
+			Remaining: max(time.Duration(seen.left_ms)*time.Millisecond, -1),
+			Since:     since1970(seen.since_ms),
+		}
+	}
+	return inspection, nil
+}
+
+// since1970 returns the zero time for a time that is not known.
+func since1970(ms C.int64_t) time.Time {
+	if ms < 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(ms))
+}
+
+// leaseIntoToken ends the lease and returns its token. The handle must still be freed.
+func leaseIntoToken(lease leaseHandle) (string, error) {
+	token := make([]byte, C.DLM_TOKEN_SIZE)
+	to := C.dlm_go_into_token(lease, borrowed(token))
+	return C.GoString(borrowed(token)), failure(to.status, to.error)
 }
 
 func checkLease(lease leaseHandle) error {

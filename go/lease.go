@@ -72,6 +72,20 @@ func (h *held) check() error {
 	return err
 }
 
+// Guard returns the fence for the next write, if the lease is valid. It is [Lease.Check] and [Lease.Fence] in one call,
+// so that no step can forget one of them. Call it before each step that the lock guards.
+//
+// It fails with [ErrLost] as Check does, and with [ErrInvalid] where the store's options switch fencing off.
+func (l *Lease) Guard() (uint64, error) {
+	if err := l.Check(); err != nil {
+		return 0, err
+	}
+	if l.fence == 0 {
+		return 0, invalid("the lease has no fence: fencing is switched off in the options of its store (fence=off)")
+	}
+	return l.fence, nil
+}
+
 // Remaining returns the remaining time of the lease, rounded down to milliseconds; 0 when the lease has ended.
 func (l *Lease) Remaining() time.Duration {
 	defer runtime.KeepAlive(l)
@@ -178,6 +192,29 @@ func (l *Lease) Release() error {
 	default:
 		return l.over("it was found lost earlier")
 	}
+}
+
+// IntoToken ends the lease here without releasing the lock, and returns it as one line of text. Any process that
+// reaches the same store can take the lease over with it, see [Manager.Adopt]. The text proves ownership. Treat it like a
+// password, and do not log it.
+//
+// It fails with [ErrLost] when the lease was released or found lost, and with [ErrClosed]. It does no I/O.
+func (l *Lease) IntoToken() (string, error) {
+	if !l.released.CompareAndSwap(false, true) {
+		return "", l.over("it was released earlier")
+	}
+	var token string
+	var err error
+	l.manager.brief.briefly(func() { token, err = leaseIntoToken(l.handle) })
+	if err != nil {
+		l.released.Store(false)
+		return "", err
+	}
+	l.cleanup.Stop()
+	l.copying.Lock() // as in Release
+	l.copying.Unlock()
+	freeLease(l.handle)
+	return token, nil
 }
 
 func (h *held) giveBack() { h.manager.giveBack(h.name, h.handle) }

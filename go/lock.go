@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"time"
 )
 
@@ -152,6 +153,59 @@ func (m *Manager) ask(ctx context.Context, name Name, ttl time.Duration, look bo
 		return nil, err
 	}
 	return newLease(m, name, answer.lease, answer.fence), nil
+}
+
+// Adopt takes over a lease from its token, see [Lease.IntoToken]. The token must be of the lock with this name. The lease
+// has the end that it had before. If the token comes from another machine, its end is not known here: renew the lease
+// first.
+//
+// It fails with [ErrInvalid] if the text is not the whole token of a lease of this lock, and with [ErrClosed]. It does no
+// I/O.
+func (m *Manager) Adopt(name Name, token string) (*Lease, error) {
+	defer runtime.KeepAlive(m)
+	lease, fence, err := adoptLease(m.handle, name, token)
+	if err != nil {
+		return nil, err
+	}
+	return newLease(m, name, lease, fence), nil
+}
+
+// Holder is the holder of a lock, as its record describes it.
+type Holder struct {
+	// Host and PID name the process. They are "" and 0 if the record does not describe the holder, such as one of the
+	// Java library.
+	Host string
+	PID  int
+	// Started is when the process opened its manager. It is the zero time if that is not known.
+	Started time.Time
+	// Purpose is the holder's setting "purpose".
+	Purpose string
+	// Remaining is the remaining time of the lease, or -1 if the store does not report it. It is only a hint, because it
+	// compares clocks of two machines.
+	Remaining time.Duration
+	// Since is when the lock was granted or last renewed, by the store's clock, or the zero time.
+	Since time.Time
+}
+
+// Inspection says who holds a lock.
+type Inspection struct {
+	// Holder is nil if the lock is free.
+	Holder *Holder
+	// Fence is the fence that was counted last, or 0 if the store does not know it.
+	Fence uint64
+	// Layout is the layout in which the store keeps the lock, or "" if it has only one.
+	Layout string
+}
+
+// Inspect reads who holds the lock. It blocks for one or two reads of the store.
+//
+// It fails with the errors of [Manager.TryLock] for a store that does not serve the request, never with [ErrInDoubt].
+func (m *Manager) Inspect(ctx context.Context, name Name) (Inspection, error) {
+	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "inspecting " + name.String()}
+	return answerTo(ctx, question, false, func() (Inspection, error) {
+		defer runtime.KeepAlive(m)
+		return inspectLock(m.handle, name)
+	})
 }
 
 // giveBack releases a lease that no caller has.

@@ -352,6 +352,31 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 /// A named lock. It may be acquired repeatedly, from any number of threads. It is not reentrant.
 struct dlm_lock;
 
+/// Who holds a lock. Later versions append fields. Texts end with NUL.
+struct dlm_inspection {
+    /// 1 if somebody holds the lock, otherwise 0.
+    uint64_t is_held;
+    /// The fence that was counted last; 0 if the store does not know it.
+    uint64_t fence;
+    /// Remaining time of the holder's lease in milliseconds, or -1 if it is not known. The holder may renew the
+    /// lease. Only a hint, because it compares clocks of two machines.
+    int64_t left_ms;
+    /// When the lock was granted or last renewed, by the store's clock, in milliseconds since 1970. -1 if it is
+    /// not known.
+    int64_t since_ms;
+    /// Process id of the holder, or -1 if the record does not describe the holder, such as one of the Java
+    /// library.
+    int64_t pid;
+    /// When the holder opened its manager, in milliseconds since 1970, or -1.
+    int64_t start_ms;
+    /// Host name of the holder, or "".
+    char host[256];
+    /// What the holder uses its locks for (the option purpose), or "".
+    char purpose[256];
+    /// The layout in which the store keeps the lock, or "" if it has only one.
+    char layout[16];
+};
+
 /// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT:
 /// the manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting
 /// threads. On DLM_OK the caller owns `*lease_out`.
@@ -389,6 +414,29 @@ enum dlm_status dlm_lock_acquire_within(const struct dlm_lock *lock,
                                         struct dlm_lease **lease_out,
                                         struct dlm_error **error_out);
 
+/// Takes over a lease from its `token`, see dlm_lease_into_token(). The token must be of this lock. The lease
+/// has the end that it had before. If the token comes from another machine, its end is not known here: renew
+/// the lease first. The lease can be renewed and released as before. Does no I/O and never blocks. On DLM_OK
+/// the caller owns `*lease_out`.
+///
+/// Errors: DLM_INVALID_ARGUMENT also if the text is not the whole token of a lease of this lock; DLM_CLOSED.
+DLM_NODISCARD
+enum dlm_status dlm_lock_adopt(const struct dlm_lock *lock,
+                               const char *token,
+                               struct dlm_lease **lease_out,
+                               struct dlm_error **error_out);
+
+/// Writes who holds the lock to `*inspection_out`. `size` must be sizeof(struct dlm_inspection). Fields that
+/// the library does not know are set to 0. On failure all fields are 0. Blocks for one or two reads of the
+/// store.
+///
+/// Errors: those of dlm_lock_try_acquire() for a store that does not serve the request, never DLM_IN_DOUBT.
+DLM_NODISCARD
+enum dlm_status dlm_lock_inspect(const struct dlm_lock *lock,
+                                 struct dlm_inspection *inspection_out,
+                                 size_t size,
+                                 struct dlm_error **error_out);
+
 /// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
 /// Blocks only as dlm_manager_free() says.
 void dlm_lock_free(struct dlm_lock *lock);
@@ -403,6 +451,9 @@ DLM_NODISCARD
 enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **error_out);
 
 /* ---- Leases ---- */
+
+/// The size of an array for any token, with its NUL: see dlm_lease_into_token().
+#define DLM_TOKEN_SIZE 8192
 
 /// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
 /// request was sent. After that, the lock may have another holder.
@@ -420,6 +471,16 @@ enum dlm_status dlm_lease_check(const struct dlm_lease *lease, struct dlm_error 
 /// of the lock, so a receiver can refuse a write whose fence is lower than one it has seen. 0 if the
 /// store's option fence is off, and for NULL. Never blocks.
 uint64_t dlm_lease_fence(const struct dlm_lease *lease);
+
+/// Checks the lease like dlm_lease_check(), and then writes its fence to `*fence_out`, or 0 on failure. Call
+/// it before each step that the lock guards, and send the fence with the step. One call cannot forget the
+/// check or the fence. Never blocks.
+///
+/// Errors: DLM_LEASE_LOST as for dlm_lease_check(); DLM_INVALID_ARGUMENT if the store's option fence is off.
+DLM_NODISCARD
+enum dlm_status dlm_lease_guard(const struct dlm_lease *lease,
+                                uint64_t *fence_out,
+                                struct dlm_error **error_out);
 
 /// Returns the remaining time of the lease in milliseconds, rounded down; 0 if it has ended, and for NULL.
 /// Never blocks.
@@ -449,6 +510,20 @@ enum dlm_status dlm_lease_lost_fd(const struct dlm_lease *lease,
 /// DLM_RETRIES_EXHAUSTED, DLM_IN_DOUBT, DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, struct dlm_error **error_out);
+
+/// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
+/// bytes. Any process that reaches the same store can take the lease over with the token, see
+/// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
+/// still be freed. Does no I/O. Blocks only while another thread renews or releases the lease.
+///
+/// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
+///
+/// Errors: DLM_LEASE_LOST if the lease was released or found lost; DLM_CLOSED.
+DLM_NODISCARD
+enum dlm_status dlm_lease_into_token(const struct dlm_lease *lease,
+                                     char *token_out,
+                                     size_t size,
+                                     struct dlm_error **error_out);
 
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
 /// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is

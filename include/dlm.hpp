@@ -274,6 +274,13 @@ class Lease {
     bool is_held() const noexcept { return dlm_lease_check(get(), nullptr) == DLM_OK; }
     // The number to send with every write that the lock guards. 0 if the store's option fence is off.
     std::uint64_t fence() const noexcept { return dlm_lease_fence(get()); }
+    // check() and fence() in one call, for each step that the lock guards. Throws also if the store's option fence is off.
+    [[nodiscard]] std::uint64_t guard() const {
+        detail::ErrorOut error;
+        std::uint64_t fence = 0;
+        error.check(dlm_lease_guard(get(), &fence, error));
+        return fence;
+    }
     std::chrono::milliseconds remaining() const noexcept {
         return std::chrono::milliseconds(dlm_lease_remaining_ms(get()));
     }
@@ -288,6 +295,14 @@ class Lease {
     void renew(Ttl ttl = use_default) const {
         detail::ErrorOut error;
         error.check(dlm_lease_renew(get(), ttl.ms(), error));
+    }
+    // Ends the lease here without releasing the lock. Lock::adopt() takes it over from the token, in any process that
+    // reaches the same store. The token proves ownership: do not log it.
+    [[nodiscard]] std::string into_token() const {
+        detail::ErrorOut error;
+        char token[DLM_TOKEN_SIZE];
+        error.check(dlm_lease_into_token(get(), token, sizeof token, error));
+        return token;
     }
     // Returns true if the lock was this lease's and is free now, and false if the lease was released or found lost
     // before. Throws with DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder.
@@ -378,6 +393,20 @@ class Lock {
     }
     Acquired acquire_for(Ttl ttl, use_default_t, const Cancel *cancel = nullptr) const {
         return within(ttl, DLM_DEFAULT, cancel);
+    }
+    // Takes over the lease of this lock from its token, see Lease::into_token(). No I/O.
+    [[nodiscard]] Lease adopt(const std::string &token) const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        error.check(dlm_lock_adopt(get(), detail::text(token), &lease, error));
+        return Lease(lease);
+    }
+    // Who holds the lock, and the last fence. See dlm_lock_inspect().
+    [[nodiscard]] dlm_inspection inspect() const {
+        detail::ErrorOut error;
+        dlm_inspection inspection{};
+        error.check(dlm_lock_inspect(get(), &inspection, sizeof inspection, error));
+        return inspection;
     }
     dlm_lock *get() const noexcept { return handle_.get(); }
 

@@ -25,7 +25,7 @@ const UNKNOWN: Moment = Moment::from_nanos(1);
 /// Shortest time for a renewal, even if the lease expires sooner.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
 
-const RELEASED: &str = "it was released, or found lost before";
+const RELEASED: &str = "it was released, found lost or turned into a token before";
 const REVIVED: &str = "it expired before it was renewed, and another may have held the lock since then";
 const GONE: &str = "the store no longer has its record; another may hold the lock";
 
@@ -254,13 +254,9 @@ impl HeldLock {
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         let mut ownership = self.ownership.lock();
         let owner_record = ownership.record.take().ok_or_else(|| self.lost(RELEASED))?;
-        Ok(LeaseToken {
-            name: self.name.clone(),
-            fence: self.fence,
-            ends: ownership.told.unwrap_or_else(|| TokenEnd::at(self.ends())),
-            ttl: self.ttl(),
-            owner_record,
-        })
+        let ends = ownership.told.unwrap_or_else(|| TokenEnd::at(self.ends()));
+        self.set_ends(Moment::OVER);
+        Ok(LeaseToken { name: self.name.clone(), fence: self.fence, ends, ttl: self.ttl(), owner_record })
     }
 
     /// Call it only with the mutex `ownership` held, which keeps the descriptor consistent with `ends`.

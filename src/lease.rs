@@ -92,6 +92,10 @@ impl Lease {
     #[cfg(any(feature = "aerospike", feature = "hbase"))]
     pub(crate) fn fence_for_writes(&self) -> Result<Fence> {
         self.session.not_forked()?;
+        self.fence_or_refuse()
+    }
+
+    fn fence_or_refuse(&self) -> Result<Fence> {
         let allowed = "a lease with a fence: fencing is switched off in the options of its store (fence=off)";
         self.lock.fence().ok_or_else(|| Error::invalid("lease of lock", self.name().key(), allowed))
     }
@@ -127,6 +131,27 @@ impl Lease {
     pub fn check(&self) -> Result<()> {
         self.session.not_forked()?;
         self.lock.check()
+    }
+
+    /// Returns the fence for the next write, if the lease has not expired. It is [`check`](Lease::check) and
+    /// [`fence`](Lease::fence) in one call, so that no step can forget one of them. No I/O, no locks.
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// # let lease = manager.lock("report", dlm::Level::Xdc)?.try_acquire()?;
+    /// # fn write(_: &str, _: dlm::Fence) {}
+    /// for page in ["one", "two"] {
+    ///     write(page, lease.guard()?);
+    /// }
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] if fencing is switched off in the options of the
+    /// store.
+    pub fn guard(&self) -> Result<Fence> {
+        self.check()?;
+        self.fence_or_refuse()
     }
 
     /// Returns a descriptor for event loops. It becomes readable when [`check`](Lease::check) starts to fail with
@@ -203,6 +228,11 @@ impl Lease {
     /// # Errors
     /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::Closed`], [`Code::Forked`].
     pub fn into_token(self) -> Result<LeaseToken> {
+        self.hand_on()
+    }
+
+    /// See [`into_token`](Lease::into_token). After it, the lease has ended here.
+    pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         self.session.usable()?;
         let token = self.lock.hand_on()?;
         self.session.forget(&self.lock);

@@ -178,6 +178,16 @@ impl Lock {
         self.session.store.inspect(&self.name, Deadline::after(self.session.settings.timeout))
     }
 
+    /// Makes the lease of a token of this lock. No I/O. See [`LockManager::adopt`](crate::LockManager::adopt).
+    #[cfg(feature = "capi")]
+    pub(crate) fn adopt(&self, token: crate::LeaseToken) -> Result<Lease> {
+        if *token.name() != self.name {
+            let allowed = format!("a token of the lock {}", self.name);
+            return Err(Error::invalid("lease of the lock", token.name().to_string(), allowed));
+        }
+        Lease::adopt(&self.session, token)
+    }
+
     fn ask(&self, ask: Ask, ttl: Duration) -> Result<Answer<Lease>> {
         if ask == Ask::Look
             && let Some(holder) = self.holder()?

@@ -1,8 +1,10 @@
+use std::ffi::c_char;
 use std::os::fd::AsRawFd;
 
 use super::answer::{answer, status};
 use super::arguments::{millis, ttl};
 use super::error::dlm_error;
+use super::failure::Failure;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free};
@@ -12,6 +14,9 @@ use crate::Lease;
 /// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
 /// request was sent. After that, the lock may have another holder.
 pub struct dlm_lease(());
+
+/// The size of an array for any token, with its NUL: see dlm_lease_into_token().
+pub const DLM_TOKEN_SIZE: usize = 8192;
 
 static LEASES: PerProcess<HandleTable<Lease>> = PerProcess::new();
 
@@ -44,6 +49,21 @@ pub unsafe extern "C" fn dlm_lease_check(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_fence(lease: *const dlm_lease) -> u64 {
     value(0, || Ok(find(lease)?.fence().map_or(0, |fence| fence.0)))
+}
+
+/// Checks the lease like dlm_lease_check(), and then writes its fence to `*fence_out`, or 0 on failure. Call
+/// it before each step that the lock guards, and send the fence with the step. One call cannot forget the
+/// check or the fence. Never blocks.
+///
+/// Errors: DLM_LEASE_LOST as for dlm_lease_check(); DLM_INVALID_ARGUMENT if the store's option fence is off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lease_guard(
+    lease: *const dlm_lease,
+    fence_out: *mut u64,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { answer(fence_out, error_out, || Ok(find(lease)?.guard()?.0)) }
 }
 
 /// Returns the remaining time of the lease in milliseconds, rounded down; 0 if it has ended, and for NULL.
@@ -99,6 +119,44 @@ pub unsafe extern "C" fn dlm_lease_renew(
     }
 }
 
+/// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
+/// bytes. Any process that reaches the same store can take the lease over with the token, see
+/// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
+/// still be freed. Does no I/O. Blocks only while another thread renews or releases the lease.
+///
+/// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
+///
+/// Errors: DLM_LEASE_LOST if the lease was released or found lost; DLM_CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lease_into_token(
+    lease: *const dlm_lease,
+    token_out: *mut c_char,
+    size: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        if size > 0 {
+            write(token_out, 0);
+        }
+        status(error_out, || {
+            if token_out.is_null() {
+                return Err(Failure::invalid("the output is NULL"));
+            }
+            if size < DLM_TOKEN_SIZE {
+                let what = format!("a size of {size} bytes is not allowed: at least {DLM_TOKEN_SIZE}");
+                return Err(Failure::invalid(what));
+            }
+            let token = find(lease)?.hand_on()?.to_string();
+            // Fits: see the test below.
+            for (at, byte) in token.bytes().chain([0]).enumerate().take(size) {
+                write(token_out.wrapping_add(at), byte as c_char);
+            }
+            Ok(())
+        })
+    }
+}
+
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
 /// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is
 /// free now. It is false if the lease was released or found lost before: then the call sends nothing to the
@@ -130,4 +188,33 @@ pub unsafe extern "C" fn dlm_lease_release(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_free(lease: *mut dlm_lease) {
     freeing(|| free(lease));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::holder::{Identity, PART_BYTES_MAX};
+    use crate::name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, NamePolicy};
+    use crate::store::remote::Record;
+
+    #[test]
+    fn the_longest_token_fits_into_its_array() {
+        let long = |bytes: usize| "x".repeat(bytes);
+        let farm = long(CLIENT_BYTES_MAX);
+        let name = LockName::new(
+            Level::Dc,
+            &long(CLIENT_BYTES_MAX),
+            Some(&farm),
+            &long(ID_BYTES_MAX),
+            NamePolicy::Strict,
+        );
+        let (host, purpose) = (long(PART_BYTES_MAX), long(PART_BYTES_MAX));
+        let identity = Identity { host, pid: 1, start_ms: 1, purpose };
+        let record = Record::draw(Duration::from_secs(1), &identity).unwrap();
+        // A lease in the layout `both` has two records and three further bytes.
+        let bytes = 2 * 50 + 2 * name.unwrap().key().len() + 2 * (2 * record.as_bytes().len() + 3 + 2 * 8);
+        assert!("dlm2.".len() + bytes < DLM_TOKEN_SIZE, "{bytes}");
+    }
 }

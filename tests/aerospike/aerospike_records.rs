@@ -296,6 +296,8 @@ fn a_lease_without_a_fence_has_no_records() {
     let error = lease.record(&records, "a").unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
     assert!(error.to_string().contains("fence=off"), "{error}");
+    let error = lease.guard().unwrap_err();
+    assert!(error.code() == Code::InvalidArgument && error.to_string().contains("fence=off"), "{error}");
 }
 
 // ---- Fences ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 static struct dlm_error *error;
 
@@ -13,6 +14,7 @@ static struct dlm_manager *opened(const char *uri, const char *client)
     OK(dlm_options_set(options, "client", "overwritten", &error));
     OK(dlm_options_set(options, "client", client, &error));
     OK(dlm_options_set(options, "farm", "dc1", &error));
+    OK(dlm_options_set(options, "purpose", "tour", &error));
     OK(dlm_options_set(options, "retry", "20ms", &error));
     OK(dlm_manager_open(uri, options, &manager, &error));
     dlm_options_free(options);
@@ -68,10 +70,12 @@ static void refuses_what_is_wrong(const char *uri)
 static void holds_renews_and_releases(const char *uri)
 {
     struct dlm_manager *manager = opened(uri, "tour"), *other = opened(uri, "tour");
-    struct dlm_lock *lock, *same;
+    struct dlm_lock *lock, *same, *another;
     struct dlm_lease *lease, *second;
     struct dlm_stats stats;
-    uint64_t fence;
+    struct dlm_inspection seen;
+    char token[DLM_TOKEN_SIZE];
+    uint64_t fence, guarded;
     bool freed;
     int64_t left;
 
@@ -85,6 +89,8 @@ static void holds_renews_and_releases(const char *uri)
     CHECK(left > 0 && left <= 30000);
     fence = dlm_lease_fence(lease);
     CHECK(fence > 0);
+    OK(dlm_lease_guard(lease, &guarded, &error));
+    CHECK(guarded == fence);
     OK(dlm_manager_stats(manager, &stats, sizeof stats, &error));
     CHECK(stats.leases_held == 1 && stats.threads_waiting == 0);
     /* Of a store in memory. */
@@ -98,17 +104,44 @@ static void holds_renews_and_releases(const char *uri)
     dlm_error_free(error);
     error = NULL;
 
+    OK(dlm_lock_inspect(same, &seen, sizeof seen, &error));
+    CHECK(seen.is_held == 1 && seen.fence == fence && seen.pid == getpid() && strcmp(seen.purpose, "tour") == 0);
+    CHECK(seen.left_ms > 0 && seen.start_ms > 0 && seen.host[0] != '\0');
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_inspect(same, &seen, sizeof seen - 1, &error));
+    CHECK(seen.is_held == 0 && seen.host[0] == '\0');
+
     OK(dlm_lease_renew(lease, 60000, &error));
     CHECK(dlm_lease_remaining_ms(lease) > 30000);
     OK(dlm_lease_renew(lease, DLM_DEFAULT, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_renew(lease, 0, &error));
+    /* The lease goes to another manager, as to another process. */
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_into_token(lease, token, 99, &error));
+    OK(dlm_lease_into_token(lease, token, sizeof token, &error));
+    EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
+    EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(lock, DLM_DEFAULT, &second, &error));
+    dlm_lease_free(lease);
+    OK(dlm_manager_lock(manager, "order-43", DLM_LEVEL_DC, &another, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_adopt(another, token, &lease, &error));
+    dlm_lock_free(another);
+    OK(dlm_lock_adopt(same, token, &lease, &error));
+    CHECK(dlm_lease_fence(lease) == fence);
+    OK(dlm_lease_check(lease, &error));
+    OK(dlm_lease_renew(lease, DLM_DEFAULT, &error));
     OK(dlm_lease_release(lease, &freed, &error));
     CHECK(freed);
     OK(dlm_lease_release(lease, &freed, &error));
     CHECK(!freed);
     EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
+    EXPECT(DLM_LEASE_LOST, dlm_lease_guard(lease, &guarded, &error));
+    CHECK(guarded == 0);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_guard(lease, NULL, &error));
     EXPECT(DLM_LEASE_LOST, dlm_lease_renew(lease, DLM_DEFAULT, &error));
-    CHECK(dlm_lease_remaining_ms(lease) == 0);
+    EXPECT(DLM_LEASE_LOST, dlm_lease_into_token(lease, token, sizeof token, &error));
+    CHECK(token[0] == '\0' && dlm_lease_remaining_ms(lease) == 0);
+    OK(dlm_lock_inspect(same, &seen, sizeof seen, &error));
+    CHECK(seen.is_held == 0 && seen.pid == -1 && seen.left_ms == -1);
+    /* The embedded store does not keep the number of a free lock. */
+    CHECK(seen.fence == fence || seen.fence == 0);
 
     OK(dlm_lock_acquire(same, NULL, &second, &error));
     CHECK(dlm_lease_fence(second) > fence);

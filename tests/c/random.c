@@ -233,15 +233,25 @@ static void use(void)
 {
     struct slot *slot;
     struct dlm_stats stats;
+    struct dlm_inspection seen;
+    char token[DLM_TOKEN_SIZE];
     const char *words[] = {"purpose", "retry", "x", "2s"};
     uint64_t many[3];
     bool freed;
     int fd, i;
 
-    switch (below(16)) {
+    switch (below(17)) {
+    case 16:
+        slot = any(locks);
+        judge(slot, dlm_lock_inspect(slot->handle, &seen, sizeof seen, &error));
+        if (below(8) == 0) {
+            slot = any(leases);
+            judge(slot, dlm_lease_into_token(slot->handle, token, sizeof token, &error));
+        }
+        return;
     case 0:
         slot = any(leases);
-        judge(slot, dlm_lease_check(slot->handle, &error));
+        judge(slot, below(2) ? dlm_lease_check(slot->handle, &error) : dlm_lease_guard(slot->handle, many, &error));
         return;
     case 1:
         slot = any(leases);

@@ -166,6 +166,10 @@ static void leases(const char *uri) {
         const dlm::Lock other = manager.lock("order-43", dlm::Level::xdc);
         held = other.try_acquire();
         CHECK(held && lock.try_acquire());
+        CHECK(held->guard() == held->fence());
+        const auto given = lock.try_acquire();
+        const dlm::Lease adopted = lock.adopt(given->into_token());
+        CHECK(!given->is_held() && adopted.guard() == given->fence() && lock.inspect().is_held == 1);
         dlm_lease *raw = held->release_handle();
         CHECK(dlm_lease_check(raw, nullptr) == DLM_OK);
         dlm_lease_free(raw);

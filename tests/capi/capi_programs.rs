@@ -649,6 +649,8 @@ fn unrefused(name: &str) -> &'static str {
         | "dlm_table_setting"
         | "dlm_lease_row"
         | "dlm_row_exactly_once" => "DLM_OK",
+        // The text is not a token.
+        "dlm_lock_adopt" => "DLM_INVALID_ARGUMENT",
         // The call needs cells that were read, and there are none.
         "dlm_row_commit_if_unchanged" => "DLM_INVALID_ARGUMENT",
         // No server answers at the table's address.
@@ -670,6 +672,8 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             ("const char *" | "const void *", _) => "\"purpose\"".into(),
             ("const uint64_t *", _) => "many".into(),
             ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
+            ("size_t", _) if name.ends_with("_inspect") => "sizeof(struct dlm_inspection)".into(),
+            ("size_t", _) if name.ends_with("_into_token") => "DLM_TOKEN_SIZE".into(),
             ("size_t", _) => "2".into(),
             (_, "ttl_ms") => "DLM_DEFAULT".into(),
             (_, "wait_ms" | "abi") => "0".into(),
@@ -679,6 +683,7 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             ("uint64_t" | "int32_t", _) => "1".into(),
             ("void *", "user") => "(void *)many".into(),
             (_, "callback") => "heard".into(),
+            (_, "token_out") => "out_token".into(),
             (_, argument) if argument.ends_with("_out") => {
                 format!("&out_{}", argument.trim_end_matches("_out"))
             }
@@ -732,6 +737,8 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             "stats" => {
                 writeln!(text, "    CHECK(out_stats.leases_held == 0 && out_stats.threads_waiting == 0);")
             }
+            "inspection" => writeln!(text, "    CHECK(!out_inspection.is_held && !out_inspection.host[0]);"),
+            "token" => writeln!(text, "    CHECK(!out_token[0]);"),
             "cell" => writeln!(text, "    CHECK(out_cell.value == NULL && out_cell.column_size == 0);"),
             other => writeln!(text, "    CHECK(!out_{other});"),
         };
