@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::address::Address;
+use super::bytes::{constant, packed};
 use super::connection::CallFailure;
 use super::exception::{Exception, RetryClass};
 use super::messages::{
@@ -109,10 +110,13 @@ impl Native {
     }
 
     fn wait_for_row(&self, row: &[u8], family: &[u8], by: Deadline) -> Result<()> {
+        let [key, family] = packed([row, family]);
         loop {
             let probe = self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
-                let request =
-                    GetRequest { region: region.specifier(), get: Some(request::get(row, family, &[b"L"])) };
+                let request = GetRequest {
+                    region: region.specifier(),
+                    get: Some(request::get(&key, &family, &[constant("L")])),
+                };
                 let answer: Result<GetResponse, _> =
                     self.locator.servers().call(&region.server, CLIENT_SERVICE, "Get", &request, by);
                 answer.map_err(SendError::Call)
@@ -193,7 +197,7 @@ impl Native {
     /// run.
     fn on_master<T: prost::Message + Default>(
         &self,
-        method: &str,
+        method: &'static str,
         by: Deadline,
         request: &impl prost::Message,
     ) -> Result<T, SendError> {

@@ -185,7 +185,7 @@ impl Connection {
     /// server's time-out.
     pub(super) fn call(
         &self,
-        method: &str,
+        method: &'static str,
         parameter: &impl Message,
         by: Deadline,
     ) -> Result<Vec<u8>, CallFailure> {
@@ -198,6 +198,7 @@ impl Connection {
             Some(_turn) => self.channel.send(&request, by).inspect_err(|error| self.break_off(error)),
             None => Err(io::ErrorKind::TimedOut.into()),
         };
+        frame::reuse(request);
         sent.map_err(CallFailure::before_sending)?;
         ticket.wait(by)
     }

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use prost::bytes::Bytes;
+
 use super::address::Address;
+use super::bytes::constant;
 use super::connection::CallFailure;
 use super::filter;
 use super::messages::{self, Get, RegionAction};
@@ -26,7 +29,7 @@ const BATCH: usize = 500;
 struct Question<'a> {
     name: &'a LatchName,
     level: Level,
-    row: Vec<u8>,
+    row: Bytes,
     answer: Option<Result<Option<i64>>>,
     /// Reason why there is no answer yet.
     send_error: Option<Arc<Error>>,
@@ -74,7 +77,7 @@ pub(super) fn read(
 /// The questions for one server.
 #[derive(Default)]
 struct CountGroup {
-    batches: Vec<Vec<(usize, Region)>>,
+    batches: Vec<Vec<(usize, Arc<Region>)>>,
     /// Number of servers that are asked after this one.
     behind: usize,
 }
@@ -111,7 +114,7 @@ fn located(native: &Native, questions: &mut [Question<'_>], by: Deadline) -> Vec
 }
 
 /// Sends one request to the server of the first region. All regions of the batch are on that server.
-fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)], by: Deadline) {
+fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Arc<Region>)], by: Deadline) {
     let actions = batch.iter().map(|(number, region)| questions[*number].action(region)).collect();
     match native.multi(&batch[0].1, actions, by) {
         Ok(results) => {
@@ -147,19 +150,19 @@ fn ask(native: &Native, questions: &mut [Question<'_>], batch: &[(usize, Region)
 impl<'a> Question<'a> {
     fn new(name: &'a LatchName, level: Level) -> Question<'a> {
         let (row, answer) = match row_of(name) {
-            Ok(row) => (row, None),
-            Err(error) => (Vec::new(), Some(Err(error))),
+            Ok(row) => (row.into(), None),
+            Err(error) => (Bytes::new(), Some(Err(error))),
         };
         Question { name, level, row, answer, send_error: None, away: false }
     }
 
     /// Builds a read of the counts only, without the other columns of the row.
     fn action(&self, region: &Region) -> RegionAction {
-        let family = Content::Latches.family().as_bytes();
+        let family = &constant(Content::Latches.family());
         let get = match self.level {
-            Level::Dc => request::get(&self.row, family, &[&count_column(self.name.farm())]),
+            Level::Dc => request::get(&self.row, family, &[count_column(self.name.farm()).into()]),
             Level::Xdc => Get {
-                filter: Some(filter::columns_beginning(vec![count_columns()])),
+                filter: Some(filter::columns_beginning(vec![count_columns().into()])),
                 ..request::get(&self.row, family, &[])
             },
         };

@@ -4,7 +4,9 @@
 //! cells. A condition that requires only a missing cell must be a plain comparison instead.
 
 use prost::Message;
+use prost::bytes::Bytes;
 
+use super::bytes::{EMPTY, constant};
 use super::messages::{BinaryComparator, Comparable, Comparator, EQUAL, Filter, LESS, NOT_EQUAL};
 
 pub(super) const COMPARATOR: &str = "org.apache.hadoop.hbase.filter.BinaryComparator";
@@ -15,10 +17,10 @@ const NO_OP: i32 = 6;
 
 #[derive(Clone, PartialEq, Message)]
 struct SingleColumnValueFilter {
-    #[prost(bytes = "vec", tag = "1")]
-    family: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    qualifier: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "1")]
+    family: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    qualifier: Bytes,
     /// An `Option`, because the field is required and a plain 0 (LESS) would not be encoded.
     #[prost(int32, optional, tag = "3")]
     compare: Option<i32>,
@@ -40,8 +42,8 @@ struct FilterList {
 
 #[derive(Clone, PartialEq, Message)]
 struct MultipleColumnPrefixFilter {
-    #[prost(bytes = "vec", repeated, tag = "1")]
-    sorted_prefixes: Vec<Vec<u8>>,
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    sorted_prefixes: Vec<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -54,89 +56,85 @@ struct CompareFilter {
 struct DependentColumnFilter {
     #[prost(message, optional, tag = "1")]
     compare: Option<CompareFilter>,
-    #[prost(bytes = "vec", tag = "2")]
-    family: Vec<u8>,
-    #[prost(bytes = "vec", tag = "3")]
-    qualifier: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "2")]
+    family: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    qualifier: Bytes,
 }
 
 /// A condition on one column, as part of a filter.
 #[derive(Clone)]
 pub(super) struct FilterTest {
-    family: Vec<u8>,
-    qualifier: Vec<u8>,
+    family: Bytes,
+    qualifier: Bytes,
     compare: i32,
     comparator: &'static str,
-    with: Vec<u8>,
+    with: Bytes,
     /// Whether the condition holds if the column is missing.
     missing: bool,
 }
 
 impl FilterTest {
     /// The cell exists and is not empty.
-    pub(super) fn some(family: &[u8], qualifier: &[u8]) -> FilterTest {
-        FilterTest::new((family, qualifier), NOT_EQUAL, COMPARATOR, b"", false)
+    pub(super) fn some(family: &Bytes, qualifier: &Bytes) -> FilterTest {
+        FilterTest::new((family, qualifier), NOT_EQUAL, COMPARATOR, &EMPTY, false)
     }
 
     /// The cell does not exist, or it is empty.
-    pub(super) fn none(family: &[u8], qualifier: &[u8]) -> FilterTest {
-        FilterTest::new((family, qualifier), EQUAL, COMPARATOR, b"", true)
+    pub(super) fn none(family: &Bytes, qualifier: &Bytes) -> FilterTest {
+        FilterTest::new((family, qualifier), EQUAL, COMPARATOR, &EMPTY, true)
     }
 
     /// The cell exists and has this value.
-    pub(super) fn is(family: &[u8], qualifier: &[u8], value: &[u8]) -> FilterTest {
+    pub(super) fn is(family: &Bytes, qualifier: &Bytes, value: &Bytes) -> FilterTest {
         FilterTest::new((family, qualifier), EQUAL, COMPARATOR, value, false)
     }
 
     /// The cell does not exist. Every value begins with the empty prefix, so no cell passes.
-    pub(super) fn missing(family: &[u8], qualifier: &[u8]) -> FilterTest {
-        FilterTest::begins_not(family, qualifier, b"")
+    pub(super) fn missing(family: &Bytes, qualifier: &Bytes) -> FilterTest {
+        FilterTest::begins_not(family, qualifier, &EMPTY)
     }
 
     /// The cell exists, and its value sorts before `with`.
-    pub(super) fn below(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
+    pub(super) fn below(family: &Bytes, qualifier: &Bytes, with: &Bytes) -> FilterTest {
         FilterTest::new((family, qualifier), LESS, COMPARATOR, with, false)
     }
 
     /// The cell exists, and its value does not begin with `with`.
-    pub(super) fn there_and_begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
+    pub(super) fn there_and_begins_not(family: &Bytes, qualifier: &Bytes, with: &Bytes) -> FilterTest {
         FilterTest::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, false)
     }
 
     /// The cell does not exist, or its value does not begin with `with`.
-    pub(super) fn begins_not(family: &[u8], qualifier: &[u8], with: &[u8]) -> FilterTest {
+    pub(super) fn begins_not(family: &Bytes, qualifier: &Bytes, with: &Bytes) -> FilterTest {
         FilterTest::new((family, qualifier), NOT_EQUAL, PREFIX_COMPARATOR, with, true)
     }
 
     fn new(
-        (family, qualifier): (&[u8], &[u8]),
+        (family, qualifier): (&Bytes, &Bytes),
         compare: i32,
         comparator: &'static str,
-        with: &[u8],
+        with: &Bytes,
         missing: bool,
     ) -> FilterTest {
         FilterTest {
-            family: family.to_vec(),
-            qualifier: qualifier.to_vec(),
+            family: family.clone(),
+            qualifier: qualifier.clone(),
             compare,
             comparator,
-            with: with.to_vec(),
+            with: with.clone(),
             missing,
         }
     }
 
     fn filter(&self) -> Filter {
-        let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(self.with.clone()) }) };
         named(
-            "SingleColumnValueFilter",
+            "org.apache.hadoop.hbase.filter.SingleColumnValueFilter",
             &SingleColumnValueFilter {
                 family: self.family.clone(),
                 qualifier: self.qualifier.clone(),
                 compare: Some(self.compare),
-                comparator: Some(Comparator {
-                    name: self.comparator.into(),
-                    serialized: comparator.encode_to_vec(),
-                }),
+                comparator: Some(comparator(self.comparator, &self.with)),
                 filter_if_missing: !self.missing,
                 latest_version_only: true,
             },
@@ -146,7 +144,10 @@ impl FilterTest {
 
 /// Builds the filter for "all tests hold". The server reads only the columns that begin with a tested qualifier.
 pub(super) fn all(tests: &[FilterTest]) -> Filter {
-    named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters: filters(tests) })
+    named(
+        "org.apache.hadoop.hbase.filter.FilterList",
+        &FilterList { operator: MUST_PASS_ALL, filters: filters(tests) },
+    )
 }
 
 /// Builds the same filter, but it passes only cells with the timestamp of the first test's cell, which must exist.
@@ -154,7 +155,7 @@ pub(super) fn all(tests: &[FilterTest]) -> Filter {
 pub(super) fn all_stamped_as_the_first(tests: &[FilterTest]) -> Filter {
     let mut filters = filters(tests);
     filters.extend(tests.first().map(|first| stamped_as(&first.family, &first.qualifier)));
-    named("FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
+    named("org.apache.hadoop.hbase.filter.FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
 }
 
 fn filters(tests: &[FilterTest]) -> Vec<Filter> {
@@ -167,18 +168,30 @@ fn filters(tests: &[FilterTest]) -> Vec<Filter> {
 /// Builds a filter that passes the cells with the timestamp of this column's cell. It ignores the value. It drops
 /// the other cells only at the end of the row, so the other filters still see them
 /// (`DependentColumnFilter.filterRowCells`).
-fn stamped_as(family: &[u8], qualifier: &[u8]) -> Filter {
+fn stamped_as(family: &Bytes, qualifier: &Bytes) -> Filter {
     let compare = Some(CompareFilter { compare: NO_OP });
-    let (family, qualifier) = (family.to_vec(), qualifier.to_vec());
-    named("DependentColumnFilter", &DependentColumnFilter { compare, family, qualifier })
+    let (family, qualifier) = (family.clone(), qualifier.clone());
+    named(
+        "org.apache.hadoop.hbase.filter.DependentColumnFilter",
+        &DependentColumnFilter { compare, family, qualifier },
+    )
 }
 
 /// Builds a filter that passes the columns that begin with one of these prefixes.
-pub(super) fn columns_beginning(mut prefixes: Vec<Vec<u8>>) -> Filter {
+pub(super) fn columns_beginning(mut prefixes: Vec<Bytes>) -> Filter {
     prefixes.sort_unstable();
-    named("MultipleColumnPrefixFilter", &MultipleColumnPrefixFilter { sorted_prefixes: prefixes })
+    named(
+        "org.apache.hadoop.hbase.filter.MultipleColumnPrefixFilter",
+        &MultipleColumnPrefixFilter { sorted_prefixes: prefixes },
+    )
 }
 
-fn named(class: &str, filter: &impl Message) -> Filter {
-    Filter { name: format!("org.apache.hadoop.hbase.filter.{class}"), serialized: filter.encode_to_vec() }
+fn named(class: &'static str, filter: &impl Message) -> Filter {
+    Filter { name: constant(class), serialized: filter.encode_to_vec() }
+}
+
+/// Builds the comparator of this class with the value `with`.
+pub(super) fn comparator(class: &'static str, with: &Bytes) -> Comparator {
+    let comparable = Some(Comparable { value: Some(with.clone()) });
+    Comparator { name: constant(class), serialized: Some(BinaryComparator { comparable }) }
 }

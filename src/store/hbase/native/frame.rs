@@ -6,11 +6,13 @@
 //! reply     u32 length | varint length, ResponseHeader | varint length, message (not after an exception)
 //! ```
 
+use std::cell::Cell;
 use std::io;
 
 use prost::Message;
 use prost::bytes::Buf;
 
+use super::bytes::constant;
 use super::messages::{ConnectionHeader, ExceptionResponse, RequestHeader, ResponseHeader, UserInformation};
 
 /// Largest reply that is read into memory, in bytes. A larger one is skipped. An application's table may set a
@@ -27,6 +29,13 @@ const EXCEPTION: u8 = 0x12;
 
 /// Magic, version 0, and "no SASL".
 const PREAMBLE: [u8; 6] = *b"HBas\x00\x50";
+
+/// Most memory that a thread keeps for its next request or reply.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Reason why bytes are not a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -77,16 +86,23 @@ pub(super) fn hello(service: &str, user: &str) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn request(call_id: u32, method: &str, timeout_ms: u32, parameter: &impl Message) -> Vec<u8> {
+/// Builds a request, in a [`buffer`].
+pub(super) fn request(
+    call_id: u32,
+    method: &'static str,
+    timeout_ms: u32,
+    parameter: &impl Message,
+) -> Vec<u8> {
     let header = RequestHeader {
         call_id: Some(call_id),
-        method_name: method.to_owned(),
+        method_name: constant(method),
         request_param: true,
         timeout_ms,
     };
     let (header_len, parameter_len) = (header.encoded_len(), parameter.encoded_len());
     let total = delimited(header_len) + delimited(parameter_len);
-    let mut bytes = Vec::with_capacity(4 + total);
+    let mut bytes = buffer();
+    bytes.reserve(4 + total);
     bytes.extend_from_slice(&length(total));
     header.encode_length_delimited(&mut bytes).expect("a Vec grows");
     parameter.encode_length_delimited(&mut bytes).expect("a Vec grows");
@@ -151,7 +167,7 @@ fn varint(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Unreadable> {
     if bytes.len() < 5 { Ok(None) } else { Err(Unreadable::Broken) }
 }
 
-/// Decodes a reply without its length.
+/// Decodes a reply without its length. The message is in a [`buffer`].
 pub(super) fn reply(frame: &[u8]) -> Result<ReplyFrame, Unreadable> {
     let mut rest = frame;
     let header = ResponseHeader::decode_length_delimited(&mut rest).map_err(|_| Unreadable::Broken)?;
@@ -162,7 +178,23 @@ pub(super) fn reply(frame: &[u8]) -> Result<ReplyFrame, Unreadable> {
     if length != rest.remaining() {
         return Err(Unreadable::Broken);
     }
-    Ok(ReplyFrame { call_id: header.call_id, outcome: Ok(rest.to_vec()) })
+    let mut message = buffer();
+    message.extend_from_slice(rest);
+    Ok(ReplyFrame { call_id: header.call_id, outcome: Ok(message) })
+}
+
+/// Takes the buffer of this thread, which is empty. A thread has one, so a second buffer is a new one.
+fn buffer() -> Vec<u8> {
+    // A lease may be dropped at the end of its thread, when the buffer is gone.
+    BUFFER.try_with(Cell::take).unwrap_or_default()
+}
+
+/// Keeps a buffer for the next request or reply of this thread. A large one is dropped, because most are small.
+pub(super) fn reuse(mut bytes: Vec<u8>) {
+    if bytes.capacity() <= BUFFER_BYTES_MAX {
+        bytes.clear();
+        let _ = BUFFER.try_with(|buffer| buffer.set(bytes));
+    }
 }
 
 fn delimited(len: usize) -> usize {
@@ -201,7 +233,7 @@ mod tests {
         let empty = request(7, "GetClusterId", 100, &super::super::messages::Empty {});
         assert_eq!(empty[..4], u32::to_be_bytes(empty.len() as u32 - 4));
         assert_eq!(empty.last(), Some(&0));
-        let get = GetRequest { region: None, get: Some(Get { row: b"r".to_vec(), ..Get::default() }) };
+        let get = GetRequest { region: None, get: Some(Get { row: constant("r"), ..Get::default() }) };
         let bytes = request(7, "Get", 100, &get);
         assert!(bytes.ends_with(b"\x05\x12\x03\x0a\x01r"), "{bytes:?}");
     }
@@ -213,6 +245,16 @@ mod tests {
         assert_eq!(reply_length([0, 0x40, 0, 1], FRAME_BYTES_MAX), Ok(Length::Long((4 << 20) + 1)));
         assert_eq!(reply_length([0xff; 4], FRAME_BYTES_MAX), Ok(Length::Long(u32::MAX)));
         assert_eq!(reply_length([0x15, 3, 3, 0], FRAME_BYTES_MAX), Err(Unreadable::Tls));
+    }
+
+    #[test]
+    fn a_thread_keeps_one_empty_buffer_and_no_large_one() {
+        reuse(Vec::with_capacity(BUFFER_BYTES_MAX + 1));
+        assert_eq!(buffer().capacity(), 0);
+        reuse(vec![7; 100]);
+        let kept = buffer();
+        assert!(kept.is_empty() && kept.capacity() >= 100);
+        assert_eq!(buffer().capacity(), 0, "it is taken");
     }
 
     /// The first few bytes decide whether a long frame is a reply.

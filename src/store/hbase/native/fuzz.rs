@@ -42,13 +42,13 @@ fn read_messages(bytes: &[u8]) {
                 read_exception(exception.into());
             }
             let _ = cells(&result).map(Iterator::count);
-            if let Ok(Some(cell)) = found(&result) {
+            if let Ok(Some(cell)) = found(result) {
                 read_record(&cell.value);
             }
         }
     }
     if let Ok(answer) = GetResponse::decode(bytes)
-        && let Some(first) = answer.result.unwrap_or_default().cell.first()
+        && let Some(first) = answer.result.unwrap_or_default().cell.into_iter().next()
     {
         read_record(&cell(first).value);
     }

@@ -28,6 +28,9 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use prost::bytes::Bytes;
+
+use super::bytes::{EMPTY, packed};
 use super::counts;
 use super::filter::{self, FilterTest};
 use super::frame::FRAME_BYTES_MAX;
@@ -52,7 +55,7 @@ use crate::store::request_kind::RequestKind;
 use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, check_participant};
 use crate::time::Deadline;
 
-const FAMILY: &[u8] = b"C";
+static FAMILY: Bytes = Bytes::from_static(b"C");
 
 /// Most tries of one change. A try fails only if another client creates or changes the latch in between.
 const ROUNDS: usize = 16;
@@ -83,13 +86,13 @@ impl LatchStore for NativeLatches {
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
         new.roster.iter().try_for_each(|name| check_participant(name))?;
-        let row = row_of(new.name)?;
+        let row = Bytes::from(row_of(new.name)?);
         check_size(new, &row)?;
         self.create(new, &row)
     }
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
-        let row = row_of(step.name)?;
+        let row = Bytes::from(row_of(step.name)?);
         let stepped = match step.participant {
             None => self.count(step, &row),
             Some(participant) => {
@@ -104,9 +107,9 @@ impl LatchStore for NativeLatches {
     }
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
-        let (row, farm) = (row_of(name)?, name.farm());
+        let (row, farm) = (Bytes::from(row_of(name)?), name.farm());
         let (made, due, came) = (made_column(farm), due_column(farm, ""), came_column(farm, ""));
-        let prefixes = vec![count_column(farm), made.clone(), due.clone(), came.clone()];
+        let prefixes = vec![count_column(farm).into(), made.clone(), due.clone(), came.clone()];
         let get = Get { filter: Some(filter::columns_beginning(prefixes)), ..get(&row, &[]) };
         let cells = self.read(get, by).map_err(|error| or_not_found(error, name))?;
         if cells.count(name)?.is_none() {
@@ -122,10 +125,10 @@ impl LatchStore for NativeLatches {
 impl NativeLatches {
     /// The only condition is that the count does not exist, because a filter never holds for a row without cells.
     /// So a late request that arrives after the latch has expired creates it again, for its TTL.
-    fn create(&self, new: &NewLatch<'_>, row: &[u8]) -> Result<bool> {
+    fn create(&self, new: &NewLatch<'_>, row: &Bytes) -> Result<bool> {
         let by = new.by.sooner(Deadline::after(SENDING_MAX));
         let farm = new.name.farm();
-        let (count, made) = (count_column(farm), made_column(farm));
+        let (count, made) = (Bytes::from(count_column(farm)), made_column(farm));
         let operation = begin(&self.marks, farm, new.ttl, by)?;
         // Names of an earlier incarnation must not count for this one.
         let named = !new.roster.is_empty()
@@ -137,10 +140,10 @@ impl NativeLatches {
                 }
                 Err(error) => return Err(error),
             };
-        let incarnation = [ZERO.as_slice(), &draw()?].concat();
+        let incarnation = Bytes::from([ZERO.as_slice(), &draw()?].concat());
         let request = || {
             let mut puts = vec![
-                put(row, vec![(count.clone(), new.count.to_be_bytes().to_vec())], new.ttl),
+                put(row, vec![(count.clone(), Bytes::copy_from_slice(&new.count.to_be_bytes()))], new.ttl),
                 put_mark(&operation, row),
             ];
             if named {
@@ -148,7 +151,7 @@ impl NativeLatches {
                 let cells = due.chain([made.clone()]).map(|column| (column, incarnation.clone())).collect();
                 puts.push(put(row, cells, names_ttl(new.ttl)));
             }
-            (holding(row, &count, b""), puts)
+            (holding(row, &count, &EMPTY), puts)
         };
         let (mut initialized, mut pauses) = (false, Pauses::until(by));
         for _ in 0..ROUNDS {
@@ -167,7 +170,7 @@ impl NativeLatches {
                 Err(error) if operation.in_flight.get() == 0 => return Err(error),
                 Err(error) => Some(error),
             };
-            let cells = match self.read(get(row, &[&count, &operation.column]), by) {
+            let cells = match self.read(get(row, &[&count, &Bytes::copy_from_slice(&operation.column)]), by) {
                 Ok(cells) => cells,
                 Err(error) => return Err(doubtful(doubt.unwrap_or(error))),
             };
@@ -184,15 +187,13 @@ impl NativeLatches {
         Err(contended(new.name))
     }
 
-    fn count(&self, step: &Step<'_>, row: &[u8]) -> Result<Stepped> {
+    fn count(&self, step: &Step<'_>, row: &Bytes) -> Result<Stepped> {
         let by = step.by.sooner(Deadline::after(SENDING_MAX));
-        let count = count_column(step.name.farm());
+        let count = Bytes::from(count_column(step.name.farm()));
         let operation = begin(&self.marks, step.name.farm(), step.ttl, by)?;
         let request = || {
-            let tests = [
-                FilterTest::some(FAMILY, &count),
-                FilterTest::begins_not(FAMILY, &operation.column, &operation.mark),
-            ];
+            let [column, mark] = packed([&operation.column, &operation.mark]);
+            let tests = [FilterTest::some(&FAMILY, &count), FilterTest::begins_not(&FAMILY, &column, &mark)];
             (filtering(row, &tests), vec![add(row, &count, step.add), put_mark(&operation, row)])
         };
         let mut pauses = Pauses::until(by);
@@ -229,7 +230,7 @@ impl NativeLatches {
         &self,
         operation: &MarkedOperation<'_>,
         name: &LatchName,
-        row: &[u8],
+        row: &Bytes,
         by: Deadline,
     ) -> Result<FoundLatch> {
         let MarkedOperation { column, mark, in_flight, .. } = operation;
@@ -240,7 +241,8 @@ impl NativeLatches {
             if round > 0 && !pauses.rest() {
                 break;
             }
-            let cells = self.read(get(row, &[&count_column(name.farm()), column]), by).map_err(in_doubt)?;
+            let columns = packed([&count_column(name.farm()), column]);
+            let cells = self.read(get(row, &[&columns[0], &columns[1]]), by).map_err(in_doubt)?;
             let found = cells.value(column).unwrap_or_default();
             if found == given_up {
                 return Ok(FoundLatch::NoLatch);
@@ -260,10 +262,8 @@ impl NativeLatches {
                 (found, &given_up, FoundLatch::NoLatch)
             };
             let request = || {
-                (
-                    holding(row, column, expected),
-                    vec![put(row, vec![(column.clone(), value.clone())], IN_FLIGHT_TTL)],
-                )
+                let [column, expected, value] = packed([column, expected, value]);
+                (holding(row, &column, &expected), vec![put(row, vec![(column, value)], IN_FLIGHT_TTL)])
             };
             // A late request of these does no harm, because the slot is not used again.
             let settled = self.change("settling a change", row, by, &Cell::new(0), &request);
@@ -274,11 +274,12 @@ impl NativeLatches {
         Err(contended(name))
     }
 
-    fn count_by_name(&self, step: &Step<'_>, row: &[u8], participant: &str) -> Result<Stepped> {
+    fn count_by_name(&self, step: &Step<'_>, row: &Bytes, participant: &str) -> Result<Stepped> {
         let by = step.by.sooner(Deadline::after(SENDING_MAX));
         let farm = step.name.farm();
-        let (count, made, came) = (count_column(farm), made_column(farm), came_column(farm, participant));
-        let (id, own_incarnation) = (draw()?, [ZERO.as_slice(), &draw()?].concat());
+        let count = Bytes::from(count_column(farm));
+        let (made, came) = (made_column(farm), came_column(farm, participant));
+        let (id, own_incarnation) = (draw()?, Bytes::from([ZERO.as_slice(), &draw()?].concat()));
         let (in_flight, mut doubt, mut pauses) = (Cell::new(0), None, Pauses::until(by));
         for _ in 0..ROUNDS {
             // After a doubt, only one more read is needed, without a pause.
@@ -301,24 +302,24 @@ impl NativeLatches {
                 let missing = not_found(step.name);
                 return Err(if in_flight.get() == 0 { missing } else { doubtful(missing) });
             }
-            let incarnation = cells.incarnation(step.name, &made)?;
+            let incarnation = cells.incarnation(step.name, &made)?.map(Bytes::from);
             if incarnation.as_ref().is_some_and(|incarnation| found.starts_with(incarnation)) {
                 return Ok(Stepped::Already);
             }
             let as_read = incarnation.as_ref().map_or_else(
-                || FilterTest::none(FAMILY, &made),
-                |incarnation| FilterTest::is(FAMILY, &made, incarnation),
+                || FilterTest::none(&FAMILY, &made),
+                |incarnation| FilterTest::is(&FAMILY, &made, incarnation),
             );
             let incarnation = incarnation.as_ref().unwrap_or(&own_incarnation);
             let request = || {
                 let tests = [
-                    FilterTest::some(FAMILY, &count),
+                    FilterTest::some(&FAMILY, &count),
                     as_read.clone(),
-                    FilterTest::begins_not(FAMILY, &came, incarnation),
+                    FilterTest::begins_not(&FAMILY, &came, incarnation),
                 ];
                 let cells = vec![
                     (made.clone(), incarnation.clone()),
-                    (came.clone(), [incarnation.as_slice(), &id].concat()),
+                    (came.clone(), [&incarnation[..], &id].concat().into()),
                 ];
                 (
                     filtering(row, &tests),
@@ -343,7 +344,7 @@ impl NativeLatches {
     fn change(
         &self,
         what: &str,
-        row: &[u8],
+        row: &Bytes,
         by: Deadline,
         in_flight: &Cell<u32>,
         request: &dyn Fn() -> (Condition, Vec<MutationProto>),
@@ -452,20 +453,21 @@ fn begin<'a>(
     MarkedOperation::begin(marks, column, latch_ttl, by)
 }
 
-fn put_mark(operation: &MarkedOperation<'_>, row: &[u8]) -> MutationProto {
-    put(row, vec![(operation.column.clone(), operation.mark.clone())], operation.mark_ttl())
+fn put_mark(operation: &MarkedOperation<'_>, row: &Bytes) -> MutationProto {
+    let [column, mark] = packed([&operation.column, &operation.mark]);
+    put(row, vec![(column, mark)], operation.mark_ttl())
 }
 
-fn made_column(farm: &str) -> Vec<u8> {
-    format!("made_{farm}").into_bytes()
+fn made_column(farm: &str) -> Bytes {
+    format!("made_{farm}").into()
 }
 
-fn due_column(farm: &str, name: &str) -> Vec<u8> {
-    format!("due_{farm}\0{name}").into_bytes()
+fn due_column(farm: &str, name: &str) -> Bytes {
+    format!("due_{farm}\0{name}").into()
 }
 
-fn came_column(farm: &str, name: &str) -> Vec<u8> {
-    format!("came_{farm}\0{name}").into_bytes()
+fn came_column(farm: &str, name: &str) -> Bytes {
+    format!("came_{farm}\0{name}").into()
 }
 
 /// Returns the TTL of names. They must stay while changes keep the latch alive, and outlive every late request.
@@ -492,21 +494,21 @@ fn contended(name: &LatchName) -> Error {
     Error::InDoubt { what: format!("latch {name} changed during each of {ROUNDS} attempts"), source: None }
 }
 
-fn get(row: &[u8], columns: &[&Vec<u8>]) -> Get {
-    let qualifiers: Vec<_> = columns.iter().map(|column| column.as_slice()).collect();
-    request::get(row, FAMILY, &qualifiers)
+fn get(row: &Bytes, columns: &[&Bytes]) -> Get {
+    let qualifiers: Vec<_> = columns.iter().copied().cloned().collect();
+    request::get(row, &FAMILY, &qualifiers)
 }
 
-fn put(row: &[u8], cells: Vec<(Vec<u8>, Vec<u8>)>, ttl: Duration) -> MutationProto {
-    request::put(row, FAMILY, cells, Some(ttl))
+fn put(row: &Bytes, cells: Vec<(Bytes, Bytes)>, ttl: Duration) -> MutationProto {
+    request::put(row, &FAMILY, cells, Some(ttl))
 }
 
 /// Builds an Increment without a TTL: the cell's own TTL starts again.
-fn add(row: &[u8], column: &[u8], amount: i64) -> MutationProto {
-    request::increment(row, FAMILY, column, amount, None)
+fn add(row: &Bytes, column: &Bytes, amount: i64) -> MutationProto {
+    request::increment(row, &FAMILY, column, amount, None)
 }
 
 /// Builds the condition that the column holds `value`. An empty value also matches a missing cell.
-fn holding(row: &[u8], column: &[u8], value: &[u8]) -> Condition {
-    request::comparing(row, FAMILY, column, EQUAL, value)
+fn holding(row: &Bytes, column: &Bytes, value: &Bytes) -> Condition {
+    request::comparing(row, &FAMILY, column, EQUAL, value)
 }

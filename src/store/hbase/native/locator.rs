@@ -20,14 +20,17 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use prost::Message;
+use prost::bytes::Bytes;
 
 use super::address::Address;
+use super::bytes::constant;
 use super::connection::CallFailure;
 use super::messages::{
-    Column, Empty, Get, GetActiveMasterResponse, GetMetaRegionLocationsResponse, GetRequest, GetResponse,
+    Column, Empty, GetActiveMasterResponse, GetMetaRegionLocationsResponse, GetRequest, GetResponse,
     RowResult, Scan, ScanRequest, ScanResponse, TABLE_DISABLED, TableState,
 };
 use super::region::{Lookup, Region, catalogued, described, lies_between};
+use super::request;
 use super::servers::{CLIENT_SERVICE, META_SERVICE, ServerAccess, Servers, share};
 use crate::time::Deadline;
 
@@ -37,7 +40,7 @@ struct Cluster {
     /// Index of the master that answered last.
     answering: AtomicUsize,
     servers: Servers,
-    meta: Mutex<Option<Region>>,
+    meta: Mutex<Option<Arc<Region>>>,
 }
 
 /// Finds the regions of one table.
@@ -45,7 +48,7 @@ pub(super) struct Locator {
     cluster: Arc<Cluster>,
     table: Vec<u8>,
     /// Known regions by start key. They do not overlap.
-    regions: RwLock<BTreeMap<Vec<u8>, Region>>,
+    regions: RwLock<BTreeMap<Vec<u8>, Arc<Region>>>,
     /// Look-ups under way that other threads may wait for. `regions` may be locked while this lock is held.
     looking: Mutex<Vec<Arc<LookUp>>>,
 }
@@ -69,7 +72,7 @@ enum LookUpEnd {
 /// Next step of a thread that needs an unknown region.
 enum LookUpTurn {
     /// Another thread has found the region meanwhile.
-    Known(Region),
+    Known(Arc<Region>),
     /// This thread makes the look-up.
     Asks(Arc<LookUp>),
     /// This thread waits for the look-up of another thread.
@@ -109,7 +112,7 @@ impl Locator {
     }
 
     /// Returns the region that holds `row`, from the cache or from hbase:meta. Waits at most until `by`.
-    pub(super) fn region(&self, row: &[u8], by: Deadline) -> Result<Region, Lookup> {
+    pub(super) fn region(&self, row: &[u8], by: Deadline) -> Result<Arc<Region>, Lookup> {
         loop {
             if let Some(region) = self.known(row) {
                 return Ok(region);
@@ -138,7 +141,7 @@ impl Locator {
         }
     }
 
-    fn known(&self, row: &[u8]) -> Option<Region> {
+    fn known(&self, row: &[u8]) -> Option<Arc<Region>> {
         let below = (Bound::Unbounded, Bound::Included(row));
         let regions = self.regions.read();
         let known = regions.range::<[u8], _>(below).next_back().map(|(_, region)| region);
@@ -172,12 +175,13 @@ impl Locator {
         self.regions.read().range::<[u8], _>(between).next().is_none()
     }
 
-    fn ask(&self, own: &Arc<LookUp>, by: Deadline) -> Result<Region, Lookup> {
+    fn ask(&self, own: &Arc<LookUp>, by: Deadline) -> Result<Arc<Region>, Lookup> {
         let mut end = LookUpGuard { locator: self, looking: own, ended: LookUpEnd::Look };
         let (found, ended) = self.look_up(&own.row, by);
         end.ended = ended;
+        let found = found.map(Arc::new);
         match &found {
-            Ok(region) => self.learn(region.clone()),
+            Ok(region) => self.learn(Arc::clone(region)),
             // hbase:meta may have moved too.
             Err(Lookup::Call(..)) => *self.cluster.meta.lock() = None,
             Err(_) => {}
@@ -187,7 +191,7 @@ impl Locator {
 
     /// Adds a region to the known ones. Removes the regions that overlap it: they are from before a split or a
     /// merge. An old region would hide the new one, or every call for a row that it hides would make a look-up.
-    fn learn(&self, region: Region) {
+    fn learn(&self, region: Arc<Region>) {
         let mut regions = self.regions.write();
         let above = (Bound::Included(region.start.as_slice()), Bound::Unbounded);
         let mut stale: Vec<_> = regions
@@ -210,14 +214,14 @@ impl Locator {
     /// Removes a region whose cached location was wrong. Keeps a location that was learned since.
     pub(super) fn forget(&self, region: &Region) {
         let mut regions = self.regions.write();
-        if regions.get(&region.start) == Some(region) {
+        if regions.get(&region.start).is_some_and(|known| **known == *region) {
             regions.remove(&region.start);
         }
     }
 
     /// Changes the server of a region. The old server has named the new one.
     pub(super) fn moved(&self, region: &Region, to: Address) {
-        self.learn(Region { server: to, ..region.clone() });
+        self.learn(Arc::new(Region { server: to, ..region.clone() }));
     }
 
     /// Looks up the region that holds `row`. Also returns the result for the threads that wait for this look-up.
@@ -243,8 +247,8 @@ impl Locator {
     /// not report the reason.
     pub(super) fn is_disabled(&self, by: Deadline) -> Result<bool, Lookup> {
         let meta = self.meta(by)?;
-        let column = Column { family: b"table".to_vec(), qualifier: vec![b"state".to_vec()] };
-        let get = Get { row: self.table.clone(), column: vec![column], ..Get::default() };
+        let row = Bytes::copy_from_slice(&self.table);
+        let get = request::get(&row, &constant("table"), &[constant("state")]);
         let request = GetRequest { region: meta.specifier(), get: Some(get) };
         let found: GetResponse = self
             .servers()
@@ -261,7 +265,7 @@ impl Locator {
         let start_row = [self.table.as_slice(), b",", row, b",99999999999999"].concat();
         let stop_row = [self.table.as_slice(), b",,"].concat();
         let scan = Scan {
-            column: vec![Column { family: b"info".to_vec(), qualifier: Vec::new() }],
+            column: vec![Column { family: constant("info"), qualifier: Vec::new() }],
             start_row,
             stop_row,
             filter: None,
@@ -285,7 +289,7 @@ impl Locator {
         found.results.into_iter().next().ok_or(Lookup::NoTable)
     }
 
-    fn meta(&self, by: Deadline) -> Result<Region, Lookup> {
+    fn meta(&self, by: Deadline) -> Result<Arc<Region>, Lookup> {
         if let Some(meta) = self.cluster.meta.lock().clone() {
             return Ok(meta);
         }
@@ -296,8 +300,8 @@ impl Locator {
         let mut name = [&table.namespace[..], b":", &table.qualifier, b",", &info.start_key, b","].concat();
         name.extend_from_slice(info.region_id.to_string().as_bytes());
         let server = location.server_name.ok_or(Lookup::NotServed)?.try_into()?;
-        let meta = Region { name, start: Vec::new(), end: Vec::new(), server };
-        *self.cluster.meta.lock() = Some(meta.clone());
+        let meta = Arc::new(Region { name: name.into(), start: Vec::new(), end: Vec::new(), server });
+        *self.cluster.meta.lock() = Some(Arc::clone(&meta));
         Ok(meta)
     }
 
@@ -307,7 +311,7 @@ impl Locator {
     }
 
     /// Calls the masters one after another and returns the first answer. Active and backup masters both know it.
-    fn ask_masters<T: Message + Default>(&self, method: &str, by: Deadline) -> Result<T, Lookup> {
+    fn ask_masters<T: Message + Default>(&self, method: &'static str, by: Deadline) -> Result<T, Lookup> {
         let mut last = None;
         let count = self.cluster.masters.len();
         let first = self.cluster.answering.load(Ordering::Relaxed);
@@ -375,9 +379,9 @@ mod tests {
         )
     }
 
-    fn region(start: &str, end: &str) -> Region {
+    fn region(start: &str, end: &str) -> Arc<Region> {
         let server = Address { host: "h".into(), port: 1 };
-        Region { name: format!("t,{start}").into(), start: start.into(), end: end.into(), server }
+        Arc::new(Region { name: format!("t,{start}").into(), start: start.into(), end: end.into(), server })
     }
 
     fn known(locator: &Locator) -> Vec<(String, String)> {
@@ -410,7 +414,7 @@ mod tests {
     fn forgetting_a_region_leaves_what_was_learned_since() {
         let locator = locator();
         let old = region("b", "f");
-        locator.learn(old.clone());
+        locator.learn(Arc::clone(&old));
         locator.moved(&old, Address::told("elsewhere", 2).unwrap());
         locator.forget(&old);
         assert_eq!(known(&locator), spans(&[("b", "f")]));

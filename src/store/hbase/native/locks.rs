@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use prost::bytes::Bytes;
+
+use super::bytes::{EMPTY, constant, packed};
 use super::messages::{
     self, Action, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionAction,
     RegionActionResult,
@@ -26,65 +29,57 @@ impl Native {
     fn take_alone(
         &self,
         region: &Region,
-        take: &Take<'_>,
+        take: &TakeBytes,
         verify: bool,
         by: Deadline,
     ) -> Result<Taken, SendError> {
-        let put = one_put(take.row, take.column, take.value, take.ttl);
-        let mut actions = vec![conditional(region, holding(take.row, take.column, b""), vec![put])];
+        let mut actions = vec![conditional(region, take.free(), [take.put()])];
         if verify {
-            actions.push(in_turn(region, vec![read(take)]));
+            actions.push(in_turn(region, vec![take.read()]));
         }
         let mut results = self.multi(region, actions, by)?.into_iter();
         let put = processed(&results.next().ok_or_else(protocol_violation)?)?;
-        Ok(Taken { put, counted: None, found: results.next().and_then(|result| found(&result).ok()) })
+        Ok(Taken { put, counted: None, found: results.next().and_then(|result| found(result).ok()) })
     }
 
     /// The Put need not be synced: the count is written to the same log after it and is synced.
     fn take_with_count_beside(
         &self,
         region: &Region,
-        take: &Take<'_>,
-        count: Count<'_>,
+        take: &TakeBytes,
+        count: &CountBytes,
         by: Deadline,
     ) -> Result<Taken, SendError> {
-        let put = durable(Durability::Async, one_put(take.row, take.column, take.value, take.ttl));
-        let mut behind = vec![changing(add_one(count))];
-        behind.extend(take.verify.then(|| read(take)));
-        let actions = vec![
-            conditional(region, holding(take.row, take.column, b""), vec![put]),
-            begin_counting(region, count),
-            in_turn(region, behind),
-        ];
+        let put = durable(Durability::Async, take.put());
+        let mut behind = vec![changing(count.add_one())];
+        behind.extend(take.verify.then(|| take.read()));
+        let actions =
+            vec![conditional(region, take.free(), [put]), count.begin(region), in_turn(region, behind)];
         let results: [_; 3] =
             self.multi(region, actions, by)?.try_into().map_err(|_| protocol_violation())?;
         let [first, _, behind] = results;
         let put = processed(&first)?;
         let sum = counted(&behind).ok();
-        Ok(Taken { put, counted: sum, found: if take.verify { found(&behind).ok() } else { None } })
+        Ok(Taken { put, counted: sum, found: if take.verify { found(behind).ok() } else { None } })
     }
 
     fn take_with_count_within(
         &self,
         region: &Region,
-        take: &Take<'_>,
-        count: Count<'_>,
+        take: &TakeBytes,
+        count: &CountBytes,
         by: Deadline,
     ) -> Result<Taken, SendError> {
-        let put = one_put(take.row, take.column, take.value, take.ttl);
-        let both = vec![put, add_one(count)];
-        let mut actions = vec![
-            begin_counting(region, count),
-            conditional(region, holding(take.row, take.column, b""), both),
-        ];
+        let both = [take.put(), count.add_one()];
+        let mut actions = vec![count.begin(region), conditional(region, take.free(), both)];
         if take.verify {
-            actions.push(in_turn(region, vec![read(take)]));
+            actions.push(in_turn(region, vec![take.read()]));
         }
         let mut results = self.multi(region, actions, by)?.into_iter().skip(1);
         let first = results.next().ok_or_else(protocol_violation)?;
         let put = processed(&first)?;
         let sum = if put { counted(&first).ok() } else { None };
-        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| found(&result).ok()) })
+        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| found(result).ok()) })
     }
 }
 
@@ -129,99 +124,138 @@ impl CellStore for Native {
     }
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>> {
+        let key = Bytes::copy_from_slice(row);
         self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
-            let request = GetRequest { region: region.specifier(), get: Some(one_get(row, column)) };
+            let request = GetRequest { region: region.specifier(), get: Some(one_get(&key, column)) };
             let answer: GetResponse = self
                 .locator
                 .servers()
                 .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
                 .map_err(SendError::Call)?;
-            Ok(answer.result.and_then(|result| result.cell.first().map(cell)))
+            Ok(answer.result.and_then(|result| result.cell.into_iter().next().map(cell)))
         })
     }
 
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
         let CheckAndPut { row, column, expected, value, ttl, durability, parts } = *swap;
+        let [key, expected, value] = packed([row, expected, value]);
         self.on_region(RequestKind::Write, "conditional Put", row, by, |region, by| {
             let by = part(by, parts);
-            let put = durable(durability, one_put(row, column, value, ttl));
-            let results =
-                self.multi(region, vec![conditional(region, holding(row, column, expected), vec![put])], by)?;
+            let put = durable(durability, one_put(&key, column, &value, ttl));
+            let action = conditional(region, holding(&key, column, &expected), [put]);
+            let results = self.multi(region, vec![action], by)?;
             let result = results.into_iter().next().ok_or_else(protocol_violation)?;
             processed(&result)
         })
     }
 
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
+        let bytes = CountBytes::new(count);
         self.on_region(RequestKind::Write, "counting", count.row, by, |region, by| {
-            let actions =
-                vec![begin_counting(region, count), in_turn(region, vec![changing(add_one(count))])];
+            let actions = vec![bytes.begin(region), in_turn(region, vec![changing(bytes.add_one())])];
             let results = self.multi(region, actions, by)?;
             counted(results.get(1).ok_or_else(protocol_violation)?)
         })
     }
 
     fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
-        self.on_region(
-            RequestKind::Write,
-            "conditional Put with count and read-back",
-            take.row,
-            by,
-            |region, by| {
-                match take.count {
-                    Some(count) if count.row == take.row => {
-                        self.take_with_count_within(region, take, count, by)
-                    }
-                    Some(count) if region.holds(count.row) => {
-                        self.take_with_count_beside(region, take, count, by)
-                    }
-                    // After a split the counter may be in another region. Then a separate call counts it, and a
-                    // read-back before that count would prove nothing.
-                    Some(_) => self.take_alone(region, take, false, by),
-                    None => self.take_alone(region, take, take.verify, by),
-                }
-            },
-        )
+        let what = "conditional Put with count and read-back";
+        let (bytes, count) = (TakeBytes::new(take), take.count.map(CountBytes::new));
+        self.on_region(RequestKind::Write, what, take.row, by, |region, by| match &count {
+            Some(count) if count.row == take.row => self.take_with_count_within(region, &bytes, count, by),
+            Some(count) if region.holds(&count.row) => self.take_with_count_beside(region, &bytes, count, by),
+            // After a split the counter may be in another region. Then a separate call counts it, and a read-back
+            // before that count would prove nothing.
+            Some(_) => self.take_alone(region, &bytes, false, by),
+            None => self.take_alone(region, &bytes, take.verify, by),
+        })
     }
 }
 
-fn one_get(row: &[u8], column: CellColumn) -> Get {
-    request::get(row, column.family.as_bytes(), &[column.qualifier.as_bytes()])
+/// A [`Take`] without its counter, as the fields of messages.
+struct TakeBytes {
+    row: Bytes,
+    column: CellColumn,
+    value: Bytes,
+    ttl: Duration,
+    verify: bool,
 }
 
-fn one_put(row: &[u8], column: CellColumn, value: &[u8], ttl: Duration) -> MutationProto {
-    let cell = (column.qualifier.as_bytes().to_vec(), value.to_vec());
-    request::put(row, column.family.as_bytes(), [cell], Some(ttl))
+impl TakeBytes {
+    fn new(take: &Take<'_>) -> TakeBytes {
+        let Take { column, ttl, verify, .. } = *take;
+        let [row, value] = packed([take.row, take.value]);
+        TakeBytes { row, column, value, ttl, verify }
+    }
+
+    fn put(&self) -> MutationProto {
+        one_put(&self.row, self.column, &self.value, self.ttl)
+    }
+
+    fn free(&self) -> Condition {
+        holding(&self.row, self.column, &EMPTY)
+    }
+
+    fn read(&self) -> Action {
+        reading(one_get(&self.row, self.column))
+    }
+}
+
+/// A [`Count`], as the fields of messages.
+struct CountBytes {
+    row: Bytes,
+    column: CellColumn,
+    /// One below the seed.
+    below: Bytes,
+    ttl: Duration,
+}
+
+impl CountBytes {
+    fn new(count: Count<'_>) -> CountBytes {
+        let Count { row, column, seed, ttl } = count;
+        let [row, below] = packed([row, &seed.wrapping_sub(1).to_be_bytes()]);
+        CountBytes { row, column, below, ttl }
+    }
+
+    /// Creates the counter with one below its seed if it does not exist. It need not be synced, because the same
+    /// request then counts, and that count is synced.
+    fn begin(&self, region: &Region) -> RegionAction {
+        let put = durable(Durability::Async, one_put(&self.row, self.column, &self.below, self.ttl));
+        conditional(region, holding(&self.row, self.column, &EMPTY), [put])
+    }
+
+    fn add_one(&self) -> MutationProto {
+        let (family, qualifier) = names(self.column);
+        request::increment(&self.row, &family, &qualifier, 1, Some(self.ttl))
+    }
+}
+
+fn names(column: CellColumn) -> (Bytes, Bytes) {
+    (constant(column.family), constant(column.qualifier))
+}
+
+fn one_get(row: &Bytes, column: CellColumn) -> Get {
+    let (family, qualifier) = names(column);
+    request::get(row, &family, &[qualifier])
+}
+
+fn one_put(row: &Bytes, column: CellColumn, value: &Bytes, ttl: Duration) -> MutationProto {
+    let (family, qualifier) = names(column);
+    request::put(row, &family, [(qualifier, value.clone())], Some(ttl))
 }
 
 /// Builds the condition that the column holds `value`. An empty value also matches a missing cell.
-fn holding(row: &[u8], column: CellColumn, value: &[u8]) -> Condition {
-    request::comparing(row, column.family.as_bytes(), column.qualifier.as_bytes(), EQUAL, value)
+fn holding(row: &Bytes, column: CellColumn, value: &Bytes) -> Condition {
+    let (family, qualifier) = names(column);
+    request::comparing(row, &family, &qualifier, EQUAL, value)
 }
 
-/// Creates the counter with one below its seed if it does not exist. It need not be synced, because the same
-/// request then counts, and that count is synced.
-fn begin_counting(region: &Region, count: Count<'_>) -> RegionAction {
-    let below = count.seed.wrapping_sub(1).to_be_bytes();
-    let put = durable(Durability::Async, one_put(count.row, count.column, &below, count.ttl));
-    conditional(region, holding(count.row, count.column, b""), vec![put])
+pub(super) fn found(result: RegionActionResult) -> Result<Option<Cell>, SendError> {
+    check(&result)?;
+    let last = result.result_or_exception.into_iter().next_back().and_then(|part| part.result);
+    Ok(last.and_then(|result| result.cell.into_iter().next()).map(cell))
 }
 
-fn add_one(count: Count<'_>) -> MutationProto {
-    let CellColumn { family, qualifier } = count.column;
-    request::increment(count.row, family.as_bytes(), qualifier.as_bytes(), 1, Some(count.ttl))
-}
-
-fn read(take: &Take<'_>) -> Action {
-    reading(one_get(take.row, take.column))
-}
-
-pub(super) fn found(result: &RegionActionResult) -> Result<Option<Cell>, SendError> {
-    check(result)?;
-    let last = result.result_or_exception.last().and_then(|part| part.result.as_ref());
-    Ok(last.and_then(|result| result.cell.first()).map(cell))
-}
-
-pub(super) fn cell(cell: &messages::Cell) -> Cell {
-    Cell { value: cell.value.clone(), written_ms: cell.timestamp }
+pub(super) fn cell(cell: messages::Cell) -> Cell {
+    Cell { value: cell.value, written_ms: cell.timestamp }
 }

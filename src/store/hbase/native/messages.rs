@@ -3,8 +3,12 @@
 //!
 //! Enumerations are plain numbers with constants, because an unknown value of a later version must not make a
 //! message unreadable.
+//!
+//! Fields of requests are `Bytes`, so that rows and constants are not copied into each message. That includes strings
+//! with constants: protobuf encodes strings and bytes in the same way.
 
 use prost::Message;
+use prost::bytes::Bytes;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct UserInformation {
@@ -25,8 +29,8 @@ pub(super) struct ConnectionHeader {
 pub(super) struct RequestHeader {
     #[prost(uint32, optional, tag = "1")]
     pub(super) call_id: Option<u32>,
-    #[prost(string, tag = "3")]
-    pub(super) method_name: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(super) method_name: Bytes,
     #[prost(bool, tag = "4")]
     pub(super) request_param: bool,
     #[prost(uint32, tag = "7")]
@@ -55,8 +59,7 @@ pub(super) struct ExceptionResponse {
     pub(super) do_not_retry: bool,
 }
 
-/// An attribute of a mutation, or an exception inside a `MultiResponse`: its class name, and its message and stack
-/// trace as bytes.
+/// An exception inside a `MultiResponse`: its class name, and its message and stack trace as bytes.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct NameBytesPair {
     #[prost(string, tag = "1")]
@@ -71,22 +74,22 @@ pub(super) const REGION_NAME: i32 = 1;
 pub(super) struct RegionSpecifier {
     #[prost(int32, tag = "1")]
     pub(super) kind: i32,
-    #[prost(bytes = "vec", tag = "2")]
-    pub(super) value: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) value: Bytes,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Column {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) family: Vec<u8>,
-    #[prost(bytes = "vec", repeated, tag = "2")]
-    pub(super) qualifier: Vec<Vec<u8>>,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) family: Bytes,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub(super) qualifier: Vec<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Get {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) row: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) row: Bytes,
     #[prost(message, repeated, tag = "2")]
     pub(super) column: Vec<Column>,
     #[prost(message, optional, tag = "4")]
@@ -142,33 +145,43 @@ pub(super) const DELETE_COLUMN: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct MutationProto {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) row: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) row: Bytes,
     #[prost(int32, optional, tag = "2")]
     pub(super) kind: Option<i32>,
     #[prost(message, repeated, tag = "3")]
     pub(super) column_value: Vec<ColumnValue>,
-    #[prost(message, repeated, tag = "5")]
-    pub(super) attribute: Vec<NameBytesPair>,
+    /// Repeated in HBase. One attribute is enough here.
+    #[prost(message, optional, tag = "5")]
+    pub(super) attribute: Option<Attribute>,
     #[prost(int32, optional, tag = "6")]
     pub(super) durability: Option<i32>,
 }
 
+/// An attribute of a mutation. HBase's type for it is `NameBytesPair`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Attribute {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) name: Bytes,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) value: Vec<u8>,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ColumnValue {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) family: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) family: Bytes,
     #[prost(message, repeated, tag = "2")]
     pub(super) qualifier_value: Vec<QualifierValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct QualifierValue {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) qualifier: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) qualifier: Bytes,
     /// An empty value is sent too: an empty cell is a value.
-    #[prost(bytes = "vec", optional, tag = "2")]
-    pub(super) value: Option<Vec<u8>>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub(super) value: Option<Bytes>,
     /// For a Delete: the newest version that it deletes.
     #[prost(uint64, optional, tag = "3")]
     pub(super) timestamp: Option<u64>,
@@ -184,12 +197,12 @@ pub(super) const NOT_EQUAL: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Condition {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) row: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub(super) family: Vec<u8>,
-    #[prost(bytes = "vec", tag = "3")]
-    pub(super) qualifier: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) row: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) family: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(super) qualifier: Bytes,
     #[prost(int32, optional, tag = "4")]
     pub(super) compare: Option<i32>,
     #[prost(message, optional, tag = "5")]
@@ -202,18 +215,20 @@ pub(super) struct Condition {
 /// A filter of the server: the name of its Java class, and its message, which `filter` defines.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Filter {
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) name: Bytes,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) serialized: Vec<u8>,
 }
 
+/// A comparator of the server: the name of its Java class, and its message. HBase declares the message as bytes, which
+/// are encoded in the same way. Both comparators that are used have this message.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Comparator {
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
-    #[prost(bytes = "vec", tag = "2")]
-    pub(super) serialized: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) name: Bytes,
+    #[prost(message, optional, tag = "2")]
+    pub(super) serialized: Option<BinaryComparator>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -225,8 +240,8 @@ pub(super) struct BinaryComparator {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Comparable {
     /// An empty value is sent too: it compares with an empty cell or no cell.
-    #[prost(bytes = "vec", optional, tag = "1")]
-    pub(super) value: Option<Vec<u8>>,
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub(super) value: Option<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]

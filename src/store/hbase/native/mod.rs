@@ -4,11 +4,12 @@
 //! locks, own (locks in the layout `own`), latches (exactly once), counts (many at a time), scan (held locks, for the doctor), rows (of applications), admin (tables)
 //!   rpc (sends and retries; the meaning of exceptions and lost replies)
 //!     locator (master, meta, regions)  ->  servers  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
-//!   request, filter, messages, exception, frame: the wire format
+//!   request, filter, messages, bytes, exception, frame: the wire format
 //! ```
 
 mod address;
 mod admin;
+mod bytes;
 mod channel;
 mod connection;
 mod counts;

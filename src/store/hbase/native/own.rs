@@ -1,5 +1,8 @@
 //! The operations of the layout `own`, as requests to a region.
 
+use prost::bytes::Bytes;
+
+use super::bytes::{EMPTY, packed};
 use super::filter::FilterTest;
 use super::messages::{Cell, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto};
 use super::request::{
@@ -15,17 +18,26 @@ use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 use crate::time::Deadline;
 
-const FAMILY: &[u8] = OWN_LOCK.family.as_bytes();
-const NUMBER: &[u8] = OWN_FENCE.qualifier.as_bytes();
-const RECORD: &[u8] = OWN_LOCK.qualifier.as_bytes();
+static FAMILY: Bytes = Bytes::from_static(OWN_LOCK.family.as_bytes());
+static NUMBER: Bytes = Bytes::from_static(OWN_FENCE.qualifier.as_bytes());
+static RECORD: Bytes = Bytes::from_static(OWN_LOCK.qualifier.as_bytes());
+
+/// An [`OwnWrite`], as the fields of messages.
+struct OwnBytes {
+    row: Bytes,
+    number: Bytes,
+    record: Bytes,
+}
 
 impl OwnStore for Native {
     fn claim(&self, write: &OwnWrite<'_>, expects: Expects, by: Deadline) -> Result<Claimed> {
-        let row = write.row;
-        self.on_region(RequestKind::Write, "conditional Put of record and number", row, by, |region, by| {
-            let mut actions = vec![conditional(region, condition(write, expects), puts(write))];
+        let (what, number) = ("conditional Put of record and number", write.number.to_be_bytes());
+        let [row, number, record] = packed([write.row, &number, write.record]);
+        let bytes = OwnBytes { row, number, record };
+        self.on_region(RequestKind::Write, what, write.row, by, |region, by| {
+            let mut actions = vec![conditional(region, condition(&bytes, expects), puts(&bytes, write))];
             if expects == Expects::Free {
-                actions.push(in_turn(region, vec![reading(both(row))]));
+                actions.push(in_turn(region, vec![reading(both(&bytes.row))]));
             }
             let results = self.multi(region, actions, by)?;
             if processed(results.first().ok_or_else(protocol_violation)?)? {
@@ -38,18 +50,21 @@ impl OwnStore for Native {
 
     /// The record contains its number, so no other condition is needed.
     fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool> {
-        let row = write.row;
-        self.on_region(RequestKind::Write, "conditional Put of record and number", row, by, |region, by| {
-            let held = comparing(row, FAMILY, RECORD, EQUAL, expected);
-            let results =
-                self.multi(region, vec![conditional(region, held, puts(write))], part(by, parts))?;
+        let (what, number) = ("conditional Put of record and number", write.number.to_be_bytes());
+        let [row, number, record, expected] = packed([write.row, &number, write.record, expected]);
+        let bytes = OwnBytes { row, number, record };
+        self.on_region(RequestKind::Write, what, write.row, by, |region, by| {
+            let held = comparing(&bytes.row, &FAMILY, &RECORD, EQUAL, &expected);
+            let action = conditional(region, held, puts(&bytes, write));
+            let results = self.multi(region, vec![action], part(by, parts))?;
             processed(results.first().ok_or_else(protocol_violation)?)
         })
     }
 
     fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {
+        let key = Bytes::copy_from_slice(row);
         self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
-            let request = GetRequest { region: region.specifier(), get: Some(both(row)) };
+            let request = GetRequest { region: region.specifier(), get: Some(both(&key)) };
             let answer: GetResponse = self
                 .locator
                 .servers()
@@ -62,25 +77,26 @@ impl OwnStore for Native {
 
 /// A filter never passes for a row without cells, so an unused row needs a plain comparison. The number sorts before the
 /// record, so it is the first cell that the filter passes: the server stamps the Puts no older than that.
-fn condition(write: &OwnWrite<'_>, expects: Expects) -> Condition {
-    let below = FilterTest::below(FAMILY, NUMBER, &write.number.to_be_bytes());
+fn condition(bytes: &OwnBytes, expects: Expects) -> Condition {
     match expects {
-        Expects::Unused => comparing(write.row, FAMILY, NUMBER, EQUAL, b""),
-        Expects::Free => filtering(write.row, &[below, FilterTest::none(FAMILY, RECORD)]),
+        Expects::Unused => comparing(&bytes.row, &FAMILY, &NUMBER, EQUAL, &EMPTY),
+        Expects::Free => {
+            let below = FilterTest::below(&FAMILY, &NUMBER, &bytes.number);
+            filtering(&bytes.row, &[below, FilterTest::none(&FAMILY, &RECORD)])
+        }
     }
 }
 
 /// Builds the Puts of both cells. There are two, because a TTL belongs to a whole Put.
-fn puts(write: &OwnWrite<'_>) -> Vec<MutationProto> {
-    let number = (NUMBER.to_vec(), write.number.to_be_bytes().to_vec());
-    let record = (RECORD.to_vec(), write.record.to_vec());
+fn puts(bytes: &OwnBytes, write: &OwnWrite<'_>) -> [MutationProto; 2] {
+    let number = (NUMBER.clone(), bytes.number.clone());
+    let record = (RECORD.clone(), bytes.record.clone());
     [(number, write.number_ttl), (record, write.ttl)]
-        .map(|(cell, ttl)| durable(write.durability, put(write.row, FAMILY, [cell], Some(ttl))))
-        .into()
+        .map(|(cell, ttl)| durable(write.durability, put(&bytes.row, &FAMILY, [cell], Some(ttl))))
 }
 
-fn both(row: &[u8]) -> Get {
-    get(row, FAMILY, &[NUMBER, RECORD])
+fn both(row: &Bytes) -> Get {
+    get(row, &FAMILY, &[NUMBER.clone(), RECORD.clone()])
 }
 
 fn decoded<'a>(found: impl Iterator<Item = &'a Cell>) -> OwnCells {
@@ -107,6 +123,9 @@ mod tests {
     #[test]
     fn every_change_writes_the_number_and_then_the_record_or_the_empty_cell() {
         for record in [&b"M\x02..."[..], FREE] {
+            let number = 7_u64.to_be_bytes();
+            let [row, number, record_bytes] = packed([b"r", &number, record]);
+            let bytes = OwnBytes { row, number: number.clone(), record: record_bytes.clone() };
             let write = OwnWrite {
                 row: b"r",
                 number: 7,
@@ -115,14 +134,13 @@ mod tests {
                 ttl: Duration::from_secs(30),
                 durability: Durability::Sync,
             };
-            let written: Vec<_> = puts(&write)
+            let written: Vec<_> = puts(&bytes, &write)
                 .into_iter()
                 .flat_map(|put| put.column_value)
                 .flat_map(|column| column.qualifier_value)
                 .map(|cell| (cell.qualifier, cell.value.unwrap_or_default()))
                 .collect();
-            let number = (NUMBER.to_vec(), 7_u64.to_be_bytes().to_vec());
-            assert_eq!(written, [number, (RECORD.to_vec(), record.to_vec())]);
+            assert_eq!(written, [(NUMBER.clone(), number), (RECORD.clone(), record_bytes)]);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Regions of a table, and their rows in hbase:meta.
 
 use prost::Message;
+use prost::bytes::Bytes;
 
 use super::address::Address;
 use super::connection::CallFailure;
@@ -9,7 +10,7 @@ use super::messages::{REGION_NAME, RegionInfo, RegionSpecifier, RowResult, Serve
 /// One region of the table, and the server that serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Region {
-    pub(super) name: Vec<u8>,
+    pub(super) name: Bytes,
     pub(super) start: Vec<u8>,
     /// First row after the region; empty for the last region.
     pub(super) end: Vec<u8>,
@@ -89,7 +90,7 @@ pub(super) fn catalogued(result: &RowResult, table: &[u8]) -> Result<Region, Loo
     let (host, port) = server.ok_or(Lookup::NotServed)?;
     let port = port.parse().map_err(|_| Lookup::Garbage)?;
     let server = Address::told(host, port).ok_or(Lookup::Garbage)?;
-    Ok(Region { name: name.to_vec(), start: info.start_key, end: info.end_key, server })
+    Ok(Region { name: Bytes::copy_from_slice(name), start: info.start_key, end: info.end_key, server })
 }
 
 #[cfg(test)]
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn a_row_of_the_catalogue_is_the_tables_own_or_there_is_no_table() {
         let found = catalogued(&row("default", "t", |_| {}), b"t").unwrap();
-        assert_eq!((found.name.as_slice(), found.server.port), (&b"t,a,1.x."[..], 16020));
+        assert_eq!((&found.name[..], found.server.port), (&b"t,a,1.x."[..], 16020));
         assert!(found.holds(b"a") && found.holds(b"azz") && !found.holds(b"b") && !found.holds(b"Z"));
         catalogued(&row("ns", "t", |_| {}), b"ns:t").unwrap();
         assert!(matches!(catalogued(&row("default", "s", |_| {}), b"t"), Err(Lookup::NoTable)));

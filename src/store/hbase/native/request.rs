@@ -7,12 +7,14 @@
 
 use std::time::Duration;
 
+use prost::bytes::Bytes;
+
+use super::bytes::constant;
 use super::exception::Exception;
-use super::filter::{self, COMPARATOR, FilterTest};
+use super::filter::{self, COMPARATOR, FilterTest, comparator};
 use super::messages::{
-    ASYNC_WAL, Action, BinaryComparator, Cell, Column, ColumnValue, Comparable, Comparator, Condition,
-    DELETE, DELETE_COLUMN, Get, INCREMENT, MutationProto, NameBytesPair, PUT, QualifierValue, RegionAction,
-    RegionActionResult, SYNC_WAL,
+    ASYNC_WAL, Action, Attribute, Cell, Column, ColumnValue, Condition, DELETE, DELETE_COLUMN, Get,
+    INCREMENT, MutationProto, PUT, QualifierValue, RegionAction, RegionActionResult, SYNC_WAL,
 };
 use super::region::Region;
 use super::send_error::{SendError, protocol_violation};
@@ -22,39 +24,38 @@ use crate::store::hbase::cell_store::Durability;
 const TTL: &str = "_ttl";
 
 /// Builds a read of the newest versions of some columns of one family, or of all its columns if none is given.
-pub(super) fn get(row: &[u8], family: &[u8], qualifiers: &[&[u8]]) -> Get {
-    let qualifier = qualifiers.iter().map(|qualifier| qualifier.to_vec()).collect();
-    Get { row: row.to_vec(), column: vec![Column { family: family.to_vec(), qualifier }], ..Get::default() }
+pub(super) fn get(row: &Bytes, family: &Bytes, qualifiers: &[Bytes]) -> Get {
+    let column = Column { family: family.clone(), qualifier: qualifiers.to_vec() };
+    Get { row: row.clone(), column: vec![column], ..Get::default() }
 }
 
 /// Builds a Put of cells of one family. The server sets their timestamp, so only its clock counts. Without a TTL
 /// they live as long as the family allows.
 pub(super) fn put(
-    row: &[u8],
-    family: &[u8],
-    cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+    row: &Bytes,
+    family: &Bytes,
+    cells: impl IntoIterator<Item = (Bytes, Bytes)>,
     ttl: Option<Duration>,
 ) -> MutationProto {
-    mutation(PUT, row, family, cells, ttl)
+    mutation(PUT, row, vec![column_value(family, cells)], ttl)
 }
 
 /// Builds a Put of cells of several families. See [`put`].
 pub(super) fn puts(
-    row: &[u8],
-    families: impl IntoIterator<Item = (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>)>,
+    row: &Bytes,
+    families: impl IntoIterator<Item = (Bytes, Vec<(Bytes, Bytes)>)>,
     ttl: Option<Duration>,
 ) -> MutationProto {
-    let mut put = mutation(PUT, row, b"", [], ttl);
-    put.column_value = families.into_iter().map(|(family, cells)| column_value(&family, cells)).collect();
-    put
+    let families = families.into_iter().map(|(family, cells)| column_value(&family, cells));
+    mutation(PUT, row, families.collect(), ttl)
 }
 
 /// Builds a Delete of the versions of these columns that are not newer than a timestamp. It must be the timestamp
 /// of a cell that was read: a Delete hides every put with its timestamp or an older one, even a put that arrives
 /// later.
 pub(super) fn delete(
-    row: &[u8],
-    families: impl IntoIterator<Item = (Vec<u8>, Vec<(Vec<u8>, u64)>)>,
+    row: &Bytes,
+    families: impl IntoIterator<Item = (Bytes, Vec<(Bytes, u64)>)>,
 ) -> MutationProto {
     let column = |(qualifier, written_ms)| QualifierValue {
         qualifier,
@@ -62,48 +63,41 @@ pub(super) fn delete(
         timestamp: Some(written_ms),
         delete_type: Some(DELETE_COLUMN),
     };
-    let mut delete = mutation(DELETE, row, b"", [], None);
     let families = families.into_iter().map(|(family, qualifiers)| ColumnValue {
         family,
         qualifier_value: qualifiers.into_iter().map(column).collect(),
     });
-    delete.column_value = families.collect();
-    delete
+    mutation(DELETE, row, families.collect(), None)
 }
 
 /// Builds an addition to an 8-byte counter. Without a TTL the cell keeps its own TTL, which starts again.
 pub(super) fn increment(
-    row: &[u8],
-    family: &[u8],
-    qualifier: &[u8],
+    row: &Bytes,
+    family: &Bytes,
+    qualifier: &Bytes,
     by: i64,
     ttl: Option<Duration>,
 ) -> MutationProto {
-    mutation(INCREMENT, row, family, [(qualifier.to_vec(), by.to_be_bytes().to_vec())], ttl)
+    let cell = (qualifier.clone(), Bytes::copy_from_slice(&by.to_be_bytes()));
+    mutation(INCREMENT, row, vec![column_value(family, [cell])], ttl)
 }
 
-fn mutation(
-    kind: i32,
-    row: &[u8],
-    family: &[u8],
-    cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
-    ttl: Option<Duration>,
-) -> MutationProto {
+fn mutation(kind: i32, row: &Bytes, column_value: Vec<ColumnValue>, ttl: Option<Duration>) -> MutationProto {
     let ttl_ms = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX));
-    let lives = |ms: i64| NameBytesPair { name: TTL.into(), value: ms.to_be_bytes().to_vec() };
+    let lives = |ms: i64| Attribute { name: constant(TTL), value: ms.to_be_bytes().to_vec() };
     MutationProto {
-        row: row.to_vec(),
+        row: row.clone(),
         kind: Some(kind),
-        column_value: vec![column_value(family, cells)],
-        attribute: ttl_ms.map(lives).into_iter().collect(),
+        column_value,
+        attribute: ttl_ms.map(lives),
         durability: None,
     }
 }
 
-fn column_value(family: &[u8], cells: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> ColumnValue {
+fn column_value(family: &Bytes, cells: impl IntoIterator<Item = (Bytes, Bytes)>) -> ColumnValue {
     let cell =
         |(qualifier, value)| QualifierValue { qualifier, value: Some(value), ..QualifierValue::default() };
-    ColumnValue { family: family.to_vec(), qualifier_value: cells.into_iter().map(cell).collect() }
+    ColumnValue { family: family.clone(), qualifier_value: cells.into_iter().map(cell).collect() }
 }
 
 /// Sets the durability of a mutation. With `Durability::UseDefault` the table's settings decide.
@@ -119,32 +113,34 @@ pub(super) fn durable(durability: Durability, mutation: MutationProto) -> Mutati
 /// Builds a condition on one column. It holds if "`with` `compare` cell" is true, in this order
 /// (`HRegion.matches`). An empty `with` means an empty cell or no cell. The server gives a Put under this condition
 /// a timestamp that is not older than the cell that it compared (HBASE-14054).
-pub(super) fn comparing(row: &[u8], family: &[u8], qualifier: &[u8], compare: i32, with: &[u8]) -> Condition {
-    let comparator = BinaryComparator { comparable: Some(Comparable { value: Some(with.to_vec()) }) };
+pub(super) fn comparing(
+    row: &Bytes,
+    family: &Bytes,
+    qualifier: &Bytes,
+    compare: i32,
+    with: &Bytes,
+) -> Condition {
     Condition {
-        row: row.to_vec(),
-        family: family.to_vec(),
-        qualifier: qualifier.to_vec(),
+        row: row.clone(),
+        family: family.clone(),
+        qualifier: qualifier.clone(),
         compare: Some(compare),
-        comparator: Some(Comparator {
-            name: COMPARATOR.into(),
-            serialized: prost::Message::encode_to_vec(&comparator),
-        }),
+        comparator: Some(comparator(COMPARATOR, with)),
         filter: None,
     }
 }
 
 /// Builds a condition on several columns. It never holds for a row without cells. The server gives a Put under this
 /// condition a timestamp that is not older than the first cell, by family and qualifier, that the tests read.
-pub(super) fn filtering(row: &[u8], tests: &[FilterTest]) -> Condition {
-    Condition { row: row.to_vec(), filter: Some(filter::all(tests)), ..Condition::default() }
+pub(super) fn filtering(row: &Bytes, tests: &[FilterTest]) -> Condition {
+    Condition { row: row.clone(), filter: Some(filter::all(tests)), ..Condition::default() }
 }
 
 /// Builds a condition like [`filtering`]. The server gives a Put under it a timestamp that is not older than the
 /// cell of the first test. That test must require a cell that exists.
-pub(super) fn stamped_by_the_first(row: &[u8], tests: &[FilterTest]) -> Condition {
+pub(super) fn stamped_by_the_first(row: &Bytes, tests: &[FilterTest]) -> Condition {
     let filter = Some(filter::all_stamped_as_the_first(tests));
-    Condition { row: row.to_vec(), filter, ..Condition::default() }
+    Condition { row: row.clone(), filter, ..Condition::default() }
 }
 
 /// Builds a region action that applies all mutations or none, in one atomic step with the condition. They must be
@@ -152,19 +148,21 @@ pub(super) fn stamped_by_the_first(row: &[u8], tests: &[FilterTest]) -> Conditio
 pub(super) fn conditional(
     region: &Region,
     condition: Condition,
-    mutations: Vec<MutationProto>,
+    mutations: impl IntoIterator<Item = MutationProto>,
 ) -> RegionAction {
     RegionAction { condition: Some(condition), ..together(region, mutations) }
 }
 
 /// Builds a region action that applies all mutations of one row or none.
-pub(super) fn together(region: &Region, mutations: Vec<MutationProto>) -> RegionAction {
+pub(super) fn together(region: &Region, mutations: impl IntoIterator<Item = MutationProto>) -> RegionAction {
     RegionAction { atomic: true, ..in_turn(region, mutations.into_iter().map(changing).collect()) }
 }
 
 /// Builds a region action whose actions the server runs one after another.
-pub(super) fn in_turn(region: &Region, actions: Vec<Action>) -> RegionAction {
-    let action = (0..).zip(actions).map(|(index, action)| Action { index: Some(index), ..action }).collect();
+pub(super) fn in_turn(region: &Region, mut action: Vec<Action>) -> RegionAction {
+    for (index, action) in (0..).zip(&mut action) {
+        action.index = Some(index);
+    }
     RegionAction { region: region.specifier(), atomic: false, action, condition: None }
 }
 

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::bytes::Bytes;
+
 use super::address::Address;
+use super::bytes::packed;
 use super::connection::CallFailure;
-use super::filter;
+use super::filter::FilterTest;
 use super::messages::{
     self, Column, EQUAL, Get, GetRequest, GetResponse, MutationProto, NOT_EQUAL, RegionAction,
     RegionActionResult,
@@ -55,8 +58,9 @@ impl NativeRows {
     }
 
     fn get(&self, what: &str, row: &[u8], which: &Which<'_>, by: Deadline) -> Result<RowAnswer> {
+        let get = get(&Bytes::copy_from_slice(row), which);
         self.0.on_region(RequestKind::Read, what, row, by, |region, by| {
-            let request = GetRequest { region: region.specifier(), get: Some(get(row, which)) };
+            let request = GetRequest { region: region.specifier(), get: Some(get.clone()) };
             let answer: GetResponse = self
                 .0
                 .locator
@@ -81,9 +85,10 @@ impl RowStore for NativeRows {
         {
             return self.get(what, row, which, by).map(|answer| vec![answer]);
         }
+        let key = Bytes::copy_from_slice(row);
         let answers = self.0.on_region(kind(repeat), what, row, by, |region, by| {
             let steps = steps();
-            let actions = steps.iter().map(|step| action(region, row, step)).collect();
+            let actions = steps.iter().map(|step| action(region, &key, step)).collect();
             let by = if let Repeat::Until(_) = repeat { part(by, TRIES) } else { by };
             let answers = self.0.multi(region, actions, by).and_then(|results| answers(&steps, &results));
             if let (Repeat::Until(unanswered), Err(send_error)) = (repeat, &answers)
@@ -141,6 +146,9 @@ fn is_refused_input(send_error: &SendError) -> bool {
     exception.refused_input().is_some()
 }
 
+/// Numbers of rows, with their regions.
+type LocatedRows = Vec<(usize, Arc<Region>)>;
+
 /// Many rows, sent in few requests: one for each server, unless [`BATCH_ROWS`] or [`BATCH_BYTES`] require more.
 struct Batch<'a> {
     native: &'a Native,
@@ -189,8 +197,8 @@ impl Batch<'_> {
     }
 
     /// Groups the rows without an answer by server, and divides each group into requests.
-    fn requests(&mut self, by: Deadline) -> Vec<Vec<(usize, Region)>> {
-        let mut servers: BTreeMap<(String, u16), Vec<(usize, Region)>> = BTreeMap::new();
+    fn requests(&mut self, by: Deadline) -> Vec<LocatedRows> {
+        let mut servers: BTreeMap<(String, u16), LocatedRows> = BTreeMap::new();
         // Look-ups may take half of the time. The server of hbase:meta may hang while the other servers answer.
         let mut until = share(by, 2);
         for (number, (row, _)) in self.rows.iter().enumerate() {
@@ -216,14 +224,14 @@ impl Batch<'_> {
             let (mut request, mut bytes, mut in_region) = (Vec::new(), 0, HashMap::<_, usize>::new());
             for (number, region) in rows {
                 let size = self.size(number);
-                let count = in_region.get(&region.specifier().unwrap_or_default().value).copied();
+                let count = in_region.get(&region.name).copied();
                 let full = count.unwrap_or_default() >= BATCH_ROWS || bytes + size > BATCH_BYTES;
                 if full && !request.is_empty() {
                     requests.push(std::mem::take(&mut request));
                     in_region.clear();
                     bytes = 0;
                 }
-                *in_region.entry(region.specifier().unwrap_or_default().value).or_default() += 1;
+                *in_region.entry(region.name.clone()).or_default() += 1;
                 bytes += size;
                 request.push((number, region));
             }
@@ -239,11 +247,11 @@ impl Batch<'_> {
         }
     }
 
-    fn send(&mut self, request: &[(usize, Region)], by: Deadline) {
+    fn send(&mut self, request: &[(usize, Arc<Region>)], by: Deadline) {
         let Some((_, first)) = request.first() else { return };
-        let action = |(number, region): &(usize, Region)| {
+        let action = |(number, region): &(usize, Arc<Region>)| {
             let (row, step) = &self.rows[*number];
-            action(region, row, step)
+            action(region, &Bytes::copy_from_slice(row), step)
         };
         match self.native.multi(first, request.iter().map(action).collect(), by) {
             Ok(results) => {
@@ -305,7 +313,7 @@ fn kind(repeat: Repeat<'_>) -> RequestKind {
     }
 }
 
-fn action(region: &Region, row: &[u8], step: &RowStep<'_>) -> RegionAction {
+fn action(region: &Region, row: &Bytes, step: &RowStep<'_>) -> RegionAction {
     match step {
         RowStep::Read(which) => in_turn(region, vec![reading(get(row, which))]),
         RowStep::Change(guard, writes) => {
@@ -326,7 +334,7 @@ fn action(region: &Region, row: &[u8], step: &RowStep<'_>) -> RegionAction {
     }
 }
 
-fn one(row: &[u8], (place, rule): &CellTest<'_>) -> messages::Condition {
+fn one(row: &Bytes, (place, rule): &CellTest<'_>) -> messages::Condition {
     let (compare, with): (_, &[u8]) = match rule {
         Rule::Is(value) => (EQUAL, value),
         Rule::MissingOrEmpty => (EQUAL, b""),
@@ -335,36 +343,53 @@ fn one(row: &[u8], (place, rule): &CellTest<'_>) -> messages::Condition {
             unreachable!("a comparison of one column cannot say it")
         }
     };
-    comparing(row, &place.family, &place.qualifier, compare, with)
+    let [family, qualifier, with] = packed([&place.family, &place.qualifier, with]);
+    comparing(row, &family, &qualifier, compare, &with)
 }
 
-fn test((place, rule): &CellTest<'_>) -> filter::FilterTest {
-    let CellPlace { family, qualifier } = place;
+fn test((place, rule): &CellTest<'_>) -> FilterTest {
+    let with: &[u8] = match rule {
+        Rule::Is(with) | Rule::BeginsNot(with) | Rule::Below(with) => with,
+        Rule::Missing | Rule::MissingOrEmpty | Rule::NotEmpty => b"",
+    };
+    let [family, qualifier, with] = &packed([&place.family, &place.qualifier, with]);
     match rule {
-        Rule::Is(value) => filter::FilterTest::is(family, qualifier, value),
-        Rule::Missing => filter::FilterTest::missing(family, qualifier),
-        Rule::MissingOrEmpty => filter::FilterTest::none(family, qualifier),
-        Rule::NotEmpty => filter::FilterTest::some(family, qualifier),
-        Rule::BeginsNot(with) => filter::FilterTest::there_and_begins_not(family, qualifier, with),
-        Rule::Below(with) => filter::FilterTest::below(family, qualifier, with),
+        Rule::Is(_) => FilterTest::is(family, qualifier, with),
+        Rule::Missing => FilterTest::missing(family, qualifier),
+        Rule::MissingOrEmpty => FilterTest::none(family, qualifier),
+        Rule::NotEmpty => FilterTest::some(family, qualifier),
+        Rule::BeginsNot(_) => FilterTest::there_and_begins_not(family, qualifier, with),
+        Rule::Below(_) => FilterTest::below(family, qualifier, with),
     }
 }
 
-fn mutation(row: &[u8], write: &CellWrite<'_>) -> MutationProto {
+fn mutation(row: &Bytes, write: &CellWrite<'_>) -> MutationProto {
     match write {
         CellWrite::Put { cells, ttl, durability } => {
-            let put = puts(row, by_family(cells.iter().map(|(place, value)| (*place, value.to_vec()))), *ttl);
-            durable(*durability, put)
+            let cell = |(place, value): &(&CellPlace, &[u8])| {
+                let [family, qualifier, value] = packed([&place.family, &place.qualifier, value]);
+                (family, (qualifier, value))
+            };
+            durable(*durability, puts(row, by_family(cells.iter().map(cell)), *ttl))
         }
-        CellWrite::Add(place, by) => increment(row, &place.family, &place.qualifier, *by, None),
-        CellWrite::Delete(cells) => delete(row, by_family(cells.iter().copied())),
+        CellWrite::Add(place, by) => {
+            let [family, qualifier] = packed([&place.family, &place.qualifier]);
+            increment(row, &family, &qualifier, *by, None)
+        }
+        CellWrite::Delete(cells) => {
+            let cell = |(place, written_ms): &(&CellPlace, u64)| {
+                let [family, qualifier] = packed([&place.family, &place.qualifier]);
+                (family, (qualifier, *written_ms))
+            };
+            delete(row, by_family(cells.iter().map(cell)))
+        }
     }
 }
 
-fn by_family<'a, T>(cells: impl Iterator<Item = (&'a CellPlace, T)>) -> BTreeMap<Vec<u8>, Vec<(Vec<u8>, T)>> {
-    let mut families: BTreeMap<Vec<u8>, Vec<_>> = BTreeMap::new();
-    for (place, what) in cells {
-        families.entry(place.family.clone()).or_default().push((place.qualifier.clone(), what));
+fn by_family<T>(cells: impl Iterator<Item = (Bytes, T)>) -> BTreeMap<Bytes, Vec<T>> {
+    let mut families: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (family, cell) in cells {
+        families.entry(family).or_default().push(cell);
     }
     families
 }
@@ -376,16 +401,17 @@ fn write_size(write: &CellWrite<'_>) -> usize {
     }
 }
 
-fn get(row: &[u8], which: &Which<'_>) -> Get {
-    let mut families = by_family(which.columns.iter().map(|place| (*place, ())));
-    // A family without qualifiers is read completely.
-    families.extend(which.families.iter().map(|family| (family.to_vec(), Vec::new())));
-    let column = |(family, columns): (Vec<u8>, Vec<(Vec<u8>, ())>)| Column {
-        family,
-        qualifier: columns.into_iter().map(|(qualifier, ())| qualifier).collect(),
+fn get(row: &Bytes, which: &Which<'_>) -> Get {
+    let column = |place: &&CellPlace| -> (Bytes, Bytes) {
+        let [family, qualifier] = packed([&place.family, &place.qualifier]);
+        (family, qualifier)
     };
+    let mut families = by_family(which.columns.iter().map(column));
+    // A family without qualifiers is read completely.
+    families.extend(which.families.iter().map(|family| (Bytes::copy_from_slice(family), Vec::new())));
+    let column = |(family, qualifier)| Column { family, qualifier };
     Get {
-        row: row.to_vec(),
+        row: row.clone(),
         column: families.into_iter().map(column).collect(),
         filter: None,
         max_versions: (which.versions > 1).then_some(which.versions),

@@ -1,5 +1,6 @@
 //! Reads the rows of held locks, page by page. Only the doctor does this: an operation on a lock reads its row.
 
+use super::bytes::constant;
 use super::filter::{self, FilterTest};
 use super::messages::{Column, Scan, ScanRequest, ScanResponse};
 use super::rpc::Native;
@@ -29,13 +30,13 @@ impl Native {
         start: &[u8],
         by: Deadline,
     ) -> Result<HeldPage> {
-        let (family, qualifier) = (column.family.as_bytes(), column.qualifier.as_bytes());
+        let (family, qualifier) = (constant(column.family), constant(column.qualifier));
         self.on_region(RequestKind::Read, "Scan", start, by, |region, by| {
             let scan = Scan {
-                column: vec![Column { family: family.to_vec(), qualifier: vec![qualifier.to_vec()] }],
+                column: vec![Column { family: family.clone(), qualifier: vec![qualifier.clone()] }],
                 start_row: start.to_vec(),
                 stop_row: region.end.clone(),
-                filter: Some(filter::all(&[FilterTest::some(family, qualifier)])),
+                filter: Some(filter::all(&[FilterTest::some(&family, &qualifier)])),
                 max_versions: 1,
                 reversed: false,
                 caching: PAGE,

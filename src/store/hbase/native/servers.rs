@@ -12,6 +12,7 @@ use prost::Message;
 use super::address::Address;
 use super::channel::{Channel, Security};
 use super::connection::{CallFailure, Connection};
+use super::frame;
 use crate::time::{Deadline, Moment};
 
 pub(super) const CLIENT_SERVICE: &str = "ClientService";
@@ -29,7 +30,8 @@ pub(super) struct ServerAccess {
 
 pub(super) struct Servers {
     access: ServerAccess,
-    known: Mutex<HashMap<(Address, &'static str), Arc<Server>>>,
+    /// By service and then by address, so a look-up needs no copy of the address.
+    known: Mutex<HashMap<&'static str, HashMap<Address, Arc<Server>>>>,
 }
 
 /// The connection to one service of one server. It is opened when it is needed.
@@ -68,14 +70,15 @@ impl Servers {
         &self,
         server: &Address,
         service: &'static str,
-        method: &str,
+        method: &'static str,
         parameter: &impl Message,
         by: Deadline,
     ) -> Result<T, CallFailure> {
         let connection = self.connection(server, service, by).map_err(CallFailure::before_sending)?;
         let answer = connection.call(method, parameter, by)?;
-        T::decode(answer.as_slice())
-            .map_err(|error| CallFailure::Lost(io::Error::new(io::ErrorKind::InvalidData, error)))
+        let decoded = T::decode(answer.as_slice());
+        frame::reuse(answer);
+        decoded.map_err(|error| CallFailure::Lost(io::Error::new(io::ErrorKind::InvalidData, error)))
     }
 
     fn connection(
@@ -111,21 +114,22 @@ impl Servers {
     pub(super) fn answers(&self, server: &Address) -> bool {
         // A thread holds the lock longer than this only while it connects.
         const LOCKED: Duration = Duration::from_millis(5);
-        let known = self.known.lock().get(&(server.clone(), CLIENT_SERVICE)).cloned();
+        let known = self.known.lock().get(CLIENT_SERVICE).and_then(|servers| servers.get(server)).cloned();
         let answers =
             |state: MutexGuard<'_, ServerState>| state.connection.as_ref().is_some_and(|c| c.is_usable());
         known.is_some_and(|known| known.state.try_lock_for(LOCKED).is_some_and(answers))
     }
 
     fn server(&self, server: &Address, service: &'static str) -> Arc<Server> {
-        let key = (server.clone(), service);
-        let mut servers = self.known.lock();
-        if let Some(known) = servers.get(&key) {
+        let mut services = self.known.lock();
+        if let Some(known) = services.get(service).and_then(|servers| servers.get(server)) {
             return Arc::clone(known);
         }
         // New addresses are rare, so this is the time to drop unused servers and close their sockets.
-        servers.retain(|_, known| Arc::strong_count(known) > 1 || !known.is_spent());
-        Arc::clone(servers.entry(key).or_default())
+        for servers in services.values_mut() {
+            servers.retain(|_, known| Arc::strong_count(known) > 1 || !known.is_spent());
+        }
+        Arc::clone(services.entry(service).or_default().entry(server.clone()).or_default())
     }
 
     fn connect(&self, server: &Address, service: &str, by: Deadline) -> io::Result<Connection> {
@@ -170,6 +174,6 @@ mod tests {
             let server = Address { host: "127.0.0.1".into(), port };
             servers.server(&server, CLIENT_SERVICE);
         }
-        assert_eq!(servers.known.lock().len(), 1);
+        assert_eq!(servers.known.lock()[CLIENT_SERVICE].len(), 1);
     }
 }
