@@ -51,6 +51,30 @@ pub enum Acquired {
     Held(Holder),
 }
 
+/// One lease that [`LockStore::renew_many`] renews.
+#[derive(Debug, Clone, Copy)]
+pub struct Renewal<'a> {
+    /// The lock.
+    pub name: &'a LockName,
+    /// The record that holds the lock.
+    pub owner_record: &'a OwnerRecord,
+    /// The new length of the lease.
+    pub ttl: Duration,
+    /// Whether this lease ends so soon that its request must not carry any other lease.
+    pub alone: bool,
+}
+
+/// Answer for one lease of [`LockStore::renew_many`].
+#[derive(Debug)]
+pub struct Renewed {
+    /// Position of the lease in the list of renewals.
+    pub index: usize,
+    /// A moment before the request for this lease was sent. The renewed lease counts from this moment.
+    pub since: Moment,
+    /// The answer that [`LockStore::renew`] would give.
+    pub answer: Result<Option<OwnerRecord>>,
+}
+
 /// Answer of [`LockStore::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
@@ -137,6 +161,26 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         ttl: Duration,
         by: Deadline,
     ) -> Result<Option<OwnerRecord>>;
+
+    /// Extends several leases, each of another lock, and each as [`renew`](LockStore::renew) does. Calls `report` once
+    /// for each lease that was asked for, in any order, and as soon as its answer is known. A lease that was not
+    /// reported was not asked for, because the deadline came first.
+    ///
+    /// A store may ask for several leases in one request. Each lease still has a condition and an answer of its own: a
+    /// lease without an answer is in doubt, whatever the others were told. A server that hangs must not delay the
+    /// requests to other servers.
+    ///
+    /// Default: one call of `renew` after the other.
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+        for (index, renewal) in renewals.iter().enumerate() {
+            if by.passed() {
+                return;
+            }
+            let since = Moment::now();
+            let answer = self.renew(renewal.name, renewal.owner_record, renewal.ttl, by);
+            report(Renewed { index, since, answer });
+        }
+    }
 
     /// Frees the lock if `owner_record` holds it. Never changes the record of another owner.
     ///

@@ -54,7 +54,7 @@ pub use hbase::HbaseStore;
 pub use hbase::fuzz_hbase;
 pub(crate) use latch_store::check_participant;
 pub use latch_store::{LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
-pub use lock_store::{Acquired, Attempt, Grant, Inspection, LockStore, Released};
+pub use lock_store::{Acquired, Attempt, Grant, Inspection, LockStore, Released, Renewal, Renewed};
 pub use memory::MemoryStore;
 pub use scheme::{Scheme, register_scheme, schemes};
 pub use store_uri::StoreUri;
