@@ -94,7 +94,7 @@ mod capi {
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
         ("Locks", &["dlm_lock", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
-        ("Leases", &["dlm_lease", "DLM_TOKEN"]),
+        ("Leases", &["dlm_lease", "DLM_TOKEN", "DLM_STATE", "DLM_LOST"]),
         (
             "Latches",
             &[

@@ -144,6 +144,20 @@ static struct dlm_go_number dlm_go_lost_fd(const struct dlm_lease *lease) {
 	return to;
 }
 
+static struct dlm_go_number dlm_go_at_risk_fd(const struct dlm_lease *lease) {
+	struct dlm_go_number to = {0};
+	int32_t fd;
+	to.status = dlm_lease_at_risk_fd(lease, &fd, &to.error);
+	to.number = fd;
+	return to;
+}
+
+static struct dlm_go_number dlm_go_keep(const struct dlm_lease *lease, int64_t max_hold_ms) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_lease_keep(lease, max_hold_ms, &to.error);
+	return to;
+}
+
 static struct dlm_go_number dlm_go_renew(const struct dlm_lease *lease, int64_t ttl_ms) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_lease_renew(lease, ttl_ms, &to.error);
@@ -336,6 +350,26 @@ func lostDescriptor(lease leaseHandle) (int, error) {
 	return int(to.number), failure(to.status, to.error)
 }
 
+func atRiskDescriptor(lease leaseHandle) (int, error) {
+	to := C.dlm_go_at_risk_fd(lease)
+	return int(to.number), failure(to.status, to.error)
+}
+
+func leaseState(lease leaseHandle) (LeaseState, LostReason) {
+	state := LeaseState(C.dlm_lease_state(lease))
+	return state, LostReason(C.dlm_lease_lost_reason(lease))
+}
+
+// keepLease keeps the lease alive, for ever when maxHold is Forever.
+func keepLease(lease leaseHandle, maxHold time.Duration) error {
+	ms := C.int64_t(C.DLM_FOREVER)
+	if maxHold != Forever {
+		ms = C.int64_t(millis(maxHold))
+	}
+	to := C.dlm_go_keep(lease, ms)
+	return failure(to.status, to.error)
+}
+
 // renewLease renews the lease for ttl from now, or for its last TTL when ttl is 0.
 func renewLease(lease leaseHandle, ttl time.Duration) error {
 	ms := int64(C.DLM_DEFAULT)
@@ -369,6 +403,7 @@ func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
 	if bool(C.dlm_error_fences(from, &fence, &stored)) {
 		err.Fence, err.StoredFence = uint64(fence), uint64(stored)
 	}
+	err.Reason = LostReason(C.dlm_error_lost_reason(from))
 	if left := C.dlm_error_holder_left_ms(from); left >= 0 {
 		err.holderLeft = time.Duration(left) * time.Millisecond
 	}

@@ -99,6 +99,9 @@ type Error struct {
 	// one that the receiver had seen.
 	Fence, StoredFence uint64
 
+	// Reason is set for CodeLost: why the lease was lost. It is NotLost when the lease was released.
+	Reason LostReason
+
 	// holderLeft is the remaining time of the holder's lease; negative when it is unknown.
 	holderLeft time.Duration
 	wraps      []error

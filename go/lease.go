@@ -32,13 +32,18 @@ type held struct {
 	released atomic.Bool
 	// copying is locked while the library's descriptor is duplicated. [Lease.Release] waits for it, because after
 	// the release the library closes the descriptor and the process may reuse its number.
-	copying sync.Mutex
-	watch   sync.Once
-	lost    chan struct{}
+	copying   sync.Mutex
+	watch     sync.Once
+	lost      chan struct{}
+	riskWatch sync.Once
+	atRisk    chan struct{}
 }
 
 func newLease(m *Manager, name Name, handle leaseHandle, fence uint64) *Lease {
-	l := &Lease{held: &held{manager: m, name: name, handle: handle, fence: fence, lost: make(chan struct{})}}
+	l := &Lease{held: &held{
+		manager: m, name: name, handle: handle, fence: fence,
+		lost: make(chan struct{}), atRisk: make(chan struct{}),
+	}}
 	l.cleanup = runtime.AddCleanup(l, (*held).forgotten, l.held)
 	return l
 }
@@ -97,19 +102,23 @@ func (l *Lease) Remaining() time.Duration {
 //
 // The first call opens a file descriptor and starts a goroutine. Both end with the lease.
 func (l *Lease) Lost() <-chan struct{} {
-	l.watch.Do(l.startWatch)
-	return l.lost
+	held := l.held // the goroutine must not refer to l, which could then never be collected
+	held.watch.Do(func() {
+		// A renewal may have moved the end after the timer fired.
+		held.startWatch(held.lost, lostDescriptor, func() bool { return held.check() != nil })
+	})
+	return held.lost
 }
 
-// Context returns a context that ends when ctx ends or when the lease is lost. In the second case its cause is
-// [ErrLost]. Call the returned function to free the resources of the context.
+// Context returns a context that ends when ctx ends or when the lease is lost. In the second case its cause is an
+// [*Error] with its reason, which wraps [ErrLost]. Call the returned function to free the resources of the context.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	lost, held := l.Lost(), l.held
 	go func() {
 		select {
 		case <-lost:
-			cancel(held.over("its context ends with it"))
+			cancel(held.whyLost())
 		case <-ctx.Done():
 		}
 	}()
@@ -235,18 +244,25 @@ func (h *held) over(why string) error {
 	return newError(CodeLost, fmt.Sprintf("the lease of %v is over: %s", h.name, why))
 }
 
-// startWatch closes lost when the lease has ended. The kernel's timer measures the time, because it counts the time
+// whyLost returns the error of a lease that is not valid any more.
+func (h *held) whyLost() error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	return h.over("it was lost, and renewed by the program since")
+}
+
+// startWatch closes told once done returns true. The kernel's timer measures the time, because it counts the time
 // in which the machine sleeps. The goroutine parks in the runtime's poller.
-func (h *held) startWatch() {
-	file, err := h.lostFile()
+func (h *held) startWatch(told chan struct{}, descriptor func(leaseHandle) (int, error), done func() bool) {
+	file, err := h.file(descriptor)
 	brief := h.manager.brief
-	// A renewal may have moved the end after the timer fired.
 	over := func() (over bool) {
-		brief.briefly(func() { over = h.check() != nil })
+		brief.briefly(func() { over = done() })
 		return over
 	}
 	go func() {
-		defer close(h.lost)
+		defer close(told)
 		if err == nil {
 			err = parkUntil(file, over)
 			brief.briefly(func() { _ = file.Close() })
@@ -258,14 +274,14 @@ func (h *held) startWatch() {
 	}()
 }
 
-// lostFile returns a copy of the lease's descriptor. The caller closes it.
-func (h *held) lostFile() (*os.File, error) {
+// file returns a copy of a descriptor of the lease. The caller closes it.
+func (h *held) file(descriptor func(leaseHandle) (int, error)) (*os.File, error) {
 	h.copying.Lock()
 	defer h.copying.Unlock()
 	if err := h.check(); err != nil {
 		return nil, err
 	}
-	fd, err := lostDescriptor(h.handle)
+	fd, err := descriptor(h.handle)
 	if err != nil {
 		return nil, err
 	}

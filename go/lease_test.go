@@ -106,3 +106,89 @@ func TestInspectSaysWhoHoldsTheLock(t *testing.T) {
 		t.Fatalf("%+v %v", seen, err)
 	}
 }
+
+func TestAKeptLeaseOutlivesItsTTLUntilItsLongestTimeIsOver(t *testing.T) {
+	manager := open(t, embedded(t))
+	const ttl = 900 * time.Millisecond
+	lease, err := manager.Lock(t.Context(), XDC("a"), TTL(ttl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, reason := lease.State(); state != Held || reason != NotLost {
+		t.Fatal(state, reason)
+	}
+	if err := lease.KeepAlive(0); !errors.Is(err, ErrInvalid) {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	work, cancel := lease.Context(t.Context())
+	defer cancel()
+	if err := lease.KeepAlive(3 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	<-lease.AtRisk()
+	if state, _ := lease.State(); state != AtRisk && state != Lost {
+		t.Fatal(state)
+	}
+	<-lease.Lost()
+	if kept := time.Since(began); kept < ttl {
+		t.Fatalf("kept for %v only", kept)
+	}
+	<-work.Done()
+	var why *Error
+	if cause := context.Cause(work); !errors.As(cause, &why) || why.Reason != LostExpired || !errors.Is(cause, ErrLost) {
+		t.Fatal(cause)
+	}
+	if state, reason := lease.State(); state != Lost || reason != LostExpired {
+		t.Fatal(state, reason)
+	}
+	if err := lease.KeepAlive(Forever); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+	_ = lease.Release()
+	if state, reason := lease.State(); state != Released || reason != NotLost {
+		t.Fatal(state, reason)
+	}
+	if err := lease.KeepAlive(Forever); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+}
+
+func TestALostLeaseSaysThatAnotherHasTakenIt(t *testing.T) {
+	manager := open(t, embedded(t))
+	lease, err := manager.Lock(t.Context(), XDC("a"), TTL(3*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := lease.IntoToken()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := manager.Adopt(XDC("a"), token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := manager.Adopt(XDC("a"), token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kept.KeepAlive(Forever); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Release(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := manager.TryLock(t.Context(), XDC("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Release()
+	<-kept.Lost()
+	state, reason := kept.State()
+	if state != Lost || reason != LostTakenOver && reason != LostExpired {
+		t.Fatal(state, reason)
+	}
+	if err := next.Check(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -48,6 +48,26 @@ inline constexpr forever_t forever{};
 
 enum class Level : std::int32_t { dc = DLM_LEVEL_DC, xdc = DLM_LEVEL_XDC };
 
+// State of a lease, see DLM_STATE_RELEASED and the other numbers. Later versions may add some.
+enum class LeaseState : std::int32_t {
+    released = DLM_STATE_RELEASED,
+    held = DLM_STATE_HELD,
+    renewing = DLM_STATE_RENEWING,
+    at_risk = DLM_STATE_AT_RISK,
+    lost = DLM_STATE_LOST
+};
+
+// Why a lease was lost, see DLM_LOST_EXPIRED and the other numbers. Later versions may add some.
+enum class LostReason : std::int32_t {
+    not_lost = DLM_LOST_NOT,
+    expired = DLM_LOST_EXPIRED,
+    taken_over = DLM_LOST_TAKEN_OVER,
+    record_gone = DLM_LOST_RECORD_GONE,
+    process_stopped = DLM_LOST_PROCESS_STOPPED,
+    broken = DLM_LOST_BROKEN,
+    end_unknown = DLM_LOST_END_UNKNOWN
+};
+
 // A failed call. what() says what was wrong, with which value, and what to do.
 class Error : public std::runtime_error {
   public:
@@ -290,6 +310,20 @@ class Lease {
         std::int32_t fd = -1;
         error.check(dlm_lease_lost_fd(get(), &fd, error));
         return fd;
+    }
+    // A file descriptor that is readable while the lease is at risk, and once it has ended. See dlm_lease_at_risk_fd().
+    int at_risk_fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_lease_at_risk_fd(get(), &fd, error));
+        return fd;
+    }
+    LeaseState state() const noexcept { return static_cast<LeaseState>(dlm_lease_state(get())); }
+    LostReason lost_reason() const noexcept { return static_cast<LostReason>(dlm_lease_lost_reason(get())); }
+    // Keeps the lease alive in the background, for this time at most or dlm::forever. See dlm_lease_keep().
+    void keep(Wait max_hold) const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_keep(get(), max_hold.ms(), error));
     }
     // Renews the lease for this time from now. Throws with DLM_LEASE_LOST if it is lost, see dlm_lease_renew().
     void renew(Ttl ttl = use_default) const {

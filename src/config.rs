@@ -74,6 +74,12 @@ impl Settings {
     pub(crate) fn lease_end(&self, since: Moment, ttl: Duration) -> Moment {
         since.after(ttl - ttl.mul_f64(f64::from(self.clock_margin_ppm) / 1e6))
     }
+
+    /// Returns the TTL of a lease that lasts `length` here: the reverse of [`lease_end`](Settings::lease_end).
+    pub(crate) fn ttl_of_lease(&self, length: Duration) -> Duration {
+        // The margin is at most a half. A time beyond all leases cannot be multiplied.
+        length.min(TTL_MAX).div_f64(1.0 - f64::from(self.clock_margin_ppm) / 1e6)
+    }
 }
 
 /// Returns `ttl` rounded up to whole milliseconds, which all stores support.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::holder::Holder;
+use crate::lease_state::LostReason;
 use crate::text::quoted;
 
 /// Result of every call of this crate that can fail.
@@ -190,6 +191,8 @@ pub enum Error {
         name: String,
         /// Why the lease counts as lost.
         why: &'static str,
+        /// The reason for programs. `None` if the lease was released.
+        reason: Option<LostReason>,
     },
     /// See [`Code::NotFound`].
     #[error("latch {name} does not exist: it was never created, or has expired")]
@@ -290,6 +293,16 @@ impl Error {
         match self {
             Error::StaleFence { fence, stored, .. } => Some((*fence, *stored)),
             Error::Context { source, .. } => source.stale_fence(),
+            _ => None,
+        }
+    }
+
+    /// Returns why the lease was lost, for a [`Code::LeaseLost`] of a lease that was not released. `None` for every
+    /// other error.
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        match self {
+            Error::LeaseLost { reason, .. } => *reason,
+            Error::Context { source, .. } => source.lost_reason(),
             _ => None,
         }
     }

@@ -1,15 +1,14 @@
 //! One granted lock as this process holds it: the state behind a [`Lease`](crate::Lease), which the session
 //! releases when it is closed.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::lease_life::{Life, UNKNOWN};
+use crate::lease_state::{LeaseState, LostReason};
 use crate::lease_token::{LeaseToken, TokenEnd};
 use crate::name::LockName;
 use crate::owner::OwnerRecord;
@@ -17,30 +16,23 @@ use crate::store::{Grant, LockStore, Released};
 use crate::sync::{AtomicU64, Mutex};
 use crate::time::{Deadline, Moment};
 use crate::wait::freeing::LockDoubt;
-use crate::wait::timerfd::Timerfd;
-
-/// End of a lease from another machine: in the past, and different from the end of a released lease.
-const UNKNOWN: Moment = Moment::from_nanos(1);
 
 /// Shortest time for a renewal, even if the lease expires sooner.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
 
 const RELEASED: &str = "it was released, found lost or turned into a token before";
 const REVIVED: &str = "it expired before it was renewed, and another may have held the lock since then";
-const GONE: &str = "the store no longer has its record; another may hold the lock";
 
 pub(crate) struct HeldLock {
     name: LockName,
     fence: Option<Fence>,
-    /// End of the lease in nanoseconds of the lease clock; zero once it is released or found lost.
-    ends: AtomicU64,
     /// TTL with which it was granted or last renewed, in nanoseconds. Changed under `ownership`.
     ttl: AtomicU64,
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
     ownership: Mutex<Ownership>,
-    /// Created by the first [`lost_fd`](HeldLock::lost_fd), under `ownership`. Fires at `ends`.
-    timerfd: OnceLock<Timerfd>,
+    /// Changed under `ownership`, except by the clock.
+    pub(crate) life: Life,
 }
 
 struct Ownership {
@@ -71,6 +63,38 @@ pub(crate) struct RenewalOutcome {
     pub(crate) leftover: Option<Leftover>,
 }
 
+/// Result of [`HeldLock::begin_renewal`].
+pub(crate) enum Begun {
+    Ask(PendingRenewal),
+    /// The caller releases or renews the lease just now.
+    Busy,
+    /// No renewal may make the lease last longer than it does.
+    LongEnough,
+    /// The lease has ended, or is not kept alive any more.
+    Over,
+}
+
+/// A renewal that the background threads have begun.
+pub(crate) struct PendingRenewal {
+    pub(crate) record: OwnerRecord,
+    pub(crate) ttl: Duration,
+    /// End of the lease before it.
+    pub(crate) ends: Moment,
+}
+
+/// Result of [`HeldLock::end_renewal`].
+pub(crate) enum Concluded {
+    Renewed,
+    /// The store renewed the lease, but it had already ended here.
+    TooLate,
+    /// The lease keeps its end.
+    Failed(Error),
+    /// The lease was released, or changed by the caller, in the meantime.
+    Superseded,
+    /// The store has no record of ours. The reason, unless another holder has the lock.
+    Lost(LostReason, Option<Leftover>),
+}
+
 impl From<Result<()>> for RenewalOutcome {
     fn from(answer: Result<()>) -> RenewalOutcome {
         RenewalOutcome { answer, leftover: None }
@@ -89,10 +113,10 @@ pub(crate) struct Release {
 
 impl HeldLock {
     pub(crate) fn new(name: LockName, grant: Grant, ttl: Duration, ends: Moment) -> HeldLock {
+        let life = Life::new(ends, ends.since(grant.since));
         HeldLock {
             name,
             fence: grant.fence,
-            ends: AtomicU64::new(ends.as_nanos()),
             ttl: AtomicU64::new(nanos(ttl)),
             may_reappear: grant.may_reappear,
             ownership: Mutex::new(Ownership {
@@ -102,7 +126,7 @@ impl HeldLock {
                 told: None,
                 release_failed: false,
             }),
-            timerfd: OnceLock::new(),
+            life,
         }
     }
 
@@ -127,7 +151,7 @@ impl HeldLock {
 
     /// Returns when the lease expires: zero once it was released or found lost.
     pub(crate) fn ends(&self) -> Moment {
-        Moment::from_nanos(self.ends.load(Ordering::Acquire))
+        self.life.ends()
     }
 
     pub(crate) fn ttl(&self) -> Duration {
@@ -140,31 +164,14 @@ impl HeldLock {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        match self.ends() {
-            ends if Moment::now() < ends => Ok(()),
-            Moment::OVER => Err(self.lost(RELEASED)),
-            UNKNOWN => Err(self.lost(
-                "its end is not known here (it comes from another machine, from before a restart, from another \
-                 time namespace, or from an older version); renew it",
-            )),
-            _ => Err(self.lost("it has expired")),
-        }
-    }
-
-    pub(crate) fn lost_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        if let Some(timerfd) = self.timerfd.get() {
-            return Ok(timerfd.as_fd());
-        }
-        let _ownership = self.ownership.lock();
-        let timerfd = Timerfd::at(self.ends())?;
-        Ok(self.timerfd.get_or_init(|| timerfd).as_fd())
+        if Moment::now() < self.ends() { Ok(()) } else { Err(self.not_valid()) }
     }
 
     /// Renews the lease for `ttl`. See [`Lease::renew_for`](crate::Lease::renew_for).
     pub(crate) fn renew(&self, store: &dyn LockStore, settings: &Settings, ttl: Duration) -> RenewalOutcome {
         let mut ownership = self.ownership.lock();
         let Some(record) = ownership.record.clone().filter(|_| !ownership.release_failed) else {
-            return Err(self.lost(RELEASED)).into();
+            return Err(self.over()).into();
         };
         let since = Moment::now();
         // A reply after the end of the lease is useless, so a store that hangs does not block the caller longer.
@@ -179,30 +186,93 @@ impl HeldLock {
             // A late copy of a request may have brought the record back after another holder released the lock. The
             // record is still released with the lease.
             Ok(Some(record)) if self.may_reappear && Moment::now() >= self.ends() => {
-                ownership.record = Some(record);
-                ownership.longest_ttl = ownership.longest_ttl.max(ttl);
-                Err(self.lost(REVIVED))
+                // A late copy of a request may have brought the record back after another holder released the lock. The
+                // record is still released with the lease.
+                ownership.keeps(record, ttl);
+                Err(self.lost(LostReason::Expired, REVIVED))
             }
             Ok(Some(record)) => {
-                ownership.record = Some(record);
+                ownership.keeps(record, ttl);
                 self.ttl.store(nanos(ttl), Ordering::Release);
-                ownership.longest_ttl = ownership.longest_ttl.max(ttl);
                 ownership.ends = settings.lease_end(since, ttl);
                 ownership.told = None;
-                self.set_ends(ownership.ends);
+                self.life.renewed(ownership.ends, ownership.ends.since(since));
                 Ok(())
             }
             Ok(None) => {
-                ownership.record = None;
-                self.set_ends(Moment::OVER);
-                let ttl = ownership.longest_ttl.max(ttl);
-                let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeHeld };
-                let leftover = store.may_leave_parts().then_some(leftover);
-                return RenewalOutcome { answer: Err(self.lost(GONE)), leftover };
+                let leftover = self.gone(&mut ownership, record, ttl, store.may_leave_parts());
+                let reason = self.find_reason(store, ownership.why_gone(), by);
+                self.life.lost(reason);
+                return RenewalOutcome { answer: Err(self.lost(reason, reason.explained())), leftover };
             }
             Err(error) => Err(error.context(format!("renewing lock {}", self.name))),
         };
         answer.into()
+    }
+
+    /// Begins a renewal by the background threads. The lease is not locked while they ask the store, so that nobody waits
+    /// for them. A release or a renewal by the caller may come first; [`end_renewal`](HeldLock::end_renewal) finds out.
+    pub(crate) fn begin_renewal(&self, settings: &Settings) -> Begun {
+        let Some(mut ownership) = self.ownership.try_lock() else { return Begun::Busy };
+        let (now, ends) = (Moment::now(), self.ends());
+        let until = self.life.kept_until().filter(|_| now < ends && !ownership.release_failed);
+        let (Some(until), Some(record)) = (until, ownership.record.clone()) else { return Begun::Over };
+        let mut ttl = self.ttl();
+        if settings.lease_end(now, ttl) > until {
+            // The TTL whose lease ends at `until`, rounded down.
+            let least = settings.ttl_of_lease(until.since(now));
+            ttl = Duration::from_millis(u64::try_from(least.as_millis()).unwrap_or(u64::MAX));
+            if settings.lease_end(now, ttl) <= ends {
+                return Begun::LongEnough;
+            }
+        }
+        // The request may be applied at any later time.
+        ownership.longest_ttl = ownership.longest_ttl.max(ttl);
+        Begun::Ask(PendingRenewal { record, ttl, ends })
+    }
+
+    /// Ends a renewal that [`begin_renewal`](HeldLock::begin_renewal) began, with the store's answer.
+    pub(crate) fn end_renewal(
+        &self,
+        sent: &PendingRenewal,
+        since: Moment,
+        answer: Result<Option<OwnerRecord>>,
+        settings: &Settings,
+        may_leave_parts: bool,
+    ) -> Concluded {
+        // The caller releases or renews the lease. It finds out in the store what became of this request.
+        let Some(mut ownership) = self.ownership.try_lock() else { return Concluded::Superseded };
+        if ownership.record.as_ref() != Some(&sent.record) {
+            return Concluded::Superseded;
+        }
+        match answer {
+            Ok(Some(record)) => {
+                ownership.keeps(record, sent.ttl);
+                let ends = settings.lease_end(since, sent.ttl);
+                if !self.life.renewed_in_time(ends) {
+                    return Concluded::TooLate;
+                }
+                ownership.ends = self.ends();
+                ownership.told = None;
+                Concluded::Renewed
+            }
+            Ok(None) => {
+                let why = ownership.why_gone();
+                let leftover = self.gone(&mut ownership, sent.record.clone(), sent.ttl, may_leave_parts);
+                Concluded::Lost(why, leftover)
+            }
+            Err(error) => {
+                self.life.renewal_failed();
+                Concluded::Failed(error)
+            }
+        }
+    }
+
+    /// Tells why the lease was lost, after [`Concluded::Lost`]. One read of the store.
+    pub(crate) fn tell_lost(&self, store: &dyn LockStore, unless_taken: LostReason, by: Deadline) {
+        let reason = self.find_reason(store, unless_taken, by);
+        // A release since then changes nothing: it found no record of ours.
+        self.life.lost(reason);
     }
 
     /// Releases the lock in the store.
@@ -212,7 +282,7 @@ impl HeldLock {
             return Release { answer: Ok(false), is_over: false, leftover: None };
         };
         // Before the request: as soon as it arrives, another holder may acquire the lock.
-        self.set_ends(Moment::OVER);
+        self.life.released();
         match store.release(&self.name, &record, by) {
             Ok(answer) => {
                 ownership.record = None;
@@ -222,11 +292,14 @@ impl HeldLock {
                 let ours = answer == Released::Freed || (asked && Moment::now() < ownership.ends);
                 let ttl = ownership.longest_ttl;
                 let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeTaken };
-                Release {
-                    answer: if ours { Ok(true) } else { Err(self.lost(GONE)) },
-                    is_over: true,
-                    leftover: self.may_reappear.then_some(leftover),
-                }
+                let answer = if ours {
+                    Ok(true)
+                } else {
+                    let reason = ownership.why_gone();
+                    self.life.lost(reason);
+                    Err(self.lost(reason, LostReason::RecordGone.explained()))
+                };
+                Release { answer, is_over: true, leftover: self.may_reappear.then_some(leftover) }
             }
             Err(error) => {
                 ownership.release_failed = true;
@@ -253,24 +326,60 @@ impl HeldLock {
     /// Hands the lock on as a token, without releasing it.
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         let mut ownership = self.ownership.lock();
-        let owner_record = ownership.record.take().ok_or_else(|| self.lost(RELEASED))?;
+        let owner_record = ownership.record.take().ok_or_else(|| self.over())?;
         let ends = ownership.told.unwrap_or_else(|| TokenEnd::at(self.ends()));
-        self.set_ends(Moment::OVER);
+        self.life.released();
         Ok(LeaseToken { name: self.name.clone(), fence: self.fence, ends, ttl: self.ttl(), owner_record })
     }
 
-    /// Call it only with the mutex `ownership` held, which keeps the descriptor consistent with `ends`.
-    fn set_ends(&self, ends: Moment) {
-        self.ends.store(ends.as_nanos(), Ordering::Release);
-        if let Some(timerfd) = self.timerfd.get()
-            && let Err(error) = timerfd.set(ends)
-        {
-            log::error!("the timer of lock {} could not be set: {error}", self.name);
+    /// Records that the store has no record of ours any more, and that nobody was told yet. Returns what the background
+    /// threads must release.
+    fn gone(
+        &self,
+        ownership: &mut Ownership,
+        record: OwnerRecord,
+        ttl: Duration,
+        may_leave_parts: bool,
+    ) -> Option<Leftover> {
+        ownership.record = None;
+        self.life.end(ownership.why_gone());
+        let ttl = ownership.longest_ttl.max(ttl);
+        may_leave_parts.then_some(Leftover { record, ttl, doubt: LockDoubt::MayBeHeld })
+    }
+
+    /// Finds out why the record is gone. One read of the store.
+    fn find_reason(&self, store: &dyn LockStore, unless_taken: LostReason, by: Deadline) -> LostReason {
+        match store.holder(&self.name, by) {
+            Ok(Some(_)) => LostReason::TakenOver,
+            Ok(None) | Err(_) => unless_taken,
         }
     }
 
-    fn lost(&self, why: &'static str) -> Error {
-        Error::LeaseLost { name: self.name.to_string(), why }
+    fn not_valid(&self) -> Error {
+        match self.life.state() {
+            LeaseState::Lost(reason) => self.lost(reason, reason.explained()),
+            _ => self.over(),
+        }
+    }
+
+    fn over(&self) -> Error {
+        Error::LeaseLost { name: self.name.to_string(), why: RELEASED, reason: self.life.state().lost() }
+    }
+
+    fn lost(&self, reason: LostReason, why: &'static str) -> Error {
+        Error::LeaseLost { name: self.name.to_string(), why, reason: Some(reason) }
+    }
+}
+
+impl Ownership {
+    fn keeps(&mut self, record: OwnerRecord, ttl: Duration) {
+        self.record = Some(record);
+        self.longest_ttl = self.longest_ttl.max(ttl);
+    }
+
+    /// Returns why a record that nobody has replaced is gone.
+    fn why_gone(&self) -> LostReason {
+        if Moment::now() < self.ends { LostReason::RecordGone } else { LostReason::Expired }
     }
 }
 

@@ -1,14 +1,19 @@
 //! A held lock: check, renewal, release and loss.
 
 use std::fmt;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crossbeam_channel::Receiver;
 
 use crate::config::checked_ttl;
 use crate::error::{Code, Error, Result};
 use crate::fence::Fence;
 use crate::held_lock::HeldLock;
+use crate::keeper::TTL_MIN as KEPT_TTL_MIN;
+use crate::lease_state::LeaseState;
 use crate::lease_token::LeaseToken;
 use crate::name::LockName;
 use crate::session::Session;
@@ -24,11 +29,13 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 /// the lock. So call [`check`](Lease::check) before each step that needs the lock, and send
 /// [`fence`](Lease::fence) along with each write.
 ///
-/// | state | `check` | store has our record | ended by |
+/// | [`state`](Lease::state) | `check` | store has our record | ended by |
 /// |---|---|---|---|
 /// | held | `Ok` | yes | release, expiry, a renewal that finds it lost |
-/// | expired | [`Code::LeaseLost`] | until its TTL ends in the store | release, renewal |
-/// | released, or found lost | [`Code::LeaseLost`] | no, unless a release failed | - |
+/// | renewing, at risk: see [`keep`](Lease::keep) | `Ok` | yes | the same |
+/// | lost: expired | [`Code::LeaseLost`] | until its TTL ends in the store | release, renewal by the caller |
+/// | lost: for another reason | [`Code::LeaseLost`] | no | - |
+/// | released | [`Code::LeaseLost`] | no, unless the release failed | - |
 ///
 /// Several threads may use a lease, and any thread may release it. Renewal and release exclude each other.
 /// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread.
@@ -154,21 +161,77 @@ impl Lease {
         self.fence_or_refuse()
     }
 
+    /// Returns the state of the lease, by this machine's clock. No I/O. [`check`](Lease::check) is cheaper and says less.
+    ///
+    /// In a forked child the answer is that of the parent's copy at the fork, and means nothing.
+    pub fn state(&self) -> LeaseState {
+        self.lock.life.state()
+    }
+
+    /// Keeps the lease alive: background threads of the manager renew it from now on, for `max_hold` at most. No renewal
+    /// makes it last longer than `max_hold` from now; [`Duration::MAX`] sets no limit. A second call sets a new limit. Does
+    /// no I/O.
+    ///
+    /// The lease is renewed after a third of its time, and repeatedly if that fails. If less than a third of it is left,
+    /// its state is [`AtRisk`](LeaseState::AtRisk). If every renewal fails until its end, it is lost, and no
+    /// renewal brings it back. Use [`changes`](Lease::changes), [`at_risk_fd`](Lease::at_risk_fd) or
+    /// [`lost_fd`](Lease::lost_fd) to be told. Still call [`guard`](Lease::guard) before each step: the process may be
+    /// stopped at any time, and then nobody renews.
+    ///
+    /// All kept leases of a manager share at most two threads, and many leases one request.
+    ///
+    /// # Errors
+    /// * [`Code::LeaseLost`] if the lease is not valid.
+    /// * [`Code::InvalidArgument`] if `max_hold` is zero, or the TTL of the lease is shorter than 100 ms.
+    /// * [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`].
+    pub fn keep(&self, max_hold: Duration) -> Result<()> {
+        self.session.usable()?;
+        check_keep(self.ttl(), max_hold)?;
+        self.lock.check()?;
+        self.session.keeper.keep(&self.lock, Moment::now().after(max_hold))
+    }
+
+    /// Returns a channel that gets a message when [`state`](Lease::state) changes. It has room for one message: read the
+    /// message, then the state. A change by the clock may be told up to 200 ms late; `state`, `check` and the descriptors
+    /// are never late. The channel is disconnected when the lease is dropped.
+    ///
+    /// # Errors
+    /// [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`].
+    pub fn changes(&self) -> Result<Receiver<()>> {
+        self.session.usable()?;
+        let changes = self.lock.life.listen();
+        self.session.keeper.watch(&self.lock)?;
+        Ok(changes)
+    }
+
     /// Returns a descriptor for event loops. It becomes readable when [`check`](Lease::check) starts to fail with
     /// [`Code::LeaseLost`]. A renewal moves that moment.
     ///
     /// Poll the descriptor, but do not read it: a read only clears it for up to 100 ms. The first call creates
-    /// it, and waits for a renewal or release under way. Later calls return the same descriptor. It belongs to
-    /// the lease and is closed on exec. Linux only.
+    /// it. Later calls return the same descriptor. It belongs to the lease and is closed on exec. Linux only.
     ///
     /// # Errors
     /// [`Code::Forked`]; [`Code::InternalError`] if the process has no descriptor left.
     pub fn lost_fd(&self) -> Result<BorrowedFd<'_>> {
         self.session.not_forked()?;
-        self.lock.lost_fd().map_err(|error| Error::Internal {
+        self.lock.life.lost_fd().map_err(|error| self.no_descriptor(error))
+    }
+
+    /// Returns a descriptor as [`lost_fd`](Lease::lost_fd) does, which is also readable while the lease is at risk: see
+    /// [`keep`](Lease::keep). A renewal makes it unreadable again.
+    ///
+    /// # Errors
+    /// Those of `lost_fd`.
+    pub fn at_risk_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.session.not_forked()?;
+        self.lock.life.at_risk_fd().map_err(|error| self.no_descriptor(error))
+    }
+
+    fn no_descriptor(&self, error: io::Error) -> Error {
+        Error::Internal {
             what: format!("no descriptor for lock {}", self.name()),
             source: Some(error.into()),
-        })
+        }
     }
 
     /// Renews the lease: it then expires one TTL from now. Blocks for one call to the store, limited by the store
@@ -195,6 +258,10 @@ impl Lease {
         let session = &self.session;
         let renewal = self.lock.renew(&*session.store, &session.settings, checked_ttl(ttl)?);
         self.forget_if_over();
+        if renewal.answer.is_ok() && self.lock.life.kept_until().is_some() {
+            // The keeper has dropped the lease if it had expired.
+            session.keeper.resume(&self.lock)?;
+        }
         if let Some(leftover) = renewal.leftover {
             session.free_in_background(self.name().clone(), leftover);
         }
@@ -244,6 +311,18 @@ impl Lease {
             self.session.forget(&self.lock);
         }
     }
+}
+
+/// Checks the terms of [`Lease::keep`].
+pub(crate) fn check_keep(ttl: Duration, max_hold: Duration) -> Result<()> {
+    if max_hold.is_zero() {
+        return Err(Error::invalid("max_hold", "0", "more than zero"));
+    }
+    if ttl < KEPT_TTL_MIN {
+        let allowed = format!("{KEPT_TTL_MIN:?} or more for a lease that is kept alive");
+        return Err(Error::invalid("ttl", format!("{ttl:?}"), allowed));
+    }
+    Ok(())
 }
 
 impl Drop for Lease {

@@ -8,7 +8,7 @@ use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
 use crate::holder::Holder;
-use crate::lease::Lease;
+use crate::lease::{Lease, check_keep};
 use crate::name::{Level, LockName, Mode};
 use crate::session::Session;
 use crate::store::Inspection;
@@ -31,6 +31,7 @@ pub struct AcquireOptions {
     ttl: Option<Duration>,
     wait: Option<Duration>,
     cancel: Option<CancelToken>,
+    max_hold: Option<Duration>,
 }
 
 impl AcquireOptions {
@@ -49,6 +50,13 @@ impl AcquireOptions {
     /// Sets how long to wait for the lock: zero tries once, [`Duration::MAX`] waits for ever.
     pub fn wait(mut self, wait: Duration) -> AcquireOptions {
         self.wait = Some(wait);
+        self
+    }
+
+    /// Keeps the lease alive from the beginning, for `max_hold` at most: see [`Lease::keep`]. [`Duration::MAX`] sets no
+    /// limit.
+    pub fn keep(mut self, max_hold: Duration) -> AcquireOptions {
+        self.max_hold = Some(max_hold);
         self
     }
 
@@ -148,6 +156,7 @@ impl Lock {
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
         let settings = &self.session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
+        how.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))?;
         self.session.usable()?;
         let began = Moment::now();
         let terms = Terms {
@@ -159,7 +168,10 @@ impl Lock {
         let got = self.session.queue.wait(&self.name, &terms, |ask| self.ask(ask, ttl));
         let waited = Moment::now().since(began);
         match got {
-            Ok(lease) if !how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => Ok(lease),
+            Ok(lease) if !how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
+                // If it cannot be kept alive, dropping the lease releases it.
+                how.max_hold.map_or(Ok(()), |max_hold| lease.keep(max_hold)).map(|()| lease)
+            }
             // The lock was granted during the cancellation. Dropping the lease releases it.
             Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
             Err(Ended::Unavailable(holder)) => Err(self.unavailable(holder, waited)),

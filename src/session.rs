@@ -10,6 +10,7 @@ use crate::config::Settings;
 use crate::error::{Code, Error, Result};
 use crate::held_lock::{HeldLock, Leftover};
 use crate::holder::Identity;
+use crate::keeper::Keeper;
 use crate::name::LockName;
 use crate::process::process_mark;
 use crate::store::{Acquired, Attempt, LatchStore, LockStore};
@@ -23,6 +24,9 @@ use crate::wait::queue::{Answer, Queue};
 /// Shortest time-out for creating a table, which takes longer than other calls.
 const MAKING_TABLES: Duration = Duration::from_secs(60);
 
+/// Held locks by address, which `close` releases. `None` once it has run.
+type HeldLocks = Mutex<Option<HashMap<usize, Arc<HeldLock>>>>;
+
 pub(crate) struct Session {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) settings: Settings,
@@ -32,8 +36,8 @@ pub(crate) struct Session {
     /// The process that opened the manager, see [`process_mark`].
     process: u64,
     background: Arc<Background>,
-    /// Held locks by address, which `close` releases. `None` once it has run.
-    held: Mutex<Option<HashMap<usize, Arc<HeldLock>>>>,
+    held: Arc<HeldLocks>,
+    pub(crate) keeper: Keeper,
     closed: AtomicBool,
 }
 
@@ -43,6 +47,17 @@ impl Session {
         let background = Arc::new(Background::new(settings.background_threads));
         let poller =
             LatchPoller::new(Arc::clone(&store), Arc::clone(&background), settings.poll, settings.timeout);
+        let held = Arc::new(Mutex::new(Some(HashMap::default())));
+        let keeper = {
+            let (background, held, owned) = (Arc::clone(&background), Arc::clone(&held), Arc::clone(&store));
+            let on_end = move |lock: &Arc<HeldLock>, leftover: Option<Leftover>| {
+                remove(&held, lock);
+                if let Some(leftover) = leftover {
+                    free(&background, &owned, lock.name().clone(), leftover);
+                }
+            };
+            Keeper::new(Arc::clone(&store), settings.clone(), on_end)
+        };
         Session {
             store,
             settings,
@@ -51,7 +66,8 @@ impl Session {
             identity,
             process: process_mark::current(),
             background,
-            held: Mutex::new(Some(HashMap::default())),
+            held,
+            keeper,
             closed: AtomicBool::new(false),
         }
     }
@@ -101,9 +117,8 @@ impl Session {
     }
 
     pub(crate) fn forget(&self, lock: &Arc<HeldLock>) {
-        if let Some(held) = &mut *self.held.lock() {
-            held.remove(&address(lock));
-        }
+        remove(&self.held, lock);
+        self.keeper.forget(lock);
     }
 
     /// Returns the number of held leases.
@@ -125,9 +140,7 @@ impl Session {
 
     /// Releases a record that the store may still have, as soon as the store answers.
     pub(crate) fn free_in_background(&self, name: LockName, leftover: Leftover) {
-        let Leftover { record, ttl, doubt } = leftover;
-        let mut freeing = Freeing::new(Arc::clone(&self.store), name, record, ttl, doubt);
-        self.background.run(Freeing::FIRST_TRY, move || freeing.try_once());
+        free(&self.background, &self.store, name, leftover);
     }
 
     /// See [`LockManager::close`](crate::LockManager::close).
@@ -136,6 +149,7 @@ impl Session {
         self.closed.store(true, Ordering::Release);
         self.queue.close();
         self.poller.close();
+        self.keeper.begin_stop();
         let held = self.held.lock().take().unwrap_or_default();
         let mut held: Vec<Arc<HeldLock>> = held.into_values().collect();
         // A lease that is not released in time delays others until it expires, so the longest go first.
@@ -154,6 +168,7 @@ impl Session {
                 Ok(_) | Err(_) => {}
             }
         }
+        self.keeper.stop();
         self.background.stop();
         first_failure.map_or(Ok(()), |error| Err(error.context("closing the lock manager")))
     }
@@ -163,12 +178,25 @@ impl Drop for Session {
     /// Stops the threads here and not in the drop of `Background`, whose last handle one of its own threads may
     /// have.
     fn drop(&mut self) {
+        self.keeper.stop();
         self.background.stop();
         if self.not_forked().is_err() {
             // A thread that does not exist in this child may have been changing the poller.
             std::mem::forget(Arc::clone(&self.poller));
         }
     }
+}
+
+fn remove(held: &HeldLocks, lock: &Arc<HeldLock>) {
+    if let Some(held) = &mut *held.lock() {
+        held.remove(&address(lock));
+    }
+}
+
+fn free(background: &Background, store: &Arc<dyn LockStore>, name: LockName, leftover: Leftover) {
+    let Leftover { record, ttl, doubt } = leftover;
+    let mut freeing = Freeing::new(Arc::clone(store), name, record, ttl, doubt);
+    background.run(Freeing::FIRST_TRY, move || freeing.try_once());
 }
 
 /// Address of a lock, which identifies it: it does not move while the map holds it.

@@ -3,6 +3,7 @@ use std::ffi::c_char;
 use super::failure::Failure;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
+use super::lease_state::{DLM_LOST_NOT, reason_number};
 use super::process::{Handle, PerProcess, find, free};
 use super::status::dlm_status;
 
@@ -60,6 +61,13 @@ pub unsafe extern "C" fn dlm_error_fences(
         write(stored_out, stored);
     }
     fences.is_some()
+}
+
+/// Returns why the lease was lost, for a DLM_LEASE_LOST: one of the numbers DLM_LOST_*. DLM_LOST_NOT if the lease was
+/// released, for any other error, and for NULL. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_error_lost_reason(error: *const dlm_error) -> i32 {
+    value(DLM_LOST_NOT, || Ok(find(error)?.lost_reason.map_or(DLM_LOST_NOT, reason_number)))
 }
 
 /// Frees an error. NULL is allowed. Never blocks.

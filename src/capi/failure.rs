@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use super::status::dlm_status;
-use crate::Error;
 use crate::text::quoted;
+use crate::{Error, LostReason};
 
 pub(super) type Outcome<T = ()> = Result<T, Failure>;
 
@@ -20,6 +20,8 @@ pub(super) struct Failure {
     pub(super) holder_left: Option<Duration>,
     /// For STALE_FENCE: the fence of the refused write, and the higher one that the receiver had seen.
     pub(super) fences: Option<(u64, u64)>,
+    /// For LEASE_LOST, unless the lease was released.
+    pub(super) lost_reason: Option<LostReason>,
 }
 
 impl Failure {
@@ -66,7 +68,7 @@ impl Failure {
     fn new(status: dlm_status, message: String) -> Failure {
         // Messages escape the texts of callers, but a store's text may contain NUL.
         let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-        Failure { status, message, retryable: false, holder_left: None, fences: None }
+        Failure { status, message, retryable: false, holder_left: None, fences: None, lost_reason: None }
     }
 }
 
@@ -78,6 +80,13 @@ impl From<Error> for Failure {
             _ => None,
         };
         let fences = error.stale_fence().map(|(fence, stored)| (fence.0, stored.0));
-        Failure { retryable, holder_left, fences, ..Failure::new(error.code().into(), error.chain()) }
+        let lost_reason = error.lost_reason();
+        Failure {
+            retryable,
+            holder_left,
+            fences,
+            lost_reason,
+            ..Failure::new(error.code().into(), error.chain())
+        }
     }
 }

@@ -37,6 +37,7 @@ mod key_lock;
 mod latch;
 mod lease;
 mod lease_row;
+mod lease_state;
 mod lock;
 mod log;
 mod manager;

@@ -8,9 +8,9 @@
 //! open      opens stores and locks       output    writes to standard output, which may be closed
 //! lease     acquire, renew, release      run       a command that runs while the lock is held
 //! show      show, init                   signals   signals sent to this process
-//! latch     counts and waits             renewal   the thread that renews a lease
-//! demo/     processes that contend       process   the command of `run` and its descendants
-//! logger    the library's warnings       doctor    is the store safe for locks?
+//! latch     counts and waits             process   the command of `run` and its descendants
+//! demo/     processes that contend       doctor    is the store safe for locks?
+//! logger    the library's warnings
 //! ```
 
 mod args;
@@ -23,7 +23,6 @@ mod logger;
 mod open;
 mod output;
 mod process;
-mod renewal;
 mod run;
 mod show;
 mod signals;

@@ -9,11 +9,10 @@
 //!
 //! A store that does not answer is no loss yet: the command goes on while its lease lasts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::select;
-use dlm::{Code, Fence, Lease, LockManager, Moment};
+use crossbeam_channel::{Receiver, select};
+use dlm::{Code, Fence, Lease, LockManager, LostReason, Moment};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -22,7 +21,6 @@ use crate::cli::exit::{CommandFailure, CommandOutcome, LOST};
 use crate::cli::lease::take;
 use crate::cli::open;
 use crate::cli::process::Command;
-use crate::cli::renewal::Renewal;
 use crate::cli::signals::{ReceivedSignal, Signals};
 
 const CAUGHT: [i32; 7] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
@@ -51,18 +49,16 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(args)))?;
     let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&CAUGHT)?;
-    let lease = Arc::new(take(&lock, &args.terms, &signals)?);
-    let renewal = Renewal::start(&lease)?;
+    let lease = take(&lock, &args.terms, &signals)?;
+    lease.keep(Duration::MAX)?;
+    let changes = lease.changes()?;
     let command = Command::start(&args.command, &variables(&args.name, &lease))?;
     let mut watch = LeaseWatch::new(command, &lease);
-    watch.until_over(&signals, &renewal);
+    watch.until_over(&signals, &changes);
     let hangs = watch.hangs();
-    let LeaseWatch { command, mut lost, .. } = watch;
-    if let Some(error) = renewal.end() {
-        lost.get_or_insert_with(|| error.chain());
-    }
+    let LeaseWatch { command, lost, .. } = watch;
     if hangs {
-        let _ = Arc::into_inner(lease).map(Lease::into_token);
+        let _ = lease.into_token();
         return Err(hanging(lost));
     }
     end(&manager, lease, &command, lost)
@@ -85,12 +81,11 @@ fn variables(name: &str, lease: &Lease) -> [(&'static str, Option<String>); 3] {
 }
 
 /// Releases the lock and determines the exit status.
-fn end(manager: &LockManager, lease: Arc<Lease>, command: &Command, lost: Option<String>) -> CommandOutcome {
+fn end(manager: &LockManager, lease: Lease, command: &Command, lost: Option<String>) -> CommandOutcome {
     let released = release(&lease);
     if released.is_err() {
-        // The error is reported below. Dropping the lease would try again and report it a second time. The
-        // renewal thread has ended, so this is the last handle.
-        let _ = Arc::into_inner(lease).map(Lease::into_token);
+        // The error is reported below. Dropping the lease would try again and report it a second time.
+        let _ = lease.into_token();
     }
     if let Some(why) = lost {
         return Err(CommandFailure::new(
@@ -171,24 +166,18 @@ impl<'a> LeaseWatch<'a> {
     }
 
     /// Blocks until the command, and its other processes if they must, have ended or hang.
-    fn until_over(&mut self, signals: &Signals, renewal: &Renewal) {
-        let never = crossbeam_channel::never();
+    fn until_over(&mut self, signals: &Signals, changes: &Receiver<()>) {
         loop {
             self.command.reap();
             if self.is_over() {
                 return;
             }
             let pause = self.act(Moment::now());
-            // After its only message the channel is closed, and would be ready all the time.
-            let lost = if self.lost.is_none() { renewal.lost() } else { &never };
             select! {
                 recv(signals.received()) -> signal => if let Ok(signal) = signal {
                     self.heed(signal);
                 },
-                recv(lost) -> error => self.lose(match error {
-                    Ok(error) => error.chain(),
-                    Err(_) => "the thread that renews the lease has ended, which is a bug: please report it".into(),
-                }),
+                recv(changes) -> _ => {}
                 default(pause) => {}
             }
         }
@@ -208,9 +197,12 @@ impl<'a> LeaseWatch<'a> {
     /// Does what is due. Returns the time until the next check.
     fn act(&mut self, now: Moment) -> Duration {
         let ends = self.lease.ends();
-        // Zero: the renewal thread found the lease lost, and its message will arrive.
-        let known = self.lost.is_none() && ends.as_nanos() > 0;
-        if known && ends.since(now) <= (self.ttl / 4).min(TERM_AHEAD_MAX) {
+        let lost = self.lease.state().lost().filter(|reason| *reason != LostReason::Expired);
+        if self.lost.is_none() && lost.is_some() {
+            if let Err(error) = self.lease.check() {
+                self.lose(error.chain());
+            }
+        } else if self.lost.is_none() && ends.since(now) <= (self.ttl / 4).min(TERM_AHEAD_MAX) {
             let what =
                 if now < ends { "could not be renewed and is about to end" } else { "expired unnoticed" };
             self.lose(format!("the lease of lock {} {what}", self.lease.name()));

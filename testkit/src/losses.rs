@@ -52,7 +52,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm::{AcquireOptions, Code, Fence, Lease, LeaseState, Level, Lock, LockManager, LostReason, Moment};
 use parking_lot::Mutex;
 
 use crate::fault::{Fault, Gate, Proxy};
@@ -621,6 +621,45 @@ pub fn a_server_that_comes_back_is_used_again(case: &Case<'_>) {
     stage.assert_held(&lease);
 }
 
+/// The server is silent for longer than two TTLs, and then refuses connections.
+#[doc(hidden)]
+pub fn kept_leases_over_a_server_that_is_down_are_at_risk_then_lost_and_stay_lost(case: &Case<'_>) {
+    const LEASES: usize = 30;
+    let Some(stage) = case.stage(BLIND) else { return };
+    // Not so brief that a busy machine loses them while the server answers.
+    let terms = AcquireOptions::new().ttl(2 * BRIEF).keep(Duration::MAX);
+    let lock = |id: usize| stage.manager.lock(&id.to_string(), Level::Xdc).unwrap();
+    let leases: Vec<_> = (0..LEASES).map(|id| lock(id).acquire_with(&terms).unwrap()).collect();
+    assert!(leases.iter().all(|lease| lease.state().is_valid()));
+    stage.lose_everything(Fault::Swallow);
+    thread::scope(|scope| {
+        for lease in &leases {
+            scope.spawn(|| {
+                let changes = lease.changes().unwrap();
+                let mut seen = Vec::new();
+                while changes.recv_timeout(LONG).is_ok() {
+                    seen.push(lease.state());
+                    if !lease.state().is_valid() {
+                        break;
+                    }
+                }
+                // A renewal that was answered just before the server fell silent may come first.
+                seen.retain(|state| *state != LeaseState::Renewing);
+                assert_eq!(seen, [LeaseState::AtRisk, LeaseState::Lost(LostReason::Expired)]);
+                assert_eq!(code(lease.guard()), Code::LeaseLost);
+            });
+        }
+    });
+    stage.proxy.heal();
+    stage.cycle();
+    thread::sleep(BRIEF);
+    for lease in &leases {
+        assert_eq!(lease.state(), LeaseState::Lost(LostReason::Expired), "brought back");
+    }
+    let next = lock(0).acquire().expect("the lease has ended in the store too");
+    assert!(next.fence() > leases[0].fence());
+}
+
 #[doc(hidden)]
 pub fn a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline(case: &Case<'_>) {
     let Some(stage) = case.stage(SHORT) else { return };
@@ -735,6 +774,7 @@ macro_rules! losses {
             a_server_that_is_down_is_a_connection_error_soon,
             a_server_that_never_answers_costs_no_more_than_the_deadline,
             a_server_that_comes_back_is_used_again,
+            kept_leases_over_a_server_that_is_down_are_at_risk_then_lost_and_stay_lost,
             a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline,
             of_many_cycles_with_a_fifth_of_the_replies_lost_none_is_granted_twice,
             in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind,

@@ -15,6 +15,60 @@ static int readable(int fd, int wait_ms)
     return poll(&polled, 1, wait_ms);
 }
 
+/* A lease that is kept alive outlives its TTL, until its longest time is nearly over. Then it is at risk, and lost. */
+static void is_kept(const char *uri)
+{
+    struct dlm_manager *manager;
+    struct dlm_lock *lock;
+    struct dlm_lease *lease, *copy;
+    struct dlm_error *why = NULL;
+    int lost, risk;
+    char token[DLM_TOKEN_SIZE];
+
+    OK(dlm_manager_open(uri, NULL, &manager, &error));
+    OK(dlm_manager_lock(manager, "kept", DLM_LEVEL_DC, &lock, &error));
+    OK(dlm_lock_acquire_within(lock, 50, DLM_DEFAULT, NULL, &lease, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, DLM_FOREVER, &error)); /* too short */
+    dlm_lease_free(lease);
+
+    OK(dlm_lock_acquire_within(lock, 900, DLM_DEFAULT, NULL, &lease, &error));
+    CHECK(dlm_lease_state(lease) == DLM_STATE_HELD);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, 0, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, DLM_DEFAULT, &error));
+    OK(dlm_lease_lost_fd(lease, &lost, &error));
+    OK(dlm_lease_at_risk_fd(lease, &risk, &error));
+    OK(dlm_lease_keep(lease, 3000, &error));
+    CHECK(readable(risk, 30000) == 1);
+    CHECK(dlm_lease_state(lease) >= DLM_STATE_AT_RISK);
+    CHECK(readable(lost, 30000) == 1);
+    CHECK(dlm_lease_state(lease) == DLM_STATE_LOST && dlm_lease_lost_reason(lease) == DLM_LOST_EXPIRED);
+    CHECK(dlm_lease_check(lease, &why) == DLM_LEASE_LOST && dlm_error_lost_reason(why) == DLM_LOST_EXPIRED);
+    dlm_error_free(why);
+    EXPECT(DLM_LEASE_LOST, dlm_lease_keep(lease, DLM_FOREVER, &error));
+    dlm_lease_free(lease);
+
+    /* Another holder of the token releases it. The next renewal finds that out. */
+    OK(dlm_lock_acquire_within(lock, 2000, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lease_into_token(lease, token, sizeof token, &error));
+    CHECK(dlm_lease_state(lease) == DLM_STATE_RELEASED && dlm_lease_lost_reason(lease) == DLM_LOST_NOT);
+    CHECK(dlm_lease_check(lease, &why) == DLM_LEASE_LOST && dlm_error_lost_reason(why) == DLM_LOST_NOT);
+    dlm_error_free(why);
+    dlm_lease_free(lease);
+    OK(dlm_lock_adopt(lock, token, &lease, &error));
+    OK(dlm_lock_adopt(lock, token, &copy, &error));
+    OK(dlm_lease_keep(lease, DLM_FOREVER, &error));
+    OK(dlm_lease_release(copy, NULL, &error));
+    OK(dlm_lease_lost_fd(lease, &lost, &error));
+    CHECK(readable(lost, 30000) == 1);
+    CHECK(dlm_lease_lost_reason(lease) == DLM_LOST_RECORD_GONE || dlm_lease_lost_reason(lease) == DLM_LOST_EXPIRED);
+    dlm_lease_free(copy);
+    dlm_lease_free(lease);
+
+    CHECK(dlm_lease_state(NULL) == DLM_STATE_RELEASED && dlm_lease_lost_reason(NULL) == DLM_LOST_NOT);
+    dlm_lock_free(lock);
+    dlm_manager_free(manager);
+}
+
 int main(int argc, char **argv)
 {
     struct dlm_manager *manager;
@@ -61,6 +115,7 @@ int main(int argc, char **argv)
 
     dlm_lock_free(lock);
     dlm_manager_free(manager);
+    is_kept(uri);
     CHECK(dlm_handles_open() == 0);
     return 0;
 }

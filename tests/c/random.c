@@ -263,11 +263,15 @@ static void use(void)
         return;
     case 3:
         slot = any(leases);
-        judge(slot, dlm_lease_lost_fd(slot->handle, &fd, &error));
+        judge(slot, below(2) ? dlm_lease_lost_fd(slot->handle, &fd, &error)
+                             : dlm_lease_at_risk_fd(slot->handle, &fd, &error));
         return;
     case 4:
         slot = any(leases);
         CHECK((dlm_lease_fence(slot->handle) != 0) == slot->alive);
+        CHECK(slot->alive || dlm_lease_state(slot->handle) == DLM_STATE_RELEASED);
+        judge(slot, dlm_lease_keep(slot->handle, (int64_t)below(300) - 1, &error));
+        CHECK(slot->alive || dlm_lease_lost_reason(slot->handle) == DLM_LOST_NOT);
         CHECK(slot->alive || dlm_lease_remaining_ms(slot->handle) == 0);
         return;
     case 5:

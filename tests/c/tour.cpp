@@ -146,6 +146,13 @@ static void leases(const char *uri) {
     CHECK(acquired->remaining() > 30s);
     pollfd polled{acquired->lost_fd(), POLLIN, 0};
     CHECK(poll(&polled, 1, 0) == 0);
+    CHECK(acquired->state() == dlm::LeaseState::held);
+    acquired->keep(dlm::forever);
+    acquired->keep(dlm::Wait(1h));
+    CHECK(acquired->state() == dlm::LeaseState::renewing && acquired->lost_reason() == dlm::LostReason::not_lost);
+    CHECK(status_of([&] { acquired->keep(dlm::Wait(0ms)); }) == DLM_INVALID_ARGUMENT);
+    pollfd risk{acquired->at_risk_fd(), POLLIN, 0};
+    CHECK(poll(&risk, 1, 0) == 0);
     dlm::Lease moved = std::move(acquired).lease();
     CHECK(moved.is_held());
     CHECK(moved.release() && !moved.release() && !moved.is_held());

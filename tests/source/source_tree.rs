@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 const LAYERS: [(&str, &str); 6] = [
     (
         "ground",
-        "boot cancel config diagnostic error fence holder latch_name name options owner process random store_option sync text time",
+        "boot cancel config diagnostic error fence holder latch_name lease_state name options owner process random store_option sync text time",
     ),
     ("for threads and files of one machine", "fence_gate id_lock"),
     ("stores", "store"),
     ("waiting", "wait"),
     (
         "what callers hold",
-        "aerospike builder diagnosis hbase held_lock latch lease lease_token lock manager session",
+        "aerospike builder diagnosis hbase held_lock keeper latch lease lease_life lease_token lock manager session",
     ),
     ("C and the command", "capi cli"),
 ];

@@ -29,7 +29,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, locks, leases, waits, latch_stores, latches.
+//! // One invocation per layer: stores, locks, leases, kept, waits, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -39,6 +39,8 @@
 //! Times are checked for lower bounds. No upper bound is below [`LONG`], because a slow machine must not fail a
 //! store. A case that needs a lease to last for a few calls is repeated with longer leases.
 
+#[doc(hidden)]
+pub mod kept;
 #[doc(hidden)]
 pub mod latch_stores;
 #[doc(hidden)]
@@ -338,6 +340,14 @@ macro_rules! contract {
             a_renewed_lease_goes_on_and_is_released_as_ours,
             a_lost_lease_cannot_be_renewed,
             a_shorter_renewal_ends_the_lease_sooner_and_is_released_as_ours,
+        }
+        $crate::contract! { $site => kept:
+            a_kept_lease_outlives_its_ttl_and_is_released_as_ours,
+            a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_then,
+            a_kept_lease_whose_record_goes_is_lost_before_its_end_with_the_reason,
+            a_lease_is_not_kept_after_its_release_its_drop_or_its_token,
+            closing_releases_what_is_kept,
+            many_leases_are_kept_at_once,
         }
         $crate::contract! { $site => waits:
             acquire_waits_for_a_release_in_another_process,

@@ -1,0 +1,102 @@
+//go:build cgo
+
+package dlm
+
+import (
+	"runtime"
+	"time"
+)
+
+// LeaseState is the state of a [Lease]. Later versions may add some.
+type LeaseState int
+
+// The states of a lease.
+const (
+	// Released means that the lease was released or turned into a token. Also after a release that failed.
+	Released LeaseState = 0
+	// Held means that the lease is valid, and not kept alive.
+	Held LeaseState = 1
+	// Renewing means that the lease is valid, and kept alive: see [Lease.KeepAlive].
+	Renewing LeaseState = 2
+	// AtRisk means that the lease is valid and kept alive, but less than a third of it is left: renewals fail, or its
+	// longest time is nearly over. Finish what the lock guards.
+	AtRisk LeaseState = 3
+	// Lost means that the lease is not valid any more.
+	Lost LeaseState = 4
+)
+
+// LostReason says why a lease was lost. The numbers are the same in all languages. Later versions may add some.
+type LostReason int
+
+// The reasons.
+const (
+	// NotLost means that the lease is valid, or was released.
+	NotLost LostReason = 0
+	// LostExpired means that the time of the lease ran out: it was not kept alive, every renewal failed, or its longest
+	// time was over.
+	LostExpired LostReason = 1
+	// LostTakenOver means that a renewal or release found the record of another holder.
+	LostTakenOver LostReason = 2
+	// LostRecordGone means that a renewal or release found no record, although the lease had time left.
+	LostRecordGone LostReason = 3
+	// LostProcessStopped means that the time ran out while this process did not run, so that nothing could renew the
+	// lease.
+	LostProcessStopped LostReason = 4
+	// LostBroken means that an operator broke the lock. It is reserved and not reported yet.
+	LostBroken LostReason = 5
+	// LostEndUnknown means that the end of the lease is not known here, because its token comes from another machine. A
+	// renewal makes it known.
+	LostEndUnknown LostReason = 6
+)
+
+// State returns the state of the lease by this machine's clock, and why it was lost if it was. It does no I/O.
+func (l *Lease) State() (LeaseState, LostReason) {
+	defer runtime.KeepAlive(l)
+	return l.state()
+}
+
+func (h *held) state() (LeaseState, LostReason) {
+	if h.released.Load() {
+		return Released, NotLost
+	}
+	return leaseState(h.handle)
+}
+
+// KeepAlive keeps the lease alive: threads of the library renew it from now on, for maxHold at most. No renewal makes it
+// last longer than maxHold from now. [Forever] sets no limit, and a second call sets a new one. KeepAlive does no I/O.
+//
+// The library renews after a third of the lease, and repeatedly if that fails. When less than a third is left, the
+// channel of [Lease.AtRisk] is closed. When every renewal fails until the end, the lease is lost, and no renewal brings it
+// back. All kept leases of a manager share at most two threads. Still call [Lease.Guard] before each step.
+//
+// It fails with [ErrLost] when the lease is not valid, with [ErrInvalid] when maxHold is not above zero or the TTL of the
+// lease is below 100 ms, and with [ErrClosed].
+func (l *Lease) KeepAlive(maxHold time.Duration) error {
+	defer runtime.KeepAlive(l)
+	if maxHold <= 0 {
+		return invalid("the longest time " + maxHold.String() + " is not allowed: above zero, or Forever")
+	}
+	if l.released.Load() {
+		return l.over("it was released")
+	}
+	err := keepLease(l.handle, maxHold)
+	if codeOf(err) == CodeClosed && l.released.Load() {
+		return l.over("it was released")
+	}
+	return err
+}
+
+// AtRisk returns a channel that is closed as soon as the lease is at risk for the first time, or has ended. See
+// [Lease.KeepAlive].
+//
+// The first call opens a file descriptor and starts a goroutine. Both end with the lease.
+func (l *Lease) AtRisk() <-chan struct{} {
+	held := l.held // as in Lost
+	held.riskWatch.Do(func() {
+		held.startWatch(held.atRisk, atRiskDescriptor, func() bool {
+			state, _ := held.state()
+			return state != Held && state != Renewing
+		})
+	})
+	return held.atRisk
+}
