@@ -216,6 +216,7 @@ mod capi {
             "table",
             "bytes",
             "lease_row",
+            "lease_state",
             "row",
             "row_cells",
             "cancel",

@@ -153,6 +153,10 @@ bool dlm_error_is_retryable(const struct dlm_error *error);
 /// writes 0 for any other error and for NULL. Never blocks.
 bool dlm_error_fences(const struct dlm_error *error, uint64_t *fence_out, uint64_t *stored_out);
 
+/// Returns why the lease was lost, for a DLM_LEASE_LOST: one of the numbers DLM_LOST_*. DLM_LOST_NOT if the lease was
+/// released, for any other error, and for NULL. Never blocks.
+int32_t dlm_error_lost_reason(const struct dlm_error *error);
+
 /// Frees an error. NULL is allowed. Never blocks.
 void dlm_error_free(struct dlm_error *error);
 
@@ -209,6 +213,7 @@ struct dlm_options *dlm_options_new(void);
 /// | retry | 1s | how long a waiting process pauses between two attempts, plus or minus a tenth |
 /// | timeout | 10s | the time limit of one call to the store |
 /// | clock_margin | 100000ppm | how much earlier a lease ends for its holder than in the store, in parts per million of its TTL: a tenth |
+/// | lock_delay | 0s | how long nobody gets the lock after the lease of a dead holder |
 /// | names | strict | compat allows # and control characters in client and farm ids |
 /// | purpose | none | a text that others see while the lock is held |
 /// | strict | false | true refuses a store that dlm doctor reports as unsafe |
@@ -455,6 +460,43 @@ enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **er
 /// The size of an array for any token, with its NUL: see dlm_lease_into_token().
 #define DLM_TOKEN_SIZE 8192
 
+/// The lease was released, or turned into a token. Also after a release that failed, and for NULL and a freed handle.
+#define DLM_STATE_RELEASED 0
+
+/// The lease is valid, and not kept alive.
+#define DLM_STATE_HELD 1
+
+/// The lease is valid, and kept alive: see dlm_lease_keep().
+#define DLM_STATE_RENEWING 2
+
+/// The lease is valid and kept alive, but less than a third of it is left: renewals fail, or its longest time is nearly
+/// over. Finish what the lock guards.
+#define DLM_STATE_AT_RISK 3
+
+/// The lease is not valid any more: see dlm_lease_lost_reason().
+#define DLM_STATE_LOST 4
+
+/// The lease was not lost.
+#define DLM_LOST_NOT 0
+
+/// The time of the lease ran out: it was not kept alive, every renewal failed, or its longest time was over.
+#define DLM_LOST_EXPIRED 1
+
+/// A renewal or release found the record of another holder.
+#define DLM_LOST_TAKEN_OVER 2
+
+/// A renewal or release found no record, although the lease had time left.
+#define DLM_LOST_RECORD_GONE 3
+
+/// The time ran out while this process did not run, so that nothing could renew the lease.
+#define DLM_LOST_PROCESS_STOPPED 4
+
+/// An operator broke the lock. Reserved: not reported yet.
+#define DLM_LOST_BROKEN 5
+
+/// The end of the lease is not known here, because its token comes from another machine. A renewal makes it known.
+#define DLM_LOST_END_UNKNOWN 6
+
 /// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
 /// request was sent. After that, the lock may have another holder.
 struct dlm_lease;
@@ -542,6 +584,38 @@ enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
 /// seconds. If it fails, the library keeps trying in the background. Freeing the last handle of a manager
 /// blocks as dlm_manager_free() says.
 void dlm_lease_free(struct dlm_lease *lease);
+
+/// Keeps the lease alive: background threads renew it from now on, for `max_hold_ms` at most. No renewal makes it last
+/// longer than that from now. DLM_FOREVER sets no limit. A second call sets a new limit. The TTL of the lease must be
+/// 100 ms or longer. Does no I/O and never blocks.
+///
+/// The library renews after a third of the lease, and repeatedly if that fails. If less than a third is left, the
+/// state is DLM_STATE_AT_RISK. If every renewal fails until the end, the lease is lost, and no renewal brings it back.
+/// All kept leases of a manager share at most two threads. Still call dlm_lease_guard() before each step.
+///
+/// Errors: DLM_LEASE_LOST if the lease is not valid; DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED.
+DLM_NODISCARD
+enum dlm_status dlm_lease_keep(const struct dlm_lease *lease,
+                               int64_t max_hold_ms,
+                               struct dlm_error **error_out);
+
+/// Returns the state of the lease by this machine's clock: one of DLM_STATE_RELEASED, DLM_STATE_HELD,
+/// DLM_STATE_RENEWING, DLM_STATE_AT_RISK and DLM_STATE_LOST. Later versions may add some. Never blocks.
+int32_t dlm_lease_state(const struct dlm_lease *lease);
+
+/// Returns why the lease was lost, one of the numbers DLM_LOST_*. DLM_LOST_NOT if its state is not DLM_STATE_LOST.
+/// Later versions may add reasons. Never blocks.
+int32_t dlm_lease_lost_reason(const struct dlm_lease *lease);
+
+/// Writes a file descriptor to `*fd_out`, or -1 on failure. It is readable while the lease is at risk, and once
+/// dlm_lease_check() would fail. A renewal makes it unreadable again. See dlm_lease_lost_fd(), whose rules hold for
+/// this descriptor too.
+///
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
+DLM_NODISCARD
+enum dlm_status dlm_lease_at_risk_fd(const struct dlm_lease *lease,
+                                     int32_t *fd_out,
+                                     struct dlm_error **error_out);
 
 /* ---- Latches ---- */
 

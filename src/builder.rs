@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY,
-    DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings, checked_background_threads, checked_clock_margin,
-    checked_poll, checked_retry, checked_timeout, checked_ttl, parse_clock_margin,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LOCK_DELAY,
+    DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings,
+    checked_background_threads, checked_clock_margin, checked_lock_delay, checked_poll, checked_retry,
+    checked_timeout, checked_ttl, parse_clock_margin,
 };
 use crate::error::{Error, Result};
 use crate::holder::Identity;
@@ -31,6 +32,7 @@ pub struct Builder {
     retry: Option<Duration>,
     timeout: Option<Duration>,
     clock_margin_ppm: Option<u32>,
+    lock_delay: Option<Duration>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
     options: Vec<(String, String)>,
@@ -99,6 +101,14 @@ impl Builder {
     /// [`DEFAULT_CLOCK_MARGIN_PPM`], which explains its value; 0 to 500,000.
     pub fn clock_margin_ppm(mut self, ppm: u32) -> Builder {
         self.clock_margin_ppm = Some(ppm);
+        self
+    }
+
+    /// Sets the lock delay: how much longer the store keeps the record of a lease than the lease lasts. If a holder
+    /// dies, nobody gets the lock during the delay, so that requests it has sent to other services can end before. A
+    /// release has no delay. Default zero; at most 1 h. All processes that use the lock should set the same.
+    pub fn lock_delay(mut self, delay: Duration) -> Builder {
+        self.lock_delay = Some(delay);
         self
     }
 
@@ -179,8 +189,9 @@ impl Builder {
         let client = options.take("client");
         let farm = options.take("farm");
         let purpose = options.take("purpose");
-        let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll"];
-        let [ttl, wait, retry, timeout, latch_ttl, poll] = durations.map(|key| options.take_duration(key));
+        let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll", "lock_delay"];
+        let [ttl, wait, retry, timeout, latch_ttl, poll, lock_delay] =
+            durations.map(|key| options.take_duration(key));
         let strict = options.take_flag("strict")?.unwrap_or(false);
         let background_threads = options.take_number("background_threads", 0, usize::MAX)?;
         let clock_margin = options.take("clock_margin").map(|text| parse_clock_margin(&text)).transpose()?;
@@ -194,6 +205,7 @@ impl Builder {
             retry: checked_retry(self.retry.or(retry?).unwrap_or(DEFAULT_RETRY))?,
             timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
             clock_margin_ppm: checked_clock_margin(clock_margin_ppm)?,
+            lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay?).unwrap_or(DEFAULT_LOCK_DELAY))?,
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),
             latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl?).unwrap_or(DEFAULT_LATCH_TTL))?,

@@ -20,6 +20,8 @@ pub const DEFAULT_POLL: Duration = Duration::from_secs(5);
 pub const DEFAULT_BACKGROUND_THREADS: usize = 2;
 /// Default time-out of one call to the store.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Default lock delay: none.
+pub const DEFAULT_LOCK_DELAY: Duration = Duration::ZERO;
 /// Default clock margin: how much earlier than in the store a lease expires here, in parts per million of its
 /// TTL. It is a tenth.
 ///
@@ -37,6 +39,7 @@ const POLL_MAX: Duration = Duration::from_secs(3600);
 const BACKGROUND_THREADS_MAX: usize = 64;
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+const LOCK_DELAY_MAX: Duration = Duration::from_secs(3600);
 const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
 
@@ -50,6 +53,7 @@ pub(crate) struct Settings {
     pub(crate) retry: Duration,
     pub(crate) timeout: Duration,
     pub(crate) clock_margin_ppm: u32,
+    pub(crate) lock_delay: Duration,
     pub(crate) names: NamePolicy,
     pub(crate) purpose: String,
     pub(crate) latch_ttl: Duration,
@@ -73,6 +77,11 @@ impl Settings {
     /// clock margin, see [`DEFAULT_CLOCK_MARGIN_PPM`].
     pub(crate) fn lease_end(&self, since: Moment, ttl: Duration) -> Moment {
         since.after(ttl - ttl.mul_f64(f64::from(self.clock_margin_ppm) / 1e6))
+    }
+
+    /// Returns how long the store is asked to keep the record of a lease with this TTL.
+    pub(crate) fn asked_ttl(&self, ttl: Duration) -> Duration {
+        ttl + self.lock_delay
     }
 
     /// Returns the TTL of a lease that lasts `length` here: the reverse of [`lease_end`](Settings::lease_end).
@@ -115,6 +124,13 @@ pub(crate) fn checked_background_threads(background_threads: usize) -> Result<us
 
 pub(crate) fn checked_timeout(timeout: Duration) -> Result<Duration> {
     within("timeout", timeout, TIMEOUT_MIN, TIMEOUT_MAX, "10ms to 10m")
+}
+
+pub(crate) fn checked_lock_delay(delay: Duration) -> Result<Duration> {
+    within("lock_delay", delay, Duration::ZERO, LOCK_DELAY_MAX, "0s to 1h").and_then(|delay| {
+        // All stores support whole milliseconds.
+        if delay.is_zero() { Ok(delay) } else { checked_ttl(delay) }
+    })
 }
 
 pub(crate) fn checked_clock_margin(ppm: u32) -> Result<u32> {

@@ -44,8 +44,19 @@ struct Ownership {
     ends: Moment,
     /// End of the lease in the token that it was adopted from, until the first renewal here.
     told: Option<TokenEnd>,
+    /// The lock stays held until then, even if it is released.
+    hold_until: Moment,
     /// A release failed, so the lock may or may not be free.
     release_failed: bool,
+}
+
+/// How long a granted lock is held.
+pub(crate) struct LeaseTerms {
+    pub(crate) ttl: Duration,
+    /// For how long the store was asked to keep the record: see [`Settings::asked_ttl`].
+    pub(crate) asked: Duration,
+    /// End of the lease here.
+    pub(crate) ends: Moment,
 }
 
 /// A record that the store may still have, for `ttl` at most.
@@ -78,6 +89,8 @@ pub(crate) enum Begun {
 pub(crate) struct PendingRenewal {
     pub(crate) record: OwnerRecord,
     pub(crate) ttl: Duration,
+    /// See [`Settings::asked_ttl`].
+    pub(crate) asked: Duration,
     /// End of the lease before it.
     pub(crate) ends: Moment,
 }
@@ -109,10 +122,21 @@ pub(crate) struct Release {
     pub(crate) is_over: bool,
     /// A record that the background threads must release, if the store has it.
     pub(crate) leftover: Option<Leftover>,
+    /// The record that must be released at the end of the minimum hold.
+    pub(crate) held_until: Option<HeldUntil>,
+}
+
+/// A record that the store keeps until a moment, although its holder has released the lock.
+pub(crate) struct HeldUntil {
+    pub(crate) moment: Moment,
+    pub(crate) leftover: Leftover,
+    /// See [`Grant::may_reappear`].
+    pub(crate) may_reappear: bool,
 }
 
 impl HeldLock {
-    pub(crate) fn new(name: LockName, grant: Grant, ttl: Duration, ends: Moment) -> HeldLock {
+    pub(crate) fn new(name: LockName, grant: Grant, terms: LeaseTerms) -> HeldLock {
+        let LeaseTerms { ttl, asked, ends } = terms;
         let life = Life::new(ends, ends.since(grant.since));
         HeldLock {
             name,
@@ -121,9 +145,10 @@ impl HeldLock {
             may_reappear: grant.may_reappear,
             ownership: Mutex::new(Ownership {
                 record: Some(grant.owner_record),
-                longest_ttl: ttl,
+                longest_ttl: asked,
                 ends,
                 told: None,
+                hold_until: Moment::OVER,
                 release_failed: false,
             }),
             life,
@@ -136,9 +161,15 @@ impl HeldLock {
         let grant = Grant { owner_record, fence, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
         let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
-        let mut held = HeldLock::new(name, grant, ttl, ends.unwrap_or(UNKNOWN));
+        let terms = LeaseTerms { ttl, asked: ttl, ends: ends.unwrap_or(UNKNOWN) };
+        let mut held = HeldLock::new(name, grant, terms);
         held.ownership.get_mut().told = Some(told);
         held
+    }
+
+    /// Lets the lock stay held for this time from now, even if it is released sooner.
+    pub(crate) fn hold_at_least(&self, min_hold: Duration) {
+        self.ownership.lock().hold_until = Moment::now().after(min_hold);
     }
 
     pub(crate) fn name(&self) -> &LockName {
@@ -182,17 +213,18 @@ impl HeldLock {
             left => left.max(RENEW_AT_LEAST),
         };
         let by = Deadline::after(settings.timeout.min(ttl).min(useful));
-        let answer = match store.renew(&self.name, &record, ttl, by) {
+        let asked = settings.asked_ttl(ttl);
+        let answer = match store.renew(&self.name, &record, asked, by) {
             // A late copy of a request may have brought the record back after another holder released the lock. The
             // record is still released with the lease.
             Ok(Some(record)) if self.may_reappear && Moment::now() >= self.ends() => {
                 // A late copy of a request may have brought the record back after another holder released the lock. The
                 // record is still released with the lease.
-                ownership.keeps(record, ttl);
+                ownership.keeps(record, asked);
                 Err(self.lost(LostReason::Expired, REVIVED))
             }
             Ok(Some(record)) => {
-                ownership.keeps(record, ttl);
+                ownership.keeps(record, asked);
                 self.ttl.store(nanos(ttl), Ordering::Release);
                 ownership.ends = settings.lease_end(since, ttl);
                 ownership.told = None;
@@ -200,7 +232,7 @@ impl HeldLock {
                 Ok(())
             }
             Ok(None) => {
-                let leftover = self.gone(&mut ownership, record, ttl, store.may_leave_parts());
+                let leftover = self.gone(&mut ownership, record, asked, store.may_leave_parts());
                 let reason = self.find_reason(store, ownership.why_gone(), by);
                 self.life.lost(reason);
                 return RenewalOutcome { answer: Err(self.lost(reason, reason.explained())), leftover };
@@ -223,12 +255,14 @@ impl HeldLock {
             let least = settings.ttl_of_lease(until.since(now));
             ttl = Duration::from_millis(u64::try_from(least.as_millis()).unwrap_or(u64::MAX));
             if settings.lease_end(now, ttl) <= ends {
+                self.life.longest_reached();
                 return Begun::LongEnough;
             }
         }
         // The request may be applied at any later time.
-        ownership.longest_ttl = ownership.longest_ttl.max(ttl);
-        Begun::Ask(PendingRenewal { record, ttl, ends })
+        let asked = settings.asked_ttl(ttl);
+        ownership.longest_ttl = ownership.longest_ttl.max(asked);
+        Begun::Ask(PendingRenewal { record, ttl, asked, ends })
     }
 
     /// Ends a renewal that [`begin_renewal`](HeldLock::begin_renewal) began, with the store's answer.
@@ -247,7 +281,7 @@ impl HeldLock {
         }
         match answer {
             Ok(Some(record)) => {
-                ownership.keeps(record, sent.ttl);
+                ownership.keeps(record, sent.asked);
                 let ends = settings.lease_end(since, sent.ttl);
                 if !self.life.renewed_in_time(ends) {
                     return Concluded::TooLate;
@@ -258,7 +292,7 @@ impl HeldLock {
             }
             Ok(None) => {
                 let why = ownership.why_gone();
-                let leftover = self.gone(&mut ownership, sent.record.clone(), sent.ttl, may_leave_parts);
+                let leftover = self.gone(&mut ownership, sent.record.clone(), sent.asked, may_leave_parts);
                 Concluded::Lost(why, leftover)
             }
             Err(error) => {
@@ -279,8 +313,17 @@ impl HeldLock {
     pub(crate) fn release(&self, store: &dyn LockStore, by: Deadline) -> Release {
         let mut ownership = self.ownership.lock();
         let Some(record) = ownership.record.clone() else {
-            return Release { answer: Ok(false), is_over: false, leftover: None };
+            return Release { answer: Ok(false), is_over: false, leftover: None, held_until: None };
         };
+        let now = Moment::now();
+        if now < ownership.hold_until && now < self.ends() {
+            ownership.record = None;
+            self.life.released();
+            let leftover = Leftover { record, ttl: ownership.longest_ttl, doubt: LockDoubt::MayBeHeld };
+            let may_reappear = self.may_reappear;
+            let held_until = Some(HeldUntil { moment: ownership.hold_until, leftover, may_reappear });
+            return Release { answer: Ok(true), is_over: false, leftover: None, held_until };
+        }
         // Before the request: as soon as it arrives, another holder may acquire the lock.
         self.life.released();
         match store.release(&self.name, &record, by) {
@@ -299,12 +342,13 @@ impl HeldLock {
                     self.life.lost(reason);
                     Err(self.lost(reason, LostReason::RecordGone.explained()))
                 };
-                Release { answer, is_over: true, leftover: self.may_reappear.then_some(leftover) }
+                let leftover = self.may_reappear.then_some(leftover);
+                Release { answer, is_over: true, leftover, held_until: None }
             }
             Err(error) => {
                 ownership.release_failed = true;
                 let answer = Err(error.context(format!("releasing lock {}", self.name)));
-                Release { answer, is_over: false, leftover: None }
+                Release { answer, is_over: false, leftover: None, held_until: None }
             }
         }
     }

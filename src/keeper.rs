@@ -479,7 +479,7 @@ impl<'a> Round<'a> {
     fn ask(&self, asked: &mut [Asked<'_>]) {
         let (shared, by) = (self.shared, Deadline::after(self.wait));
         let inputs: Vec<_> =
-            asked.iter().map(|it| (it.lock, it.sent.record.clone(), it.sent.ttl, it.sent.ends)).collect();
+            asked.iter().map(|it| (it.lock, it.sent.record.clone(), it.sent.asked, it.sent.ends)).collect();
         let renewals: Vec<_> = inputs
             .iter()
             .map(|(lock, owner_record, ttl, ends)| {

@@ -306,6 +306,17 @@ impl Lease {
         Ok(token)
     }
 
+    /// See [`AcquireOptions::min_hold`](crate::AcquireOptions::min_hold).
+    pub(crate) fn hold_at_least(&self, min_hold: Duration) {
+        self.lock.hold_at_least(min_hold);
+    }
+
+    /// Ends the renewals by the background threads. Nobody may listen to changes of the lease.
+    pub(crate) fn stop_keeping(&self) {
+        self.lock.life.stop_keeping();
+        self.session.keeper.forget(&self.lock);
+    }
+
     fn forget_if_over(&self) {
         if !self.lock.is_open() {
             self.session.forget(&self.lock);

@@ -92,6 +92,20 @@ impl Life {
         self.tell(&mut facts);
     }
 
+    /// Records that a renewal by the background threads would make the lease last hardly longer than it does.
+    pub(crate) fn longest_reached(&self) {
+        if let Some(kept) = &mut self.facts.lock().kept {
+            kept.until = self.ends();
+        }
+    }
+
+    /// No renewal by the background threads begins any more.
+    pub(crate) fn stop_keeping(&self) {
+        let mut facts = self.facts.lock();
+        facts.kept = None;
+        self.tell(&mut facts);
+    }
+
     /// Returns the moment that no renewal by the background threads may pass. `None` if the lease is not kept alive.
     pub(crate) fn kept_until(&self) -> Option<Moment> {
         self.facts.lock().kept.map(|kept| kept.until)

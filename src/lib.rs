@@ -92,6 +92,7 @@ mod keeper;
 mod latch;
 mod lease;
 mod lease_life;
+mod lease_set;
 mod lease_token;
 mod lock;
 mod manager;
@@ -136,8 +137,8 @@ mod patience;
 pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_POLL, DEFAULT_RETRY,
-    DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LOCK_DELAY,
+    DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
 };
 pub use diagnostic::{Diagnostic, Severity};
 pub use error::{Cause, Code, Error, Result};
@@ -148,6 +149,7 @@ pub use id_lock::{IdGuard, IdGuards, IdLock};
 pub use latch::{AwaitOptions, Latch, LatchKind, LatchWatch};
 pub use latch_name::LatchName;
 pub use lease::Lease;
+pub use lease_set::LeaseSet;
 pub use lease_state::{LeaseState, LostReason};
 pub use lease_token::LeaseToken;
 pub use lock::{AcquireOptions, Lock};

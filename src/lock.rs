@@ -28,10 +28,11 @@ pub struct Lock {
 #[derive(Debug, Clone, Default)]
 #[must_use = "pass it to acquire_with"]
 pub struct AcquireOptions {
-    ttl: Option<Duration>,
-    wait: Option<Duration>,
-    cancel: Option<CancelToken>,
-    max_hold: Option<Duration>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) cancel: Option<CancelToken>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
 }
 
 impl AcquireOptions {
@@ -60,10 +61,34 @@ impl AcquireOptions {
         self
     }
 
+    /// Sets for how long the lock stays held at least, counted from the end of the acquire, even if it is released sooner:
+    /// at most the TTL. So a job that takes a second runs only once, although the clocks of the machines that start it
+    /// differ by some seconds.
+    ///
+    /// A release then ends the lease at once, does no I/O and returns `true`. The background threads release the lock
+    /// when the time is over. If the manager is closed or the process ends before, the lock is free when its TTL ends. A
+    /// token does not carry the minimum.
+    pub fn min_hold(mut self, min_hold: Duration) -> AcquireOptions {
+        self.min_hold = Some(min_hold);
+        self
+    }
+
     /// Sets a token by which another thread can end the wait.
     pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
         self.cancel = Some(token.clone());
         self
+    }
+
+    /// `ttl` is the checked TTL of the lease.
+    pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
+        if let Some(min_hold) = self.min_hold.filter(|min_hold| *min_hold > ttl) {
+            return Err(Error::invalid(
+                "min_hold",
+                format!("{min_hold:?}"),
+                format!("at most the TTL, {ttl:?}"),
+            ));
+        }
+        self.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))
     }
 }
 
@@ -156,7 +181,7 @@ impl Lock {
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
         let settings = &self.session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
-        how.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))?;
+        how.check(ttl)?;
         self.session.usable()?;
         let began = Moment::now();
         let terms = Terms {
@@ -170,7 +195,11 @@ impl Lock {
         match got {
             Ok(lease) if !how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
                 // If it cannot be kept alive, dropping the lease releases it.
-                how.max_hold.map_or(Ok(()), |max_hold| lease.keep(max_hold)).map(|()| lease)
+                how.max_hold.map_or(Ok(()), |max_hold| lease.keep(max_hold))?;
+                if let Some(min_hold) = how.min_hold {
+                    lease.hold_at_least(min_hold);
+                }
+                Ok(lease)
             }
             // The lock was granted during the cancellation. Dropping the lease releases it.
             Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
@@ -198,6 +227,10 @@ impl Lock {
             return Err(Error::invalid("lease of the lock", token.name().to_string(), allowed));
         }
         Lease::adopt(&self.session, token)
+    }
+
+    pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
+        Arc::ptr_eq(&self.session, session)
     }
 
     fn ask(&self, ask: Ask, ttl: Duration) -> Result<Answer<Lease>> {

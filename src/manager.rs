@@ -10,8 +10,9 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::error::{Error, Result};
 use crate::latch::{Latch, LatchKind};
 use crate::lease::Lease;
+use crate::lease_set::LeaseSet;
 use crate::lease_token::LeaseToken;
-use crate::lock::Lock;
+use crate::lock::{AcquireOptions, Lock};
 use crate::name::Level;
 use crate::session::Session;
 use crate::store::StoreCounters;
@@ -105,6 +106,40 @@ impl LockManager {
     /// contains NUL, or if the level is DC and no farm is set.
     pub fn lock(&self, id: &str, level: Level) -> Result<Lock> {
         Lock::new(&self.session, id, level)
+    }
+
+    /// Acquires several locks together, waiting for them if necessary: all of them or none. `options` are those of
+    /// [`Lock::acquire_with`](Lock::acquire_with). The wait is the time for all locks together.
+    ///
+    /// The locks are acquired one after the other in one order, whatever the order of `locks` is. So callers of this
+    /// method never wait for each other in a circle. A caller that already holds a lock which it acquired otherwise may:
+    /// then acquire all with one call, or use short waits.
+    ///
+    /// While it waits, the background threads renew the leases of the locks that it has. At the end all leases are
+    /// checked, and have about the whole TTL left. If one was lost, or a lock cannot be acquired, all are released.
+    ///
+    /// ```
+    /// # use dlm::{AcquireOptions, Level, LockManager};
+    /// # let manager = LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// let (from, to) = (manager.lock("account-7", Level::Xdc)?, manager.lock("account-3", Level::Xdc)?);
+    /// let both = manager.acquire_all(&[&from, &to], &AcquireOptions::new())?;
+    /// let fences = both.guard()?;
+    /// assert_eq!(fences.len(), 2);
+    /// both.release()?;
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Lock::acquire_with`](Lock::acquire_with) for the first lock that cannot be acquired;
+    /// [`Code::LeaseLost`](crate::Code::LeaseLost) if a lease was lost while others were waited for;
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if there is no lock, a lock of another manager or a lock
+    /// twice, or if several locks are to be acquired with a TTL below 100 ms.
+    pub fn acquire_all(&self, locks: &[&Lock], options: &AcquireOptions) -> Result<LeaseSet> {
+        self.session.usable()?;
+        if let Some(other) = locks.iter().find(|lock| !lock.is_of(&self.session)) {
+            return Err(Error::invalid("locks", other.name().to_string(), "locks of this manager"));
+        }
+        LeaseSet::acquire(locks, options, &self.session.settings)
     }
 
     /// Returns a handle of the latch `id` of this manager's client id. No I/O: [`create`](Latch::create)

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use crate::config::Settings;
 use crate::error::{Code, Error, Result};
-use crate::held_lock::{HeldLock, Leftover};
+use crate::held_lock::{HeldLock, HeldUntil, LeaseTerms, Leftover};
 use crate::holder::Identity;
 use crate::keeper::Keeper;
 use crate::name::LockName;
 use crate::process::process_mark;
 use crate::store::{Acquired, Attempt, LatchStore, LockStore};
 use crate::sync::{AtomicBool, HashMap, Mutex};
-use crate::time::Deadline;
-use crate::wait::background::Background;
+use crate::time::{Deadline, Moment};
+use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::poller::{LatchPoller, locks_only};
 use crate::wait::queue::{Answer, Queue};
@@ -30,7 +30,7 @@ type HeldLocks = Mutex<Option<HashMap<usize, Arc<HeldLock>>>>;
 pub(crate) struct Session {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) settings: Settings,
-    pub(crate) queue: Queue,
+    pub(crate) queue: Arc<Queue>,
     pub(crate) poller: Arc<LatchPoller>,
     pub(crate) identity: Identity,
     /// The process that opened the manager, see [`process_mark`].
@@ -47,6 +47,7 @@ impl Session {
         let background = Arc::new(Background::new(settings.background_threads));
         let poller =
             LatchPoller::new(Arc::clone(&store), Arc::clone(&background), settings.poll, settings.timeout);
+        let queue: Arc<Queue> = Arc::default();
         let held = Arc::new(Mutex::new(Some(HashMap::default())));
         let keeper = {
             let (background, held, owned) = (Arc::clone(&background), Arc::clone(&held), Arc::clone(&store));
@@ -61,7 +62,7 @@ impl Session {
         Session {
             store,
             settings,
-            queue: Queue::default(),
+            queue,
             poller: Arc::new(poller),
             identity,
             process: process_mark::current(),
@@ -94,16 +95,22 @@ impl Session {
         self.usable()?;
         // A grant that arrives after its lease has expired is useless.
         let by = Deadline::after(self.settings.timeout.min(ttl));
+        let asked = self.settings.asked_ttl(ttl);
         let mut doubtful = Vec::new();
-        let answer = self.store.acquire(Attempt { name, ttl, identity: &self.identity, by }, &mut doubtful);
+        let answer =
+            self.store.acquire(Attempt { name, ttl: asked, identity: &self.identity, by }, &mut doubtful);
         for record in doubtful {
-            self.free_in_background(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
+            self.free_in_background(
+                name.clone(),
+                Leftover { record, ttl: asked, doubt: LockDoubt::MayBeTaken },
+            );
         }
         match answer {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
             Ok(Acquired::Granted(grant)) => {
                 let ends = self.settings.lease_end(grant.since, ttl);
-                Ok(Answer::Got(HeldLock::new(name.clone(), grant, ttl, ends)))
+                let terms = LeaseTerms { ttl, asked, ends };
+                Ok(Answer::Got(HeldLock::new(name.clone(), grant, terms)))
             }
             Err(error) => Err(error.context(format!("acquiring lock {name}"))),
         }
@@ -135,7 +142,35 @@ impl Session {
         if let Some(leftover) = release.leftover {
             self.free_in_background(lock.name().clone(), leftover);
         }
+        if let Some(held) = release.held_until {
+            self.release_at(lock.name().clone(), held);
+        }
         release.answer
+    }
+
+    /// Releases the record of a lock at the end of its minimum hold. If the process ends before, the store's TTL does.
+    fn release_at(&self, name: LockName, held: HeldUntil) {
+        let HeldUntil { moment, leftover: Leftover { record, ttl, doubt }, mut may_reappear } = held;
+        let (store, queue, retry) = (Arc::clone(&self.store), Arc::clone(&self.queue), self.settings.retry);
+        let named = name.clone();
+        let freeing =
+            move |doubt| Freeing::new(Arc::clone(&store), named.clone(), record.clone(), ttl, doubt);
+        let mut current = None;
+        self.background.run(moment.since(Moment::now()), move || {
+            // The manager is closed before the hold is over.
+            if Moment::now() < moment {
+                return Next::Done;
+            }
+            let next = current.get_or_insert_with(|| freeing(doubt)).try_once();
+            if next == Next::Done {
+                queue.released(&name, retry);
+            }
+            if next == Next::Done && std::mem::take(&mut may_reappear) {
+                current = Some(freeing(LockDoubt::MayBeTaken));
+                return Next::After(Freeing::FIRST_TRY);
+            }
+            next
+        });
     }
 
     /// Releases a record that the store may still have, as soon as the store answers.

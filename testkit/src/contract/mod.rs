@@ -29,7 +29,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, locks, leases, kept, waits, latch_stores, latches.
+//! // One invocation per layer: stores, locks, leases, kept, sets, waits, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -49,6 +49,8 @@ pub mod latches;
 pub mod leases;
 #[doc(hidden)]
 pub mod locks;
+#[doc(hidden)]
+pub mod sets;
 #[doc(hidden)]
 pub mod stores;
 #[doc(hidden)]
@@ -348,6 +350,15 @@ macro_rules! contract {
             a_lease_is_not_kept_after_its_release_its_drop_or_its_token,
             closing_releases_what_is_kept,
             many_leases_are_kept_at_once,
+        }
+        $crate::contract! { $site => sets:
+            of_several_locks_a_caller_gets_all_or_none,
+            callers_of_overlapping_sets_do_not_block_each_other,
+            the_locks_of_a_set_are_kept_while_others_are_waited_for,
+            a_set_that_loses_a_lock_while_it_waits_is_given_back,
+            sets_that_make_no_sense_are_refused_before_any_request,
+            a_lock_with_a_minimum_hold_is_free_when_that_is_over_and_not_before,
+            after_a_lease_that_expired_nobody_gets_the_lock_during_its_delay,
         }
         $crate::contract! { $site => waits:
             acquire_waits_for_a_release_in_another_process,
