@@ -139,7 +139,10 @@ impl Life {
 
     /// Records that a renewal by the background threads failed, and the lease keeps its end.
     pub(crate) fn renewal_failed(&self) {
-        if let Some(kept) = &mut self.facts.lock().kept {
+        let mut facts = self.facts.lock();
+        // Later, it says nothing about why the lease ended: the process may have been stopped during the request.
+        let in_time = Moment::now() < self.ends();
+        if let Some(kept) = facts.kept.as_mut().filter(|_| in_time) {
             kept.is_failing = true;
         }
     }

@@ -85,6 +85,7 @@ pub mod cli;
 pub mod aerospike;
 mod builder;
 mod diagnosis;
+mod election;
 #[cfg(feature = "hbase")]
 pub mod hbase;
 mod held_lock;
@@ -141,6 +142,7 @@ pub use config::{
     DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
 };
 pub use diagnostic::{Diagnostic, Severity};
+pub use election::{Election, Leader, Leadership, Observed, Observer};
 pub use error::{Cause, Code, Error, Result};
 pub use fence::Fence;
 pub use fence_gate::{FenceGate, Pass};

@@ -229,6 +229,10 @@ impl Lock {
         Lease::adopt(&self.session, token)
     }
 
+    pub(crate) fn retry(&self) -> Duration {
+        self.session.settings.retry
+    }
+
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.session, session)
     }

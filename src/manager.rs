@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::config::Settings;
 use crate::diagnosis::diagnose;
 use crate::diagnostic::{Diagnostic, Severity};
+use crate::election::Election;
 use crate::error::{Error, Result};
 use crate::latch::{Latch, LatchKind};
 use crate::lease::Lease;
@@ -140,6 +141,15 @@ impl LockManager {
             return Err(Error::invalid("locks", other.name().to_string(), "locks of this manager"));
         }
         LeaseSet::acquire(locks, options, &self.session.settings)
+    }
+
+    /// Returns a handle of the election `id` of this manager's client id. No I/O. It is the lock of the same id and
+    /// level, so do not use that lock for something else.
+    ///
+    /// # Errors
+    /// Those of [`lock`](LockManager::lock).
+    pub fn election(&self, id: &str, level: Level) -> Result<Election> {
+        self.lock(id, level).map(Election::new)
     }
 
     /// Returns a handle of the latch `id` of this manager's client id. No I/O: [`create`](Latch::create)

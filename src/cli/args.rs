@@ -62,6 +62,15 @@ Exit status:
 Example:
   dlm run --ttl 2m --wait 10m nightly-report -- ./report.sh";
 
+const AFTER_ELECT: &str = "\
+Exit status:
+  that of the command; 128+N if signal N ended it, 126 if it cannot be executed, 127 if it is not found
+  See `dlm --help` for the others.
+
+Examples:
+  dlm elect --ttl 15s scheduler -- ./scheduler
+  dlm elect --observe scheduler";
+
 const AFTER_ACQUIRE: &str = "\
 Exit status:
   0    the lock is held, and its lease was printed
@@ -269,6 +278,14 @@ pub(crate) enum Verb {
     /// does not wait for background processes. Keys such as Ctrl-C reach the command directly.
     #[command(verbatim_doc_comment, after_help = AFTER_RUN)]
     Run(RunArgs),
+    /// Run a command while this process leads, or show who leads
+    ///
+    /// Of all processes that run this command with one NAME, one leads at a time: the holder of the lock
+    /// NAME. The others wait without limit, also while the store does not answer. The leader runs the
+    /// command as `dlm run` does. If it loses the lock, it ends the command and becomes a candidate again.
+    /// If the command ends by itself, `dlm` ends with it, and another candidate leads.
+    #[command(verbatim_doc_comment, after_help = AFTER_ELECT)]
+    Elect(ElectArgs),
     /// Acquire a lock and print its lease, one line for `renew` and `release`
     ///
     /// The lock is held until it is released or its TTL ends. Any process that has the line can renew
@@ -362,6 +379,28 @@ pub(crate) struct RunArgs {
     pub(crate) name: String,
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ElectArgs {
+    /// Whether one process leads in each data centre or in all of them together
+    #[arg(long, value_enum, default_value_t = Reach::Dc)]
+    pub(crate) level: Reach,
+    /// How long the lease lasts if it is not renewed, 100ms to 365d: after that time another process may lead
+    /// if the leader dies [default: 90s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Pause between two reads of the lock, 1ms to 1h [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) retry: Option<Duration>,
+    /// Print who leads, and a line for each change
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) observe: bool,
+    /// Name of the election, 1 to 1024 bytes
+    pub(crate) name: String,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required_unless_present = "observe", value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -10,12 +10,13 @@
 //! show      show, init                   signals   signals sent to this process
 //! latch     counts and waits             process   the command of `run` and its descendants
 //! demo/     processes that contend       doctor    is the store safe for locks?
-//! logger    the library's warnings
+//! logger    the library's warnings           elect     who leads, a command of the leader
 //! ```
 
 mod args;
 mod demo;
 mod doctor;
+mod elect;
 mod exit;
 mod latch;
 mod lease;
@@ -56,6 +57,7 @@ fn dispatch(cli: &Cli) -> CommandOutcome {
     let global = &cli.global;
     match &cli.action {
         Verb::Run(run) => run::run(global, run),
+        Verb::Elect(elect) => elect::elect(global, elect),
         Verb::Acquire(acquire) => lease::acquire(global, acquire),
         Verb::Renew(renew) => lease::renew(global, renew),
         Verb::Release(release) => lease::release(global, release),

@@ -61,17 +61,19 @@ pub(crate) fn lock(
     reach: Reach,
     name: &str,
 ) -> Result<Lock, CommandFailure> {
-    let level = match reach {
-        Reach::Dc if !farm_is_known(global) => {
-            return Err(CommandFailure::usage(
-                "a lock of level dc needs a data centre in this store: name it with --farm or DLM_FARM, or use \
+    Ok(manager.lock(name, lock_level(global, reach)?)?)
+}
+
+/// Returns the level of a lock.
+pub(crate) fn lock_level(global: &Global, reach: Reach) -> Result<Level, CommandFailure> {
+    match reach {
+        Reach::Dc if !farm_is_known(global) => Err(CommandFailure::usage(
+            "a lock of level dc needs a data centre in this store: name it with --farm or DLM_FARM, or use \
                  --level xdc for one lock in all data centres",
-            ));
-        }
-        Reach::Dc => Level::Dc,
-        Reach::Xdc => Level::Xdc,
-    };
-    Ok(manager.lock(name, level)?)
+        )),
+        Reach::Dc => Ok(Level::Dc),
+        Reach::Xdc => Ok(Level::Xdc),
+    }
 }
 
 /// Returns the level of a latch, which says which count is read.

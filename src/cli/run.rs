@@ -9,6 +9,7 @@
 //!
 //! A store that does not answer is no loss yet: the command goes on while its lease lasts.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, select};
@@ -23,7 +24,7 @@ use crate::cli::open;
 use crate::cli::process::Command;
 use crate::cli::signals::{ReceivedSignal, Signals};
 
-const CAUGHT: [i32; 7] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
+pub(crate) const CAUGHT: [i32; 7] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
 
 /// If a lease cannot be renewed, TERM is sent a quarter of the TTL before its end, and KILL a tenth of the TTL
 /// before its end. These are the limits of both times.
@@ -46,27 +47,52 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(500);
 
 /// `dlm run`
 pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
-    let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(args)))?;
+    let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(&args.command)))?;
     let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&CAUGHT)?;
     let lease = take(&lock, &args.terms, &signals)?;
-    lease.keep(Duration::MAX)?;
-    let changes = lease.changes()?;
-    let command = Command::start(&args.command, &variables(&args.name, &lease))?;
+    command(&manager, lease, &args.name, &args.command, &signals).outcome
+}
+
+/// How a command that ran while a lock was held has ended.
+pub(crate) struct CommandEnd {
+    pub(crate) outcome: CommandOutcome,
+    /// The lease was lost, all processes of the command have ended, and nobody has asked it to end.
+    pub(crate) may_run_again: bool,
+}
+
+/// Runs the command while the lease is valid, and releases the lock.
+pub(crate) fn command(
+    manager: &LockManager,
+    lease: Lease,
+    name: &str,
+    command: &[OsString],
+    signals: &Signals,
+) -> CommandEnd {
+    let failed = |failure: CommandFailure| CommandEnd { outcome: Err(failure), may_run_again: false };
+    let changes = match lease.keep(Duration::MAX).and_then(|()| lease.changes()) {
+        Ok(changes) => changes,
+        Err(error) => return failed(error.into()),
+    };
+    let command = match Command::start(command, &variables(name, &lease)) {
+        Ok(command) => command,
+        Err(failure) => return failed(failure),
+    };
     let mut watch = LeaseWatch::new(command, &lease);
-    watch.until_over(&signals, &changes);
+    watch.until_over(signals, &changes);
     let hangs = watch.hangs();
-    let LeaseWatch { command, lost, .. } = watch;
+    let LeaseWatch { command, lost, told_to_end, .. } = watch;
     if hangs {
         let _ = lease.into_token();
-        return Err(hanging(lost));
+        return failed(hanging(lost));
     }
-    end(&manager, lease, &command, lost)
+    let may_run_again = lost.is_some() && !told_to_end;
+    CommandEnd { outcome: end(manager, lease, &command, lost), may_run_again }
 }
 
 /// Returns the command's file name. The path and the arguments may be confidential.
-fn program_name(args: &RunArgs) -> String {
-    let program = args.command.first().map(std::path::Path::new).and_then(|path| path.file_name());
+pub(crate) fn program_name(command: &[OsString]) -> String {
+    let program = command.first().map(std::path::Path::new).and_then(|path| path.file_name());
     program.unwrap_or_default().to_string_lossy().into_owned()
 }
 

@@ -75,7 +75,7 @@ fn as_json(name: &LockName, found: &Inspection) -> serde_json::Value {
     })
 }
 
-fn holder_json(holder: &Holder) -> serde_json::Value {
+pub(crate) fn holder_json(holder: &Holder) -> serde_json::Value {
     let identity = holder.identity.as_ref();
     json!({
         "host": identity.map(|identity| &identity.host),

@@ -6,3 +6,4 @@ mod stores_descriptors;
 mod stores_kills;
 mod stores_pauses;
 mod stores_server_clocks;
+mod stores_terms;

@@ -29,7 +29,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, locks, leases, kept, sets, waits, latch_stores, latches.
+//! // One invocation per layer: stores, locks, leases, kept, sets, elections, waits, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -39,6 +39,8 @@
 //! Times are checked for lower bounds. No upper bound is below [`LONG`], because a slow machine must not fail a
 //! store. A case that needs a lease to last for a few calls is repeated with longer leases.
 
+#[doc(hidden)]
+pub mod elections;
 #[doc(hidden)]
 pub mod kept;
 #[doc(hidden)]
@@ -359,6 +361,12 @@ macro_rules! contract {
             sets_that_make_no_sense_are_refused_before_any_request,
             a_lock_with_a_minimum_hold_is_free_when_that_is_over_and_not_before,
             after_a_lease_that_expired_nobody_gets_the_lock_during_its_delay,
+        }
+        $crate::contract! { $site => elections:
+            a_candidate_leads_when_nobody_does_and_the_next_one_when_it_resigns,
+            the_work_of_a_leader_is_guarded_until_it_returns,
+            a_cancelled_candidate_does_not_lead,
+            a_candidate_tries_again_when_the_store_fails,
         }
         $crate::contract! { $site => waits:
             acquire_waits_for_a_release_in_another_process,

@@ -24,7 +24,11 @@ pub fn of_several_locks_a_caller_gets_all_or_none(site: &Site) {
     let set = ours.acquire_all(&[&c, &a, &b], &once).unwrap();
     let fences: Vec<_> = set.leases().iter().map(|lease| (lease.name().clone(), lease.fence())).collect();
     let expected: Vec<_> = [&c, &a, &b].map(|lock| lock.name().clone()).into();
-    assert_eq!(fences.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(), expected, "the caller's order");
+    assert_eq!(
+        fences.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(),
+        expected,
+        "the caller's order"
+    );
     assert_eq!(set.fences(), fences.iter().map(|(_, fence)| *fence).collect::<Vec<_>>());
     if set.fences()[0].is_some() {
         assert_eq!(set.guard().unwrap().len(), 3);
