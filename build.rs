@@ -216,6 +216,7 @@ mod capi {
             "table",
             "bytes",
             "lease_row",
+            "lost_reason",
             "lease_state",
             "row",
             "row_cells",

@@ -460,22 +460,6 @@ enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **er
 /// The size of an array for any token, with its NUL: see dlm_lease_into_token().
 #define DLM_TOKEN_SIZE 8192
 
-/// The lease was released, or turned into a token. Also after a release that failed, and for NULL and a freed handle.
-#define DLM_STATE_RELEASED 0
-
-/// The lease is valid, and not kept alive.
-#define DLM_STATE_HELD 1
-
-/// The lease is valid, and kept alive: see dlm_lease_keep().
-#define DLM_STATE_RENEWING 2
-
-/// The lease is valid and kept alive, but less than a third of it is left: renewals fail, or its longest time is nearly
-/// over. Finish what the lock guards.
-#define DLM_STATE_AT_RISK 3
-
-/// The lease is not valid any more: see dlm_lease_lost_reason().
-#define DLM_STATE_LOST 4
-
 /// The lease was not lost.
 #define DLM_LOST_NOT 0
 
@@ -496,6 +480,22 @@ enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **er
 
 /// The end of the lease is not known here, because its token comes from another machine. A renewal makes it known.
 #define DLM_LOST_END_UNKNOWN 6
+
+/// The lease was released, or turned into a token. Also after a release that failed, and for NULL and a freed handle.
+#define DLM_STATE_RELEASED 0
+
+/// The lease is valid, and not kept alive.
+#define DLM_STATE_HELD 1
+
+/// The lease is valid, and kept alive: see dlm_lease_keep().
+#define DLM_STATE_RENEWING 2
+
+/// The lease is valid and kept alive, but less than a third of it is left: renewals fail, or its longest time is nearly
+/// over. Finish what the lock guards.
+#define DLM_STATE_AT_RISK 3
+
+/// The lease is not valid any more: see dlm_lease_lost_reason().
+#define DLM_STATE_LOST 4
 
 /// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
 /// request was sent. After that, the lock may have another holder.

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::Receiver;
 
 use crate::cancel::CancelToken;
 use crate::error::{Code, Error, Result};
@@ -19,7 +19,8 @@ use crate::lease::Lease;
 use crate::lease_state::LeaseState;
 use crate::lock::{AcquireOptions, Lock};
 use crate::name::LockName;
-use crate::time::{Deadline, Moment, jittered};
+use crate::sync::{Condvar, Mutex};
+use crate::time::{Deadline, Moment, jittered, sleep};
 
 /// Longest pause of a candidate after a store has failed, and of an observer between two reads. After it, a manager that
 /// was closed is noticed.
@@ -177,10 +178,10 @@ impl Observer {
             let now = Moment::now();
             if self.told.is_some() && now < self.next_read {
                 if by.moment() < self.next_read {
-                    std::thread::sleep(by.remaining());
+                    sleep(by.remaining());
                     return Ok(None);
                 }
-                std::thread::sleep(self.next_read.since(now).min(PAUSE_MAX));
+                sleep(self.next_read.since(now).min(PAUSE_MAX));
                 continue;
             }
             let pause = jittered(self.election.lock.retry()).min(PAUSE_MAX);
@@ -260,14 +261,18 @@ impl fmt::Debug for Leadership {
 
 /// Pauses until the time is over or the token is cancelled.
 fn pause(pause: Duration, cancel: Option<&CancelToken>) {
-    let Some(cancel) = cancel else { return std::thread::sleep(pause) };
-    let (tell, told) = bounded(1);
-    let _registration = cancel.on_cancel(Arc::new(move || {
-        // A full channel ends the pause as well.
-        let _ = tell.try_send(());
-    }));
-    if !cancel.is_cancelled() {
-        // An error says that the time is over.
-        let _ = told.recv_timeout(pause);
+    let Some(cancel) = cancel else { return sleep(pause) };
+    let by = Deadline::after(pause);
+    let told = Arc::new((Mutex::new(()), Condvar::new()));
+    let _registration = cancel.on_cancel({
+        let told = Arc::clone(&told);
+        Arc::new(move || {
+            let _state = told.0.lock();
+            told.1.notify_one();
+        })
+    });
+    let mut state = told.0.lock();
+    while !cancel.is_cancelled() && !by.passed() {
+        told.1.wait_for(&mut state, by.remaining());
     }
 }

@@ -388,7 +388,7 @@ fn work(shared: &Arc<KeeperShared>, lane: Lane) {
             continue;
         }
         drop(state);
-        let results = Round::new(shared, lane, &taken).run();
+        let results = RenewalRound::new(shared, lane, &taken).run();
         state = shared.lock();
         for (address, after) in results {
             // If the second thread cannot be started, the first one goes on with the lease.
@@ -422,7 +422,7 @@ fn notify_due(state: &mut KeeperState) {
 }
 
 /// The renewal of the leases that are due.
-struct Round<'a> {
+struct RenewalRound<'a> {
     shared: &'a Arc<KeeperShared>,
     lane: Lane,
     /// Time limit of the answers.
@@ -431,7 +431,7 @@ struct Round<'a> {
 }
 
 /// A lease in a round whose renewal has begun.
-struct Asked<'a> {
+struct AskedRenewal<'a> {
     address: usize,
     lock: &'a Arc<HeldLock>,
     sent: PendingRenewal,
@@ -439,14 +439,18 @@ struct Asked<'a> {
     lost: Option<(LostReason, Option<Leftover>)>,
 }
 
-impl<'a> Round<'a> {
-    fn new(shared: &'a Arc<KeeperShared>, lane: Lane, taken: &'a [(usize, Arc<HeldLock>)]) -> Round<'a> {
+impl<'a> RenewalRound<'a> {
+    fn new(
+        shared: &'a Arc<KeeperShared>,
+        lane: Lane,
+        taken: &'a [(usize, Arc<HeldLock>)],
+    ) -> RenewalRound<'a> {
         let patience = taken.iter().map(|(_, lock)| shared.patience(lock)).min().unwrap_or_default();
         let wait = match lane {
             Lane::Quick => patience.min(QUICKLY),
             Lane::Patient => patience,
         };
-        Round { shared, lane, wait, taken }
+        RenewalRound { shared, lane, wait, taken }
     }
 
     fn run(&self) -> Vec<(usize, After)> {
@@ -455,7 +459,7 @@ impl<'a> Round<'a> {
         for (address, lock) in self.taken {
             let after = match lock.begin_renewal(&shared.settings) {
                 Begun::Ask(sent) => {
-                    asked.push(Asked { address: *address, lock, sent, after: None, lost: None });
+                    asked.push(AskedRenewal { address: *address, lock, sent, after: None, lost: None });
                     continue;
                 }
                 Begun::Busy => After::Renew(self.lane, Moment::now().after(SOON)),
@@ -464,7 +468,7 @@ impl<'a> Round<'a> {
             results.push((*address, after));
         }
         self.ask(&mut asked);
-        for Asked { address, lock, after, lost, .. } in asked {
+        for AskedRenewal { address, lock, after, lost, .. } in asked {
             if let Some((why, leftover)) = lost {
                 lock.tell_lost(&*shared.store, why, Deadline::after(REASON.min(shared.settings.timeout)));
                 (shared.on_end)(lock, leftover);
@@ -476,7 +480,7 @@ impl<'a> Round<'a> {
         results
     }
 
-    fn ask(&self, asked: &mut [Asked<'_>]) {
+    fn ask(&self, asked: &mut [AskedRenewal<'_>]) {
         let (shared, by) = (self.shared, Deadline::after(self.wait));
         let inputs: Vec<_> =
             asked.iter().map(|it| (it.lock, it.sent.record.clone(), it.sent.asked, it.sent.ends)).collect();
@@ -502,7 +506,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn conclude(&self, asked: &mut Asked<'_>, renewed: Renewed) {
+    fn conclude(&self, asked: &mut AskedRenewal<'_>, renewed: Renewed) {
         let (shared, lock) = (self.shared, asked.lock);
         let Renewed { since, answer, .. } = renewed;
         let may_leave_parts = shared.store.may_leave_parts();

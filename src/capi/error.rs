@@ -3,7 +3,7 @@ use std::ffi::c_char;
 use super::failure::Failure;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
-use super::lease_state::{DLM_LOST_NOT, reason_number};
+use super::lost_reason::{DLM_LOST_NOT, reason_number};
 use super::process::{Handle, PerProcess, find, free};
 use super::status::dlm_status;
 

@@ -8,9 +8,10 @@ use super::arguments::wait_without_default;
 use super::error::dlm_error;
 use super::guard::value;
 use super::lease::dlm_lease;
+use super::lost_reason::{DLM_LOST_NOT, reason_number};
 use super::process::find;
 use super::status::dlm_status;
-use crate::{LeaseState, LostReason};
+use crate::LeaseState;
 
 /// The lease was released, or turned into a token. Also after a release that failed, and for NULL and a freed handle.
 pub const DLM_STATE_RELEASED: i32 = 0;
@@ -23,21 +24,6 @@ pub const DLM_STATE_RENEWING: i32 = 2;
 pub const DLM_STATE_AT_RISK: i32 = 3;
 /// The lease is not valid any more: see dlm_lease_lost_reason().
 pub const DLM_STATE_LOST: i32 = 4;
-
-/// The lease was not lost.
-pub const DLM_LOST_NOT: i32 = 0;
-/// The time of the lease ran out: it was not kept alive, every renewal failed, or its longest time was over.
-pub const DLM_LOST_EXPIRED: i32 = 1;
-/// A renewal or release found the record of another holder.
-pub const DLM_LOST_TAKEN_OVER: i32 = 2;
-/// A renewal or release found no record, although the lease had time left.
-pub const DLM_LOST_RECORD_GONE: i32 = 3;
-/// The time ran out while this process did not run, so that nothing could renew the lease.
-pub const DLM_LOST_PROCESS_STOPPED: i32 = 4;
-/// An operator broke the lock. Reserved: not reported yet.
-pub const DLM_LOST_BROKEN: i32 = 5;
-/// The end of the lease is not known here, because its token comes from another machine. A renewal makes it known.
-pub const DLM_LOST_END_UNKNOWN: i32 = 6;
 
 /// Keeps the lease alive: background threads renew it from now on, for `max_hold_ms` at most. No renewal makes it last
 /// longer than that from now. DLM_FOREVER sets no limit. A second call sets a new limit. The TTL of the lease must be
@@ -99,28 +85,5 @@ fn state_number(state: LeaseState) -> i32 {
         LeaseState::Renewing => DLM_STATE_RENEWING,
         LeaseState::AtRisk => DLM_STATE_AT_RISK,
         LeaseState::Lost(_) => DLM_STATE_LOST,
-    }
-}
-
-pub(super) fn reason_number(reason: LostReason) -> i32 {
-    match reason {
-        LostReason::Expired => DLM_LOST_EXPIRED,
-        LostReason::TakenOver => DLM_LOST_TAKEN_OVER,
-        LostReason::RecordGone => DLM_LOST_RECORD_GONE,
-        LostReason::ProcessStopped => DLM_LOST_PROCESS_STOPPED,
-        LostReason::Broken => DLM_LOST_BROKEN,
-        LostReason::EndUnknown => DLM_LOST_END_UNKNOWN,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_have_the_numbers_that_the_library_has_for_them() {
-        for reason in LostReason::ALL {
-            assert_eq!(reason_number(*reason), reason.number());
-        }
     }
 }

@@ -40,6 +40,7 @@ mod lease_row;
 mod lease_state;
 mod lock;
 mod log;
+mod lost_reason;
 mod manager;
 mod names;
 mod options;

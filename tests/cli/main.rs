@@ -2,6 +2,7 @@
 
 mod default_store;
 mod demo;
+mod elect;
 mod hbase;
 mod latch;
 mod lease;

@@ -167,7 +167,8 @@ fn names_are_made_of_flag_before_variable_before_uri_before_default() {
 fn help_tells_of_every_command_and_status() {
     let shell = Shell::new();
     let help = shell.run(&["--help"]).ok().out;
-    for command in ["run", "acquire", "renew", "release", "show", "latch", "init", "doctor", "demo"] {
+    for command in ["run", "elect", "acquire", "renew", "release", "show", "latch", "init", "doctor", "demo"]
+    {
         assert!(help.lines().any(|line| line.starts_with(&format!("  {command} "))), "{command}: {help}");
         let own = shell.run(&[command, "--help"]).ok().out;
         assert!(own.contains("Usage: dlm") && own.contains("--store"), "{own}");
