@@ -76,7 +76,7 @@ impl Register for Redis {
     }
 
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let Replace { name, expected, record } = *replace;
+        let Replace { name, expected, record, .. } = *replace;
         let args =
             [expected.as_bytes(), record.as_bytes(), &record.ttl().as_millis().to_string().into_bytes()];
         Reply::of_bool(self.ask(REPLACE, name, &args, by).map(|answer| answer.is_some()))

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::time::Deadline;
+use crate::time::{Deadline, Moment};
 
 /// A column. Family and qualifier have one byte each, as in the Java library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,6 +177,18 @@ pub(super) trait CellStore: LockTable {
     /// counter starts again.
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64>;
 
+    /// Makes several changes like [`check_and_put`](CellStore::check_and_put), each of another row, as
+    /// [`Register::replace_many`](crate::store::remote::Register::replace_many) describes.
+    ///
+    /// Default: one after the other.
+    fn swap_many(&self, column: CellColumn, swaps: Vec<RecordSwap>, by: Deadline, answered: Answered<'_>) {
+        one_by_one(swaps, by, answered, |swap| {
+            let RecordSwap { row, expected, value, ttl, .. } = swap;
+            let (durability, parts) = (Durability::UseDefault, RENEW_PARTS);
+            self.check_and_put(&CheckAndPut { row, column, expected, value, ttl: *ttl, durability, parts }, by)
+        });
+    }
+
     /// Puts a record into an empty cell. A transport that can do so also counts and then reads the cell in the
     /// same call.
     fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
@@ -235,6 +247,55 @@ pub(super) enum Claimed {
     Refused(Option<OwnCells>),
 }
 
+/// One record to replace, for [`CellStore::swap_many`] and [`OwnStore::swap_many`].
+#[derive(Debug)]
+pub(super) struct RecordSwap {
+    /// Given back with the answer.
+    pub(super) index: usize,
+    pub(super) row: Vec<u8>,
+    pub(super) expected: Vec<u8>,
+    pub(super) value: Vec<u8>,
+    pub(super) ttl: Duration,
+    /// The number of the lock in the layout `own`. The layout `java` has none in its records.
+    pub(super) number: u64,
+    /// Whether the request must not carry any other change.
+    pub(super) alone: bool,
+}
+
+/// The answer to one [`RecordSwap`].
+#[derive(Debug)]
+pub(super) struct Swapped {
+    pub(super) index: usize,
+    /// A moment before the request was sent.
+    pub(super) since: Moment,
+    /// The inner error means that the cell did not hold `expected`. It has the cell if it was read afterwards.
+    pub(super) answer: Result<std::result::Result<(), Option<Option<Cell>>>>,
+}
+
+/// Called with each answer. It returns the next change of this row, if there is one.
+pub(super) type Answered<'a> = &'a mut dyn FnMut(Swapped) -> Option<RecordSwap>;
+
+/// One try of a renewal takes at most a third of the remaining lease time. If the first try meets a dead
+/// connection, there is time to read the record over another connection and to try again.
+pub(super) const RENEW_PARTS: u32 = 3;
+
+/// Makes the changes one after the other with `swap`, which returns whether the cell held the expected value.
+fn one_by_one(
+    swaps: Vec<RecordSwap>,
+    by: Deadline,
+    answered: Answered<'_>,
+    swap: impl Fn(&RecordSwap) -> Result<bool>,
+) {
+    for first in swaps {
+        let mut next = Some(first);
+        while let Some(current) = next.filter(|_| !by.passed()) {
+            let since = Moment::now();
+            let answer = swap(&current).map(|held| if held { Ok(()) } else { Err(None) });
+            next = answered(Swapped { index: current.index, since, answer });
+        }
+    }
+}
+
 /// The operations of the layout `own`. Each change writes both cells in one atomic step, so they always have the same
 /// timestamp. No call carries one: the server chooses one that is not older than that of the cells before.
 ///
@@ -246,6 +307,18 @@ pub(super) trait OwnStore: LockTable {
 
     /// Writes both cells if the record is `expected`. `parts` is as in [`CheckAndPut`].
     fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool>;
+
+    /// Makes several changes like [`rewrite`](OwnStore::rewrite), each of another row, as
+    /// [`Register::replace_many`](crate::store::remote::Register::replace_many) describes.
+    ///
+    /// Default: one after the other.
+    fn swap_many(&self, swaps: Vec<RecordSwap>, number_ttl: Duration, by: Deadline, answered: Answered<'_>) {
+        one_by_one(swaps, by, answered, |swap| {
+            let RecordSwap { row, expected, value: record, ttl, number, .. } = swap;
+            let (ttl, number, durability) = (*ttl, *number, Durability::Sync);
+            self.rewrite(&OwnWrite { row, number, number_ttl, record, ttl, durability }, expected, RENEW_PARTS, by)
+        });
+    }
 
     fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
 }

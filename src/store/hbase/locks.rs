@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::cell_store::{Cell, CellStore, CheckAndPut, Content, Count, Durability, Take};
+use super::cell_store::{
+    Cell, CellStore, CheckAndPut, Content, Count, Durability, RENEW_PARTS, RecordSwap, Swapped, Take,
+};
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::layout::{FENCE, FREE, LOCK};
 use super::rules::{FencePlace, Rules, refuse_own_table};
@@ -14,7 +16,8 @@ use crate::store::LatchStore;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::until_answered;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, ReadBack, Record, Register, Replace, Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace, Replaced,
+    Reply, Standing,
 };
 use crate::time::Deadline;
 
@@ -31,9 +34,6 @@ const COUNTS: usize = 16;
 /// little delay: a master notices a crash only after ZooKeeper's session time-out (default 90 s), and until then
 /// no lock of that server can be acquired.
 pub(super) const LAZY_RELEASE_TTL: Duration = Duration::from_secs(90);
-/// One try of a renewal takes at most a third of the remaining lease time. If the first try meets a dead
-/// connection, there is time to read the record over another connection and to try again.
-pub(super) const RENEW_PARTS: u32 = 3;
 
 /// A [`Register`] in a table of HBase, with latches in a second table. URI:
 /// `hbase://master1:16000,master2:16000/table`, or `hbase+thrift://host:9090/table` through a Thrift1 gateway.
@@ -167,6 +167,21 @@ impl Register for HbaseStore {
         self.swap(&swap, by)
     }
 
+    fn replace_many(
+        &self,
+        replaces: &[Replace<'_>],
+        by: Deadline,
+        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
+    ) {
+        let swap = |(index, replace): (usize, &Replace<'_>)| swap_of(index, replace, 0);
+        let swaps = replaces.iter().enumerate().map(swap).collect();
+        self.rows.swap_many(LOCK, swaps, by, &mut |swapped| {
+            let (index, next) = told(swapped, answered)?;
+            let (expected, record) = (&next.expected, &next.record);
+            Some(swap_of(index, &Replace { expected, record, ..replaces[index] }, 0))
+        });
+    }
+
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
         let ttl = expected.ttl();
         let durability = if ttl <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::UseDefault };
@@ -248,6 +263,24 @@ impl Register for HbaseStore {
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&*self.latches)
     }
+}
+
+/// Builds the change of a record with this number.
+pub(super) fn swap_of(index: usize, replace: &Replace<'_>, number: u64) -> RecordSwap {
+    let Replace { name, expected, record, alone } = *replace;
+    let (row, ttl) = (name.hbase_row(), record.ttl());
+    let [expected, value] = [expected, record].map(|record| record.as_bytes().to_vec());
+    RecordSwap { index, row, expected, value, ttl, number, alone }
+}
+
+/// Passes an answer on. Returns the next change of the same lock, if there is one.
+pub(super) fn told(
+    swapped: Swapped,
+    answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
+) -> Option<(usize, NextReplace)> {
+    let Swapped { index, since, answer } = swapped;
+    let reply = Reply::of(answer.map(|held| held.map_err(|seen| seen.map(standing))));
+    Some((index, answered(Replaced { index, since, reply })?))
 }
 
 /// Decodes the cell of a lock. No cell or an empty cell means free. Any other value means held, even if it is not

@@ -20,10 +20,12 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::cell_store::{Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite};
+use super::cell_store::{
+    Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS,
+};
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::layout::FREE;
-use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, RENEW_PARTS, standing};
+use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, standing, swap_of, told};
 use super::rules::refuse_own_table;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
@@ -31,10 +33,11 @@ use crate::name::LockName;
 use crate::options::Options;
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, ReadBack, Record, Register, Replace, Reply, Standing,
+    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced, Reply,
+    Standing,
 };
 use crate::store::{LatchStore, LiveCounters, StoreCounters};
-use crate::time::Deadline;
+use crate::time::{Deadline, Moment};
 
 /// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
 /// moment.
@@ -176,8 +179,35 @@ impl Register for HbaseOwnStore {
     }
 
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let Replace { name, expected, record } = *replace;
+        let Replace { name, expected, record, .. } = *replace;
         self.rewrite(name, expected, (record.as_bytes(), record.ttl()), (Durability::Sync, RENEW_PARTS), by)
+    }
+
+    fn replace_many(
+        &self,
+        replaces: &[Replace<'_>],
+        by: Deadline,
+        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
+    ) {
+        let mut swaps = Vec::with_capacity(replaces.len());
+        for (index, replace) in replaces.iter().enumerate() {
+            // As in `rewrite`.
+            let reply = match (replace.expected.number(), checked(replace.record.ttl())) {
+                (Some(number), Ok(())) => {
+                    swaps.push(swap_of(index, replace, number));
+                    continue;
+                }
+                (None, _) => Reply::No(None),
+                (_, Err(error)) => Reply::Down(error),
+            };
+            // A record without a number has no newer version.
+            answered(Replaced { index, since: Moment::now(), reply });
+        }
+        self.cells.swap_many(swaps, FENCE_TTL, by, &mut |swapped| {
+            let (index, next) = told(swapped, answered)?;
+            let (expected, record) = (&next.expected, &next.record);
+            Some(swap_of(index, &Replace { expected, record, ..replaces[index] }, expected.number()?))
+        });
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {

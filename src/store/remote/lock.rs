@@ -43,11 +43,16 @@
 //! | token | Lost | try again: Yes means renewed | try again: Yes means freed |
 //! | token | No, and our token is stored | renewed: the stored record already lasts longer | - |
 //! | any | our record is not stored | lost | not ours; gone if a reply was lost |
+//!
+//! Several renewals at once follow the same table, except that a renewal with a lost reply ends in doubt at once: finding
+//! out what became of it would take the time of the others. It is safe to repeat.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::record::Record;
-use super::register::{Capabilities, Compares, Create, Created, ReadBack, Register, Replace, Standing};
+use super::register::{
+    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Register, Replace, Replaced, Reply, Standing,
+};
 use super::resolve::{Doubt, Pauses, part, until_answered};
 use crate::diagnostic::Diagnostic;
 use crate::error::{Code, Error, Result};
@@ -56,7 +61,8 @@ use crate::holder::Holder;
 use crate::name::LockName;
 use crate::owner::{OwnerRecord, OwnerToken};
 use crate::store::{
-    Acquired, Attempt, Grant, Inspection, LatchStore, LiveCounters, LockStore, Released, StoreCounters,
+    Acquired, Attempt, Grant, Inspection, LatchStore, LiveCounters, LockStore, Released, Renewal, Renewed,
+    StoreCounters,
 };
 use crate::time::{self, Deadline, Moment};
 
@@ -80,6 +86,8 @@ const EXCHANGES: usize = 2;
 /// A Java client's Delete hides records that are written in the same millisecond. The next attempt waits longer
 /// than that.
 const HIDDEN_PAUSE: Duration = Duration::from_millis(2);
+/// The read after a refused renewal gets at most this part of the time, if other renewals are under way.
+const READ_PARTS: u32 = 4;
 /// Extra time after the deadline to undo an acquire that failed halfway.
 pub(crate) const CLEAN_UP: Duration = Duration::from_secs(2);
 
@@ -159,7 +167,7 @@ impl<R: Register> LockStore for RemoteStore<R> {
                 break;
             }
             let renewed = current.renewed(ttl);
-            let replace = Replace { name, expected: &current, record: &renewed };
+            let replace = Replace { name, expected: &current, record: &renewed, alone: true };
             let known = match doubt.ask(|| self.register.replace(&replace, by).settled()) {
                 Ok(Ok(())) => return Ok(Some(can.owner_record(&renewed))),
                 Ok(Err(known)) => known,
@@ -187,6 +195,49 @@ impl<R: Register> LockStore for RemoteStore<R> {
             current = stored;
         }
         Err(doubt.or(contended(name)))
+    }
+
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+        let can = self.register.capabilities();
+        let mut asked = Vec::with_capacity(renewals.len());
+        for (index, renewal) in renewals.iter().enumerate() {
+            match can.own_record(renewal.owner_record) {
+                Ok(current) => asked.push((index, current.renewed(renewal.ttl), current)),
+                Err(error) => report(Renewed { index, since: Moment::now(), answer: Err(error) }),
+            }
+        }
+        let replaces: Vec<_> = asked
+            .iter()
+            .map(|(index, renewed, current)| {
+                let Renewal { name, alone, .. } = renewals[*index];
+                Replace { name, expected: current, record: renewed, alone }
+            })
+            .collect();
+        let mut open: Vec<_> = asked
+            .iter()
+            .map(|(index, renewed, current)| {
+                let (expected, record) = (current.clone(), renewed.clone());
+                Some(OpenRenewal { index: *index, next: NextReplace { expected, record }, rounds: 0 })
+            })
+            .collect();
+        self.register.replace_many(&replaces, by, &mut |Replaced { index: at, since, reply }| {
+            let renewal = open.get_mut(at)?.take()?;
+            let index = renewal.index;
+            match self.settle_one(can, &renewals[index], renewal, reply, by) {
+                Settled::Over(answer) => report(Renewed { index, since, answer }),
+                Settled::Next(next, renewal) => {
+                    open[at] = Some(renewal);
+                    return Some(next);
+                }
+            }
+            None
+        });
+        // The deadline came before their next round. The one before changed nothing.
+        for OpenRenewal { index, .. } in open.into_iter().flatten().filter(|open| open.rounds > 0) {
+            let what = format!("lock {}: there was no time to renew its newer record", renewals[index].name);
+            let error = Error::RetriesExhausted { store: self.describe(), what, source: None };
+            report(Renewed { index, since: Moment::now(), answer: Err(error) });
+        }
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
@@ -266,7 +317,57 @@ impl<R: Register> LockStore for RemoteStore<R> {
     }
 }
 
+/// A renewal among several that has no final answer yet.
+struct OpenRenewal {
+    /// Position in the list of renewals.
+    index: usize,
+    /// The change that was sent last.
+    next: NextReplace,
+    /// Changes that were answered.
+    rounds: usize,
+}
+
+/// What follows from one reply to an [`OpenRenewal`].
+enum Settled {
+    Over(Result<Option<OwnerRecord>>),
+    /// Another version of our record is stored, which must be replaced instead.
+    Next(NextReplace, OpenRenewal),
+}
+
 impl<R: Register> RemoteStore<R> {
+    fn settle_one(
+        &self,
+        can: Capabilities,
+        renewal: &Renewal<'_>,
+        open: OpenRenewal,
+        reply: Reply,
+        by: Deadline,
+    ) -> Settled {
+        let known = match reply.settled() {
+            Ok(Ok(())) => return Settled::Over(Ok(Some(can.owner_record(&open.next.record)))),
+            Ok(Err(known)) => known,
+            Err(error) => return Settled::Over(Err(error)),
+        };
+        // The answers to others wait meanwhile, so a server that does not answer must leave them some time.
+        let read = || self.register.read(renewal.name, part(by, READ_PARTS));
+        let stored = match known.map_or_else(read, Ok) {
+            Ok(standing) => own_version(standing, &open.next.expected),
+            Err(error) => return Settled::Over(Err(error)),
+        };
+        match stored {
+            None => Settled::Over(Ok(None)),
+            Some(stored) if can.compares == Compares::Token => {
+                Settled::Over(Ok(Some(can.owner_record(&stored))))
+            }
+            Some(_) if open.rounds == ROUNDS => Settled::Over(Err(contended(renewal.name))),
+            Some(stored) => {
+                let next = || NextReplace { record: stored.renewed(renewal.ttl), expected: stored.clone() };
+                let rounds = open.rounds + 1;
+                Settled::Next(next(), OpenRenewal { index: open.index, next: next(), rounds })
+            }
+        }
+    }
+
     /// Counts the lock's next number.
     fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
         self.number_when_answered(name, by, || self.register.count(name, least_number(), by)).map(Fence)
@@ -500,7 +601,8 @@ impl<R: Register> Acquisition<'_, R> {
                 Err(error) => return Err(self.hand_back(old, error)),
             };
             let mut new = Tried { record, since: Moment::now(), may_reappear: false };
-            let replace = Replace { name: self.attempt.name, expected: &old.record, record: &new.record };
+            let (expected, record) = (&old.record, &new.record);
+            let replace = Replace { name: self.attempt.name, expected, record, alone: true };
             let answer = self.ask(true, |register, by| register.replace(&replace, by).settled());
             new.may_reappear = self.is_late(new.since);
             match answer {

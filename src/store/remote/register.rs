@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::holder::Holder;
 use crate::name::LockName;
 use crate::store::{LatchStore, StoreCounters};
-use crate::time::{Deadline, wall_ms};
+use crate::time::{Deadline, Moment, wall_ms};
 
 /// Answer to one request that may change the store.
 ///
@@ -145,7 +145,7 @@ pub struct Created {
 }
 
 /// Arguments of [`Register::replace`].
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Replace<'a> {
     /// The lock.
     pub name: &'a LockName,
@@ -155,6 +155,29 @@ pub struct Replace<'a> {
     /// another token than the expected record: see [`Capabilities::repeats_after`]. With [`Compares::Token`] it has
     /// the same token, and no identity: the store keeps the content of its record and only extends its life.
     pub record: &'a Record,
+    /// Whether the request must not carry any other change, because there is little time for it. Matters only to
+    /// [`Register::replace_many`].
+    pub alone: bool,
+}
+
+/// Answer to one change of [`Register::replace_many`].
+#[derive(Debug)]
+pub struct Replaced {
+    /// Position of the change in the list.
+    pub index: usize,
+    /// A moment before the request with this change was sent.
+    pub since: Moment,
+    /// The answer that [`Register::replace`] would give.
+    pub reply: Reply,
+}
+
+/// The change that [`Register::replace_many`] makes next for a lock whose change was answered.
+#[derive(Debug)]
+pub struct NextReplace {
+    /// See [`Replace::expected`].
+    pub expected: Record,
+    /// See [`Replace::record`].
+    pub record: Record,
 }
 
 /// The part of the expected record that a store compares.
@@ -283,6 +306,38 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     ///   lasts longer.
     /// * Lost: either record may be stored. The library reads the lock or sends the same change again.
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply;
+
+    /// Makes several changes, each of another lock and each as [`replace`](Register::replace) does. Calls `answered` for
+    /// each answer, in any order and as soon as it is known. If `answered` returns another change for this lock, makes
+    /// that too. A change whose turn has not come by the deadline is not answered and will not be made.
+    ///
+    /// A register may put several changes into one request. Each change still has a condition and an answer of its own:
+    /// a change without an answer is Lost, whatever was said about the others. Send the requests to all servers before
+    /// waiting for one of them, so a server that hangs delays no change on other servers.
+    ///
+    /// Default: one call of `replace` after the other.
+    fn replace_many(
+        &self,
+        replaces: &[Replace<'_>],
+        by: Deadline,
+        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
+    ) {
+        for (index, first) in replaces.iter().enumerate() {
+            let mut next: Option<NextReplace> = None;
+            while !by.passed() {
+                let replace = match &next {
+                    Some(NextReplace { expected, record }) => Replace { expected, record, ..*first },
+                    None => *first,
+                };
+                let since = Moment::now();
+                let reply = self.replace(&replace, by);
+                next = answered(Replaced { index, since, reply });
+                if next.is_none() {
+                    break;
+                }
+            }
+        }
+    }
 
     /// Removes the expected record.
     ///

@@ -9,6 +9,9 @@
 //! | leader | a reply, or its own deadline | its reply, or a time-out; a follower becomes the leader |
 //! | follower, parked | the leader, or its own deadline | its reply, a time-out or an error; or the leader role |
 //!
+//! One thread may have several calls under way, on one or more connections: it starts them all, and then waits for each
+//! in turn, for a short time. Between two such waits a call is not parked, so it never becomes the leader.
+//!
 //! A reply over the limit fails only the call that it answers. The leader skips the rest of that reply until its
 //! own deadline, and the next leader continues. If no call waits any more, the connection is closed.
 //!
@@ -64,6 +67,18 @@ impl CallFailure {
         match error.kind() {
             io::ErrorKind::PermissionDenied => CallFailure::Unwelcome(error),
             _ => CallFailure::NotSent(error),
+        }
+    }
+
+    /// Returns the same failure once more, for another request that it concerns.
+    pub(super) fn repeated(&self) -> CallFailure {
+        let again = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
+        match self {
+            CallFailure::NotSent(error) => CallFailure::NotSent(again(error)),
+            CallFailure::Lost(error) => CallFailure::Lost(again(error)),
+            CallFailure::TooLong(length, max) => CallFailure::TooLong(*length, *max),
+            CallFailure::Exception(exception) => CallFailure::Exception(exception.clone()),
+            CallFailure::Unwelcome(error) => CallFailure::Unwelcome(again(error)),
         }
     }
 
@@ -124,7 +139,7 @@ enum News {
     Broken,
 }
 
-type CallOutcome = Result<Vec<u8>, CallFailure>;
+pub(super) type CallOutcome = Result<Vec<u8>, CallFailure>;
 
 /// One received reply.
 enum Received {
@@ -181,29 +196,33 @@ impl Connection {
         calls.broken.is_none() && !calls.silent && (!idle || (unused < IDLE_MAX && !self.channel.is_closed()))
     }
 
-    /// Makes one call and waits for its answer, at most until `by`. The request contains the remaining time as the
-    /// server's time-out.
-    pub(super) fn call(
-        &self,
+    /// Sends the request of one call, at most until `sent_by`. The request contains the time until `by` as the server's
+    /// time-out.
+    pub(super) fn start(
+        self: Arc<Self>,
         method: &'static str,
         parameter: &impl Message,
+        sent_by: Deadline,
         by: Deadline,
-    ) -> Result<Vec<u8>, CallFailure> {
+    ) -> Result<CallTicket, CallFailure> {
         let ticket = self.enter()?;
+        let connection = &ticket.connection;
         let timeout_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX).max(1);
         let request = frame::request(ticket.id, method, timeout_ms, parameter);
-        let sent = match self.sending.try_lock_for(by.remaining()) {
+        let sent = match connection.sending.try_lock_for(sent_by.remaining()) {
             // Nothing of this request was written, so the connection stays usable.
-            Some(_turn) if by.passed() => Err(io::ErrorKind::TimedOut.into()),
-            Some(_turn) => self.channel.send(&request, by).inspect_err(|error| self.break_off(error)),
+            Some(_turn) if sent_by.passed() => Err(io::ErrorKind::TimedOut.into()),
+            Some(_turn) => {
+                connection.channel.send(&request, sent_by).inspect_err(|error| connection.break_off(error))
+            }
             None => Err(io::ErrorKind::TimedOut.into()),
         };
         frame::reuse(request);
         sent.map_err(CallFailure::before_sending)?;
-        ticket.wait(by)
+        Ok(ticket)
     }
 
-    fn enter(&self) -> Result<CallTicket<'_>, CallFailure> {
+    fn enter(self: Arc<Self>) -> Result<CallTicket, CallFailure> {
         let mut calls = self.calls.lock();
         if let Some(error) = calls.broken() {
             return Err(CallFailure::before_sending(error));
@@ -214,7 +233,9 @@ impl Connection {
         calls.used = Moment::now();
         let pending = Arc::new(PendingCall::default());
         calls.waiting.insert(id, Arc::clone(&pending));
-        Ok(CallTicket { connection: self, id, pending, heard: calls.heard, leads: false })
+        let heard = calls.heard;
+        drop(calls);
+        Ok(CallTicket { connection: self, id, pending, heard, leads: false })
     }
 
     fn break_off(&self, error: &io::Error) {
@@ -362,9 +383,9 @@ impl Inbox {
     }
 }
 
-/// Registration of a waiting call. A drop ends it.
-struct CallTicket<'a> {
-    connection: &'a Connection,
+/// A call that was sent and has no answer yet. A drop ends it.
+pub(super) struct CallTicket {
+    connection: Arc<Connection>,
     id: u32,
     pending: Arc<PendingCall>,
     /// Replies received by the connection before this call.
@@ -372,27 +393,51 @@ struct CallTicket<'a> {
     leads: bool,
 }
 
-impl CallTicket<'_> {
-    fn wait(mut self, by: Deadline) -> Result<Vec<u8>, CallFailure> {
-        if self.becomes_leader() {
-            return self.receive_for_all(by);
-        }
-        loop {
-            match self.news(by) {
-                News::ReplyFrame(outcome) => return outcome,
-                News::Lead => {
-                    self.leads = true;
-                    return self.receive_for_all(by);
+impl CallTicket {
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Waits for the answer, at most until `by`.
+    pub(super) fn wait(mut self, by: Deadline) -> CallOutcome {
+        self.wait_until(by).unwrap_or_else(|| Err(self.out_of_time()))
+    }
+
+    /// Waits for the answer, at most until `until`. `None` if it has not arrived: the call goes on.
+    pub(super) fn wait_until(&mut self, until: Deadline) -> Option<CallOutcome> {
+        if !self.becomes_leader() {
+            loop {
+                match self.news(until) {
+                    News::ReplyFrame(outcome) => return Some(outcome),
+                    News::Lead => {
+                        self.leads = true;
+                        break;
+                    }
+                    News::Broken => {
+                        let error = self.connection.calls.lock().broken();
+                        return Some(Err(broken_off(error)));
+                    }
+                    News::None if until.passed() => return self.step_down(),
+                    News::None => {}
                 }
-                News::Broken => {
-                    let error = self.connection.calls.lock().broken();
-                    return Err(CallFailure::after_sending(
-                        error.unwrap_or_else(|| io::ErrorKind::Other.into()),
-                    ));
-                }
-                News::None if by.passed() => return Err(self.out_of_time()),
-                News::None => {}
             }
+        }
+        self.receive_for_all(until).or_else(|| self.step_down())
+    }
+
+    /// Ends the wait and not the call: another call becomes the leader. Returns the answer if it has just arrived.
+    fn step_down(&mut self) -> Option<CallOutcome> {
+        let mut calls = self.connection.calls.lock();
+        self.pending.parked.store(false, Ordering::Relaxed);
+        let news = std::mem::take(&mut *self.pending.news.lock());
+        if self.leads || matches!(news, News::Lead) {
+            self.leads = false;
+            calls.promote_follower();
+        }
+        match news {
+            News::ReplyFrame(outcome) => Some(outcome),
+            News::Broken => Some(Err(broken_off(calls.broken()))),
+            News::Lead | News::None => None,
         }
     }
 
@@ -415,12 +460,12 @@ impl CallTicket<'_> {
     }
 
     /// Receives replies and hands them out until this call's own reply arrives. Then hands out the replies that are
-    /// already in the buffer.
-    fn receive_for_all(&self, by: Deadline) -> Result<Vec<u8>, CallFailure> {
+    /// already in the buffer. `None` if its reply did not arrive in time.
+    fn receive_for_all(&self, until: Deadline) -> Option<CallOutcome> {
         let mut mine = None;
         while mine.is_none() || self.connection.has_received_more() {
-            let addressed = match self.connection.receive(by) {
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(self.out_of_time()),
+            let addressed = match self.connection.receive(until) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return mine,
                 Err(error) => Err(self.connection.calls.lock().explain(error)),
                 Ok(reply) => self.connection.calls.lock().address(reply, self.connection.reply_max),
             };
@@ -431,22 +476,28 @@ impl CallTicket<'_> {
                 Err(error) => {
                     self.connection.break_off(&error);
                     if mine.is_none() {
-                        return Err(CallFailure::after_sending(error));
+                        return Some(Err(CallFailure::after_sending(error)));
                     }
                 }
             }
         }
-        mine.expect("the loop ends with it")
+        mine
     }
 
-    fn out_of_time(&self) -> CallFailure {
+    /// Returns the failure of a call whose time is over. New calls avoid a connection on which nothing arrived meanwhile.
+    pub(super) fn out_of_time(&self) -> CallFailure {
         let mut calls = self.connection.calls.lock();
         calls.silent |= calls.heard == self.heard;
         CallFailure::Lost(io::ErrorKind::TimedOut.into())
     }
 }
 
-impl Drop for CallTicket<'_> {
+/// Returns the failure of a call on a connection that broke.
+fn broken_off(why: Option<io::Error>) -> CallFailure {
+    CallFailure::after_sending(why.unwrap_or_else(|| io::ErrorKind::Other.into()))
+}
+
+impl Drop for CallTicket {
     fn drop(&mut self) {
         let mut calls = self.connection.calls.lock();
         calls.waiting.remove(&self.id);

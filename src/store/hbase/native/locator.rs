@@ -141,7 +141,8 @@ impl Locator {
         }
     }
 
-    fn known(&self, row: &[u8]) -> Option<Arc<Region>> {
+    /// Returns the region that holds `row` if it is in the cache. No I/O.
+    pub(super) fn known(&self, row: &[u8]) -> Option<Arc<Region>> {
         let below = (Bound::Unbounded, Bound::Included(row));
         let regions = self.regions.read();
         let known = regions.range::<[u8], _>(below).next_back().map(|(_, region)| region);

@@ -5,23 +5,76 @@ use std::time::Duration;
 
 use prost::bytes::Bytes;
 
+use super::batch::{self, ActionEnd, RowAction};
 use super::bytes::{EMPTY, constant, packed};
 use super::messages::{
     self, Action, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionAction,
     RegionActionResult,
 };
 use super::region::Region;
-use super::request::{self, changing, check, conditional, counted, durable, in_turn, processed, reading};
+use super::request::{
+    self, changing, check, conditional, conditional_somewhere, counted, durable, in_turn, processed, reading,
+    reading_somewhere,
+};
 use super::rpc::Native;
 use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
 use crate::store::hbase::cell_store::{
-    Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, LockTable, PROBE, SchemaFault, Take, Taken,
+    Answered, Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, LockTable, PROBE, RecordSwap,
+    SchemaFault, Swapped, Take, Taken,
 };
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 use crate::time::Deadline;
+
+/// How to replace the records of many rows.
+pub(super) struct ManySwaps<'a> {
+    /// Builds the conditional change.
+    pub(super) change: &'a dyn Fn(&RecordSwap) -> (Bytes, RegionAction),
+    /// Builds the read of a row after its change was refused.
+    pub(super) read: &'a dyn Fn(&Bytes) -> Get,
+    /// Decodes the cell with the record from the answer to the read.
+    pub(super) record: &'a dyn Fn(RegionActionResult) -> Result<Option<Cell>, SendError>,
+}
+
+impl Native {
+    /// Replaces many records. After a refusal, reads the cell in a further request.
+    pub(super) fn swap_each(
+        &self,
+        swaps: Vec<RecordSwap>,
+        by: Deadline,
+        answered: Answered<'_>,
+        how: &ManySwaps<'_>,
+    ) {
+        const WHAT: &str = "conditional Put";
+        let change = |swap: &RecordSwap| {
+            let (row, action) = (how.change)(swap);
+            RowAction { row, action, kind: RequestKind::Write, what: WHAT, alone: swap.alone }
+        };
+        let read = |(row, alone): &(Bytes, bool)| {
+            let (row, alone, action) = (row.clone(), *alone, reading_somewhere((how.read)(row)));
+            RowAction { row, action, kind: RequestKind::Read, what: "Get", alone }
+        };
+        let (indexes, rows): (Vec<_>, Vec<_>) = swaps.iter().map(|swap| (swap.index, change(swap))).unzip();
+        let keys: Vec<_> = rows.iter().map(|row: &RowAction| (row.row.clone(), row.alone)).collect();
+        batch::run(self, rows, by, &mut |ActionEnd { index, kind, since, result }| {
+            let answer = match (kind, result) {
+                (RequestKind::Read, seen) => {
+                    // It was refused. If the cell could not be read, the caller reads it.
+                    Ok(Err(seen.ok().and_then(|seen| (how.record)(seen).ok())))
+                }
+                (_, Err(error)) => Err(error),
+                (_, Ok(result)) => match processed(&result) {
+                    Ok(true) => Ok(Ok(())),
+                    Ok(false) => return Some(read(&keys[index])),
+                    Err(send_error) => Err(self.explain(kind, WHAT, send_error)),
+                },
+            };
+            answered(Swapped { index: indexes[index], since, answer }).map(|next| change(&next))
+        });
+    }
+}
 
 /// The ways to put a lock's record. The Put alone decides whether the lock is acquired. If a count or read after it
 /// fails, its result is `None`, and the caller requests it again separately.
@@ -147,6 +200,17 @@ impl CellStore for Native {
             let result = results.into_iter().next().ok_or_else(protocol_violation)?;
             processed(&result)
         })
+    }
+
+    fn swap_many(&self, column: CellColumn, swaps: Vec<RecordSwap>, by: Deadline, answered: Answered<'_>) {
+        let change = |swap: &RecordSwap| {
+            let [key, expected, value] = packed([&swap.row, &swap.expected, &swap.value]);
+            let put = one_put(&key, column, &value, swap.ttl);
+            let action = conditional_somewhere(holding(&key, column, &expected), [put]);
+            (key, action)
+        };
+        let read = |row: &Bytes| one_get(row, column);
+        self.swap_each(swaps, by, answered, &ManySwaps { change: &change, read: &read, record: &found });
     }
 
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! locks, own (locks in the layout `own`), latches (exactly once), counts (many at a time), scan (held locks, for the doctor), rows (of applications), admin (tables)
-//!   rpc (sends and retries; the meaning of exceptions and lost replies)
+//!   rpc (sends and retries; the meaning of exceptions and lost replies), batch (the same for many rows at once)
 //!     locator (master, meta, regions)  ->  servers  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
 //!   request, filter, messages, bytes, exception, frame: the wire format
 //! ```
 
 mod address;
 mod admin;
+mod batch;
 mod bytes;
 mod channel;
 mod connection;

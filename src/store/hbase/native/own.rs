@@ -1,18 +1,26 @@
 //! The operations of the layout `own`, as requests to a region.
 
+use std::time::Duration;
+
 use prost::bytes::Bytes;
 
 use super::bytes::{EMPTY, packed};
 use super::filter::FilterTest;
-use super::messages::{Cell, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto};
+use super::locks::ManySwaps;
+use super::messages::{
+    Cell, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionActionResult,
+};
 use super::request::{
-    cells, comparing, conditional, durable, filtering, get, in_turn, processed, put, reading,
+    cells, comparing, conditional, conditional_somewhere, durable, filtering, get, in_turn, processed, put,
+    reading,
 };
 use super::rpc::Native;
 use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
-use crate::store::hbase::cell_store::{self, Claimed, Expects, OwnCells, OwnStore, OwnWrite};
+use crate::store::hbase::cell_store::{
+    self, Answered, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite, RecordSwap,
+};
 use crate::store::hbase::layout::{OWN_FENCE, OWN_LOCK};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
@@ -59,6 +67,23 @@ impl OwnStore for Native {
             let results = self.multi(region, vec![action], part(by, parts))?;
             processed(results.first().ok_or_else(protocol_violation)?)
         })
+    }
+
+    fn swap_many(&self, swaps: Vec<RecordSwap>, number_ttl: Duration, by: Deadline, answered: Answered<'_>) {
+        let change = |swap: &RecordSwap| {
+            let RecordSwap { row, expected, value, ttl, number, .. } = swap;
+            let [row, number_bytes, record, expected] =
+                packed([row, &number.to_be_bytes(), value, expected]);
+            let bytes = OwnBytes { row, number: number_bytes, record };
+            let (record, row) = (&bytes.record[..], &bytes.row[..]);
+            let durability = Durability::Sync;
+            let write = OwnWrite { row, number: *number, number_ttl, record, ttl: *ttl, durability };
+            let held = comparing(&bytes.row, &FAMILY, &RECORD, EQUAL, &expected);
+            let action = conditional_somewhere(held, puts(&bytes, &write));
+            (bytes.row.clone(), action)
+        };
+        let record = |seen: RegionActionResult| Ok(decoded(cells(&seen)?).record);
+        self.swap_each(swaps, by, answered, &ManySwaps { change: &change, read: &both, record: &record });
     }
 
     fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {

@@ -153,17 +153,35 @@ pub(super) fn conditional(
     RegionAction { condition: Some(condition), ..together(region, mutations) }
 }
 
+/// Builds the same for a region that is not known yet.
+pub(super) fn conditional_somewhere(
+    condition: Condition,
+    mutations: impl IntoIterator<Item = MutationProto>,
+) -> RegionAction {
+    let action = numbered(mutations.into_iter().map(changing).collect());
+    RegionAction { region: None, atomic: true, action, condition: Some(condition) }
+}
+
+/// Builds a read of one row of a region that is not known yet.
+pub(super) fn reading_somewhere(get: Get) -> RegionAction {
+    RegionAction { region: None, atomic: false, action: numbered(vec![reading(get)]), condition: None }
+}
+
 /// Builds a region action that applies all mutations of one row or none.
 pub(super) fn together(region: &Region, mutations: impl IntoIterator<Item = MutationProto>) -> RegionAction {
     RegionAction { atomic: true, ..in_turn(region, mutations.into_iter().map(changing).collect()) }
 }
 
 /// Builds a region action whose actions the server runs one after another.
-pub(super) fn in_turn(region: &Region, mut action: Vec<Action>) -> RegionAction {
-    for (index, action) in (0..).zip(&mut action) {
+pub(super) fn in_turn(region: &Region, action: Vec<Action>) -> RegionAction {
+    RegionAction { region: region.specifier(), atomic: false, action: numbered(action), condition: None }
+}
+
+fn numbered(mut actions: Vec<Action>) -> Vec<Action> {
+    for (index, action) in (0..).zip(&mut actions) {
         action.index = Some(index);
     }
-    RegionAction { region: region.specifier(), atomic: false, action, condition: None }
+    actions
 }
 
 pub(super) fn changing(mutation: MutationProto) -> Action {

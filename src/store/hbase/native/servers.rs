@@ -75,13 +75,11 @@ impl Servers {
         by: Deadline,
     ) -> Result<T, CallFailure> {
         let connection = self.connection(server, service, by).map_err(CallFailure::before_sending)?;
-        let answer = connection.call(method, parameter, by)?;
-        let decoded = T::decode(answer.as_slice());
-        frame::reuse(answer);
-        decoded.map_err(|error| CallFailure::Lost(io::Error::new(io::ErrorKind::InvalidData, error)))
+        decoded(connection.start(method, parameter, by, by)?.wait(by)?)
     }
 
-    fn connection(
+    /// Returns the connection to one service of one server. Connects if necessary.
+    pub(super) fn connection(
         &self,
         server: &Address,
         service: &'static str,
@@ -149,6 +147,13 @@ impl Servers {
         }
         Err(last)
     }
+}
+
+/// Decodes the answer to a call.
+pub(super) fn decoded<T: Message + Default>(answer: Vec<u8>) -> Result<T, CallFailure> {
+    let decoded = T::decode(answer.as_slice());
+    frame::reuse(answer);
+    decoded.map_err(|error| CallFailure::Lost(io::Error::new(io::ErrorKind::InvalidData, error)))
 }
 
 /// Divides the time until `by` into `attempts` shares, and returns the end of the first one.
