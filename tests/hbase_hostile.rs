@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, Moment};
-use dlm_fixtures::fake::{Answer, Fake, Pb, Request, always, holds, reply};
+use dlm::store::{Acquired, Attempt, LockStore, OwnerRecord, Renewal};
+use dlm::{Code, Deadline, Identity, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
+use dlm_fixtures::fake::{Answer, Fake, Pb, Request, actions, always, holds, reply};
 use dlm_testkit::until;
 use parking_lot::Mutex;
 
@@ -644,5 +645,239 @@ fn initialize_says_what_the_master_said() {
         assert!(Moment::now().since(begin) <= TIMEOUT + SLACK, "{method} {answer:?}");
         let codes = [Code::TableCreationError, Code::ConnectionError];
         assert!(codes.contains(&error.code()), "{method} {answer:?}: {}", error.chain());
+    }
+}
+
+/// Leases of one store, to be renewed together.
+struct Many {
+    store: Arc<dyn LockStore>,
+    leases: Vec<(LockName, OwnerRecord)>,
+}
+
+/// The answer to one renewal, and how long it took.
+type Told = (dlm::Result<Option<OwnerRecord>>, Duration);
+
+impl Many {
+    fn new(address: SocketAddr, count: usize) -> Many {
+        let store = dlm::store::open(&format!("hbase://{address}/t")).unwrap();
+        let identity = Identity::this_process("").unwrap();
+        let lease = |id: usize| {
+            let name = LockName::new(Level::Xdc, "hostile", None, &id.to_string(), NamePolicy::Strict).unwrap();
+            let attempt =
+                Attempt { name: &name, ttl: PLENTY, identity: &identity, by: Deadline::after(PLENTY) };
+            match store.acquire(attempt, &mut Vec::new()).unwrap() {
+                Acquired::Granted(grant) => (name.clone(), grant.owner_record),
+                Acquired::Held(holder) => panic!("held by {holder}"),
+            }
+        };
+        let leases = (0..count).map(lease).collect();
+        Many { store, leases }
+    }
+
+    fn renew_until(&self, by: Deadline, alone: impl Fn(usize) -> bool) -> Vec<Told> {
+        let renewal = |(at, (name, owner_record)): (usize, &'_ (LockName, OwnerRecord))| {
+            // They live as long as this struct.
+            (at, name.clone(), owner_record.clone())
+        };
+        let asked: Vec<_> = self.leases.iter().enumerate().map(renewal).collect();
+        let renewals: Vec<_> = asked
+            .iter()
+            .map(|(at, name, owner_record)| Renewal { name, owner_record, ttl: 2 * PLENTY, alone: alone(*at) })
+            .collect();
+        let (begin, mut answers) = (Moment::now(), Vec::new());
+        answers.resize_with(renewals.len(), || None);
+        self.store.renew_many(&renewals, by, &mut |renewed| {
+            assert!(renewed.since >= begin && renewed.since <= Moment::now());
+            let took = Moment::now().since(begin);
+            assert!(answers[renewed.index].replace((renewed.answer, took)).is_none(), "reported twice");
+        });
+        answers.into_iter().map(|answer| answer.expect("reported")).collect()
+    }
+
+    fn renew(&self) -> Vec<Told> {
+        self.renew_until(Deadline::after(PLENTY), |_| false)
+    }
+
+    fn row(&self, at: usize) -> Vec<u8> {
+        self.leases[at].0.hbase_row()
+    }
+}
+
+/// Returns the number of region actions of each Multi after the first `before` ones.
+fn sizes(fake: &Fake, before: usize) -> Vec<usize> {
+    let multis = fake.log().into_iter().filter(|(request, _)| request.method == "Multi");
+    multis.skip(before).map(|(request, _)| actions(&request)).collect()
+}
+
+#[track_caller]
+fn assert_codes(told: &[Told], codes: &[Option<Code>]) {
+    let seen: Vec<_> = told.iter().map(|(answer, _)| answer.as_ref().err().map(|error| error.code())).collect();
+    assert_eq!(seen, codes);
+    assert!(told.iter().all(|(answer, _)| !matches!(answer, Ok(None))), "lost");
+}
+
+#[test]
+fn many_renewals_share_requests_and_each_has_its_own_answer() {
+    let fake = Fake::honest();
+    let many = Many::new(fake.address, 70);
+    let [gone, taken, newer, alone] = [1, 2, 3, 69];
+    let other = Many::new(Fake::honest().address, 1).leases.remove(0).1;
+    fake.put(many.row(gone), "L", Vec::new());
+    fake.put(many.row(taken), "L", other.as_bytes().to_vec());
+    let (name, record) = &many.leases[newer];
+    many.store.renew(name, record, PLENTY + PLENTY / 2, Deadline::after(PLENTY)).unwrap().unwrap();
+    let before = fake.count("Multi");
+    let told = many.renew_until(Deadline::after(PLENTY), |at| at == alone);
+    for (at, (answer, _)) in told.into_iter().enumerate() {
+        assert_eq!(answer.unwrap().is_none(), [gone, taken].contains(&at), "{at}");
+    }
+    let sizes = sizes(&fake, before);
+    // The one alone comes first. The refused ones are read, and one of them has a newer record.
+    assert_eq!(sizes[..3], [1, 64, 5]);
+    assert_eq!(sizes[3..].iter().sum::<usize>(), 3 + 1, "{sizes:?}");
+    assert_eq!((fake.count("Get"), fake.connections("ClientService")), (0, 1));
+    assert_eq!(fake.cell(&many.row(gone), "L"), Some(Vec::new()), "brought back");
+    assert_eq!(fake.cell(&many.row(taken), "L").as_deref(), Some(other.as_bytes()), "overwritten");
+}
+
+/// The server answers only when there are four requests.
+#[test]
+fn several_requests_are_sent_before_one_is_answered() {
+    let fake = Fake::honest();
+    let many = Many::new(fake.address, 256);
+    let before = fake.count("Multi");
+    fake.act(always("Multi", Answer::Batch(4)));
+    assert_codes(&many.renew(), &[None; 256]);
+    assert_eq!(sizes(&fake, before), [64; 4]);
+}
+
+#[test]
+fn an_exception_for_one_renewal_leaves_the_others_alone() {
+    for (class, code, writes) in [
+        (IO, Some(Code::InDoubt), 3),
+        ("org.apache.hadoop.hbase.security.AccessDeniedException", Some(Code::InternalError), 3),
+        // Surely not applied: they are sent again.
+        (NOT_SERVING, None, 5),
+    ] {
+        let fake = Fake::honest();
+        let many = Many::new(fake.address, 3);
+        let before = writes_of_locks(&fake);
+        fake.act(once("Multi", Answer::ApplyFirst(class, "no".into())));
+        assert_codes(&many.renew(), &[None, code, code]);
+        assert_eq!(writes_of_locks(&fake) - before, writes, "{class}");
+    }
+}
+
+fn writes_of_locks(fake: &Fake) -> usize {
+    sizes(fake, 0).iter().sum()
+}
+
+#[test]
+fn an_exception_for_all_renewals_is_that_of_each() {
+    for (class, code) in [(IO, Some(Code::InDoubt)), (NOT_SERVING, None), ("x.CallQueueTooBigException", None)] {
+        for answer in [Answer::Refuse(class, "no".into()), Answer::RefuseInside(class, "no".into())] {
+            let fake = Fake::honest();
+            let many = Many::new(fake.address, 3);
+            fake.act(once("Multi", answer));
+            assert_codes(&many.renew(), &[code; 3]);
+        }
+    }
+}
+
+#[test]
+fn renewals_without_a_result_of_their_own_are_in_doubt() {
+    let yes = Pb::new().int(3, 1).0;
+    let result = |count: usize| (0..count).fold(Pb::new(), |body, _| body.bytes(1, &yes)).0;
+    let odd = [0, 1, 2, 4].map(|count| Answer::Reply(result(count))).into_iter();
+    let empty = Answer::Reply((0..3).fold(Pb::new(), |body, _| body.bytes(1, b"")).0);
+    for answer in odd.chain([empty, Answer::ApplyAndClose, Answer::Close, Answer::Cut(9), Answer::Long(1 << 27, 9)]) {
+        let fake = Fake::honest();
+        let many = Many::new(fake.address, 3);
+        let before = fake.count("Multi");
+        fake.act(once("Multi", answer.clone()));
+        assert_codes(&many.renew(), &[Some(Code::InDoubt); 3]);
+        assert_eq!(fake.count("Multi") - before, 1, "sent again: {answer:?}");
+        // They were applied or not. Either way they may be repeated.
+        assert_codes(&many.renew(), &[None; 3]);
+    }
+}
+
+#[test]
+fn a_server_that_hangs_delays_no_renewal_on_another_server() {
+    let (fake, hung) = (Fake::honest(), Fake::honest());
+    // The rows begin with a hash byte, so about half of them are in each region.
+    fake.split(&[0x80]);
+    fake.second_region(hung.address);
+    let many = Many::new(fake.address, 600);
+    let is_hung = |at: usize| many.row(at)[0] >= 0x80;
+    assert!((0..600).any(is_hung) && !(0..600).all(is_hung));
+    hung.act(always("Multi", Answer::Silence));
+    let timeout = 4 * TIMEOUT;
+    let begin = Moment::now();
+    let told = many.renew_until(Deadline::after(timeout), |at| at == 0);
+    let took = Moment::now().since(begin);
+    assert!(took < timeout + timeout / 2, "{took:?}");
+    let (mut in_doubt, mut unsent) = (0, 0);
+    for (at, (answer, took)) in told.iter().enumerate() {
+        match answer {
+            Ok(renewed) => assert!(renewed.is_some() && !is_hung(at) && *took < timeout / 2, "{took:?}"),
+            Err(error) => {
+                assert!(is_hung(at), "{at}: {}", error.chain());
+                match error.code() {
+                    Code::InDoubt => in_doubt += 1,
+                    Code::ConnectionError => unsent += 1,
+                    code => panic!("{code:?}: {}", error.chain()),
+                }
+            }
+        }
+    }
+    // Four requests at most are under way. The lease that goes alone may be on this server.
+    assert!([256, 193].contains(&in_doubt), "{in_doubt}");
+    assert_eq!(in_doubt + unsent, (0..600).filter(|at| is_hung(*at)).count());
+    hung.act(|_| Answer::Honest);
+    assert_codes(&many.renew(), &[None; 600]);
+}
+
+#[test]
+fn renewals_follow_their_region_to_another_server() {
+    let (old, new) = (Fake::honest(), Fake::honest());
+    let many = Many::new(old.address, 70);
+    for at in 0..70 {
+        new.put(many.row(at), "L", old.cell(&many.row(at), "L").unwrap());
+    }
+    old.catalogue(new.address);
+    let moved = |to: SocketAddr| format!("Region moved to: hostname={} port={} startCode=17.", to.ip(), to.port());
+    for answer in [
+        Answer::RefuseInside(NOT_SERVING, "closed".into()),
+        Answer::RefuseInside(MOVED, moved(new.address)),
+        Answer::Refuse(NOT_SERVING, "closed".into()),
+    ] {
+        let many = Many { store: dlm::store::open(&format!("hbase://{}/t", old.address)).unwrap(), leases: many.leases.clone() };
+        // It knows the old server.
+        old.catalogue(old.address);
+        assert!(many.store.holder(&many.leases[0].0, Deadline::after(PLENTY)).unwrap().is_some());
+        old.catalogue(new.address);
+        old.act(always("Multi", answer));
+        assert_codes(&many.renew(), &[None; 70]);
+    }
+}
+
+#[test]
+fn renewals_on_a_server_that_is_down_fail_by_the_deadline_and_are_not_in_doubt() {
+    let (fake, gone) = (Fake::honest(), Fake::honest());
+    fake.split(&[0x80]);
+    fake.second_region(gone.address);
+    let many = Many::new(fake.address, 100);
+    drop(gone);
+    let told = many.renew_until(Deadline::after(TIMEOUT), |_| false);
+    for (at, (answer, took)) in told.into_iter().enumerate() {
+        match answer {
+            Ok(renewed) => assert!(renewed.is_some() && took < TIMEOUT),
+            Err(error) => {
+                assert!(many.row(at)[0] >= 0x80);
+                assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+                assert!(took < 2 * TIMEOUT, "{took:?}");
+            }
+        }
     }
 }

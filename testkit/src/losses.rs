@@ -52,7 +52,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlm::{AcquireOptions, Code, Fence, Lease, LeaseState, Level, Lock, LockManager, LostReason, Moment};
+use dlm::store::{Acquired, Attempt, Released, Renewal};
+use dlm::{
+    AcquireOptions, Code, Deadline, Fence, Identity, Lease, LeaseState, Level, Lock, LockManager, LockName,
+    LostReason, Moment, NamePolicy,
+};
 use parking_lot::Mutex;
 
 use crate::fault::{Fault, Gate, Proxy};
@@ -582,6 +586,51 @@ pub fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(case
     }
 }
 
+/// For a store that puts many renewals into one request. The request has the name of a renewal, or `batch`.
+#[doc(hidden)]
+pub fn many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated(case: &Case<'_>) {
+    const LEASES: usize = 30;
+    let Some(stage) = case.stage(LONG / 2) else { return };
+    let store = dlm::store::open(&(case.target.uri)(stage.proxy.address())).unwrap();
+    let (client, identity) = (case.client(), Identity::this_process("").unwrap());
+    let name = |id: usize| {
+        LockName::new(Level::Xdc, &client, None, &format!("many {id}"), NamePolicy::Strict).unwrap()
+    };
+    let by = || Deadline::after(LONG / 2);
+    let take = |name: &LockName| {
+        let attempt = Attempt { name, ttl: TTL, identity: &identity, by: by() };
+        match store.acquire(attempt, &mut Vec::new()).unwrap() {
+            Acquired::Granted(grant) => grant,
+            Acquired::Held(holder) => panic!("held by {holder}"),
+        }
+    };
+    for loss in [Fault::LoseReply, Fault::LoseRequest, Fault::CutReply(7)] {
+        let leases: Vec<_> = (0..LEASES).map(|id| (name(id), take(&name(id)))).collect();
+        let renewals: Vec<_> = leases
+            .iter()
+            .map(|(name, grant)| Renewal { name, owner_record: &grant.owner_record, ttl: 2 * TTL, alone: false })
+            .collect();
+        let hits = stage.proxy.hits();
+        stage.proxy.next(case.target.renew[0], loss.clone());
+        stage.proxy.next("batch", loss.clone());
+        let mut in_doubt = 0;
+        store.renew_many(&renewals, by(), &mut |renewed| {
+            assert_eq!(code(renewed.answer.map(|_| ())), Code::InDoubt, "{loss:?}");
+            in_doubt += 1;
+        });
+        assert_eq!((in_doubt, stage.proxy.hits()), (LEASES, hits + 1), "{loss:?}");
+        stage.proxy.heal();
+        let mut answers = 0;
+        store.renew_many(&renewals, by(), &mut |renewed| {
+            let record = renewed.answer.unwrap().expect("it is ours");
+            let name = renewals[renewed.index].name;
+            assert_eq!(store.release(name, &record, by()).unwrap(), Released::Freed, "{loss:?}");
+            answers += 1;
+        });
+        assert_eq!(answers, LEASES, "{loss:?}");
+    }
+}
+
 /// Not for a store that waits until a cluster has formed.
 #[doc(hidden)]
 pub fn initializing_over_a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
@@ -742,9 +791,11 @@ pub fn in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind(case: &
 }
 
 /// Makes tests from the cases of the suite. The argument is a `static` [`Target`](crate::losses::Target). Names of
-/// cases after it select only those. Two cases are only made when they are named, because not every store can pass
+/// cases after it select only those. Three cases are only made when they are named, because not every store can pass
 /// them:
 ///
+/// * `many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated`: for a store that puts many renewals into
+///   one request.
 /// * `initializing_over_a_server_that_is_down_is_a_connection_error_soon`: not for a store that waits until a
 ///   cluster has formed.
 /// * `a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends`: for a store that limits each try to a

@@ -73,6 +73,7 @@ dlm_testkit::losses!(SERVER);
 dlm_testkit::losses! { SERVER:
     initializing_over_a_server_that_is_down_is_a_connection_error_soon,
     a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends,
+    many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated,
 }
 
 /// Not a test: the code of the processes that other tests start.

@@ -316,6 +316,8 @@ macro_rules! contract {
             one_lock_does_not_touch_another,
             what_is_told_about_a_lock_is_true,
             a_renewed_lock_still_names_its_holder,
+            of_many_renewals_each_has_its_own_answer,
+            many_renewals_that_are_late_already_take_no_lease_away,
             a_call_that_is_late_already_leaves_nothing_behind,
             initializing_again_and_at_once_does_no_harm,
         }

@@ -4,7 +4,9 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use dlm::store::{Acquired, Attempt, OwnerRecord, OwnerToken, Released};
+use dlm::store::{
+    Acquired, Attempt, Grant, LockName, LockStore, OwnerRecord, OwnerToken, Released, Renewal, Renewed,
+};
 use dlm::{Deadline, Fence, Identity, Moment};
 
 use super::{LONG, Site, attempt, patiently, soon, take, take_briefly, take_when_free};
@@ -276,6 +278,101 @@ pub fn a_renewed_lock_still_names_its_holder(site: &Site) {
     let holder = site.store().inspect(&name, soon()).unwrap().holder.expect("it is held");
     assert_eq!(holder.identity.expect("a record of this library").pid, std::process::id());
     assert_eq!(store.release(&name, &renewed, soon()).unwrap(), Released::Freed);
+}
+
+/// Renews each lock with its grant, and returns the answers in the order of the locks. One is missing if the lock was not
+/// reported.
+fn renewed(
+    store: &dyn LockStore,
+    asked: &[(LockName, Grant, Duration)],
+    alone: impl Fn(usize) -> bool,
+    by: Deadline,
+) -> Vec<Option<Renewed>> {
+    let mut renewals = Vec::new();
+    for (at, (name, grant, ttl)) in asked.iter().enumerate() {
+        let owner_record = &grant.owner_record;
+        renewals.push(Renewal { name, owner_record, ttl: *ttl, alone: alone(at) });
+    }
+    let begin = Moment::now();
+    let mut answers: Vec<Option<Renewed>> = asked.iter().map(|_| None).collect();
+    store.renew_many(&renewals, by, &mut |answer| {
+        assert!(answer.since >= begin && answer.since <= Moment::now());
+        let at = answer.index;
+        assert!(answers[at].replace(answer).is_none(), "renewal {at} was reported twice");
+    });
+    answers
+}
+
+pub fn of_many_renewals_each_has_its_own_answer(site: &Site) {
+    // More than a store puts into one request.
+    let many = if site.rounds >= 1000 { 300 } else { 70 };
+    patiently(|brief| {
+        let (store, other) = (site.store(), site.store());
+        let name = |at: usize| site.name(&format!("{brief:?} {at}"));
+        // The first leases, then many like the first one.
+        let [fine, gone, taken, alone, longer, newer, first] = [0, 1, 2, 3, 4, 5, 6];
+        let mut asked = Vec::new();
+        for at in 0..first + many {
+            let name = name(at);
+            let ttl = if at == longer { brief } else { 5 * LONG };
+            let grant = take_briefly(&*store, &name, ttl)?;
+            asked.push((name, grant, 10 * LONG));
+        }
+        let record = |at: usize| &asked[at].1.owner_record;
+        assert_eq!(other.release(&name(gone), record(gone), soon()).unwrap(), Released::Freed);
+        assert_eq!(other.release(&name(taken), record(taken), soon()).unwrap(), Released::Freed);
+        let next = take(&*other, &name(taken), LONG);
+        // Another process renews this one, so a newer version of the record is stored.
+        other.renew(&name(newer), record(newer), 6 * LONG, soon()).unwrap().expect("it is held");
+        let since = asked[longer].1.since;
+        let answers = renewed(&*store, &asked, |at| at == alone, soon());
+        if Moment::now() >= since.after(brief) {
+            return None;
+        }
+        for (at, (answer, (name, ..))) in answers.into_iter().zip(&asked).enumerate() {
+            let answer = answer.unwrap_or_else(|| panic!("renewal {at} was not reported"));
+            let renewed = answer.answer.unwrap_or_else(|error| panic!("{at}: {}", error.chain()));
+            if [gone, taken].contains(&at) {
+                assert_eq!(renewed, None, "{at}: renewed, though it was lost");
+                continue;
+            }
+            let renewed = renewed.unwrap_or_else(|| panic!("{at}: lost"));
+            if [fine, alone, newer, first + many - 1].contains(&at) {
+                let holder = other.inspect(name, soon()).unwrap().holder.expect("it is held");
+                assert!(holder.remaining.is_none_or(|left| left > 9 * LONG), "{at}: {holder:?}");
+            }
+            if at == longer {
+                thread::sleep(since.after(2 * brief).since(Moment::now()));
+                assert!(other.holder(name, soon()).unwrap().is_some(), "it ended with its first TTL");
+            }
+            assert_eq!(other.release(name, &renewed, soon()).unwrap(), Released::Freed, "{at}");
+        }
+        assert!(other.holder(&name(gone), soon()).unwrap().is_none(), "brought back");
+        assert_eq!(other.release(&name(taken), &next.owner_record, soon()).unwrap(), Released::Freed);
+        Some(())
+    });
+}
+
+/// An error other than IN_DOUBT means that a renewal was not made.
+pub fn many_renewals_that_are_late_already_take_no_lease_away(site: &Site) {
+    let store = site.store();
+    let mut asked: Vec<_> = Vec::new();
+    for at in 0..10 {
+        let name = site.name(&at.to_string());
+        let grant = take(&*store, &name, LONG);
+        asked.push((name, grant, 2 * LONG));
+    }
+    let answers = renewed(&*store, &asked, |at| at % 2 == 0, Deadline::after(Duration::ZERO));
+    for answer in answers.into_iter().flatten() {
+        match answer.answer {
+            Ok(renewed) => assert!(renewed.is_some(), "lost"),
+            Err(error) => assert!(error.is_retryable(), "{}", error.chain()),
+        }
+    }
+    for answer in renewed(&*store, &asked, |_| false, soon()) {
+        assert!(answer.expect("there was time").answer.unwrap().is_some(), "lost");
+    }
+    renewed(&*store, &[], |_| false, soon());
 }
 
 /// An error other than IN_DOUBT means that the request had no effect and will have none.

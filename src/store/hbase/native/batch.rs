@@ -126,6 +126,13 @@ impl Row {
     }
 }
 
+impl Flight {
+    /// Ends the call, so another call on the connection can become the leader. `ended` may make such calls.
+    fn landed(self) -> (Moment, Vec<usize>) {
+        (self.since, self.rows)
+    }
+}
+
 impl Batch<'_, '_> {
     fn run(&mut self) {
         while !self.by.passed() {
@@ -268,7 +275,7 @@ impl Batch<'_, '_> {
                 let was_read = read.as_ref().is_some_and(|read| Arc::ptr_eq(read, ticket.connection()));
                 let until = if was_read { Deadline::at(Moment::OVER) } else { until() };
                 match ticket.wait_until(until) {
-                    Some(outcome) => arrived.push((lane.under_way.remove(at), outcome)),
+                    Some(outcome) => arrived.push((lane.under_way.remove(at).landed(), outcome)),
                     None => {
                         read = Some(Arc::clone(ticket.connection()));
                         at += 1;
@@ -278,14 +285,13 @@ impl Batch<'_, '_> {
         }
         self.slice = if arrived.is_empty() { (self.slice * 2).min(SLICE_LONGEST) } else { SLICE_FIRST };
         let has_arrived = !arrived.is_empty();
-        for (flight, outcome) in arrived {
-            self.answered(flight, outcome);
+        for (landed, outcome) in arrived {
+            self.answered(landed, outcome);
         }
         has_arrived
     }
 
-    fn answered(&mut self, flight: Flight, outcome: CallOutcome) {
-        let Flight { since, rows, .. } = flight;
+    fn answered(&mut self, (since, rows): (Moment, Vec<usize>), outcome: CallOutcome) {
         let results = match outcome.and_then(decoded::<MultiResponse>) {
             Ok(answer) if answer.region_action_result.len() == rows.len() => answer.region_action_result,
             // It is not known which of the actions the results belong to.
@@ -348,17 +354,18 @@ impl Batch<'_, '_> {
             for mut flight in under_way {
                 // Another thread may have read the answer.
                 if let Some(outcome) = flight.ticket.wait_until(self.by) {
-                    self.answered(flight, outcome);
+                    self.answered(flight.landed(), outcome);
                     continue;
                 }
                 let failure = flight.ticket.out_of_time();
+                let (since, rows) = flight.landed();
                 let answers = self.native.locator.servers().answers(&server);
-                for at in flight.rows {
+                for at in rows {
                     // As in `learn`, for all rows at once.
                     if let Some(region) = self.rows[at].region.take().filter(|_| !answers) {
                         self.native.locator.forget(&region);
                     }
-                    self.failed(at, flight.since, SendError::Call(failure.repeated()));
+                    self.failed(at, since, SendError::Call(failure.repeated()));
                 }
             }
         }
