@@ -473,9 +473,12 @@ impl<'a> RenewalRound<'a> {
                 lock.tell_lost(&*shared.store, why, Deadline::after(REASON.min(shared.settings.timeout)));
                 (shared.on_end)(lock, leftover);
             }
-            // No request was sent for it.
-            results
-                .push((address, after.unwrap_or_else(|| After::Renew(self.lane, Moment::now().after(SOON)))));
+            let after = after.unwrap_or_else(|| {
+                // No request was sent for it, because the store had no answer to those before it.
+                lock.life.renewal_failed();
+                After::Renew(self.lane, Moment::now().after(SOON))
+            });
+            results.push((address, after));
         }
         results
     }
