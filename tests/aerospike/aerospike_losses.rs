@@ -36,6 +36,9 @@ fn uri(address: SocketAddr) -> String {
 }
 
 dlm_testkit::losses!(SERVER);
+dlm_testkit::losses! { SERVER:
+    many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated,
+}
 
 /// A fence that arrives after the end of the lease may be lower than the next holder's.
 #[test]

@@ -60,6 +60,9 @@ static SERVER: Target = Target {
 };
 
 dlm_testkit::losses!(SERVER);
+dlm_testkit::losses! { SERVER:
+    many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated,
+}
 
 /// Returns a name that no other test uses, and that no earlier run has used.
 fn fresh(test: &str) -> String {

@@ -7,9 +7,11 @@
 //! | what | sent by |
 //! |---|---|
 //! | requests for one record without lists and maps | [`direct`], over our own connections |
+//! | many changes at once, each of one record without lists and maps | [`batch`], over our own connections |
 //! | the same with a login, TLS, other addresses of the nodes or strong consistency | the crate |
 //! | all others, and finding the nodes | the crate |
 
+mod batch;
 mod convert;
 mod direct;
 mod expression;
@@ -35,10 +37,10 @@ use self::convert::{base_policy, filter, found, operation, plain_put, wanted, wr
 use self::direct::{Direct, NodePartitions};
 use self::failures::{Failed, Retry, StoreName, decisive, is_decisive};
 pub(crate) use self::operation::{
-    BinOperation, BinValue, FoundRecord, OwnLease, RecordExistsAction, Sign, TTL_KEPT, TTL_NEVER, When,
-    Write, Written,
+    BinOperation, BinValue, FoundRecord, ManyWrite, OwnLease, RecordExistsAction, Sign, TTL_KEPT, TTL_NEVER,
+    When, Write, Written,
 };
-use self::wire::Asked;
+use self::wire::{Asked, RecordReply};
 use futures_core::Stream as _;
 
 use super::keys::RecordKey;
@@ -46,7 +48,7 @@ use super::options::{Login, Setup};
 use super::pool::{ClientPool, PooledClient};
 use crate::error::{Error, Result};
 use crate::store::request_kind::RequestKind;
-use crate::time::{self, Deadline, jittered};
+use crate::time::{self, Deadline, Moment, jittered};
 
 /// See `tests/fuzz`.
 #[cfg(fuzzing)]
@@ -156,10 +158,63 @@ impl Client {
                 }
             })
         })?;
+        Ok(Client::written(answer))
+    }
+
+    fn written(answer: Decided<FoundRecord>) -> Written {
         match answer {
-            Ok(told) => Ok(Written::Done(told)),
-            Err(ResultCode::KeyNotFoundError) => Ok(Written::Missing),
-            Err(_) => Ok(Written::Refused),
+            Ok(told) => Written::Done(told),
+            Err(ResultCode::KeyNotFoundError) => Written::Missing,
+            Err(_) => Written::Refused,
+        }
+    }
+
+    /// Makes many changes, each of another record. Calls `answered` with the position of each change, a moment before its
+    /// request was sent, and its answer, as soon as that is known. None is sent again. One that is not answered was not
+    /// sent, because the deadline came first.
+    pub(crate) fn write_many(
+        &self,
+        writes: &[ManyWrite<'_>],
+        by: Deadline,
+        answered: &mut dyn FnMut(usize, Moment, Result<Written>),
+    ) {
+        let is_plain = writes.iter().all(|it| Asked::Write(&it.write).is_plain());
+        let (kind, what) = (RequestKind::Write, "batch write");
+        let rest = match self.direct.as_ref().filter(|_| is_plain) {
+            Some(direct) => direct.write_many(writes, by, |by| self.ask_nodes(by), &mut |at, since, reply| {
+                let decided = match reply {
+                    Ok(reply) => self.decided(kind, what, reply),
+                    Err(no_reply) => Err(self.name.without_reply(kind, what, no_reply)),
+                };
+                let answer = match decided {
+                    Ok(decided) => Ok(Client::written(decided)),
+                    Err(Failed::For(error) | Failed::Again { error, .. }) => Err(error),
+                };
+                answered(at, since, answer);
+            }),
+            None => (0..writes.len()).collect(),
+        };
+        for at in rest {
+            if by.passed() {
+                return;
+            }
+            let since = Moment::now();
+            answered(at, since, self.write(&writes[at].write, by));
+        }
+    }
+
+    fn decided(
+        &self,
+        kind: RequestKind,
+        what: &str,
+        reply: RecordReply,
+    ) -> std::result::Result<Decided<FoundRecord>, Failed> {
+        match reply.code {
+            0 => Ok(Ok(reply.found)),
+            code => match ResultCode::from(code) {
+                code if is_decisive(code) => Ok(Err(code)),
+                code => Err(self.name.refused(kind, what, code)),
+            },
         }
     }
 
@@ -354,11 +409,7 @@ impl Client {
                 direct.and_then(|direct| direct.ask(record_key, asked, limit, |by| self.ask_nodes(by)));
             let Some(reply) = reply else { return by_crate() };
             match reply {
-                Ok(reply) if reply.code == 0 => Ok(Ok(reply.found)),
-                Ok(reply) => match ResultCode::from(reply.code) {
-                    code if is_decisive(code) => Ok(Err(code)),
-                    code => Err(self.name.refused(kind, what, code)),
-                },
+                Ok(reply) => self.decided(kind, what, reply),
                 Err(no_reply) => Err(self.name.without_reply(kind, what, no_reply)),
             }
         })

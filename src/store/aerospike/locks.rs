@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::client::{BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, When, Write, Written};
+use super::client::{
+    BinOperation, BinValue, Client, FoundRecord, ManyWrite, RecordExistsAction, When, Write, Written,
+};
 use super::diagnose::look_over;
 use super::keys::{FENCE, FENCE_TTL, LockKeys, fence_key, fence_set, is_updated, own_bins, whole_seconds};
 use super::latches::AerospikeLatches;
@@ -17,9 +19,10 @@ use crate::owner::OwnerToken;
 use crate::store::LatchStore;
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    self, Capabilities, Compares, Create, Created, ReadBack, Record, Register, Replace, Reply, Standing,
+    self, Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
+    Reply, Standing,
 };
-use crate::time::{Deadline, wall_ms};
+use crate::time::{Deadline, Moment, wall_ms};
 
 /// Bins of this library in a lock's record.
 const TOKEN: &str = "dlm_token";
@@ -124,28 +127,37 @@ impl Register for AerospikeStore {
     }
 
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let keys = match LockKeys::of(replace.name, &self.suffix) {
-            Ok(keys) => keys,
+        let parts = match ReplaceParts::of(0, replace, &self.suffix) {
+            Ok(parts) => parts,
             Err(error) => return Reply::Down(error),
         };
-        let (updated, token, ttl_s) =
-            (keys.updated_bin(), replace.expected.token(), whole_seconds(replace.record.ttl()));
-        let steps = [BinOperation::Put(&updated, BinValue::Int(wall_ms() as i64))];
-        // A request that arrives late must not shorten a longer renewal.
-        let when = When::IsNoLonger { bin: TOKEN, bytes: token.as_bytes(), left_s: ttl_s };
-        let write = Write {
-            record_key: &keys.lock,
-            exists: RecordExistsAction::UpdateOnly,
-            when: Some(when),
-            steps: &steps,
-            ttl_s,
-        };
-        Reply::of(self.client.write(&write, by).map(|written| match written {
-            Written::Done(_) => Ok(()),
-            Written::Missing => Err(Some(Standing::Free)),
-            // Another owner's record, or our record with more time left than `ttl_s`.
-            Written::Refused => Err(None),
-        }))
+        replaced(self.client.write(&parts.write(&parts.steps()), by))
+    }
+
+    fn replace_many(
+        &self,
+        replaces: &[Replace<'_>],
+        by: Deadline,
+        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
+    ) {
+        let mut all = Vec::with_capacity(replaces.len());
+        for (index, replace) in replaces.iter().enumerate() {
+            match ReplaceParts::of(index, replace, &self.suffix) {
+                Ok(parts) => all.push(parts),
+                Err(error) => {
+                    answered(Replaced { index, since: Moment::now(), reply: Reply::Down(error) });
+                }
+            }
+        }
+        let steps: Vec<_> = all.iter().map(ReplaceParts::steps).collect();
+        let both = all.iter().zip(&steps);
+        let writes: Vec<_> = both
+            .map(|(parts, steps)| ManyWrite { write: parts.write(steps), alone: replaces[parts.index].alone })
+            .collect();
+        self.client.write_many(&writes, by, &mut |at, since, written| {
+            // The token that is compared does not change, so no other change follows.
+            answered(Replaced { index: all[at].index, since, reply: replaced(written) });
+        });
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
@@ -203,6 +215,43 @@ impl Register for AerospikeStore {
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&self.latches)
     }
+}
+
+/// What the request of a [`Replace`] consists of.
+struct ReplaceParts {
+    index: usize,
+    keys: LockKeys,
+    updated: String,
+    token: OwnerToken,
+    ttl_s: u32,
+}
+
+impl ReplaceParts {
+    fn of(index: usize, replace: &Replace<'_>, suffix: &str) -> Result<ReplaceParts> {
+        let keys = LockKeys::of(replace.name, suffix)?;
+        let (updated, token) = (keys.updated_bin(), replace.expected.token());
+        Ok(ReplaceParts { index, keys, updated, token, ttl_s: whole_seconds(replace.record.ttl()) })
+    }
+
+    fn steps(&self) -> [BinOperation<'_>; 1] {
+        [BinOperation::Put(&self.updated, BinValue::Int(wall_ms() as i64))]
+    }
+
+    fn write<'a>(&'a self, steps: &'a [BinOperation<'a>]) -> Write<'a> {
+        let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, self.ttl_s);
+        // A request that arrives late must not shorten a longer renewal.
+        let when = When::IsNoLonger { bin: TOKEN, bytes: self.token.as_bytes(), left_s: ttl_s };
+        Write { record_key: &self.keys.lock, exists, when: Some(when), steps, ttl_s }
+    }
+}
+
+fn replaced(written: Result<Written>) -> Reply {
+    Reply::of(written.map(|written| match written {
+        Written::Done(_) => Ok(()),
+        Written::Missing => Err(Some(Standing::Free)),
+        // Another owner's record, or our record with more time left than the new TTL.
+        Written::Refused => Err(None),
+    }))
 }
 
 /// Returns the state of a lock with this record. Any record means that the lock is held.

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{
-    BinOperation, BinValue, Client, FoundRecord, OwnLease, RecordExistsAction, Sign, When, Write, Written,
+    BinOperation, BinValue, Client, FoundRecord, ManyWrite, OwnLease, RecordExistsAction, Sign, When, Write,
+    Written,
 };
 use super::diagnose::look_over;
 use super::keys::own_bins::{FENCE, LASTS_MS, TOKEN, WHO};
@@ -40,9 +41,10 @@ use crate::store::LatchStore;
 use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, ReadBack, Record, Register, Replace, Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace, Replaced,
+    Reply, Standing,
 };
-use crate::time::Deadline;
+use crate::time::{Deadline, Moment};
 
 /// The slack of a single node: its clock may be adjusted.
 const SLACK_ALONE: Duration = Duration::from_millis(20);
@@ -113,6 +115,13 @@ impl AerospikeOwnStore {
     fn lasts_ms(&self, ttl: Duration, is_alone: bool) -> i64 {
         let lasts = ttl + self.slack(is_alone);
         i64::try_from(lasts.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+    }
+
+    fn parts_of(&self, index: usize, replace: &Replace<'_>) -> Result<ReplaceParts> {
+        let record_key = LockKeys::of(replace.name, &self.suffix)?.lock;
+        check_ttl(replace.record.ttl())?;
+        let lasts_ms = self.lasts_ms(replace.record.ttl(), self.check.was_alone());
+        Ok(ReplaceParts { index, record_key, token: replace.expected.token(), lasts_ms })
     }
 
     /// Returns the fence, or `None` if it must still be raised. The inner error means that the lock is held.
@@ -215,21 +224,33 @@ impl Register for AerospikeOwnStore {
     }
 
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        let answer = LockKeys::of(replace.name, &self.suffix).and_then(|keys| {
-            check_ttl(replace.record.ttl())?;
-            let lasts_ms = self.lasts_ms(replace.record.ttl(), self.check.was_alone());
-            let token = replace.expected.token();
-            // A request that arrives late must not shorten a longer renewal.
-            let when = When::HeldNoLonger(lease_of(&token), lasts_ms);
-            let steps = [BinOperation::Put(LASTS_MS, BinValue::Int(lasts_ms))];
-            self.change(&keys.lock, RecordExistsAction::UpdateOnly, when, &steps, by)
+        replaced(self.parts_of(0, replace).and_then(|parts| self.client.write(&parts.write(&parts.steps()), by)))
+    }
+
+    fn replace_many(
+        &self,
+        replaces: &[Replace<'_>],
+        by: Deadline,
+        answered: &mut dyn FnMut(Replaced) -> Option<NextReplace>,
+    ) {
+        let mut all = Vec::with_capacity(replaces.len());
+        for (index, replace) in replaces.iter().enumerate() {
+            match self.parts_of(index, replace) {
+                Ok(parts) => all.push(parts),
+                Err(error) => {
+                    answered(Replaced { index, since: Moment::now(), reply: Reply::Down(error) });
+                }
+            }
+        }
+        let steps: Vec<_> = all.iter().map(ReplaceParts::steps).collect();
+        let both = all.iter().zip(&steps);
+        let writes: Vec<_> = both
+            .map(|(parts, steps)| ManyWrite { write: parts.write(steps), alone: replaces[parts.index].alone })
+            .collect();
+        self.client.write_many(&writes, by, &mut |at, since, written| {
+            // The token that is compared does not change, so no other change follows.
+            answered(Replaced { index: all[at].index, since, reply: replaced(written) });
         });
-        Reply::of(answer.map(|written| match written {
-            Written::Done(_) => Ok(()),
-            Written::Missing => Err(Some(Standing::Free)),
-            // The lease has ended, or has more time left.
-            Written::Refused => Err(None),
-        }))
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
@@ -301,6 +322,36 @@ impl Register for AerospikeOwnStore {
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(&self.latches)
     }
+}
+
+/// What the request of a [`Replace`] consists of.
+struct ReplaceParts {
+    index: usize,
+    record_key: RecordKey,
+    token: OwnerToken,
+    lasts_ms: i64,
+}
+
+impl ReplaceParts {
+    fn steps(&self) -> [BinOperation<'static>; 1] {
+        [BinOperation::Put(LASTS_MS, BinValue::Int(self.lasts_ms))]
+    }
+
+    fn write<'a>(&'a self, steps: &'a [BinOperation<'a>]) -> Write<'a> {
+        // A request that arrives late must not shorten a longer renewal.
+        let when = Some(When::HeldNoLonger(lease_of(&self.token), self.lasts_ms));
+        let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, whole_seconds(FENCE_TTL));
+        Write { record_key: &self.record_key, exists, when, steps, ttl_s }
+    }
+}
+
+fn replaced(written: Result<Written>) -> Reply {
+    Reply::of(written.map(|written| match written {
+        Written::Done(_) => Ok(()),
+        Written::Missing => Err(Some(Standing::Free)),
+        // The lease has ended, or has more time left.
+        Written::Refused => Err(None),
+    }))
 }
 
 /// Takes the option `slack`.

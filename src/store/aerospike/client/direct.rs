@@ -13,7 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use parking_lot::Mutex;
 
+use super::batch::{self, BatchRow};
 use super::node_sockets::{NoReply, NodeSockets};
+use super::operation::ManyWrite;
 use super::wire::{Asked, PARTITIONS, RecordDigest, RecordReply};
 use crate::store::aerospike::keys::RecordKey;
 use crate::time::{Deadline, Moment};
@@ -91,6 +93,37 @@ impl Direct {
             self.doubt();
         }
         Some(reply)
+    }
+
+    /// Makes many changes: see [`batch`](super::batch). Returns the positions of those whose node is not known.
+    pub(super) fn write_many(
+        &self,
+        writes: &[ManyWrite<'_>],
+        by: Deadline,
+        ask_nodes: impl FnOnce(Deadline) -> Vec<NodePartitions>,
+        answered: &mut dyn FnMut(usize, Moment, Result<RecordReply, NoReply>),
+    ) -> Vec<usize> {
+        let Some(partitions) = self.partitions(by, ask_nodes) else { return (0..writes.len()).collect() };
+        let digests: Vec<_> = writes.iter().map(|it| RecordDigest::of(it.write.record_key)).collect();
+        let node = |digest: &RecordDigest| {
+            partitions.nodes.get(usize::from(partitions.master[digest.partition()])).map(Arc::as_ref)
+        };
+        let (mut rows, mut elsewhere) = (Vec::with_capacity(writes.len()), Vec::new());
+        for (at, (ManyWrite { write, alone }, digest)) in writes.iter().zip(&digests).enumerate() {
+            match node(digest) {
+                Some(node) => rows.push(BatchRow { at, write, digest, alone: *alone, node }),
+                None => elsewhere.push(at),
+            }
+        }
+        let mut has_failed = !elsewhere.is_empty();
+        batch::run(&self.namespace, rows, by, &mut |at, since, reply| {
+            has_failed |= reply.is_err();
+            answered(at, since, reply);
+        });
+        if has_failed {
+            self.doubt();
+        }
+        elsewhere
     }
 
     /// The partitions may have moved.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::operation::Write;
 use super::wire::{self, Asked, PREFIX, RecordDigest, RecordReply};
 use crate::store::aerospike::keys::RecordKey;
 use crate::store::deadline_socket::{Arrived, DeadlineSocket};
@@ -82,7 +83,7 @@ impl NodeSockets {
         asked: Asked<'_>,
         by: Deadline,
     ) -> Result<RecordReply, NoReply> {
-        let mut lent = self.lend(by).map_err(NoReply::NotSent)?;
+        let mut lent = self.lend(by, by).map_err(NoReply::NotSent)?;
         let line = lent.line.as_mut().expect("there until it is returned");
         line.number = line.number.wrapping_add(1);
         let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
@@ -97,8 +98,34 @@ impl NodeSockets {
         Ok(reply)
     }
 
-    /// Returns an idle connection or a new one. Waits if there are as many as allowed.
-    fn lend(&self, by: Deadline) -> io::Result<Lent<'_>> {
+    /// Sends a batch of changes. `None` if all connections are in use and none gets free until `lent_by`.
+    pub(super) fn start<'a>(
+        &self,
+        namespace: &str,
+        writes: &[(&'a Write<'a>, &'a RecordDigest)],
+        lent_by: Deadline,
+        sent_by: Deadline,
+        by: Deadline,
+    ) -> io::Result<Option<BatchUnderWay<'_>>> {
+        let mut lent = match self.lend(lent_by, sent_by) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !sent_by.passed() => return Ok(None),
+            lent => lent?,
+        };
+        let line = lent.line.as_mut().expect("there until it is returned");
+        line.number = line.number.wrapping_add(1);
+        let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
+        wire::batch(&mut line.request, namespace, writes, line.number, left_ms);
+        line.socket.write_all(&line.request, sent_by)?;
+        Ok(Some(BatchUnderWay { lent, rows: writes.len(), filled: 0 }))
+    }
+
+    /// Returns whether a request can probably be sent at once.
+    pub(super) fn has_idle_line(&self) -> bool {
+        !self.lines.lock().idle.is_empty()
+    }
+
+    /// Returns an idle connection or a new one. Waits until `by` if there are as many as allowed.
+    fn lend(&self, by: Deadline, connected_by: Deadline) -> io::Result<Lent<'_>> {
         loop {
             match self.idle_line(by)? {
                 // Checked without the lock, because the check is a system call.
@@ -108,7 +135,7 @@ impl NodeSockets {
             }
         }
         let connected =
-            DeadlineSocket::connect(&self.address, Deadline::after(self.connect_timeout).sooner(by));
+            DeadlineSocket::connect(&self.address, Deadline::after(self.connect_timeout).sooner(connected_by));
         let socket = connected.inspect_err(|_| self.has_closed())?;
         let (request, reply) = (Vec::with_capacity(BUFFER_FIRST), vec![0; BUFFER_FIRST]);
         let line = NodeLine { socket, request, reply, number: 0, used: Moment::now() };
@@ -145,25 +172,85 @@ impl NodeSockets {
     }
 }
 
+/// A batch whose reply has not arrived yet. A drop closes its connection.
+pub(super) struct BatchUnderWay<'a> {
+    lent: Lent<'a>,
+    rows: usize,
+    /// Bytes of the reply that were received and not parsed.
+    filled: usize,
+}
+
+/// What has arrived of the reply to a batch.
+pub(super) enum BatchReply {
+    /// Nothing, or not enough to be parsed.
+    Nothing,
+    /// The answers to some rows, each with its index.
+    Rows(Vec<(usize, RecordReply)>),
+    /// The same, and no others will come. With the reason if the node stopped early.
+    Last(Vec<(usize, RecordReply)>, Option<u8>),
+}
+
+impl BatchUnderWay<'_> {
+    /// Receives answers, at most until `until`. After an error or [`BatchReply::Last`] no others will come.
+    pub(super) fn receive(&mut self, until: Deadline) -> io::Result<BatchReply> {
+        let line = self.lent.line.as_mut().expect("there until it is returned");
+        let message = match line.receive_message(&mut self.filled, until) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(BatchReply::Nothing),
+            message => message?,
+        };
+        let (mut rows, mut end) = (Vec::new(), None);
+        for part in wire::batch_parts(&line.reply[PREFIX..message])? {
+            if end.is_some() {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a row after the last one"));
+            }
+            match part.end() {
+                Some(code) => end = Some(code),
+                None => rows.push(part.row(line.number, self.rows)?),
+            }
+        }
+        line.reply.copy_within(message..self.filled, 0);
+        self.filled -= message;
+        Ok(match end {
+            Some(code) => BatchReply::Last(rows, Some(code).filter(|code| *code != 0)),
+            None => BatchReply::Rows(rows),
+        })
+    }
+
+    /// Returns the connection for the next request, after [`BatchReply::Last`].
+    pub(super) fn give_back(self) {
+        if self.filled == 0 {
+            self.lent.give_back();
+        }
+    }
+}
+
 impl NodeLine {
     /// Returns whether the node still has the connection open, and sent nothing that nobody asked for.
     fn is_usable(&self) -> bool {
         Moment::now().since(self.used) < IDLE_MAX && self.socket.arrived() == Arrived::Nothing
     }
 
-    fn receive(&mut self, by: Deadline) -> io::Result<RecordReply> {
-        let (mut filled, mut length) = (0, PREFIX);
-        while filled < length {
+    /// Receives a message. Returns its length. `filled` is the number of bytes of it, and of those after it, that were
+    /// received. A time-out keeps them.
+    fn receive_message(&mut self, filled: &mut usize, by: Deadline) -> io::Result<usize> {
+        loop {
+            let length = match self.reply[..*filled].first_chunk() {
+                Some(prefix) => PREFIX + wire::reply_length(*prefix)?,
+                None => PREFIX,
+            };
+            if *filled >= length && length > PREFIX {
+                return Ok(length);
+            }
             if self.reply.len() < length {
                 self.reply.resize(length, 0);
             }
-            filled += self.socket.read_some(&mut self.reply[filled..], by)?;
-            if length == PREFIX
-                && let Some(prefix) = self.reply[..filled].first_chunk()
-            {
-                length = PREFIX + wire::reply_length(*prefix)?;
-            }
+            *filled += self.socket.read_some(&mut self.reply[*filled..], by)?;
         }
+    }
+
+    fn receive(&mut self, by: Deadline) -> io::Result<RecordReply> {
+        let mut filled = 0;
+        let length = self.receive_message(&mut filled, by)?;
         if filled > length {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "bytes that nobody asked for"));
         }

@@ -33,6 +33,13 @@ pub(crate) struct Write<'a> {
     pub(crate) ttl_s: u32,
 }
 
+/// One of many changes, each of another record.
+pub(crate) struct ManyWrite<'a> {
+    pub(crate) write: Write<'a>,
+    /// Whether the request must not carry any other change.
+    pub(crate) alone: bool,
+}
+
 /// The condition that an existing record must meet for the change.
 pub(crate) enum When<'a> {
     /// The bin holds these bytes.

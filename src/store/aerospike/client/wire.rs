@@ -9,6 +9,17 @@
 //! operation   length (4), kind (1), type of the value (1), 0, length of the name (1), name, value
 //! ```
 //!
+//! A batch is a message without operations and with one field, [`BATCH`], which has a row for each record:
+//!
+//! ```text
+//! batch       number of rows (4), flags (1), rows
+//! row         index (4), hash of the key (20), which of the following are there (1), three bytes of flags as in a header,
+//!             generation (2), TTL (4), number of fields (2), number of operations (2), fields, operations
+//! ```
+//!
+//! The reply consists of messages with one part for each row, in any order. A part is like a reply, with the row's index in
+//! place of the time-out. The last part has the flag [`LAST`]. It has no row, or an error of the whole batch.
+//!
 //! Numbers are big-endian. The names and numbers are those of the servers' `proto.h`, versions 6 to 8.
 //!
 //! The protocol has no request ids. So each request also asks for the value of a constant, its number, under the name
@@ -37,12 +48,14 @@ const TYPE_RECORD: u8 = 3;
 
 /// Flags of the first byte. The second of them reads from all copies while a partition moves.
 const READ: u8 = 1;
+const IS_BATCH: u8 = 1 << 3;
 const READ_ALL_COPIES: u8 = 1 << 6;
 const READ_ALL_BINS: u8 = 1 << 1;
 /// Flags of the second byte.
 const WRITE: u8 = 1;
 const CREATE_ONLY: u8 = 1 << 5;
-/// Flags of the third byte.
+/// Flags of the third byte. The first is in replies to batches.
+const LAST: u8 = 1;
 const UPDATE_ONLY: u8 = 1 << 3;
 const CREATE_OR_REPLACE: u8 = 1 << 4;
 const REPLACE_ONLY: u8 = 1 << 5;
@@ -51,7 +64,14 @@ const REPLACE_ONLY: u8 = 1 << 5;
 const NAMESPACE: u8 = 0;
 const SET: u8 = 1;
 const DIGEST: u8 = 4;
+const BATCH: u8 = 41;
 const FILTER: u8 = 43;
+
+/// What a row of a batch has: flags, generation and TTL.
+const ROW_HAS: u8 = 2 | 4 | 8;
+/// Flags of a batch: the node may carry it out in the thread that received it, answers each row whatever became of the
+/// others, and gives the reason if it stops.
+const BATCH_FLAGS: u8 = 1 | 4 | 8;
 
 /// Kinds of an operation.
 const OP_READ: u8 = 1;
@@ -136,14 +156,7 @@ pub(super) fn request(
     let (mut ttl, mut filter) = (DO_NOT_TOUCH, None);
     let questions = match asked {
         Asked::Write(write) => {
-            flags[1] |= WRITE;
-            match write.exists {
-                RecordExistsAction::Update => {}
-                RecordExistsAction::UpdateOnly => flags[2] |= UPDATE_ONLY,
-                RecordExistsAction::Replace => flags[2] |= CREATE_OR_REPLACE,
-                RecordExistsAction::ReplaceOnly => flags[2] |= REPLACE_ONLY,
-                RecordExistsAction::CreateOnly => flags[1] |= CREATE_ONLY,
-            }
+            write_flags(&mut flags, write);
             (ttl, filter) = (write.ttl_s, write.when.as_ref());
             write.steps.len()
         }
@@ -175,6 +188,70 @@ pub(super) fn request(
         Asked::Tell(steps) => steps.iter().for_each(|step| operation(out, step)),
         Asked::Read(bins) => bins.iter().for_each(|bin| step(out, OP_READ, NOTHING, bin, |_| {})),
     }
+    finish(out);
+}
+
+/// Writes a batch of changes of records to `out`, which is cleared first. The index of a row is its position in `writes`.
+/// Its number is that of [`row_number`].
+pub(super) fn batch<'a>(
+    out: &mut Vec<u8>,
+    namespace: &str,
+    writes: &[(&'a Write<'a>, &'a RecordDigest)],
+    number: u32,
+    left_ms: u32,
+) {
+    out.clear();
+    out.resize(PREFIX, 0);
+    out.extend_from_slice(&[HEADER as u8, IS_BATCH | READ_ALL_COPIES, 0, 0, 0, 0]);
+    for number in [0, 0, left_ms] {
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+    out.extend_from_slice(&[0, 1, 0, 0]);
+    field(out, BATCH, |out| {
+        out.extend_from_slice(&(writes.len() as u32).to_be_bytes());
+        out.push(BATCH_FLAGS);
+        for (index, (write, digest)) in (0..).zip(writes) {
+            let mut flags = [READ, 0, 0];
+            write_flags(&mut flags, write);
+            out.extend_from_slice(&u32::to_be_bytes(index));
+            out.extend_from_slice(&digest.0);
+            out.push(ROW_HAS);
+            out.extend_from_slice(&flags);
+            out.extend_from_slice(&[0, 0]);
+            out.extend_from_slice(&write.ttl_s.to_be_bytes());
+            let (fields, steps) = (2 + u16::from(write.when.is_some()), write.steps.len() + 1);
+            out.extend_from_slice(&fields.to_be_bytes());
+            out.extend_from_slice(&(steps as u16).to_be_bytes());
+            field(out, NAMESPACE, |out| out.extend_from_slice(namespace.as_bytes()));
+            field(out, SET, |out| out.extend_from_slice(write.record_key.set.as_bytes()));
+            if let Some(when) = &write.when {
+                field(out, FILTER, |out| Packer(out).condition(when));
+            }
+            expression(out, OP_READ_EXPRESSION, NUMBER, |packer| packer.int(row_number(number, index)));
+            write.steps.iter().for_each(|step| operation(out, step));
+        }
+    });
+    finish(out);
+}
+
+/// Returns the number of a row of the batch with this number.
+fn row_number(number: u32, index: u32) -> i64 {
+    i64::from(number) << 31 ^ i64::from(index)
+}
+
+fn write_flags(flags: &mut [u8; 3], write: &Write<'_>) {
+    flags[1] |= WRITE;
+    match write.exists {
+        RecordExistsAction::Update => {}
+        RecordExistsAction::UpdateOnly => flags[2] |= UPDATE_ONLY,
+        RecordExistsAction::Replace => flags[2] |= CREATE_OR_REPLACE,
+        RecordExistsAction::ReplaceOnly => flags[2] |= REPLACE_ONLY,
+        RecordExistsAction::CreateOnly => flags[1] |= CREATE_ONLY,
+    }
+}
+
+/// Writes the prefix of a message.
+fn finish(out: &mut [u8]) {
     let length = (out.len() - PREFIX) as u64;
     let prefix = u64::from(VERSION) << 56 | u64::from(TYPE_RECORD) << 48 | length;
     out[..PREFIX].copy_from_slice(&prefix.to_be_bytes());
@@ -260,6 +337,13 @@ impl RecordReply {
     }
 }
 
+impl RecordReply {
+    /// Returns the answer of a node that refused a request.
+    pub(super) fn refusal(code: u8) -> RecordReply {
+        RecordReply { code, found: FoundRecord::default(), number: None }
+    }
+}
+
 #[cfg(test)]
 impl RecordReply {
     pub(super) fn number(&self) -> Option<i64> {
@@ -283,6 +367,47 @@ pub(super) fn reply_length(prefix: [u8; PREFIX]) -> io::Result<usize> {
 /// Parses a reply without its prefix.
 pub(super) fn reply(bytes: &[u8]) -> io::Result<RecordReply> {
     let mut rest = Rest(bytes);
+    let told = part(&mut rest)?.reply;
+    match rest.0 {
+        [] => Ok(told),
+        _ => Err(bad("a reply has bytes beyond its end")),
+    }
+}
+
+/// A part of the reply to a batch.
+#[derive(Debug)]
+pub(super) struct BatchPart {
+    /// The index of the row.
+    index: u32,
+    is_last: bool,
+    reply: RecordReply,
+}
+
+impl BatchPart {
+    /// Returns the end of the batch: a code that is not 0 if the node stopped early.
+    pub(super) fn end(&self) -> Option<u8> {
+        self.is_last.then_some(self.reply.code)
+    }
+
+    /// Returns the row and its answer, if this part is of the batch with this number and so many rows.
+    pub(super) fn row(self, number: u32, rows: usize) -> io::Result<(usize, RecordReply)> {
+        let index = usize::try_from(self.index).unwrap_or(usize::MAX);
+        // As in `RecordReply::answers`.
+        let is_ours = self.reply.code != 0 || self.reply.number == Some(row_number(number, self.index));
+        if index < rows && is_ours { Ok((index, self.reply)) } else { Err(bad("a row answers another request")) }
+    }
+}
+
+/// Parses a message of the reply to a batch, without its prefix.
+pub(super) fn batch_parts(bytes: &[u8]) -> io::Result<Vec<BatchPart>> {
+    let (mut rest, mut parts) = (Rest(bytes), Vec::new());
+    while !rest.0.is_empty() {
+        parts.push(part(&mut rest)?);
+    }
+    Ok(parts)
+}
+
+fn part(rest: &mut Rest<'_>) -> io::Result<BatchPart> {
     let header = rest.take(HEADER)?;
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let count = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -307,10 +432,7 @@ pub(super) fn reply(bytes: &[u8]) -> io::Result<RecordReply> {
             _ => told.found.bins.push((name.to_owned(), bin_value)),
         }
     }
-    match rest.0 {
-        [] => Ok(told),
-        _ => Err(bad("a reply has bytes beyond its end")),
-    }
+    Ok(BatchPart { index: number(14), is_last: header[3] & LAST != 0, reply: told })
 }
 
 fn value(kind: u8, bytes: &[u8]) -> io::Result<BinValue> {
@@ -365,6 +487,7 @@ pub(super) fn read_all(bytes: &[u8]) {
             assert!(length as u64 <= REPLY_BYTES_MAX);
         }
         let _ = reply(rest);
+        let _ = batch_parts(rest);
     }
     if let Ok(reply) = reply(bytes) {
         let parsed: usize = reply.found.bins.iter().map(|(name, _)| name.len()).sum();
