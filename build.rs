@@ -94,7 +94,7 @@ mod capi {
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
         ("Locks", &["dlm_lock", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
-        ("Leases", &["dlm_lease", "DLM_TOKEN", "DLM_STATE", "DLM_LOST"]),
+        ("Leases", &["dlm_lease", "dlm_lease_set", "DLM_TOKEN", "DLM_NAME", "DLM_STATE", "DLM_LOST"]),
         (
             "Latches",
             &[
@@ -210,12 +210,15 @@ mod capi {
             "options",
             "manager",
             "lock",
+            "inspection",
+            "election",
             "lease",
             "latch",
             "names",
             "table",
             "bytes",
             "lease_row",
+            "lease_set",
             "lost_reason",
             "lease_state",
             "row",
@@ -272,6 +275,8 @@ mod capi {
             let _ = writeln!(text, "#define DLM_VERSION_{part} {number}");
         }
         let whole = env::var("CARGO_PKG_VERSION").expect("cargo sets it");
+        let number = "(DLM_VERSION_MAJOR * 1000000 + DLM_VERSION_MINOR * 1000 + DLM_VERSION_PATCH)";
+        let _ = writeln!(text, "#define DLM_VERSION_NUMBER {number}");
         text + &format!("#define DLM_VERSION \"{whole}\"\n\n")
     }
 }

@@ -19,6 +19,7 @@ use crate::lease::Lease;
 use crate::lease_state::LeaseState;
 use crate::lock::{AcquireOptions, Lock};
 use crate::name::LockName;
+use crate::store::Inspection;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Deadline, Moment, jittered, sleep};
 
@@ -68,10 +69,11 @@ pub struct Observer {
     told: Option<Option<Term>>,
     /// When to read the store next.
     next_read: Moment,
+    cancel: Option<CancelToken>,
 }
 
 /// What distinguishes two terms.
-type Term = (Option<Fence>, Option<Identity>);
+pub(crate) type Term = (Option<Fence>, Option<Identity>);
 
 impl Election {
     pub(crate) fn new(lock: Lock) -> Election {
@@ -153,7 +155,13 @@ impl Election {
 
     /// Returns an observer, which tells who leads and each change. No I/O and no thread.
     pub fn observe(&self) -> Observer {
-        Observer { election: self.clone(), told: None, next_read: Moment::OVER }
+        Observer { election: self.clone(), told: None, next_read: Moment::OVER, cancel: None }
+    }
+
+    /// Returns an observer that has told of this term already.
+    #[cfg(feature = "capi")]
+    pub(crate) fn observe_after(&self, told: Option<Term>) -> Observer {
+        Observer { told: Some(told), ..self.observe() }
     }
 }
 
@@ -164,6 +172,12 @@ impl fmt::Debug for Election {
 }
 
 impl Observer {
+    /// Sets a token by which another thread can end the waits.
+    pub fn cancel(mut self, token: &CancelToken) -> Observer {
+        self.cancel = Some(token.clone());
+        self
+    }
+
     /// Waits for a change, for up to `wait`. Returns `None` if nothing has changed. The first call returns at once who
     /// leads.
     ///
@@ -171,33 +185,43 @@ impl Observer {
     /// told as one. Blocks until the wait is over, and for a read under way.
     ///
     /// # Errors
-    /// Those of [`Election::leader`]. The next call reads again.
+    /// Those of [`Election::leader`]; the next call reads again. [`Code::Cancelled`].
     pub fn wait_for_change(&mut self, wait: Duration) -> Result<Option<Observed>> {
-        let by = Deadline::after(wait);
+        let found = self.wait_for(wait)?;
+        Ok(found.map(|Inspection { holder, fence, .. }| match holder {
+            Some(holder) => Observed::Leads(Leader { holder, fence }),
+            None => Observed::Nobody,
+        }))
+    }
+
+    /// Returns what has changed, as the store tells it.
+    pub(crate) fn wait_for(&mut self, wait: Duration) -> Result<Option<Inspection>> {
+        let (began, by) = (Moment::now(), Deadline::after(wait));
         loop {
+            if self.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+                return Err(Error::Cancelled { waited: Moment::now().since(began) });
+            }
             let now = Moment::now();
-            if self.told.is_some() && now < self.next_read {
-                if by.moment() < self.next_read {
-                    sleep(by.remaining());
+            if now < self.next_read {
+                if now >= by.moment() {
                     return Ok(None);
                 }
-                sleep(self.next_read.since(now).min(PAUSE_MAX));
+                let until = self.next_read.min(by.moment());
+                pause(until.since(now).min(PAUSE_MAX), self.cancel.as_ref());
                 continue;
             }
-            let pause = jittered(self.election.lock.retry()).min(PAUSE_MAX);
-            self.next_read = Moment::now().after(pause);
-            let leader = self.election.leader()?;
-            if let Some(left) = leader.as_ref().and_then(|leader| leader.holder.remaining) {
+            let interval = jittered(self.election.lock.retry()).min(PAUSE_MAX);
+            self.next_read = now.after(interval);
+            let found = self.election.lock.inspect()?;
+            let holder = found.holder.as_ref();
+            if let Some(left) = holder.and_then(|holder| holder.remaining) {
                 // Not in a tight loop, if the clocks disagree.
-                self.next_read = self.next_read.min(Moment::now().after(left.max(pause / 20)));
+                self.next_read = self.next_read.min(Moment::now().after(left.max(interval / 20)));
             }
-            let term = leader.as_ref().map(|leader| (leader.fence, leader.holder.identity.clone()));
+            let term = holder.map(|holder| (found.fence, holder.identity.clone()));
             if self.told.as_ref() != Some(&term) {
                 self.told = Some(term);
-                return Ok(Some(leader.map_or(Observed::Nobody, Observed::Leads)));
-            }
-            if by.passed() {
-                return Ok(None);
+                return Ok(Some(found));
             }
         }
     }

@@ -306,9 +306,17 @@ impl Lease {
         Ok(token)
     }
 
-    /// See [`AcquireOptions::min_hold`](crate::AcquireOptions::min_hold).
-    pub(crate) fn hold_at_least(&self, min_hold: Duration) {
+    /// Lets the lock stay held for this time from now, even if it is released sooner: at most the TTL. See
+    /// [`AcquireOptions::min_hold`](crate::AcquireOptions::min_hold). Zero ends the minimum. No I/O. Waits for a renewal or
+    /// release under way.
+    ///
+    /// # Errors
+    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] for a time that is longer than the TTL.
+    pub fn hold_at_least(&self, min_hold: Duration) -> Result<()> {
+        check_min_hold(self.ttl(), min_hold)?;
+        self.check()?;
         self.lock.hold_at_least(min_hold);
+        Ok(())
     }
 
     /// Ends the renewals by the background threads. Nobody may listen to changes of the lease.
@@ -322,6 +330,14 @@ impl Lease {
             self.session.forget(&self.lock);
         }
     }
+}
+
+/// Checks the terms of [`Lease::hold_at_least`].
+pub(crate) fn check_min_hold(ttl: Duration, min_hold: Duration) -> Result<()> {
+    if min_hold > ttl {
+        return Err(Error::invalid("min_hold", format!("{min_hold:?}"), format!("at most the TTL, {ttl:?}")));
+    }
+    Ok(())
 }
 
 /// Checks the terms of [`Lease::keep`].

@@ -56,7 +56,7 @@ impl LeaseSet {
             set.keep(max_hold)?;
         }
         if let Some(min_hold) = options.min_hold {
-            set.leases.iter().for_each(|lease| lease.hold_at_least(min_hold));
+            set.leases.iter().try_for_each(|lease| lease.hold_at_least(min_hold))?;
         }
         Ok(set)
     }

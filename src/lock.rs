@@ -8,7 +8,7 @@ use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
 use crate::holder::Holder;
-use crate::lease::{Lease, check_keep};
+use crate::lease::{Lease, check_keep, check_min_hold};
 use crate::name::{Level, LockName, Mode};
 use crate::session::Session;
 use crate::store::Inspection;
@@ -81,13 +81,7 @@ impl AcquireOptions {
 
     /// `ttl` is the checked TTL of the lease.
     pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
-        if let Some(min_hold) = self.min_hold.filter(|min_hold| *min_hold > ttl) {
-            return Err(Error::invalid(
-                "min_hold",
-                format!("{min_hold:?}"),
-                format!("at most the TTL, {ttl:?}"),
-            ));
-        }
+        self.min_hold.map_or(Ok(()), |min_hold| check_min_hold(ttl, min_hold))?;
         self.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))
     }
 }
@@ -196,9 +190,7 @@ impl Lock {
             Ok(lease) if !how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
                 // If it cannot be kept alive, dropping the lease releases it.
                 how.max_hold.map_or(Ok(()), |max_hold| lease.keep(max_hold))?;
-                if let Some(min_hold) = how.min_hold {
-                    lease.hold_at_least(min_hold);
-                }
+                how.min_hold.map_or(Ok(()), |min_hold| lease.hold_at_least(min_hold))?;
                 Ok(lease)
             }
             // The lock was granted during the cancellation. Dropping the lease releases it.

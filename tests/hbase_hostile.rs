@@ -662,7 +662,8 @@ impl Many {
         let store = dlm::store::open(&format!("hbase://{address}/t")).unwrap();
         let identity = Identity::this_process("").unwrap();
         let lease = |id: usize| {
-            let name = LockName::new(Level::Xdc, "hostile", None, &id.to_string(), NamePolicy::Strict).unwrap();
+            let name =
+                LockName::new(Level::Xdc, "hostile", None, &id.to_string(), NamePolicy::Strict).unwrap();
             let attempt =
                 Attempt { name: &name, ttl: PLENTY, identity: &identity, by: Deadline::after(PLENTY) };
             match store.acquire(attempt, &mut Vec::new()).unwrap() {
@@ -682,7 +683,12 @@ impl Many {
         let asked: Vec<_> = self.leases.iter().enumerate().map(renewal).collect();
         let renewals: Vec<_> = asked
             .iter()
-            .map(|(at, name, owner_record)| Renewal { name, owner_record, ttl: 2 * PLENTY, alone: alone(*at) })
+            .map(|(at, name, owner_record)| Renewal {
+                name,
+                owner_record,
+                ttl: 2 * PLENTY,
+                alone: alone(*at),
+            })
             .collect();
         let (begin, mut answers) = (Moment::now(), Vec::new());
         answers.resize_with(renewals.len(), || None);
@@ -711,7 +717,8 @@ fn sizes(fake: &Fake, before: usize) -> Vec<usize> {
 
 #[track_caller]
 fn assert_codes(told: &[Told], codes: &[Option<Code>]) {
-    let seen: Vec<_> = told.iter().map(|(answer, _)| answer.as_ref().err().map(|error| error.code())).collect();
+    let seen: Vec<_> =
+        told.iter().map(|(answer, _)| answer.as_ref().err().map(|error| error.code())).collect();
     assert_eq!(seen, codes);
     assert!(told.iter().all(|(answer, _)| !matches!(answer, Ok(None))), "lost");
 }
@@ -774,7 +781,9 @@ fn writes_of_locks(fake: &Fake) -> usize {
 
 #[test]
 fn an_exception_for_all_renewals_is_that_of_each() {
-    for (class, code) in [(IO, Some(Code::InDoubt)), (NOT_SERVING, None), ("x.CallQueueTooBigException", None)] {
+    for (class, code) in
+        [(IO, Some(Code::InDoubt)), (NOT_SERVING, None), ("x.CallQueueTooBigException", None)]
+    {
         for answer in [Answer::Refuse(class, "no".into()), Answer::RefuseInside(class, "no".into())] {
             let fake = Fake::honest();
             let many = Many::new(fake.address, 3);
@@ -790,7 +799,9 @@ fn renewals_without_a_result_of_their_own_are_in_doubt() {
     let result = |count: usize| (0..count).fold(Pb::new(), |body, _| body.bytes(1, &yes)).0;
     let odd = [0, 1, 2, 4].map(|count| Answer::Reply(result(count))).into_iter();
     let empty = Answer::Reply((0..3).fold(Pb::new(), |body, _| body.bytes(1, b"")).0);
-    for answer in odd.chain([empty, Answer::ApplyAndClose, Answer::Close, Answer::Cut(9), Answer::Long(1 << 27, 9)]) {
+    for answer in
+        odd.chain([empty, Answer::ApplyAndClose, Answer::Close, Answer::Cut(9), Answer::Long(1 << 27, 9)])
+    {
         let fake = Fake::honest();
         let many = Many::new(fake.address, 3);
         let before = fake.count("Multi");
@@ -846,13 +857,17 @@ fn renewals_follow_their_region_to_another_server() {
         new.put(many.row(at), "L", old.cell(&many.row(at), "L").unwrap());
     }
     old.catalogue(new.address);
-    let moved = |to: SocketAddr| format!("Region moved to: hostname={} port={} startCode=17.", to.ip(), to.port());
+    let moved =
+        |to: SocketAddr| format!("Region moved to: hostname={} port={} startCode=17.", to.ip(), to.port());
     for answer in [
         Answer::RefuseInside(NOT_SERVING, "closed".into()),
         Answer::RefuseInside(MOVED, moved(new.address)),
         Answer::Refuse(NOT_SERVING, "closed".into()),
     ] {
-        let many = Many { store: dlm::store::open(&format!("hbase://{}/t", old.address)).unwrap(), leases: many.leases.clone() };
+        let many = Many {
+            store: dlm::store::open(&format!("hbase://{}/t", old.address)).unwrap(),
+            leases: many.leases.clone(),
+        };
         // It knows the old server.
         old.catalogue(old.address);
         assert!(many.store.holder(&many.leases[0].0, Deadline::after(PLENTY)).unwrap().is_some());

@@ -1,5 +1,7 @@
 //! The results of a call: a status, an output, and an error if the caller asks for one.
 
+use std::ffi::c_char;
+
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::{guarded, write};
@@ -72,6 +74,44 @@ pub(super) unsafe fn answer<T: Output>(
                 report(failure, error_out)
             }
         }
+    }
+}
+
+/// Runs a call whose output is a text, for an array of `size` bytes. Checks first that the array has `least` bytes. On
+/// failure the text is "".
+///
+/// # Safety
+/// `out` and `error_out` are as the header asks.
+pub(super) unsafe fn text_answer(
+    out: *mut c_char,
+    size: usize,
+    least: usize,
+    error_out: *mut *mut dlm_error,
+    body: impl FnOnce() -> Outcome<String>,
+) -> dlm_status {
+    let allowed =
+        |least| Failure::invalid(format!("a size of {size} bytes is not allowed: at least {least}"));
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        if size > 0 {
+            write(out, 0);
+        }
+        status(error_out, || {
+            if out.is_null() {
+                return Err(Failure::invalid("the output is NULL"));
+            }
+            if size < least {
+                return Err(allowed(least));
+            }
+            let text = body()?;
+            if size <= text.len() {
+                return Err(allowed(text.len() + 1));
+            }
+            for (at, byte) in text.bytes().chain([0]).enumerate() {
+                write(out.wrapping_add(at), byte as c_char);
+            }
+            Ok(())
+        })
     }
 }
 

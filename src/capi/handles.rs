@@ -6,9 +6,9 @@
 //!
 //! | bits | | |
 //! |---|---|---|
-//! | 60-63 | type | 1 to 14: with these bits the number is not an address on any 64-bit machine |
-//! | 54-59 | process | number of forks before the process created the handle |
-//! | 26-53 | use | counts the uses of the slot; a slot whose count is full is not used again |
+//! | 59-63 | type | 1 to 30: with these bits the number is not an address on any 64-bit machine |
+//! | 53-58 | process | number of forks before the process created the handle |
+//! | 26-52 | use | counts the uses of the slot; a slot whose count is full is not used again |
 //! | 0-25 | slot | slot in the table of the type |
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::failure::Failure;
 
 pub(super) const PROCESSES: u8 = 1 << 6;
-const USES: u32 = 1 << 28;
+const USES: u32 = 1 << 27;
 const SLOTS: u32 = 1 << 26;
 
 /// The parts of a handle.
@@ -35,16 +35,16 @@ impl Parts {
     #[inline]
     pub(super) fn of(bits: usize) -> Parts {
         Parts {
-            kind: (bits >> 60) as u8,
-            process: (bits >> 54) as u8 & (PROCESSES - 1),
+            kind: (bits >> 59) as u8,
+            process: (bits >> 53) as u8 & (PROCESSES - 1),
             usage: (bits >> 26) as u32 & (USES - 1),
             slot: bits as u32 & (SLOTS - 1),
         }
     }
 
     pub(super) fn bits(self) -> usize {
-        (self.kind as usize) << 60
-            | (self.process as usize) << 54
+        (self.kind as usize) << 59
+            | (self.process as usize) << 53
             | (self.usage as usize) << 26
             | self.slot as usize
     }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_handle_says_what_was_put_into_it_and_is_no_address() {
-        for kind in [1, 7, 8, 14] {
+        for kind in [1, 15, 16, 30] {
             for (process, usage, slot) in [(0, 0, 0), (63, USES - 1, SLOTS - 1), (1, 77, 12345)] {
                 let parts = Parts { kind, process, usage, slot };
                 assert_eq!(Parts::of(parts.bits()), parts);

@@ -1,7 +1,7 @@
 use std::ffi::c_char;
 use std::os::fd::AsRawFd;
 
-use super::answer::{answer, status};
+use super::answer::{answer, status, text_answer};
 use super::arguments::{level, slice, text, ttl, wait_without_default};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
@@ -225,6 +225,31 @@ pub unsafe extern "C" fn dlm_latch_pending(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe { answer(names_out, error_out, || keep(Names::new(find(latch)?.pending()?))) }
+}
+
+/// Writes to `*names_out` the names that have counted down in this farm, expected or not. On DLM_OK the caller owns
+/// it. Blocks and fails like dlm_latch_pending().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_latch_arrived(
+    latch: *const dlm_latch,
+    names_out: *mut *mut dlm_names,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { answer(names_out, error_out, || keep(Names::new(find(latch)?.roster()?.arrived))) }
+}
+
+/// Writes the name of the latch to `name_out`, an array of `size` bytes. DLM_NAME_SIZE bytes are enough for every name.
+/// On failure the text is "". Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_latch_name(
+    latch: *const dlm_latch,
+    name_out: *mut c_char,
+    size: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { text_answer(name_out, size, 1, error_out, || Ok(find(latch)?.name().to_string())) }
 }
 
 /// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits

@@ -1,7 +1,8 @@
 use std::ffi::c_char;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
-use super::answer::{answer, status};
+use super::answer::{answer, status, text_answer};
 use super::arguments::{millis, ttl};
 use super::error::dlm_error;
 use super::failure::Failure;
@@ -17,6 +18,11 @@ pub struct dlm_lease(());
 
 /// The size of an array for any token, with its NUL: see dlm_lease_into_token().
 pub const DLM_TOKEN_SIZE: usize = 8192;
+/// The size of an array for any name of a lock or latch, with its NUL: see dlm_lock_name().
+pub const DLM_NAME_SIZE: usize = 2048;
+
+// A token contains the name twice.
+const _: () = assert!(2 * DLM_NAME_SIZE < DLM_TOKEN_SIZE);
 
 static LEASES: PerProcess<HandleTable<Lease>> = PerProcess::new();
 
@@ -136,25 +142,60 @@ pub unsafe extern "C" fn dlm_lease_into_token(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        if size > 0 {
-            write(token_out, 0);
-        }
+        // The longest token fits: see the test below.
+        text_answer(token_out, size, DLM_TOKEN_SIZE, error_out, || Ok(find(lease)?.hand_on()?.to_string()))
+    }
+}
+
+/// Lets the lock stay held for `min_hold_ms` from now, even if it is released sooner: at most the TTL of the lease. So a
+/// job that takes a second runs only once, although the clocks of the machines that start it differ by some seconds.
+/// Never blocks for long.
+///
+/// A release then ends the lease at once and sends nothing. The library releases the lock when the time is over. If the
+/// manager is closed or the process ends before, the lock is free when its TTL ends.
+///
+/// Errors: DLM_INVALID_ARGUMENT if the time is longer than the TTL; DLM_LEASE_LOST if the lease is not valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lease_hold_at_least(
+    lease: *const dlm_lease,
+    min_hold_ms: i64,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
         status(error_out, || {
-            if token_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
-            if size < DLM_TOKEN_SIZE {
-                let what = format!("a size of {size} bytes is not allowed: at least {DLM_TOKEN_SIZE}");
-                return Err(Failure::invalid(what));
-            }
-            let token = find(lease)?.hand_on()?.to_string();
-            // Fits: see the test below.
-            for (at, byte) in token.bytes().chain([0]).enumerate().take(size) {
-                write(token_out.wrapping_add(at), byte as c_char);
-            }
-            Ok(())
+            let min_hold = u64::try_from(min_hold_ms).map(Duration::from_millis);
+            let refused =
+                |_| Failure::invalid(format!("min_hold_ms {min_hold_ms} is not allowed: 0 to the TTL"));
+            Ok(find(lease)?.hold_at_least(min_hold.map_err(refused)?)?)
         })
     }
+}
+
+/// Writes the name of the lock to `name_out`, an array of `size` bytes, as it is stored. DLM_NAME_SIZE bytes are enough
+/// for every name. On failure the text is "". Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lease_name(
+    lease: *const dlm_lease,
+    name_out: *mut c_char,
+    size: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { text_answer(name_out, size, 1, error_out, || Ok(find(lease)?.name().key().to_owned())) }
+}
+
+/// Returns the TTL in milliseconds with which the lease was granted or last renewed; 0 for NULL. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lease_ttl_ms(lease: *const dlm_lease) -> i64 {
+    value(0, || Ok(millis(find(lease)?.ttl())))
+}
+
+/// Returns when the lease ends, in nanoseconds of the clock CLOCK_BOOTTIME; 0 once it was released or found lost, and
+/// for NULL. A renewal changes it. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lease_ends_ns(lease: *const dlm_lease) -> i64 {
+    value(0, || Ok(i64::try_from(find(lease)?.ends().as_nanos()).unwrap_or(i64::MAX)))
 }
 
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
@@ -192,8 +233,6 @@ pub unsafe extern "C" fn dlm_lease_free(lease: *mut dlm_lease) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::holder::{Identity, PART_BYTES_MAX};
     use crate::name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, NamePolicy};
@@ -210,6 +249,7 @@ mod tests {
             &long(ID_BYTES_MAX),
             NamePolicy::Strict,
         );
+        assert!(name.as_ref().unwrap().key().len() < DLM_NAME_SIZE);
         let (host, purpose) = (long(PART_BYTES_MAX), long(PART_BYTES_MAX));
         let identity = Identity { host, pid: 1, start_ms: 1, purpose };
         let record = Record::draw(Duration::from_secs(1), &identity).unwrap();

@@ -1,17 +1,14 @@
 use std::ffi::c_char;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::answer::{answer, status};
-use super::arguments::{DLM_DEFAULT, millis, text, ttl, wait};
+use super::answer::{answer, text_answer};
+use super::arguments::{DLM_DEFAULT, text, ttl, wait};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
-use super::failure::Failure;
 use super::guard::freeing;
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
 use super::process::{Handle, PerProcess, find, find_optional, free, keep};
 use super::status::dlm_status;
-use crate::store::Inspection;
 use crate::{AcquireOptions, Lock};
 
 /// A named lock. It may be acquired repeatedly, from any number of threads. It is not reentrant.
@@ -126,96 +123,17 @@ pub unsafe extern "C" fn dlm_lock_adopt(
     }
 }
 
-/// Who holds a lock. Later versions append fields. Texts end with NUL.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct dlm_inspection {
-    /// 1 if somebody holds the lock, otherwise 0.
-    pub is_held: u64,
-    /// The fence that was counted last; 0 if the store does not know it.
-    pub fence: u64,
-    /// Remaining time of the holder's lease in milliseconds, or -1 if it is not known. The holder may renew the
-    /// lease. Only a hint, because it compares clocks of two machines.
-    pub left_ms: i64,
-    /// When the lock was granted or last renewed, by the store's clock, in milliseconds since 1970. -1 if it is
-    /// not known.
-    pub since_ms: i64,
-    /// Process id of the holder, or -1 if the record does not describe the holder, such as one of the Java
-    /// library.
-    pub pid: i64,
-    /// When the holder opened its manager, in milliseconds since 1970, or -1.
-    pub start_ms: i64,
-    /// Host name of the holder, or "".
-    pub host: [c_char; 256],
-    /// What the holder uses its locks for (the option purpose), or "".
-    pub purpose: [c_char; 256],
-    /// The layout in which the store keeps the lock, or "" if it has only one.
-    pub layout: [c_char; 16],
-}
-
-/// Writes who holds the lock to `*inspection_out`. `size` must be sizeof(struct dlm_inspection). Fields that
-/// the library does not know are set to 0. On failure all fields are 0. Blocks for one or two reads of the
-/// store.
-///
-/// Errors: those of dlm_lock_try_acquire() for a store that does not serve the request, never DLM_IN_DOUBT.
+/// Writes the name of the lock to `name_out`, an array of `size` bytes, as it is stored. DLM_NAME_SIZE bytes are enough
+/// for every name. On failure the text is "". Never blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlm_lock_inspect(
+pub unsafe extern "C" fn dlm_lock_name(
     lock: *const dlm_lock,
-    inspection_out: *mut dlm_inspection,
+    name_out: *mut c_char,
     size: usize,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
-    const FIRST: usize = size_of::<dlm_inspection>();
     // SAFETY: all pointers are as the header asks.
-    unsafe {
-        // Before anything can fail. A size that no version of the struct can have is not used.
-        if !inspection_out.is_null() {
-            let size = if (FIRST..=INSPECTION_SIZE_MAX).contains(&size) { size } else { FIRST };
-            inspection_out.cast::<u8>().write_bytes(0, size);
-        }
-        status(error_out, || {
-            if inspection_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
-            if !(FIRST..=INSPECTION_SIZE_MAX).contains(&size) {
-                return Err(Failure::invalid(format!(
-                    "a size of {size} bytes is not allowed: sizeof(struct dlm_inspection), {FIRST}"
-                )));
-            }
-            let inspection = find(lock)?.inspect()?;
-            super::guard::write(inspection_out, dlm_inspection::of(&inspection));
-            Ok(())
-        })
-    }
-}
-
-const INSPECTION_SIZE_MAX: usize = 8192;
-
-impl dlm_inspection {
-    fn of(inspection: &Inspection) -> dlm_inspection {
-        let since_1970 = |time: SystemTime| millis(time.duration_since(UNIX_EPOCH).unwrap_or_default());
-        let holder = inspection.holder.as_ref();
-        let identity = holder.and_then(|holder| holder.identity.as_ref());
-        dlm_inspection {
-            is_held: holder.is_some().into(),
-            fence: inspection.fence.map_or(0, |fence| fence.0),
-            left_ms: holder.and_then(|holder| holder.remaining).map_or(-1, millis),
-            since_ms: holder.and_then(|holder| holder.since).map_or(-1, since_1970),
-            pid: identity.map_or(-1, |identity| i64::from(identity.pid)),
-            start_ms: identity.map_or(-1, |it| i64::try_from(it.start_ms).unwrap_or(i64::MAX)),
-            host: c_text(identity.map_or("", |identity| &identity.host)),
-            purpose: c_text(identity.map_or("", |identity| &identity.purpose)),
-            layout: c_text(inspection.layout.unwrap_or_default()),
-        }
-    }
-}
-
-/// Returns the text up to its first NUL, cut to the length of the array. The last byte is NUL.
-fn c_text<const N: usize>(text: &str) -> [c_char; N] {
-    let mut chars = [0; N];
-    let bytes = text.bytes().take_while(|byte| *byte != 0);
-    chars[..N - 1].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
-    chars
+    unsafe { text_answer(name_out, size, 1, error_out, || Ok(find(lock)?.name().key().to_owned())) }
 }
 
 /// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
@@ -223,23 +141,4 @@ fn c_text<const N: usize>(text: &str) -> [c_char; N] {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lock_free(lock: *mut dlm_lock) {
     freeing(|| free(lock));
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ffi::CStr;
-
-    use super::*;
-
-    #[test]
-    fn a_text_is_cut_to_its_array_and_ends_with_nul() {
-        let shown = |chars: &[c_char]| {
-            // SAFETY: `c_text` ends with NUL.
-            unsafe { CStr::from_ptr(chars.as_ptr()) }.to_str().unwrap().to_owned()
-        };
-        assert_eq!(shown(&c_text::<8>("own")), "own");
-        assert_eq!(shown(&c_text::<4>("java")), "jav");
-        assert_eq!(shown(&c_text::<8>("a\0b")), "a");
-        assert_eq!(shown(&c_text::<1>("")), "");
-    }
 }

@@ -1,16 +1,17 @@
 use std::ffi::c_char;
 
-use super::answer::{answer, status};
+use super::answer::{answer, status, text_answer};
 use super::arguments::{level, text};
 use super::error::dlm_error;
 use super::failure::Failure;
-use super::guard::freeing;
+use super::guard::{freeing, write};
 use super::handles::HandleTable;
 use super::lock::dlm_lock;
+use super::names::{Names, dlm_names};
 use super::options::{dlm_options, given};
 use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
-use crate::{LockManager, Stats};
+use crate::{LockManager, Severity, Stats};
 
 /// One store, with the locks and latches of one client id in it. Create one and share it.
 pub struct dlm_manager(());
@@ -134,6 +135,46 @@ pub unsafe extern "C" fn dlm_manager_lock(
             keep(manager.lock(text("lock id", id)?, self::level(level)?)?)
         })
     }
+}
+
+/// Checks whether the store is safe for locks, as `dlm doctor` does. Writes a line for each finding to `*findings_out`:
+/// "OK ", "WARN " or "FAIL ", what was checked, and what was found. On DLM_OK the caller owns it. `*is_safe_out` is false
+/// if a finding is a failure, and NULL is allowed. Blocks for up to a few store time-outs. Acquires and releases one lock
+/// of its own.
+///
+/// Errors: DLM_CLOSED. A store that does not answer is a finding.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_manager_diagnose(
+    manager: *const dlm_manager,
+    findings_out: *mut *mut dlm_names,
+    is_safe_out: *mut bool,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        write(is_safe_out, false);
+        answer(findings_out, error_out, || {
+            let found = find(manager)?.diagnose()?;
+            let list = keep(Names::new(found.iter().map(ToString::to_string).collect()))?;
+            write(is_safe_out, found.iter().all(|diagnostic| diagnostic.severity != Severity::Fail));
+            Ok(list)
+        })
+    }
+}
+
+/// Writes the URI of the store to `uri_out`, an array of `size` bytes, without credentials. On failure the text is "".
+/// Never blocks.
+///
+/// Errors: DLM_INVALID_ARGUMENT if the array is too small; the message has the size that is enough.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_manager_store(
+    manager: *const dlm_manager,
+    uri_out: *mut c_char,
+    size: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { text_answer(uri_out, size, 1, error_out, || Ok(find(manager)?.store())) }
 }
 
 /// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields

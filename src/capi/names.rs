@@ -4,7 +4,7 @@ use super::guard::{freeing, value};
 use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free};
 
-/// A list of names.
+/// A list of texts, such as the names of participants.
 pub struct dlm_names(());
 
 static NAME_LISTS: PerProcess<HandleTable<Names>> = PerProcess::new();
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn dlm_names_count(names: *const dlm_names) -> usize {
     value(0, || Ok(find(names)?.0.len()))
 }
 
-/// Returns the name at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
+/// Returns the text at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
 /// `names` is freed. Never returns NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_names_at(names: *const dlm_names, index: usize) -> *const c_char {

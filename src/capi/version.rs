@@ -9,6 +9,7 @@ use super::id_lock;
 use super::key_lock;
 use super::latch::{dlm_latch, dlm_watch};
 use super::lease::dlm_lease;
+use super::lease_set::dlm_lease_set;
 use super::lock::dlm_lock;
 use super::manager::dlm_manager;
 use super::names::dlm_names;
@@ -28,11 +29,29 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version holds no NUL"),
 };
 
+const VERSION_NUMBER: u32 = part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+    + part(env!("CARGO_PKG_VERSION_MINOR")) * 1000
+    + part(env!("CARGO_PKG_VERSION_PATCH"));
+
+const fn part(digits: &str) -> u32 {
+    match u32::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a part of a version is a number"),
+    }
+}
+
 /// Returns the version of the loaded library, such as "0.1.0". DLM_VERSION is the version of this header.
 /// The text is static. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_version() -> *const c_char {
     VERSION.as_ptr()
+}
+
+/// Returns the version of the loaded library as a number to compare: major * 1,000,000 + minor * 1,000 + patch, such as
+/// 1000 for 0.1.0. DLM_VERSION_NUMBER is the number of this header, for `#if` too. Never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn dlm_version_number() -> u32 {
+    VERSION_NUMBER
 }
 
 /// Checks that the loaded library has the binary interface of this header. Pass DLM_ABI. The number is also
@@ -61,10 +80,11 @@ pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error)
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_handles_open() -> u64 {
     value(0, || {
-        let open: [fn() -> Outcome<u64>; 14] = [
+        let open: [fn() -> Outcome<u64>; 15] = [
             open::<dlm_manager>,
             open::<dlm_lock>,
             open::<dlm_lease>,
+            open::<dlm_lease_set>,
             open::<dlm_cancel>,
             open::<dlm_options>,
             open::<dlm_error>,

@@ -608,7 +608,12 @@ pub fn many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated(ca
         let leases: Vec<_> = (0..LEASES).map(|id| (name(id), take(&name(id)))).collect();
         let renewals: Vec<_> = leases
             .iter()
-            .map(|(name, grant)| Renewal { name, owner_record: &grant.owner_record, ttl: 2 * TTL, alone: false })
+            .map(|(name, grant)| Renewal {
+                name,
+                owner_record: &grant.owner_record,
+                ttl: 2 * TTL,
+                alone: false,
+            })
             .collect();
         let hits = stage.proxy.hits();
         stage.proxy.next(case.target.renew[0], loss.clone());

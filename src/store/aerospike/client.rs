@@ -181,17 +181,19 @@ impl Client {
         let is_plain = writes.iter().all(|it| Asked::Write(&it.write).is_plain());
         let (kind, what) = (RequestKind::Write, "batch write");
         let rest = match self.direct.as_ref().filter(|_| is_plain) {
-            Some(direct) => direct.write_many(writes, by, |by| self.ask_nodes(by), &mut |at, since, reply| {
-                let decided = match reply {
-                    Ok(reply) => self.decided(kind, what, reply),
-                    Err(no_reply) => Err(self.name.without_reply(kind, what, no_reply)),
-                };
-                let answer = match decided {
-                    Ok(decided) => Ok(Client::written(decided)),
-                    Err(Failed::For(error) | Failed::Again { error, .. }) => Err(error),
-                };
-                answered(at, since, answer);
-            }),
+            Some(direct) => {
+                direct.write_many(writes, by, |by| self.ask_nodes(by), &mut |at, since, reply| {
+                    let decided = match reply {
+                        Ok(reply) => self.decided(kind, what, reply),
+                        Err(no_reply) => Err(self.name.without_reply(kind, what, no_reply)),
+                    };
+                    let answer = match decided {
+                        Ok(decided) => Ok(Client::written(decided)),
+                        Err(Failed::For(error) | Failed::Again { error, .. }) => Err(error),
+                    };
+                    answered(at, since, answer);
+                })
+            }
             None => (0..writes.len()).collect(),
         };
         for at in rest {

@@ -19,8 +19,8 @@ use crate::owner::OwnerToken;
 use crate::store::LatchStore;
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    self, Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
-    Reply, Standing,
+    self, Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace,
+    Replaced, Reply, Standing,
 };
 use crate::time::{Deadline, Moment, wall_ms};
 

@@ -41,8 +41,8 @@ use crate::store::LatchStore;
 use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace, Replaced,
-    Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
+    Replaced, Reply, Standing,
 };
 use crate::time::{Deadline, Moment};
 
@@ -224,7 +224,9 @@ impl Register for AerospikeOwnStore {
     }
 
     fn replace(&self, replace: &Replace<'_>, by: Deadline) -> Reply {
-        replaced(self.parts_of(0, replace).and_then(|parts| self.client.write(&parts.write(&parts.steps()), by)))
+        replaced(
+            self.parts_of(0, replace).and_then(|parts| self.client.write(&parts.write(&parts.steps()), by)),
+        )
     }
 
     fn replace_many(

@@ -185,7 +185,10 @@ pub(super) trait CellStore: LockTable {
         one_by_one(swaps, by, answered, |swap| {
             let RecordSwap { row, expected, value, ttl, .. } = swap;
             let (durability, parts) = (Durability::UseDefault, RENEW_PARTS);
-            self.check_and_put(&CheckAndPut { row, column, expected, value, ttl: *ttl, durability, parts }, by)
+            self.check_and_put(
+                &CheckAndPut { row, column, expected, value, ttl: *ttl, durability, parts },
+                by,
+            )
         });
     }
 
@@ -316,7 +319,12 @@ pub(super) trait OwnStore: LockTable {
         one_by_one(swaps, by, answered, |swap| {
             let RecordSwap { row, expected, value: record, ttl, number, .. } = swap;
             let (ttl, number, durability) = (*ttl, *number, Durability::Sync);
-            self.rewrite(&OwnWrite { row, number, number_ttl, record, ttl, durability }, expected, RENEW_PARTS, by)
+            self.rewrite(
+                &OwnWrite { row, number, number_ttl, record, ttl, durability },
+                expected,
+                RENEW_PARTS,
+                by,
+            )
         });
     }
 

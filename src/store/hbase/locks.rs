@@ -16,8 +16,8 @@ use crate::store::LatchStore;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::until_answered;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace, Replaced,
-    Reply, Standing,
+    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
+    Replaced, Reply, Standing,
 };
 use crate::time::Deadline;
 

@@ -20,9 +20,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::cell_store::{
-    Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS,
-};
+use super::cell_store::{Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS};
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::layout::FREE;
 use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, standing, swap_of, told};
@@ -33,8 +31,8 @@ use crate::name::LockName;
 use crate::options::Options;
 use crate::store::layout::Layout;
 use crate::store::remote::{
-    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced, Reply,
-    Standing,
+    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
+    Reply, Standing,
 };
 use crate::store::{LatchStore, LiveCounters, StoreCounters};
 use crate::time::{Deadline, Moment};

@@ -51,7 +51,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::record::Record;
 use super::register::{
-    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Register, Replace, Replaced, Reply, Standing,
+    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Register, Replace, Replaced, Reply,
+    Standing,
 };
 use super::resolve::{Doubt, Pauses, part, until_answered};
 use crate::diagnostic::Diagnostic;

@@ -41,6 +41,6 @@ pub use lock::RemoteStore;
 pub(crate) use lock::{CLEAN_UP, ROUNDS, contended};
 pub use record::Record;
 pub use register::{
-    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Register, Replace, Replaced, Reply,
-    Standing,
+    Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Register, Replace, Replaced,
+    Reply, Standing,
 };

@@ -134,8 +134,10 @@ impl NodeSockets {
                 None => break,
             }
         }
-        let connected =
-            DeadlineSocket::connect(&self.address, Deadline::after(self.connect_timeout).sooner(connected_by));
+        let connected = DeadlineSocket::connect(
+            &self.address,
+            Deadline::after(self.connect_timeout).sooner(connected_by),
+        );
         let socket = connected.inspect_err(|_| self.has_closed())?;
         let (request, reply) = (Vec::with_capacity(BUFFER_FIRST), vec![0; BUFFER_FIRST]);
         let line = NodeLine { socket, request, reply, number: 0, used: Moment::now() };

@@ -394,7 +394,11 @@ impl BatchPart {
         let index = usize::try_from(self.index).unwrap_or(usize::MAX);
         // As in `RecordReply::answers`.
         let is_ours = self.reply.code != 0 || self.reply.number == Some(row_number(number, self.index));
-        if index < rows && is_ours { Ok((index, self.reply)) } else { Err(bad("a row answers another request")) }
+        if index < rows && is_ours {
+            Ok((index, self.reply))
+        } else {
+            Err(bad("a row answers another request"))
+        }
     }
 }
 

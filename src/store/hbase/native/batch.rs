@@ -210,9 +210,7 @@ impl Batch<'_, '_> {
     fn send(&mut self, lane: usize) {
         let (servers, server) = (self.native.locator.servers(), &self.lanes[lane].server);
         match servers.connection(server, CLIENT_SERVICE, share(self.by, PARTS)) {
-            Ok(connection) => {
-                while self.can_send(lane) && self.send_one(lane, &connection) {}
-            }
+            Ok(connection) => while self.can_send(lane) && self.send_one(lane, &connection) {},
             Err(error) => {
                 let failure = CallFailure::before_sending(error);
                 for at in std::mem::take(&mut self.lanes[lane].waiting) {

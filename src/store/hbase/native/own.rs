@@ -72,8 +72,7 @@ impl OwnStore for Native {
     fn swap_many(&self, swaps: Vec<RecordSwap>, number_ttl: Duration, by: Deadline, answered: Answered<'_>) {
         let change = |swap: &RecordSwap| {
             let RecordSwap { row, expected, value, ttl, number, .. } = swap;
-            let [row, number_bytes, record, expected] =
-                packed([row, &number.to_be_bytes(), value, expected]);
+            let [row, number_bytes, record, expected] = packed([row, &number.to_be_bytes(), value, expected]);
             let bytes = OwnBytes { row, number: number_bytes, record };
             let (record, row) = (&bytes.record[..], &bytes.row[..]);
             let durability = Durability::Sync;

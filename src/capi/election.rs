@@ -1,0 +1,96 @@
+//! Elections. The candidates share a lock, and the leader holds its lease.
+
+use super::answer::{answer, status};
+use super::arguments::{ttl, wait};
+use super::cancel::dlm_cancel;
+use super::error::dlm_error;
+use super::failure::Failure;
+use super::guard::write;
+use super::inspection::{checked_size, dlm_inspection, zero};
+use super::lease::dlm_lease;
+use super::lock::dlm_lock;
+use super::process::{find, find_optional, keep};
+use super::status::dlm_status;
+use crate::{AcquireOptions, Election};
+
+/// Waits until this process leads: until it has acquired the lock. All candidates of an election use the lock of the
+/// same name. The lease is kept alive, see dlm_lease_keep(), until it is released (which resigns), freed or lost. Call
+/// dlm_lease_guard() before each step of the leader's work. DLM_DEFAULT as `wait_ms` waits without limit. `cancel`
+/// may be NULL. On DLM_OK the caller owns `*lease_out`.
+///
+/// Blocks until this process leads, the wait is over or an error ends it. If the store does not answer, the call tries
+/// again until the wait is over.
+///
+/// Errors: DLM_LOCK_UNAVAILABLE if the wait is over, or DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT if
+/// the last attempt has failed so; DLM_CANCELLED; DLM_TABLE_CREATION_ERROR; DLM_INTERNAL_ERROR; DLM_CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lock_campaign(
+    lock: *const dlm_lock,
+    ttl_ms: i64,
+    wait_ms: i64,
+    cancel: *const dlm_cancel,
+    lease_out: *mut *mut dlm_lease,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        answer(lease_out, error_out, || {
+            let election = Election::new((*find(lock)?).clone());
+            let mut how = AcquireOptions::new();
+            if let Some(ttl) = ttl(ttl_ms)? {
+                how = how.ttl(ttl);
+            }
+            if let Some(wait) = wait(wait_ms)? {
+                how = how.wait(wait);
+            }
+            if let Some(cancel) = find_optional(cancel)? {
+                how = how.cancel(&cancel);
+            }
+            keep(election.campaign(&how)?.into_lease())
+        })
+    }
+}
+
+/// Waits until the holder of the lock, such as the leader of an election, is not the one that `*inspection` describes,
+/// and writes the new one there. A struct of zeros describes a lock that nobody holds. `*changed_out` is false if the
+/// wait timed out; then `*inspection` is as before. `size` must be sizeof(struct dlm_inspection). `cancel` may be NULL.
+///
+/// Blocks for up to `wait_ms`, and for a read under way: DLM_DEFAULT and DLM_FOREVER wait without limit. Reads the store
+/// once per retry interval, and when the lease would end. Changes between two reads count as one.
+///
+/// Errors: those of dlm_lock_inspect(); DLM_CANCELLED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lock_observe(
+    lock: *const dlm_lock,
+    wait_ms: i64,
+    cancel: *const dlm_cancel,
+    inspection: *mut dlm_inspection,
+    size: usize,
+    changed_out: *mut bool,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        write(changed_out, false);
+        status(error_out, || {
+            if inspection.is_null() || changed_out.is_null() {
+                return Err(Failure::invalid("the output is NULL"));
+            }
+            checked_size(size)?;
+            let wait = wait(wait_ms)?.unwrap_or(std::time::Duration::MAX);
+            let lock = find(lock)?;
+            let cancel = find_optional(cancel)?;
+            let before = inspection.read_unaligned().term();
+            let mut observer = Election::new((*lock).clone()).observe_after(before);
+            if let Some(cancel) = cancel {
+                observer = observer.cancel(&cancel);
+            }
+            if let Some(found) = observer.wait_for(wait)? {
+                zero(inspection, size);
+                write(inspection, dlm_inspection::of(&found));
+                write(changed_out, true);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! What C sees of the holder of a lock.
+
+use std::ffi::c_char;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::answer::status;
+use super::arguments::millis;
+use super::error::dlm_error;
+use super::failure::{Failure, Outcome};
+use super::guard::write;
+use super::lock::dlm_lock;
+use super::process::find;
+use super::status::dlm_status;
+use crate::election::Term;
+use crate::store::Inspection;
+use crate::{Fence, Identity};
+
+/// Who holds a lock. Later versions append fields. Texts end with NUL.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct dlm_inspection {
+    /// 1 if somebody holds the lock, otherwise 0.
+    pub is_held: u64,
+    /// The fence that was counted last; 0 if the store does not know it.
+    pub fence: u64,
+    /// Remaining time of the holder's lease in milliseconds, or -1 if it is not known. The holder may renew the
+    /// lease. Only a hint, because it compares clocks of two machines.
+    pub left_ms: i64,
+    /// When the lock was granted or last renewed, by the store's clock, in milliseconds since 1970. -1 if it is
+    /// not known.
+    pub since_ms: i64,
+    /// Process id of the holder, or -1 if the record does not describe the holder, such as one of the Java
+    /// library.
+    pub pid: i64,
+    /// When the holder opened its manager, in milliseconds since 1970, or -1.
+    pub start_ms: i64,
+    /// Host name of the holder, or "".
+    pub host: [c_char; 256],
+    /// What the holder uses its locks for (the option purpose), or "".
+    pub purpose: [c_char; 256],
+    /// The layout in which the store keeps the lock, or "" if it has only one.
+    pub layout: [c_char; 16],
+}
+
+/// Writes who holds the lock to `*inspection_out`. `size` must be sizeof(struct dlm_inspection). Fields that
+/// the library does not know are set to 0. On failure all fields are 0. Blocks for one or two reads of the
+/// store.
+///
+/// Errors: those of dlm_lock_try_acquire() for a store that does not serve the request, never DLM_IN_DOUBT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lock_inspect(
+    lock: *const dlm_lock,
+    inspection_out: *mut dlm_inspection,
+    size: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        // Before anything can fail. A size that no version of the struct can have is not used.
+        if !inspection_out.is_null() {
+            zero(inspection_out, size);
+        }
+        status(error_out, || {
+            if inspection_out.is_null() {
+                return Err(Failure::invalid("the output is NULL"));
+            }
+            checked_size(size)?;
+            let inspection = find(lock)?.inspect()?;
+            write(inspection_out, dlm_inspection::of(&inspection));
+            Ok(())
+        })
+    }
+}
+
+/// Size of the first version of the struct.
+const FIRST: usize = size_of::<dlm_inspection>();
+const SIZE_MAX: usize = 8192;
+
+pub(super) fn checked_size(size: usize) -> Outcome {
+    if (FIRST..=SIZE_MAX).contains(&size) {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "a size of {size} bytes is not allowed: sizeof(struct dlm_inspection), {FIRST}"
+    )))
+}
+
+/// Sets all fields to 0, also those that the library does not know.
+///
+/// # Safety
+/// `inspection` is writable for `size` bytes, or for the first version of the struct if `size` is not allowed.
+pub(super) unsafe fn zero(inspection: *mut dlm_inspection, size: usize) {
+    let size = if checked_size(size).is_ok() { size } else { FIRST };
+    // SAFETY: the caller guarantees it.
+    unsafe { inspection.cast::<u8>().write_bytes(0, size) };
+}
+
+impl dlm_inspection {
+    pub(super) fn of(inspection: &Inspection) -> dlm_inspection {
+        let since_1970 = |time: SystemTime| millis(time.duration_since(UNIX_EPOCH).unwrap_or_default());
+        let holder = inspection.holder.as_ref();
+        let identity = holder.and_then(|holder| holder.identity.as_ref());
+        dlm_inspection {
+            is_held: holder.is_some().into(),
+            fence: inspection.fence.map_or(0, |fence| fence.0),
+            left_ms: holder.and_then(|holder| holder.remaining).map_or(-1, millis),
+            since_ms: holder.and_then(|holder| holder.since).map_or(-1, since_1970),
+            pid: identity.map_or(-1, |identity| i64::from(identity.pid)),
+            start_ms: identity.map_or(-1, |it| i64::try_from(it.start_ms).unwrap_or(i64::MAX)),
+            host: c_text(identity.map_or("", |identity| &identity.host)),
+            purpose: c_text(identity.map_or("", |identity| &identity.purpose)),
+            layout: c_text(inspection.layout.unwrap_or_default()),
+        }
+    }
+
+    /// Returns which term of which process the struct describes; `None` if nobody holds the lock.
+    pub(super) fn term(&self) -> Option<Term> {
+        let identity = u32::try_from(self.pid).ok().map(|pid| Identity {
+            host: text_of(&self.host),
+            pid,
+            start_ms: u64::try_from(self.start_ms).unwrap_or_default(),
+            purpose: text_of(&self.purpose),
+        });
+        let fence = (self.fence != 0).then_some(Fence(self.fence));
+        (self.is_held != 0).then_some((fence, identity))
+    }
+}
+
+/// Returns the text in an array that a program may have written.
+fn text_of(chars: &[c_char]) -> String {
+    let bytes: Vec<u8> = chars.iter().map(|char| *char as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the text up to its first NUL, cut to the length of the array. The last byte is NUL.
+fn c_text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut chars = [0; N];
+    let bytes = text.bytes().take_while(|byte| *byte != 0);
+    chars[..N - 1].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
+    chars
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_to_its_array_and_ends_with_nul() {
+        let shown = |chars: &[c_char]| {
+            // SAFETY: `c_text` ends with NUL.
+            unsafe { CStr::from_ptr(chars.as_ptr()) }.to_str().unwrap().to_owned()
+        };
+        assert_eq!(shown(&c_text::<8>("own")), "own");
+        assert_eq!(shown(&c_text::<4>("java")), "jav");
+        assert_eq!(shown(&c_text::<8>("a\0b")), "a");
+        assert_eq!(shown(&c_text::<1>("")), "");
+    }
+}
