@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
+use crate::acquire::AcquireOptions;
 use crate::cancel::CancelToken;
 use crate::error::{Code, Error, Result};
 use crate::fence::Fence;
 use crate::holder::{Holder, Identity};
 use crate::lease::Lease;
 use crate::lease_state::LeaseState;
-use crate::lock::{AcquireOptions, Lock};
+use crate::lock::Lock;
 use crate::name::LockName;
 use crate::store::Inspection;
 use crate::sync::{Condvar, Mutex};

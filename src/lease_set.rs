@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
+use crate::acquire::AcquireOptions;
 use crate::config::{Settings, checked_ttl};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::lease::{Lease, check_keep};
-use crate::lock::{AcquireOptions, Lock};
+use crate::lock::Lock;
 use crate::time::Deadline;
 
 /// The leases of several locks that [`LockManager::acquire_all`](crate::LockManager::acquire_all) has acquired together.

@@ -81,6 +81,7 @@ mod capi;
 pub mod cli;
 
 // Handles that callers hold, and the state that these share.
+mod acquire;
 #[cfg(feature = "aerospike")]
 pub mod aerospike;
 mod builder;
@@ -97,6 +98,7 @@ mod lease_set;
 mod lease_token;
 mod lock;
 mod manager;
+mod pending;
 mod session;
 
 // Locks for the threads, and a gate for the files, of one machine.
@@ -135,6 +137,7 @@ mod time;
 #[cfg(test)]
 mod patience;
 
+pub use acquire::AcquireOptions;
 pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
@@ -154,15 +157,17 @@ pub use lease::Lease;
 pub use lease_set::LeaseSet;
 pub use lease_state::{LeaseState, LostReason};
 pub use lease_token::LeaseToken;
-pub use lock::{AcquireOptions, Lock};
+pub use lock::Lock;
 pub use manager::{LockManager, Stats};
 pub use name::{Level, LockName, Mode, NamePolicy};
 pub use options::parse_duration;
+pub use pending::Pending;
 pub use store::{Inspection, Roster};
 #[cfg(feature = "hbase")]
 pub use store_option::TABLE_OPTIONS;
 pub use store_option::{STORE_OPTIONS, StoreOption};
 pub use time::{Deadline, Moment};
+pub use wait::completions::Completions;
 
 #[doc(hidden)]
 pub use inventory as __inventory;
@@ -172,6 +177,8 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<LockManager>();
     shared::<Lock>();
+    shared::<Pending>();
+    shared::<Completions>();
     shared::<Lease>();
     shared::<Latch>();
     shared::<LatchWatch>();

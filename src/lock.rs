@@ -4,16 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acquire::{self, AcquireOptions, AcquireTerms};
 use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
+#[cfg(feature = "capi")]
 use crate::holder::Holder;
-use crate::lease::{Lease, check_keep, check_min_hold};
+use crate::lease::Lease;
 use crate::name::{Level, LockName, Mode};
+use crate::pending::Pending;
 use crate::session::Session;
 use crate::store::Inspection;
 use crate::time::{Deadline, Moment};
-use crate::wait::queue::{Answer, Ask, Ended, Terms};
+use crate::wait::queue::{Answer, Ended};
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
 /// acquisition is a separate [`Lease`]. Locks are not reentrant: a thread that holds a lock cannot acquire it
@@ -22,68 +25,6 @@ use crate::wait::queue::{Answer, Ask, Ended, Terms};
 pub struct Lock {
     name: LockName,
     session: Arc<Session>,
-}
-
-/// Options of one acquisition, which override the manager's defaults. See [`Lock::acquire_with`].
-#[derive(Debug, Clone, Default)]
-#[must_use = "pass it to acquire_with"]
-pub struct AcquireOptions {
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) wait: Option<Duration>,
-    pub(crate) cancel: Option<CancelToken>,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) min_hold: Option<Duration>,
-}
-
-impl AcquireOptions {
-    /// Returns the manager's defaults.
-    pub fn new() -> AcquireOptions {
-        AcquireOptions::default()
-    }
-
-    /// Sets how long the lease lasts unless it is renewed: 1 ms to 365 days, rounded up to the resolution of
-    /// the store.
-    pub fn ttl(mut self, ttl: Duration) -> AcquireOptions {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// Sets how long to wait for the lock: zero tries once, [`Duration::MAX`] waits for ever.
-    pub fn wait(mut self, wait: Duration) -> AcquireOptions {
-        self.wait = Some(wait);
-        self
-    }
-
-    /// Keeps the lease alive from the beginning, for `max_hold` at most: see [`Lease::keep`]. [`Duration::MAX`] sets no
-    /// limit.
-    pub fn keep(mut self, max_hold: Duration) -> AcquireOptions {
-        self.max_hold = Some(max_hold);
-        self
-    }
-
-    /// Sets for how long the lock stays held at least, counted from the end of the acquire, even if it is released sooner:
-    /// at most the TTL. So a job that takes a second runs only once, although the clocks of the machines that start it
-    /// differ by some seconds.
-    ///
-    /// A release then ends the lease at once, does no I/O and returns `true`. The background threads release the lock
-    /// when the time is over. If the manager is closed or the process ends before, the lock is free when its TTL ends. A
-    /// token does not carry the minimum.
-    pub fn min_hold(mut self, min_hold: Duration) -> AcquireOptions {
-        self.min_hold = Some(min_hold);
-        self
-    }
-
-    /// Sets a token by which another thread can end the wait.
-    pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
-        self.cancel = Some(token.clone());
-        self
-    }
-
-    /// `ttl` is the checked TTL of the lease.
-    pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
-        self.min_hold.map_or(Ok(()), |min_hold| check_min_hold(ttl, min_hold))?;
-        self.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))
-    }
 }
 
 impl Lock {
@@ -129,7 +70,7 @@ impl Lock {
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
         match Lease::attempt(&self.session, &self.name, checked_ttl(ttl)?)? {
             Answer::Got(lease) => Ok(lease),
-            Answer::Busy(holder) => Err(self.unavailable(holder, Duration::ZERO)),
+            Answer::Busy(holder) => Err(acquire::unavailable(&self.name, holder, Duration::ZERO)),
         }
     }
 
@@ -173,31 +114,63 @@ impl Lock {
     /// Those of [`acquire_with_ttl`](Lock::acquire_with_ttl), and [`Code::Cancelled`](crate::Code::Cancelled)
     /// if the [`CancelToken`] was cancelled. Then nothing is held.
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
-        let settings = &self.session.settings;
-        let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
-        how.check(ttl)?;
-        self.session.usable()?;
-        let began = Moment::now();
-        let terms = Terms {
-            by: Deadline::at(began.after(how.wait.unwrap_or(settings.wait))),
-            retry: settings.retry,
-            cancel: how.cancel.as_ref(),
-            speaks_for_all: ttl >= settings.timeout,
-        };
-        let got = self.session.queue.wait(&self.name, &terms, |ask| self.ask(ask, ttl));
-        let waited = Moment::now().since(began);
+        let (session, name) = (&self.session, &self.name);
+        let terms = AcquireTerms::new(&session.settings, how)?;
+        session.usable()?;
+        let got =
+            session.queue.wait(name, &terms.of_queue(), |ask| acquire::ask(session, name, ask, terms.ttl));
+        let waited = Moment::now().since(terms.began);
         match got {
-            Ok(lease) if !how.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
+            Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
                 // If it cannot be kept alive, dropping the lease releases it.
-                how.max_hold.map_or(Ok(()), |max_hold| lease.keep(max_hold))?;
-                how.min_hold.map_or(Ok(()), |min_hold| lease.hold_at_least(min_hold))?;
+                terms.settle(&lease)?;
                 Ok(lease)
             }
             // The lock was granted during the cancellation. Dropping the lease releases it.
             Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
-            Err(Ended::Unavailable(holder)) => Err(self.unavailable(holder, waited)),
+            Err(Ended::Unavailable(holder)) => Err(acquire::unavailable(&self.name, holder, waited)),
             Err(Ended::Failed(error)) => Err(error),
         }
+    }
+
+    /// Starts to acquire the lock with these options, and returns at once. The [`Pending`] waits in the same queue as
+    /// threads that block in [`acquire_with`](Lock::acquire_with), and on the same terms. It costs no thread: at most 8
+    /// threads of the manager ask the store for all its pendings. At most 2 of them ask at one time for locks in one
+    /// region of HBase, so that a region which hangs leaves threads for the others.
+    ///
+    /// Never blocks, except that its first call starts a thread.
+    ///
+    /// ```
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// let lock = manager.lock("report", dlm::Level::Xdc)?;
+    /// let pending = lock.start(&dlm::AcquireOptions::new())?;
+    /// let lease = loop {
+    ///     // A program would poll `pending.fd()?` along with its other descriptors.
+    ///     # std::thread::yield_now();
+    ///     if let Some(lease) = pending.take()? {
+    ///         break lease;
+    ///     }
+    /// };
+    /// assert!(lease.release()?);
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument) for options that are not allowed.
+    /// * [`Code::InternalError`](crate::Code::InternalError) if no thread can be started.
+    /// * [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
+    ///
+    /// [`Pending::take`] returns all other errors. If no thread was free for the first request until the wait was over,
+    /// and for the store time-out at least, it returns
+    /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted).
+    pub fn start(&self, how: &AcquireOptions) -> Result<Pending> {
+        Pending::start(&self.session, &self.name, AcquireTerms::new(&self.session.settings, how)?)
+    }
+
+    /// See [`Pending::start_here`].
+    #[cfg(feature = "capi")]
+    pub(crate) fn start_here(&self, how: &AcquireOptions) -> Result<(Pending, bool)> {
+        Pending::start_here(&self.session, &self.name, AcquireTerms::new(&self.session.settings, how)?)
     }
 
     /// Returns the holder of the lock and the last fence granted. Blocks for one or two reads of the store.
@@ -229,23 +202,10 @@ impl Lock {
         Arc::ptr_eq(&self.session, session)
     }
 
-    fn ask(&self, ask: Ask, ttl: Duration) -> Result<Answer<Lease>> {
-        if ask == Ask::Look
-            && let Some(holder) = self.holder()?
-        {
-            return Ok(Answer::Busy(Some(holder)));
-        }
-        Lease::attempt(&self.session, &self.name, ttl)
-    }
-
     /// Returns the holder of the lock. One read of the store.
+    #[cfg(feature = "capi")]
     pub(crate) fn holder(&self) -> Result<Option<Holder>> {
-        self.session.usable()?;
-        self.session.store.holder(&self.name, Deadline::after(self.session.settings.timeout))
-    }
-
-    pub(crate) fn unavailable(&self, holder: Option<Holder>, waited: Duration) -> Error {
-        Error::LockUnavailable { name: self.name.to_string(), waited, holder: holder.map(Box::new) }
+        acquire::holder(&self.session, &self.name)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(any(feature = "capi", test))]
+use crate::acquire::AcquireOptions;
 use crate::config::Settings;
 use crate::diagnosis::diagnose;
 use crate::diagnostic::{Diagnostic, Severity};
@@ -13,7 +14,7 @@ use crate::latch::{Latch, LatchKind};
 use crate::lease::Lease;
 use crate::lease_set::LeaseSet;
 use crate::lease_token::LeaseToken;
-use crate::lock::{AcquireOptions, Lock};
+use crate::lock::Lock;
 use crate::name::Level;
 use crate::session::Session;
 use crate::store::StoreCounters;

@@ -16,6 +16,7 @@ use crate::process::process_mark;
 use crate::store::{Acquired, Attempt, LatchStore, LockStore};
 use crate::sync::{AtomicBool, HashMap, Mutex};
 use crate::time::{Deadline, Moment};
+use crate::wait::asking::Askers;
 use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::poller::{LatchPoller, locks_only};
@@ -31,6 +32,7 @@ pub(crate) struct Session {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) settings: Settings,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) askers: Arc<Askers>,
     pub(crate) poller: Arc<LatchPoller>,
     pub(crate) identity: Identity,
     /// The process that opened the manager, see [`process_mark`].
@@ -63,6 +65,7 @@ impl Session {
             store,
             settings,
             queue,
+            askers: Arc::new(Askers::new()),
             poller: Arc::new(poller),
             identity,
             process: process_mark::current(),
@@ -203,6 +206,7 @@ impl Session {
                 Ok(_) | Err(_) => {}
             }
         }
+        self.askers.stop();
         self.keeper.stop();
         self.background.stop();
         first_failure.map_or(Ok(()), |error| Err(error.context("closing the lock manager")))
@@ -213,6 +217,7 @@ impl Drop for Session {
     /// Stops the threads here and not in the drop of `Background`, whose last handle one of its own threads may
     /// have.
     fn drop(&mut self) {
+        self.askers.stop();
         self.keeper.stop();
         self.background.stop();
         if self.not_forked().is_err() {

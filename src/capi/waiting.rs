@@ -13,6 +13,7 @@ use super::lock::dlm_lock;
 use super::manager::dlm_manager;
 use super::process::find;
 use super::status::dlm_status;
+use crate::acquire::unavailable;
 
 /// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
 /// store less than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn dlm_lock_look(lock: *const dlm_lock, error_out: *mut *m
             let lock = find(lock)?;
             match lock.holder()? {
                 None => Ok(()),
-                holder => Err(lock.unavailable(holder, Duration::ZERO).into()),
+                holder => Err(unavailable(lock.name(), holder, Duration::ZERO).into()),
             }
         })
     }

@@ -1,6 +1,9 @@
-//! Waiting: queues of threads for a lock, one poller for all latches, and background threads for later work.
+//! Waiting: queues for a lock, the threads that ask for waiters without a thread, one poller for all latches, and
+//! background threads for later work.
 
+pub(crate) mod asking;
 pub(crate) mod background;
+pub(crate) mod completions;
 mod fairness;
 pub(crate) mod freeing;
 pub(crate) mod poller;

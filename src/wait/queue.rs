@@ -3,6 +3,9 @@
 //! Only the waiter at the front asks the store. The others park. So any number of threads causes one request to the
 //! store per retry interval, and a lock that is released in this process goes straight to the next waiter.
 //!
+//! A waiter is a thread that blocks in [`Queue::wait`], or a pending acquisition without a thread: see
+//! [`asking`](crate::wait::asking). Both are in one queue and follow one rule, [`QueueTicket::step`].
+//!
 //! | waiter | waits for | leaves when |
 //! |---|---|---|
 //! | front | `next_ask`, or a local release, which makes it earlier | granted, failed, deadline, cancelled, closed |
@@ -17,6 +20,8 @@
 mod tests;
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -107,13 +112,53 @@ struct QueueState {
     releases: u64,
 }
 
-/// One waiting thread.
-#[derive(Debug, Default)]
+/// One waiter.
+#[derive(Debug)]
 struct Waiter {
-    /// Used only with the queue's mutex.
-    wake: Condvar,
+    wake: Wake,
     /// Set by the front when it got an error that concerns the whole queue.
     failure: Mutex<Option<Error>>,
+}
+
+/// How a waiter learns that it should look at the queue again. Used only with the queue's mutex.
+enum Wake {
+    /// The waiter is a thread that parks.
+    Thread(Condvar),
+    /// The waiter has no thread. The function must not lock anything of the queue.
+    Call(Box<dyn Fn() + Send + Sync>),
+}
+
+impl Waiter {
+    fn new(wake: Wake) -> Arc<Waiter> {
+        Arc::new(Waiter { wake, failure: Mutex::default() })
+    }
+
+    fn wake(&self) {
+        match &self.wake {
+            Wake::Thread(condvar) => {
+                condvar.notify_one();
+            }
+            Wake::Call(call) => call(),
+        }
+    }
+}
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Wake::Thread(_) => "Thread",
+            Wake::Call(_) => "Call",
+        })
+    }
+}
+
+/// What a waiter does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It asks the store. The number counts the local releases so far.
+    Ask(Ask, u64),
+    /// It parks until it is woken, or until this moment.
+    Park(Moment),
 }
 
 impl Queue {
@@ -130,7 +175,7 @@ impl Queue {
             let (line, waiter) = (Arc::clone(&ticket.line), Arc::clone(&ticket.waiter));
             token.on_cancel(Arc::new(move || {
                 let _state = line.state.lock();
-                waiter.wake.notify_one();
+                waiter.wake();
             }))
         });
         let mut asked = false;
@@ -166,7 +211,7 @@ impl Queue {
         }
     }
 
-    /// Returns the number of threads in all queues.
+    /// Returns the number of waiters in all queues.
     pub(crate) fn waiting(&self) -> usize {
         let lines: Vec<_> = self.lines.lock().values().cloned().collect();
         lines.iter().map(|line| line.state.lock().waiting.len()).sum()
@@ -178,19 +223,33 @@ impl Queue {
         let lines: Vec<_> = self.lines.lock().values().cloned().collect();
         for line in lines {
             let state = line.state.lock();
-            state.waiting.iter().for_each(|waiter| {
-                waiter.wake.notify_one();
-            });
+            state.waiting.iter().for_each(|waiter| waiter.wake());
         }
     }
 
-    fn join(&self, name: &LockName) -> QueueTicket<'_> {
-        let waiter = Arc::new(Waiter::default());
-        let mut lines = self.lines.lock();
+    fn join(&self, name: &LockName) -> QueueTicket<&Queue> {
+        QueueTicket::join(self, name, Wake::Thread(Condvar::new()))
+    }
+
+    /// Joins the queue of `name` without a thread. `wake` is called, with the queue locked, when the waiter should call
+    /// [`step`](QueueTicket::step) again. It must not call back into the queue.
+    pub(crate) fn join_without_thread(
+        self: &Arc<Self>,
+        name: &LockName,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> QueueTicket<Arc<Queue>> {
+        QueueTicket::join(Arc::clone(self), name, Wake::Call(Box::new(wake)))
+    }
+}
+
+impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
+    fn join(queue: Q, name: &LockName, wake: Wake) -> QueueTicket<Q> {
+        let waiter = Waiter::new(wake);
+        let mut lines = queue.lines.lock();
         let line = match lines.get(name) {
             Some(line) => Arc::clone(line),
             None => {
-                let state = QueueState::after(self.recent.lock().take(name));
+                let state = QueueState::after(queue.recent.lock().take(name));
                 let line = Arc::new(Line { state: Mutex::new(state) });
                 lines.insert(name.clone(), Arc::clone(&line));
                 line
@@ -198,7 +257,8 @@ impl Queue {
         };
         // Under the map's lock, because the empty queue could be removed in between.
         line.state.lock().waiting.push_back(Arc::clone(&waiter));
-        QueueTicket { queue: self, name: name.clone(), line, waiter }
+        drop(lines);
+        QueueTicket { queue, name: name.clone(), line, waiter }
     }
 }
 
@@ -236,49 +296,70 @@ impl QueueState {
 
     fn wake_front(&self) {
         if let Some(front) = self.waiting.front() {
-            front.wake.notify_one();
+            front.wake();
         }
     }
 }
 
-/// A thread's slot in a queue. Dropping it leaves the queue, also when a call to the store panics.
-struct QueueTicket<'a> {
-    queue: &'a Queue,
+/// A waiter's slot in a queue. Dropping it leaves the queue, also when a call to the store panics.
+pub(crate) struct QueueTicket<Q: Deref<Target = Queue>> {
+    queue: Q,
     name: LockName,
     line: Arc<Line>,
     waiter: Arc<Waiter>,
 }
 
-impl QueueTicket<'_> {
-    /// Parks until it is this thread's turn to ask the store. `asked` says whether it has asked before: even a wait
-    /// of zero asks once.
+impl QueueTicket<&Queue> {
+    /// Parks until it is this thread's turn to ask the store.
     fn wait_for_turn(&self, terms: &Terms<'_>, asked: bool) -> Result<(Ask, u64), Ended> {
         let mut state = self.line.state.lock();
         loop {
-            if let Some(error) = self.waiter.failure.lock().take() {
-                return Err(Ended::Failed(error));
-            }
-            if self.queue.closed.load(Ordering::SeqCst) {
-                return Err(Ended::Failed(Error::Closed));
-            }
-            if terms.cancel.is_some_and(CancelToken::is_cancelled) {
-                return Err(Ended::Cancelled);
-            }
-            let now = Moment::now();
-            let front = state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
-            let brief = state.yielding && !asked && terms.by.moment() <= state.next_ask;
-            if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
-                return Ok((state.how, state.releases));
-            }
-            if now >= terms.by.moment() {
-                return Err(Ended::Unavailable(state.holder.clone()));
-            }
-            let until = if front { terms.by.moment().min(state.next_ask) } else { terms.by.moment() };
-            self.waiter.wake.wait_for(&mut state, until.since(now).min(LONGEST_PARK));
+            let until = match self.step_in(&state, terms, asked)? {
+                Step::Ask(how, releases) => return Ok((how, releases)),
+                Step::Park(until) => until.since(Moment::now()).min(LONGEST_PARK),
+            };
+            match &self.waiter.wake {
+                Wake::Thread(condvar) => condvar.wait_for(&mut state, until),
+                Wake::Call(_) => unreachable!("a ticket that borrows its queue belongs to a thread"),
+            };
         }
     }
+}
 
-    fn granted(&self, retry: Duration) {
+impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
+    /// Returns what the waiter does next. `asked` says whether it has asked before: even a wait of zero asks once.
+    pub(crate) fn step(&self, terms: &Terms<'_>, asked: bool) -> Result<Step, Ended> {
+        self.step_in(&self.line.state.lock(), terms, asked)
+    }
+
+    fn step_in(&self, state: &QueueState, terms: &Terms<'_>, asked: bool) -> Result<Step, Ended> {
+        if let Some(error) = self.waiter.failure.lock().take() {
+            return Err(Ended::Failed(error));
+        }
+        if self.queue.closed.load(Ordering::SeqCst) {
+            return Err(Ended::Failed(Error::Closed));
+        }
+        if terms.cancel.is_some_and(CancelToken::is_cancelled) {
+            return Err(Ended::Cancelled);
+        }
+        let now = Moment::now();
+        let front = state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
+        let brief = state.yielding && !asked && terms.by.moment() <= state.next_ask;
+        if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
+            return Ok(Step::Ask(state.how, state.releases));
+        }
+        if now >= terms.by.moment() {
+            return Err(Ended::Unavailable(state.holder.clone()));
+        }
+        Ok(Step::Park(if front { terms.by.moment().min(state.next_ask) } else { terms.by.moment() }))
+    }
+
+    /// Returns the holder that the last read of the lock returned.
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        self.line.state.lock().holder.clone()
+    }
+
+    pub(crate) fn granted(&self, retry: Duration) {
         let mut state = self.line.state.lock();
         let now = Moment::now();
         state.ours_since.get_or_insert(now);
@@ -290,7 +371,7 @@ impl QueueTicket<'_> {
     }
 
     /// Records that the lock is held. `releases` is the number of local releases when the store was asked.
-    fn refused(&self, holder: Option<Holder>, retry: Duration, releases: u64) {
+    pub(crate) fn refused(&self, holder: Option<Holder>, retry: Duration, releases: u64) {
         let mut state = self.line.state.lock();
         if state.releases != releases {
             // The lock was released here meanwhile, and the release has set `next_ask`.
@@ -311,7 +392,7 @@ impl QueueTicket<'_> {
 
     /// Handles an error of the front. If the store does not serve the front, it serves no other waiter, so all
     /// leave with that error. A doubt about the front's own request concerns only the front.
-    fn failed(&self, error: Error, terms: &Terms<'_>, releases: u64) -> Error {
+    pub(crate) fn failed(&self, error: Error, terms: &Terms<'_>, releases: u64) -> Error {
         let mut state = self.line.state.lock();
         if state.releases == releases {
             state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
@@ -328,7 +409,7 @@ impl QueueTicket<'_> {
         let own = || Error::Context { doing: "waiting in the queue".into(), source: Arc::clone(&shared) };
         for waiter in state.waiting.iter().filter(|waiter| !Arc::ptr_eq(waiter, &self.waiter)) {
             *waiter.failure.lock() = Some(own());
-            waiter.wake.notify_one();
+            waiter.wake();
         }
         state.waiting.retain(|waiter| Arc::ptr_eq(waiter, &self.waiter));
         own()
@@ -344,7 +425,7 @@ impl QueueTicket<'_> {
     }
 }
 
-impl Drop for QueueTicket<'_> {
+impl<Q: Deref<Target = Queue>> Drop for QueueTicket<Q> {
     fn drop(&mut self) {
         let mut lines = self.queue.lines.lock();
         let empty = self.leave(self.line.state.lock());

@@ -21,7 +21,7 @@ const LAYERS: [(&str, &str); 6] = [
     ("waiting", "wait"),
     (
         "what callers hold",
-        "aerospike builder diagnosis election hbase held_lock keeper latch lease lease_life lease_set lease_token lock manager session",
+        "acquire aerospike builder diagnosis election hbase held_lock keeper latch lease lease_life lease_set lease_token lock manager pending session",
     ),
     ("C and the command", "capi cli"),
 ];

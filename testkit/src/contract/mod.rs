@@ -29,7 +29,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, locks, leases, kept, sets, elections, waits, latch_stores, latches.
+//! // One invocation per layer: stores, locks, leases, kept, sets, elections, waits, pending, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -51,6 +51,8 @@ pub mod latches;
 pub mod leases;
 #[doc(hidden)]
 pub mod locks;
+#[doc(hidden)]
+pub mod pending;
 #[doc(hidden)]
 pub mod sets;
 #[doc(hidden)]
@@ -380,6 +382,18 @@ macro_rules! contract {
             closing_wakes_every_waiter,
             a_holder_that_vanished_is_followed_when_its_ttl_ends,
             threads_of_several_managers_never_overlap,
+        }
+        $crate::contract! { $site => pending:
+            a_pending_acquires_a_free_lock_and_gives_its_result_once,
+            a_pending_waits_for_a_release_in_another_process,
+            pendings_and_threads_are_one_line_in_order_of_arrival,
+            a_pending_whose_wait_is_over_says_so_and_a_wait_of_zero_asks_once,
+            a_cancelled_pending_ends_at_once_and_holds_nothing,
+            a_grant_that_comes_after_a_pending_was_cancelled_is_given_back,
+            closing_ends_every_pending,
+            a_lease_that_nobody_took_is_released,
+            a_pending_keeps_its_lease_alive_if_asked,
+            hundreds_of_pendings_exclude_each_other,
         }
     };
     ($site:ident => $layer:ident: $($case:ident),+ $(,)?) => {

@@ -1,0 +1,633 @@
+//! The threads that ask the store for waiters without a thread of their own.
+//!
+//! A waiter without a thread is a [`Question`]. At most [`THREADS_MAX`] threads serve any number of questions. They do
+//! two things:
+//!
+//! | work | when | takes |
+//! |---|---|---|
+//! | look: ask the question what is next | it is new, was woken, or its moment has come | microseconds |
+//! | ask: send a request to the store | `look` said so, and its place has room | up to the store time-out |
+//!
+//! One thread fewer than all may ask at one time, so looks are never late, even when every request hangs. A place is a
+//! part of the store that may fail while the others work: the first byte of an HBase row, and a hash elsewhere. So that
+//! a place that hangs leaves threads for the others,
+//!
+//! * a place has at most [`PLACE_MAX`] requests at one time;
+//! * places that fail have at most [`FAILING_MAX`] requests at one time, all together. A place fails from a request that
+//!   the store did not serve, or that has taken longer than [`STUCK`], until one is answered.
+//!
+//! Threads are started when there is work for them, end when they have had none for a while, and are joined by `stop`.
+//! No thread is started before the first question. A question may hold the last handle of the manager, so it is never
+//! dropped under the lock.
+//!
+//! The threads may be parked while the program forks, so they park on what a child may inherit: see [`inheritable`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::process::process_mark;
+use crate::process::threads::{self, Thread};
+use crate::sync::HashMap;
+use crate::sync::inheritable::{self, Condvar, Mutex, MutexGuard};
+use crate::time::Moment;
+
+/// Highest number of threads of one manager.
+const THREADS_MAX: usize = 8;
+/// Highest number of requests at one time.
+const ASKS_MAX: usize = THREADS_MAX - 1;
+/// Highest number of requests to one place at one time.
+const PLACE_MAX: usize = 2;
+/// Highest number of requests to failing places at one time.
+const FAILING_MAX: usize = 4;
+/// How long a request may take before its place counts as failing.
+const STUCK: Duration = Duration::from_secs(1);
+/// A thread without work ends after this time.
+const IDLE: Duration = Duration::from_secs(5);
+/// Parked threads wake at least this often while a question is open. Their timer does not advance while the machine is
+/// suspended, but the lease clock does.
+const LONGEST_PARK: Duration = Duration::from_secs(10);
+
+/// A waiter that the threads serve.
+pub(crate) trait Question: Send + Sync {
+    /// Says what to do next. Never blocks.
+    fn look(&self) -> Next;
+
+    /// Sends one request to the store. Afterwards the question is looked at again.
+    fn ask(&self) -> Served;
+}
+
+/// What to do with a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Ask the store as soon as there is room. Look again at this moment if there was none.
+    Ask(Moment),
+    /// Look again at this moment, or when woken.
+    LookAt(Moment),
+    /// Nothing. The question is forgotten.
+    Done,
+}
+
+/// What a request says about its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Served {
+    Yes,
+    No,
+    /// The store was not asked.
+    Unknown,
+}
+
+/// Identifies a question.
+pub(crate) type QuestionNumber = u64;
+
+/// The threads of one manager. Dropping it stops them.
+pub(crate) struct Askers {
+    shared: Arc<AskersShared>,
+    /// Mark of the process that the threads belong to, see [`process_mark`].
+    process: u64,
+}
+
+struct AskersShared {
+    state: Mutex<AskersState>,
+    /// Wakes one thread for work, or all to stop.
+    wake: Condvar,
+}
+
+impl AskersShared {
+    /// Locks the state. No question is called or dropped under the lock.
+    fn lock(&self) -> MutexGuard<'_, AskersState> {
+        inheritable::lock(&self.state)
+    }
+}
+
+#[derive(Default)]
+struct AskersState {
+    questions: HashMap<QuestionNumber, OpenQuestion>,
+    /// Questions to look at, in order.
+    ready: VecDeque<QuestionNumber>,
+    /// Questions that wait for room to ask, in order.
+    asks: BTreeMap<u64, QuestionNumber>,
+    /// When to look at questions.
+    timers: BTreeMap<Due, QuestionNumber>,
+    under_way: Vec<UnderWay>,
+    /// Places whose last request was not served.
+    failing: BTreeSet<u8>,
+    /// Numbers drawn for questions, timers, places in `asks`, and threads.
+    drawn: u64,
+    threads: Vec<(u64, Thread)>,
+    /// Threads that have ended by themselves, to be joined.
+    ended: Vec<u64>,
+    /// Number of threads that wait for work.
+    idle: usize,
+    /// The earliest timer for which an idle thread waits.
+    watched: Option<Due>,
+    is_stopping: bool,
+}
+
+/// A moment, and a number that makes it unique.
+type Due = (Moment, u64);
+
+struct OpenQuestion {
+    question: Arc<dyn Question>,
+    /// The part of the store that answers it.
+    place: u8,
+    is_ready: bool,
+    /// Whether a thread looks at it just now. A second thread leaves it to that one.
+    is_looked_at: bool,
+    is_asking: bool,
+    /// Its position in `asks`.
+    ask: Option<u64>,
+    timer: Option<Due>,
+}
+
+/// A request to the store.
+struct UnderWay {
+    number: QuestionNumber,
+    place: u8,
+    began: Moment,
+}
+
+impl AskersState {
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.drawn
+    }
+
+    fn make_ready(&mut self, number: QuestionNumber) {
+        if let Some(open) = self.questions.get_mut(&number).filter(|open| !open.is_ready) {
+            open.is_ready = true;
+            self.ready.push_back(number);
+        }
+    }
+
+    fn make_due_ready(&mut self) {
+        let now = Moment::now();
+        while let Some((&due, &number)) = self.timers.first_key_value() {
+            if due.0 > now {
+                return;
+            }
+            self.timers.remove(&due);
+            if let Some(open) = self.questions.get_mut(&number) {
+                open.timer = None;
+            }
+            self.make_ready(number);
+        }
+    }
+
+    /// Takes the next question to look at.
+    fn take_ready(&mut self) -> Option<(QuestionNumber, Arc<dyn Question>)> {
+        while let Some(number) = self.ready.pop_front() {
+            let Some(open) = self.questions.get_mut(&number) else { continue };
+            if open.is_looked_at {
+                // Still marked as ready: the other thread looks again.
+                continue;
+            }
+            open.is_ready = false;
+            open.is_looked_at = true;
+            return Some((number, Arc::clone(&open.question)));
+        }
+        None
+    }
+
+    /// Records the result of a look. The caller drops what this returns, without the lock.
+    fn looked(&mut self, number: QuestionNumber, next: Next) -> Option<OpenQuestion> {
+        let again = self.questions.get_mut(&number).map(|open| {
+            open.is_looked_at = false;
+            std::mem::take(&mut open.is_ready)
+        });
+        match next {
+            Next::Done => return self.remove(number),
+            Next::Ask(or_look) => {
+                self.set_timer(number, or_look);
+                let position = self.draw();
+                if let Some(open) = self.questions.get_mut(&number)
+                    && !open.is_asking
+                    && open.ask.is_none()
+                {
+                    open.ask = Some(position);
+                    self.asks.insert(position, number);
+                }
+            }
+            Next::LookAt(at) => {
+                self.set_timer(number, at);
+                let position = self.questions.get_mut(&number).and_then(|open| open.ask.take());
+                position.map(|position| self.asks.remove(&position));
+            }
+        }
+        if again == Some(true) {
+            self.make_ready(number);
+        }
+        None
+    }
+
+    fn set_timer(&mut self, number: QuestionNumber, at: Moment) {
+        let due = (at, self.draw());
+        let Some(open) = self.questions.get_mut(&number) else { return };
+        let before = open.timer.take();
+        if at != Moment::NEVER {
+            open.timer = Some(due);
+            self.timers.insert(due, number);
+        }
+        before.map(|before| self.timers.remove(&before));
+    }
+
+    fn remove(&mut self, number: QuestionNumber) -> Option<OpenQuestion> {
+        let open = self.questions.remove(&number)?;
+        open.timer.map(|due| self.timers.remove(&due));
+        open.ask.map(|position| self.asks.remove(&position));
+        Some(open)
+    }
+
+    /// Takes the first question whose place has room for a request.
+    fn take_ask(&mut self) -> Option<(QuestionNumber, Arc<dyn Question>)> {
+        if self.is_stopping || self.under_way.len() >= ASKS_MAX || self.asks.is_empty() {
+            return None;
+        }
+        let now = Moment::now();
+        let stuck = self.under_way.iter().filter(|it| now.since(it.began) > STUCK).map(|it| it.place);
+        let failing: BTreeSet<u8> = self.failing.iter().copied().chain(stuck).collect();
+        let of_failing = self.under_way.iter().filter(|it| failing.contains(&it.place)).count();
+        let has_room = |place: u8| {
+            let here = self.under_way.iter().filter(|it| it.place == place).count();
+            here < PLACE_MAX && !(failing.contains(&place) && of_failing >= FAILING_MAX)
+        };
+        let (&position, &number) =
+            self.asks.iter().find(|(_, number)| has_room(self.questions[*number].place))?;
+        self.asks.remove(&position);
+        let open = self.questions.get_mut(&number)?;
+        open.ask = None;
+        open.is_asking = true;
+        let question = Arc::clone(&open.question);
+        self.under_way.push(UnderWay { number, place: open.place, began: now });
+        Some((number, question))
+    }
+
+    /// Returns the first timer, unless an idle thread waits for it.
+    fn unwatched_timer(&self) -> Option<Due> {
+        let first = self.timers.first_key_value().map(|(due, _)| *due);
+        first.filter(|first| self.watched.is_none_or(|watched| *first < watched))
+    }
+
+    fn has_work_for_another(&self) -> bool {
+        !self.ready.is_empty() || !self.asks.is_empty() || self.unwatched_timer().is_some()
+    }
+
+    fn asked(&mut self, number: QuestionNumber, served: Served) {
+        if let Some(at) = self.under_way.iter().position(|it| it.number == number) {
+            let place = self.under_way.swap_remove(at).place;
+            match served {
+                Served::Yes => drop(self.failing.remove(&place)),
+                Served::No => drop(self.failing.insert(place)),
+                Served::Unknown => {}
+            }
+        }
+        if let Some(open) = self.questions.get_mut(&number) {
+            open.is_asking = false;
+        }
+        self.make_ready(number);
+    }
+}
+
+impl Askers {
+    /// Starts no thread.
+    pub(crate) fn new() -> Askers {
+        let shared = AskersShared { state: Mutex::default(), wake: Condvar::new() };
+        Askers { shared: Arc::new(shared), process: process_mark::current() }
+    }
+
+    /// Draws the number of a question that is added later.
+    pub(crate) fn number(&self) -> QuestionNumber {
+        self.shared.lock().draw()
+    }
+
+    /// Adds a question to `place` of the store. A thread looks at it soon.
+    ///
+    /// # Errors
+    /// Fails when no thread runs and none can be started, or when the threads were stopped.
+    pub(crate) fn add(
+        &self,
+        number: QuestionNumber,
+        place: u8,
+        question: Arc<dyn Question>,
+    ) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        if state.is_stopping {
+            return Err(io::Error::other("the threads have ended"));
+        }
+        let (is_ready, is_looked_at, is_asking) = (false, false, false);
+        let open =
+            OpenQuestion { question, place, is_ready, is_looked_at, is_asking, ask: None, timer: None };
+        state.questions.insert(number, open);
+        state.make_ready(number);
+        match call_thread(&self.shared, &mut state) {
+            Err(error) if state.threads.len() == state.ended.len() => {
+                let open = state.remove(number);
+                drop(state);
+                drop(open);
+                Err(error)
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Has a thread look at the question. Does nothing for a question that is not open.
+    pub(crate) fn wake(&self, number: QuestionNumber) {
+        let mut state = self.shared.lock();
+        if state.questions.get(&number).is_some_and(|open| !open.is_ready) {
+            state.make_ready(number);
+            // The threads there are take the work if no other can be started.
+            let _ = call_thread(&self.shared, &mut state);
+        }
+    }
+
+    /// Forgets the question. A request under way goes on.
+    pub(crate) fn remove(&self, number: QuestionNumber) {
+        let open = self.shared.lock().remove(number);
+        drop(open);
+    }
+
+    /// Ends the threads: looks at the questions that are ready, joins the threads, and forgets all other questions.
+    /// Waits for requests under way. A second call does nothing.
+    pub(crate) fn stop(&self) {
+        if self.process != process_mark::current() {
+            // In a forked child, which has neither the threads nor a usable mutex.
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
+        let threads = {
+            let mut state = self.shared.lock();
+            state.is_stopping = true;
+            state.ended.clear();
+            std::mem::take(&mut state.threads)
+        };
+        self.shared.wake.notify_all();
+        for (_, thread) in threads {
+            // A question may hold the last handle of the manager, and so be dropped in a thread that this stops.
+            if !threads::is_current(&thread) && thread.join().is_err() {
+                log::error!("a thread that asks the store panicked");
+            }
+        }
+        let left = std::mem::take(&mut self.shared.lock().questions);
+        drop(left);
+    }
+
+    /// Returns the number of threads, for tests.
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> usize {
+        let state = self.shared.lock();
+        state.threads.len() - state.ended.len()
+    }
+}
+
+impl Drop for Askers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Wakes or starts a thread, if another one may work.
+fn call_thread(shared: &Arc<AskersShared>, state: &mut AskersState) -> io::Result<()> {
+    if state.idle > 0 {
+        shared.wake.notify_one();
+        return Ok(());
+    }
+    if state.is_stopping || state.threads.len() - state.ended.len() >= THREADS_MAX {
+        return Ok(());
+    }
+    for ended in std::mem::take(&mut state.ended) {
+        if let Some(at) = state.threads.iter().position(|(number, _)| *number == ended) {
+            // It has left its loop, so it ends without the lock.
+            let _ = state.threads.swap_remove(at).1.join();
+        }
+    }
+    let (number, name) = (state.draw(), format!("dlm-ask-{}", state.threads.len() + 1));
+    let own = Arc::clone(shared);
+    state.threads.push((number, threads::spawn(name, move || work(&own, number))?));
+    Ok(())
+}
+
+/// Runs in each thread.
+fn work(shared: &Arc<AskersShared>, own_number: u64) {
+    let mut state = shared.lock();
+    let mut idle_since = None;
+    loop {
+        state.make_due_ready();
+        if let Some((number, question)) = state.take_ready() {
+            idle_since = None;
+            drop(state);
+            let next = catch_unwind(AssertUnwindSafe(|| question.look())).unwrap_or_else(|_| {
+                log::error!("a pending acquisition panicked and was dropped");
+                Next::Done
+            });
+            drop(question);
+            state = shared.lock();
+            if let Some(over) = state.looked(number, next) {
+                drop(state);
+                drop(over);
+                state = shared.lock();
+            }
+            continue;
+        }
+        if let Some((number, question)) = state.take_ask() {
+            idle_since = None;
+            // Another thread goes on with looks and timers. If none can be started, looks are late.
+            if state.has_work_for_another()
+                && let Err(error) = call_thread(shared, &mut state)
+            {
+                log::warn!("a thread that asks the store cannot be started: {error}");
+            }
+            drop(state);
+            let served = catch_unwind(AssertUnwindSafe(|| question.ask())).unwrap_or(Served::Unknown);
+            drop(question);
+            state = shared.lock();
+            state.asked(number, served);
+            continue;
+        }
+        if state.is_stopping {
+            return;
+        }
+        let now = Moment::now();
+        let mut idle_end = idle_since.get_or_insert(now).after(IDLE);
+        if now >= idle_end {
+            if state.questions.is_empty() || state.idle > 0 {
+                state.ended.push(own_number);
+                shared.wake.notify_one();
+                return;
+            }
+            idle_since = Some(now);
+            idle_end = now.after(IDLE);
+        }
+        let watches = state.unwatched_timer();
+        let until = watches.map_or(idle_end, |due| due.0.min(idle_end));
+        if watches.is_some() {
+            state.watched = watches;
+        }
+        state.idle += 1;
+        state = inheritable::wait_for(&shared.wake, state, until.since(now).min(LONGEST_PARK));
+        state.idle -= 1;
+        if watches.is_some() && state.watched == watches {
+            state.watched = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::patience::until;
+
+    /// A question that asks once, and is done when the gate is open.
+    struct Planted {
+        gate: Arc<Gate>,
+        answer: Served,
+        asked: AtomicUsize,
+    }
+
+    #[derive(Default)]
+    struct Gate {
+        open: AtomicUsize,
+        asking: AtomicUsize,
+        asked: AtomicUsize,
+        looks: AtomicUsize,
+    }
+
+    impl Gate {
+        fn asking(&self) -> usize {
+            self.asking.load(Ordering::SeqCst)
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Question for Planted {
+        fn look(&self) -> Next {
+            self.gate.looks.fetch_add(1, Ordering::SeqCst);
+            match self.asked.load(Ordering::SeqCst) {
+                0 => Next::Ask(Moment::NEVER),
+                _ => Next::Done,
+            }
+        }
+
+        fn ask(&self) -> Served {
+            self.gate.asking.fetch_add(1, Ordering::SeqCst);
+            until("the gate opens", || self.gate.open.load(Ordering::SeqCst) > 0);
+            self.gate.asking.fetch_sub(1, Ordering::SeqCst);
+            self.asked.store(1, Ordering::SeqCst);
+            self.gate.asked.fetch_add(1, Ordering::SeqCst);
+            self.answer
+        }
+    }
+
+    fn plant(askers: &Askers, gate: &Arc<Gate>, place: u8, answer: Served) {
+        let question = Planted { gate: Arc::clone(gate), answer, asked: AtomicUsize::new(0) };
+        askers.add(askers.number(), place, Arc::new(question)).unwrap();
+    }
+
+    /// A question that looks every millisecond.
+    struct Ticking(AtomicUsize);
+
+    impl Question for Ticking {
+        fn look(&self) -> Next {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Next::LookAt(Moment::now().after(Duration::from_millis(1)))
+        }
+
+        fn ask(&self) -> Served {
+            unreachable!("it never asks")
+        }
+    }
+
+    #[test]
+    fn places_that_hang_leave_threads_for_others_and_timers_are_kept() {
+        let askers = Askers::new();
+        let (hung, served) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
+        served.open.store(1, Ordering::SeqCst);
+        let ticking = Arc::new(Ticking(AtomicUsize::new(0)));
+        (0..20).for_each(|_| plant(&askers, &hung, 7, Served::No));
+        until("the place has all it may have", || hung.asking() == PLACE_MAX);
+        for place in 0..100 {
+            plant(&askers, &served, place, Served::Yes);
+        }
+        // One of them is to the place that hangs.
+        until("the others are served", || served.asked() == 99);
+        assert_eq!((hung.asking(), served.asked()), (PLACE_MAX, 99));
+        (100..200).for_each(|place| plant(&askers, &hung, place, Served::No));
+        until("all may ask but one", || hung.asking() == ASKS_MAX);
+        askers.add(askers.number(), 0, ticking.clone()).unwrap();
+        until("the timers go on", || ticking.0.load(Ordering::SeqCst) >= 5);
+        assert_eq!((hung.asking(), askers.threads()), (ASKS_MAX, THREADS_MAX));
+        hung.open.store(1, Ordering::SeqCst);
+        until("all are asked", || hung.asked() == 120 && served.asked() == 100);
+        askers.stop();
+        assert_eq!(askers.threads(), 0);
+    }
+
+    #[test]
+    fn places_that_failed_have_few_requests_together_until_one_answers() {
+        let askers = Askers::new();
+        let (quick, hung) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
+        quick.open.store(1, Ordering::SeqCst);
+        (0..10).for_each(|place| plant(&askers, &quick, place, Served::No));
+        until("all have failed", || quick.asked() == 10);
+        (0..10).for_each(|place| plant(&askers, &hung, place, Served::Yes));
+        until("the failing places have all they may have", || hung.asking() == FAILING_MAX);
+        plant(&askers, &quick, 200, Served::Yes);
+        until("another place is served", || quick.asked() == 11);
+        assert_eq!(hung.asking(), FAILING_MAX);
+        hung.open.store(1, Ordering::SeqCst);
+        until("all are asked", || hung.asked() == 10);
+        assert!(askers.shared.lock().failing.is_empty(), "they answer again");
+    }
+
+    #[test]
+    fn a_question_that_was_removed_is_neither_looked_at_nor_kept() {
+        let askers = Askers::new();
+        let ticking = Arc::new(Ticking(AtomicUsize::new(0)));
+        let number = askers.number();
+        askers.add(number, 0, ticking.clone()).unwrap();
+        until("it is looked at", || ticking.0.load(Ordering::SeqCst) >= 2);
+        askers.remove(number);
+        askers.wake(number);
+        until("nothing is left", || Arc::strong_count(&ticking) == 1);
+        let state = askers.shared.lock();
+        assert!(state.questions.is_empty() && state.timers.is_empty() && state.asks.is_empty());
+    }
+
+    #[test]
+    fn a_woken_question_is_looked_at_and_one_that_panics_is_dropped() {
+        struct Sleeping(AtomicUsize);
+        impl Question for Sleeping {
+            fn look(&self) -> Next {
+                match self.0.fetch_add(1, Ordering::SeqCst) {
+                    0 => Next::LookAt(Moment::NEVER),
+                    _ => panic!("planted"),
+                }
+            }
+            fn ask(&self) -> Served {
+                unreachable!("it never asks")
+            }
+        }
+        let askers = Askers::new();
+        let sleeping = Arc::new(Sleeping(AtomicUsize::new(0)));
+        let number = askers.number();
+        askers.add(number, 0, sleeping.clone()).unwrap();
+        until("it is looked at", || sleeping.0.load(Ordering::SeqCst) == 1);
+        askers.wake(number);
+        until("it is dropped", || Arc::strong_count(&sleeping) == 1);
+        assert_eq!(sleeping.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_stopped_pool_takes_no_questions() {
+        let askers = Askers::new();
+        askers.stop();
+        let question = Arc::new(Ticking(AtomicUsize::new(0)));
+        assert!(askers.add(askers.number(), 0, question).is_err());
+    }
+}
