@@ -57,7 +57,8 @@ mod capi {
  *
  * Signals: no call raises SIGPIPE. The library's threads block all signals except those that a thread
  * raises itself (SIGSEGV and the like). The other signals therefore reach the program's own threads, its
- * sigwait() and its signalfd(). A call leaves the signal mask unchanged.
+ * sigwait() and its signalfd(). A call leaves the signal mask unchanged. A signal handler may call
+ * dlm_cancel_trigger_fd(), and no other function.
  *
  * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). The two libraries have no
  * function name in common, and a program may include both headers. */
@@ -88,13 +89,14 @@ mod capi {
 
     /// Sections of the header: the title, and the prefixes of the names that belong there. The longest
     /// prefix wins.
-    const SECTIONS: [(&str, &[&str]); 12] = [
+    const SECTIONS: [(&str, &[&str]); 13] = [
         ("Results", &["dlm_status", "dlm_error"]),
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
         ("Locks", &["dlm_lock", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
         ("Leases", &["dlm_lease", "dlm_lease_set", "DLM_TOKEN", "DLM_NAME", "DLM_STATE", "DLM_LOST"]),
+        ("Acquisitions that do not block", &["dlm_pending", "dlm_completions", "dlm_lock_acquire_start"]),
         (
             "Latches",
             &[
@@ -213,14 +215,15 @@ mod capi {
             "inspection",
             "election",
             "lease",
+            "lease_set",
+            "lost_reason",
+            "lease_state",
+            "pending",
             "latch",
             "names",
             "table",
             "bytes",
             "lease_row",
-            "lease_set",
-            "lost_reason",
-            "lease_state",
             "row",
             "row_cells",
             "cancel",

@@ -37,7 +37,8 @@
  *
  * Signals: no call raises SIGPIPE. The library's threads block all signals except those that a thread
  * raises itself (SIGSEGV and the like). The other signals therefore reach the program's own threads, its
- * sigwait() and its signalfd(). A call leaves the signal mask unchanged.
+ * sigwait() and its signalfd(). A call leaves the signal mask unchanged. A signal handler may call
+ * dlm_cancel_trigger_fd(), and no other function.
  *
  * The kernel's DLM has a library of the same name (Debian: libdlm3, libdlm-dev). The two libraries have no
  * function name in common, and a program may include both headers. */
@@ -70,15 +71,18 @@ extern "C" {
 #endif
 
 struct dlm_cancel;
+struct dlm_completions;
 struct dlm_error;
 struct dlm_id_lock;
 struct dlm_key_lock;
 struct dlm_latch;
 struct dlm_lease;
+struct dlm_lease_set;
 struct dlm_lock;
 struct dlm_manager;
 struct dlm_names;
 struct dlm_options;
+struct dlm_pending;
 struct dlm_row;
 struct dlm_row_cells;
 struct dlm_table;
@@ -172,6 +176,7 @@ int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
 #define DLM_VERSION_MAJOR 0
 #define DLM_VERSION_MINOR 1
 #define DLM_VERSION_PATCH 0
+#define DLM_VERSION_NUMBER (DLM_VERSION_MAJOR * 1000000 + DLM_VERSION_MINOR * 1000 + DLM_VERSION_PATCH)
 #define DLM_VERSION "0.1.0"
 
 /// Number of this header's binary interface. A change that breaks existing programs increases it. Additions
@@ -181,6 +186,10 @@ int64_t dlm_error_holder_left_ms(const struct dlm_error *error);
 /// Returns the version of the loaded library, such as "0.1.0". DLM_VERSION is the version of this header.
 /// The text is static. Never blocks.
 const char *dlm_version(void);
+
+/// Returns the version of the loaded library as a number to compare: major * 1,000,000 + minor * 1,000 + patch, such as
+/// 1000 for 0.1.0. DLM_VERSION_NUMBER is the number of this header, for `#if` too. Never blocks.
+uint32_t dlm_version_number(void);
 
 /// Checks that the loaded library has the binary interface of this header. Pass DLM_ABI. The number is also
 /// part of the shared library's name, so only programs that load the library themselves need this call.
@@ -308,6 +317,28 @@ enum dlm_status dlm_manager_lock(const struct dlm_manager *manager,
                                  struct dlm_lock **lock_out,
                                  struct dlm_error **error_out);
 
+/// Checks whether the store is safe for locks, as `dlm doctor` does. Writes a line for each finding to `*findings_out`:
+/// "OK ", "WARN " or "FAIL ", what was checked, and what was found. On DLM_OK the caller owns it. `*is_safe_out` is false
+/// if a finding is a failure, and NULL is allowed. Blocks for up to a few store time-outs. Acquires and releases one lock
+/// of its own.
+///
+/// Errors: DLM_CLOSED. A store that does not answer is a finding.
+DLM_NODISCARD
+enum dlm_status dlm_manager_diagnose(const struct dlm_manager *manager,
+                                     struct dlm_names **findings_out,
+                                     bool *is_safe_out,
+                                     struct dlm_error **error_out);
+
+/// Writes the URI of the store to `uri_out`, an array of `size` bytes, without credentials. On failure the text is "".
+/// Never blocks.
+///
+/// Errors: DLM_INVALID_ARGUMENT if the array is too small; the message has the size that is enough.
+DLM_NODISCARD
+enum dlm_status dlm_manager_store(const struct dlm_manager *manager,
+                                  char *uri_out,
+                                  size_t size,
+                                  struct dlm_error **error_out);
+
 /// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields
 /// that the library does not know are set to 0. On failure all fields are 0. Never blocks for long.
 DLM_NODISCARD
@@ -334,6 +365,27 @@ enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_
 /// library's threads, which blocks for a few seconds, and for up to one store time-out if a read of latches
 /// is in progress. Otherwise this function does not block.
 void dlm_manager_free(struct dlm_manager *manager);
+
+/// Acquires `count` locks of this manager together: all of them or none. Waits for up to `wait_ms` for all of
+/// them together. `cancel` may be NULL. On DLM_OK the caller owns `*set_out`.
+///
+/// The locks are acquired one after the other in one order, whatever the order of `locks` is. So callers of this
+/// function never wait for each other in a circle. A caller that already holds a lock which it acquired otherwise
+/// may. While it waits, the library renews the leases that it has. At the end all are checked, and have about the
+/// whole TTL left. If one was lost, or a lock cannot be acquired, all are released.
+///
+/// Errors: those of dlm_lock_acquire_within() for the first lock that cannot be acquired; DLM_LEASE_LOST if a lease
+/// was lost while others were waited for; DLM_INVALID_ARGUMENT also for no lock, for a lock twice, for a lock of
+/// another manager, and for several locks with a TTL below 100 ms.
+DLM_NODISCARD
+enum dlm_status dlm_manager_acquire_all(const struct dlm_manager *manager,
+                                        const struct dlm_lock *const *locks,
+                                        size_t count,
+                                        int64_t ttl_ms,
+                                        int64_t wait_ms,
+                                        const struct dlm_cancel *cancel,
+                                        struct dlm_lease_set **set_out,
+                                        struct dlm_error **error_out);
 
 /// Writes a setting of the manager in milliseconds, either the value that was set or the default, to
 /// `*ms_out`: "ttl", "wait", "retry" or "timeout", see dlm_options_set(). A wait without limit is
@@ -431,6 +483,18 @@ enum dlm_status dlm_lock_adopt(const struct dlm_lock *lock,
                                struct dlm_lease **lease_out,
                                struct dlm_error **error_out);
 
+/// Writes the name of the lock to `name_out`, an array of `size` bytes, as it is stored. DLM_NAME_SIZE bytes are enough
+/// for every name. On failure the text is "". Never blocks.
+DLM_NODISCARD
+enum dlm_status dlm_lock_name(const struct dlm_lock *lock,
+                              char *name_out,
+                              size_t size,
+                              struct dlm_error **error_out);
+
+/// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
+/// Blocks only as dlm_manager_free() says.
+void dlm_lock_free(struct dlm_lock *lock);
+
 /// Writes who holds the lock to `*inspection_out`. `size` must be sizeof(struct dlm_inspection). Fields that
 /// the library does not know are set to 0. On failure all fields are 0. Blocks for one or two reads of the
 /// store.
@@ -442,9 +506,40 @@ enum dlm_status dlm_lock_inspect(const struct dlm_lock *lock,
                                  size_t size,
                                  struct dlm_error **error_out);
 
-/// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.
-/// Blocks only as dlm_manager_free() says.
-void dlm_lock_free(struct dlm_lock *lock);
+/// Waits until this process leads: until it has acquired the lock. All candidates of an election use the lock of the
+/// same name. The lease is kept alive, see dlm_lease_keep(), until it is released (which resigns), freed or lost. Call
+/// dlm_lease_guard() before each step of the leader's work. DLM_DEFAULT as `wait_ms` waits without limit. `cancel`
+/// may be NULL. On DLM_OK the caller owns `*lease_out`.
+///
+/// Blocks until this process leads, the wait is over or an error ends it. If the store does not answer, the call tries
+/// again until the wait is over.
+///
+/// Errors: DLM_LOCK_UNAVAILABLE if the wait is over, or DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT if
+/// the last attempt has failed so; DLM_CANCELLED; DLM_TABLE_CREATION_ERROR; DLM_INTERNAL_ERROR; DLM_CLOSED.
+DLM_NODISCARD
+enum dlm_status dlm_lock_campaign(const struct dlm_lock *lock,
+                                  int64_t ttl_ms,
+                                  int64_t wait_ms,
+                                  const struct dlm_cancel *cancel,
+                                  struct dlm_lease **lease_out,
+                                  struct dlm_error **error_out);
+
+/// Waits until the holder of the lock, such as the leader of an election, is not the one that `*inspection` describes,
+/// and writes the new one there. A struct of zeros describes a lock that nobody holds. `*changed_out` is false if the
+/// wait timed out; then `*inspection` is as before. `size` must be sizeof(struct dlm_inspection). `cancel` may be NULL.
+///
+/// Blocks for up to `wait_ms`, and for a read under way: DLM_DEFAULT and DLM_FOREVER wait without limit. Reads the store
+/// once per retry interval, and when the lease would end. Changes between two reads count as one.
+///
+/// Errors: those of dlm_lock_inspect(); DLM_CANCELLED.
+DLM_NODISCARD
+enum dlm_status dlm_lock_observe(const struct dlm_lock *lock,
+                                 int64_t wait_ms,
+                                 const struct dlm_cancel *cancel,
+                                 struct dlm_inspection *inspection,
+                                 size_t size,
+                                 bool *changed_out,
+                                 struct dlm_error **error_out);
 
 /// Reads the lock in the store, without acquiring it. DLM_OK means that it was free. This read costs a
 /// store less than an unsuccessful dlm_lock_try_acquire(). Blocks for one read of the store.
@@ -459,6 +554,9 @@ enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **er
 
 /// The size of an array for any token, with its NUL: see dlm_lease_into_token().
 #define DLM_TOKEN_SIZE 8192
+
+/// The size of an array for any name of a lock or latch, with its NUL: see dlm_lock_name().
+#define DLM_NAME_SIZE 2048
 
 /// The lease was not lost.
 #define DLM_LOST_NOT 0
@@ -500,6 +598,9 @@ enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **er
 /// A held lock. Unless it is renewed, the lease expires after its TTL, counted from the time before the
 /// request was sent. After that, the lock may have another holder.
 struct dlm_lease;
+
+/// The leases of several locks that were acquired together. It is valid while all of them are.
+struct dlm_lease_set;
 
 /// Checks by this machine's clock that the lease has not expired. Call it before each step that needs the
 /// lock. It does no I/O and takes some tens of nanoseconds. It cannot detect that the thread is paused
@@ -567,6 +668,34 @@ enum dlm_status dlm_lease_into_token(const struct dlm_lease *lease,
                                      size_t size,
                                      struct dlm_error **error_out);
 
+/// Lets the lock stay held for `min_hold_ms` from now, even if it is released sooner: at most the TTL of the lease. So a
+/// job that takes a second runs only once, although the clocks of the machines that start it differ by some seconds.
+/// Never blocks for long.
+///
+/// A release then ends the lease at once and sends nothing. The library releases the lock when the time is over. If the
+/// manager is closed or the process ends before, the lock is free when its TTL ends.
+///
+/// Errors: DLM_INVALID_ARGUMENT if the time is longer than the TTL; DLM_LEASE_LOST if the lease is not valid.
+DLM_NODISCARD
+enum dlm_status dlm_lease_hold_at_least(const struct dlm_lease *lease,
+                                        int64_t min_hold_ms,
+                                        struct dlm_error **error_out);
+
+/// Writes the name of the lock to `name_out`, an array of `size` bytes, as it is stored. DLM_NAME_SIZE bytes are enough
+/// for every name. On failure the text is "". Never blocks.
+DLM_NODISCARD
+enum dlm_status dlm_lease_name(const struct dlm_lease *lease,
+                               char *name_out,
+                               size_t size,
+                               struct dlm_error **error_out);
+
+/// Returns the TTL in milliseconds with which the lease was granted or last renewed; 0 for NULL. Never blocks.
+int64_t dlm_lease_ttl_ms(const struct dlm_lease *lease);
+
+/// Returns when the lease ends, in nanoseconds of the clock CLOCK_BOOTTIME; 0 once it was released or found lost, and
+/// for NULL. A renewal changes it. Never blocks.
+int64_t dlm_lease_ends_ns(const struct dlm_lease *lease);
+
 /// Releases the lock. Blocks for one call to the store. Never changes another holder's record. The handle
 /// must still be freed. `freed_out` may be NULL. `*freed_out` is true if the lock was this lease's and is
 /// free now. It is false if the lease was released or found lost before: then the call sends nothing to the
@@ -584,6 +713,56 @@ enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
 /// seconds. If it fails, the library keeps trying in the background. Freeing the last handle of a manager
 /// blocks as dlm_manager_free() says.
 void dlm_lease_free(struct dlm_lease *lease);
+
+/// Checks all leases like dlm_lease_guard(), and then writes their fences to `fences_out`, an array of `count`
+/// numbers in the order in which the locks were passed. `count` must be the number of locks. Never blocks.
+///
+/// Errors: those of dlm_lease_guard() for the first lease that is not valid.
+DLM_NODISCARD
+enum dlm_status dlm_lease_set_guard(const struct dlm_lease_set *set,
+                                    uint64_t *fences_out,
+                                    size_t count,
+                                    struct dlm_error **error_out);
+
+/// Checks that no lease of the set has expired. See dlm_lease_check(). Never blocks.
+///
+/// Errors: DLM_LEASE_LOST for the first lease that is not valid.
+DLM_NODISCARD
+enum dlm_status dlm_lease_set_check(const struct dlm_lease_set *set, struct dlm_error **error_out);
+
+/// Returns the remaining time in milliseconds of the lease that ends first, rounded down; 0 if one has ended, and
+/// for NULL. Never blocks.
+int64_t dlm_lease_set_remaining_ms(const struct dlm_lease_set *set);
+
+/// Keeps all leases of the set alive. See dlm_lease_keep(), whose errors it has for the first lease that is not
+/// valid. Never blocks.
+DLM_NODISCARD
+enum dlm_status dlm_lease_set_keep(const struct dlm_lease_set *set,
+                                   int64_t max_hold_ms,
+                                   struct dlm_error **error_out);
+
+/// Renews all leases of the set for their TTL from now, one after the other. Blocks for one call to the store for
+/// each, see dlm_lease_renew().
+///
+/// Errors: those of dlm_lease_renew(), for the first lease that could not be renewed. The others are renewed
+/// nevertheless.
+DLM_NODISCARD
+enum dlm_status dlm_lease_set_renew(const struct dlm_lease_set *set,
+                                    struct dlm_error **error_out);
+
+/// Releases all locks of the set. Blocks for one call to the store for each, see dlm_lease_release(). The handle
+/// must still be freed. `freed_out` may be NULL. `*freed_out` is true if all locks were these leases' and are free
+/// now.
+///
+/// Errors: those of dlm_lease_release(), for the first release that failed. The others are released nevertheless.
+DLM_NODISCARD
+enum dlm_status dlm_lease_set_release(const struct dlm_lease_set *set,
+                                      bool *freed_out,
+                                      struct dlm_error **error_out);
+
+/// Frees a set of leases. NULL is allowed. Releases the locks first that are still held, as dlm_lease_free() does for
+/// each.
+void dlm_lease_set_free(struct dlm_lease_set *set);
 
 /// Keeps the lease alive: background threads renew it from now on, for `max_hold_ms` at most. No renewal makes it last
 /// longer than that from now. DLM_FOREVER sets no limit. A second call sets a new limit. The TTL of the lease must be
@@ -617,6 +796,122 @@ enum dlm_status dlm_lease_at_risk_fd(const struct dlm_lease *lease,
                                      int32_t *fd_out,
                                      struct dlm_error **error_out);
 
+/* ---- Acquisitions that do not block ---- */
+
+/// A list of the pending acquisitions that have finished, for programs with many of them: one descriptor serves
+/// any number of them, of any managers.
+struct dlm_completions;
+
+/// An acquisition that does not block. It waits in the same queue as the threads that block in
+/// dlm_lock_acquire(), in the order of arrival, and costs no thread: at most 8 threads of a manager ask the store
+/// for all of its pending acquisitions.
+struct dlm_pending;
+
+/// Starts to acquire the lock as dlm_lock_acquire_within() does, and returns at once. `cancel` may be NULL. If
+/// `max_hold_ms` is not 0, the lease is kept alive from the grant on, for that time at most or without limit
+/// (DLM_FOREVER): see dlm_lease_keep(). On DLM_OK the caller owns `*pending_out`. Never blocks, except that it may
+/// start a thread.
+///
+/// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_pending_take() returns all other errors.
+DLM_NODISCARD
+enum dlm_status dlm_lock_acquire_start(const struct dlm_lock *lock,
+                                       int64_t ttl_ms,
+                                       int64_t wait_ms,
+                                       int64_t max_hold_ms,
+                                       const struct dlm_cancel *cancel,
+                                       struct dlm_pending **pending_out,
+                                       struct dlm_error **error_out);
+
+/// Like dlm_lock_acquire_start(), for callers that can send the first request themselves, such as Go programs. This
+/// saves a change of threads. If `*turn_out` is true, it is this acquisition's turn: call dlm_pending_ask() soon.
+/// Until then nobody asks the store for the lock, and the wait does not end by itself. If it is false, the library
+/// does the rest. Never blocks, except that it may start a thread.
+DLM_NODISCARD
+enum dlm_status dlm_lock_acquire_start_here(const struct dlm_lock *lock,
+                                            int64_t ttl_ms,
+                                            int64_t wait_ms,
+                                            int64_t max_hold_ms,
+                                            const struct dlm_cancel *cancel,
+                                            struct dlm_pending **pending_out,
+                                            bool *turn_out,
+                                            struct dlm_error **error_out);
+
+/// Sends the first request of an acquisition from this thread, see dlm_lock_acquire_start_here(). Blocks for one
+/// call to the store. Afterwards dlm_pending_take() has the result, or the library goes on. Does nothing if the
+/// acquisition has finished.
+DLM_NODISCARD
+enum dlm_status dlm_pending_ask(const struct dlm_pending *pending,
+                                struct dlm_error **error_out);
+
+/// Writes the lease to `*lease_out` if the lock was acquired, and NULL if the acquisition has not finished. On
+/// DLM_OK the caller owns a lease that is not NULL. Only one call returns the result. Never blocks.
+///
+/// Errors: those of dlm_lock_acquire_within(), if that is the result; DLM_INVALID_ARGUMENT also if the result was
+/// returned before. If no thread was free to send even the first request until the wait and the store time-out were
+/// over, DLM_RETRIES_EXHAUSTED.
+DLM_NODISCARD
+enum dlm_status dlm_pending_take(const struct dlm_pending *pending,
+                                 struct dlm_lease **lease_out,
+                                 struct dlm_error **error_out);
+
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes readable when
+/// the acquisition has finished, and stays so.
+///
+/// The pending acquisition owns the descriptor. Every call writes the same one. Do not read or close it.
+/// dlm_pending_free() closes it, so remove it from the event loop first. Never blocks. Programs with thousands of
+/// pending acquisitions use dlm_pending_notify() instead.
+///
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
+DLM_NODISCARD
+enum dlm_status dlm_pending_fd(const struct dlm_pending *pending,
+                               int32_t *fd_out,
+                               struct dlm_error **error_out);
+
+/// Adds `tag` to `completions` when the acquisition finishes, or at once if it has finished. dlm_pending_free() takes
+/// the tag out again. Never blocks.
+///
+/// Errors: DLM_INVALID_ARGUMENT also for a second call.
+DLM_NODISCARD
+enum dlm_status dlm_pending_notify(const struct dlm_pending *pending,
+                                   const struct dlm_completions *completions,
+                                   uint64_t tag,
+                                   struct dlm_error **error_out);
+
+/// Cancels the acquisition: it finishes at once with DLM_CANCELLED. A request to the store that is under way goes
+/// on, and the library releases the lock if that request acquires it. Does nothing if the acquisition has finished:
+/// then dlm_pending_take() has the result. Never blocks. It must not be called in a signal handler, see
+/// dlm_cancel_trigger_fd().
+DLM_NODISCARD
+enum dlm_status dlm_pending_cancel(const struct dlm_pending *pending,
+                                   struct dlm_error **error_out);
+
+/// Frees a pending acquisition, and cancels it if it has not finished. NULL is allowed. If it acquired the lock and
+/// nobody took the lease, this releases the lock, which blocks for at most two seconds. Otherwise it never blocks,
+/// except as dlm_manager_free() says.
+void dlm_pending_free(struct dlm_pending *pending);
+
+/// Creates an empty list. Returns NULL only if too many are open. Never blocks.
+struct dlm_completions *dlm_completions_new(void);
+
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It is readable while the
+/// list is not empty. The list owns the descriptor. Every call writes the same one. Do not read or close it.
+/// dlm_completions_free() closes it. Never blocks.
+///
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
+DLM_NODISCARD
+enum dlm_status dlm_completions_fd(const struct dlm_completions *completions,
+                                   int32_t *fd_out,
+                                   struct dlm_error **error_out);
+
+/// Takes the tag of the acquisition that finished first out of the list and writes it to `*tag_out`. Returns false
+/// and writes 0 if the list is empty. Call it until it returns false: then the descriptor is not readable. Never
+/// blocks.
+bool dlm_completions_next(const struct dlm_completions *completions,
+                          uint64_t *tag_out);
+
+/// Frees a list. NULL is allowed. Pending acquisitions that were given it continue. Never blocks.
+void dlm_completions_free(struct dlm_completions *completions);
+
 /* ---- Latches ---- */
 
 /// Kind of a latch that only counts down: it opens once, when its count reaches zero.
@@ -630,7 +925,7 @@ enum dlm_status dlm_lease_at_risk_fd(const struct dlm_lease *lease,
 /// except those that create it fails with DLM_NOT_FOUND.
 struct dlm_latch;
 
-/// A list of names.
+/// A list of texts, such as the names of participants.
 struct dlm_names;
 
 /// A watch on a latch, for event loops.
@@ -724,6 +1019,21 @@ enum dlm_status dlm_latch_pending(const struct dlm_latch *latch,
                                   struct dlm_names **names_out,
                                   struct dlm_error **error_out);
 
+/// Writes to `*names_out` the names that have counted down in this farm, expected or not. On DLM_OK the caller owns
+/// it. Blocks and fails like dlm_latch_pending().
+DLM_NODISCARD
+enum dlm_status dlm_latch_arrived(const struct dlm_latch *latch,
+                                  struct dlm_names **names_out,
+                                  struct dlm_error **error_out);
+
+/// Writes the name of the latch to `name_out`, an array of `size` bytes. DLM_NAME_SIZE bytes are enough for every name.
+/// On failure the text is "". Never blocks.
+DLM_NODISCARD
+enum dlm_status dlm_latch_name(const struct dlm_latch *latch,
+                               char *name_out,
+                               size_t size,
+                               struct dlm_error **error_out);
+
 /// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits
 /// without limit. `cancel` may be NULL. `*open_out` is false if the wait timed out.
 ///
@@ -786,7 +1096,7 @@ enum dlm_status dlm_manager_initialize_latches(const struct dlm_manager *manager
 /// Returns the number of names; 0 for NULL. Never blocks.
 size_t dlm_names_count(const struct dlm_names *names);
 
-/// Returns the name at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
+/// Returns the text at `index`, from 0, or "" after the last one. Names are sorted. The text lives until
 /// `names` is freed. Never returns NULL. Never blocks.
 const char *dlm_names_at(const struct dlm_names *names, size_t index);
 
@@ -1140,9 +1450,26 @@ struct dlm_cancel *dlm_cancel_new(void);
 
 /// Ends all current and future waits that were given `cancel`: they fail with DLM_CANCELLED. A wait for a
 /// lock first completes a request that it has sent, and releases the lock if the store granted it. This
-/// function does not block. It must not be called in a signal handler.
+/// function does not block. It must not be called in a signal handler: see dlm_cancel_trigger_fd().
 DLM_NODISCARD
 enum dlm_status dlm_cancel_trigger(const struct dlm_cancel *cancel, struct dlm_error **error_out);
+
+/// Writes a file descriptor for dlm_cancel_trigger_fd() to `*fd_out`, or -1 on failure. The first call starts a
+/// thread, which waits for the trigger. Every call writes the same descriptor. The cancel object owns it:
+/// dlm_cancel_free() closes it and ends the thread, once no call uses the object. Prevent the handler from running
+/// before that. Never blocks.
+///
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left, or the thread cannot be started.
+DLM_NODISCARD
+enum dlm_status dlm_cancel_signal_fd(const struct dlm_cancel *cancel,
+                                     int32_t *fd_out,
+                                     struct dlm_error **error_out);
+
+/// Triggers the cancel object of a descriptor from dlm_cancel_signal_fd(), as dlm_cancel_trigger() does, a moment
+/// later. This function is async-signal-safe: a signal handler may call it. It is the only such function of the
+/// library. It makes one write() to the descriptor and leaves errno unchanged. In a child process after fork(), it
+/// triggers the parent's object. Never blocks.
+void dlm_cancel_trigger_fd(int32_t fd);
 
 /// Frees a cancel object. NULL is allowed. Calls that were given it continue, and can no longer be
 /// cancelled. Never blocks.

@@ -271,6 +271,13 @@ class Cancel {
         detail::ErrorOut error;
         error.check(dlm_cancel_trigger(get(), error));
     }
+    // A descriptor for dlm_cancel_trigger_fd(), which a signal handler may call. See dlm_cancel_signal_fd().
+    int signal_fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_cancel_signal_fd(get(), &fd, error));
+        return fd;
+    }
     dlm_cancel *get() const noexcept { return handle_.get(); }
 
   private:
@@ -386,6 +393,7 @@ class [[nodiscard]] Acquired {
 
   private:
     friend class Lock;
+    friend class Pending;
     Acquired(dlm_status status, dlm_lease *lease, const detail::ErrorOut &error) {
         if (status != DLM_LOCK_UNAVAILABLE) {
             error.check(status);
@@ -405,6 +413,66 @@ class [[nodiscard]] Acquired {
     std::optional<Lease> lease_;
     std::string holder_;
     std::optional<std::chrono::milliseconds> holder_left_;
+};
+
+// A list of pending acquisitions that have finished: one descriptor for many of them. See dlm_completions.
+class Completions {
+  public:
+    Completions() : handle_(detail::checked(dlm_completions_new())) {}
+    // A file descriptor that is readable while the list is not empty. The list owns it.
+    int fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_completions_fd(get(), &fd, error));
+        return fd;
+    }
+    // Takes the tag of the one that finished first. Empty if the list is empty.
+    std::optional<std::uint64_t> next() const noexcept {
+        std::uint64_t tag = 0;
+        return dlm_completions_next(get(), &tag) ? std::optional<std::uint64_t>(tag) : std::nullopt;
+    }
+    dlm_completions *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_completions, dlm_completions_free> handle_;
+};
+
+// An acquisition that does not block, from Lock::start(). The destructor cancels it, and releases a lease that was not
+// taken.
+class [[nodiscard]] Pending {
+  public:
+    explicit Pending(dlm_pending *handle) noexcept : handle_(handle) {}
+
+    // A file descriptor that becomes readable when the acquisition has finished. The pending owns it.
+    int fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_pending_fd(get(), &fd, error));
+        return fd;
+    }
+    // Adds `tag` to the list when the acquisition finishes.
+    void notify(const Completions &completions, std::uint64_t tag) const {
+        detail::ErrorOut error;
+        error.check(dlm_pending_notify(get(), completions.get(), tag, error));
+    }
+    // The result, once. Empty if the acquisition has not finished. Throws with DLM_CANCELLED if it was cancelled.
+    [[nodiscard]] std::optional<Acquired> take() const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        const dlm_status status = dlm_pending_take(get(), &lease, error);
+        if (status == DLM_OK && lease == nullptr)
+            return std::nullopt;
+        return Acquired(status, lease, error);
+    }
+    // Ends the acquisition with DLM_CANCELLED, unless it has finished.
+    void cancel() const {
+        detail::ErrorOut error;
+        error.check(dlm_pending_cancel(get(), error));
+    }
+    dlm_pending *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_pending, dlm_pending_free> handle_;
 };
 
 // A named lock.
@@ -427,6 +495,16 @@ class Lock {
     }
     Acquired acquire_for(Ttl ttl, use_default_t, const Cancel *cancel = nullptr) const {
         return within(ttl, DLM_DEFAULT, cancel);
+    }
+    // Starts to acquire the lock with the manager's TTL and wait, and returns at once.
+    Pending start() const { return start_for(use_default, use_default); }
+    // Starts to acquire the lock as acquire_for() does. The lease is kept alive for `max_hold` from the grant on, unless
+    // that is zero: see Lease::keep().
+    Pending start_for(Ttl ttl, Wait wait, const Cancel *cancel = nullptr, Wait max_hold = no_hold()) const {
+        return started(ttl, wait.ms(), cancel, max_hold);
+    }
+    Pending start_for(Ttl ttl, use_default_t, const Cancel *cancel = nullptr, Wait max_hold = no_hold()) const {
+        return started(ttl, DLM_DEFAULT, cancel, max_hold);
     }
     // Takes over the lease of this lock from its token, see Lease::into_token(). No I/O.
     [[nodiscard]] Lease adopt(const std::string &token) const {
@@ -451,6 +529,16 @@ class Lock {
         const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
         const dlm_status status = dlm_lock_acquire_within(get(), ttl.ms(), wait_ms, token, &lease, error);
         return Acquired(status, lease, error);
+    }
+
+    static Wait no_hold() { return Wait(std::chrono::milliseconds::zero()); }
+    Pending started(Ttl ttl, std::int64_t wait_ms, const Cancel *cancel, const Wait &max_hold) const {
+        detail::ErrorOut error;
+        dlm_pending *pending = nullptr;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        error.check(
+            dlm_lock_acquire_start(get(), ttl.ms(), wait_ms, max_hold.ms(), token, &pending, error));
+        return Pending(pending);
     }
 
     detail::Owner<dlm_lock, dlm_lock_free> handle_;

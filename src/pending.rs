@@ -58,6 +58,9 @@ struct PendingState {
     /// Whether it has asked the store before: even a wait of zero asks once.
     has_asked: bool,
     is_asking: bool,
+    /// Whether the first request is the caller's, and has not been sent.
+    #[cfg(feature = "capi")]
+    is_callers: bool,
     registration: Option<Registration>,
     listener: Option<Listener>,
 }
@@ -121,6 +124,8 @@ impl Pending {
             outcome: Outcome::Waits,
             has_asked: false,
             is_asking: false,
+            #[cfg(feature = "capi")]
+            is_callers: false,
             registration: None,
             listener: None,
         };
@@ -134,7 +139,7 @@ impl Pending {
         let is_callers = match first_ask {
             FirstAsk::Library => false,
             #[cfg(feature = "capi")]
-            FirstAsk::Caller => pending.shared.is_its_turn(),
+            FirstAsk::Caller => pending.shared.leave_to_caller(),
         };
         if !is_callers {
             pending.shared.add()?;
@@ -144,18 +149,23 @@ impl Pending {
 
     /// Sends the first request from the calling thread, if nobody has done so. Blocks for one call to the store. After
     /// that, the library's threads go on. See [`start_here`](Pending::start_here).
+    ///
+    /// # Errors
+    /// FORKED.
     #[cfg(feature = "capi")]
-    pub(crate) fn ask_here(&self) {
+    pub(crate) fn ask_here(&self) -> Result<()> {
         let shared = &self.shared;
-        if shared.session.not_forked().is_err() {
-            return;
+        shared.session.not_forked()?;
+        if !std::mem::take(&mut shared.state.lock().is_callers) {
+            return Ok(());
         }
         shared.ask();
-        if !shared.is_finished()
+        if shared.state.lock().ticket.is_some()
             && let Err(error) = shared.add()
         {
             shared.finish(shared.state.lock(), Err(error));
         }
+        Ok(())
     }
 
     /// Returns the lease or the error once the pending has finished, and `Ok(None)` before that. Never blocks.
@@ -268,16 +278,13 @@ impl PendingShared {
         })
     }
 
+    /// Leaves the first request to the caller if this waiter may send one now.
     #[cfg(feature = "capi")]
-    fn is_finished(&self) -> bool {
-        self.state.lock().ticket.is_none()
-    }
-
-    #[cfg(feature = "capi")]
-    fn is_its_turn(&self) -> bool {
-        let state = self.state.lock();
+    fn leave_to_caller(&self) -> bool {
+        let mut state = self.state.lock();
         let step = state.ticket.as_ref().map(|ticket| ticket.step(&self.terms(), state.has_asked));
-        matches!(step, Some(Ok(Step::Ask(..))))
+        state.is_callers = matches!(step, Some(Ok(Step::Ask(..))));
+        state.is_callers
     }
 
     fn cancel(&self) {

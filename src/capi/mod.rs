@@ -47,6 +47,7 @@ mod lost_reason;
 mod manager;
 mod names;
 mod options;
+mod pending;
 mod process;
 mod row;
 #[cfg_attr(not(feature = "hbase"), allow(unreachable_code, unused_variables, reason = "there is no row"))]

@@ -14,6 +14,7 @@ use super::lock::dlm_lock;
 use super::manager::dlm_manager;
 use super::names::dlm_names;
 use super::options::dlm_options;
+use super::pending::{dlm_completions, dlm_pending};
 use super::process::open;
 use super::row::dlm_row;
 use super::row_cells::dlm_row_cells;
@@ -80,12 +81,14 @@ pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error)
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_handles_open() -> u64 {
     value(0, || {
-        let open: [fn() -> Outcome<u64>; 15] = [
+        let open: [fn() -> Outcome<u64>; 17] = [
             open::<dlm_manager>,
             open::<dlm_lock>,
             open::<dlm_lease>,
             open::<dlm_lease_set>,
             open::<dlm_cancel>,
+            open::<dlm_pending>,
+            open::<dlm_completions>,
             open::<dlm_options>,
             open::<dlm_error>,
             open::<dlm_latch>,

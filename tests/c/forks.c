@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,8 @@ static struct dlm_id_lock *ids;
 static struct dlm_key_lock *keys;
 static struct dlm_options *options;
 static struct dlm_cancel *cancel;
+static struct dlm_pending *pending;
+static struct dlm_completions *completions;
 static volatile int busy = 1;
 
 /* Uses the library's internal locks all the time. Some forks then happen while one of them is held. */
@@ -40,6 +43,8 @@ static void child(const char *uri)
     struct dlm_manager *own;
     struct dlm_lock *own_lock, *none;
     struct dlm_lease *own_lease;
+    struct dlm_pending *none_pending, *own_pending;
+    struct pollfd polled = {0};
     struct dlm_error *inherited;
     struct dlm_stats stats;
     uint64_t id = 1;
@@ -62,6 +67,16 @@ static void child(const char *uri)
     EXPECT(DLM_FORKED, dlm_options_set(options, "client", "c", &error));
     EXPECT(DLM_FORKED, dlm_manager_open("memory:", options, &own, &error));
     EXPECT(DLM_FORKED, dlm_cancel_trigger(cancel, &error));
+    EXPECT(DLM_FORKED, dlm_cancel_signal_fd(cancel, &fd, &error));
+    EXPECT(DLM_FORKED, dlm_lock_acquire_start(lock, DLM_DEFAULT, 0, 0, NULL, &none_pending, &error));
+    EXPECT(DLM_FORKED, dlm_pending_take(pending, &own_lease, &error));
+    EXPECT(DLM_FORKED, dlm_pending_fd(pending, &fd, &error));
+    EXPECT(DLM_FORKED, dlm_pending_cancel(pending, &error));
+    EXPECT(DLM_FORKED, dlm_pending_ask(pending, &error));
+    EXPECT(DLM_FORKED, dlm_pending_notify(pending, completions, 1, &error));
+    EXPECT(DLM_FORKED, dlm_completions_fd(completions, &fd, &error));
+    CHECK(!dlm_completions_next(completions, &id) && id == 0);
+    id = 1;
     EXPECT(DLM_FORKED, dlm_id_lock_acquire(ids, 1, DLM_FOREVER, &error));
     EXPECT(DLM_FORKED, dlm_id_lock_release(ids, 1, &error));
     EXPECT(DLM_FORKED, dlm_id_lock_acquire_many(ids, &id, 1, DLM_FOREVER, &error));
@@ -75,6 +90,8 @@ static void child(const char *uri)
     dlm_manager_free(manager);
     dlm_options_free(options);
     dlm_cancel_free(cancel);
+    dlm_pending_free(pending);
+    dlm_completions_free(completions);
     dlm_id_lock_free(ids);
     dlm_key_lock_free(keys);
 
@@ -85,6 +102,13 @@ static void child(const char *uri)
     dlm_lock_free(own_lock);
     OK(dlm_manager_lock(own, "b", DLM_LEVEL_DC, &own_lock, &error));
     OK(dlm_lock_try_acquire(own_lock, DLM_DEFAULT, &own_lease, &error));
+    OK(dlm_lock_acquire_start(own_lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &own_pending, &error));
+    dlm_lease_free(own_lease);
+    OK(dlm_pending_fd(own_pending, &polled.fd, &error));
+    polled.events = POLLIN;
+    CHECK(poll(&polled, 1, 60000) == 1);
+    OK(dlm_pending_take(own_pending, &own_lease, &error));
+    dlm_pending_free(own_pending);
     dlm_lease_free(own_lease);
     dlm_lock_free(own_lock);
     OK(dlm_manager_close(own, &error));
@@ -97,7 +121,7 @@ int main(int argc, char **argv)
 {
     char uri[4096];
     pthread_t thread;
-    int round, status;
+    int round, status, fd;
 
     CHECK(argc == 2);
     snprintf(uri, sizeof uri, "%s?client=forks&farm=dc1&retry=10ms", argv[1]);
@@ -109,6 +133,10 @@ int main(int argc, char **argv)
     keys = dlm_key_lock_new();
     options = dlm_options_new();
     cancel = dlm_cancel_new();
+    OK(dlm_cancel_signal_fd(cancel, &fd, &error));
+    completions = dlm_completions_new();
+    OK(dlm_completions_fd(completions, &fd, &error));
+    OK(dlm_lock_acquire_start(lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &pending, &error));
     OK(dlm_id_lock_acquire(ids, 1, 0, &error));
     CHECK(pthread_create(&thread, NULL, be_busy, NULL) == 0);
     for (round = 0; round < ROUNDS; round++) {
@@ -130,6 +158,8 @@ int main(int argc, char **argv)
     dlm_id_lock_free(ids);
     dlm_key_lock_free(keys);
     dlm_options_free(options);
+    dlm_pending_free(pending);
+    dlm_completions_free(completions);
     dlm_cancel_free(cancel);
     CHECK(dlm_handles_open() == 0);
     return 0;

@@ -16,7 +16,7 @@ struct slot {
 };
 
 static struct slot managers[SLOTS], locks[SLOTS], leases[SLOTS], cancels[SLOTS], options[SLOTS], ids[SLOTS],
-    keys[SLOTS], latches[SLOTS], watches[SLOTS], names[SLOTS];
+    keys[SLOTS], latches[SLOTS], watches[SLOTS], names[SLOTS], pendings[SLOTS], completions[SLOTS];
 static uint64_t state, told_stale, worked;
 static const char *store;
 static struct dlm_error *error;
@@ -90,7 +90,26 @@ static void make(void)
     struct dlm_watch *watch;
     struct dlm_names *pending;
 
-    switch (below(10)) {
+    struct dlm_pending *started;
+    bool turn;
+
+    switch (below(12)) {
+    case 10:
+        if (full(pendings))
+            return;
+        from = any(locks);
+        status = below(2) ? dlm_lock_acquire_start(from->handle, DLM_DEFAULT, (int64_t)below(4) - 2,
+                                                   below(4) ? 0 : DLM_FOREVER, NULL, &started, &error)
+                          : dlm_lock_acquire_start_here(from->handle, DLM_DEFAULT, (int64_t)below(4) - 2, 0, NULL,
+                                                        &started, &turn, &error);
+        if (status == DLM_OK)
+            put(pendings, started);
+        judge(from, status);
+        return;
+    case 11:
+        if (!full(completions))
+            put(completions, dlm_completions_new());
+        return;
     case 0:
         if (full(managers))
             return;
@@ -229,6 +248,45 @@ static void use_latch(void)
     }
 }
 
+/* Makes a call with a pending acquisition or with a list of completions. */
+static void use_pending(void)
+{
+    struct slot *slot = any(pendings), *list = any(completions);
+    struct dlm_lease *lease;
+    enum dlm_status status;
+    uint64_t tag;
+    int32_t fd;
+
+    switch (below(6)) {
+    case 0:
+        status = dlm_pending_take(slot->handle, &lease, &error);
+        if (status == DLM_OK && lease && !full(leases))
+            put(leases, lease);
+        else
+            dlm_lease_free(lease);
+        judge(slot, status);
+        return;
+    case 1:
+        judge(slot, dlm_pending_fd(slot->handle, &fd, &error));
+        return;
+    case 2:
+        judge(slot, dlm_pending_cancel(slot->handle, &error));
+        return;
+    case 3:
+        judge(slot, dlm_pending_ask(slot->handle, &error));
+        return;
+    case 4:
+        status = dlm_pending_notify(slot->handle, list->handle, 1 + below(9), &error);
+        if (slot->alive && list->handle && !list->alive)
+            CHECK(status == DLM_CLOSED);
+        judge(slot, status);
+        return;
+    default:
+        CHECK(dlm_completions_next(list->handle, &tag) == (tag != 0) && (list->alive || tag == 0));
+        judge(list, dlm_completions_fd(list->handle, &fd, &error));
+    }
+}
+
 static void use(void)
 {
     struct slot *slot;
@@ -289,6 +347,12 @@ static void use(void)
         return;
     case 8:
         slot = any(cancels);
+        if (below(8) == 0) {
+            judge(slot, dlm_cancel_signal_fd(slot->handle, &fd, &error));
+            if (below(2))
+                dlm_cancel_trigger_fd(fd);
+            return;
+        }
         judge(slot, dlm_cancel_trigger(slot->handle, &error));
         return;
     case 9:
@@ -341,13 +405,16 @@ static void free_keys(struct slot *slot) { dlm_key_lock_free(slot->handle); }
 static void free_latch(struct slot *slot) { dlm_latch_free(slot->handle); }
 static void free_watch(struct slot *slot) { dlm_watch_free(slot->handle); }
 static void free_names(struct slot *slot) { dlm_names_free(slot->handle); }
+static void free_pending(struct slot *slot) { dlm_pending_free(slot->handle); }
+static void free_completions(struct slot *slot) { dlm_completions_free(slot->handle); }
 
 static const struct {
     struct slot *slots;
     void (*free_it)(struct slot *);
 } kinds[] = {{managers, free_manager}, {locks, free_lock}, {leases, free_lease}, {cancels, free_cancel},
              {options, free_options}, {ids, free_ids},     {keys, free_keys},   {latches, free_latch},
-             {watches, free_watch},   {names, free_names}};
+             {watches, free_watch},   {names, free_names},
+             {pendings, free_pending}, {completions, free_completions}};
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -478,13 +545,15 @@ int main(int argc, char **argv)
     for (sequence = 0; sequence < sequences; sequence++) {
         begin();
         for (call = 0; call < CALLS; call++) {
-            uint64_t what = below(8);
-            if (what < 3)
+            uint64_t what = below(10);
+            if (what < 4)
                 make();
-            else if (what < 5)
+            else if (what < 6)
                 use_latch();
-            else if (what < 7)
+            else if (what < 8)
                 use();
+            else if (what < 9)
+                use_pending();
             else
                 drop_one();
         }

@@ -108,6 +108,37 @@ static void times() {
     CHECK(until.ms() == 0);
 }
 
+static dlm::Lease finished(const dlm::Pending &pending) {
+    pollfd polled{pending.fd(), POLLIN, 0};
+    CHECK(poll(&polled, 1, 60000) == 1);
+    return pending.take().value().lease();
+}
+
+static void pendings(const char *uri) {
+    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"retry", "1h"}});
+    const dlm::Lock lock = manager.lock("pending", dlm::Level::xdc);
+    dlm::Lease lease = finished(lock.start());
+    const dlm::Completions completions;
+    const dlm::Cancel cancel;
+    const dlm::Pending first = lock.start_for(dlm::use_default, dlm::forever, nullptr, dlm::Wait(1h));
+    const dlm::Pending second = lock.start_for(dlm::Ttl(30s), dlm::use_default, &cancel);
+    first.notify(completions, 1);
+    second.notify(completions, 2);
+    CHECK(!first.take() && !second.take() && !completions.next());
+    CHECK(cancel.signal_fd() >= 0);
+    cancel.trigger();
+    CHECK(completions.next() == 2 && status_of([&] { (void)second.take(); }) == DLM_CANCELLED);
+    { const dlm::Pending dropped = lock.start(); }
+    const dlm::Pending brief = lock.start_for(dlm::use_default, dlm::Wait(1ms));
+    pollfd polled{brief.fd(), POLLIN, 0};
+    CHECK(poll(&polled, 1, 60000) == 1 && !*brief.take());
+    CHECK(lease.release());
+    polled = {completions.fd(), POLLIN, 0};
+    CHECK(poll(&polled, 1, 60000) == 1 && completions.next() == 1);
+    CHECK(finished(first).state() == dlm::LeaseState::renewing);
+    first.cancel();
+}
+
 static void leases(const char *uri) {
     dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"farm", "dc1"}, {"retry", "20ms"}});
     manager.initialize();
@@ -273,6 +304,7 @@ int main(int argc, char **argv) {
     CHECK(dlm::version() == DLM_VERSION);
     times();
     leases(argv[1]);
+    pendings(argv[1]);
     latches(argv[1]);
     refusals(argv[1]);
     locks_by_id();

@@ -283,6 +283,7 @@ fn the_examples_do_what_they_say() {
         ("lock", "writing with fence "),
         ("latch", "all have arrived\n"),
         ("id_lock", "the balances add up to 0\n"),
+        ("poll_loop", "acquired\nworked with fence above 0\nreleased\n"),
         ("event_loop", "renewed\nrenewed\nrenewed\nLEASE_LOST\n"),
         ("lock_cpp", "writing with fence "),
     ] {

@@ -10,12 +10,13 @@ use dlm_fixtures::c::{self, Link};
 use dlm_testkit::{shortened, skipped};
 
 /// Programs in `tests/c`, and their arguments after the store.
-const C: [(&str, &[&str]); 12] = [
+const C: [(&str, &[&str]); 13] = [
     ("locks", &[]),
     ("latches", &[]),
     ("ids", &[]),
     ("lost", &[]),
     ("waiting", &[]),
+    ("pendings", &[]),
     ("forks", &[]),
     ("log", &[]),
     ("masks", &[]),
@@ -592,7 +593,7 @@ fn every_compiler_reports_a_status_that_is_ignored() {
 }
 
 /// Pointers that may be NULL. An entry names an argument, or a function and an argument.
-const NULL_ALLOWED: [&str; 12] = [
+const NULL_ALLOWED: [&str; 14] = [
     "error_out",
     "freed_out",
     "dlm_latch_get_or_create created_out",
@@ -602,6 +603,8 @@ const NULL_ALLOWED: [&str; 12] = [
     "dlm_manager_open options",
     "dlm_lock_acquire cancel",
     "dlm_lock_acquire_within cancel",
+    "dlm_lock_acquire_start cancel",
+    "dlm_lock_acquire_start_here cancel",
     "dlm_latch_await_open cancel",
     "dlm_log_to callback",
     "dlm_log_to user",
@@ -677,6 +680,9 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             ("size_t", _) => "2".into(),
             (_, "ttl_ms") => "DLM_DEFAULT".into(),
             (_, "wait_ms" | "abi") => "0".into(),
+            (_, "max_hold_ms") => "DLM_FOREVER".into(),
+            // A descriptor that is none.
+            (_, "fd") => "-1".into(),
             ("const char *const *", _) => "texts".into(),
             (_, "level" | "kind") => "2".into(),
             ("int64_t", "count" | "by") => "1".into(),
