@@ -85,13 +85,68 @@ static struct dlm_go_number dlm_go_close(struct dlm_manager *manager) {
 	return to;
 }
 
-static struct dlm_go_grant dlm_go_ask(const struct dlm_manager *manager, const char *id, int32_t level,
-                                      int64_t ttl_ms, bool look) {
+struct dlm_go_started {
+	enum dlm_status status;
+	struct dlm_pending *pending;
+	bool turn;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_started dlm_go_start(const struct dlm_manager *manager, const char *id, int32_t level,
+                                          int64_t ttl_ms, int64_t wait_ms) {
+	struct dlm_go_started to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK)
+		to.status = dlm_lock_acquire_start_here(lock, ttl_ms, wait_ms, 0, NULL, &to.pending, &to.turn, &to.error);
+	dlm_lock_free(lock);
+	return to;
+}
+
+static struct dlm_go_grant dlm_go_take(const struct dlm_pending *pending) {
+	struct dlm_go_grant to = {0};
+	to.status = dlm_pending_take(pending, &to.lease, &to.error);
+	to.fence = dlm_lease_fence(to.lease);
+	return to;
+}
+
+static struct dlm_go_grant dlm_go_ask_here(const struct dlm_pending *pending) {
+	struct dlm_go_grant to = {0};
+	to.status = dlm_pending_ask(pending, &to.error);
+	return to.status == DLM_OK ? dlm_go_take(pending) : to;
+}
+
+static struct dlm_go_number dlm_go_notify(const struct dlm_pending *pending,
+                                          const struct dlm_completions *completions, uint64_t tag) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_pending_notify(pending, completions, tag, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_completions_fd(const struct dlm_completions *completions) {
+	struct dlm_go_number to = {0};
+	int32_t fd;
+	to.status = dlm_completions_fd(completions, &fd, &to.error);
+	to.number = fd;
+	return to;
+}
+
+static uint64_t dlm_go_next(const struct dlm_completions *completions) {
+	uint64_t tag;
+	dlm_completions_next(completions, &tag);
+	return tag;
+}
+
+static void dlm_go_cancel(const struct dlm_pending *pending) {
+	enum dlm_status status = dlm_pending_cancel(pending, NULL);
+	(void)status; // the pending acquisition may have been freed
+}
+
+static struct dlm_go_grant dlm_go_try(const struct dlm_manager *manager, const char *id, int32_t level,
+                                      int64_t ttl_ms) {
 	struct dlm_go_grant to = {0};
 	struct dlm_lock *lock;
 	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
-	if (to.status == DLM_OK && look)
-		to.status = dlm_lock_look(lock, &to.error);
 	if (to.status == DLM_OK) {
 		to.status = dlm_lock_try_acquire(lock, ttl_ms, &to.lease, &to.error);
 		to.fence = dlm_lease_fence(to.lease);
@@ -176,11 +231,15 @@ static struct dlm_go_number dlm_go_release(struct dlm_lease *lease) {
 #cgo noescape dlm_go_open
 #cgo noescape dlm_go_option
 #cgo noescape dlm_go_setting
-#cgo noescape dlm_go_ask
+#cgo noescape dlm_go_try
+#cgo noescape dlm_go_start
 #cgo noescape dlm_go_adopt
 #cgo noescape dlm_go_inspect
 #cgo noescape dlm_go_into_token
-#cgo nocallback dlm_go_ask
+#cgo nocallback dlm_go_try
+#cgo nocallback dlm_go_start
+#cgo nocallback dlm_go_take
+#cgo nocallback dlm_go_ask_here
 #cgo nocallback dlm_go_check
 #cgo nocallback dlm_go_renew
 #cgo nocallback dlm_go_release
@@ -199,8 +258,10 @@ const (
 )
 
 type (
-	managerHandle = *C.struct_dlm_manager
-	leaseHandle   = *C.struct_dlm_lease
+	managerHandle     = *C.struct_dlm_manager
+	leaseHandle       = *C.struct_dlm_lease
+	pendingHandle     = *C.struct_dlm_pending
+	completionsHandle = *C.struct_dlm_completions
 )
 
 // Version returns the version of the library that this program runs with, such as "0.1.0".
@@ -256,11 +317,12 @@ func initializeManager(manager managerHandle) error {
 	return failure(to.status, to.error)
 }
 
-// readStats returns the numbers that the library keeps: all but Waiting. They are zero if the manager is closed.
+// readStats returns the numbers that the library keeps. They are zero if the manager is closed.
 func readStats(manager managerHandle) (Stats, error) {
 	to := C.dlm_go_stats(manager)
 	return Stats{
 		LeasesHeld:        int(to.stats.leases_held),
+		Waiting:           int(to.stats.threads_waiting),
 		StaleNumbers:      int(to.stats.stale_numbers),
 		ReadsAfterRefusal: int(to.stats.reads_after_refusal),
 		FencesSeeded:      int(to.stats.fences_seeded),
@@ -273,15 +335,70 @@ func closeManager(manager managerHandle) error {
 	return failure(to.status, to.error)
 }
 
-// askStore tries to acquire the lock. With look, it first reads the lock and tries only if the lock is free.
-func askStore(manager managerHandle, name Name, ttl time.Duration, look bool) (leaseHandle, uint64, error) {
+// tryLock tries once to acquire the lock.
+func tryLock(manager managerHandle, name Name, ttl time.Duration) (grant, error) {
 	id, err := lent(name.id)
 	if err != nil {
-		return nil, 0, err
+		return grant{}, err
 	}
-	to := C.dlm_go_ask(manager, id, C.int32_t(name.level), C.int64_t(millis(ttl)), C.bool(look))
-	return to.lease, uint64(to.fence), failure(to.status, to.error)
+	to := C.dlm_go_try(manager, id, C.int32_t(name.level), C.int64_t(millis(ttl)))
+	return grant{to.lease, uint64(to.fence)}, failure(to.status, to.error)
 }
+
+// startLock starts to acquire the lock. It waits without limit when wait is Forever. When turn is true, the caller
+// must call [askHere] soon. The caller frees the handle.
+func startLock(manager managerHandle, name Name, ttl, wait time.Duration) (pending pendingHandle, turn bool, err error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return nil, false, err
+	}
+	ms := C.int64_t(C.DLM_FOREVER)
+	if wait < Forever/2 {
+		ms = C.int64_t(millis(wait))
+	}
+	to := C.dlm_go_start(manager, id, C.int32_t(name.level), C.int64_t(millis(ttl)), ms)
+	return to.pending, bool(to.turn), failure(to.status, to.error)
+}
+
+// askHere sends the first request from this thread. It returns no lease and no error when the lock is held.
+func askHere(pending pendingHandle) (grant, error) {
+	to := C.dlm_go_ask_here(pending)
+	return grant{to.lease, uint64(to.fence)}, failure(to.status, to.error)
+}
+
+// takeLease returns the result. It returns no lease and no error when there is none yet.
+func takeLease(pending pendingHandle) (grant, error) {
+	to := C.dlm_go_take(pending)
+	return grant{to.lease, uint64(to.fence)}, failure(to.status, to.error)
+}
+
+func cancelPending(pending pendingHandle) { C.dlm_go_cancel(pending) }
+
+func freePending(pending pendingHandle) { C.dlm_pending_free(pending) }
+
+// notifyOf puts the tag into the list when the acquisition finishes. The tag must not be 0.
+func notifyOf(pending pendingHandle, completions completionsHandle, tag uint64) error {
+	to := C.dlm_go_notify(pending, completions, C.uint64_t(tag))
+	return failure(to.status, to.error)
+}
+
+func newCompletions() (completionsHandle, error) {
+	completions := C.dlm_completions_new()
+	if completions == nil {
+		return nil, newError(CodeInternal, "too many open lists of completions")
+	}
+	return completions, nil
+}
+
+func completionsDescriptor(completions completionsHandle) (int, error) {
+	to := C.dlm_go_completions_fd(completions)
+	return int(to.number), failure(to.status, to.error)
+}
+
+// nextCompletion takes the next tag out of the list. It returns 0 when the list is empty.
+func nextCompletion(completions completionsHandle) uint64 { return uint64(C.dlm_go_next(completions)) }
+
+func freeCompletions(completions completionsHandle) { C.dlm_completions_free(completions) }
 
 // adoptLease makes the lease of a token of this lock.
 func adoptLease(manager managerHandle, name Name, token string) (leaseHandle, uint64, error) {
@@ -404,9 +521,6 @@ func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
 		err.Fence, err.StoredFence = uint64(fence), uint64(stored)
 	}
 	err.Reason = LostReason(C.dlm_error_lost_reason(from))
-	if left := C.dlm_error_holder_left_ms(from); left >= 0 {
-		err.holderLeft = time.Duration(left) * time.Millisecond
-	}
 	return err
 }
 

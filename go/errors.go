@@ -5,7 +5,6 @@ package dlm
 import (
 	"context"
 	"errors"
-	"time"
 )
 
 // The causes of failures. The errors that calls return are of type [*Error] and wrap one of these, and also the
@@ -102,9 +101,7 @@ type Error struct {
 	// Reason is set for CodeLost: why the lease was lost. It is NotLost when the lease was released.
 	Reason LostReason
 
-	// holderLeft is the remaining time of the holder's lease; negative when it is unknown.
-	holderLeft time.Duration
-	wraps      []error
+	wraps []error
 }
 
 func (e *Error) Error() string { return "dlm: " + e.Message }
@@ -113,7 +110,7 @@ func (e *Error) Error() string { return "dlm: " + e.Message }
 func (e *Error) Unwrap() []error { return e.wraps }
 
 func newError(code Code, message string) *Error {
-	err := &Error{Code: code, Message: message, holderLeft: -1}
+	err := &Error{Code: code, Message: message}
 	if sentinel := sentinels[code]; sentinel != nil {
 		err.wraps = append(err.wraps, sentinel)
 	}

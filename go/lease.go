@@ -194,7 +194,6 @@ func (l *Lease) Release() error {
 	seat.give(err)
 	switch {
 	case err != nil || freed:
-		l.manager.queue.released(l.name)
 		return err
 	case l.manager.closed():
 		return newError(CodeClosed, "closing the manager has released "+l.name.String()).also(ErrLost)
@@ -226,7 +225,7 @@ func (l *Lease) IntoToken() (string, error) {
 	return token, nil
 }
 
-func (h *held) giveBack() { h.manager.giveBack(h.name, h.handle) }
+func (h *held) giveBack() { h.manager.giveBack(h.name, grant{lease: h.handle}) }
 
 // forgotten is called by the garbage collector and must not block.
 func (h *held) forgotten() {

@@ -73,7 +73,7 @@ func (m *Manager) TryLock(ctx context.Context, name Name, options ...LockOption)
 	if ctx.Err() != nil {
 		return nil, ended(ctx, CodeCancelled, "trying "+name.String())
 	}
-	return m.ask(ctx, name, how.ttl, false)
+	return m.try(ctx, name, how.ttl)
 }
 
 // Lock acquires the lock and waits for it until ctx ends, or for the time of the option [Wait]. With neither Wait
@@ -95,19 +95,92 @@ func (m *Manager) Lock(ctx context.Context, name Name, options ...LockOption) (*
 	if err != nil {
 		return nil, err
 	}
-	terms := terms{name: name, speaksForAll: how.ttl >= m.timeout}
-	_, limited := ctx.Deadline()
-	if wait := how.wait; how.hasWait || !limited {
-		if !how.hasWait {
-			wait = m.wait
-		}
-		if until := time.Now().Add(wait); wait < Forever/2 {
-			terms.until = until
+	doing := "waiting for " + name.String()
+	if ctx.Err() != nil {
+		return nil, ended(ctx, CodeCancelled, doing)
+	}
+	wait := m.wait
+	if how.hasWait {
+		wait = how.wait
+	}
+	deadline, limited := ctx.Deadline()
+	// The library must know when the wait ends: a wait that ends soon asks although this process yields.
+	untilDeadline := limited && (!how.hasWait || time.Until(deadline) <= wait)
+	if untilDeadline {
+		wait = max(time.Until(deadline), 0)
+	}
+	var pending pendingHandle
+	var turn bool
+	m.brief.briefly(func() { pending, turn, err = startLock(m.handle, name, how.ttl, wait) })
+	if err != nil {
+		return nil, err
+	}
+	defer m.brief.briefly(func() { freePending(pending) })
+	got, err := m.acquire(ctx, name, pending, turn)
+	if codeOf(err) == CodeLocked && untilDeadline {
+		<-ctx.Done() // the library's clock was a little ahead
+		return nil, ended(ctx, CodeCancelled, err.(*Error).Message)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newLease(m, name, got.lease, got.fence), nil
+}
+
+// acquire waits for the result of a pending acquisition. With turn, it first sends the first request: a change to
+// another thread and back costs as much as a fast store.
+func (m *Manager) acquire(ctx context.Context, name Name, pending pendingHandle, turn bool) (grant, error) {
+	if turn {
+		question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking for " + name.String()}
+		got, fate, err := call(ctx, question, func() (grant, error) {
+			return askHere(pending)
+		}, func(late grant, _ error) {
+			m.giveBack(name, late)
+		})
+		switch {
+		case fate == goesOn:
+			// The request goes on, and the library releases a lock that it acquires.
+			return m.giveUp(ctx, name, pending)
+		case fate == notBegun:
+			return m.giveUp(ctx, name, pending)
+		case fate == crowded:
+			return grant{}, question.stopped(ctx, fate)
+		case err != nil || got.lease != nil:
+			return got, err
 		}
 	}
-	return wait(ctx, m.queue, terms, func(look bool) (*Lease, error) {
-		return m.ask(ctx, name, how.ttl, look)
+	if err := m.queue.wait(ctx, pending); err != nil {
+		return grant{}, err
+	}
+	var got grant
+	var err error
+	m.brief.briefly(func() { got, err = takeLease(pending) })
+	if err != nil || got.lease != nil {
+		return got, err
+	}
+	return m.giveUp(ctx, name, pending)
+}
+
+// giveUp ends a pending acquisition because ctx ended or the manager was closed.
+func (m *Manager) giveUp(ctx context.Context, name Name, pending pendingHandle) (grant, error) {
+	var got grant
+	var err error
+	m.brief.briefly(func() {
+		cancelPending(pending)
+		got, err = takeLease(pending)
 	})
+	if err == nil {
+		// It was granted at the last moment. The release must not hold up the caller.
+		go m.giveBack(name, got)
+	}
+	if ctx.Err() == nil {
+		return grant{}, closedError("manager")
+	}
+	doing := "waiting for " + name.String()
+	if codeOf(err) == CodeCancelled {
+		doing = err.(*Error).Message // who holds the lock, and how long the wait was
+	}
+	return grant{}, ended(ctx, CodeCancelled, doing)
 }
 
 func (m *Manager) acquisition(options []LockOption) (acquisition, error) {
@@ -132,16 +205,13 @@ type grant struct {
 	fence uint64
 }
 
-// ask sends one request to the store.
-func (m *Manager) ask(ctx context.Context, name Name, ttl time.Duration, look bool) (*Lease, error) {
+// try sends one request to the store.
+func (m *Manager) try(ctx context.Context, name Name, ttl time.Duration) (*Lease, error) {
 	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking for " + name.String()}
 	answer, fate, err := call(ctx, question, func() (grant, error) {
-		lease, fence, err := askStore(m.handle, name, ttl, look)
-		return grant{lease, fence}, err
-	}, func(late grant, err error) {
-		if err == nil {
-			m.giveBack(name, late.lease)
-		}
+		return tryLock(m.handle, name, ttl)
+	}, func(late grant, _ error) {
+		m.giveBack(name, late)
 	})
 	switch {
 	case fate == goesOn:
@@ -208,10 +278,12 @@ func (m *Manager) Inspect(ctx context.Context, name Name) (Inspection, error) {
 	})
 }
 
-// giveBack releases a lease that no caller has.
-func (m *Manager) giveBack(name Name, lease leaseHandle) {
+// giveBack releases a lease that no caller has, if there is one.
+func (m *Manager) giveBack(name Name, granted grant) {
+	if granted.lease == nil {
+		return
+	}
 	seat := m.holding.enter(m.identity.lockRegion(name), nil)
-	_, err := releaseLease(lease)
+	_, err := releaseLease(granted.lease)
 	seat.give(err)
-	m.queue.released(name)
 }

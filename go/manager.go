@@ -125,10 +125,11 @@ func Open(uri string, options ...Option) (*Manager, error) {
 		return nil, err
 	}
 	closed := make(chan struct{})
+	brief := newSlots(closed)
 	m := &Manager{
-		handle: handle, logger: settings.logger, queue: new(queue),
+		handle: handle, logger: settings.logger, queue: newQueue(closed, brief),
 		identity: identityOf(uri, settings.list),
-		asking:   newShares(closed), holding: newShares(closed), brief: newSlots(closed),
+		asking:   newShares(closed), holding: newShares(closed), brief: brief,
 	}
 	var retry time.Duration
 	for key, to := range map[string]*time.Duration{
@@ -140,14 +141,15 @@ func Open(uri string, options ...Option) (*Manager, error) {
 		}
 	}
 	m.queue.retry = retry
-	queue := m.queue
 	m.close = sync.OnceValue(func() error {
 		close(closed)
-		queue.close()
 		return closeManager(handle)
 	})
 	what := leak{logger: m.logger, what: "a manager was forgotten and is closed now", about: uri}
-	what.free = func() { _ = closeManager(handle) }
+	what.free = func() {
+		close(closed) // nobody can call m.close any more
+		_ = closeManager(handle)
+	}
 	m.cleanup = runtime.AddCleanup(m, forgotten, what)
 	return m, nil
 }
@@ -167,7 +169,6 @@ func (m *Manager) Initialize(ctx context.Context) error {
 func (m *Manager) Stats() Stats {
 	defer runtime.KeepAlive(m)
 	stats, _ := readStats(m.handle) // fails if the manager is closed
-	stats.Waiting = m.queue.waiting()
 	return stats
 }
 
