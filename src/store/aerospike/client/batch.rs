@@ -194,3 +194,199 @@ impl Batches<'_, '_> {
 fn repeated(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::super::operation::{BinOperation, BinValue, RecordExistsAction};
+    use super::*;
+    use crate::store::aerospike::keys::RecordKey;
+
+    const LONG: Duration = Duration::from_secs(30);
+    const SHORT: Duration = Duration::from_millis(300);
+    /// The server's codes for a record that is not there, a filter that was false, and a device that is overloaded.
+    const MISSING: u8 = 2;
+    const FILTERED_OUT: u8 = 27;
+    const OVERLOADED: u8 = 18;
+
+    /// What a scripted node sends for its first, second and further requests. The last one is repeated.
+    type Script = Vec<Vec<u8>>;
+
+    /// Returns the connections to a node that sends these bytes. It ends with the program.
+    fn node(script: Script) -> NodeSockets {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let script = Arc::new(script);
+        let serve = move || {
+            for stream in listener.incoming() {
+                let (mut stream, script) = (stream.unwrap(), Arc::clone(&script));
+                thread::spawn(move || {
+                    let mut sent = script.iter().chain(std::iter::repeat(script.last().unwrap()));
+                    while read_request(&mut stream).is_ok() {
+                        stream.write_all(sent.next().unwrap()).unwrap();
+                    }
+                });
+            }
+        };
+        thread::Builder::new().name("dlm-test-node".into()).spawn(serve).unwrap();
+        NodeSockets::new(address, 8, LONG)
+    }
+
+    fn read_request(stream: &mut TcpStream) -> io::Result<()> {
+        let mut prefix = [0; 8];
+        stream.read_exact(&mut prefix)?;
+        let mut rest = vec![0; (u64::from_be_bytes(prefix) & 0xffff_ffff_ffff) as usize];
+        stream.read_exact(&mut rest)
+    }
+
+    /// A part of a reply. Without an error it has the number of the row.
+    fn part(index: u32, code: u8, flags: u8, number: Option<i64>) -> Vec<u8> {
+        let head = [&[22, 0, 0, flags, 0, code][..], &[0; 8], &index.to_be_bytes(), &[0; 3]].concat();
+        let operation = number.map(|number| {
+            [&[0, 0, 0, 13, 7, 1, 0, 1, b'#'][..], &number.to_be_bytes()].concat()
+        });
+        [head, vec![u8::from(operation.is_some())], operation.unwrap_or_default()].concat()
+    }
+
+    /// The answer to a row of the first batch on a connection.
+    fn row(index: u32, code: u8) -> Vec<u8> {
+        part(index, code, 0, (code == 0).then_some(1 << 31 ^ i64::from(index)))
+    }
+
+    fn end(code: u8) -> Vec<u8> {
+        part(0, code, 1, None)
+    }
+
+    fn message(parts: &[Vec<u8>]) -> Vec<u8> {
+        let body = parts.concat();
+        [&(2u64 << 56 | 3 << 48 | body.len() as u64).to_be_bytes()[..], &body].concat()
+    }
+
+    /// The answer to a change.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Seen {
+        Code(u8),
+        Lost,
+        NotSent,
+    }
+
+    /// Makes changes of records: those of the first node, and then those of the second one. Returns the answers, and when
+    /// each was known.
+    fn change(nodes: &[(&NodeSockets, usize)], alone: bool, limit: Duration) -> Vec<(Seen, Duration)> {
+        let record_key = RecordKey { set: "XDC#s".into(), key: "c#i".into() };
+        let steps = [BinOperation::Put("b", BinValue::Int(1))];
+        let (exists, ttl_s) = (RecordExistsAction::UpdateOnly, 9);
+        let write = &Write { record_key: &record_key, exists, when: None, steps: &steps, ttl_s };
+        let digest = &RecordDigest::of(&record_key);
+        let nodes = nodes.iter().flat_map(|(node, count)| std::iter::repeat_n(*node, *count));
+        let rows: Vec<_> =
+            nodes.enumerate().map(|(at, node)| BatchRow { at, write, digest, alone, node }).collect();
+        let mut seen = vec![None; rows.len()];
+        let begin = Moment::now();
+        run("test", rows, Deadline::after(limit), &mut |at, since, reply| {
+            assert!(since >= begin);
+            let answer = match reply {
+                Ok(reply) => Seen::Code(reply.code),
+                Err(NoReply::Lost(_)) => Seen::Lost,
+                Err(NoReply::NotSent(_)) => Seen::NotSent,
+            };
+            assert_eq!(seen[at].replace((answer, Moment::now().since(begin))), None, "answered twice");
+        });
+        seen.into_iter().map(|seen| seen.expect("answered")).collect()
+    }
+
+    fn answers(script: &[Vec<u8>], count: usize) -> Vec<Seen> {
+        let told = change(&[(&node(vec![script.concat()]), count)], false, SHORT);
+        told.into_iter().map(|(seen, _)| seen).collect()
+    }
+
+    #[test]
+    fn each_row_has_its_own_answer_in_any_order_and_in_several_messages() {
+        let rows = [row(2, FILTERED_OUT), row(0, 0), row(1, MISSING)];
+        let all = [Seen::Code(0), Seen::Code(MISSING), Seen::Code(FILTERED_OUT)];
+        assert_eq!(answers(&[message(&rows), message(&[end(0)])], 3), all);
+        assert_eq!(answers(&[message(&rows[..1]), message(&rows[1..]), message(&[end(0)])], 3), all);
+        assert_eq!(answers(&[message(&[&rows[..], &[end(0)]].concat())], 3), all);
+    }
+
+    #[test]
+    fn a_row_without_an_answer_is_lost() {
+        let ok = Seen::Code(0);
+        let whole = message(&[row(0, 0), row(1, 0), row(2, 0)]);
+        // Too few of them, the end of the connection, silence.
+        assert_eq!(answers(&[message(&[row(1, 0), end(0)])], 3), [Seen::Lost, ok, Seen::Lost]);
+        assert_eq!(answers(&[message(&[row(1, 0)])], 3), [Seen::Lost, ok, Seen::Lost]);
+        assert_eq!(answers(&[whole[..whole.len() - 1].to_vec()], 3), [Seen::Lost; 3]);
+        assert_eq!(answers(&[Vec::new()], 3), [Seen::Lost; 3]);
+        assert_eq!(answers(&[b"HTTP/1.1 400 Bad Request\r\n".to_vec()], 3), [Seen::Lost; 3]);
+        assert_eq!(answers(&[message(&[row(0, 0), row(1, 0), row(3, 0)])], 3), [Seen::Lost; 3], "no such row");
+        assert_eq!(answers(&[message(&[end(0), row(0, 0)])], 3), [Seen::Lost; 3], "after the end");
+    }
+
+    #[test]
+    fn what_stops_a_batch_is_the_answer_to_the_rows_without_one() {
+        let (ok, busy) = (Seen::Code(0), Seen::Code(OVERLOADED));
+        assert_eq!(answers(&[message(&[row(1, 0), end(OVERLOADED)])], 3), [busy, ok, busy]);
+        assert_eq!(answers(&[message(&[end(OVERLOADED)])], 3), [busy; 3]);
+    }
+
+    /// Whoever used a connection again after a late reply would take it for the next one.
+    #[test]
+    fn a_row_of_another_batch_is_not_taken_for_an_answer() {
+        let of_the_next = part(0, 0, 0, Some(2 << 31));
+        assert_eq!(answers(&[message(&[of_the_next, end(0)])], 2), [Seen::Lost; 2]);
+        assert_eq!(answers(&[message(&[part(0, 0, 0, None), end(0)])], 2), [Seen::Lost; 2]);
+    }
+
+    #[test]
+    fn a_connection_is_used_again_only_after_the_end_of_the_batch() {
+        let second = [part(0, 0, 0, Some(2 << 31)), part(1, 0, 0, Some(2 << 31 ^ 1)), end(0)];
+        let node = node(vec![message(&[row(0, 0), row(1, 0), end(0)]), message(&second)]);
+        for _ in 0..2 {
+            let told = change(&[(&node, 2)], false, LONG);
+            assert!(told.iter().all(|(seen, _)| *seen == Seen::Code(0)), "{told:?}");
+        }
+        assert!(node.has_idle_line());
+        let cut = self::node(vec![message(&[row(0, 0), row(1, 0)])]);
+        change(&[(&cut, 2)], false, SHORT);
+        assert!(!cut.has_idle_line());
+    }
+
+    #[test]
+    fn a_change_alone_is_no_batch() {
+        // The number of a single request is not that of a row.
+        let node = node(vec![message(&[part(0, 0, 0, Some(1))])]);
+        let told = change(&[(&node, 3)], true, LONG);
+        assert!(told.iter().all(|(seen, _)| *seen == Seen::Code(0)), "{told:?}");
+        assert_eq!(answers(&[message(&[part(0, 0, 0, Some(2))])], 1), [Seen::Lost]);
+    }
+
+    #[test]
+    fn a_node_that_hangs_delays_no_change_on_another_node() {
+        let hung = node(vec![Vec::new()]);
+        let rows: Vec<_> = (0..200).map(|index| row(index, 0)).collect();
+        let healthy = node(vec![message(&[rows, vec![end(0)]].concat())]);
+        // More than may be under way at the first node.
+        let many = 5 * RECORDS_MAX;
+        let told = change(&[(&hung, many), (&healthy, 200)], false, SHORT);
+        for (at, (seen, took)) in told.iter().enumerate() {
+            match at {
+                _ if at >= many => assert!(*seen == Seen::Code(0) && *took < SHORT / 2, "{seen:?} {took:?}"),
+                _ if at >= UNDER_WAY_MAX * RECORDS_MAX => assert_eq!(*seen, Seen::NotSent),
+                _ => assert_eq!(*seen, Seen::Lost),
+            }
+            assert!(*took < 2 * SHORT, "{took:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_down_is_no_doubt() {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let told = change(&[(&NodeSockets::new(address, 8, LONG), 3)], false, LONG);
+        assert!(told.iter().all(|(seen, _)| *seen == Seen::NotSent), "{told:?}");
+    }
+}

@@ -98,15 +98,15 @@ impl NodeSockets {
         Ok(reply)
     }
 
-    /// Sends a batch of changes. `None` if all connections are in use and none gets free until `lent_by`.
+    /// Sends a batch of changes, or one change without a batch, which is less work for the node. `None` if all connections are in use and none gets free until `lent_by`.
     pub(super) fn start<'a>(
-        &self,
+        &'a self,
         namespace: &str,
         writes: &[(&'a Write<'a>, &'a RecordDigest)],
         lent_by: Deadline,
         sent_by: Deadline,
         by: Deadline,
-    ) -> io::Result<Option<BatchUnderWay<'_>>> {
+    ) -> io::Result<Option<BatchUnderWay<'a>>> {
         let mut lent = match self.lend(lent_by, sent_by) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !sent_by.passed() => return Ok(None),
             lent => lent?,
@@ -114,9 +114,19 @@ impl NodeSockets {
         let line = lent.line.as_mut().expect("there until it is returned");
         line.number = line.number.wrapping_add(1);
         let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
-        wire::batch(&mut line.request, namespace, writes, line.number, left_ms);
+        let single = match writes {
+            [(write, digest)] => {
+                let (record, asked) = ((namespace, write.record_key, *digest), Asked::Write(write));
+                wire::request(&mut line.request, record, asked, line.number, left_ms);
+                Some(asked)
+            }
+            _ => {
+                wire::batch(&mut line.request, namespace, writes, line.number, left_ms);
+                None
+            }
+        };
         line.socket.write_all(&line.request, sent_by)?;
-        Ok(Some(BatchUnderWay { lent, rows: writes.len(), filled: 0 }))
+        Ok(Some(BatchUnderWay { lent, single, rows: writes.len(), filled: 0 }))
     }
 
     /// Returns whether a request can probably be sent at once.
@@ -177,6 +187,8 @@ impl NodeSockets {
 /// A batch whose reply has not arrived yet. A drop closes its connection.
 pub(super) struct BatchUnderWay<'a> {
     lent: Lent<'a>,
+    /// The change, if there is only one.
+    single: Option<Asked<'a>>,
     rows: usize,
     /// Bytes of the reply that were received and not parsed.
     filled: usize,
@@ -200,6 +212,14 @@ impl BatchUnderWay<'_> {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(BatchReply::Nothing),
             message => message?,
         };
+        if let Some(asked) = self.single {
+            let reply = wire::reply(&line.reply[PREFIX..message])?;
+            if self.filled > message || !reply.answers(asked, line.number) {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply answers another request"));
+            }
+            self.filled = 0;
+            return Ok(BatchReply::Last(vec![(0, reply)], None));
+        }
         let (mut rows, mut end) = (Vec::new(), None);
         for part in wire::batch_parts(&line.reply[PREFIX..message])? {
             if end.is_some() {
