@@ -367,7 +367,7 @@ enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_
 void dlm_manager_free(struct dlm_manager *manager);
 
 /// Acquires `count` locks of this manager together: all of them or none. Waits for up to `wait_ms` for all of
-/// them together. `cancel` may be NULL. On DLM_OK the caller owns `*set_out`.
+/// them together. `cancel` may be NULL. On DLM_OK the caller owns `*leases_out`.
 ///
 /// The locks are acquired one after the other in one order, whatever the order of `locks` is. So callers of this
 /// function never wait for each other in a circle. A caller that already holds a lock which it acquired otherwise
@@ -384,7 +384,7 @@ enum dlm_status dlm_manager_acquire_all(const struct dlm_manager *manager,
                                         int64_t ttl_ms,
                                         int64_t wait_ms,
                                         const struct dlm_cancel *cancel,
-                                        struct dlm_lease_set **set_out,
+                                        struct dlm_lease_set **leases_out,
                                         struct dlm_error **error_out);
 
 /// Writes a setting of the manager in milliseconds, either the value that was set or the default, to
@@ -715,7 +715,8 @@ enum dlm_status dlm_lease_release(const struct dlm_lease *lease,
 void dlm_lease_free(struct dlm_lease *lease);
 
 /// Checks all leases like dlm_lease_guard(), and then writes their fences to `fences_out`, an array of `count`
-/// numbers in the order in which the locks were passed. `count` must be the number of locks. Never blocks.
+/// numbers in the order in which the locks were passed. `count` must be the number of locks. On failure all are 0. Never
+/// blocks.
 ///
 /// Errors: those of dlm_lease_guard() for the first lease that is not valid.
 DLM_NODISCARD

@@ -14,6 +14,9 @@ use crate::{AcquireOptions, LeaseSet};
 /// The leases of several locks that were acquired together. It is valid while all of them are.
 pub struct dlm_lease_set(());
 
+/// More locks than any set has: the limit of a `count` that is wrong.
+const COUNT_MAX: usize = 1 << 20;
+
 static LEASE_SETS: PerProcess<HandleTable<LeaseSet>> = PerProcess::new();
 
 impl Handle for dlm_lease_set {
@@ -26,7 +29,7 @@ impl Handle for dlm_lease_set {
 }
 
 /// Acquires `count` locks of this manager together: all of them or none. Waits for up to `wait_ms` for all of
-/// them together. `cancel` may be NULL. On DLM_OK the caller owns `*set_out`.
+/// them together. `cancel` may be NULL. On DLM_OK the caller owns `*leases_out`.
 ///
 /// The locks are acquired one after the other in one order, whatever the order of `locks` is. So callers of this
 /// function never wait for each other in a circle. A caller that already holds a lock which it acquired otherwise
@@ -44,12 +47,12 @@ pub unsafe extern "C" fn dlm_manager_acquire_all(
     ttl_ms: i64,
     wait_ms: i64,
     cancel: *const dlm_cancel,
-    set_out: *mut *mut dlm_lease_set,
+    leases_out: *mut *mut dlm_lease_set,
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(set_out, error_out, || {
+        answer(leases_out, error_out, || {
             let manager = find(manager)?;
             let handles = slice("locks", locks, count)?;
             let locks: Vec<_> = handles.iter().map(|lock| find(*lock)).collect::<Outcome<_>>()?;
@@ -70,7 +73,8 @@ pub unsafe extern "C" fn dlm_manager_acquire_all(
 }
 
 /// Checks all leases like dlm_lease_guard(), and then writes their fences to `fences_out`, an array of `count`
-/// numbers in the order in which the locks were passed. `count` must be the number of locks. Never blocks.
+/// numbers in the order in which the locks were passed. `count` must be the number of locks. On failure all are 0. Never
+/// blocks.
 ///
 /// Errors: those of dlm_lease_guard() for the first lease that is not valid.
 #[unsafe(no_mangle)]
@@ -82,6 +86,9 @@ pub unsafe extern "C" fn dlm_lease_set_guard(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
+        for at in 0..if fences_out.is_null() { 0 } else { count.min(COUNT_MAX) } {
+            write(fences_out.wrapping_add(at), 0);
+        }
         status(error_out, || {
             let set = find(set)?;
             if fences_out.is_null() {

@@ -593,7 +593,7 @@ fn every_compiler_reports_a_status_that_is_ignored() {
 }
 
 /// Pointers that may be NULL. An entry names an argument, or a function and an argument.
-const NULL_ALLOWED: [&str; 14] = [
+const NULL_ALLOWED: [&str; 18] = [
     "error_out",
     "freed_out",
     "dlm_latch_get_or_create created_out",
@@ -605,6 +605,10 @@ const NULL_ALLOWED: [&str; 14] = [
     "dlm_lock_acquire_within cancel",
     "dlm_lock_acquire_start cancel",
     "dlm_lock_acquire_start_here cancel",
+    "dlm_manager_acquire_all cancel",
+    "dlm_manager_diagnose is_safe_out",
+    "dlm_lock_campaign cancel",
+    "dlm_lock_observe cancel",
     "dlm_latch_await_open cancel",
     "dlm_log_to callback",
     "dlm_log_to user",
@@ -675,9 +679,15 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             ("const char *" | "const void *", _) => "\"purpose\"".into(),
             ("const uint64_t *", _) => "many".into(),
             ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
-            ("size_t", _) if name.ends_with("_inspect") => "sizeof(struct dlm_inspection)".into(),
+            ("size_t", _) if name.ends_with("_name") || name.ends_with("_store") => "DLM_NAME_SIZE".into(),
+            ("size_t", _) if name.ends_with("_inspect") || name.ends_with("_observe") => "sizeof(struct dlm_inspection)".into(),
             ("size_t", _) if name.ends_with("_into_token") => "DLM_TOKEN_SIZE".into(),
             ("size_t", _) => "2".into(),
+            (_, "locks") => "locks".into(),
+            (_, "min_hold_ms") => "1".into(),
+            (_, "inspection") => "&out_inspection".into(),
+            (_, "name_out" | "uri_out") => "out_name".into(),
+            (_, "fences_out") => "out_fences".into(),
             (_, "ttl_ms") => "DLM_DEFAULT".into(),
             (_, "wait_ms" | "abi") => "0".into(),
             (_, "max_hold_ms") => "DLM_FOREVER".into(),
@@ -722,6 +732,7 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
         .collect();
     let mut text = String::from("    begin();\n");
     for output in &outputs {
+        let output = if *output == "uri" { "name" } else { output };
         let _ = writeln!(text, "    memset(&out_{output}, 0xa5, sizeof out_{output});");
     }
     let _ = match (function.returns.as_str(), refused) {
@@ -745,6 +756,8 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             }
             "inspection" => writeln!(text, "    CHECK(!out_inspection.is_held && !out_inspection.host[0]);"),
             "token" => writeln!(text, "    CHECK(!out_token[0]);"),
+            "name" | "uri" => writeln!(text, "    CHECK(!out_name[0]);"),
+            "fences" => writeln!(text, "    CHECK(!out_fences[0] && !out_fences[1]);"),
             "cell" => writeln!(text, "    CHECK(out_cell.value == NULL && out_cell.column_size == 0);"),
             other => writeln!(text, "    CHECK(!out_{other});"),
         };
