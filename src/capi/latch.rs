@@ -249,7 +249,7 @@ pub unsafe extern "C" fn dlm_latch_name(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(name_out, size, 1, error_out, || Ok(find(latch)?.name().to_string())) }
+    unsafe { text_answer(name_out, size, 0, error_out, || Ok(find(latch)?.name().to_string())) }
 }
 
 /// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits

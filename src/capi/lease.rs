@@ -182,7 +182,7 @@ pub unsafe extern "C" fn dlm_lease_name(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(name_out, size, 1, error_out, || Ok(find(lease)?.name().key().to_owned())) }
+    unsafe { text_answer(name_out, size, 0, error_out, || Ok(find(lease)?.name().key().to_owned())) }
 }
 
 /// Returns the TTL in milliseconds with which the lease was granted or last renewed; 0 for NULL. Never blocks.

@@ -133,7 +133,7 @@ pub unsafe extern "C" fn dlm_lock_name(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(name_out, size, 1, error_out, || Ok(find(lock)?.name().key().to_owned())) }
+    unsafe { text_answer(name_out, size, 0, error_out, || Ok(find(lock)?.name().key().to_owned())) }
 }
 
 /// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.

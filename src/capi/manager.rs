@@ -174,7 +174,7 @@ pub unsafe extern "C" fn dlm_manager_store(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(uri_out, size, 1, error_out, || Ok(find(manager)?.store())) }
+    unsafe { text_answer(uri_out, size, 0, error_out, || Ok(find(manager)?.store())) }
 }
 
 /// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields

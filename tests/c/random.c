@@ -16,7 +16,8 @@ struct slot {
 };
 
 static struct slot managers[SLOTS], locks[SLOTS], leases[SLOTS], cancels[SLOTS], options[SLOTS], ids[SLOTS],
-    keys[SLOTS], latches[SLOTS], watches[SLOTS], names[SLOTS], pendings[SLOTS], completions[SLOTS];
+    keys[SLOTS], latches[SLOTS], watches[SLOTS], names[SLOTS], pendings[SLOTS], completions[SLOTS],
+    sets[SLOTS];
 static uint64_t state, told_stale, worked;
 static const char *store;
 static struct dlm_error *error;
@@ -91,9 +92,32 @@ static void make(void)
     struct dlm_names *pending;
 
     struct dlm_pending *started;
+    struct dlm_lease_set *set;
+    const struct dlm_lock *some[2];
     bool turn;
 
-    switch (below(12)) {
+    switch (below(14)) {
+    case 12:
+        if (full(sets))
+            return;
+        from = any(managers);
+        some[0] = locks[0].handle;
+        some[1] = locks[below(SLOTS)].handle;
+        status = dlm_manager_acquire_all(from->handle, some, (size_t)below(3), (int64_t)below(4000) - 3, 0, NULL,
+                                         &set, &error);
+        if (status == DLM_OK)
+            put(sets, set);
+        judge(from, status);
+        return;
+    case 13:
+        if (full(leases))
+            return;
+        from = any(locks);
+        status = dlm_lock_campaign(from->handle, (int64_t)below(4000) - 3, 0, NULL, &lease, &error);
+        if (status == DLM_OK)
+            put(leases, lease);
+        judge(from, status);
+        return;
     case 10:
         if (full(pendings))
             return;
@@ -287,6 +311,90 @@ static void use_pending(void)
     }
 }
 
+/* Makes a call with a set of leases. */
+static void use_set(void)
+{
+    struct slot *slot = any(sets);
+    uint64_t fences[2];
+    bool freed;
+
+    switch (below(6)) {
+    case 0:
+        judge(slot, dlm_lease_set_guard(slot->handle, fences, (size_t)below(3), &error));
+        return;
+    case 1:
+        judge(slot, dlm_lease_set_check(slot->handle, &error));
+        return;
+    case 2:
+        judge(slot, dlm_lease_set_keep(slot->handle, (int64_t)below(300) - 1, &error));
+        return;
+    case 3:
+        judge(slot, dlm_lease_set_renew(slot->handle, &error));
+        return;
+    case 4:
+        judge(slot, dlm_lease_set_release(slot->handle, below(2) ? &freed : NULL, &error));
+        return;
+    default:
+        CHECK(slot->alive || dlm_lease_set_remaining_ms(slot->handle) == 0);
+    }
+}
+
+/* Makes a call that describes an object or the store. */
+static void describe(void)
+{
+    struct slot *slot;
+    struct dlm_names *list;
+    struct dlm_inspection seen = {0};
+    char name[DLM_NAME_SIZE];
+    bool changed;
+
+    switch (below(8)) {
+    case 0:
+        slot = any(locks);
+        judge(slot, dlm_lock_name(slot->handle, name, (size_t)below(sizeof name), &error));
+        return;
+    case 1:
+        slot = any(leases);
+        judge(slot, dlm_lease_name(slot->handle, name, sizeof name, &error));
+        return;
+    case 2:
+        slot = any(latches);
+        judge(slot, dlm_latch_name(slot->handle, name, sizeof name, &error));
+        return;
+    case 3:
+        slot = any(managers);
+        judge(slot, dlm_manager_store(slot->handle, name, (size_t)below(64), &error));
+        return;
+    case 4:
+        slot = any(locks);
+        judge(slot, dlm_lock_observe(slot->handle, 0, NULL, &seen, sizeof seen, &changed, &error));
+        return;
+    case 5:
+        slot = any(leases);
+        judge(slot, dlm_lease_hold_at_least(slot->handle, (int64_t)below(2) - 1, &error));
+        CHECK(slot->alive || dlm_lease_ttl_ms(slot->handle) == 0);
+        CHECK(slot->alive || dlm_lease_ends_ns(slot->handle) == 0);
+        return;
+    case 6:
+        if (full(names))
+            return;
+        slot = any(latches);
+        if (dlm_latch_arrived(slot->handle, &list, &error) == DLM_OK) {
+            put(names, list);
+            judge(slot, DLM_OK);
+        } else
+            judge(slot, dlm_error_status(error));
+        return;
+    default:
+        slot = any(managers);
+        if (below(16) == 0) {
+            enum dlm_status status = dlm_manager_diagnose(slot->handle, &list, &changed, &error);
+            dlm_names_free(list);
+            judge(slot, status);
+        }
+    }
+}
+
 static void use(void)
 {
     struct slot *slot;
@@ -406,6 +514,7 @@ static void free_latch(struct slot *slot) { dlm_latch_free(slot->handle); }
 static void free_watch(struct slot *slot) { dlm_watch_free(slot->handle); }
 static void free_names(struct slot *slot) { dlm_names_free(slot->handle); }
 static void free_pending(struct slot *slot) { dlm_pending_free(slot->handle); }
+static void free_set(struct slot *slot) { dlm_lease_set_free(slot->handle); }
 static void free_completions(struct slot *slot) { dlm_completions_free(slot->handle); }
 
 static const struct {
@@ -414,7 +523,8 @@ static const struct {
 } kinds[] = {{managers, free_manager}, {locks, free_lock}, {leases, free_lease}, {cancels, free_cancel},
              {options, free_options}, {ids, free_ids},     {keys, free_keys},   {latches, free_latch},
              {watches, free_watch},   {names, free_names},
-             {pendings, free_pending}, {completions, free_completions}};
+             {pendings, free_pending}, {completions, free_completions},
+             {sets, free_set}};
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -553,7 +663,16 @@ int main(int argc, char **argv)
             else if (what < 8)
                 use();
             else if (what < 9)
-                use_pending();
+                switch (below(3)) {
+                case 0:
+                    use_pending();
+                    break;
+                case 1:
+                    use_set();
+                    break;
+                default:
+                    describe();
+                }
             else
                 drop_one();
         }

@@ -10,11 +10,12 @@ use dlm_fixtures::c::{self, Link};
 use dlm_testkit::{shortened, skipped};
 
 /// Programs in `tests/c`, and their arguments after the store.
-const C: [(&str, &[&str]); 13] = [
+const C: [(&str, &[&str]); 14] = [
     ("locks", &[]),
     ("latches", &[]),
     ("ids", &[]),
     ("lost", &[]),
+    ("terms", &[]),
     ("waiting", &[]),
     ("pendings", &[]),
     ("forks", &[]),
@@ -448,7 +449,7 @@ fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
     }
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"];
     let place = Place::new();
-    let few = shortened("four programs of twelve");
+    let few = shortened("four programs of fourteen");
     // With GCC 12, the sanitizer's memory allocator may be locked in a forked child. Then the child hangs.
     let ours = |name: &str| name != "forks" && (!few || ["locks", "latches", "random"].contains(&name));
     for (name, args) in C.iter().filter(|(name, _)| ours(name)) {
@@ -464,8 +465,8 @@ fn no_c_or_cpp_program_is_reported_by_valgrind() {
     }
     let place = Place::new();
     let mut programs = vec![(place.cpp("g++", Link::Shared, &[]), &[] as &[&str])];
-    let few = shortened("three programs of seven");
-    for name in if few { &["locks"][..] } else { &["locks", "latches", "ids", "lost", "log"] } {
+    let few = shortened("three programs of eight");
+    for name in if few { &["locks"][..] } else { &["locks", "latches", "ids", "lost", "terms", "log"] } {
         programs.push((place.c("gcc", name, Link::Shared, &[]), &[]));
     }
     programs.push((place.c("gcc", "random", Link::Shared, &[]), &["100", "42"]));
@@ -680,7 +681,9 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             ("const uint64_t *", _) => "many".into(),
             ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
             ("size_t", _) if name.ends_with("_name") || name.ends_with("_store") => "DLM_NAME_SIZE".into(),
-            ("size_t", _) if name.ends_with("_inspect") || name.ends_with("_observe") => "sizeof(struct dlm_inspection)".into(),
+            ("size_t", _) if name.ends_with("_inspect") || name.ends_with("_observe") => {
+                "sizeof(struct dlm_inspection)".into()
+            }
             ("size_t", _) if name.ends_with("_into_token") => "DLM_TOKEN_SIZE".into(),
             ("size_t", _) => "2".into(),
             (_, "locks") => "locks".into(),

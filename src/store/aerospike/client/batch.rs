@@ -246,9 +246,8 @@ mod tests {
     /// A part of a reply. Without an error it has the number of the row.
     fn part(index: u32, code: u8, flags: u8, number: Option<i64>) -> Vec<u8> {
         let head = [&[22, 0, 0, flags, 0, code][..], &[0; 8], &index.to_be_bytes(), &[0; 3]].concat();
-        let operation = number.map(|number| {
-            [&[0, 0, 0, 13, 7, 1, 0, 1, b'#'][..], &number.to_be_bytes()].concat()
-        });
+        let operation =
+            number.map(|number| [&[0, 0, 0, 13, 7, 1, 0, 1, b'#'][..], &number.to_be_bytes()].concat());
         [head, vec![u8::from(operation.is_some())], operation.unwrap_or_default()].concat()
     }
 
@@ -323,7 +322,11 @@ mod tests {
         assert_eq!(answers(&[whole[..whole.len() - 1].to_vec()], 3), [Seen::Lost; 3]);
         assert_eq!(answers(&[Vec::new()], 3), [Seen::Lost; 3]);
         assert_eq!(answers(&[b"HTTP/1.1 400 Bad Request\r\n".to_vec()], 3), [Seen::Lost; 3]);
-        assert_eq!(answers(&[message(&[row(0, 0), row(1, 0), row(3, 0)])], 3), [Seen::Lost; 3], "no such row");
+        assert_eq!(
+            answers(&[message(&[row(0, 0), row(1, 0), row(3, 0)])], 3),
+            [Seen::Lost; 3],
+            "no such row"
+        );
         assert_eq!(answers(&[message(&[end(0), row(0, 0)])], 3), [Seen::Lost; 3], "after the end");
     }
 
