@@ -15,17 +15,20 @@
 //
 // # Waiting
 //
-// A call into C holds an operating system thread while it blocks, so this package waits in Go. Goroutines that wait
-// for the same lock form a queue in their process, first in, first out. Only the goroutine at the front asks the
-// store, in short calls. It asks at the interval of the setting "retry", and at the latest when the holder's lease
-// ends. A release in this process passes the lock to the next goroutine at once. A process that keeps a lock busy
-// yields for one interval now and then, and leaves the lock to other processes.
+// Goroutines that wait for the same lock are in one queue of the library, first in, first out. The queue asks the store
+// at the interval of the setting "retry", and at the latest when the holder's lease ends. A release in this process
+// passes the lock to the next goroutine at once. A process that keeps a lock busy yields for one interval now and then,
+// and leaves the lock to other processes.
+//
+// A call into C holds an operating system thread while it blocks, so a goroutine that waits parks in Go. One descriptor
+// of a manager wakes all goroutines that wait for its locks. Only the first request of a goroutine at the front is made
+// by its own thread. The library's threads, at most 8, make the others.
 //
 // A goroutine that waits for a latch, or for the end of a lease, parks in the runtime's poller on a descriptor of
 // the library. It holds no thread.
 //
 // One manager runs at most 16 calls at once that acquire locks or use latches, and at most 16 more that renew and
-// release. It therefore holds about 50 threads at most, for any number of goroutines, even when the store hangs.
+// release. With the threads of the library, it holds about 60 threads at most, for any number of goroutines, even when the store hangs.
 //
 // Further calls wait for their turn, up to the setting "timeout". Then they fail with [ErrRetriesExhausted], and the
 // message says what keeps the calls busy. A part of the store that does not answer cannot use up all 16 calls: at

@@ -217,6 +217,11 @@ struct Fencing;
 #[doc = include_str!("../docs/aerospike.md")]
 struct FencedRecords;
 
+/// Runs the future of the page on event loops.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/event_loops.md")]
+struct EventLoops;
+
 /// Runs the example of the page on latches.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/latches.md")]

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-#[cfg(any(feature = "capi", test))]
 use crate::acquire::AcquireOptions;
+#[cfg(any(feature = "capi", test))]
 use crate::config::Settings;
 use crate::diagnosis::diagnose;
 use crate::diagnostic::{Diagnostic, Severity};

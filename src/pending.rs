@@ -58,6 +58,8 @@ struct PendingState {
     /// Whether it has asked the store before: even a wait of zero asks once.
     has_asked: bool,
     is_asking: bool,
+    /// Whether the manager's threads know it.
+    is_added: bool,
     /// Whether the first request is the caller's, and has not been sent.
     #[cfg(feature = "capi")]
     is_callers: bool,
@@ -124,6 +126,7 @@ impl Pending {
             outcome: Outcome::Waits,
             has_asked: false,
             is_asking: false,
+            is_added: false,
             #[cfg(feature = "capi")]
             is_callers: false,
             registration: None,
@@ -269,6 +272,8 @@ impl PendingShared {
     fn add(self: &Arc<Self>) -> Result<()> {
         let session = &self.session;
         let place = self.name.hbase_row().first().copied().unwrap_or_default();
+        // First, because it may finish meanwhile. If it does, the threads forget it when they look at it.
+        self.state.lock().is_added = true;
         let question = Arc::clone(self) as Arc<dyn Question>;
         session.askers.add(self.number, place, question).map_err(|error: io::Error| {
             session.usable().err().unwrap_or_else(|| Error::Internal {
@@ -324,7 +329,7 @@ impl PendingShared {
             return drop(result);
         };
         state.outcome = Outcome::Finished(result);
-        let registration = state.registration.take();
+        let (registration, is_added) = (state.registration.take(), state.is_added);
         if let Some(timerfd) = self.timerfd.get()
             && let Err(error) = timerfd.set(Moment::OVER)
         {
@@ -337,7 +342,9 @@ impl PendingShared {
         // The next waiter may ask now.
         drop(ticket);
         drop(registration);
-        self.session.askers.remove(self.number);
+        if is_added {
+            self.session.askers.remove(self.number);
+        }
     }
 
     /// Returns when to give up if no thread has become free to send even the first request.

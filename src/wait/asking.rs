@@ -26,12 +26,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
-use crate::sync::HashMap;
 use crate::sync::inheritable::{self, Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicU64, HashMap};
 use crate::time::Moment;
 
 /// Highest number of threads of one manager.
@@ -87,6 +88,7 @@ pub(crate) struct Askers {
     shared: Arc<AskersShared>,
     /// Mark of the process that the threads belong to, see [`process_mark`].
     process: u64,
+    numbers: AtomicU64,
 }
 
 struct AskersShared {
@@ -114,7 +116,7 @@ struct AskersState {
     under_way: Vec<UnderWay>,
     /// Places whose last request was not served.
     failing: BTreeSet<u8>,
-    /// Numbers drawn for questions, timers, places in `asks`, and threads.
+    /// Numbers drawn for timers, places in `asks`, and threads.
     drawn: u64,
     threads: Vec<(u64, Thread)>,
     /// Threads that have ended by themselves, to be joined.
@@ -294,12 +296,13 @@ impl Askers {
     /// Starts no thread.
     pub(crate) fn new() -> Askers {
         let shared = AskersShared { state: Mutex::default(), wake: Condvar::new() };
-        Askers { shared: Arc::new(shared), process: process_mark::current() }
+        let (shared, process) = (Arc::new(shared), process_mark::current());
+        Askers { shared, process, numbers: AtomicU64::new(0) }
     }
 
     /// Draws the number of a question that is added later.
     pub(crate) fn number(&self) -> QuestionNumber {
-        self.shared.lock().draw()
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Adds a question to `place` of the store. A thread looks at it soon.
@@ -475,7 +478,7 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
     use crate::patience::until;

@@ -9,5 +9,7 @@ mod capi_own_build;
 mod capi_packaging;
 #[cfg(feature = "embedded")]
 mod capi_programs;
+#[cfg(feature = "embedded")]
+mod capi_python;
 #[cfg(all(feature = "embedded", feature = "hbase"))]
 mod closer;

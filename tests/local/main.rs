@@ -3,6 +3,7 @@
 //! They are one program, which is linked once. Tests that measure their whole process are separate programs next
 //! to this folder: `id_lock_memory`, `latch_memory`, `memory_latches`.
 
+mod async_example;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod embedded_contract;

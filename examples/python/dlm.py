@@ -1,0 +1,148 @@
+"""Distributed locks for asyncio, over libdlm by ctypes. A task that waits for a lock blocks neither the event loop nor a
+thread. Cancelling the task gives up the wait, and a lease that comes too late is released.
+
+    async with manager.lock("report") as lease:
+        write(page, lease.guard())  # the fence to send with each write
+
+Run as a program, it counts with 20 tasks under one lock:  python3 dlm.py LIBDLM.SO [STORE]
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import sys
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+
+XDC, FOREVER = 2, -1  # DLM_LEVEL_XDC, DLM_FOREVER
+OUT = POINTER(c_void_p)
+
+FUNCTIONS = {  # the arguments, without error_out
+    "dlm_manager_open": [c_char_p, c_void_p, OUT],
+    "dlm_manager_initialize": [c_void_p],
+    "dlm_manager_lock": [c_void_p, c_char_p, c_int32, OUT],
+    "dlm_manager_close": [c_void_p],
+    "dlm_lock_acquire_start": [c_void_p, c_int64, c_int64, c_int64, c_void_p, OUT],
+    "dlm_pending_fd": [c_void_p, POINTER(c_int32)],
+    "dlm_pending_take": [c_void_p, OUT],
+    "dlm_lease_guard": [c_void_p, POINTER(c_uint64)],
+    "dlm_lease_release": [c_void_p, c_void_p],
+}
+
+
+class DlmError(Exception):
+    """A failed call. `status` is one of enum dlm_status."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+class Library:
+    def __init__(self, path):
+        self.c = ctypes.CDLL(path)
+        for name, arguments in FUNCTIONS.items():
+            getattr(self.c, name).argtypes = arguments + [OUT]
+        for kind in ["manager", "lock", "pending", "lease", "error"]:
+            free = getattr(self.c, f"dlm_{kind}_free")
+            free.argtypes, free.restype = [c_void_p], None
+        self.c.dlm_error_message.argtypes, self.c.dlm_error_message.restype = [c_void_p], c_char_p
+
+    def call(self, name, *arguments):
+        error = c_void_p()
+        status = getattr(self.c, name)(*arguments, byref(error))
+        if status != 0:
+            message = self.c.dlm_error_message(error).decode()
+            self.c.dlm_error_free(error)
+            raise DlmError(status, message)
+
+
+class Lease:
+    def __init__(self, library, handle):
+        self._library, self._handle = library, handle
+
+    def guard(self):
+        """Checks that the lease is valid and returns its fence. No I/O."""
+        fence = c_uint64()
+        self._library.call("dlm_lease_guard", self._handle, byref(fence))
+        return fence.value
+
+    async def release(self):
+        """Releases the lock, in a thread: the call waits for the store."""
+        try:
+            await asyncio.to_thread(self._library.call, "dlm_lease_release", self._handle, None)
+        finally:
+            self._library.c.dlm_lease_free(self._handle)
+
+
+class Manager:
+    """One store. Call `close` at the end. Use it from the thread of one event loop."""
+
+    def __init__(self, library, uri):
+        self._library, self._handle = Library(library), c_void_p()
+        self._library.call("dlm_manager_open", uri.encode(), None, byref(self._handle))
+        self._library.call("dlm_manager_initialize", self._handle)
+
+    async def acquire(self, name, ttl=30.0, wait=60.0):
+        """Waits for the lock. The library keeps the lease alive until it is released."""
+        lock, pending, lease, fd = c_void_p(), c_void_p(), c_void_p(), c_int32()
+        call, c = self._library.call, self._library.c
+        call("dlm_manager_lock", self._handle, name.encode(), XDC, byref(lock))
+        try:
+            ttl_ms, wait_ms = int(ttl * 1000), int(wait * 1000)
+            call("dlm_lock_acquire_start", lock, ttl_ms, wait_ms, FOREVER, None, byref(pending))
+            call("dlm_pending_fd", pending, byref(fd))
+            loop, finished = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(fd.value, finished.set)
+            try:
+                await finished.wait()
+            finally:
+                loop.remove_reader(fd.value)
+            call("dlm_pending_take", pending, byref(lease))
+            return Lease(self._library, lease)
+        finally:
+            c.dlm_pending_free(pending)  # cancels it if the task was cancelled
+            c.dlm_lock_free(lock)
+
+    @contextlib.asynccontextmanager
+    async def lock(self, name, ttl=30.0, wait=60.0):
+        lease = await self.acquire(name, ttl, wait)
+        try:
+            yield lease
+        finally:
+            await asyncio.shield(lease.release())
+
+    async def close(self):
+        await asyncio.to_thread(self._library.call, "dlm_manager_close", self._handle)
+        self._library.c.dlm_manager_free(self._handle)
+
+
+async def main(library, store):
+    manager = Manager(library, store + "?client=python&retry=20ms")
+    counted, fences = 0, []
+
+    async def count():
+        nonlocal counted
+        async with manager.lock("counter") as lease:
+            fences.append(lease.guard())
+            seen = counted
+            await asyncio.sleep(0)  # without the lock, other tasks would count here
+            counted = seen + 1
+
+    await asyncio.gather(*(count() for _ in range(20)))
+    print("counted to", counted, "with rising fences:", fences == sorted(set(fences)))
+
+    async with manager.lock("held") as lease:
+        for name, waiting in [("task", manager.acquire("held")), ("wait", manager.acquire("held", wait=0.05))]:
+            try:
+                await asyncio.wait_for(waiting, 0.05 if name == "task" else None)
+            except asyncio.TimeoutError:
+                print("the task was cancelled")
+            except DlmError as error:
+                print("the wait is over:", str(error).split(" by ")[0])
+        lease.guard()
+    await (await manager.acquire("held", wait=0)).release()
+    await manager.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "embedded:"))
