@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -747,14 +748,18 @@ fn many_renewals_share_requests_and_each_has_its_own_answer() {
     assert_eq!(fake.cell(&many.row(taken), "L").as_deref(), Some(other.as_bytes()), "overwritten");
 }
 
-/// The server answers only when there are four requests.
 #[test]
 fn several_requests_are_sent_before_one_is_answered() {
     let fake = Fake::honest();
     let many = Many::new(fake.address, 256);
-    let before = fake.count("Multi");
-    fake.act(always("Multi", Answer::Batch(4)));
-    assert_codes(&many.renew(), &[None; 256]);
+    let (before, may_answer) = (fake.count("Multi"), Arc::new(AtomicBool::new(false)));
+    fake.act(always("Multi", Answer::When(Arc::clone(&may_answer))));
+    thread::scope(|scope| {
+        let renewing = scope.spawn(|| many.renew());
+        until("four requests are sent", || fake.count("Multi") == before + 4);
+        may_answer.store(true, Ordering::SeqCst);
+        assert_codes(&renewing.join().unwrap(), &[None; 256]);
+    });
     assert_eq!(sizes(&fake, before), [64; 4]);
 }
 
@@ -820,9 +825,20 @@ fn a_server_that_hangs_delays_no_renewal_on_another_server() {
     fake.split(&[0x80]);
     fake.second_region(hung.address);
     let many = Many::new(fake.address, 600);
-    let is_hung = |at: usize| many.row(at)[0] >= 0x80;
+    let rows: Vec<_> = (0..600).map(|at| many.row(at)).collect();
+    let is_hung = |at: usize| rows[at][0] >= 0x80;
     assert!((0..600).any(is_hung) && !(0..600).all(is_hung));
     hung.act(always("Multi", Answer::Silence));
+    hung_delays_no_other(&many, is_hung);
+    // A store that has no connections, and does not know the regions.
+    let store = dlm::store::open(&format!("hbase://{}/t", fake.address)).unwrap();
+    let many = Many { store, leases: many.leases.clone() };
+    hung_delays_no_other(&many, is_hung);
+    hung.act(|_| Answer::Honest);
+    assert_codes(&many.renew(), &[None; 600]);
+}
+
+fn hung_delays_no_other(many: &Many, is_hung: impl Fn(usize) -> bool) {
     let timeout = 4 * TIMEOUT;
     let begin = Moment::now();
     let told = many.renew_until(Deadline::after(timeout), |at| at == 0);
@@ -845,8 +861,6 @@ fn a_server_that_hangs_delays_no_renewal_on_another_server() {
     // Four requests at most are under way. The lease that goes alone may be on this server.
     assert!([256, 193].contains(&in_doubt), "{in_doubt}");
     assert_eq!(in_doubt + unsent, (0..600).filter(|at| is_hung(*at)).count());
-    hung.act(|_| Answer::Honest);
-    assert_codes(&many.renew(), &[None; 600]);
 }
 
 #[test]
@@ -895,4 +909,27 @@ fn renewals_on_a_server_that_is_down_fail_by_the_deadline_and_are_not_in_doubt()
             }
         }
     }
+}
+
+/// The thread that renews waits for each request in turn. Between these waits another thread must read the connection.
+#[test]
+fn renewals_without_an_answer_do_not_keep_other_calls_from_theirs() {
+    let fake = Fake::honest();
+    let many = Many::new(fake.address, 100);
+    fake.act(always("Multi", Answer::Silence));
+    thread::scope(|scope| {
+        let renewing = scope.spawn(|| many.renew_until(Deadline::after(4 * TIMEOUT), |_| false));
+        until("the renewals are sent", || fake.count("Multi") >= 2);
+        let mut reads = 0;
+        while !renewing.is_finished() {
+            let (begin, by) = (Moment::now(), Deadline::after(PLENTY));
+            assert!(many.store.holder(&many.leases[0].0, by).unwrap().is_some());
+            let took = Moment::now().since(begin);
+            assert!(took < TIMEOUT, "{took:?}");
+            reads += 1;
+        }
+        assert!(reads > 10, "{reads}");
+        assert_codes(&renewing.join().unwrap(), &[Some(Code::InDoubt); 100]);
+    });
+    assert_eq!(fake.connections("ClientService"), 1, "each of them was heard");
 }
