@@ -1,0 +1,318 @@
+//go:build cgo
+
+package dlm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The library's own tests are the tests of the queue. These tests show that goroutines are in that queue.
+
+func init() { children["waiting without descriptors"] = waitWithoutDescriptors }
+
+// elsewhere holds a lock in another manager over the same store.
+func elsewhere(t *testing.T, uri string, name Name, options ...LockOption) *Lease {
+	t.Helper()
+	lease, err := open(t, uri).TryLock(t.Context(), name, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// inLine waits until this many goroutines are in line.
+func inLine(t *testing.T, m *Manager, count int) {
+	t.Helper()
+	eventually(t, fmt.Sprint(count, " in line"), func() bool { return m.Stats().Waiting == count })
+}
+
+func TestGoroutinesAreServedInTheOrderOfTheirArrival(t *testing.T) {
+	m := open(t, embedded(t), Retry(time.Hour))
+	held := lock(t, m, XDC("a"))
+	var mu sync.Mutex
+	var order []int
+	var all sync.WaitGroup
+	for number := range 50 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			// Contexts that can end, and contexts that cannot.
+			ctx := t.Context()
+			if number%2 == 0 {
+				ctx = context.Background()
+			}
+			lease, err := m.Lock(ctx, XDC("a"), Wait(Forever))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			order = append(order, number)
+			mu.Unlock()
+			if err := lease.Release(); err != nil {
+				t.Error(err)
+			}
+		}()
+		inLine(t, m, number+1)
+	}
+	release(t, held)
+	all.Wait()
+	for at, number := range order {
+		if at != number {
+			t.Fatalf("not first come first served: %v", order)
+		}
+	}
+	if stats := m.Stats(); stats != (Stats{}) {
+		t.Fatal(stats)
+	}
+}
+
+func TestAGoroutineThatGivesUpMakesWayForTheNext(t *testing.T) {
+	uri := embedded(t)
+	held := elsewhere(t, uri, XDC("a"))
+	m := open(t, uri, Retry(20*time.Millisecond))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	first := make(chan error)
+	go func() {
+		_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
+		first <- err
+	}()
+	inLine(t, m, 1)
+	second := make(chan *Lease)
+	go func() { second <- lock(t, m, XDC("a")) }()
+	inLine(t, m, 2)
+	eventually(t, "the first one refused", func() bool { return m.asking.underWay() == 0 })
+	why := errors.New("the user went away")
+	cancel(why)
+	err := <-first
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, ErrLocked) {
+		t.Fatal(err)
+	}
+	release(t, held)
+	release(t, <-second)
+}
+
+// hung is a store that accepts connections, counts them, and never answers.
+func hung(t *testing.T) (uri string, asked *atomic.Int32) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	asked = new(atomic.Int32)
+	go func() {
+		for {
+			if _, err := listener.Accept(); err != nil {
+				return
+			}
+			asked.Add(1)
+		}
+	}()
+	return "hbase+thrift://" + listener.Addr().String() + "/locks?client=tests&connect_timeout=5s", asked
+}
+
+// The end of the first one says nothing about the lock, so the next one must not wait for an interval, nor for the
+// request of the first.
+func TestAGoroutineThatGivesUpACallLeavesItsTurnToTheNext(t *testing.T) {
+	uri, asked := hung(t)
+	m := open(t, uri, Retry(time.Hour), Timeout(8*time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ends := make(chan error)
+	wait := func(ctx context.Context) {
+		_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
+		ends <- err
+	}
+	go wait(ctx)
+	eventually(t, "a request", func() bool { return asked.Load() == 1 })
+	rest, end := context.WithCancel(t.Context())
+	defer end()
+	go wait(rest)
+	inLine(t, m, 2)
+	cancel()
+	wants(t, <-ends, context.Canceled)
+	eventually(t, "a request of the next", func() bool { return asked.Load() == 2 })
+	end()
+	wants(t, <-ends, context.Canceled)
+}
+
+func TestAStoreThatFailsEndsAllWaits(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+	m := open(t, "hbase+thrift://"+listener.Addr().String()+"/locks?client=tests", Retry(time.Hour))
+	ends := make(chan error)
+	for range 20 {
+		go func() {
+			_, err := m.Lock(t.Context(), XDC("a"), Wait(Forever))
+			ends <- err
+		}()
+	}
+	for range 20 {
+		wants(t, <-ends, ErrConnection)
+	}
+	if stats := m.Stats(); stats != (Stats{}) {
+		t.Fatal(stats)
+	}
+}
+
+func TestAWaitOfZeroAsksOnce(t *testing.T) {
+	uri := embedded(t)
+	m := open(t, uri, Retry(time.Hour))
+	release(t, lock(t, m, XDC("a"), Wait(0)))
+	held := elsewhere(t, uri, XDC("a"))
+	for range 3 {
+		_, err := m.Lock(t.Context(), XDC("a"), Wait(0))
+		wants(t, err, ErrLocked)
+	}
+	release(t, held)
+	release(t, lock(t, m, XDC("a"), Wait(0)))
+	if stats := m.Stats(); stats != (Stats{}) {
+		t.Fatal(stats)
+	}
+}
+
+// A loop yields after 50 intervals. A wait that ends before that asks all the same: otherwise it would fail although
+// the lock is free.
+func TestABriefWaitAsksAlthoughItIsTheTurnOfOthers(t *testing.T) {
+	const retry = 20 * time.Millisecond
+	for what, wait := range map[string]func(*Manager) (*Lease, error){
+		"a wait of zero": func(m *Manager) (*Lease, error) { return m.Lock(t.Context(), XDC("a"), Wait(0)) },
+		"a deadline, and a long wait": func(m *Manager) (*Lease, error) {
+			// The deadline is before the end of the yielding, and far enough away for one request.
+			ctx, cancel := context.WithTimeout(t.Context(), retry)
+			defer cancel()
+			return m.Lock(ctx, XDC("a"), Wait(time.Hour))
+		},
+	} {
+		m := open(t, embedded(t), Retry(retry))
+		for end := time.Now().Add(70 * retry); time.Now().Before(end); {
+			lease, err := wait(m)
+			if errors.Is(err, context.DeadlineExceeded) {
+				continue // on a busy machine, 20 ms may pass before the request
+			}
+			if err != nil {
+				t.Fatal(what, ": ", err)
+			}
+			release(t, lease)
+		}
+	}
+}
+
+// The holder has vanished. The store says when its lease ends, and the wait does not last for an interval.
+func TestTheNextRequestComesWhenTheLeaseEndsThatItWaitsFor(t *testing.T) {
+	uri := embedded(t)
+	gone := elsewhere(t, uri, XDC("a"), TTL(300*time.Millisecond))
+	// No request comes sooner than a twentieth of the interval after the last one.
+	m := open(t, uri, Retry(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	lease, err := m.Lock(ctx, XDC("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease.Fence() <= gone.Fence() {
+		t.Fatal("the fence did not grow")
+	}
+	release(t, lease)
+	_ = gone.Release()
+}
+
+func TestAWaitThatEndsSaysWhoHoldsTheLock(t *testing.T) {
+	uri := embedded(t)
+	defer release(t, elsewhere(t, uri, XDC("a")))
+	m := open(t, uri, Retry(5*time.Millisecond))
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error)
+	go func() {
+		_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
+		failed <- err
+	}()
+	inLine(t, m, 1)
+	eventually(t, "a refusal", func() bool { return m.asking.underWay() == 0 })
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	err := <-failed
+	wants(t, err, context.Canceled)
+	if !strings.Contains(err.Error(), "is held by pid ") {
+		t.Fatal(err)
+	}
+}
+
+// One descriptor serves all goroutines.
+func TestACrowdThatWaitsHoldsFewDescriptors(t *testing.T) {
+	const crowd = 1000
+	uri := embedded(t)
+	defer release(t, elsewhere(t, uri, XDC("a")))
+	m := open(t, uri, Retry(10*time.Millisecond))
+	files := descriptorsWithoutCollector(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for number := range crowd {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			_, err := m.Lock(ctx, XDC([]string{"a", fmt.Sprint(number)}[min(number%10, 1)]), Wait(Forever))
+			if err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}()
+	}
+	inLine(t, m, crowd/10)
+	// The list's timer and its copy; the runtime's poller may own two, and the store some.
+	if now := descriptors(t); now > files+12 {
+		t.Errorf("%d descriptors, %d before", now, files)
+	}
+	cancel()
+	all.Wait()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the descriptors closed", func() bool { return descriptors(t) <= files+2 })
+}
+
+func TestWithoutDescriptorsALockIsAcquiredAllTheSame(t *testing.T) {
+	_, end := child(t, "waiting without descriptors", embedded(t))
+	end()
+}
+
+func waitWithoutDescriptors(uri string) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println("ready")
+	m, err := Open(uri, Retry(time.Hour))
+	must(err)
+	ctx := context.Background()
+	held, err := m.Lock(ctx, XDC("a"))
+	must(err)
+	time.Sleep(time.Millisecond) // timers need the runtime's poller, which needs a descriptor
+	must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: 0}))
+	ends := make(chan error)
+	go func() {
+		lease, err := m.Lock(ctx, XDC("a"), Wait(Forever))
+		if err == nil {
+			err = lease.Release()
+		}
+		ends <- err
+	}()
+	for m.Stats().Waiting == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	must(held.Release())
+	must(<-ends)
+	must(m.Close())
+}
