@@ -39,16 +39,17 @@ impl Identity {
     /// Reads what [`encode_into`](Identity::encode_into) wrote; `None` for anything else. Ignores the bytes
     /// after it, which are for later versions.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Identity> {
+        Identity::split(bytes).map(|(identity, _)| identity)
+    }
+
+    /// Reads what [`encode_into`](Identity::encode_into) wrote, and returns it with the bytes after it.
+    pub(crate) fn split(bytes: &[u8]) -> Option<(Identity, &[u8])> {
         let (pid, rest) = bytes.split_first_chunk::<4>()?;
         let (start_ms, rest) = rest.split_first_chunk::<8>()?;
         let (host, rest) = part(rest)?;
-        let (purpose, _) = part(rest)?;
-        Some(Identity {
-            host,
-            pid: u32::from_be_bytes(*pid),
-            start_ms: u64::from_be_bytes(*start_ms),
-            purpose,
-        })
+        let (purpose, rest) = part(rest)?;
+        let (pid, start_ms) = (u32::from_be_bytes(*pid), u64::from_be_bytes(*start_ms));
+        Some((Identity { host, pid, start_ms, purpose }, rest))
     }
 }
 

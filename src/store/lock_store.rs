@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::counters::StoreCounters;
 use super::latch_store::LatchStore;
+use super::liveness_store::LivenessStore;
 use crate::diagnostic::Diagnostic;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -225,6 +226,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// another one passes this on. Default: zeros.
     fn counters(&self) -> StoreCounters {
         StoreCounters::default()
+    }
+
+    /// Returns the part of this store for leases that die with their process. Does not block.
+    ///
+    /// Default: `None`. A store on a server cannot tell a process that has died from one that it cannot reach.
+    fn liveness(&self) -> Option<&dyn LivenessStore> {
+        None
     }
 
     /// Returns the latches in the same store, or `None` (the default) if the store keeps only locks.

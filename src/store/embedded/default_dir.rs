@@ -114,7 +114,7 @@ fn refuse_while_old_dirs_are_used(user: u32, new: &Path) -> Result<()> {
         let refused = |what: String, source: Option<Cause>| {
             Err(Error::Connection { store: describe(new), what, source })
         };
-        match EmbeddedStore::last_to_end(&DataDir::found(dir.clone())) {
+        match EmbeddedStore::last_to_end(DataDir::found(dir.clone())) {
             Ok(None) => {}
             Ok(Some((lock, holder))) => {
                 let what = format!(

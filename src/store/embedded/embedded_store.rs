@@ -1,12 +1,15 @@
 //! The embedded store: one file with the records of locks, and one transaction for each change.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::data_dir::DataDir;
 use super::latch_codec::{Head, is_key};
+use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessMark, leftovers};
 use super::record::{Header, Record};
 use super::unit::is_private_to_unit;
 use crate::diagnostic::Diagnostic;
@@ -16,13 +19,15 @@ use crate::holder::Holder;
 use crate::name::LockName;
 use crate::owner::{OwnerRecord, OwnerToken};
 use crate::store::embedded::lmdb::{Access, Environment, Fault, Reader, Turn, TxnEnd, Writer};
-use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released};
+use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LivenessStore, LockStore, Released};
 use crate::text::quoted;
 use crate::time::{self, Deadline, Moment};
 
 /// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
 /// are acquired once and never released, and of latches, would pile up.
 const SWEPT_AT_ONCE: usize = 2;
+/// Number of records that one read transaction searches for the names of liveness files. It takes about a millisecond.
+const SEARCHED_AT_ONCE: usize = 1000;
 
 /// A [`LockStore`] and [`LatchStore`] for the processes of one machine. URI: `embedded:`, `embedded:/path` or
 /// `embedded:/path?group=on`.
@@ -39,8 +44,8 @@ const SWEPT_AT_ONCE: usize = 2;
 ///   it.
 /// * **Speed**: microseconds per operation. Nothing is synced to disk. There is one writer at a time on the
 ///   machine.
-/// * **Crashes**: a process may be killed at any moment. Its locks become free when their leases expire. A restart
-///   of the machine ends every lease.
+/// * **Crashes**: a process may be killed at any moment. Its locks become free when their leases expire, or at once if
+///   they [die with the process](crate::AcquireOptions::dies_with_process). A restart of the machine ends every lease.
 /// * **Fences** come from one counter for all locks of the store, so the fences of each lock rise. After a restart
 ///   of the machine they continue to rise if the directory is on a disk, as `/var/tmp` is on most machines. If it
 ///   is in memory, they fall if the wall clock has gone back.
@@ -65,7 +70,10 @@ pub struct EmbeddedStore {
     pub(super) environment: Environment,
     store: String,
     dir: PathBuf,
+    /// The directory of this boot's generation, in `dir`.
+    generation: PathBuf,
     access: Access,
+    liveness: LivenessFiles,
 }
 
 impl EmbeddedStore {
@@ -106,20 +114,19 @@ impl EmbeddedStore {
         let generation = data_dir.generation(&turn)?;
         let environment = turn.open(&data_dir.store, &generation, access)?;
         drop(turn);
-        let store = EmbeddedStore { environment, store: data_dir.store, dir: data_dir.dir, access };
+        let store = EmbeddedStore::new(data_dir, environment, generation);
         store.check()?;
         Ok(store)
     }
 
     /// Returns the held lock whose lease ends last in the store in `data_dir`, and its holder. Creates no files,
     /// and works like any other reader.
-    pub(super) fn last_to_end(data_dir: &DataDir) -> Result<Option<(String, Holder)>> {
+    pub(super) fn last_to_end(data_dir: DataDir) -> Result<Option<(String, Holder)>> {
         let Some(generation) = data_dir.present()? else { return Ok(None) };
         let mut turn = Turn::take(&data_dir.store)?;
         let environment = turn.open(&data_dir.store, &generation, data_dir.access)?;
         drop(turn);
-        let (store, dir) = (data_dir.store.clone(), data_dir.dir.clone());
-        let store = EmbeddedStore { environment, store, dir, access: data_dir.access };
+        let store = EmbeddedStore::new(data_dir, environment, generation);
         store.environment.read(Deadline::after(Duration::from_secs(1)), |reader| {
             let now = Moment::now();
             let mut last: Option<(String, Record)> = None;
@@ -139,6 +146,11 @@ impl EmbeddedStore {
             }
             Ok(Ok(last.map(|(lock, record)| (lock, record.holder()))))
         })?
+    }
+
+    fn new(data_dir: DataDir, environment: Environment, generation: PathBuf) -> EmbeddedStore {
+        let DataDir { dir, store, access } = data_dir;
+        EmbeddedStore { environment, store, dir, generation, access, liveness: LivenessFiles::default() }
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -192,6 +204,131 @@ impl EmbeddedStore {
         let look = |reader: &Reader<'_>| Ok(self.record(name, reader.get(name.key().as_bytes())?));
         let record = self.environment.read(by, look)??;
         Ok(record.filter(|record| record.is_live(Moment::now())))
+    }
+
+    /// Returns the record of `name` while its lease lasts and its process may live.
+    fn held(&self, name: &LockName, by: Deadline) -> Result<Option<Record>> {
+        let record = self.live(name, by)?;
+        Ok(record.filter(|record| self.death_of(record).is_none()))
+    }
+
+    /// Returns the proof that the process of this record has died.
+    fn death_of(&self, record: &Record) -> Option<DeathProof> {
+        record.mark.as_ref()?.prove_death(&self.generation)
+    }
+
+    /// See [`LockStore::acquire`] and [`LivenessStore::acquire_until_death`].
+    fn acquire_lock(
+        &self,
+        attempt: Attempt<'_>,
+        until_death: bool,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        let name = attempt.name;
+        let dead = match self.live(name, attempt.by)? {
+            None => None,
+            Some(record) => match self.death_of(&record) {
+                None => return Ok(Acquired::Held(record.holder())),
+                Some(proof) => Some((record, proof)),
+            },
+        };
+        let mark = if until_death { Some(self.mark(attempt.by)?) } else { None };
+        let owner = OwnerToken::draw()?;
+        let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
+        let answer = self.change(name, attempt.by, |writer, found| {
+            // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
+            // taken effect yet.
+            let since = Moment::now();
+            // The proof is about the record that was read before. Another one is that of another holder.
+            let is_dead = |record: &Record| dead.as_ref().is_some_and(|(dead, _)| dead == record);
+            if let Some(record) = found.filter(|record| record.is_live(since) && !is_dead(record)) {
+                return Ok(Ok(TxnEnd::Abandon(Acquired::Held(record.holder()))));
+            }
+            let fence = match self.next_fence(writer, since)? {
+                Ok(fence) => fence,
+                Err(error) => return Ok(Err(error)),
+            };
+            let record = Record {
+                owner,
+                fence,
+                ends: since.after(attempt.ttl),
+                since_ms: time::wall_ms(),
+                ttl: attempt.ttl,
+                identity: attempt.identity.clone(),
+                mark,
+            };
+            writer.put(name.key().as_bytes(), &record.encode())?;
+            let grant =
+                Grant { owner_record: owner_record.clone(), fence: Some(fence), since, may_reappear: false };
+            Ok(Ok(TxnEnd::Commit(Acquired::Granted(grant))))
+        });
+        if answer.as_ref().is_err_and(Error::is_in_doubt) {
+            doubtful.push(owner_record);
+        }
+        if let (Some((record, proof)), Ok(Acquired::Granted(_))) = (dead, &answer) {
+            log::info!("lock {name}: the process of its holder, {}, has died", record.identity);
+            // Only a short search: a process that has died may have held many locks.
+            self.delete_if_unnamed(vec![proof], SEARCHED_AT_ONCE, attempt.by);
+        }
+        answer
+    }
+
+    /// Returns the mark of a lease that dies with this process.
+    fn mark(&self, by: Deadline) -> Result<LivenessMark> {
+        let marked = self.liveness.mark(&self.generation, self.access).map_err(|error| {
+            let what = "no liveness file can be created in its directory: check permissions, free space and                         descriptors";
+            Error::RetriesExhausted {
+                store: self.store.clone(),
+                what: what.into(),
+                source: Some(error.into()),
+            }
+        })?;
+        if marked.is_new {
+            self.delete_if_unnamed(leftovers(&self.generation), usize::MAX, by);
+        }
+        Ok(marked.mark)
+    }
+
+    /// Deletes the liveness files that no record names. Their processes have died, so no record will name them. Searches
+    /// at most `most` records, and deletes none if there are more.
+    fn delete_if_unnamed(&self, proofs: Vec<DeathProof>, most: usize, by: Deadline) {
+        if proofs.is_empty() {
+            return;
+        }
+        match self.named_files(most, by) {
+            Ok(Some(named)) => {
+                proofs.into_iter().filter(|proof| !named.contains(&proof.id())).for_each(DeathProof::delete);
+            }
+            Ok(None) => {}
+            Err(error) => log::debug!("{}", error.chain()),
+        }
+    }
+
+    /// Returns the liveness files that live records name; `None` if there are more than `most` records.
+    fn named_files(&self, most: usize, by: Deadline) -> Result<Option<BTreeSet<LivenessId>>> {
+        let (mut named, mut seen) = (BTreeSet::new(), 0);
+        let mut from = Header::KEY.to_vec();
+        loop {
+            if seen >= most || by.passed() {
+                return Ok(None);
+            }
+            let (found, next) = self.environment.read(by, |reader| {
+                let (now, mut found, mut key) = (Moment::now(), Vec::new(), from.clone());
+                for _ in 0..SEARCHED_AT_ONCE {
+                    let Some((next, value)) = reader.after(&key)? else { return Ok((found, None)) };
+                    key = next.to_vec();
+                    let record = if is_key(next) { None } else { Record::decode(value) };
+                    found.extend(record.filter(|record| record.is_live(now)).and_then(|record| record.mark));
+                }
+                Ok((found, Some(key)))
+            })?;
+            named.extend(found.into_iter().map(|mark: LivenessMark| mark.id));
+            seen += SEARCHED_AT_ONCE;
+            match next {
+                Some(next) => from = next,
+                None => return Ok(Some(named)),
+            }
+        }
     }
 
     /// Runs `change` on the record of `name` as one transaction.
@@ -277,40 +414,7 @@ impl LockStore for EmbeddedStore {
 
     /// A refused attempt only reads and needs no write lock. This matters if many processes wait.
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        let name = attempt.name;
-        if let Some(record) = self.live(name, attempt.by)? {
-            return Ok(Acquired::Held(record.holder()));
-        }
-        let owner = OwnerToken::draw()?;
-        let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
-        let answer = self.change(name, attempt.by, |writer, found| {
-            // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
-            // taken effect yet.
-            let since = Moment::now();
-            if let Some(record) = found.filter(|record| record.is_live(since)) {
-                return Ok(Ok(TxnEnd::Abandon(Acquired::Held(record.holder()))));
-            }
-            let fence = match self.next_fence(writer, since)? {
-                Ok(fence) => fence,
-                Err(error) => return Ok(Err(error)),
-            };
-            let record = Record {
-                owner,
-                fence,
-                ends: since.after(attempt.ttl),
-                since_ms: time::wall_ms(),
-                ttl: attempt.ttl,
-                identity: attempt.identity.clone(),
-            };
-            writer.put(name.key().as_bytes(), &record.encode())?;
-            let grant =
-                Grant { owner_record: owner_record.clone(), fence: Some(fence), since, may_reappear: false };
-            Ok(Ok(TxnEnd::Commit(Acquired::Granted(grant))))
-        });
-        if answer.as_ref().is_err_and(Error::is_in_doubt) {
-            doubtful.push(owner_record);
-        }
-        answer
+        self.acquire_lock(attempt, false, doubtful)
     }
 
     fn renew(
@@ -347,12 +451,12 @@ impl LockStore for EmbeddedStore {
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
-        Ok(self.live(name, by)?.map(|record| record.holder()))
+        Ok(self.held(name, by)?.map(|record| record.holder()))
     }
 
     /// The fence of a free lock is not known, because a free lock has no record.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        let record = self.live(name, by)?;
+        let record = self.held(name, by)?;
         Ok(Inspection {
             fence: record.as_ref().map(|record| record.fence),
             holder: record.map(|record| record.holder()),
@@ -375,7 +479,44 @@ impl LockStore for EmbeddedStore {
         ])
     }
 
+    fn liveness(&self) -> Option<&dyn LivenessStore> {
+        Some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(self)
+    }
+}
+
+impl LivenessStore for EmbeddedStore {
+    fn acquire_until_death(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+        self.acquire_lock(attempt, true, doubtful)
+    }
+
+    fn outlive_process(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<bool> {
+        self.change(name, by, |writer, found| {
+            let now = Moment::now();
+            let ours = found.filter(|record| record.is_live(now) && record.is_owner(owner_record));
+            let Some(mut record) = ours else { return Ok(Ok(TxnEnd::Abandon(false))) };
+            if record.mark.take().is_none() {
+                return Ok(Ok(TxnEnd::Abandon(true)));
+            }
+            writer.put(name.key().as_bytes(), &record.encode())?;
+            Ok(Ok(TxnEnd::Commit(true)))
+        })
+    }
+
+    fn liveness_fd(
+        &self,
+        name: &LockName,
+        owner_record: &OwnerRecord,
+        by: Deadline,
+    ) -> Result<Option<OwnedFd>> {
+        let record = self.live(name, by)?.filter(|record| record.is_owner(owner_record));
+        let descriptor = record.and_then(|record| self.liveness.descriptor(&record.mark?));
+        descriptor.transpose().map_err(|error| Error::Internal {
+            what: format!("{}: no descriptor of the liveness file for lock {name}", self.store),
+            source: Some(error.into()),
+        })
     }
 }

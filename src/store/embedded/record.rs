@@ -3,20 +3,28 @@
 //!
 //! | record | bytes |
 //! |---|---|
-//! | lock | version `1`, owner token (16), fence, ends, since, ttl (8 each), holder (see `Identity`) |
+//! | lock | version `1`, owner token (16), fence, ends, since, ttl (8 each), holder (see `Identity`), mark |
+//! | mark of a lease that dies with its process | `1`, the liveness file's id (16), device and inode (8 each) |
+//! | no mark | nothing |
 //! | header | version `1`, fence, limit (8 each), sweep key (the rest) |
+//!
+//! Versions of this library without marks ignore what is after the holder. To them a marked lease ends with its TTL. If
+//! they write the record again, it has no mark, and to all versions the lease ends with its TTL. So a mark needs no new
+//! version. A later version may append to a mark, or use another first byte: this version then sees no mark.
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use super::liveness::LivenessMark;
 use crate::fence::Fence;
 use crate::holder::{Holder, Identity};
 use crate::owner::{OwnerRecord, OwnerToken};
 use crate::time::{Deadline, Moment};
 
 const VERSION: u8 = 1;
+const MARKED: u8 = 1;
 
 /// A held lock. It is valid until [`ends`](Record::ends).
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) owner: OwnerToken,
     pub(super) fence: Fence,
@@ -26,6 +34,8 @@ pub(super) struct Record {
     /// The TTL that was requested last. For people only.
     pub(super) ttl: Duration,
     pub(super) identity: Identity,
+    /// Set if the lease dies with its process.
+    pub(super) mark: Option<LivenessMark>,
 }
 
 /// The state of the whole store.
@@ -84,6 +94,12 @@ impl Record {
             out.extend_from_slice(&number.to_be_bytes());
         }
         self.identity.encode_into(&mut out);
+        if let Some(LivenessMark { id, device, inode }) = &self.mark {
+            out.push(MARKED);
+            out.extend_from_slice(id);
+            out.extend_from_slice(&device.to_be_bytes());
+            out.extend_from_slice(&inode.to_be_bytes());
+        }
         out
     }
 
@@ -94,15 +110,28 @@ impl Record {
         let (ends, rest) = number(rest)?;
         let (since_ms, rest) = number(rest)?;
         let (ttl, rest) = number(rest)?;
+        let (identity, rest) = Identity::split(rest)?;
+        let mark = match rest.strip_prefix(&[MARKED]) {
+            Some(rest) => Some(mark(rest)?),
+            None => None,
+        };
         Some(Record {
             owner: OwnerToken::from_bytes(*owner),
             fence: Fence(fence),
             ends: Moment::from_nanos(ends),
             since_ms,
             ttl: Duration::from_nanos(ttl),
-            identity: Identity::decode(rest)?,
+            identity,
+            mark,
         })
     }
+}
+
+fn mark(bytes: &[u8]) -> Option<LivenessMark> {
+    let (id, rest) = bytes.split_first_chunk()?;
+    let (device, rest) = number(rest)?;
+    let (inode, _) = number(rest)?;
+    Some(LivenessMark { id: *id, device, inode })
 }
 
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -122,7 +151,51 @@ mod tests {
             since_ms: 1_700_000_000_123,
             ttl: Duration::from_secs(90),
             identity: Identity { host: "höst".into(), pid: 42, start_ms: 5, purpose: "nightly".into() },
+            mark: None,
         }
+    }
+
+    fn marked() -> Record {
+        let mark = LivenessMark { id: [9; 16], device: 0x0102, inode: u64::MAX - 7 };
+        Record { mark: Some(mark), ..sample() }
+    }
+
+    /// The bytes of a record that a version without marks has written.
+    const FROM_BEFORE_MARKS: &str = "0107070707070707070707070707070707fffffffffffffffe0000001cbe991a140000018bcfe5687b\
+                                     00000014f46b04000000002a00000000000000050568c3b67374076e696768746c79";
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn a_record_without_a_mark_is_the_one_of_versions_that_know_no_marks() {
+        assert_eq!(hex(&sample().encode()), FROM_BEFORE_MARKS);
+    }
+
+    /// Those versions read the holder and ignore the rest. So they see the same lease, and wait for its TTL.
+    #[test]
+    fn a_mark_is_after_all_that_versions_without_marks_read() {
+        let bytes = marked().encode();
+        assert_eq!(Record::decode(&bytes), Some(marked()));
+        let mark = format!("01{}0000000000000102fffffffffffffff8", "09".repeat(16));
+        assert_eq!(hex(&bytes), format!("{FROM_BEFORE_MARKS}{mark}"));
+        let holder_at = 1 + OwnerToken::LEN + 4 * 8;
+        assert_eq!(Identity::decode(&bytes[holder_at..]), Some(marked().identity));
+    }
+
+    #[test]
+    fn a_cut_mark_is_refused_and_one_of_a_later_version_is_no_mark() {
+        let (bytes, unmarked) = (marked().encode(), sample().encode().len());
+        for cut in unmarked + 1..bytes.len() {
+            assert_eq!(Record::decode(&bytes[..cut]), None, "cut at {cut}");
+        }
+        let mut later = bytes.clone();
+        later.push(7);
+        assert_eq!(Record::decode(&later), Some(marked()), "later versions may append");
+        let mut later = bytes;
+        later[unmarked] = 2;
+        assert_eq!(Record::decode(&later), Some(sample()));
     }
 
     #[test]
