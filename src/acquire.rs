@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cancel::CancelToken;
-use crate::config::{Settings, checked_ttl};
+use crate::config::checked_ttl;
 use crate::error::{Error, Result};
 use crate::holder::Holder;
 use crate::lease::{Lease, check_keep, check_min_hold};
@@ -23,6 +23,7 @@ pub struct AcquireOptions {
     pub(crate) cancel: Option<CancelToken>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
+    pub(crate) dies_with_process: bool,
 }
 
 impl AcquireOptions {
@@ -63,6 +64,23 @@ impl AcquireOptions {
         self
     }
 
+    /// Lets the lease die with this process: if the process ends in any way, others may have the lock at once, with a
+    /// higher fence, and need not wait for the TTL. For the embedded store only.
+    ///
+    /// The proof is the kernel's, and a process that is only stopped or slow keeps its lease until the TTL ends. The
+    /// process keeps a file of the store open and locked. Whoever has a copy of that descriptor counts as the process:
+    /// see [`Lease::liveness_fd`]. A child that was forked has one until it ends or executes a program, so the lease may
+    /// last until its TTL ends. The program must not close descriptors that it does not know.
+    ///
+    /// Renewals change nothing about it. A token does: see [`Lease::into_token`].
+    ///
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for another store, for a manager with a lock delay, and
+    /// together with a minimum hold, both of which make others wait.
+    pub fn dies_with_process(mut self) -> AcquireOptions {
+        self.dies_with_process = true;
+        self
+    }
+
     /// Sets a token by which another thread can end the wait.
     pub fn cancel(mut self, token: &CancelToken) -> AcquireOptions {
         self.cancel = Some(token.clone());
@@ -72,6 +90,10 @@ impl AcquireOptions {
     /// `ttl` is the checked TTL of the lease.
     pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
         self.min_hold.map_or(Ok(()), |min_hold| check_min_hold(ttl, min_hold))?;
+        if self.dies_with_process && self.min_hold.is_some() {
+            let allowed = "without a minimum hold, which others must wait for";
+            return Err(Error::invalid("dies_with_process", "true", allowed));
+        }
         self.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))
     }
 }
@@ -81,6 +103,7 @@ pub(crate) struct AcquireTerms {
     pub(crate) ttl: Duration,
     max_hold: Option<Duration>,
     min_hold: Option<Duration>,
+    dies_with_process: bool,
     pub(crate) began: Moment,
     pub(crate) by: Deadline,
     pub(crate) retry: Duration,
@@ -90,14 +113,19 @@ pub(crate) struct AcquireTerms {
 
 impl AcquireTerms {
     /// Checks the options.
-    pub(crate) fn new(settings: &Settings, how: &AcquireOptions) -> Result<AcquireTerms> {
+    pub(crate) fn new(session: &Session, how: &AcquireOptions) -> Result<AcquireTerms> {
+        let settings = &session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
         how.check(ttl)?;
+        if how.dies_with_process {
+            session.liveness()?;
+        }
         let began = Moment::now();
         Ok(AcquireTerms {
             ttl,
             max_hold: how.max_hold,
             min_hold: how.min_hold,
+            dies_with_process: how.dies_with_process,
             began,
             by: Deadline::at(began.after(how.wait.unwrap_or(settings.wait))),
             retry: settings.retry,
@@ -123,13 +151,18 @@ impl AcquireTerms {
 }
 
 /// Sends one request for the lock to the store.
-pub(crate) fn ask(session: &Arc<Session>, name: &LockName, ask: Ask, ttl: Duration) -> Result<Answer<Lease>> {
+pub(crate) fn ask(
+    session: &Arc<Session>,
+    name: &LockName,
+    ask: Ask,
+    terms: &AcquireTerms,
+) -> Result<Answer<Lease>> {
     if ask == Ask::Look
         && let Some(holder) = holder(session, name)?
     {
         return Ok(Answer::Busy(Some(holder)));
     }
-    Lease::attempt(session, name, ttl)
+    Lease::attempt(session, name, terms.ttl, terms.dies_with_process)
 }
 
 /// Returns the holder of the lock. One read of the store.

@@ -1,6 +1,7 @@
 //! One granted lock as this process holds it: the state behind a [`Lease`](crate::Lease), which the session
 //! releases when it is closed.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ struct Ownership {
     hold_until: Moment,
     /// A release failed, so the lock may or may not be free.
     release_failed: bool,
+    /// The record is marked: see [`LivenessStore`](crate::store::LivenessStore).
+    dies_with_process: bool,
 }
 
 /// How long a granted lock is held.
@@ -57,6 +60,8 @@ pub(crate) struct LeaseTerms {
     pub(crate) asked: Duration,
     /// End of the lease here.
     pub(crate) ends: Moment,
+    /// The lease dies with this process.
+    pub(crate) until_death: bool,
 }
 
 /// A record that the store may still have, for `ttl` at most.
@@ -136,7 +141,7 @@ pub(crate) struct HeldUntil {
 
 impl HeldLock {
     pub(crate) fn new(name: LockName, grant: Grant, terms: LeaseTerms) -> HeldLock {
-        let LeaseTerms { ttl, asked, ends } = terms;
+        let LeaseTerms { ttl, asked, ends, until_death } = terms;
         let life = Life::new(ends, ends.since(grant.since));
         HeldLock {
             name,
@@ -150,6 +155,7 @@ impl HeldLock {
                 told: None,
                 hold_until: Moment::OVER,
                 release_failed: false,
+                dies_with_process: until_death,
             }),
             life,
         }
@@ -161,7 +167,7 @@ impl HeldLock {
         let grant = Grant { owner_record, fence, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
         let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
-        let terms = LeaseTerms { ttl, asked: ttl, ends: ends.unwrap_or(UNKNOWN) };
+        let terms = LeaseTerms { ttl, asked: ttl, ends: ends.unwrap_or(UNKNOWN), until_death: false };
         let mut held = HeldLock::new(name, grant, terms);
         held.ownership.get_mut().told = Some(told);
         held
@@ -367,13 +373,34 @@ impl HeldLock {
         Some(Leftover { record, ttl: ownership.longest_ttl, doubt })
     }
 
-    /// Hands the lock on as a token, without releasing it.
-    pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
+    /// Hands the lock on as a token, without releasing it. The lease of a token does not die with this process, so the
+    /// store is told first.
+    pub(crate) fn hand_on(&self, store: &dyn LockStore, by: Deadline) -> Result<LeaseToken> {
         let mut ownership = self.ownership.lock();
-        let owner_record = ownership.record.take().ok_or_else(|| self.over())?;
+        let owner_record = ownership.record.clone().ok_or_else(|| self.over())?;
+        if let Some(liveness) = store.liveness().filter(|_| ownership.dies_with_process) {
+            let told = liveness.outlive_process(&self.name, &owner_record, by);
+            if !told.map_err(|error| error.context(format!("handing on lock {}", self.name)))? {
+                let reason = ownership.why_gone();
+                self.gone(&mut ownership, owner_record, Duration::ZERO, false);
+                self.life.lost(reason);
+                return Err(self.lost(reason, LostReason::RecordGone.explained()));
+            }
+        }
+        ownership.record = None;
         let ends = ownership.told.unwrap_or_else(|| TokenEnd::at(self.ends()));
         self.life.released();
         Ok(LeaseToken { name: self.name.clone(), fence: self.fence, ends, ttl: self.ttl(), owner_record })
+    }
+
+    /// See [`Lease::liveness_fd`](crate::Lease::liveness_fd).
+    pub(crate) fn liveness_fd(&self, store: &dyn LockStore, by: Deadline) -> Result<Option<OwnedFd>> {
+        let ownership = self.ownership.lock();
+        let record = ownership.record.as_ref().ok_or_else(|| self.over())?;
+        match store.liveness().filter(|_| ownership.dies_with_process) {
+            Some(liveness) => liveness.liveness_fd(&self.name, record, by),
+            None => Ok(None),
+        }
     }
 
     /// Records that the store has no record of ours any more, and that nobody was told yet. Returns what the background

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,9 +47,14 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Tries once to acquire the lock.
-    pub(crate) fn attempt(session: &Arc<Session>, name: &LockName, ttl: Duration) -> Result<Answer<Lease>> {
-        let lock = match session.attempt(name, ttl)? {
+    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`.
+    pub(crate) fn attempt(
+        session: &Arc<Session>,
+        name: &LockName,
+        ttl: Duration,
+        until_death: bool,
+    ) -> Result<Answer<Lease>> {
+        let lock = match session.attempt(name, ttl, until_death)? {
             Answer::Got(lock) => lock,
             Answer::Busy(holder) => return Ok(Answer::Busy(holder)),
         };
@@ -227,6 +232,20 @@ impl Lease {
         self.lock.life.at_risk_fd().map_err(|error| self.no_descriptor(error))
     }
 
+    /// Returns a descriptor for the processes that this one starts, if the lease
+    /// [dies with the process](crate::AcquireOptions::dies_with_process); otherwise `None`. As long as any process has a
+    /// copy of it, nobody takes the lock over before its TTL ends. It is closed on exec unless the caller changes that.
+    ///
+    /// It belongs to all such leases of this manager. Only copy and close it. Blocks for one read of the store.
+    ///
+    /// # Errors
+    /// [`Code::LeaseLost`]; [`Code::InternalError`] if the process has no descriptor left; [`Code::Closed`],
+    /// [`Code::Forked`]; those of a store that does not serve.
+    pub fn liveness_fd(&self) -> Result<Option<OwnedFd>> {
+        self.session.usable()?;
+        self.lock.liveness_fd(&*self.session.store, Deadline::after(self.session.settings.timeout))
+    }
+
     fn no_descriptor(&self, error: io::Error) -> Error {
         Error::Internal {
             what: format!("no descriptor for lock {}", self.name()),
@@ -292,18 +311,25 @@ impl Lease {
     /// Turns the lease into a token, by which any process can renew and release it. The lock stays held, but no
     /// longer by this manager.
     ///
+    /// No I/O, except for a lease that [dies with the process](crate::AcquireOptions::dies_with_process). From then on it
+    /// does not: first the store is told so. Blocks for that one call to the store. If it fails, there is no token and the
+    /// lease is dropped.
+    ///
     /// # Errors
-    /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::Closed`], [`Code::Forked`].
+    /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::Closed`], [`Code::Forked`]. If the store has to
+    /// be told, also those of a store that does not serve.
     pub fn into_token(self) -> Result<LeaseToken> {
         self.hand_on()
     }
 
-    /// See [`into_token`](Lease::into_token). After it, the lease has ended here.
+    /// See [`into_token`](Lease::into_token). After it, the lease has ended here. After an error it has not, unless it was
+    /// lost.
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         self.session.usable()?;
-        let token = self.lock.hand_on()?;
-        self.session.forget(&self.lock);
-        Ok(token)
+        let by = Deadline::after(self.session.settings.timeout);
+        let token = self.lock.hand_on(&*self.session.store, by);
+        self.forget_if_over();
+        token
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner: at most the TTL. See

@@ -68,7 +68,7 @@ impl Lock {
     /// Those of `try_acquire`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a TTL that is not
     /// allowed.
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
-        match Lease::attempt(&self.session, &self.name, checked_ttl(ttl)?)? {
+        match Lease::attempt(&self.session, &self.name, checked_ttl(ttl)?, false)? {
             Answer::Got(lease) => Ok(lease),
             Answer::Busy(holder) => Err(acquire::unavailable(&self.name, holder, Duration::ZERO)),
         }
@@ -115,10 +115,9 @@ impl Lock {
     /// if the [`CancelToken`] was cancelled. Then nothing is held.
     pub fn acquire_with(&self, how: &AcquireOptions) -> Result<Lease> {
         let (session, name) = (&self.session, &self.name);
-        let terms = AcquireTerms::new(&session.settings, how)?;
+        let terms = AcquireTerms::new(session, how)?;
         session.usable()?;
-        let got =
-            session.queue.wait(name, &terms.of_queue(), |ask| acquire::ask(session, name, ask, terms.ttl));
+        let got = session.queue.wait(name, &terms.of_queue(), |ask| acquire::ask(session, name, ask, &terms));
         let waited = Moment::now().since(terms.began);
         match got {
             Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
@@ -164,13 +163,13 @@ impl Lock {
     /// and for the store time-out at least, it returns
     /// [`Code::RetriesExhausted`](crate::Code::RetriesExhausted).
     pub fn start(&self, how: &AcquireOptions) -> Result<Pending> {
-        Pending::start(&self.session, &self.name, AcquireTerms::new(&self.session.settings, how)?)
+        Pending::start(&self.session, &self.name, AcquireTerms::new(&self.session, how)?)
     }
 
     /// See [`Pending::start_here`].
     #[cfg(feature = "capi")]
     pub(crate) fn start_here(&self, how: &AcquireOptions) -> Result<(Pending, bool)> {
-        Pending::start_here(&self.session, &self.name, AcquireTerms::new(&self.session.settings, how)?)
+        Pending::start_here(&self.session, &self.name, AcquireTerms::new(&self.session, how)?)
     }
 
     /// Returns the holder of the lock and the last fence granted. Blocks for one or two reads of the store.

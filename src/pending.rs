@@ -357,7 +357,7 @@ impl PendingShared {
     fn send(&self, step: (Ask, u64)) -> Served {
         let (how, releases) = step;
         let asked =
-            catch_unwind(AssertUnwindSafe(|| acquire::ask(&self.session, &self.name, how, self.terms.ttl)));
+            catch_unwind(AssertUnwindSafe(|| acquire::ask(&self.session, &self.name, how, &self.terms)));
         let answer = asked.unwrap_or_else(|payload| {
             let what = format!("acquiring lock {} panicked: {}", self.name, panic_text(&*payload));
             log::error!("{what}");

@@ -13,7 +13,7 @@ use crate::holder::Identity;
 use crate::keeper::Keeper;
 use crate::name::LockName;
 use crate::process::process_mark;
-use crate::store::{Acquired, Attempt, LatchStore, LockStore};
+use crate::store::{Acquired, Attempt, LatchStore, LivenessStore, LockStore};
 use crate::sync::{AtomicBool, HashMap, Mutex};
 use crate::time::{Deadline, Moment};
 use crate::wait::asking::Askers;
@@ -89,19 +89,45 @@ impl Session {
         self.store.latches().ok_or_else(|| locks_only(&*self.store))
     }
 
+    /// Returns the part of the store for leases that die with their process. Does no I/O.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the store has no such part, or if the manager has a lock delay: its successor must wait.
+    pub(crate) fn liveness(&self) -> Result<&dyn LivenessStore> {
+        if !self.settings.lock_delay.is_zero() {
+            let allowed = "for a manager without a lock delay, which others must wait for";
+            return Err(Error::invalid("dies_with_process", "true", allowed));
+        }
+        self.store.liveness().ok_or_else(|| {
+            let allowed = format!(
+                "for a store that can tell whether a process has died, such as embedded:, and not for {}",
+                self.store.describe()
+            );
+            Error::invalid("dies_with_process", "true", allowed)
+        })
+    }
+
     pub(crate) fn by_for_tables(&self) -> Deadline {
         Deadline::after(self.settings.timeout.max(MAKING_TABLES))
     }
 
-    /// Tries once to acquire the lock.
-    pub(crate) fn attempt(&self, name: &LockName, ttl: Duration) -> Result<Answer<HeldLock>> {
+    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`.
+    pub(crate) fn attempt(
+        &self,
+        name: &LockName,
+        ttl: Duration,
+        until_death: bool,
+    ) -> Result<Answer<HeldLock>> {
         self.usable()?;
         // A grant that arrives after its lease has expired is useless.
         let by = Deadline::after(self.settings.timeout.min(ttl));
         let asked = self.settings.asked_ttl(ttl);
         let mut doubtful = Vec::new();
-        let answer =
-            self.store.acquire(Attempt { name, ttl: asked, identity: &self.identity, by }, &mut doubtful);
+        let attempt = Attempt { name, ttl: asked, identity: &self.identity, by };
+        let answer = match until_death {
+            true => self.liveness()?.acquire_until_death(attempt, &mut doubtful),
+            false => self.store.acquire(attempt, &mut doubtful),
+        };
         for record in doubtful {
             self.free_in_background(
                 name.clone(),
@@ -112,7 +138,7 @@ impl Session {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
             Ok(Acquired::Granted(grant)) => {
                 let ends = self.settings.lease_end(grant.since, ttl);
-                let terms = LeaseTerms { ttl, asked, ends };
+                let terms = LeaseTerms { ttl, asked, ends, until_death };
                 Ok(Answer::Got(HeldLock::new(name.clone(), grant, terms)))
             }
             Err(error) => Err(error.context(format!("acquiring lock {name}"))),
