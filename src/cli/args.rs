@@ -272,6 +272,10 @@ pub(crate) enum Verb {
     /// another user's rights (sudo). Processes that it started then go on without the lock, which is
     /// free when its TTL ends. A pause of the whole machine defeats all this; only the fence helps then.
     ///
+    /// On embedded: the lock is free sooner, as soon as `dlm`, the command and all processes that it
+    /// started have ended, in whatever way. They inherit a descriptor from which the kernel knows. A
+    /// process that closes it, such as sudo, is not waited for: use --no-takeover then.
+    ///
     /// `dlm` passes TERM, HUP, INT, QUIT, USR1 and USR2 on to the command. One of the first four also
     /// ends the wait for the lock. If one of them was passed on, `dlm` ends the processes that the
     /// command leaves running before it releases the lock: TERM, and KILL 5 s later. Otherwise `dlm`
@@ -375,6 +379,10 @@ pub(crate) struct TermArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) terms: TermArgs,
+    /// If `dlm` is killed, let others wait for the TTL (embedded: only). Needed if the command closes descriptors
+    /// that it inherits, as sudo does
+    #[arg(long)]
+    pub(crate) no_takeover: bool,
     /// Name of the lock, 1 to 1024 bytes
     pub(crate) name: String,
     /// The command and its arguments, after `--`

@@ -1,6 +1,7 @@
 //! Leases that outlive the process: `dlm acquire`, `dlm renew` and `dlm release`.
 
 use std::io::Read as _;
+use std::time::Duration;
 
 use dlm::{AcquireOptions, Fence, Lease, LeaseToken, Lock, Moment};
 use serde_json::json;
@@ -13,13 +14,15 @@ use crate::cli::{open, output};
 /// Limit for a lease line. It has some hundred bytes, and 5 KiB with the longest names.
 const LEASE_LINE_MAX: u64 = 64 << 10;
 
-/// Acquires a lock as `terms` says. A signal ends the wait.
-pub(crate) fn take(lock: &Lock, terms: &TermArgs, signals: &Signals) -> Result<Lease, CommandFailure> {
-    let taken = if terms.no_wait {
-        lock.try_acquire()
-    } else {
-        lock.acquire_with(&AcquireOptions::new().cancel(&signals.cancel))
-    };
+/// Acquires a lock as `options` and `terms` say. A signal ends the wait.
+pub(crate) fn take(
+    lock: &Lock,
+    options: AcquireOptions,
+    terms: &TermArgs,
+    signals: &Signals,
+) -> Result<Lease, CommandFailure> {
+    let options = if terms.no_wait { options.wait(Duration::ZERO) } else { options };
+    let taken = lock.acquire_with(&options.cancel(&signals.cancel));
     // A signal may arrive after the lock was granted. It ends the command all the same.
     match (taken, signals.ending()) {
         (Ok(lease), None) => Ok(lease),
@@ -38,7 +41,7 @@ pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutco
     let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
-    let lease = take(&lock, &args.terms, &signals)?;
+    let lease = take(&lock, AcquireOptions::new(), &args.terms, &signals)?;
     let waited = Moment::now().since(began);
     let token = lease.into_token()?;
     let text = if global.json {

@@ -100,7 +100,7 @@ pub(crate) fn is_local(uri: &str) -> bool {
 }
 
 /// Whether the URI has the option `key`, which then overrides the default.
-fn in_uri(uri: &str, key: &str) -> bool {
+pub(crate) fn in_uri(uri: &str, key: &str) -> bool {
     let query = uri.split_once('?').map_or("", |(_, query)| query);
     query.split('&').any(|pair| pair.split_once('=').is_some_and(|(name, _)| name == key))
 }

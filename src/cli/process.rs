@@ -8,9 +8,10 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 
 use crate::cli::args::Exec;
@@ -24,12 +25,14 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Starts `argv`. Sets `variables` in its environment, and removes those without a value.
+    /// Starts `argv`. Sets `variables` in its environment, and removes those without a value. It inherits the descriptor
+    /// `inherited`.
     ///
     /// The new process runs [`become_command`] first. If `argv` cannot be executed, its exit status says so.
     pub(crate) fn start(
         argv: &[OsString],
         variables: &[(&str, Option<String>)],
+        inherited: Option<OwnedFd>,
     ) -> Result<Command, CommandFailure> {
         adopt_orphans();
         let mut command = std::process::Command::new(this_program()?);
@@ -43,6 +46,10 @@ impl Command {
         let failed = |what: &dyn std::fmt::Display| {
             CommandFailure::internal(format!("no process can be started for the command: {what}"))
         };
+        if let Some(inherited) = &inherited {
+            // No other process is started from here on. This copy is closed when the command has its own.
+            fcntl_setfd(inherited, FdFlags::empty()).map_err(|error| failed(&error))?;
+        }
         // Only the id is kept: `reap` waits for it, together with the orphans.
         let child = command.spawn().map_err(|error| failed(&error))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, select};
-use dlm::{Code, Fence, Lease, LockManager, LostReason, Moment};
+use dlm::{AcquireOptions, Code, Fence, Lease, LockManager, LostReason, Moment};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -50,8 +50,19 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(&args.command)))?;
     let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&CAUGHT)?;
-    let lease = take(&lock, &args.terms, &signals)?;
+    let options = if dies_with_dlm(global, args) {
+        AcquireOptions::new().dies_with_process()
+    } else {
+        AcquireOptions::new()
+    };
+    let lease = take(&lock, options, &args.terms, &signals)?;
     command(&manager, lease, &args.name, &args.command, &signals).outcome
+}
+
+/// Whether others may have the lock at once if `dlm` and all processes of its command have died.
+fn dies_with_dlm(global: &Global, args: &RunArgs) -> bool {
+    // With a lock delay others wait, so the library refuses both together.
+    !args.no_takeover && global.store.starts_with("embedded:") && !open::in_uri(&global.store, "lock_delay")
 }
 
 /// How a command that ran while a lock was held has ended.
@@ -74,7 +85,10 @@ pub(crate) fn command(
         Ok(changes) => changes,
         Err(error) => return failed(error.into()),
     };
-    let command = match Command::start(command, &variables(name, &lease)) {
+    // The command and its descendants count as the holder too.
+    let started = lease.liveness_fd().map_err(CommandFailure::from);
+    let started = started.and_then(|inherited| Command::start(command, &variables(name, &lease), inherited));
+    let command = match started {
         Ok(command) => command,
         Err(failure) => return failed(failure),
     };
@@ -83,7 +97,7 @@ pub(crate) fn command(
     let hangs = watch.hangs();
     let LeaseWatch { command, lost, told_to_end, .. } = watch;
     if hangs {
-        let _ = lease.into_token();
+        leave(lease);
         return failed(hanging(lost));
     }
     let may_run_again = lost.is_some() && !told_to_end;
@@ -111,7 +125,7 @@ fn end(manager: &LockManager, lease: Lease, command: &Command, lost: Option<Stri
     let released = release(&lease);
     if released.is_err() {
         // The error is reported below. Dropping the lease would try again and report it a second time.
-        let _ = lease.into_token();
+        leave(lease);
     }
     if let Some(why) = lost {
         return Err(CommandFailure::new(
@@ -146,6 +160,12 @@ fn release(lease: &Lease) -> dlm::Result<bool> {
         released = lease.release();
     }
     released
+}
+
+/// Lets the record of the lease stay in the store. A token would need the store if the lease dies with this process, and
+/// the lock would be released if the store failed.
+fn leave(lease: Lease) {
+    std::mem::forget(lease);
 }
 
 /// Builds the failure for a process that KILL did not end. The lock is not released, because the next holder would
