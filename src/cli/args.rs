@@ -402,6 +402,10 @@ pub(crate) struct ElectArgs {
     /// Pause between two reads of the lock, 1ms to 1h [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) retry: Option<Duration>,
+    /// If `dlm` is killed, let others wait for the TTL (embedded: only). Needed if the command closes descriptors
+    /// that it inherits, as sudo does
+    #[arg(long)]
+    pub(crate) no_takeover: bool,
     /// Print who leads, and a line for each change
     #[arg(long, conflicts_with = "command")]
     pub(crate) observe: bool,

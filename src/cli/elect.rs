@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Code, Election, Fence, LockManager, Observed};
+use dlm::{Code, Election, Fence, LockManager, Observed};
 use serde_json::json;
 
 use crate::cli::args::{ElectArgs, Global};
@@ -26,7 +26,7 @@ pub(crate) fn elect(global: &Global, args: &ElectArgs) -> CommandOutcome {
     let election = election(&manager, global, args)?;
     let signals = Signals::catch(&CAUGHT)?;
     loop {
-        let term = election.campaign(&AcquireOptions::new().cancel(&signals.cancel));
+        let term = election.campaign(&run::options(global, args.no_takeover).cancel(&signals.cancel));
         let term = match (term, signals.ending()) {
             (Ok(term), None) => term,
             (Ok(term), Some(signal)) => {

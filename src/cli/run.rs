@@ -50,19 +50,19 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(&args.command)))?;
     let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&CAUGHT)?;
-    let options = if dies_with_dlm(global, args) {
-        AcquireOptions::new().dies_with_process()
-    } else {
-        AcquireOptions::new()
-    };
-    let lease = take(&lock, options, &args.terms, &signals)?;
+    let lease = take(&lock, options(global, args.no_takeover), &args.terms, &signals)?;
     command(&manager, lease, &args.name, &args.command, &signals).outcome
 }
 
-/// Whether others may have the lock at once if `dlm` and all processes of its command have died.
-fn dies_with_dlm(global: &Global, args: &RunArgs) -> bool {
+/// Returns options with which others may have the lock at once if `dlm` and all processes of its command have died.
+pub(crate) fn options(global: &Global, no_takeover: bool) -> AcquireOptions {
     // With a lock delay others wait, so the library refuses both together.
-    !args.no_takeover && global.store.starts_with("embedded:") && !open::in_uri(&global.store, "lock_delay")
+    let may_take_over = global.store.starts_with("embedded:") && !open::in_uri(&global.store, "lock_delay");
+    if may_take_over && !no_takeover {
+        AcquireOptions::new().dies_with_process()
+    } else {
+        AcquireOptions::new()
+    }
 }
 
 /// How a command that ran while a lock was held has ended.
