@@ -779,6 +779,12 @@ enum dlm_status dlm_lease_keep(const struct dlm_lease *lease,
                                int64_t max_hold_ms,
                                struct dlm_error **error_out);
 
+/// Ends what dlm_lease_keep() has begun: the lease then ends at its end, unless it is renewed. A renewal under way may
+/// still make it longer. Does nothing for a lease that is not kept alive. Never blocks for long.
+DLM_NODISCARD
+enum dlm_status dlm_lease_stop_keeping(const struct dlm_lease *lease,
+                                       struct dlm_error **error_out);
+
 /// Returns the state of the lease by this machine's clock: one of DLM_STATE_RELEASED, DLM_STATE_HELD,
 /// DLM_STATE_RENEWING, DLM_STATE_AT_RISK and DLM_STATE_LOST. Later versions may add some. Never blocks.
 int32_t dlm_lease_state(const struct dlm_lease *lease);

@@ -71,18 +71,22 @@ enum class LostReason : std::int32_t {
 // A failed call. what() says what was wrong, with which value, and what to do.
 class Error : public std::runtime_error {
   public:
-    Error(dlm_status status, const std::string &message, bool retryable)
-        : std::runtime_error(message), status_(status), retryable_(retryable) {}
+    Error(dlm_status status, const std::string &message, bool retryable,
+          LostReason lost_reason = LostReason::not_lost)
+        : std::runtime_error(message), status_(status), retryable_(retryable), lost_reason_(lost_reason) {}
 
     dlm_status status() const noexcept { return status_; }
     // Whether the same call may succeed later without a change by the caller.
     bool retryable() const noexcept { return retryable_; }
     // Whether the request may have taken effect although it failed.
     bool in_doubt() const noexcept { return status_ == DLM_IN_DOUBT; }
+    // Why the lease was lost, for DLM_LEASE_LOST.
+    LostReason lost_reason() const noexcept { return lost_reason_; }
 
   private:
     dlm_status status_;
     bool retryable_;
+    LostReason lost_reason_;
 };
 
 // A write with a fence was refused and had no effect: the receiver has seen a higher fence of the same lock. The
@@ -126,7 +130,8 @@ class ErrorOut {
         std::uint64_t fence = 0, stored = 0;
         if (dlm_error_fences(error_, &fence, &stored))
             throw StaleFence(dlm_error_message(error_), fence, stored);
-        throw Error(status, dlm_error_message(error_), dlm_error_is_retryable(error_));
+        throw Error(status, dlm_error_message(error_), dlm_error_is_retryable(error_),
+                    static_cast<LostReason>(dlm_error_lost_reason(error_)));
     }
 
   private:
@@ -137,6 +142,22 @@ template <typename T> T *checked(T *handle) {
     if (handle == nullptr)
         throw Error(DLM_INTERNAL_ERROR, "too many open handles of libdlm", false);
     return handle;
+}
+
+inline std::vector<std::string> texts(dlm_names *list) {
+    const Owner<dlm_names, dlm_names_free> owner(list);
+    std::vector<std::string> texts;
+    for (std::size_t at = 0; at < dlm_names_count(list); at++)
+        texts.emplace_back(dlm_names_at(list, at));
+    return texts;
+}
+
+// Reads a text by a call that gets an array, its size and an error.
+template <typename Call> std::string described(const Call &call) {
+    ErrorOut error;
+    char text[DLM_NAME_SIZE];
+    error.check(call(text, sizeof text, error));
+    return text;
 }
 
 // Text for C ends at the first NUL: a string that contains one would be cut there.
@@ -332,6 +353,25 @@ class Lease {
         detail::ErrorOut error;
         error.check(dlm_lease_keep(get(), max_hold.ms(), error));
     }
+    // Ends what keep() has begun.
+    void stop_keeping() const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_stop_keeping(get(), error));
+    }
+    // Lets the lock stay held for this time from now, even if it is released sooner. See dlm_lease_hold_at_least().
+    void hold_at_least(Wait min_hold) const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_hold_at_least(get(), min_hold.ms(), error));
+    }
+    // The name of the lock, as it is stored.
+    std::string name() const {
+        return detail::described([&](char *out, std::size_t size, dlm_error **error) {
+            return dlm_lease_name(get(), out, size, error);
+        });
+    }
+    std::chrono::milliseconds ttl() const noexcept { return std::chrono::milliseconds(dlm_lease_ttl_ms(get())); }
+    // End of the lease in nanoseconds of CLOCK_BOOTTIME; zero once it was released or found lost.
+    std::chrono::nanoseconds ends() const noexcept { return std::chrono::nanoseconds(dlm_lease_ends_ns(get())); }
     // Renews the lease for this time from now. Throws with DLM_LEASE_LOST if it is lost, see dlm_lease_renew().
     void renew(Ttl ttl = use_default) const {
         detail::ErrorOut error;
@@ -413,6 +453,51 @@ class [[nodiscard]] Acquired {
     std::optional<Lease> lease_;
     std::string holder_;
     std::optional<std::chrono::milliseconds> holder_left_;
+};
+
+// The leases of several locks that Manager::acquire_all() has acquired together. It is valid while all of them are. The
+// destructor releases all locks.
+class LeaseSet {
+  public:
+    LeaseSet(dlm_lease_set *handle, std::size_t size) noexcept : handle_(handle), size_(size) {}
+
+    std::size_t size() const noexcept { return size_; }
+    // Throws with DLM_LEASE_LOST if a lease is not valid.
+    void check() const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_set_check(get(), error));
+    }
+    // check(), and the fences in the order in which the locks were passed.
+    [[nodiscard]] std::vector<std::uint64_t> guard() const {
+        detail::ErrorOut error;
+        std::vector<std::uint64_t> fences(size_);
+        error.check(dlm_lease_set_guard(get(), fences.data(), fences.size(), error));
+        return fences;
+    }
+    std::chrono::milliseconds remaining() const noexcept {
+        return std::chrono::milliseconds(dlm_lease_set_remaining_ms(get()));
+    }
+    // Keeps all leases alive in the background, see Lease::keep().
+    void keep(Wait max_hold) const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_set_keep(get(), max_hold.ms(), error));
+    }
+    void renew() const {
+        detail::ErrorOut error;
+        error.check(dlm_lease_set_renew(get(), error));
+    }
+    // Returns true if all locks were these leases' and are free now.
+    bool release() const {
+        detail::ErrorOut error;
+        bool freed = false;
+        error.check(dlm_lease_set_release(get(), &freed, error));
+        return freed;
+    }
+    dlm_lease_set *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_lease_set, dlm_lease_set_free> handle_;
+    std::size_t size_;
 };
 
 // A list of pending acquisitions that have finished: one descriptor for many of them. See dlm_completions.
@@ -520,6 +605,29 @@ class Lock {
         error.check(dlm_lock_inspect(get(), &inspection, sizeof inspection, error));
         return inspection;
     }
+    // The name of the lock, as it is stored.
+    std::string name() const {
+        return detail::described([&](char *out, std::size_t size, dlm_error **error) {
+            return dlm_lock_name(get(), out, size, error);
+        });
+    }
+    // Waits until this process leads, without limit, and keeps the lease alive: see dlm_lock_campaign(). Throws with
+    // DLM_CANCELLED if cancelled. Lease::release() resigns.
+    [[nodiscard]] Lease campaign(Ttl ttl = use_default, const Cancel *cancel = nullptr) const {
+        detail::ErrorOut error;
+        dlm_lease *lease = nullptr;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        error.check(dlm_lock_campaign(get(), ttl.ms(), DLM_FOREVER, token, &lease, error));
+        return Lease(lease);
+    }
+    // Waits until the holder is not the one in `seen`, and writes the new one there. Returns false if the wait timed out.
+    bool observe(dlm_inspection &seen, Wait wait, const Cancel *cancel = nullptr) const {
+        detail::ErrorOut error;
+        bool changed = false;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        error.check(dlm_lock_observe(get(), wait.ms(), token, &seen, sizeof seen, &changed, error));
+        return changed;
+    }
     dlm_lock *get() const noexcept { return handle_.get(); }
 
   private:
@@ -625,11 +733,19 @@ class Latch {
         detail::ErrorOut error;
         dlm_names *list = nullptr;
         error.check(dlm_latch_pending(get(), &list, error));
-        const detail::Owner<dlm_names, dlm_names_free> owner(list);
-        std::vector<std::string> names;
-        for (std::size_t at = 0; at < dlm_names_count(list); at++)
-            names.emplace_back(dlm_names_at(list, at));
-        return names;
+        return detail::texts(list);
+    }
+    // The names that have counted down, expected or not.
+    std::vector<std::string> arrived() const {
+        detail::ErrorOut error;
+        dlm_names *list = nullptr;
+        error.check(dlm_latch_arrived(get(), &list, error));
+        return detail::texts(list);
+    }
+    std::string name() const {
+        return detail::described([&](char *out, std::size_t size, dlm_error **error) {
+            return dlm_latch_name(get(), out, size, error);
+        });
     }
     // Waits until the latch is open. Returns false if the wait timed out. Throws with DLM_CANCELLED if cancelled.
     bool await_open_for(Wait wait, const Cancel *cancel = nullptr) const {
@@ -690,6 +806,47 @@ class Manager {
         dlm_stats stats{};
         error.check(dlm_manager_stats(get(), &stats, sizeof stats, error));
         return stats;
+    }
+    // Acquires several locks together: all of them or none. See dlm_manager_acquire_all(). Empty if a lock was not free in
+    // time.
+    [[nodiscard]] std::optional<LeaseSet> acquire_all(const std::vector<const Lock *> &locks, Ttl ttl, Wait wait,
+                                                      const Cancel *cancel = nullptr) const {
+        detail::ErrorOut error;
+        std::vector<const dlm_lock *> handles;
+        for (const Lock *lock : locks)
+            handles.push_back(lock == nullptr ? nullptr : lock->get());
+        // An empty vector may have no array.
+        handles.push_back(nullptr);
+        dlm_lease_set *set = nullptr;
+        const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
+        const dlm_status status = dlm_manager_acquire_all(get(), handles.data(), locks.size(), ttl.ms(), wait.ms(),
+                                                          token, &set, error);
+        if (status == DLM_LOCK_UNAVAILABLE)
+            return std::nullopt;
+        error.check(status);
+        return std::make_optional<LeaseSet>(set, locks.size());
+    }
+    // Whether the store is safe for locks, and a line for each finding. See dlm_manager_diagnose().
+    std::pair<bool, std::vector<std::string>> diagnose() const {
+        detail::ErrorOut error;
+        dlm_names *findings = nullptr;
+        bool is_safe = false;
+        error.check(dlm_manager_diagnose(get(), &findings, &is_safe, error));
+        return {is_safe, detail::texts(findings)};
+    }
+    // The URI of the store, without credentials.
+    std::string store() const {
+        detail::ErrorOut error;
+        std::vector<char> uri(std::size_t{1} << 16);
+        error.check(dlm_manager_store(get(), uri.data(), uri.size(), error));
+        return uri.data();
+    }
+    // A time of the manager's settings in milliseconds, see dlm_manager_setting_ms().
+    std::int64_t setting_ms(const std::string &key) const {
+        detail::ErrorOut error;
+        std::int64_t ms = 0;
+        error.check(dlm_manager_setting_ms(get(), detail::text(key), &ms, error));
+        return ms;
     }
     // Ends all waits and releases all leases.
     void close() const {

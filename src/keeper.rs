@@ -280,6 +280,16 @@ impl Keeper {
         lock.life.kept_until().map_or(Ok(()), |until| self.keep(lock, until))
     }
 
+    /// Ends the renewals. Listeners are told of later changes as before.
+    pub(crate) fn stop_keeping(&self, lock: &Arc<HeldLock>) {
+        lock.life.stop_keeping();
+        if self.is_used.load(Ordering::Acquire) {
+            let mut state = self.shared.lock();
+            state.schedule(address(lock), After::Nothing);
+            state.notify(address(lock));
+        }
+    }
+
     /// Tells the listeners of the lease about changes by the clock from now on.
     ///
     /// # Errors

@@ -345,10 +345,15 @@ impl Lease {
         Ok(())
     }
 
-    /// Ends the renewals by the background threads. Nobody may listen to changes of the lease.
-    pub(crate) fn stop_keeping(&self) {
-        self.lock.life.stop_keeping();
-        self.session.keeper.forget(&self.lock);
+    /// Ends what [`keep`](Lease::keep) has begun: the lease then ends at its end, unless the caller renews it. A renewal under
+    /// way may still make it longer. Does nothing for a lease that is not kept alive. No I/O.
+    ///
+    /// # Errors
+    /// [`Code::Forked`].
+    pub fn stop_keeping(&self) -> Result<()> {
+        self.session.not_forked()?;
+        self.session.keeper.stop_keeping(&self.lock);
+        Ok(())
     }
 
     fn forget_if_over(&self) {

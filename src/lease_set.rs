@@ -150,7 +150,7 @@ impl Held {
     fn refresh(&self) -> Result<()> {
         let Some(((_, last), others)) = self.leases.split_last() else { return Ok(()) };
         for (_, lease) in others {
-            lease.stop_keeping();
+            lease.stop_keeping()?;
         }
         let ends = last.ends();
         for (_, lease) in others {

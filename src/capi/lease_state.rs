@@ -49,6 +49,17 @@ pub unsafe extern "C" fn dlm_lease_keep(
     }
 }
 
+/// Ends what dlm_lease_keep() has begun: the lease then ends at its end, unless it is renewed. A renewal under way may
+/// still make it longer. Does nothing for a lease that is not kept alive. Never blocks for long.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lease_stop_keeping(
+    lease: *const dlm_lease,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { status(error_out, || Ok(find(lease)?.stop_keeping()?)) }
+}
+
 /// Returns the state of the lease by this machine's clock: one of DLM_STATE_RELEASED, DLM_STATE_HELD,
 /// DLM_STATE_RENEWING, DLM_STATE_AT_RISK and DLM_STATE_LOST. Later versions may add some. Never blocks.
 #[unsafe(no_mangle)]

@@ -38,6 +38,9 @@ static void is_kept(const char *uri)
     OK(dlm_lease_lost_fd(lease, &lost, &error));
     OK(dlm_lease_at_risk_fd(lease, &risk, &error));
     OK(dlm_lease_keep(lease, 3000, &error));
+    OK(dlm_lease_stop_keeping(lease, &error));
+    CHECK(dlm_lease_state(lease) == DLM_STATE_HELD);
+    OK(dlm_lease_keep(lease, 3000, &error));
     CHECK(readable(risk, 30000) == 1);
     CHECK(dlm_lease_state(lease) >= DLM_STATE_AT_RISK);
     CHECK(readable(lost, 30000) == 1);

@@ -436,7 +436,10 @@ static void use(void)
         slot = any(leases);
         CHECK((dlm_lease_fence(slot->handle) != 0) == slot->alive);
         CHECK(slot->alive || dlm_lease_state(slot->handle) == DLM_STATE_RELEASED);
-        judge(slot, dlm_lease_keep(slot->handle, (int64_t)below(300) - 1, &error));
+        if (below(4))
+            judge(slot, dlm_lease_keep(slot->handle, (int64_t)below(300) - 1, &error));
+        else
+            judge(slot, dlm_lease_stop_keeping(slot->handle, &error));
         CHECK(slot->alive || dlm_lease_lost_reason(slot->handle) == DLM_LOST_NOT);
         CHECK(slot->alive || dlm_lease_remaining_ms(slot->handle) == 0);
         return;

@@ -255,6 +255,49 @@ static void latches(const char *uri) {
     manager.latch("nobody").await_open();
 }
 
+static void terms(const char *uri) {
+    dlm::Manager manager(uri, {{"client", "tour-terms"}, {"farm", "f"}, {"retry", "5ms"}});
+    const dlm::Lock a = manager.lock("a", dlm::Level::xdc), b = manager.lock("b", dlm::Level::xdc);
+    CHECK(a.name() == "XDC#tour-terms#a" && manager.store().rfind("embedded:", 0) == 0);
+    {
+        const auto both = manager.acquire_all({&b, &a}, dlm::Ttl(1min), dlm::Wait(0s));
+        CHECK(both && both->size() == 2 && both->guard().size() == 2 && both->remaining() > 1s);
+        CHECK(!manager.acquire_all({&a}, dlm::use_default, dlm::Wait(0s)));
+        both->keep(dlm::forever);
+        both->renew();
+        both->check();
+        CHECK(both->release() && !both->release());
+    }
+    CHECK(status_of([&] { (void)manager.acquire_all({}, dlm::use_default, dlm::Wait(0s)); }) == DLM_INVALID_ARGUMENT);
+    CHECK(status_of([&] { (void)manager.acquire_all({nullptr}, dlm::use_default, dlm::Wait(0s)); }) ==
+          DLM_INVALID_ARGUMENT);
+
+    dlm_inspection seen{};
+    CHECK(!a.observe(seen, dlm::Wait(0s)));
+    const dlm::Lease term = a.campaign(dlm::Ttl(1min));
+    CHECK(term.state() == dlm::LeaseState::renewing && term.guard() > 0 && term.name() == a.name());
+    CHECK(a.observe(seen, dlm::forever) && seen.fence == term.fence());
+    term.stop_keeping();
+    CHECK(term.state() == dlm::LeaseState::held && term.ttl() == 1min && term.ends() > 0ns);
+    term.hold_at_least(dlm::Wait(1ms));
+    CHECK(term.release());
+    try {
+        term.check();
+        CHECK(false);
+    } catch (const dlm::Error &error) {
+        CHECK(error.status() == DLM_LEASE_LOST && error.lost_reason() == dlm::LostReason::not_lost);
+    }
+    const auto [is_safe, findings] = manager.diagnose();
+    CHECK(is_safe && !findings.empty());
+    CHECK(manager.setting_ms("retry") == 5);
+    const dlm::Latch latch = manager.latch("l");
+    CHECK(latch.name().find("l") != std::string::npos);
+    latch.create_for({"x", "y"});
+    latch.count_down_as("x");
+    CHECK(latch.arrived() == std::vector<std::string>{"x"} && latch.pending() == std::vector<std::string>{"y"});
+    CHECK(dlm_version_number() == DLM_VERSION_NUMBER);
+}
+
 static void refusals(const char *uri) {
     CHECK(status_of([&] { dlm::Manager(uri, {{"clinet", "a"}}); }) == DLM_INVALID_ARGUMENT);
     CHECK(status_of([&] { dlm::Manager("redis:"); }) == DLM_INVALID_ARGUMENT);
@@ -306,6 +349,7 @@ int main(int argc, char **argv) {
     leases(argv[1]);
     pendings(argv[1]);
     latches(argv[1]);
+    terms(argv[1]);
     refusals(argv[1]);
     locks_by_id();
     CHECK(dlm_handles_open() == 0);

@@ -125,6 +125,24 @@ pub fn a_lease_is_not_kept_after_its_release_its_drop_or_its_token(site: &Site) 
     });
 }
 
+pub fn a_lease_that_is_no_longer_kept_ends_at_its_end(site: &Site) {
+    patiently(|ttl| {
+        let (ours, theirs) = locks(site, ttl);
+        let lease = kept(&ours, ttl, Duration::MAX)?;
+        let changes = lease.changes().unwrap();
+        lease.stop_keeping().unwrap();
+        if lease.check().is_err() {
+            return None;
+        }
+        assert_eq!(lease.state(), LeaseState::Held);
+        until("the lease ends", || !lease.state().is_valid());
+        assert_eq!(lease.state(), LeaseState::Lost(LostReason::Expired));
+        until("the listener is told of the end", || changes.try_iter().count() > 0 || changes.is_empty());
+        super::until("the store ends the lease", || theirs.inspect().unwrap().holder.is_none());
+        Some(())
+    });
+}
+
 pub fn closing_releases_what_is_kept(site: &Site) {
     let (manager, theirs) = (site.manager(), site.manager());
     let leases: Vec<_> =

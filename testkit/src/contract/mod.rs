@@ -354,6 +354,7 @@ macro_rules! contract {
             a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_then,
             a_kept_lease_whose_record_goes_is_lost_before_its_end_with_the_reason,
             a_lease_is_not_kept_after_its_release_its_drop_or_its_token,
+            a_lease_that_is_no_longer_kept_ends_at_its_end,
             closing_releases_what_is_kept,
             many_leases_are_kept_at_once,
         }
