@@ -213,6 +213,37 @@ static struct dlm_go_number dlm_go_keep(const struct dlm_lease *lease, int64_t m
 	return to;
 }
 
+static struct dlm_go_number dlm_go_stop_keeping(const struct dlm_lease *lease) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_lease_stop_keeping(lease, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_hold_at_least(const struct dlm_lease *lease, int64_t min_hold_ms) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_lease_hold_at_least(lease, min_hold_ms, &to.error);
+	return to;
+}
+
+struct dlm_go_findings {
+	enum dlm_status status;
+	bool is_safe;
+	struct dlm_names *findings;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_findings dlm_go_diagnose(const struct dlm_manager *manager) {
+	struct dlm_go_findings to = {0};
+	to.status = dlm_manager_diagnose(manager, &to.findings, &to.is_safe, &to.error);
+	return to;
+}
+
+static struct dlm_go_number dlm_go_store(const struct dlm_manager *manager, char *uri, size_t size) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_manager_store(manager, uri, size, &to.error);
+	return to;
+}
+
 static struct dlm_go_number dlm_go_renew(const struct dlm_lease *lease, int64_t ttl_ms) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_lease_renew(lease, ttl_ms, &to.error);
@@ -236,6 +267,7 @@ static struct dlm_go_number dlm_go_release(struct dlm_lease *lease) {
 #cgo noescape dlm_go_adopt
 #cgo noescape dlm_go_inspect
 #cgo noescape dlm_go_into_token
+#cgo noescape dlm_go_store
 #cgo nocallback dlm_go_try
 #cgo nocallback dlm_go_start
 #cgo nocallback dlm_go_take
@@ -266,6 +298,9 @@ type (
 
 // Version returns the version of the library that this program runs with, such as "0.1.0".
 func Version() string { return C.GoString(C.dlm_version()) }
+
+// VersionNumber returns the version of the library as a number to compare: major * 1,000,000 + minor * 1,000 + patch.
+func VersionNumber() int { return int(C.dlm_version_number()) }
 
 func openManager(uri string, options []setting) (managerHandle, error) {
 	// A library that was built from another header might read the arguments differently.
@@ -488,6 +523,44 @@ func keepLease(lease leaseHandle, maxHold time.Duration) error {
 }
 
 // renewLease renews the lease for ttl from now, or for its last TTL when ttl is 0.
+func stopKeepingLease(lease leaseHandle) error {
+	to := C.dlm_go_stop_keeping(lease)
+	return failure(to.status, to.error)
+}
+
+func holdLease(lease leaseHandle, minHold time.Duration) error {
+	to := C.dlm_go_hold_at_least(lease, C.int64_t(millis(minHold)))
+	return failure(to.status, to.error)
+}
+
+func leaseTTL(lease leaseHandle) time.Duration {
+	return time.Duration(C.dlm_lease_ttl_ms(lease)) * time.Millisecond
+}
+
+// diagnoseStore returns a line for each finding.
+func diagnoseStore(manager managerHandle) (findings []string, isSafe bool, err error) {
+	to := C.dlm_go_diagnose(manager)
+	defer C.dlm_names_free(to.findings)
+	return textsOf(to.findings), bool(to.is_safe), failure(to.status, to.error)
+}
+
+func textsOf(list *C.struct_dlm_names) []string {
+	var texts []string
+	for at := range C.dlm_names_count(list) {
+		texts = append(texts, C.GoString(C.dlm_names_at(list, at)))
+	}
+	return texts
+}
+
+// storeOf returns the URI of the store, or "" if the manager is closed.
+func storeOf(manager managerHandle) string {
+	var uri [1 << 16]C.char
+	if to := C.dlm_go_store(manager, &uri[0], C.size_t(len(uri))); failure(to.status, to.error) != nil {
+		return ""
+	}
+	return C.GoString(&uri[0])
+}
+
 func renewLease(lease leaseHandle, ttl time.Duration) error {
 	ms := int64(C.DLM_DEFAULT)
 	if ttl != 0 {

@@ -31,6 +31,7 @@ enum dlm_go_latch_call {
 	DLM_GO_COUNT_UP,
 	DLM_GO_COUNT_DOWN_AS,
 	DLM_GO_PENDING,
+	DLM_GO_ARRIVED,
 };
 
 static struct dlm_latch *dlm_go_find_latch(struct dlm_go_latch of, struct dlm_go_answer *to) {
@@ -70,6 +71,9 @@ static struct dlm_go_answer dlm_go_call_latch(const struct dlm_manager *manager,
 		break;
 	case DLM_GO_PENDING:
 		to.status = dlm_latch_pending(latch, &to.names, &to.error);
+		break;
+	case DLM_GO_ARRIVED:
+		to.status = dlm_latch_arrived(latch, &to.names, &to.error);
 		break;
 	}
 	dlm_latch_free(latch);
@@ -149,6 +153,7 @@ const (
 	latchCountUp     latchCall = C.DLM_GO_COUNT_UP
 	latchCountDownAs latchCall = C.DLM_GO_COUNT_DOWN_AS
 	latchPending     latchCall = C.DLM_GO_PENDING
+	latchArrived     latchCall = C.DLM_GO_ARRIVED
 )
 
 // callLatch returns a number (1 for yes) or names, depending on the call.
@@ -164,11 +169,7 @@ func callLatch(l *Latch, call latchCall, count int64, participant string) (int64
 	to := C.dlm_go_call_latch(l.manager.handle, id, C.int32_t(l.name.level), C.int32_t(l.kind), latchTTL(l),
 		uint32(call), C.int64_t(count), who)
 	defer C.dlm_names_free(to.names)
-	var names []string
-	for at := range C.dlm_names_count(to.names) {
-		names = append(names, C.GoString(C.dlm_names_at(to.names, at)))
-	}
-	return int64(to.number), names, failure(to.status, to.error)
+	return int64(to.number), textsOf(to.names), failure(to.status, to.error)
 }
 
 func createLatchFor(l *Latch, participants []string) error {

@@ -111,6 +111,12 @@ func (l *Latch) Pending(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
+// Arrived returns the names that have counted down in the manager's own farm, expected or not, sorted.
+func (l *Latch) Arrived(ctx context.Context) ([]string, error) {
+	_, names, err := l.call(ctx, latchArrived, 0, "")
+	return names, err
+}
+
 // Wait waits until the latch is open or ctx ends. It returns at once if the latch is open.
 //
 // The goroutine parks and holds no thread, but it holds a file descriptor while it waits. A count-down in this
@@ -192,13 +198,13 @@ func (l *Latch) question(which latchCall) question {
 	return question{m.asking, m.identity.latchRegion(l.name), m.timeout, which.doing() + " latch " + l.name.String()}
 }
 
-func (c latchCall) changes() bool { return c != latchCount && c != latchPending }
+func (c latchCall) changes() bool { return c != latchCount && c != latchPending && c != latchArrived }
 
 func (c latchCall) doing() string {
 	switch c {
 	case latchCreate, latchGetOrCreate:
 		return "creating"
-	case latchCount, latchPending:
+	case latchCount, latchPending, latchArrived:
 		return "reading"
 	default:
 		return "counting"

@@ -226,6 +226,7 @@ func TestAChangeThatIsGivenUpIsInDoubtAndAReadIsNot(t *testing.T) {
 		{latchCountDownAs, true},
 		{latchCount, false},
 		{latchPending, false},
+		{latchArrived, false},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		hang := make(chan struct{})

@@ -86,6 +86,43 @@ func (l *Lease) KeepAlive(maxHold time.Duration) error {
 	return err
 }
 
+// StopKeepAlive ends what [Lease.KeepAlive] has begun: the lease then ends at its end, unless it is renewed. A renewal under
+// way may still make it longer. It does nothing for a lease that is not kept alive, or that was released.
+func (l *Lease) StopKeepAlive() error {
+	defer runtime.KeepAlive(l)
+	if l.released.Load() {
+		return nil
+	}
+	err := stopKeepingLease(l.handle)
+	if codeOf(err) == CodeClosed && l.released.Load() {
+		return nil
+	}
+	return err
+}
+
+// HoldAtLeast lets the lock stay held for this time from now, even if the lease is released sooner: at most the TTL. So a
+// job that takes a second runs only once, although the clocks of the machines that start it differ by some seconds. A
+// release then ends the lease at once and sends nothing. The library releases the lock when the time is over. When the
+// manager is closed or the process ends before, the lock is free when its TTL ends.
+//
+// It fails with [ErrInvalid] for a time below zero or longer than the TTL, and with [ErrLost].
+func (l *Lease) HoldAtLeast(minHold time.Duration) error {
+	defer runtime.KeepAlive(l)
+	if l.released.Load() {
+		return l.over("it was released")
+	}
+	if minHold < 0 {
+		return invalid("the minimum hold " + minHold.String() + " is not allowed: 0 to the TTL")
+	}
+	return holdLease(l.handle, minHold)
+}
+
+// TTL returns the TTL with which the lease was granted or last renewed.
+func (l *Lease) TTL() time.Duration {
+	defer runtime.KeepAlive(l)
+	return leaseTTL(l.handle)
+}
+
 // AtRisk returns a channel that is closed as soon as the lease is at risk for the first time, or has ended. See
 // [Lease.KeepAlive].
 //

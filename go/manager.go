@@ -172,6 +172,31 @@ func (m *Manager) Stats() Stats {
 	return stats
 }
 
+// Store returns the URI of the store, without credentials, or "" when the manager is closed.
+func (m *Manager) Store() string {
+	defer runtime.KeepAlive(m)
+	return storeOf(m.handle)
+}
+
+// Diagnose checks whether the store is safe for locks, as `dlm doctor` does. It returns a line for each finding, which
+// begins with OK, WARN or FAIL, and false when one of them is a failure. It blocks for up to a few store time-outs, and
+// acquires and releases one lock of its own. A store that does not answer is a finding.
+//
+// It fails with [ErrClosed] and with the error that ended ctx.
+func (m *Manager) Diagnose(ctx context.Context) (findings []string, isSafe bool, err error) {
+	question := question{m.asking, everywhere, m.timeout, "diagnosing the store"}
+	type answer struct {
+		findings []string
+		isSafe   bool
+	}
+	got, err := answerTo(ctx, question, false, func() (answer, error) {
+		defer runtime.KeepAlive(m)
+		findings, isSafe, err := diagnoseStore(m.handle)
+		return answer{findings, isSafe}, err
+	})
+	return got.findings, got.isSafe, err
+}
+
 // Close ends the manager: waiting calls return [ErrClosed], held leases are released, and the library's threads end.
 // All leases of the manager have then ended. Closing twice does nothing more.
 //

@@ -85,7 +85,7 @@ impl Freeing {
     fn after(&mut self, answer: &Result<Released>) -> Next {
         let longest = match answer {
             Ok(Released::Freed) => {
-                log::info!("lock {} was in doubt and is now released", self.name);
+                log::info!("lock {} was released in the background", self.name);
                 return Next::Done;
             }
             Ok(Released::NotOurs | Released::Gone) if self.settled.passed() => return Next::Done,
