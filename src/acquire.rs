@@ -140,6 +140,11 @@ impl AcquireTerms {
         self.min_hold.map_or(Ok(()), |min_hold| lease.hold_at_least(min_hold))
     }
 
+    /// Returns how long the acquisition has waited: zero if it was to try once.
+    pub(crate) fn waited(&self) -> Duration {
+        if self.by.moment() <= self.began { Duration::ZERO } else { Moment::now().since(self.began) }
+    }
+
     pub(crate) fn of_queue(&self) -> Terms<'_> {
         Terms {
             by: self.by,

@@ -15,7 +15,7 @@ use crate::name::{Level, LockName, Mode};
 use crate::pending::Pending;
 use crate::session::Session;
 use crate::store::Inspection;
-use crate::time::{Deadline, Moment};
+use crate::time::Deadline;
 use crate::wait::queue::{Answer, Ended};
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
@@ -118,7 +118,7 @@ impl Lock {
         let terms = AcquireTerms::new(session, how)?;
         session.usable()?;
         let got = session.queue.wait(name, &terms.of_queue(), |ask| acquire::ask(session, name, ask, &terms));
-        let waited = Moment::now().since(terms.began);
+        let waited = terms.waited();
         match got {
             Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
                 // If it cannot be kept alive, dropping the lease releases it.

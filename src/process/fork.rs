@@ -72,6 +72,20 @@ pub(crate) fn in_child_by_system_call(run: impl FnOnce() -> bool) -> bool {
     run_if_child(i32::try_from(pid).unwrap(), run)
 }
 
+/// Runs `run` in a forked child, which nobody waits for. For children of [`in_forked_child`]: when that has ended, the
+/// system waits for them.
+#[cfg(feature = "embedded")]
+pub(crate) fn in_abandoned_child(run: impl FnOnce()) {
+    // SAFETY: as in `in_forked_child`.
+    let pid = unsafe { fork() };
+    assert!(pid >= 0, "fork failed");
+    if pid == 0 {
+        let _ = catch_unwind(AssertUnwindSafe(run));
+        // SAFETY: `_exit` takes a number and does not return.
+        unsafe { _exit(0) }
+    }
+}
+
 fn run_if_child(pid: i32, run: impl FnOnce() -> bool) -> bool {
     if pid == 0 {
         // Panics are written to standard error, because the captured output of the test is lost with this process.

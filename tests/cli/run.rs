@@ -138,11 +138,87 @@ fn a_signal_that_was_ignored_stays_ignored() {
     running.finish().ok();
 }
 
+/// Much longer than a test takes: a lock that is free sooner was taken over.
+const DAY: [&str; 2] = ["--ttl", "1d"];
+
 #[test]
-fn a_killed_dlm_takes_its_command_along_and_the_next_gets_the_lock_when_the_ttl_ends() {
+fn a_killed_dlm_takes_its_command_along_and_the_next_gets_the_lock_at_once() {
     let shell = Shell::new();
-    let mut running =
-        shell.start(&["run", "--ttl", "1s", "x", "--", "sh", "-c", "echo $$ >pid; exec sleep 300"]);
+    let [ttl, day] = DAY;
+    let mut running = shell.start(&["run", ttl, day, "x", "--", "sh", "-c", "echo $$ >pid; exec sleep 300"]);
+    let pid = shell.pid_in("pid");
+    shell.run(&["run", "--no-wait", "x", "--", "true"]).fails_with(75);
+    running.signal(Signal::KILL);
+    no_longer_run(&[pid]);
+    shell.run(&["run", "--wait", "60s", "--retry", "50ms", "x", "--", "true"]).ok();
+    assert!(!shell.is_held("x"));
+}
+
+/// The command is killed with `dlm`, but not what it has started.
+#[test]
+fn the_lock_of_a_killed_dlm_lasts_as_long_as_any_process_of_its_command() {
+    let shell = Shell::new();
+    let [ttl, day] = DAY;
+    let mut running = shell.start(&["run", ttl, day, "x", "--", "sh", "-c", LONG]);
+    let [pid, child] = [shell.pid_in("pid"), shell.pid_in("child")];
+    running.signal(Signal::KILL);
+    no_longer_run(&[pid]);
+    for _ in 0..5 {
+        assert!(is_running(child));
+        shell.run(&["run", "--no-wait", "x", "--", "true"]).fails_with(75);
+    }
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
+    shell.run(&["run", "--wait", "60s", "--retry", "50ms", "x", "--", "true"]).ok();
+}
+
+#[test]
+fn a_lock_that_others_must_wait_for_is_not_taken_over() {
+    let shell = Shell::new();
+    let [ttl, day] = DAY;
+    let delayed = format!("{}?lock_delay=1s", shell.store);
+    let script = ["--", "sh", "-c", "echo $$ >pid; exec sleep 300"];
+    let no_takeover = ["run", "--store", &shell.store, ttl, day, "--no-takeover", "x"];
+    let with_delay = ["run", "--store", &delayed, ttl, day, "--wait=0s", "y"];
+    for args in [no_takeover, with_delay] {
+        let lock = args[6];
+        let mut running = shell.start(&[&args[..], &script].concat());
+        let pid = shell.pid_in("pid");
+        running.signal(Signal::KILL);
+        no_longer_run(&[pid]);
+        for _ in 0..5 {
+            shell.run(&["run", "--no-wait", lock, "--", "true"]).fails_with(75);
+        }
+        std::fs::remove_file(shell.path("pid")).unwrap();
+    }
+}
+
+/// `dlm acquire` ends at once, and its lease lasts.
+#[test]
+fn a_lease_that_was_printed_outlives_its_process() {
+    let shell = Shell::new();
+    let lease = shell.acquire_for("x", "1d");
+    for _ in 0..5 {
+        shell.run(&["acquire", "--no-wait", "x"]).fails_with(75);
+    }
+    shell.run(&["renew", &lease]).ok();
+    assert!(shell.is_held("x"));
+    shell.run(&["release", &lease]).ok();
+}
+
+#[test]
+fn a_killed_dlm_without_takeover_leaves_its_lock_until_the_ttl_ends() {
+    let shell = Shell::new();
+    let mut running = shell.start(&[
+        "run",
+        "--no-takeover",
+        "--ttl",
+        "1s",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ >pid; exec sleep 300",
+    ]);
     let pid = shell.pid_in("pid");
     running.signal(Signal::KILL);
     no_longer_run(&[pid]);

@@ -10,6 +10,7 @@ mod embedded_contract;
 mod embedded_disks;
 mod embedded_group;
 mod embedded_latches;
+mod embedded_liveness;
 mod embedded_places;
 mod embedded_processes;
 mod embedded_store;

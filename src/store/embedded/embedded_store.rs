@@ -520,3 +520,113 @@ impl LivenessStore for EmbeddedStore {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem;
+    use std::thread;
+
+    use super::*;
+    use crate::holder::Identity;
+    use crate::name::{Level, NamePolicy};
+    use crate::patience::{LONG, until};
+    use crate::process::fork::{alone, in_abandoned_child, in_forked_child};
+
+    const TTL: Duration = Duration::from_secs(24 * 3600);
+
+    fn soon() -> Deadline {
+        Deadline::after(LONG)
+    }
+
+    fn name() -> LockName {
+        LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap()
+    }
+
+    /// Tries to acquire the lock, for a lease that dies with this process.
+    fn attempt(store: &EmbeddedStore) -> Option<Grant> {
+        let (name, identity) = (name(), Identity::this_process("").unwrap());
+        let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+        match store.acquire_until_death(attempt, &mut Vec::new()).unwrap() {
+            Acquired::Granted(grant) => Some(grant),
+            Acquired::Held(_) => None,
+        }
+    }
+
+    /// Lets a process acquire the lock and die.
+    fn dead_holder(store: &Path) {
+        assert!(in_forked_child(|| {
+            let store = EmbeddedStore::open(store).unwrap();
+            let held = attempt(&store).is_some();
+            mem::forget(store);
+            held
+        }));
+    }
+
+    /// The dead holder may have been followed by one that has ended its lease, and that by one that lives.
+    #[test]
+    fn a_record_that_was_written_after_the_proof_is_not_taken_over() {
+        if !alone() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        dead_holder(dir.path());
+        let store = EmbeddedStore::open(dir.path()).unwrap();
+        let found = store.live(&name(), soon()).unwrap().unwrap();
+        let next = Record { owner: OwnerToken::draw().unwrap(), ..found.clone() };
+        thread::scope(|scope| {
+            let late = store.environment.write(soon(), |writer| {
+                let late = scope.spawn(|| attempt(&store));
+                // It has the proof, and waits for this transaction.
+                until("the file is locked", || found.mark.unwrap().prove_death(&store.generation).is_none());
+                writer.put(name().key().as_bytes(), &next.encode())?;
+                Ok(TxnEnd::Commit(late))
+            });
+            assert!(late.unwrap().join().unwrap().is_none(), "another holder's record was replaced");
+        });
+        assert_eq!(store.live(&name(), soon()).unwrap(), Some(next));
+    }
+
+    #[test]
+    fn a_forked_child_keeps_others_waiting_while_it_lives_and_its_end_changes_nothing_for_its_parent() {
+        if !alone() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (path, may_end) = (dir.path().join("store"), dir.path().join("may end"));
+        // The holder dies, and its child lives.
+        assert!(in_forked_child(|| {
+            let store = EmbeddedStore::open(&path).unwrap();
+            let held = attempt(&store).is_some();
+            in_abandoned_child(|| until("the child may end", || may_end.exists()));
+            mem::forget(store);
+            held
+        }));
+        let store = EmbeddedStore::open(&path).unwrap();
+        for _ in 0..20 {
+            assert!(attempt(&store).is_none(), "taken over although a copy of the descriptor is open");
+            thread::sleep(Duration::from_millis(5));
+        }
+        fs::write(&may_end, "").unwrap();
+        let mut taken = None;
+        until("the child's copy is closed", || {
+            taken = attempt(&store);
+            taken.is_some()
+        });
+        // A child drops its copy of the store, and ends.
+        let mut store = Some(store);
+        assert!(in_forked_child(|| {
+            drop(store.take());
+            let own = EmbeddedStore::open(&path).unwrap();
+            attempt(&own).is_none()
+        }));
+        let other = EmbeddedStore::open(&path).unwrap();
+        let files = fs::read_dir(&other.generation).unwrap().flatten();
+        let files = files.filter(|file| file.file_name().to_str().unwrap().starts_with("alive-"));
+        assert_eq!(files.count(), 1, "a child has deleted the file of its parent");
+        assert!(attempt(&other).is_none(), "a child has unlocked the file of its parent");
+        let store = store.unwrap();
+        assert!(store.outlive_process(&name(), &taken.unwrap().owner_record, soon()).unwrap());
+        drop(store);
+        assert!(attempt(&other).is_none(), "the mark is still there");
+    }
+}
