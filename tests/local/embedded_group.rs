@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{EmbeddedStore, LockStore, Released};
+use dlm::store::{Acquired, Attempt, EmbeddedStore, Identity, LockStore, Released};
 use dlm::{Code, Moment};
 use dlm_fixtures::role::{self, Running};
 use dlm_testkit::{shortened, skipped};
@@ -38,6 +38,11 @@ fn role() {
     match role.as_str() {
         "open" => drop(EmbeddedStore::open_group(&path).unwrap()),
         "hold" => hold(&path),
+        "hold until death" => hold_until_death(&path),
+        "take it over" => {
+            let store = EmbeddedStore::open_group(&path).unwrap();
+            wait_for(&store, &name("a"), TTL);
+        }
         "find it held" => {
             assert!(grant(&EmbeddedStore::open_group(&path).unwrap(), &name("a"), TTL).is_none());
         }
@@ -148,6 +153,39 @@ fn users_of_a_group_exclude_each_other_and_a_stranger_is_refused() {
     anna.0.kill().unwrap();
     site.run(BERT, "wait for it");
     site.run(ANNA, "find it held");
+}
+
+/// Each user can lock the other's file, and delete it.
+#[test]
+fn a_killed_process_of_one_user_is_followed_at_once_by_the_other() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let site = Site::new();
+    for (one, other) in [(ANNA, BERT), (BERT, ANNA)] {
+        let mut holder =
+            Running(site.process(one, "hold until death").stdout(Stdio::piped()).spawn().unwrap());
+        let mut said = BufReader::new(holder.0.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "held"), "user {one} did not acquire the lock");
+        site.run(other, "find it held");
+        let files = belongs_to_the_group(&site.store(), GROUP);
+        holder.0.kill().unwrap();
+        holder.0.wait().unwrap();
+        site.run(other, "take it over");
+        assert_eq!(belongs_to_the_group(&site.store(), GROUP), files - 1, "the file of user {one} is left");
+        fs::remove_dir_all(site.store()).unwrap();
+    }
+}
+
+fn hold_until_death(path: &Path) {
+    let store = EmbeddedStore::open_group(path).unwrap();
+    let identity = Identity::this_process("").unwrap();
+    let (name, ttl) = (name("a"), Duration::from_secs(24 * 3600));
+    let attempt = Attempt { name: &name, ttl, identity: &identity, by: soon() };
+    let acquired = store.liveness().unwrap().acquire_until_death(attempt, &mut Vec::new()).unwrap();
+    assert!(matches!(acquired, Acquired::Granted(_)));
+    println!("\nheld");
+    thread::sleep(Duration::from_secs(600));
 }
 
 fn hold(path: &Path) {
