@@ -495,9 +495,10 @@ impl LivenessStore for EmbeddedStore {
 
     fn outlive_process(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<bool> {
         self.change(name, by, |writer, found| {
-            let now = Moment::now();
-            let ours = found.filter(|record| record.is_live(now) && record.is_owner(owner_record));
-            let Some(mut record) = ours else { return Ok(Ok(TxnEnd::Abandon(false))) };
+            let ours = found.filter(|record| record.is_live(Moment::now()));
+            let Some(mut record) = ours.filter(|record| record.is_owner(owner_record)) else {
+                return Ok(Ok(TxnEnd::Abandon(false)));
+            };
             if record.mark.take().is_none() {
                 return Ok(Ok(TxnEnd::Abandon(true)));
             }
