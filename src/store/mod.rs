@@ -22,7 +22,6 @@ mod latch_record;
 mod latch_store;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod layout;
-mod liveness_store;
 mod lock_store;
 mod memory;
 pub mod remote;
@@ -55,8 +54,9 @@ pub use hbase::HbaseStore;
 pub use hbase::fuzz_hbase;
 pub(crate) use latch_store::check_participant;
 pub use latch_store::{LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
-pub use liveness_store::LivenessStore;
-pub use lock_store::{Acquired, Attempt, Grant, Inspection, LockStore, Released, Renewal, Renewed};
+pub use lock_store::{
+    Acquired, Attempt, Grant, Inspection, LivenessStore, LockStore, Released, Renewal, Renewed,
+};
 pub use memory::MemoryStore;
 pub use scheme::{Scheme, register_scheme, schemes};
 pub use store_uri::StoreUri;
