@@ -82,7 +82,7 @@ pub(super) struct DeathProof {
 }
 
 /// What [`LivenessFiles::mark`] has found.
-pub(super) struct Marked {
+pub(super) struct OwnMark {
     pub(super) mark: LivenessMark,
     /// The file was created by this call.
     pub(super) is_new: bool,
@@ -108,15 +108,15 @@ impl LivenessFiles {
     ///
     /// # Errors
     /// Of the file system. `Unsupported` if its `flock` excludes nobody.
-    pub(super) fn mark(&self, dir: &Path, access: Access) -> io::Result<Marked> {
+    pub(super) fn mark(&self, dir: &Path, access: Access) -> io::Result<OwnMark> {
         let mut files = self.files.lock();
         if let Some(file) = files.last().filter(|file| file.is_in_place()) {
-            return Ok(Marked { mark: file.mark, is_new: false });
+            return Ok(OwnMark { mark: file.mark, is_new: false });
         }
         let file = LivenessFile::create(dir, access)?;
         let mark = file.mark;
         files.push(file);
-        Ok(Marked { mark, is_new: true })
+        Ok(OwnMark { mark, is_new: true })
     }
 
     /// Returns a copy of the descriptor of this file of ours; `None` if it is not ours.
