@@ -16,9 +16,9 @@ use crate::name::LockName;
 use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Deadline, Moment};
-use crate::wait::asking::{Next, Question, QuestionNumber, Served};
+use crate::wait::asking::{Inquiry, InquiryNumber, NextStep, Served};
 use crate::wait::completions::Completions;
-use crate::wait::queue::{Answer, Ask, Ended, Queue, QueueTicket, Step, Terms};
+use crate::wait::queue::{Answer, Ask, Ended, Queue, QueueStep, QueueTicket, Terms};
 use crate::wait::timerfd::Timerfd;
 
 /// An acquisition under way, from [`Lock::start`](crate::Lock::start). It waits in the same queue as the threads that block in
@@ -44,8 +44,8 @@ struct PendingShared {
     session: Arc<Session>,
     name: LockName,
     terms: AcquireTerms,
-    /// Number among the questions of the manager.
-    number: QuestionNumber,
+    /// Number among the inquiries of the manager.
+    number: InquiryNumber,
     state: Mutex<PendingState>,
     /// Created by the first call of [`Pending::fd`], under `state`.
     timerfd: OnceLock<Timerfd>,
@@ -54,7 +54,7 @@ struct PendingShared {
 struct PendingState {
     /// `None` once it has finished.
     ticket: Option<QueueTicket<Arc<Queue>>>,
-    outcome: Outcome,
+    outcome: PendingOutcome,
     /// Whether it has asked the store before: even a wait of zero asks once.
     has_asked: bool,
     is_asking: bool,
@@ -67,7 +67,7 @@ struct PendingState {
     listener: Option<Listener>,
 }
 
-enum Outcome {
+enum PendingOutcome {
     Waits,
     Finished(Result<Lease>),
     Taken,
@@ -123,7 +123,7 @@ impl Pending {
         let cancel = terms.cancel.clone();
         let state = PendingState {
             ticket: Some(ticket),
-            outcome: Outcome::Waits,
+            outcome: PendingOutcome::Waits,
             has_asked: false,
             is_asking: false,
             is_added: false,
@@ -181,18 +181,18 @@ impl Pending {
         let session = &self.shared.session;
         session.not_forked()?;
         let mut state = self.shared.state.lock();
-        if matches!(state.outcome, Outcome::Waits) {
+        if matches!(state.outcome, PendingOutcome::Waits) {
             return Ok(None);
         }
-        let outcome = std::mem::replace(&mut state.outcome, Outcome::Taken);
+        let outcome = std::mem::replace(&mut state.outcome, PendingOutcome::Taken);
         drop(state);
         match outcome {
-            Outcome::Finished(result) => {
+            PendingOutcome::Finished(result) => {
                 let lease = result?;
                 session.usable()?;
                 Ok(Some(lease))
             }
-            Outcome::Waits | Outcome::Taken => {
+            PendingOutcome::Waits | PendingOutcome::Taken => {
                 let name = self.shared.name.key();
                 Err(Error::invalid("pending acquisition of", name, "one whose result was not taken before"))
             }
@@ -274,8 +274,8 @@ impl PendingShared {
         let place = self.name.hbase_row().first().copied().unwrap_or_default();
         // First, because it may finish meanwhile. If it does, the threads forget it when they look at it.
         self.state.lock().is_added = true;
-        let question = Arc::clone(self) as Arc<dyn Question>;
-        session.askers.add(self.number, place, question).map_err(|error: io::Error| {
+        let inquiry = Arc::clone(self) as Arc<dyn Inquiry>;
+        session.askers.add(self.number, place, inquiry).map_err(|error: io::Error| {
             session.usable().err().unwrap_or_else(|| Error::Internal {
                 what: format!("no thread can be started to acquire lock {}", self.name),
                 source: Some(error.into()),
@@ -288,7 +288,7 @@ impl PendingShared {
     fn leave_to_caller(&self) -> bool {
         let mut state = self.state.lock();
         let step = state.ticket.as_ref().map(|ticket| ticket.step(&self.terms(), state.has_asked));
-        state.is_callers = matches!(step, Some(Ok(Step::Ask(..))));
+        state.is_callers = matches!(step, Some(Ok(QueueStep::Ask(..))));
         state.is_callers
     }
 
@@ -328,7 +328,7 @@ impl PendingShared {
             // A lease is released.
             return drop(result);
         };
-        state.outcome = Outcome::Finished(result);
+        state.outcome = PendingOutcome::Finished(result);
         let (registration, is_added) = (state.registration.take(), state.is_added);
         if let Some(timerfd) = self.timerfd.get()
             && let Err(error) = timerfd.set(Moment::OVER)
@@ -415,26 +415,28 @@ fn panic_text(payload: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-impl Question for PendingShared {
-    fn look(&self) -> Next {
+impl Inquiry for PendingShared {
+    fn look(&self) -> NextStep {
         let state = self.state.lock();
-        let Some(ticket) = &state.ticket else { return Next::Done };
+        let Some(ticket) = &state.ticket else { return NextStep::Done };
         match ticket.step(&self.terms(), state.has_asked) {
             // The wait ends when the request does.
-            Ok(_) | Err(Ended::Unavailable(_)) if state.is_asking => Next::LookAt(Moment::NEVER),
-            Ok(Step::Ask(..)) if state.has_asked => Next::Ask(self.terms.by.moment()),
-            Ok(Step::Ask(..)) if Moment::now() < self.patience_ends() => Next::Ask(self.patience_ends()),
-            Ok(Step::Ask(..)) => {
+            Ok(_) | Err(Ended::Unavailable(_)) if state.is_asking => NextStep::LookAt(Moment::NEVER),
+            Ok(QueueStep::Ask(..)) if state.has_asked => NextStep::Ask(self.terms.by.moment()),
+            Ok(QueueStep::Ask(..)) if Moment::now() < self.patience_ends() => {
+                NextStep::Ask(self.patience_ends())
+            }
+            Ok(QueueStep::Ask(..)) => {
                 let what = "no thread was free to ask: all wait for the store".into();
                 let store = self.session.store.describe();
                 self.finish(state, Err(Error::RetriesExhausted { store, what, source: None }));
-                Next::Done
+                NextStep::Done
             }
-            Ok(Step::Park(until)) => Next::LookAt(until),
+            Ok(QueueStep::Park(until)) => NextStep::LookAt(until),
             Err(ended) => {
                 let error = self.ended(ended);
                 self.finish(state, Err(error));
-                Next::Done
+                NextStep::Done
             }
         }
     }
@@ -446,13 +448,13 @@ impl Question for PendingShared {
             _ => return Served::Unknown,
         };
         match step {
-            Ok(Step::Ask(how, releases)) => {
+            Ok(QueueStep::Ask(how, releases)) => {
                 state.is_asking = true;
                 state.has_asked = true;
                 drop(state);
                 self.send((how, releases))
             }
-            Ok(Step::Park(_)) => Served::Unknown,
+            Ok(QueueStep::Park(_)) => Served::Unknown,
             Err(ended) => {
                 let error = self.ended(ended);
                 self.finish(state, Err(error));
@@ -474,7 +476,7 @@ impl Drop for Pending {
         if state.ticket.is_some() {
             self.shared.finish(state, Err(self.shared.cancelled(None)));
         } else {
-            let outcome = std::mem::replace(&mut state.outcome, Outcome::Taken);
+            let outcome = std::mem::replace(&mut state.outcome, PendingOutcome::Taken);
             drop(state);
             // A lease that nobody took is released.
             drop(outcome);

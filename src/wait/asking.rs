@@ -1,11 +1,11 @@
 //! The threads that ask the store for waiters without a thread of their own.
 //!
-//! A waiter without a thread is a [`Question`]. At most [`THREADS_MAX`] threads serve any number of questions. They do
+//! A waiter without a thread is an [`Inquiry`]. At most [`THREADS_MAX`] threads serve any number of inquiries. They do
 //! two things:
 //!
 //! | work | when | takes |
 //! |---|---|---|
-//! | look: ask the question what is next | it is new, was woken, or its moment has come | microseconds |
+//! | look: ask the inquiry what is next | it is new, was woken, or its moment has come | microseconds |
 //! | ask: send a request to the store | `look` said so, and its place has room | up to the store time-out |
 //!
 //! One thread fewer than all may ask at one time, so looks are never late, even when every request hangs. A place is a
@@ -17,7 +17,7 @@
 //!   the store did not serve, or that has taken longer than [`STUCK`], until one is answered.
 //!
 //! Threads are started when there is work for them, end when they have had none for a while, and are joined by `stop`.
-//! No thread is started before the first question. A question may hold the last handle of the manager, so it is never
+//! No thread is started before the first inquiry. An inquiry may hold the last handle of the manager, so it is never
 //! dropped under the lock.
 //!
 //! The threads may be parked while the program forks, so they park on what a child may inherit: see [`inheritable`].
@@ -47,27 +47,27 @@ const FAILING_MAX: usize = 4;
 const STUCK: Duration = Duration::from_secs(1);
 /// A thread without work ends after this time.
 const IDLE: Duration = Duration::from_secs(5);
-/// Parked threads wake at least this often while a question is open. Their timer does not advance while the machine is
+/// Parked threads wake at least this often while an inquiry is open. Their timer does not advance while the machine is
 /// suspended, but the lease clock does.
 const LONGEST_PARK: Duration = Duration::from_secs(10);
 
 /// A waiter that the threads serve.
-pub(crate) trait Question: Send + Sync {
+pub(crate) trait Inquiry: Send + Sync {
     /// Says what to do next. Never blocks.
-    fn look(&self) -> Next;
+    fn look(&self) -> NextStep;
 
-    /// Sends one request to the store. Afterwards the question is looked at again.
+    /// Sends one request to the store. Afterwards the inquiry is looked at again.
     fn ask(&self) -> Served;
 }
 
-/// What to do with a question.
+/// What to do with an inquiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// Ask the store as soon as there is room. Look again at this moment if there was none.
     Ask(Moment),
     /// Look again at this moment, or when woken.
     LookAt(Moment),
-    /// Nothing. The question is forgotten.
+    /// Nothing. The inquiry is forgotten.
     Done,
 }
 
@@ -80,8 +80,8 @@ pub(crate) enum Served {
     Unknown,
 }
 
-/// Identifies a question.
-pub(crate) type QuestionNumber = u64;
+/// Identifies an inquiry.
+pub(crate) type InquiryNumber = u64;
 
 /// The threads of one manager. Dropping it stops them.
 pub(crate) struct Askers {
@@ -98,7 +98,7 @@ struct AskersShared {
 }
 
 impl AskersShared {
-    /// Locks the state. No question is called or dropped under the lock.
+    /// Locks the state. No inquiry is called or dropped under the lock.
     fn lock(&self) -> MutexGuard<'_, AskersState> {
         inheritable::lock(&self.state)
     }
@@ -106,13 +106,13 @@ impl AskersShared {
 
 #[derive(Default)]
 struct AskersState {
-    questions: HashMap<QuestionNumber, OpenQuestion>,
-    /// Questions to look at, in order.
-    ready: VecDeque<QuestionNumber>,
-    /// Questions that wait for room to ask, in order.
-    asks: BTreeMap<u64, QuestionNumber>,
-    /// When to look at questions.
-    timers: BTreeMap<Due, QuestionNumber>,
+    inquiries: HashMap<InquiryNumber, OpenInquiry>,
+    /// Inquiries to look at, in order.
+    ready: VecDeque<InquiryNumber>,
+    /// Inquiries that wait for room to ask, in order.
+    asks: BTreeMap<u64, InquiryNumber>,
+    /// When to look at inquiries.
+    timers: BTreeMap<TimerKey, InquiryNumber>,
     under_way: Vec<UnderWay>,
     /// Places whose last request was not served.
     failing: BTreeSet<u8>,
@@ -124,15 +124,15 @@ struct AskersState {
     /// Number of threads that wait for work.
     idle: usize,
     /// The earliest timer for which an idle thread waits.
-    watched: Option<Due>,
+    watched: Option<TimerKey>,
     is_stopping: bool,
 }
 
 /// A moment, and a number that makes it unique.
-type Due = (Moment, u64);
+type TimerKey = (Moment, u64);
 
-struct OpenQuestion {
-    question: Arc<dyn Question>,
+struct OpenInquiry {
+    inquiry: Arc<dyn Inquiry>,
     /// The part of the store that answers it.
     place: u8,
     is_ready: bool,
@@ -141,12 +141,12 @@ struct OpenQuestion {
     is_asking: bool,
     /// Its position in `asks`.
     ask: Option<u64>,
-    timer: Option<Due>,
+    timer: Option<TimerKey>,
 }
 
 /// A request to the store.
 struct UnderWay {
-    number: QuestionNumber,
+    number: InquiryNumber,
     place: u8,
     began: Moment,
 }
@@ -157,8 +157,8 @@ impl AskersState {
         self.drawn
     }
 
-    fn make_ready(&mut self, number: QuestionNumber) {
-        if let Some(open) = self.questions.get_mut(&number).filter(|open| !open.is_ready) {
+    fn make_ready(&mut self, number: InquiryNumber) {
+        if let Some(open) = self.inquiries.get_mut(&number).filter(|open| !open.is_ready) {
             open.is_ready = true;
             self.ready.push_back(number);
         }
@@ -171,40 +171,40 @@ impl AskersState {
                 return;
             }
             self.timers.remove(&due);
-            if let Some(open) = self.questions.get_mut(&number) {
+            if let Some(open) = self.inquiries.get_mut(&number) {
                 open.timer = None;
             }
             self.make_ready(number);
         }
     }
 
-    /// Takes the next question to look at.
-    fn take_ready(&mut self) -> Option<(QuestionNumber, Arc<dyn Question>)> {
+    /// Takes the next inquiry to look at.
+    fn take_ready(&mut self) -> Option<(InquiryNumber, Arc<dyn Inquiry>)> {
         while let Some(number) = self.ready.pop_front() {
-            let Some(open) = self.questions.get_mut(&number) else { continue };
+            let Some(open) = self.inquiries.get_mut(&number) else { continue };
             if open.is_looked_at {
                 // Still marked as ready: the other thread looks again.
                 continue;
             }
             open.is_ready = false;
             open.is_looked_at = true;
-            return Some((number, Arc::clone(&open.question)));
+            return Some((number, Arc::clone(&open.inquiry)));
         }
         None
     }
 
     /// Records the result of a look. The caller drops what this returns, without the lock.
-    fn looked(&mut self, number: QuestionNumber, next: Next) -> Option<OpenQuestion> {
-        let again = self.questions.get_mut(&number).map(|open| {
+    fn looked(&mut self, number: InquiryNumber, next: NextStep) -> Option<OpenInquiry> {
+        let again = self.inquiries.get_mut(&number).map(|open| {
             open.is_looked_at = false;
             std::mem::take(&mut open.is_ready)
         });
         match next {
-            Next::Done => return self.remove(number),
-            Next::Ask(or_look) => {
+            NextStep::Done => return self.remove(number),
+            NextStep::Ask(or_look) => {
                 self.set_timer(number, or_look);
                 let position = self.draw();
-                if let Some(open) = self.questions.get_mut(&number)
+                if let Some(open) = self.inquiries.get_mut(&number)
                     && !open.is_asking
                     && open.ask.is_none()
                 {
@@ -212,9 +212,9 @@ impl AskersState {
                     self.asks.insert(position, number);
                 }
             }
-            Next::LookAt(at) => {
+            NextStep::LookAt(at) => {
                 self.set_timer(number, at);
-                let position = self.questions.get_mut(&number).and_then(|open| open.ask.take());
+                let position = self.inquiries.get_mut(&number).and_then(|open| open.ask.take());
                 position.map(|position| self.asks.remove(&position));
             }
         }
@@ -224,9 +224,9 @@ impl AskersState {
         None
     }
 
-    fn set_timer(&mut self, number: QuestionNumber, at: Moment) {
+    fn set_timer(&mut self, number: InquiryNumber, at: Moment) {
         let due = (at, self.draw());
-        let Some(open) = self.questions.get_mut(&number) else { return };
+        let Some(open) = self.inquiries.get_mut(&number) else { return };
         let before = open.timer.take();
         if at != Moment::NEVER {
             open.timer = Some(due);
@@ -235,15 +235,15 @@ impl AskersState {
         before.map(|before| self.timers.remove(&before));
     }
 
-    fn remove(&mut self, number: QuestionNumber) -> Option<OpenQuestion> {
-        let open = self.questions.remove(&number)?;
+    fn remove(&mut self, number: InquiryNumber) -> Option<OpenInquiry> {
+        let open = self.inquiries.remove(&number)?;
         open.timer.map(|due| self.timers.remove(&due));
         open.ask.map(|position| self.asks.remove(&position));
         Some(open)
     }
 
-    /// Takes the first question whose place has room for a request.
-    fn take_ask(&mut self) -> Option<(QuestionNumber, Arc<dyn Question>)> {
+    /// Takes the first inquiry whose place has room for a request.
+    fn take_ask(&mut self) -> Option<(InquiryNumber, Arc<dyn Inquiry>)> {
         if self.is_stopping || self.under_way.len() >= ASKS_MAX || self.asks.is_empty() {
             return None;
         }
@@ -256,18 +256,18 @@ impl AskersState {
             here < PLACE_MAX && !(failing.contains(&place) && of_failing >= FAILING_MAX)
         };
         let (&position, &number) =
-            self.asks.iter().find(|(_, number)| has_room(self.questions[*number].place))?;
+            self.asks.iter().find(|(_, number)| has_room(self.inquiries[*number].place))?;
         self.asks.remove(&position);
-        let open = self.questions.get_mut(&number)?;
+        let open = self.inquiries.get_mut(&number)?;
         open.ask = None;
         open.is_asking = true;
-        let question = Arc::clone(&open.question);
+        let inquiry = Arc::clone(&open.inquiry);
         self.under_way.push(UnderWay { number, place: open.place, began: now });
-        Some((number, question))
+        Some((number, inquiry))
     }
 
     /// Returns the first timer, unless an idle thread waits for it.
-    fn unwatched_timer(&self) -> Option<Due> {
+    fn unwatched_timer(&self) -> Option<TimerKey> {
         let first = self.timers.first_key_value().map(|(due, _)| *due);
         first.filter(|first| self.watched.is_none_or(|watched| *first < watched))
     }
@@ -276,7 +276,7 @@ impl AskersState {
         !self.ready.is_empty() || !self.asks.is_empty() || self.unwatched_timer().is_some()
     }
 
-    fn asked(&mut self, number: QuestionNumber, served: Served) {
+    fn asked(&mut self, number: InquiryNumber, served: Served) {
         if let Some(at) = self.under_way.iter().position(|it| it.number == number) {
             let place = self.under_way.swap_remove(at).place;
             match served {
@@ -285,7 +285,7 @@ impl AskersState {
                 Served::Unknown => {}
             }
         }
-        if let Some(open) = self.questions.get_mut(&number) {
+        if let Some(open) = self.inquiries.get_mut(&number) {
             open.is_asking = false;
         }
         self.make_ready(number);
@@ -300,29 +300,23 @@ impl Askers {
         Askers { shared, process, numbers: AtomicU64::new(0) }
     }
 
-    /// Draws the number of a question that is added later.
-    pub(crate) fn number(&self) -> QuestionNumber {
+    /// Draws the number of an inquiry that is added later.
+    pub(crate) fn number(&self) -> InquiryNumber {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds a question to `place` of the store. A thread looks at it soon.
+    /// Adds an inquiry to `place` of the store. A thread looks at it soon.
     ///
     /// # Errors
     /// Fails when no thread runs and none can be started, or when the threads were stopped.
-    pub(crate) fn add(
-        &self,
-        number: QuestionNumber,
-        place: u8,
-        question: Arc<dyn Question>,
-    ) -> io::Result<()> {
+    pub(crate) fn add(&self, number: InquiryNumber, place: u8, inquiry: Arc<dyn Inquiry>) -> io::Result<()> {
         let mut state = self.shared.lock();
         if state.is_stopping {
             return Err(io::Error::other("the threads have ended"));
         }
         let (is_ready, is_looked_at, is_asking) = (false, false, false);
-        let open =
-            OpenQuestion { question, place, is_ready, is_looked_at, is_asking, ask: None, timer: None };
-        state.questions.insert(number, open);
+        let open = OpenInquiry { inquiry, place, is_ready, is_looked_at, is_asking, ask: None, timer: None };
+        state.inquiries.insert(number, open);
         state.make_ready(number);
         match call_thread(&self.shared, &mut state) {
             Err(error) if state.threads.len() == state.ended.len() => {
@@ -335,23 +329,23 @@ impl Askers {
         }
     }
 
-    /// Has a thread look at the question. Does nothing for a question that is not open.
-    pub(crate) fn wake(&self, number: QuestionNumber) {
+    /// Has a thread look at the inquiry. Does nothing for an inquiry that is not open.
+    pub(crate) fn wake(&self, number: InquiryNumber) {
         let mut state = self.shared.lock();
-        if state.questions.get(&number).is_some_and(|open| !open.is_ready) {
+        if state.inquiries.get(&number).is_some_and(|open| !open.is_ready) {
             state.make_ready(number);
             // The threads there are take the work if no other can be started.
             let _ = call_thread(&self.shared, &mut state);
         }
     }
 
-    /// Forgets the question. A request under way goes on.
-    pub(crate) fn remove(&self, number: QuestionNumber) {
+    /// Forgets the inquiry. A request under way goes on.
+    pub(crate) fn remove(&self, number: InquiryNumber) {
         let open = self.shared.lock().remove(number);
         drop(open);
     }
 
-    /// Ends the threads: looks at the questions that are ready, joins the threads, and forgets all other questions.
+    /// Ends the threads: looks at the inquiries that are ready, joins the threads, and forgets all other inquiries.
     /// Waits for requests under way. A second call does nothing.
     pub(crate) fn stop(&self) {
         if self.process != process_mark::current() {
@@ -367,12 +361,12 @@ impl Askers {
         };
         self.shared.wake.notify_all();
         for (_, thread) in threads {
-            // A question may hold the last handle of the manager, and so be dropped in a thread that this stops.
+            // An inquiry may hold the last handle of the manager, and so be dropped in a thread that this stops.
             if !threads::is_current(&thread) && thread.join().is_err() {
                 log::error!("a thread that asks the store panicked");
             }
         }
-        let left = std::mem::take(&mut self.shared.lock().questions);
+        let left = std::mem::take(&mut self.shared.lock().inquiries);
         drop(left);
     }
 
@@ -417,14 +411,14 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
     let mut idle_since = None;
     loop {
         state.make_due_ready();
-        if let Some((number, question)) = state.take_ready() {
+        if let Some((number, inquiry)) = state.take_ready() {
             idle_since = None;
             drop(state);
-            let next = catch_unwind(AssertUnwindSafe(|| question.look())).unwrap_or_else(|_| {
+            let next = catch_unwind(AssertUnwindSafe(|| inquiry.look())).unwrap_or_else(|_| {
                 log::error!("a pending acquisition panicked and was dropped");
-                Next::Done
+                NextStep::Done
             });
-            drop(question);
+            drop(inquiry);
             state = shared.lock();
             if let Some(over) = state.looked(number, next) {
                 drop(state);
@@ -433,7 +427,7 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
             }
             continue;
         }
-        if let Some((number, question)) = state.take_ask() {
+        if let Some((number, inquiry)) = state.take_ask() {
             idle_since = None;
             // Another thread goes on with looks and timers. If none can be started, looks are late.
             if state.has_work_for_another()
@@ -442,8 +436,8 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
                 log::warn!("a thread that asks the store cannot be started: {error}");
             }
             drop(state);
-            let served = catch_unwind(AssertUnwindSafe(|| question.ask())).unwrap_or(Served::Unknown);
-            drop(question);
+            let served = catch_unwind(AssertUnwindSafe(|| inquiry.ask())).unwrap_or(Served::Unknown);
+            drop(inquiry);
             state = shared.lock();
             state.asked(number, served);
             continue;
@@ -454,7 +448,7 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
         let now = Moment::now();
         let mut idle_end = idle_since.get_or_insert(now).after(IDLE);
         if now >= idle_end {
-            if state.questions.is_empty() || state.idle > 0 {
+            if state.inquiries.is_empty() || state.idle > 0 {
                 state.ended.push(own_number);
                 shared.wake.notify_one();
                 return;
@@ -483,7 +477,7 @@ mod tests {
     use super::*;
     use crate::patience::until;
 
-    /// A question that asks once, and is done when the gate is open.
+    /// An inquiry that asks once, and is done when the gate is open.
     struct Planted {
         gate: Arc<Gate>,
         answer: Served,
@@ -508,12 +502,12 @@ mod tests {
         }
     }
 
-    impl Question for Planted {
-        fn look(&self) -> Next {
+    impl Inquiry for Planted {
+        fn look(&self) -> NextStep {
             self.gate.looks.fetch_add(1, Ordering::SeqCst);
             match self.asked.load(Ordering::SeqCst) {
-                0 => Next::Ask(Moment::NEVER),
-                _ => Next::Done,
+                0 => NextStep::Ask(Moment::NEVER),
+                _ => NextStep::Done,
             }
         }
 
@@ -528,17 +522,17 @@ mod tests {
     }
 
     fn plant(askers: &Askers, gate: &Arc<Gate>, place: u8, answer: Served) {
-        let question = Planted { gate: Arc::clone(gate), answer, asked: AtomicUsize::new(0) };
-        askers.add(askers.number(), place, Arc::new(question)).unwrap();
+        let inquiry = Planted { gate: Arc::clone(gate), answer, asked: AtomicUsize::new(0) };
+        askers.add(askers.number(), place, Arc::new(inquiry)).unwrap();
     }
 
-    /// A question that looks every millisecond.
+    /// An inquiry that looks every millisecond.
     struct Ticking(AtomicUsize);
 
-    impl Question for Ticking {
-        fn look(&self) -> Next {
+    impl Inquiry for Ticking {
+        fn look(&self) -> NextStep {
             self.0.fetch_add(1, Ordering::SeqCst);
-            Next::LookAt(Moment::now().after(Duration::from_millis(1)))
+            NextStep::LookAt(Moment::now().after(Duration::from_millis(1)))
         }
 
         fn ask(&self) -> Served {
@@ -599,16 +593,16 @@ mod tests {
         askers.wake(number);
         until("nothing is left", || Arc::strong_count(&ticking) == 1);
         let state = askers.shared.lock();
-        assert!(state.questions.is_empty() && state.timers.is_empty() && state.asks.is_empty());
+        assert!(state.inquiries.is_empty() && state.timers.is_empty() && state.asks.is_empty());
     }
 
     #[test]
     fn a_woken_question_is_looked_at_and_one_that_panics_is_dropped() {
         struct Sleeping(AtomicUsize);
-        impl Question for Sleeping {
-            fn look(&self) -> Next {
+        impl Inquiry for Sleeping {
+            fn look(&self) -> NextStep {
                 match self.0.fetch_add(1, Ordering::SeqCst) {
-                    0 => Next::LookAt(Moment::NEVER),
+                    0 => NextStep::LookAt(Moment::NEVER),
                     _ => panic!("planted"),
                 }
             }
@@ -630,7 +624,7 @@ mod tests {
     fn a_stopped_pool_takes_no_questions() {
         let askers = Askers::new();
         askers.stop();
-        let question = Arc::new(Ticking(AtomicUsize::new(0)));
-        assert!(askers.add(askers.number(), 0, question).is_err());
+        let inquiry = Arc::new(Ticking(AtomicUsize::new(0)));
+        assert!(askers.add(askers.number(), 0, inquiry).is_err());
     }
 }

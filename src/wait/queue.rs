@@ -154,7 +154,7 @@ impl fmt::Debug for Wake {
 
 /// What a waiter does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum QueueStep {
     /// It asks the store. The number counts the local releases so far.
     Ask(Ask, u64),
     /// It parks until it is woken, or until this moment.
@@ -315,8 +315,8 @@ impl QueueTicket<&Queue> {
         let mut state = self.line.state.lock();
         loop {
             let until = match self.step_in(&state, terms, asked)? {
-                Step::Ask(how, releases) => return Ok((how, releases)),
-                Step::Park(until) => until.since(Moment::now()).min(LONGEST_PARK),
+                QueueStep::Ask(how, releases) => return Ok((how, releases)),
+                QueueStep::Park(until) => until.since(Moment::now()).min(LONGEST_PARK),
             };
             match &self.waiter.wake {
                 Wake::Thread(condvar) => condvar.wait_for(&mut state, until),
@@ -328,11 +328,11 @@ impl QueueTicket<&Queue> {
 
 impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
     /// Returns what the waiter does next. `asked` says whether it has asked before: even a wait of zero asks once.
-    pub(crate) fn step(&self, terms: &Terms<'_>, asked: bool) -> Result<Step, Ended> {
+    pub(crate) fn step(&self, terms: &Terms<'_>, asked: bool) -> Result<QueueStep, Ended> {
         self.step_in(&self.line.state.lock(), terms, asked)
     }
 
-    fn step_in(&self, state: &QueueState, terms: &Terms<'_>, asked: bool) -> Result<Step, Ended> {
+    fn step_in(&self, state: &QueueState, terms: &Terms<'_>, asked: bool) -> Result<QueueStep, Ended> {
         if let Some(error) = self.waiter.failure.lock().take() {
             return Err(Ended::Failed(error));
         }
@@ -346,12 +346,12 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
         let front = state.waiting.front().is_some_and(|waiter| Arc::ptr_eq(waiter, &self.waiter));
         let brief = state.yielding && !asked && terms.by.moment() <= state.next_ask;
         if front && (brief || now >= state.next_ask) && (!asked || now < terms.by.moment()) {
-            return Ok(Step::Ask(state.how, state.releases));
+            return Ok(QueueStep::Ask(state.how, state.releases));
         }
         if now >= terms.by.moment() {
             return Err(Ended::Unavailable(state.holder.clone()));
         }
-        Ok(Step::Park(if front { terms.by.moment().min(state.next_ask) } else { terms.by.moment() }))
+        Ok(QueueStep::Park(if front { terms.by.moment().min(state.next_ask) } else { terms.by.moment() }))
     }
 
     /// Returns the holder that the last read of the lock returned.
