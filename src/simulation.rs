@@ -168,6 +168,11 @@ impl<T> Mutex<T> {
         }
     }
 
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        step();
+        self.value.try_lock().map(|guard| MutexGuard { mutex: self, guard: Some(guard) })
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -317,3 +322,10 @@ macro_rules! atomic {
 
 atomic!(AtomicBool, bool);
 atomic!(AtomicU64, u64);
+
+impl AtomicU64 {
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        step();
+        self.0.fetch_add(value, order)
+    }
+}
