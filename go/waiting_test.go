@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,10 @@ import (
 
 // The library's own tests are the tests of the queue. These tests show that goroutines are in that queue.
 
-func init() { children["waiting without descriptors"] = waitWithoutDescriptors }
+func init() {
+	children["waiting without descriptors"] = waitWithoutDescriptors
+	children["compete"] = compete
+}
 
 // elsewhere holds a lock in another manager over the same store.
 func elsewhere(t *testing.T, uri string, name Name, options ...LockOption) *Lease {
@@ -315,4 +319,44 @@ func waitWithoutDescriptors(uri string) {
 	must(held.Release())
 	must(<-ends)
 	must(m.Close())
+}
+
+// compete acquires a lock again and again in three goroutines until its input ends, and prints how often it got it. The
+// test of the C interface runs it beside a process in Rust.
+func compete(uri string) {
+	m, err := Open(uri)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	ctx, cancel := context.WithCancel(context.Background())
+	var grants atomic.Int64
+	var all sync.WaitGroup
+	for range 3 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for {
+				lease, err := m.Lock(ctx, XDC("shared"), Wait(Forever))
+				if errors.Is(err, context.Canceled) {
+					return
+				}
+				if err != nil {
+					panic(err)
+				}
+				grants.Add(1)
+				time.Sleep(2 * time.Millisecond)
+				if err := lease.Release(); err != nil {
+					panic(err)
+				}
+			}
+		}()
+	}
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	cancel()
+	all.Wait()
+	if err := m.Close(); err != nil {
+		panic(err)
+	}
+	fmt.Println(grants.Load())
 }

@@ -1,11 +1,16 @@
 //! The Go package: its own tests, its example, its builds.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use dlm_fixtures::c::{self, Link};
 use dlm_fixtures::{go, hbase};
 use dlm_testkit::shortened;
+use rustix::event::{PollFd, PollFlags, poll};
 
 #[test]
 fn the_package_passes_its_tests_under_the_race_detector() {
@@ -44,6 +49,69 @@ fn the_package_passes_its_tests_under_the_race_detector() {
     for shown in expected {
         assert!(output.contains(&format!("--- PASS: {shown} ")), "{shown} did not run:\n{output}");
     }
+}
+
+/// Three goroutines in one process, and two threads and a pending acquisition in another, want one lock all the time.
+/// Both processes have the same queue, so they get the same share: `--nocapture` shows it. The test allows much more,
+/// because the machine may be busy.
+#[test]
+fn goroutines_and_threads_of_another_process_get_equal_shares() {
+    const GRANTS: u64 = 2_000;
+    if !go::has_go() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("compete");
+    let mut build = go::tool("go");
+    c::run(build.args(["test", go::tags(Link::Static), "-c", "-o"]).arg(&program).arg(".")).unwrap();
+    let uri = format!("embedded:{}?client=shares&retry=10ms&ttl=10m", dir.path().join("store").display());
+    let manager = dlm::LockManager::open(&uri).unwrap();
+    manager.initialize().unwrap();
+    let lock = manager.lock("shared", dlm::Level::Xdc).unwrap();
+    let mut command = Command::new(&program);
+    command.envs([("DLM_GO_TEST_CHILD", "compete"), ("DLM_GO_TEST_URI", &uri)]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+
+    // The fence counts the grants of both processes.
+    let (ours, first, last) =
+        (AtomicU64::new(0), lock.acquire().unwrap().fence().unwrap().0, AtomicU64::new(0));
+    let turns = AtomicU64::new(0);
+    let forever = dlm::AcquireOptions::new().wait(Duration::MAX);
+    let hold = |lease: dlm::Lease| {
+        let fence = lease.fence().unwrap().0;
+        ours.fetch_add(1, Ordering::SeqCst);
+        // The other process had the lock in between.
+        if last.fetch_max(fence, Ordering::SeqCst) + 1 < fence {
+            turns.fetch_add(1, Ordering::SeqCst);
+        }
+        thread::sleep(Duration::from_millis(2));
+        assert!(lease.release().unwrap());
+    };
+    let goes_on = || last.load(Ordering::SeqCst) < first + GRANTS;
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while goes_on() {
+                    hold(lock.acquire_with(&forever).unwrap());
+                }
+            });
+        }
+        while goes_on() {
+            let pending = lock.start(&forever).unwrap();
+            poll(&mut [PollFd::new(&pending.fd().unwrap(), PollFlags::IN)], None).unwrap();
+            hold(pending.take().unwrap().expect("its descriptor is readable"));
+        }
+    });
+    let (ours, all) = (ours.load(Ordering::SeqCst), last.load(Ordering::SeqCst) - first);
+    drop(child.stdin.take());
+    let theirs: u64 = said.next().unwrap().unwrap().parse().unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(ours + theirs >= all);
+    let turns = turns.into_inner();
+    println!("of {all} grants, {ours} went to Rust and {} to Go, in {turns} turns each", all - ours);
+    assert!((all / 5..=all * 4 / 5).contains(&ours), "{ours} of {all} grants");
 }
 
 #[test]
