@@ -34,9 +34,11 @@ use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::{Doubt, Pauses, part, until_answered};
 use crate::store::remote::{CLEAN_UP, ROUNDS, Register, RemoteStore, Reply, contended};
-use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released};
+use crate::store::{
+    Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released, Renewal, Renewed,
+};
 use crate::sync::AtomicBool;
-use crate::time::Deadline;
+use crate::time::{Deadline, Moment};
 
 /// The two stores of a server, and what the layout `both` needs beyond them.
 pub(crate) trait LayoutBridge: fmt::Debug + Send + Sync + 'static {
@@ -208,11 +210,27 @@ impl<B: LayoutBridge> BothStore<B> {
         }
     }
 
+    /// Releases what is left of a lease of which one half was lost. The caller tries again in the background if this
+    /// fails: see [`LockStore::may_leave_parts`].
+    fn release_rest(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) {
+        if let Err(error) = self.release(name, owner_record, by) {
+            log::warn!("one half of lock {name} was lost, and the other could not be released: {error}");
+        }
+    }
+
     /// Returns the layout's diagnostics of the table of one half.
     fn of_half(store: &impl LockStore, found: Vec<Diagnostic>) -> impl Iterator<Item = Diagnostic> {
         let place = store.describe();
         found.into_iter().map(move |it| Diagnostic { seen: format!("{place}: {}", it.seen), ..it })
     }
+}
+
+/// Returns the renewals of one half of these leases.
+fn half_of<'a>(
+    renewals: &[Renewal<'a>],
+    halves: impl Iterator<Item = (usize, &'a OwnerRecord)>,
+) -> Vec<Renewal<'a>> {
+    halves.map(|(index, owner_record)| Renewal { owner_record, ..renewals[index] }).collect()
 }
 
 impl<B: LayoutBridge> LockStore for BothStore<B> {
@@ -285,11 +303,58 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
         if java.is_some() && own.is_some() {
             return Ok(Some(OwnerParts { java, own }.encode()));
         }
-        // The caller tries again in the background if this fails: see `may_leave_parts`.
-        if let Err(error) = self.release(name, owner_record, by) {
-            log::warn!("one half of lock {name} was lost, and the other could not be released: {error}");
-        }
+        self.release_rest(name, owner_record, by);
         Ok(None)
+    }
+
+    /// First the locks `java` of all leases, in half of the time, and then the locks `own`.
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+        let mut halves = Vec::with_capacity(renewals.len());
+        let mut lost = Vec::new();
+        for (index, renewal) in renewals.iter().enumerate() {
+            let parts = self
+                .bridge
+                .check_ttl(renewal.ttl)
+                .and_then(|()| OwnerParts::decode(renewal.owner_record));
+            match parts {
+                Ok(OwnerParts { java: Some(java), own: Some(own) }) => halves.push((index, java, own)),
+                // The record of one lock is no lease.
+                Ok(_) => report(Renewed { index, since: Moment::now(), answer: Ok(None) }),
+                Err(error) => report(Renewed { index, since: Moment::now(), answer: Err(error) }),
+            }
+        }
+        let mut renewed_java = Vec::with_capacity(halves.len());
+        let asked = half_of(renewals, halves.iter().map(|(index, java, _)| (*index, java)));
+        self.bridge.java().renew_many(&asked, part(by, 2), &mut |Renewed { index: at, since, answer }| {
+            let (index, _, own) = &halves[at];
+            match answer {
+                Ok(Some(java)) => renewed_java.push((*index, since, java, own)),
+                Ok(None) => lost.push((*index, since)),
+                Err(error) => report(Renewed { index: *index, since, answer: Err(error) }),
+            }
+        });
+        let asked = half_of(renewals, renewed_java.iter().map(|(index, _, _, own)| (*index, *own)));
+        let mut has_answer = vec![false; asked.len()];
+        self.bridge.own().renew_many(&asked, by, &mut |Renewed { index: at, answer, .. }| {
+            // The lease counts from before both requests.
+            let (index, since, java, _) = &renewed_java[at];
+            has_answer[at] = true;
+            let answer = match answer {
+                Ok(Some(own)) => Ok(Some(OwnerParts { java: Some(java.clone()), own: Some(own) }.encode())),
+                Ok(None) => return lost.push((*index, *since)),
+                Err(error) => Err(error),
+            };
+            report(Renewed { index: *index, since: *since, answer });
+        });
+        for ((index, since, ..), _) in renewed_java.iter().zip(has_answer).filter(|(_, has_answer)| !has_answer) {
+            let what = format!("lock {}: there was no time for its second half", renewals[*index].name);
+            let error = Error::RetriesExhausted { store: self.describe(), what, source: None };
+            report(Renewed { index: *index, since: *since, answer: Err(error) });
+        }
+        for (index, since) in lost {
+            self.release_rest(renewals[index].name, renewals[index].owner_record, by);
+            report(Renewed { index, since, answer: Ok(None) });
+        }
     }
 
     fn may_leave_parts(&self) -> bool {

@@ -27,7 +27,8 @@ use crate::owner::{OwnerRecord, OwnerToken};
 use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::RemoteStore;
-use crate::store::{Acquired, Attempt, Inspection, LatchStore, LockStore, Released};
+use crate::store::remote::resolve::part;
+use crate::store::{Acquired, Attempt, Inspection, LatchStore, LockStore, Released, Renewal, Renewed};
 use crate::time::Deadline;
 
 /// A [`LockStore`] over both layouts. An owner record is that of the layout in which the lock was acquired.
@@ -88,6 +89,21 @@ impl LockStore for AerospikeBothStore {
         by: Deadline,
     ) -> Result<Option<OwnerRecord>> {
         self.store_of(owner_record).renew(name, owner_record, ttl, by)
+    }
+
+    /// The leases of one layout and then those of the other one, if there are both. So a node that hangs delays those of
+    /// the second layout by half of the time at most.
+    fn renew_many(&self, renewals: &[Renewal<'_>], by: Deadline, report: &mut dyn FnMut(Renewed)) {
+        let is_java = |at: &usize| renewals[*at].owner_record.as_bytes().len() == OwnerToken::LEN;
+        let (java, own): (Vec<_>, Vec<_>) = (0..renewals.len()).partition(is_java);
+        let java_by = if own.is_empty() { by } else { part(by, 2) };
+        let halves: [(&dyn LockStore, _, _); 2] = [(&self.java, java, java_by), (&self.own, own, by)];
+        for (store, indexes, by) in halves.into_iter().filter(|(_, indexes, _)| !indexes.is_empty()) {
+            let renewals: Vec<_> = indexes.iter().map(|at| renewals[*at]).collect();
+            store.renew_many(&renewals, by, &mut |renewed| {
+                report(Renewed { index: indexes[renewed.index], ..renewed });
+            });
+        }
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
