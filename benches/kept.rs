@@ -37,9 +37,7 @@ fn main() {
     let quick = !std::env::args().any(|it| it == "--bench") || std::env::args().any(|it| it == "--test");
     let size = match quick {
         true => Size { rounds: 1, together: 50, kept: 50, keeping: Duration::from_secs(1) },
-        false => {
-            Size { rounds: 7, together: 1000, kept: 10_000, keeping: Duration::from_secs(60) }
-        }
+        false => Size { rounds: 7, together: 1000, kept: 10_000, keeping: Duration::from_secs(60) },
     };
     let wanted = |store: &str| arguments.is_empty() || arguments.iter().any(|it| it == store);
     println!("| store | one by one, ms | together, ms | ratio | threads | CPU, us | lost |");
@@ -79,7 +77,8 @@ fn renewals(store: &dyn LockStore, size: &Size) -> [f64; 2] {
     let identity = Identity::this_process("bench").unwrap();
     let mut leases: Vec<(LockName, OwnerRecord)> = (0..size.together)
         .map(|id| {
-            let name = LockName::new(Level::Xdc, "bench", None, &format!("r{id}"), NamePolicy::Strict).unwrap();
+            let name =
+                LockName::new(Level::Xdc, "bench", None, &format!("r{id}"), NamePolicy::Strict).unwrap();
             let attempt = Attempt { name: &name, ttl: LONG, identity: &identity, by: Deadline::after(LONG) };
             match store.acquire(attempt, &mut Vec::new()).unwrap() {
                 Acquired::Granted(grant) => (name.clone(), grant.owner_record),

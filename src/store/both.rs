@@ -34,9 +34,7 @@ use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::{Doubt, Pauses, part, until_answered};
 use crate::store::remote::{CLEAN_UP, ROUNDS, Register, RemoteStore, Reply, contended};
-use crate::store::{
-    Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released, Renewal, Renewed,
-};
+use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released, Renewal, Renewed};
 use crate::sync::AtomicBool;
 use crate::time::{Deadline, Moment};
 
@@ -312,10 +310,8 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
         let mut halves = Vec::with_capacity(renewals.len());
         let mut lost = Vec::new();
         for (index, renewal) in renewals.iter().enumerate() {
-            let parts = self
-                .bridge
-                .check_ttl(renewal.ttl)
-                .and_then(|()| OwnerParts::decode(renewal.owner_record));
+            let parts =
+                self.bridge.check_ttl(renewal.ttl).and_then(|()| OwnerParts::decode(renewal.owner_record));
             match parts {
                 Ok(OwnerParts { java: Some(java), own: Some(own) }) => halves.push((index, java, own)),
                 // The record of one lock is no lease.
@@ -346,7 +342,9 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
             };
             report(Renewed { index: *index, since: *since, answer });
         });
-        for ((index, since, ..), _) in renewed_java.iter().zip(has_answer).filter(|(_, has_answer)| !has_answer) {
+        for ((index, since, ..), _) in
+            renewed_java.iter().zip(has_answer).filter(|(_, has_answer)| !has_answer)
+        {
             let what = format!("lock {}: there was no time for its second half", renewals[*index].name);
             let error = Error::RetriesExhausted { store: self.describe(), what, source: None };
             report(Renewed { index: *index, since: *since, answer: Err(error) });

@@ -23,6 +23,8 @@ const SLICE_FIRST: Duration = Duration::from_millis(1);
 const SLICE_LONGEST: Duration = Duration::from_millis(16);
 /// Connecting and sending take at most this part of the remaining time.
 const PARTS: u32 = 4;
+/// The codes by which a node refuses a whole batch: batches are switched off, too many records, too many batches.
+const REFUSED_BATCH: std::ops::RangeInclusive<u8> = 150..=152;
 
 /// One change.
 pub(super) struct BatchRow<'a> {
@@ -73,8 +75,8 @@ struct Lane<'a> {
 struct Flight<'a> {
     batch: BatchUnderWay<'a>,
     since: Moment,
-    /// The position of each row that has no answer yet.
-    open: Vec<Option<usize>>,
+    /// The rows that have no answer yet.
+    open: Vec<Option<BatchRow<'a>>>,
 }
 
 impl Batches<'_, '_> {
@@ -90,7 +92,10 @@ impl Batches<'_, '_> {
         }
         for lane in std::mem::take(&mut self.lanes) {
             for Flight { since, open, .. } in lane.under_way {
-                self.lost(since, open, &io::ErrorKind::TimedOut.into());
+                for row in open.into_iter().flatten() {
+                    let error = io::ErrorKind::TimedOut.into();
+                    (self.answered)(row.at, since, Err(NoReply::Lost(error)));
+                }
             }
             for row in lane.waiting {
                 let error = io::ErrorKind::TimedOut.into();
@@ -107,7 +112,7 @@ impl Batches<'_, '_> {
         }
         let most = match lane.waiting.front() {
             Some(first) if first.alone => 1,
-            _ => RECORDS_MAX.min(lane.waiting.len()),
+            _ => lane.waiting.iter().take(RECORDS_MAX).take_while(|row| !row.alone).count(),
         };
         let sent_by = Deadline::after(self.by.remaining() / PARTS).sooner(self.by);
         // If other threads use all connections of the node, the first batch waits for one.
@@ -116,7 +121,7 @@ impl Batches<'_, '_> {
         let since = Moment::now();
         match lane.node.start(self.namespace, &writes, lent_by, sent_by, self.by) {
             Ok(Some(batch)) => {
-                let open = lane.waiting.drain(..most).map(|row| Some(row.at)).collect();
+                let open = lane.waiting.drain(..most).map(Some).collect();
                 lane.under_way.push(Flight { batch, since, open });
                 true
             }
@@ -153,7 +158,7 @@ impl Batches<'_, '_> {
                 };
                 for (row, reply) in rows {
                     // A second answer to one row is ignored.
-                    arrived.extend(flight.open[row].take().map(|at| (at, flight.since, Ok(reply))));
+                    arrived.extend(flight.open[row].take().map(|row| (row.at, flight.since, Ok(reply))));
                 }
                 let Some(end) = end else {
                     at += 1;
@@ -161,31 +166,30 @@ impl Batches<'_, '_> {
                 };
                 let Flight { batch, since, open } = lane.under_way.remove(at);
                 let ended = |error: &io::Error| NoReply::Lost(repeated(error));
+                let is_untouched = open.iter().all(Option::is_some);
                 let open = open.into_iter().flatten();
                 match end {
                     Ok(None) => {
                         let error = io::Error::new(io::ErrorKind::InvalidData, "the reply has no such row");
-                        arrived.extend(open.map(|at| (at, since, Err(ended(&error)))));
+                        arrived.extend(open.map(|row| (row.at, since, Err(ended(&error)))));
+                        batch.give_back();
+                    }
+                    Ok(Some(code)) if is_untouched && REFUSED_BATCH.contains(&code) => {
+                        lane.waiting.extend(open.map(|row| BatchRow { alone: true, ..row }));
                         batch.give_back();
                     }
                     // The node stopped: the code concerns the rows without an answer.
                     Ok(Some(code)) => {
-                        arrived.extend(open.map(|at| (at, since, Ok(RecordReply::refusal(code)))));
+                        arrived.extend(open.map(|row| (row.at, since, Ok(RecordReply::refusal(code)))));
                         batch.give_back();
                     }
-                    Err(error) => arrived.extend(open.map(|at| (at, since, Err(ended(&error))))),
+                    Err(error) => arrived.extend(open.map(|row| (row.at, since, Err(ended(&error))))),
                 }
             }
         }
         self.slice = if arrived.is_empty() { (self.slice * 2).min(SLICE_LONGEST) } else { SLICE_FIRST };
         for (at, since, reply) in arrived {
             (self.answered)(at, since, reply);
-        }
-    }
-
-    fn lost(&mut self, since: Moment, open: Vec<Option<usize>>, error: &io::Error) {
-        for at in open.into_iter().flatten() {
-            (self.answered)(at, since, Err(NoReply::Lost(repeated(error))));
         }
     }
 }
@@ -383,6 +387,18 @@ mod tests {
                 _ => assert_eq!(*seen, Seen::Lost),
             }
             assert!(*took < 2 * SHORT, "{took:?}");
+        }
+    }
+
+    #[test]
+    fn changes_go_one_by_one_if_the_node_refuses_batches() {
+        for code in REFUSED_BATCH {
+            let single = |number: i64| message(&[part(0, 0, 0, Some(number))]);
+            let node = node(vec![message(&[end(code)]), single(2), single(3), single(4)]);
+            // The refused changes use the same connection again, or new ones, which begin with the first answer.
+            let told = change(&[(&node, 1), (&node, 1)], false, SHORT);
+            assert_eq!(told.len(), 2);
+            assert_eq!(told[0].0, Seen::Code(0), "{code}");
         }
     }
 
