@@ -3,7 +3,7 @@
 //!
 //! | an action | what follows |
 //! |---|---|
-//! | its region is known, and fewer than [`UNDER_WAY_MAX`] requests are under way at its server | it is sent, with up to [`ACTIONS_MAX`] in one request |
+//! | its region is known, and fewer than [`UNDER_WAY_MAX`] requests are under way at its server | it is sent, with [`ACTIONS_MIN`] to [`ACTIONS_MAX`] in one request if there are so many |
 //! | its region is not known, or its server is not connected | looked up or connected, when nothing else can be sent; takes a part of the time at most |
 //! | it has a result | reported; another action of the same row may follow |
 //! | it was surely not applied, and may be sent again | after a pause it is located and sent again |
@@ -34,6 +34,8 @@ use crate::time::{self, Deadline, Moment, jittered};
 
 /// Most actions in one request. The server syncs its log after each of them, in one handler.
 const ACTIONS_MAX: usize = 64;
+/// More actions than this are spread over several requests, whose handlers share the syncs.
+const ACTIONS_MIN: usize = 16;
 /// Most requests under way at one server. They occupy this many of its handlers, and fit into the buffers of a socket from
 /// which a hung server reads nothing.
 const UNDER_WAY_MAX: usize = 4;
@@ -222,10 +224,13 @@ impl Batch<'_, '_> {
 
     /// Sends one request. Returns `false` if that failed.
     fn send_one(&mut self, lane: usize, connection: &Arc<Connection>) -> bool {
-        let (waiting, all) = (&mut self.lanes[lane].waiting, &mut self.rows);
+        let Lane { waiting, under_way, .. } = &mut self.lanes[lane];
+        let all = &mut self.rows;
+        let share_of_each = waiting.len().div_ceil(UNDER_WAY_MAX - under_way.len());
+        let actions = share_of_each.clamp(ACTIONS_MIN, ACTIONS_MAX);
         let most = match waiting.front() {
             Some(first) if all[*first].action.alone => 1,
-            _ => waiting.iter().take(ACTIONS_MAX).take_while(|at| !all[**at].action.alone).count(),
+            _ => waiting.iter().take(actions).take_while(|at| !all[**at].action.alone).count(),
         };
         let rows: Vec<_> = waiting.drain(..most).collect();
         let region_action = rows.iter().map(|at| {
