@@ -191,7 +191,9 @@ mod tests {
         let woken = Arc::new(AtomicUsize::new(0));
         let wake = {
             let woken = Arc::clone(&woken);
-            move || drop(woken.fetch_add(1, Ordering::SeqCst))
+            move || {
+                woken.fetch_add(1, Ordering::SeqCst);
+            }
         };
         let _registration = token.on_cancel(Arc::new(wake));
         rustix::io::write(token.signal_fd().unwrap(), &1_u64.to_ne_bytes()).unwrap();

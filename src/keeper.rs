@@ -103,13 +103,13 @@ struct Member {
 enum MemberRenewal {
     /// Nothing is to be renewed.
     None,
-    Waits(Lane, Due),
+    Waits(KeeperLane, Due),
     /// A thread asks the store.
     Asks,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
+enum KeeperLane {
     /// The first thread.
     Quick,
     /// The second thread.
@@ -118,7 +118,7 @@ enum Lane {
 
 /// What follows for a lease after its turn.
 enum After {
-    Renew(Lane, Moment),
+    Renew(KeeperLane, Moment),
     Nothing,
 }
 
@@ -146,10 +146,10 @@ impl KeeperShared {
 }
 
 impl KeeperState {
-    fn agenda(&mut self, lane: Lane) -> &mut Agenda {
+    fn agenda(&mut self, lane: KeeperLane) -> &mut Agenda {
         match lane {
-            Lane::Quick => &mut self.quick,
-            Lane::Patient => &mut self.patient,
+            KeeperLane::Quick => &mut self.quick,
+            KeeperLane::Patient => &mut self.patient,
         }
     }
 
@@ -205,18 +205,18 @@ impl KeeperState {
     }
 
     /// Returns when this lane has something to do next.
-    fn next(&self, lane: Lane) -> Option<Moment> {
+    fn next(&self, lane: KeeperLane) -> Option<Moment> {
         let first = |agenda: &Agenda| agenda.first_key_value().map(|((at, _), _)| *at);
         match lane {
-            Lane::Quick => first(&self.quick).into_iter().chain(first(&self.notices)).min(),
-            Lane::Patient => first(&self.patient),
+            KeeperLane::Quick => first(&self.quick).into_iter().chain(first(&self.notices)).min(),
+            KeeperLane::Patient => first(&self.patient),
         }
     }
 
     /// Takes the leases of a lane that are due, and those that are due soon and may wait as long for an answer.
     fn take_due(
         &mut self,
-        lane: Lane,
+        lane: KeeperLane,
         patience: impl Fn(&HeldLock) -> Duration,
     ) -> Vec<(usize, Arc<HeldLock>)> {
         let now = Moment::now();
@@ -261,11 +261,11 @@ impl Keeper {
     /// # Errors
     /// INTERNAL_ERROR if no thread can be started; CLOSED.
     pub(crate) fn keep(&self, lock: &Arc<HeldLock>, until: Moment) -> Result<()> {
-        let mut state = self.start(Lane::Quick)?;
+        let mut state = self.start(KeeperLane::Quick)?;
         lock.life.keep(until);
         let due = self.shared.renewal_due(lock, lock.ends());
         state.member(lock);
-        state.schedule(address(lock), After::Renew(Lane::Quick, due));
+        state.schedule(address(lock), After::Renew(KeeperLane::Quick, due));
         state.notify(address(lock));
         drop(state);
         self.shared.wake.notify_all();
@@ -295,7 +295,7 @@ impl Keeper {
     /// # Errors
     /// As for [`keep`](Keeper::keep).
     pub(crate) fn watch(&self, lock: &Arc<HeldLock>) -> Result<()> {
-        let mut state = self.start(Lane::Quick)?;
+        let mut state = self.start(KeeperLane::Quick)?;
         state.member(lock);
         state.notify(address(lock));
         drop(state);
@@ -351,7 +351,7 @@ impl Keeper {
         }
     }
 
-    fn start(&self, lane: Lane) -> Result<MutexGuard<'_, KeeperState>> {
+    fn start(&self, lane: KeeperLane) -> Result<MutexGuard<'_, KeeperState>> {
         let mut state = self.shared.lock();
         if state.is_stopping {
             return Err(Error::Closed);
@@ -369,7 +369,7 @@ impl Drop for Keeper {
 }
 
 /// Starts the thread of a lane unless it runs.
-fn start(shared: &Arc<KeeperShared>, state: &mut KeeperState, lane: Lane) -> Result<()> {
+fn start(shared: &Arc<KeeperShared>, state: &mut KeeperState, lane: KeeperLane) -> Result<()> {
     let place = &mut state.threads[lane as usize];
     if place.is_none() {
         let (name, own) = (format!("dlm-keep-{}", lane as usize + 1), Arc::clone(shared));
@@ -382,10 +382,10 @@ fn start(shared: &Arc<KeeperShared>, state: &mut KeeperState, lane: Lane) -> Res
     Ok(())
 }
 
-fn work(shared: &Arc<KeeperShared>, lane: Lane) {
+fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
     let mut state = shared.lock();
     while !state.is_stopping {
-        if lane == Lane::Quick {
+        if lane == KeeperLane::Quick {
             notify_due(&mut state);
         }
         let taken = state.take_due(lane, |lock| shared.patience(lock));
@@ -403,10 +403,10 @@ fn work(shared: &Arc<KeeperShared>, lane: Lane) {
         for (address, after) in results {
             // If the second thread cannot be started, the first one goes on with the lease.
             let after = match after {
-                After::Renew(Lane::Patient, at)
-                    if !state.is_stopping && start(shared, &mut state, Lane::Patient).is_err() =>
+                After::Renew(KeeperLane::Patient, at)
+                    if !state.is_stopping && start(shared, &mut state, KeeperLane::Patient).is_err() =>
                 {
-                    After::Renew(Lane::Quick, at)
+                    After::Renew(KeeperLane::Quick, at)
                 }
                 after => after,
             };
@@ -434,7 +434,7 @@ fn notify_due(state: &mut KeeperState) {
 /// The renewal of the leases that are due.
 struct RenewalRound<'a> {
     shared: &'a Arc<KeeperShared>,
-    lane: Lane,
+    lane: KeeperLane,
     /// Time limit of the answers.
     wait: Duration,
     taken: &'a [(usize, Arc<HeldLock>)],
@@ -452,13 +452,13 @@ struct AskedRenewal<'a> {
 impl<'a> RenewalRound<'a> {
     fn new(
         shared: &'a Arc<KeeperShared>,
-        lane: Lane,
+        lane: KeeperLane,
         taken: &'a [(usize, Arc<HeldLock>)],
     ) -> RenewalRound<'a> {
         let patience = taken.iter().map(|(_, lock)| shared.patience(lock)).min().unwrap_or_default();
         let wait = match lane {
-            Lane::Quick => patience.min(QUICKLY),
-            Lane::Patient => patience,
+            KeeperLane::Quick => patience.min(QUICKLY),
+            KeeperLane::Patient => patience,
         };
         RenewalRound { shared, lane, wait, taken }
     }
@@ -525,7 +525,11 @@ impl<'a> RenewalRound<'a> {
         let may_leave_parts = shared.store.may_leave_parts();
         let after = match lock.end_renewal(&asked.sent, since, answer, &shared.settings, may_leave_parts) {
             Concluded::Renewed => {
-                let lane = if Moment::now().since(since) < QUICKLY { Lane::Quick } else { Lane::Patient };
+                let lane = if Moment::now().since(since) < QUICKLY {
+                    KeeperLane::Quick
+                } else {
+                    KeeperLane::Patient
+                };
                 After::Renew(lane, shared.renewal_due(lock, lock.ends()))
             }
             Concluded::Superseded => After::Renew(self.lane, Moment::now().after(SOON)),
@@ -549,7 +553,7 @@ impl<'a> RenewalRound<'a> {
 
     fn retry(&self, lock: &HeldLock) -> After {
         let pause = jittered((self.shared.length(lock) / 15).clamp(RETRY_MIN, RETRY_MAX));
-        After::Renew(Lane::Patient, Moment::now().after(pause))
+        After::Renew(KeeperLane::Patient, Moment::now().after(pause))
     }
 }
 

@@ -117,11 +117,11 @@ impl AerospikeOwnStore {
         i64::try_from(lasts.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
     }
 
-    fn parts_of(&self, index: usize, replace: &Replace<'_>) -> Result<ReplaceParts> {
+    fn parts_of(&self, index: usize, replace: &Replace<'_>) -> Result<OwnReplaceParts> {
         let record_key = LockKeys::of(replace.name, &self.suffix)?.lock;
         check_ttl(replace.record.ttl())?;
         let lasts_ms = self.lasts_ms(replace.record.ttl(), self.check.was_alone());
-        Ok(ReplaceParts { index, record_key, token: replace.expected.token(), lasts_ms })
+        Ok(OwnReplaceParts { index, record_key, token: replace.expected.token(), lasts_ms })
     }
 
     /// Returns the fence, or `None` if it must still be raised. The inner error means that the lock is held.
@@ -244,7 +244,7 @@ impl Register for AerospikeOwnStore {
                 }
             }
         }
-        let steps: Vec<_> = all.iter().map(ReplaceParts::steps).collect();
+        let steps: Vec<_> = all.iter().map(OwnReplaceParts::steps).collect();
         let both = all.iter().zip(&steps);
         let writes: Vec<_> = both
             .map(|(parts, steps)| ManyWrite { write: parts.write(steps), alone: replaces[parts.index].alone })
@@ -327,14 +327,14 @@ impl Register for AerospikeOwnStore {
 }
 
 /// What the request of a [`Replace`] consists of.
-struct ReplaceParts {
+struct OwnReplaceParts {
     index: usize,
     record_key: RecordKey,
     token: OwnerToken,
     lasts_ms: i64,
 }
 
-impl ReplaceParts {
+impl OwnReplaceParts {
     fn steps(&self) -> [BinOperation<'static>; 1] {
         [BinOperation::Put(LASTS_MS, BinValue::Int(self.lasts_ms))]
     }

@@ -39,17 +39,17 @@ pub(super) struct BatchRow<'a> {
 }
 
 /// Called with the position of a change, a moment before its batch was sent, and its answer.
-type Answered<'a> = &'a mut dyn FnMut(usize, Moment, Result<RecordReply, NoReply>);
+type TellAnswer<'a> = &'a mut dyn FnMut(usize, Moment, Result<RecordReply, NoReply>);
 
 /// Makes all changes. Returns when each has an answer, at the latest a moment after `by`.
-pub(super) fn run(namespace: &str, rows: Vec<BatchRow<'_>>, by: Deadline, answered: Answered<'_>) {
-    let mut lanes: Vec<Lane<'_>> = Vec::new();
+pub(super) fn run(namespace: &str, rows: Vec<BatchRow<'_>>, by: Deadline, answered: TellAnswer<'_>) {
+    let mut lanes: Vec<NodeLane<'_>> = Vec::new();
     // Those with little time go first.
     let (alone, together): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.alone);
     for row in alone.into_iter().chain(together) {
         match lanes.iter_mut().find(|lane| std::ptr::eq(lane.node, row.node)) {
             Some(lane) => lane.waiting.push_back(row),
-            None => lanes.push(Lane { node: row.node, waiting: [row].into(), under_way: Vec::new() }),
+            None => lanes.push(NodeLane { node: row.node, waiting: [row].into(), under_way: Vec::new() }),
         }
     }
     // A new connection takes time.
@@ -60,19 +60,19 @@ pub(super) fn run(namespace: &str, rows: Vec<BatchRow<'_>>, by: Deadline, answer
 struct Batches<'a, 'b> {
     namespace: &'a str,
     by: Deadline,
-    lanes: Vec<Lane<'a>>,
+    lanes: Vec<NodeLane<'a>>,
     slice: Duration,
-    answered: Answered<'b>,
+    answered: TellAnswer<'b>,
 }
 
 /// The batches to one node.
-struct Lane<'a> {
+struct NodeLane<'a> {
     node: &'a NodeSockets,
     waiting: VecDeque<BatchRow<'a>>,
-    under_way: Vec<Flight<'a>>,
+    under_way: Vec<SentBatch<'a>>,
 }
 
-struct Flight<'a> {
+struct SentBatch<'a> {
     batch: BatchUnderWay<'a>,
     since: Moment,
     /// The rows that have no answer yet.
@@ -91,7 +91,7 @@ impl Batches<'_, '_> {
             self.receive();
         }
         for lane in std::mem::take(&mut self.lanes) {
-            for Flight { since, open, .. } in lane.under_way {
+            for SentBatch { since, open, .. } in lane.under_way {
                 for row in open.into_iter().flatten() {
                     let error = io::ErrorKind::TimedOut.into();
                     (self.answered)(row.at, since, Err(NoReply::Lost(error)));
@@ -122,7 +122,7 @@ impl Batches<'_, '_> {
         match lane.node.start(self.namespace, &writes, lent_by, sent_by, self.by) {
             Ok(Some(batch)) => {
                 let open = lane.waiting.drain(..most).map(Some).collect();
-                lane.under_way.push(Flight { batch, since, open });
+                lane.under_way.push(SentBatch { batch, since, open });
                 true
             }
             Ok(None) => false,
@@ -164,7 +164,7 @@ impl Batches<'_, '_> {
                     at += 1;
                     continue;
                 };
-                let Flight { batch, since, open } = lane.under_way.remove(at);
+                let SentBatch { batch, since, open } = lane.under_way.remove(at);
                 let ended = |error: &io::Error| NoReply::Lost(repeated(error));
                 let is_untouched = open.iter().all(Option::is_some);
                 let open = open.into_iter().flatten();

@@ -68,36 +68,36 @@ pub(super) struct ActionEnd {
 }
 
 /// Called at the end of each action. Returns the next action of the same row, if there is one.
-type Ended<'a> = &'a mut dyn FnMut(ActionEnd) -> Option<RowAction>;
+type TellEnd<'a> = &'a mut dyn FnMut(ActionEnd) -> Option<RowAction>;
 
 /// Runs one action for each row, and the actions that `ended` returns. Returns when all have ended, at the latest a moment
 /// after `by`.
-pub(super) fn run(native: &Native, rows: Vec<RowAction>, by: Deadline, ended: Ended<'_>) {
-    let rows: Vec<_> = rows.into_iter().map(Row::new).collect();
+pub(super) fn run(native: &Native, rows: Vec<RowAction>, by: Deadline, ended: TellEnd<'_>) {
+    let rows: Vec<_> = rows.into_iter().map(ActionRow::new).collect();
     // Those with little time go first.
     let mut located: Vec<_> = (0..rows.len()).collect();
     located.sort_by_key(|at| !rows[*at].action.alone);
     let (unlocated, resting, lanes) = (VecDeque::new(), Vec::new(), Vec::new());
     let slice = SLICE_FIRST;
-    Batch { native, by, rows, fresh: located.into(), unlocated, resting, lanes, slice, ended }.run();
+    ActionBatch { native, by, rows, fresh: located.into(), unlocated, resting, lanes, slice, ended }.run();
 }
 
-struct Batch<'a, 'b> {
+struct ActionBatch<'a, 'b> {
     native: &'a Native,
     by: Deadline,
-    rows: Vec<Row>,
+    rows: Vec<ActionRow>,
     /// Rows to be put into the lane of their server. Like all lists here, of positions in `rows`.
     fresh: VecDeque<usize>,
     /// Rows whose region is not known.
     unlocated: VecDeque<usize>,
     /// Rows to be sent again, and when.
     resting: Vec<(Moment, usize)>,
-    lanes: Vec<Lane>,
+    lanes: Vec<ServerLane>,
     slice: Duration,
-    ended: Ended<'b>,
+    ended: TellEnd<'b>,
 }
 
-struct Row {
+struct ActionRow {
     action: RowAction,
     region: Option<Arc<Region>>,
     /// The next pause before it is sent again.
@@ -109,33 +109,33 @@ struct Row {
 }
 
 /// The requests to one server.
-struct Lane {
+struct ServerLane {
     server: Address,
     waiting: VecDeque<usize>,
-    under_way: Vec<Flight>,
+    under_way: Vec<SentActions>,
 }
 
 /// A request that was sent.
-struct Flight {
+struct SentActions {
     ticket: CallTicket,
     since: Moment,
     rows: Vec<usize>,
 }
 
-impl Row {
-    fn new(action: RowAction) -> Row {
-        Row { action, region: None, pause: PAUSE_FIRST, has_followed: false, refused: None }
+impl ActionRow {
+    fn new(action: RowAction) -> ActionRow {
+        ActionRow { action, region: None, pause: PAUSE_FIRST, has_followed: false, refused: None }
     }
 }
 
-impl Flight {
+impl SentActions {
     /// Ends the call, so another call on the connection can become the leader. `ended` may make such calls.
     fn landed(self) -> (Moment, Vec<usize>) {
         (self.since, self.rows)
     }
 }
 
-impl Batch<'_, '_> {
+impl ActionBatch<'_, '_> {
     fn run(&mut self) {
         while !self.by.passed() {
             self.locate();
@@ -188,9 +188,9 @@ impl Batch<'_, '_> {
         }
     }
 
-    fn lane(&mut self, server: Address) -> &mut Lane {
+    fn lane(&mut self, server: Address) -> &mut ServerLane {
         let at = self.lanes.iter().position(|lane| lane.server == server).unwrap_or_else(|| {
-            self.lanes.push(Lane { server, waiting: VecDeque::new(), under_way: Vec::new() });
+            self.lanes.push(ServerLane { server, waiting: VecDeque::new(), under_way: Vec::new() });
             self.lanes.len() - 1
         });
         &mut self.lanes[at]
@@ -224,7 +224,7 @@ impl Batch<'_, '_> {
 
     /// Sends one request. Returns `false` if that failed.
     fn send_one(&mut self, lane: usize, connection: &Arc<Connection>) -> bool {
-        let Lane { waiting, under_way, .. } = &mut self.lanes[lane];
+        let ServerLane { waiting, under_way, .. } = &mut self.lanes[lane];
         let all = &mut self.rows;
         let share_of_each = waiting.len().div_ceil(UNDER_WAY_MAX - under_way.len());
         let actions = share_of_each.clamp(ACTIONS_MIN, ACTIONS_MAX);
@@ -234,7 +234,7 @@ impl Batch<'_, '_> {
         };
         let rows: Vec<_> = waiting.drain(..most).collect();
         let region_action = rows.iter().map(|at| {
-            let Row { action, region, .. } = &mut all[*at];
+            let ActionRow { action, region, .. } = &mut all[*at];
             let action = std::mem::take(&mut action.action);
             RegionAction { region: region.as_ref().and_then(|region| region.specifier()), ..action }
         });
@@ -246,7 +246,7 @@ impl Batch<'_, '_> {
         }
         match started {
             Ok(ticket) => {
-                self.lanes[lane].under_way.push(Flight { ticket, since, rows });
+                self.lanes[lane].under_way.push(SentActions { ticket, since, rows });
                 true
             }
             Err(failure) => {
@@ -344,7 +344,7 @@ impl Batch<'_, '_> {
     fn end(&mut self, at: usize, since: Moment, result: Result<RegionActionResult>) {
         let kind = self.rows[at].action.kind;
         if let Some(next) = (self.ended)(ActionEnd { index: at, kind, since, result }) {
-            self.rows[at] = Row::new(next);
+            self.rows[at] = ActionRow::new(next);
             self.fresh.push_back(at);
         }
     }
@@ -352,7 +352,7 @@ impl Batch<'_, '_> {
     /// Ends what has not ended by the deadline.
     fn give_up(&mut self) {
         for lane in std::mem::take(&mut self.lanes) {
-            let Lane { server, waiting, under_way } = lane;
+            let ServerLane { server, waiting, under_way } = lane;
             self.fresh.extend(waiting);
             for mut flight in under_way {
                 // Another thread may have read the answer.
