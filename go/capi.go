@@ -72,6 +72,12 @@ static struct dlm_go_number dlm_go_initialize(const struct dlm_manager *manager)
 	return to;
 }
 
+static struct dlm_go_number dlm_go_initialize_latches(const struct dlm_manager *manager) {
+	struct dlm_go_number to = {0};
+	to.status = dlm_manager_initialize_latches(manager, &to.error);
+	return to;
+}
+
 static struct dlm_go_stats dlm_go_stats(const struct dlm_manager *manager) {
 	struct dlm_go_stats to = {0};
 	to.status = dlm_manager_stats(manager, &to.stats, sizeof to.stats, &to.error);
@@ -349,6 +355,11 @@ func managerSetting(manager managerHandle, key string) (time.Duration, error) {
 
 func initializeManager(manager managerHandle) error {
 	to := C.dlm_go_initialize(manager)
+	return failure(to.status, to.error)
+}
+
+func initializeLatches(manager managerHandle) error {
+	to := C.dlm_go_initialize_latches(manager)
 	return failure(to.status, to.error)
 }
 

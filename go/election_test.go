@@ -287,6 +287,9 @@ func TestTheStoreIsNamedAndDiagnosed(t *testing.T) {
 	if err != nil || !isSafe || len(findings) == 0 {
 		t.Fatalf("%v %v %v", findings, isSafe, err)
 	}
+	if err := m.InitializeLatches(ctx); err != nil {
+		t.Fatal(err)
+	}
 	latch := m.Latch(XDC("l"), CountDown)
 	if err := latch.CreateFor(ctx, "x", "y"); err != nil {
 		t.Fatal(err)

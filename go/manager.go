@@ -165,6 +165,14 @@ func (m *Manager) Initialize(ctx context.Context) error {
 	return m.do(ctx, question, func() error { return initializeManager(m.handle) })
 }
 
+// InitializeLatches creates what latches need in the store (a table) and checks that the store answers, as
+// [Manager.Initialize] does for locks. Without it, the first latch creates it. It also fails with [ErrInvalid] when the
+// store keeps locks only.
+func (m *Manager) InitializeLatches(ctx context.Context) error {
+	question := question{m.asking, everywhere, m.timeout, "initializing the store for latches"}
+	return m.do(ctx, question, func() error { return initializeLatches(m.handle) })
+}
+
 // Stats returns current numbers about the manager, for example for a program's gauges.
 func (m *Manager) Stats() Stats {
 	defer runtime.KeepAlive(m)

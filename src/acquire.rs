@@ -7,7 +7,7 @@ use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
 use crate::holder::Holder;
-use crate::lease::{Lease, check_keep, check_min_hold};
+use crate::lease::{Lease, check_keep, check_min_hold, no_minimum};
 use crate::name::LockName;
 use crate::session::Session;
 use crate::time::{Deadline, Moment};
@@ -90,10 +90,6 @@ impl AcquireOptions {
     /// `ttl` is the checked TTL of the lease.
     pub(crate) fn check(&self, ttl: Duration) -> Result<()> {
         self.min_hold.map_or(Ok(()), |min_hold| check_min_hold(ttl, min_hold))?;
-        if self.dies_with_process && self.min_hold.is_some() {
-            let allowed = "without a minimum hold, which others must wait for";
-            return Err(Error::invalid("dies_with_process", "true", allowed));
-        }
         self.max_hold.map_or(Ok(()), |max_hold| check_keep(ttl, max_hold))
     }
 }
@@ -117,15 +113,17 @@ impl AcquireTerms {
         let settings = &session.settings;
         let ttl = checked_ttl(how.ttl.unwrap_or(settings.ttl))?;
         how.check(ttl)?;
-        if how.dies_with_process {
+        let dies_with_process = how.dies_with_process || settings.dies_with_process;
+        if dies_with_process {
             session.liveness()?;
+            how.min_hold.map_or(Ok(()), |_| Err(no_minimum()))?;
         }
         let began = Moment::now();
         Ok(AcquireTerms {
             ttl,
             max_hold: how.max_hold,
             min_hold: how.min_hold,
-            dies_with_process: how.dies_with_process,
+            dies_with_process,
             began,
             by: Deadline::at(began.after(how.wait.unwrap_or(settings.wait))),
             retry: settings.retry,

@@ -33,6 +33,7 @@ pub struct Builder {
     timeout: Option<Duration>,
     clock_margin_ppm: Option<u32>,
     lock_delay: Option<Duration>,
+    dies_with_process: Option<bool>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
     options: Vec<(String, String)>,
@@ -109,6 +110,14 @@ impl Builder {
     /// release has no delay. Default zero; at most 1 h. All processes that use the lock should set the same.
     pub fn lock_delay(mut self, delay: Duration) -> Builder {
         self.lock_delay = Some(delay);
+        self
+    }
+
+    /// Sets whether all leases of this manager die with this process: see
+    /// [`AcquireOptions::dies_with_process`](crate::AcquireOptions::dies_with_process). Default: `false`. For the embedded
+    /// store only.
+    pub fn dies_with_process(mut self, dies: bool) -> Builder {
+        self.dies_with_process = Some(dies);
         self
     }
 
@@ -193,6 +202,7 @@ impl Builder {
         let [ttl, wait, retry, timeout, latch_ttl, poll, lock_delay] =
             durations.map(|key| options.take_duration(key));
         let strict = options.take_flag("strict")?.unwrap_or(false);
+        let dies_with_process = options.take_flag("dies_with_process")?;
         let background_threads = options.take_number("background_threads", 0, usize::MAX)?;
         let clock_margin = options.take("clock_margin").map(|text| parse_clock_margin(&text)).transpose()?;
         let clock_margin_ppm = self.clock_margin_ppm.or(clock_margin).unwrap_or(DEFAULT_CLOCK_MARGIN_PPM);
@@ -206,6 +216,7 @@ impl Builder {
             timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
             clock_margin_ppm: checked_clock_margin(clock_margin_ppm)?,
             lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay?).unwrap_or(DEFAULT_LOCK_DELAY))?,
+            dies_with_process: self.dies_with_process.or(dies_with_process).unwrap_or(false),
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),
             latch_ttl: checked_ttl(self.latch_ttl.or(latch_ttl?).unwrap_or(DEFAULT_LATCH_TTL))?,
@@ -224,6 +235,7 @@ impl Builder {
             None => uri.open()?,
         };
         let manager = LockManager::new(Session::new(store, settings, identity));
+        manager.refuse_what_the_store_cannot()?;
         if self.strict.unwrap_or(strict) {
             manager.refuse_failures()?
         }
@@ -282,6 +294,8 @@ mod tests {
                 "client" | "farm" | "purpose" => "b",
                 "names" => "compat",
                 "strict" => "true",
+                // Only the embedded store takes `true`.
+                "dies_with_process" => continue,
                 "clock_margin" => "7ppm",
                 "background_threads" => "7",
                 _ => "7s",

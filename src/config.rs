@@ -54,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) clock_margin_ppm: u32,
     pub(crate) lock_delay: Duration,
+    pub(crate) dies_with_process: bool,
     pub(crate) names: NamePolicy,
     pub(crate) purpose: String,
     pub(crate) latch_ttl: Duration,

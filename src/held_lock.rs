@@ -174,8 +174,14 @@ impl HeldLock {
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner.
-    pub(crate) fn hold_at_least(&self, min_hold: Duration) {
-        self.ownership.lock().hold_until = Moment::now().after(min_hold);
+    /// Returns `false` if the lease dies with its process, which others need not wait for.
+    #[must_use]
+    pub(crate) fn hold_at_least(&self, min_hold: Duration) -> bool {
+        let mut ownership = self.ownership.lock();
+        if !ownership.dies_with_process {
+            ownership.hold_until = Moment::now().after(min_hold);
+        }
+        !ownership.dies_with_process
     }
 
     pub(crate) fn name(&self) -> &LockName {

@@ -337,12 +337,12 @@ impl Lease {
     /// release under way.
     ///
     /// # Errors
-    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] for a time that is longer than the TTL.
+    /// Those of [`check`](Lease::check), and [`Code::InvalidArgument`] for a time that is longer than the TTL, and for a
+    /// lease that [dies with its process](crate::AcquireOptions::dies_with_process).
     pub fn hold_at_least(&self, min_hold: Duration) -> Result<()> {
         check_min_hold(self.ttl(), min_hold)?;
         self.check()?;
-        self.lock.hold_at_least(min_hold);
-        Ok(())
+        if self.lock.hold_at_least(min_hold) { Ok(()) } else { Err(no_minimum()) }
     }
 
     /// Ends what [`keep`](Lease::keep) has begun: the lease then ends at its end, unless the caller renews it. A renewal under
@@ -361,6 +361,11 @@ impl Lease {
             self.session.forget(&self.lock);
         }
     }
+}
+
+pub(crate) fn no_minimum() -> Error {
+    let allowed = "for a lease that does not die with its process, because others must wait for the minimum";
+    Error::invalid("min_hold", "a minimum", allowed)
 }
 
 /// Checks the terms of [`Lease::hold_at_least`].

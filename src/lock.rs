@@ -68,7 +68,12 @@ impl Lock {
     /// Those of `try_acquire`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a TTL that is not
     /// allowed.
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
-        match Lease::attempt(&self.session, &self.name, checked_ttl(ttl)?, false)? {
+        match Lease::attempt(
+            &self.session,
+            &self.name,
+            checked_ttl(ttl)?,
+            self.session.settings.dies_with_process,
+        )? {
             Answer::Got(lease) => Ok(lease),
             Answer::Busy(holder) => Err(acquire::unavailable(&self.name, holder, Duration::ZERO)),
         }

@@ -89,6 +89,11 @@ impl LockManager {
         Ok(diagnose(&*self.session.store, &self.session.settings, &self.session.identity))
     }
 
+    /// Returns the error of a setting that the store cannot fulfil. No I/O.
+    pub(crate) fn refuse_what_the_store_cannot(&self) -> Result<()> {
+        if self.session.settings.dies_with_process { self.session.liveness().map(|_| ()) } else { Ok(()) }
+    }
+
     /// For `strict`: returns the first failure that [`diagnose`](LockManager::diagnose) reports as an error.
     pub(crate) fn refuse_failures(&self) -> Result<()> {
         match self.diagnose()?.into_iter().find(|diagnostic| diagnostic.severity == Severity::Fail) {

@@ -3,6 +3,7 @@
 #[cfg(feature = "embedded")]
 mod capi_go;
 mod capi_header;
+mod capi_languages;
 #[cfg(feature = "cli")]
 mod capi_own_build;
 #[cfg(feature = "embedded")]

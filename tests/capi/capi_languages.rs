@@ -1,0 +1,145 @@
+//! The page of languages says which functions of the C library C++ and Go have. It is made from the headers and sources.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+
+use dlm_fixtures::c;
+
+const BEGIN: &str = "<!-- checked by: the_table_of_languages_is_that_of_the_headers -->\n";
+
+/// Functions that a language does not call, and how it does without.
+const WITHOUT: [(&str, &str, &str); 31] = [
+    ("C++", "dlm_error_status", "`Error::status`"),
+    ("C++", "dlm_handles_open", "the C function"),
+    ("C++", "dlm_lock_acquire", "`Lock::acquire`"),
+    ("C++", "dlm_lock_acquire_start_here", "for other languages only"),
+    ("C++", "dlm_lock_look", "`Lock::inspect`"),
+    ("C++", "dlm_log_to", "the C function"),
+    ("C++", "dlm_pending_ask", "for other languages only"),
+    ("C++", "dlm_status_name", "the C function"),
+    ("C++", "dlm_version_number", "the C function"),
+    ("Go", "dlm_cancel_", "contexts"),
+    ("Go", "dlm_error_holder_left_ms", "`Manager.Inspect`"),
+    ("Go", "dlm_error_status", "`Error.Code`"),
+    ("Go", "dlm_id_lock_", "none: a call from Go to C costs more than a mutex of Go"),
+    ("Go", "dlm_key_lock_", "none: a call from Go to C costs more than a mutex of Go"),
+    ("Go", "dlm_latch_await_open", "`Latch.Wait`"),
+    ("Go", "dlm_latch_name", "`Name`"),
+    ("Go", "dlm_lease_ends_ns", "`Lease.Remaining`"),
+    ("Go", "dlm_lease_guard", "`Lease.Guard`"),
+    ("Go", "dlm_lease_name", "`Lease.Name`"),
+    ("Go", "dlm_lease_set_", "`LeaseSet`"),
+    ("Go", "dlm_lock_acquire", "`Manager.Lock`"),
+    ("Go", "dlm_lock_acquire_start", "`Manager.Lock`, whose goroutine parks"),
+    ("Go", "dlm_lock_acquire_within", "`Manager.Lock`"),
+    ("Go", "dlm_lock_campaign", "`Election.Campaign`"),
+    ("Go", "dlm_lock_look", "`Manager.Inspect`"),
+    ("Go", "dlm_lock_name", "`Name`"),
+    ("Go", "dlm_lock_observe", "`Election.Observe`"),
+    ("Go", "dlm_manager_acquire_all", "`Manager.LockAll`"),
+    ("Go", "dlm_pending_fd", "goroutines park"),
+    ("Go", "dlm_row_cells_", "the maps of `Cells`"),
+    ("Go", "dlm_status_name", "`Code.String`"),
+];
+
+/// Returns what a language has in place of a function. Names that end with `_` stand for all that begin so.
+fn instead(language: &str, function: &str) -> Option<&'static str> {
+    let is = |name: &str| name == function || (name.ends_with('_') && function.starts_with(name));
+    let found = WITHOUT.iter().find(|(of, name, _)| *of == language && is(name));
+    found.map(|(_, _, how)| *how)
+}
+
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect()
+}
+
+/// Returns the name of the function without its object: `dlm_lease_set_keep` is `keep` of `dlm_lease_set`.
+fn object_of(function: &str) -> &str {
+    const OBJECTS: [&str; 22] = [
+        "dlm_manager",
+        "dlm_lock",
+        "dlm_lease_set",
+        "dlm_lease",
+        "dlm_pending",
+        "dlm_completions",
+        "dlm_latch",
+        "dlm_watch",
+        "dlm_names",
+        "dlm_table",
+        "dlm_row_cells",
+        "dlm_row",
+        "dlm_cancel",
+        "dlm_options",
+        "dlm_error",
+        "dlm_id_lock",
+        "dlm_key_lock",
+        "dlm_log",
+        "dlm_version",
+        "dlm_abi",
+        "dlm_handles",
+        "dlm_status",
+    ];
+    let is = |object: &&&str| {
+        function.strip_prefix(**object).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    OBJECTS.iter().find(is).unwrap_or_else(|| panic!("{function} belongs to no object"))
+}
+
+fn table() -> String {
+    let hpp = fs::read_to_string(c::root().join("include/dlm.hpp")).unwrap();
+    let mut go = String::new();
+    for entry in fs::read_dir(c::root().join("go")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "go") {
+            go += &fs::read_to_string(path).unwrap();
+        }
+    }
+    let languages = [("C++", words(&hpp)), ("Go", words(&go))];
+    let mut used = BTreeSet::new();
+    let mut by_object = BTreeMap::<String, Vec<String>>::new();
+    for function in c::functions() {
+        let name = &function.name;
+        let mut cells = Vec::new();
+        for (language, words) in &languages {
+            let how = instead(language, name);
+            if words.contains(name.as_str()) {
+                assert!(
+                    how.is_none_or(|_| !WITHOUT.iter().any(|(of, it, _)| of == language && it == name)),
+                    "{language} calls {name}: remove it from the list"
+                );
+                cells.push("calls it".to_owned());
+            } else {
+                let how = how.unwrap_or_else(|| panic!("{language} has no way to do what {name} does"));
+                used.insert((*language, how));
+                cells.push(how.to_owned());
+            }
+        }
+        let row = format!("| `{name}` | {} | {} |", cells[0], cells[1]);
+        by_object.entry(object_of(name).to_owned()).or_default().push(row);
+    }
+    let idle: Vec<_> = WITHOUT.iter().filter(|(of, _, how)| !used.contains(&(*of, *how))).collect();
+    assert!(idle.is_empty(), "no longer needed: {idle:?}");
+    let mut text = String::from("| C | C++ | Go |\n|---|---|---|\n");
+    for row in by_object.into_values().flatten() {
+        let _ = writeln!(text, "{row}");
+    }
+    text
+}
+
+/// To update the page: `DLM_BLESS=1 cargo test --all-features --test capi capi_languages`.
+#[test]
+fn the_table_of_languages_is_that_of_the_headers() {
+    let path = c::root().join("docs/languages.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (head, _) = page.split_once(BEGIN).expect("the page has the comment");
+    let made = format!("{head}{BEGIN}{}", table());
+    if env::var_os("DLM_BLESS").is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    assert!(
+        page == made || env::var_os("DLM_BLESS").is_some(),
+        "docs/languages.md is out of date: see the comment of this test"
+    );
+}
