@@ -8,7 +8,8 @@
 //! | `dlm-keep-1` | those whose last renewal was answered quickly | [`QUICKLY`] at most |
 //! | `dlm-keep-2` | those whose last renewal failed, or took longer | up to the store time-out, and a sixth of the lease |
 //!
-//! So a server that hangs delays the leases of other servers by [`QUICKLY`] once, and then keeps only the second thread
+//! So a server that hangs delays the leases of other servers by [`QUICKLY`] once (if the store asks for one lease after the
+//! other: a few times, each time for less), and then keeps only the second thread
 //! busy. A renewal without an answer is repeated, which is always safe. The first thread also tells listeners about
 //! changes that the clock makes.
 //!
@@ -36,6 +37,9 @@ use crate::time::{Deadline, Moment, jittered};
 
 /// Longest wait of the first thread for the answers to its requests.
 const QUICKLY: Duration = Duration::from_millis(200);
+/// The same after several rounds that got no answer in time. A store that asks for one lease after the other finds out
+/// about one that hangs in each round, and others must not wait for all of these rounds.
+const QUICKLY_MIN: Duration = Duration::from_millis(20);
 /// Leases that are due within this time are renewed together.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// Highest number of leases that are renewed together.
@@ -383,6 +387,8 @@ fn start(shared: &Arc<KeeperShared>, state: &mut KeeperState, lane: KeeperLane) 
 }
 
 fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
+    // Number of rounds in a row whose answers did not come in time.
+    let mut hung = 0;
     let mut state = shared.lock();
     while !state.is_stopping {
         if lane == KeeperLane::Quick {
@@ -398,7 +404,10 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
             continue;
         }
         drop(state);
-        let results = RenewalRound::new(shared, lane, &taken).run();
+        let round = RenewalRound::new(shared, lane, &taken, hung);
+        let began = Moment::now();
+        let results = round.run();
+        hung = if Moment::now().since(began) < round.wait { 0 } else { hung.saturating_add(1) };
         state = shared.lock();
         for (address, after) in results {
             // If the second thread cannot be started, the first one goes on with the lease.
@@ -454,10 +463,11 @@ impl<'a> RenewalRound<'a> {
         shared: &'a Arc<KeeperShared>,
         lane: KeeperLane,
         taken: &'a [(usize, Arc<HeldLock>)],
+        hung: u32,
     ) -> RenewalRound<'a> {
         let patience = taken.iter().map(|(_, lock)| shared.patience(lock)).min().unwrap_or_default();
         let wait = match lane {
-            KeeperLane::Quick => patience.min(QUICKLY),
+            KeeperLane::Quick => patience.min((QUICKLY / 2_u32.pow(hung.min(8))).max(QUICKLY_MIN)),
             KeeperLane::Patient => patience,
         };
         RenewalRound { shared, lane, wait, taken }

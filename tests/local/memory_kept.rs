@@ -1,0 +1,209 @@
+//! Leases that are kept alive over a store in memory that hangs or fails.
+
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::store::{Acquired, Attempt, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::{
+    AcquireOptions, Code, Deadline, Error, Holder, Inspection, Lease, LeaseState, Level, LockManager,
+    LockName, LostReason, Moment, Result,
+};
+use dlm_testkit::{LONG, until};
+
+const SERVES: u8 = 0;
+/// No call returns before its deadline.
+const HANGS: u8 = 1;
+const FAILS: u8 = 2;
+
+/// A store whose locks with `down` in their names are on a server that may be down.
+struct Halves {
+    inner: MemoryStore,
+    down: AtomicU8,
+}
+
+impl fmt::Debug for Halves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Halves")
+    }
+}
+
+impl Halves {
+    fn new() -> Arc<Halves> {
+        Arc::new(Halves { inner: MemoryStore::new(), down: AtomicU8::new(SERVES) })
+    }
+
+    fn check(&self, name: &LockName, by: Deadline) -> Result<()> {
+        let down = self.down.load(Ordering::SeqCst);
+        if down == SERVES || !name.key().contains("down") {
+            return Ok(());
+        }
+        if down == HANGS {
+            thread::sleep(by.remaining());
+        }
+        Err(Error::Connection { store: "halves".into(), what: "it is down".into(), source: None })
+    }
+}
+
+impl LockStore for Halves {
+    fn describe(&self) -> String {
+        "halves".into()
+    }
+
+    fn initialize(&self, by: Deadline) -> Result<()> {
+        self.inner.initialize(by)
+    }
+
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+        self.check(attempt.name, attempt.by)?;
+        self.inner.acquire(attempt, doubtful)
+    }
+
+    fn renew(
+        &self,
+        name: &LockName,
+        record: &OwnerRecord,
+        ttl: Duration,
+        by: Deadline,
+    ) -> Result<Option<OwnerRecord>> {
+        self.check(name, by)?;
+        self.inner.renew(name, record, ttl, by)
+    }
+
+    fn release(&self, name: &LockName, record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        self.check(name, by)?;
+        self.inner.release(name, record, by)
+    }
+
+    fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
+        self.check(name, by)?;
+        self.inner.holder(name, by)
+    }
+
+    fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
+        self.check(name, by)?;
+        self.inner.inspect(name, by)
+    }
+}
+
+fn manager(store: &Arc<Halves>) -> LockManager {
+    let store = Arc::clone(store) as Arc<dyn LockStore>;
+    LockManager::builder().store(store).client("kept").timeout(Duration::from_secs(2)).open().unwrap()
+}
+
+fn kept(manager: &LockManager, name: &str, ttl: Duration) -> Lease {
+    let options = AcquireOptions::new().ttl(ttl).keep(Duration::MAX);
+    manager.lock(name, Level::Xdc).unwrap().acquire_with(&options).unwrap()
+}
+
+/// Returns the number of threads that renew leases, of all managers of this process.
+fn keepers() -> usize {
+    let is_keeper = |comm: String| comm.starts_with("dlm-keep-");
+    let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+    threads.filter(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(is_keeper)).count()
+}
+
+/// What the listener of a lease has seen, in order.
+fn story(manager: &LockManager, store: &Arc<Halves>, down: u8) {
+    const LEASES: usize = 1000;
+    const TTL: Duration = Duration::from_secs(2);
+    let leases: Vec<_> =
+        (0..LEASES).map(|number| kept(manager, &format!("down-{down}-{number}"), TTL)).collect();
+    let changes: Vec<_> = leases.iter().map(|lease| lease.changes().unwrap()).collect();
+    store.down.store(down, Ordering::SeqCst);
+    let went_down = Moment::now();
+    let mut stories = vec![Vec::new(); LEASES];
+    until("all leases are lost", || {
+        for ((lease, changes), story) in leases.iter().zip(&changes).zip(&mut stories) {
+            if changes.try_recv().is_ok() {
+                let ends = lease.ends();
+                let state = lease.state();
+                // A state that is valid was told before the end.
+                assert!(!state.is_valid() || lease.check().is_ok() || Moment::now() >= ends);
+                story.push(state);
+            }
+        }
+        stories.iter().all(|story| story.last().is_some_and(|state| !state.is_valid()))
+    });
+    // Two TTLs, in which renewals would be answered if they were sent.
+    thread::sleep((2 * TTL).saturating_sub(Moment::now().since(went_down)));
+    store.down.store(SERVES, Ordering::SeqCst);
+    thread::sleep(TTL);
+    for (lease, mut story) in leases.iter().zip(stories) {
+        // A renewal that was answered just before the store went down may come first.
+        story.retain(|state| *state != LeaseState::Renewing);
+        // A busy machine may see only the second of two messages.
+        let lost = LeaseState::Lost(LostReason::Expired);
+        assert!(story == [LeaseState::AtRisk, lost] || story == [lost], "{story:?}");
+        assert_eq!(lease.state(), lost, "brought back");
+        assert_eq!(lease.guard().unwrap_err().code(), Code::LeaseLost);
+    }
+}
+
+#[test]
+fn each_of_a_thousand_leases_over_a_store_that_is_down_is_at_risk_then_lost_and_stays_lost() {
+    let before = keepers();
+    for down in [HANGS, FAILS] {
+        let store = Halves::new();
+        let manager = manager(&store);
+        story(&manager, &store, down);
+        // The other tests of this program have such threads, too.
+        let mine = |threads: usize| threads.saturating_sub(before);
+        assert!(mine(keepers()) <= 2 + 8, "{} threads", keepers());
+        manager.close().unwrap();
+    }
+}
+
+/// A renewal by the caller is an exception to "lost is lost": the store says whether the lock is still ours.
+#[test]
+fn the_caller_may_renew_an_expired_lease_and_it_is_kept_alive_again() {
+    let store = Halves::new();
+    let manager = manager(&store);
+    let lease = kept(&manager, "down", Duration::from_secs(2));
+    store.down.store(FAILS, Ordering::SeqCst);
+    until("the lease expires", || !lease.state().is_valid());
+    store.down.store(SERVES, Ordering::SeqCst);
+    // The store keeps it for a tenth of its TTL longer, which may be too short on a busy machine.
+    if lease.renew().is_ok() {
+        assert_eq!(lease.state(), LeaseState::Renewing);
+        let renewed = lease.ends();
+        until("it is kept alive", || lease.ends() > renewed || !lease.state().is_valid());
+    }
+}
+
+#[test]
+fn a_server_that_hangs_delays_no_renewals_of_others() {
+    const TTL: Duration = Duration::from_secs(3);
+    let store = Halves::new();
+    let manager = manager(&store);
+    let downs: Vec<_> = (0..20).map(|number| kept(&manager, &format!("down-{number}"), TTL)).collect();
+    let others: Vec<_> = (0..20).map(|number| kept(&manager, &format!("up-{number}"), TTL)).collect();
+    store.down.store(HANGS, Ordering::SeqCst);
+    let over = Moment::now().after(3 * TTL);
+    while Moment::now() < over {
+        for lease in &others {
+            assert!(lease.state().is_valid(), "{:?}", lease.state());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(downs.iter().all(|lease| lease.state() == LeaseState::Lost(LostReason::Expired)));
+    store.down.store(SERVES, Ordering::SeqCst);
+    assert!(others.iter().all(|lease| lease.release().unwrap()));
+}
+
+#[test]
+fn closing_waits_for_no_more_than_one_request_of_a_store_that_hangs() {
+    let store = Halves::new();
+    let manager = manager(&store);
+    let lease = kept(&manager, "down", Duration::from_secs(1));
+    store.down.store(HANGS, Ordering::SeqCst);
+    until("renewals hang", || lease.state() == LeaseState::AtRisk || !lease.state().is_valid());
+    let began = Moment::now();
+    let _ = manager.close();
+    assert!(Moment::now().since(began) < LONG);
+    assert!(!lease.state().is_valid());
+    assert_eq!(lease.keep(Duration::MAX).unwrap_err().code(), Code::Closed);
+}
