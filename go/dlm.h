@@ -259,7 +259,8 @@ struct dlm_stats {
     /// Leases that this manager acquired, and that were not released, lost or ended by dlm_manager_close().
     /// An expired lease counts until a call notices that it has expired.
     uint64_t leases_held;
-    /// Threads of this process that wait for a lock of this manager.
+    /// Threads of this process that wait for a lock of this manager, and pending acquisitions that have not
+    /// finished.
     uint64_t threads_waiting;
     /// Tries of an acquire that the store refused although the lock was free, because the lock's last number was
     /// not below the number of the try: the clock of another machine is ahead. HBase with layout=own.
@@ -353,8 +354,8 @@ enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
 /// nothing to release, unless the release by this call failed, and all other calls that use the store fail
 /// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing.
 ///
-/// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches
-/// is in progress, and for a few seconds for the threads.
+/// Blocks for up to one store time-out for the releases, for another one if a renewal, a read of latches or a
+/// request of a pending acquisition is in progress, and for a few seconds for the threads.
 ///
 /// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed.
 /// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
@@ -364,7 +365,7 @@ enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_
 /// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
 /// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the
 /// library's threads, which blocks for a few seconds, and for up to one store time-out if a read of latches
-/// is in progress. Otherwise this function does not block.
+/// or a request of a pending acquisition is in progress. Otherwise this function does not block.
 void dlm_manager_free(struct dlm_manager *manager);
 
 /// Acquires `count` locks of this manager together: all of them or none. Waits for up to `wait_ms` for all of

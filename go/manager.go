@@ -208,8 +208,8 @@ func (m *Manager) Diagnose(ctx context.Context) (findings []string, isSafe bool,
 // Close ends the manager: waiting calls return [ErrClosed], held leases are released, and the library's threads end.
 // All leases of the manager have then ended. Closing twice does nothing more.
 //
-// Close blocks for up to one store time-out for the releases, another one if a renewal or a read of latches is under
-// way, and a few seconds for the threads. It returns the error of the first release that failed. It tries the other
+// Close blocks for up to one store time-out for the releases, another one if a renewal, a read of latches or a
+// request for a lock is under way, and a few seconds for the threads. It returns the error of the first release that failed. It tries the other
 // releases all the same. A lock that was not released is free when its TTL ends.
 func (m *Manager) Close() error {
 	m.cleanup.Stop()

@@ -40,6 +40,7 @@
 //!
 //! wait::background                              the library's threads: read latches for the poller, and
 //!                                               free locks that requests in doubt may have acquired
+//! wait::asking                                  the library's threads that ask for waiters without a thread
 //! ```
 //!
 //! # What is promised

@@ -27,7 +27,8 @@ use crate::store::StoreCounters;
 /// [`Builder::background_threads`](crate::Builder::background_threads). [`close`](LockManager::close) releases
 /// all held leases and joins these threads. Dropping the last clone, [`Lock`], [`Lease`], [`Latch`] and
 /// [`LatchWatch`](crate::LatchWatch) joins them too, which blocks for a few seconds, and for up to one store
-/// time-out if a read of latches is under way.
+/// time-out if a read of latches is under way. At most 8 threads ask the store for acquisitions that do not block, see
+/// [`Lock::start`].
 #[derive(Clone)]
 pub struct LockManager {
     session: Arc<Session>,
@@ -43,7 +44,8 @@ pub struct Stats {
     /// Leases acquired or adopted here that were not yet released, lost, handed on or closed. An expired lease
     /// counts until a call notices that it has expired.
     pub leases_held: u64,
-    /// Threads of this process that wait for a lock of this manager.
+    /// Threads of this process that wait for a lock of this manager, and [`Pending`](crate::Pending)s that have not
+    /// finished.
     pub threads_waiting: u64,
     /// Tries of an acquire that the store refused although the lock was free, because the lock's last number was not
     /// below the number of the try: the clock of another machine is ahead. Counted for HBase with `layout=own`.
@@ -233,8 +235,8 @@ impl LockManager {
     /// `false`. A lease whose release failed can be released again. Other calls that use the store fail with
     /// `Closed`. A second call does nothing.
     ///
-    /// Blocks for up to one store time-out (10 s by default) for the releases, another one if a renewal or a
-    /// read of latches is under way, and a few seconds for the threads.
+    /// Blocks for up to one store time-out (10 s by default) for the releases, another one if a renewal, a read
+    /// of latches or a request of a [`Pending`](crate::Pending) is under way, and a few seconds for the threads.
     ///
     /// # Errors
     /// The error of the first release that failed. That lock becomes free when its TTL ends. The other releases

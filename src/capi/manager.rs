@@ -34,7 +34,8 @@ pub struct dlm_stats {
     /// Leases that this manager acquired, and that were not released, lost or ended by dlm_manager_close().
     /// An expired lease counts until a call notices that it has expired.
     pub leases_held: u64,
-    /// Threads of this process that wait for a lock of this manager.
+    /// Threads of this process that wait for a lock of this manager, and pending acquisitions that have not
+    /// finished.
     pub threads_waiting: u64,
     /// Tries of an acquire that the store refused although the lock was free, because the lock's last number was
     /// not below the number of the try: the clock of another machine is ahead. HBase with layout=own.
@@ -220,8 +221,8 @@ pub unsafe extern "C" fn dlm_manager_stats(
 /// nothing to release, unless the release by this call failed, and all other calls that use the store fail
 /// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing.
 ///
-/// Blocks for up to one store time-out for the releases, for another one if a renewal or a read of latches
-/// is in progress, and for a few seconds for the threads.
+/// Blocks for up to one store time-out for the releases, for another one if a renewal, a read of latches or a
+/// request of a pending acquisition is in progress, and for a few seconds for the threads.
 ///
 /// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed.
 /// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
@@ -237,7 +238,7 @@ pub unsafe extern "C" fn dlm_manager_close(
 /// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
 /// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the
 /// library's threads, which blocks for a few seconds, and for up to one store time-out if a read of latches
-/// is in progress. Otherwise this function does not block.
+/// or a request of a pending acquisition is in progress. Otherwise this function does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_manager_free(manager: *mut dlm_manager) {
     freeing(|| free(manager));
