@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench kept --features hbase,aerospike` measures the embedded store, an HBase and an Aerospike that it
 //! starts, in each layout. That takes about ten minutes. Set `DLM_TEST_JAVA=` for it: the default heap of the HBase for
-//! tests is too small for two tables in use. Names of stores, such as `-- hbase`, select some of them. With
-//! `-- --test` it takes a few seconds, which only proves that it runs.
+//! tests is too small for two tables in use. Names of stores, such as `-- hbase`, select some of them, and a number sets the seconds for which
+//! leases are kept, 60 by default. With `-- --test` it takes a few seconds, which only proves that it runs.
 //!
 //! | column | meaning |
 //! |---|---|
@@ -40,7 +40,10 @@ fn main() {
         true => Size { rounds: 1, together: 50, kept: 50, keeping: Duration::from_secs(1) },
         false => Size { rounds: 7, together: 1000, kept: 10_000, keeping: Duration::from_secs(60) },
     };
-    let wanted = |store: &str| arguments.is_empty() || arguments.iter().any(|it| it == store);
+    let seconds = arguments.iter().find_map(|it| it.parse().ok()).map(Duration::from_secs);
+    let size = Size { keeping: seconds.unwrap_or(size.keeping), ..size };
+    let stores: Vec<_> = arguments.iter().filter(|it| it.parse::<u64>().is_err()).collect();
+    let wanted = |store: &str| stores.is_empty() || stores.iter().any(|it| *it == store);
     println!("| store | one by one, ms | together, ms | ratio | threads | CPU, us | lost |");
     println!("|---|---|---|---|---|---|---|");
     if wanted("embedded") {
@@ -123,7 +126,9 @@ fn millis(since: Moment) -> f64 {
 /// Keeps leases for some time. Returns the threads that renew, the microseconds of processor time for each lease in a
 /// minute, and the number of leases that were lost.
 fn kept(uri: &str, size: &Size) -> (usize, f64, usize) {
-    let manager = Arc::new(LockManager::builder().store_uri(uri).client("bench").farm("dc1").open().unwrap());
+    let manager = Arc::new(
+        LockManager::builder().store_uri(uri).client("bench").farm("dc1").timeout(LONG).open().unwrap(),
+    );
     let options = AcquireOptions::new().ttl(TTL).wait(Duration::ZERO).keep(Duration::MAX);
     let leases: Vec<_> = (0..size.kept)
         .map(|id| manager.lock(&format!("k{id}"), Level::Xdc).unwrap().acquire_with(&options).unwrap())
