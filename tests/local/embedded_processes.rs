@@ -15,7 +15,7 @@ use dlm::{Code, Deadline};
 use dlm_fixtures::role::{self, DIR, ROLE, Running, process};
 use dlm_testkit::skipped;
 
-use super::embedded::{TTL, fence, grant, has_half_made, name, soon, wait_for};
+use super::embedded::{TTL, data_file, fence, grant, has_half_made, name, soon, wait_for};
 
 const COUNT: &str = "DLM_TEST_COUNT";
 
@@ -165,16 +165,29 @@ fn a_process_killed_at_any_system_call_leaves_a_store_that_works() {
         }
     }
     assert!(killed > 50, "killed only {killed} times");
+    // The next process that creates a liveness file deletes those of the killed ones. It checks at most 32 at once.
+    for number in 0..killed {
+        let store = EmbeddedStore::open(&path).unwrap();
+        let identity = Identity::this_process("").unwrap();
+        let name = name(&format!("last-{number}"));
+        let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+        store.liveness().unwrap().acquire_until_death(attempt, &mut Vec::new()).unwrap();
+    }
+    let generation = data_file(&path).parent().unwrap().to_owned();
+    let left = fs::read_dir(generation).unwrap().flatten().map(|file| file.file_name());
+    let left: Vec<_> = left.filter(|name| name.to_str().unwrap().starts_with("alive-")).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// System calls that change files or locks. Each is injected alone, because strace counts each call separately.
-const CALLS: [&str; 14] = [
+const CALLS: [&str; 15] = [
     "openat",
     "pwrite64",
     "writev",
     "write",
     "ftruncate",
     "fcntl",
+    "flock",
     "mkdir",
     "rename",
     "fsync",
@@ -188,10 +201,22 @@ const CALLS: [&str; 14] = [
 fn steps(dir: &Path) {
     let store = EmbeddedStore::open(&dir.join("store")).unwrap();
     let mut told = File::options().append(true).open(dir.join("told")).unwrap();
-    for _ in 0..3 {
-        let held = wait_for(&store, &name("stepped"), Duration::from_millis(20));
+    let identity = Identity::this_process("").unwrap();
+    for round in 0..3 {
+        let (name, ttl) = (name("stepped"), Duration::from_millis(20));
+        let until_death = || {
+            let attempt = Attempt { name: &name, ttl, identity: &identity, by: soon() };
+            match store.liveness().unwrap().acquire_until_death(attempt, &mut Vec::new()).unwrap() {
+                Acquired::Granted(held) => Some(held),
+                Acquired::Held(_) => None,
+            }
+        };
+        let held = match round {
+            1 => until_death().unwrap_or_else(|| wait_for(&store, &name, ttl)),
+            _ => wait_for(&store, &name, ttl),
+        };
         told.write_all(format!("{}\n", fence(&held)).as_bytes()).unwrap();
-        store.release(&name("stepped"), &held.owner_record, soon()).unwrap();
+        store.release(&name, &held.owner_record, soon()).unwrap();
     }
 }
 
