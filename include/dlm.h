@@ -352,7 +352,8 @@ enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
 /// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
 /// nothing to release, unless the release by this call failed, and all other calls that use the store fail
-/// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing.
+/// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing. It may be called from an exit
+/// handler (atexit()).
 ///
 /// Blocks for up to one store time-out for the releases, for another one if a renewal, a read of latches or a
 /// request of a pending acquisition is in progress, and for a few seconds for the threads.
@@ -360,7 +361,8 @@ enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
 /// Errors: DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED or DLM_IN_DOUBT from the first release that failed.
 /// That lock becomes free when its TTL ends. The library has tried to release the other locks as well.
 DLM_NODISCARD
-enum dlm_status dlm_manager_close(const struct dlm_manager *manager, struct dlm_error **error_out);
+enum dlm_status dlm_manager_close(const struct dlm_manager *manager,
+                                  struct dlm_error **error_out);
 
 /// Frees a manager. NULL is allowed. Its locks, leases, latches and watches continue to work until they are
 /// freed. To end them, call dlm_manager_close() first. Freeing the last of all these handles joins the

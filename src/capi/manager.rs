@@ -219,7 +219,8 @@ pub unsafe extern "C" fn dlm_manager_stats(
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
 /// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
 /// nothing to release, unless the release by this call failed, and all other calls that use the store fail
-/// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing.
+/// with DLM_CLOSED. All handles must still be freed. Closing twice does nothing. It may be called from an exit
+/// handler (atexit()).
 ///
 /// Blocks for up to one store time-out for the releases, for another one if a renewal, a read of latches or a
 /// request of a pending acquisition is in progress, and for a few seconds for the threads.

@@ -12,6 +12,7 @@ static struct dlm_manager *manager;
 static struct dlm_lock *lock;
 static struct dlm_lease *lease;
 static struct dlm_latch *latch;
+static struct dlm_pending *pending;
 
 static void open_all(const char *store)
 {
@@ -48,6 +49,7 @@ static void give_back(void)
     OK(dlm_lease_release(lease, &ours, &error));
     CHECK(ours);
     OK(dlm_manager_close(manager, &error));
+    dlm_pending_free(pending);
     dlm_lease_free(lease);
     dlm_latch_free(latch);
     dlm_lock_free(lock);
@@ -79,10 +81,14 @@ int main(int argc, char **argv)
         open_all(argv[1]);
         if (strcmp(argv[2], "handler") != 0) {
             OK(dlm_lock_acquire_within(lock, 60000, 60000, NULL, &lease, &error));
+            OK(dlm_lease_keep(lease, DLM_FOREVER, &error));
             start_waiting();
             return 0;
         }
         OK(dlm_lock_acquire_within(lock, 60000, 0, NULL, &lease, &error));
+        OK(dlm_lease_keep(lease, DLM_FOREVER, &error));
+        /* An acquisition that waits when the program ends. */
+        OK(dlm_lock_acquire_start(lock, DLM_DEFAULT, DLM_FOREVER, 0, NULL, &pending, &error));
         start_waiting();
         exit(0);
     }
