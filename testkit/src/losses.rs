@@ -589,7 +589,8 @@ pub fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(case
 /// For a store that puts many renewals into one request. The request has the name of a renewal, or `batch`.
 #[doc(hidden)]
 pub fn many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated(case: &Case<'_>) {
-    const LEASES: usize = 30;
+    // So few that they go in one request.
+    const LEASES: usize = 12;
     let Some(stage) = case.stage(LONG / 2) else { return };
     let store = dlm::store::open(&(case.target.uri)(stage.proxy.address())).unwrap();
     let (client, identity) = (case.client(), Identity::this_process("").unwrap());
