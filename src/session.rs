@@ -129,10 +129,8 @@ impl Session {
             false => self.store.acquire(attempt, &mut doubtful),
         };
         for record in doubtful {
-            self.free_in_background(
-                name.clone(),
-                Leftover { record, ttl: asked, doubt: LockDoubt::MayBeTaken },
-            );
+            let ttl = asked;
+            self.free_in_background(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
         }
         match answer {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),

@@ -19,6 +19,7 @@ pub struct dlm_lease(());
 /// The size of an array for any token, with its NUL: see dlm_lease_into_token().
 pub const DLM_TOKEN_SIZE: usize = 8192;
 /// The size of an array for any name of a lock or latch, with its NUL: see dlm_lock_name().
+#[allow(dead_code, reason = "for programs in C")]
 pub const DLM_NAME_SIZE: usize = 2048;
 
 // A token contains the name twice.
