@@ -96,7 +96,17 @@ mod capi {
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
         ("Locks", &["dlm_lock", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
         ("Leases", &["dlm_lease", "dlm_lease_set", "DLM_TOKEN", "DLM_NAME", "DLM_STATE", "DLM_LOST"]),
-        ("Acquisitions that do not block", &["dlm_pending", "dlm_completions", "dlm_lock_acquire_start"]),
+        (
+            "Calls that do not block",
+            &[
+                "dlm_pending",
+                "dlm_completions",
+                "dlm_lock_acquire_start",
+                "dlm_call",
+                "dlm_lease_release_start",
+                "dlm_lease_renew_start",
+            ],
+        ),
         (
             "Latches",
             &[
@@ -219,6 +229,7 @@ mod capi {
             "lost_reason",
             "lease_state",
             "pending",
+            "call",
             "latch",
             "names",
             "table",

@@ -308,6 +308,8 @@ class Cancel {
 class Row;
 class Table;
 
+class Call;
+
 // A held lock. The destructor releases it and ignores errors; release() reports them.
 class Lease {
   public:
@@ -385,6 +387,9 @@ class Lease {
         error.check(dlm_lease_into_token(get(), token, sizeof token, error));
         return token;
     }
+    // Like release() and renew(), but return at once. See dlm_lease_release_start().
+    Call start_release() const;
+    Call start_renewal(Ttl ttl = use_default) const;
     // Returns true if the lock was this lease's and is free now, and false if the lease was released or found lost
     // before. Throws with DLM_LEASE_LOST if the lease has expired in the store or the lock has another holder.
     bool release() const {
@@ -454,6 +459,46 @@ class [[nodiscard]] Acquired {
     std::string holder_;
     std::optional<std::chrono::milliseconds> holder_left_;
 };
+
+// A release or a renewal that does not block, from Lease::start_release() or Lease::start_renewal(). A call that was not
+// waited for goes on after the destructor.
+class [[nodiscard]] Call {
+  public:
+    explicit Call(dlm_call *handle) noexcept : handle_(handle) {}
+
+    // Whether the call has finished. Throws the error of the call. Only one call of this function returns the result.
+    bool take(bool *freed = nullptr) const {
+        detail::ErrorOut error;
+        bool done = false;
+        error.check(dlm_call_take(get(), &done, freed, error));
+        return done;
+    }
+    // A file descriptor that becomes readable when the call has finished. The call owns it.
+    int fd() const {
+        detail::ErrorOut error;
+        std::int32_t fd = -1;
+        error.check(dlm_call_fd(get(), &fd, error));
+        return fd;
+    }
+    dlm_call *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_call, dlm_call_free> handle_;
+};
+
+inline Call Lease::start_release() const {
+    detail::ErrorOut error;
+    dlm_call *call = nullptr;
+    error.check(dlm_lease_release_start(get(), &call, error));
+    return Call(call);
+}
+
+inline Call Lease::start_renewal(Ttl ttl) const {
+    detail::ErrorOut error;
+    dlm_call *call = nullptr;
+    error.check(dlm_lease_renew_start(get(), ttl.ms(), &call, error));
+    return Call(call);
+}
 
 // The leases of several locks that Manager::acquire_all() has acquired together. It is valid while all of them are. The
 // destructor releases all locks.

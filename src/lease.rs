@@ -16,6 +16,7 @@ use crate::keeper::TTL_MIN as KEPT_TTL_MIN;
 use crate::lease_state::LeaseState;
 use crate::lease_token::LeaseToken;
 use crate::name::LockName;
+use crate::pending_call::PendingCall;
 use crate::session::Session;
 use crate::time::{Deadline, Moment};
 use crate::wait::queue::Answer;
@@ -273,18 +274,19 @@ impl Lease {
     /// # Errors
     /// Those of [`renew`](Lease::renew), and [`Code::InvalidArgument`] for a TTL outside 1 ms to 365 days.
     pub fn renew_for(&self, ttl: Duration) -> Result<()> {
-        self.session.usable()?;
-        let session = &self.session;
-        let renewal = self.lock.renew(&*session.store, &session.settings, checked_ttl(ttl)?);
-        self.forget_if_over();
-        if renewal.answer.is_ok() && self.lock.life.kept_until().is_some() {
-            // The keeper has dropped the lease if it had expired.
-            session.keeper.resume(&self.lock)?;
-        }
-        if let Some(leftover) = renewal.leftover {
-            session.free_in_background(self.name().clone(), leftover);
-        }
-        renewal.answer
+        self.session.renew_lease(&self.lock, checked_ttl(ttl)?)
+    }
+
+    /// Renews the lease as [`renew_for`](Lease::renew_for) does, for the TTL of the last grant or renewal if `ttl` is `None`.
+    /// Returns at once: a thread of the manager makes the call. Starts that thread if none is idle.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for a TTL outside 1 ms to 365 days; [`Code::InternalError`] if no thread can be started;
+    /// [`Code::Closed`], [`Code::Forked`]. [`PendingCall::take`] returns all others.
+    pub fn start_renewal(&self, ttl: Option<Duration>) -> Result<PendingCall<()>> {
+        let ttl = checked_ttl(ttl.unwrap_or(self.ttl()))?;
+        let lock = Arc::clone(&self.lock);
+        PendingCall::start(&self.session, self.name(), move |session| session.renew_lease(&lock, ttl))
     }
 
     /// Releases the lock. Blocks for one call to the store. Never touches the record of another holder.
@@ -303,9 +305,18 @@ impl Lease {
         if !self.lock.is_open() {
             return Ok(false);
         }
-        let released = self.session.release(&self.lock, Deadline::after(self.session.settings.timeout));
-        self.forget_if_over();
-        released
+        self.session.release_lease(&self.lock)
+    }
+
+    /// Releases the lock as [`release`](Lease::release) does, but returns at once: a thread of the manager makes the call.
+    /// Starts that thread if none is idle. The lease is valid until the call begins; it is up to the caller not to use it.
+    ///
+    /// # Errors
+    /// [`Code::InternalError`] if no thread can be started; [`Code::Closed`], [`Code::Forked`]. [`PendingCall::take`] returns
+    /// all others.
+    pub fn start_release(&self) -> Result<PendingCall<bool>> {
+        let lock = Arc::clone(&self.lock);
+        PendingCall::start(&self.session, self.name(), move |session| session.release_lease(&lock))
     }
 
     /// Turns the lease into a token, by which any process can renew and release it. The lock stays held, but no
@@ -357,9 +368,7 @@ impl Lease {
     }
 
     fn forget_if_over(&self) {
-        if !self.lock.is_open() {
-            self.session.forget(&self.lock);
-        }
+        self.session.forget_if_over(&self.lock);
     }
 }
 

@@ -100,6 +100,7 @@ mod lease_token;
 mod lock;
 mod manager;
 mod pending;
+mod pending_call;
 mod session;
 
 // Locks for the threads, and a gate for the files, of one machine.
@@ -163,6 +164,7 @@ pub use manager::{LockManager, Stats};
 pub use name::{Level, LockName, Mode, NamePolicy};
 pub use options::parse_duration;
 pub use pending::Pending;
+pub use pending_call::PendingCall;
 pub use store::{Inspection, Roster};
 #[cfg(feature = "hbase")]
 pub use store_option::TABLE_OPTIONS;

@@ -160,6 +160,34 @@ impl Session {
         self.held.lock().as_ref().map_or(0, HashMap::len)
     }
 
+    /// See [`Lease::renew_for`](crate::Lease::renew_for).
+    pub(crate) fn renew_lease(&self, lock: &Arc<HeldLock>, ttl: Duration) -> Result<()> {
+        self.usable()?;
+        let renewal = lock.renew(&*self.store, &self.settings, ttl);
+        self.forget_if_over(lock);
+        if renewal.answer.is_ok() {
+            // The keeper has dropped a lease that is kept alive if it had expired.
+            self.keeper.resume(lock)?;
+        }
+        if let Some(leftover) = renewal.leftover {
+            self.free_in_background(lock.name().clone(), leftover);
+        }
+        renewal.answer
+    }
+
+    /// See [`Lease::release`](crate::Lease::release).
+    pub(crate) fn release_lease(&self, lock: &Arc<HeldLock>) -> Result<bool> {
+        let released = self.release(lock, Deadline::after(self.settings.timeout));
+        self.forget_if_over(lock);
+        released
+    }
+
+    pub(crate) fn forget_if_over(&self, lock: &Arc<HeldLock>) {
+        if !lock.is_open() {
+            self.forget(lock);
+        }
+    }
+
     /// Releases a lock. Returns `false` if it was released or found lost before.
     pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
         let release = lock.release(&*self.store, by);

@@ -27,6 +27,7 @@ compile_error!("the feature `capi` is for Linux on 64-bit machines");
 mod answer;
 mod arguments;
 mod bytes;
+mod call;
 mod cancel;
 mod election;
 mod error;

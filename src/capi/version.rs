@@ -1,6 +1,7 @@
 use std::ffi::{CStr, c_char};
 
 use super::answer::status;
+use super::call::dlm_call;
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -81,11 +82,12 @@ pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error)
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_handles_open() -> u64 {
     value(0, || {
-        let open: [fn() -> Outcome<u64>; 17] = [
+        let open: [fn() -> Outcome<u64>; 18] = [
             open::<dlm_manager>,
             open::<dlm_lock>,
             open::<dlm_lease>,
             open::<dlm_lease_set>,
+            open::<dlm_call>,
             open::<dlm_cancel>,
             open::<dlm_pending>,
             open::<dlm_completions>,

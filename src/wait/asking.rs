@@ -58,6 +58,9 @@ pub(crate) trait Inquiry: Send + Sync {
 
     /// Sends one request to the store. Afterwards the inquiry is looked at again.
     fn ask(&self) -> Served;
+
+    /// Called when the threads were stopped before they were done with the inquiry. Never blocks.
+    fn stopped(&self) {}
 }
 
 /// What to do with an inquiry.
@@ -367,6 +370,7 @@ impl Askers {
             }
         }
         let left = std::mem::take(&mut self.shared.lock().inquiries);
+        left.values().for_each(|open| open.inquiry.stopped());
         drop(left);
     }
 

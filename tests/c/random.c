@@ -17,7 +17,7 @@ struct slot {
 
 static struct slot managers[SLOTS], locks[SLOTS], leases[SLOTS], cancels[SLOTS], options[SLOTS], ids[SLOTS],
     keys[SLOTS], latches[SLOTS], watches[SLOTS], names[SLOTS], pendings[SLOTS], completions[SLOTS],
-    sets[SLOTS];
+    sets[SLOTS], calls[SLOTS];
 static uint64_t state, told_stale, worked;
 static const char *store;
 static struct dlm_error *error;
@@ -94,9 +94,20 @@ static void make(void)
     struct dlm_pending *started;
     struct dlm_lease_set *set;
     const struct dlm_lock *some[2];
+    struct dlm_call *call;
     bool turn;
 
-    switch (below(14)) {
+    switch (below(15)) {
+    case 14:
+        if (full(calls))
+            return;
+        from = any(leases);
+        status = below(2) ? dlm_lease_release_start(from->handle, &call, &error)
+                          : dlm_lease_renew_start(from->handle, (int64_t)below(9000) - 3, &call, &error);
+        if (status == DLM_OK)
+            put(calls, call);
+        judge(from, status);
+        return;
     case 12:
         if (full(sets))
             return;
@@ -311,14 +322,23 @@ static void use_pending(void)
     }
 }
 
-/* Makes a call with a set of leases. */
+/* Makes a call with a set of leases, or with a call that does not block. */
 static void use_set(void)
 {
     struct slot *slot = any(sets);
     uint64_t fences[2];
-    bool freed;
+    bool freed, done;
+    int32_t fd;
 
-    switch (below(6)) {
+    switch (below(8)) {
+    case 6:
+        slot = any(calls);
+        judge(slot, dlm_call_take(slot->handle, &done, below(2) ? &freed : NULL, &error));
+        return;
+    case 7:
+        slot = any(calls);
+        judge(slot, dlm_call_fd(slot->handle, &fd, &error));
+        return;
     case 0:
         judge(slot, dlm_lease_set_guard(slot->handle, fences, (size_t)below(3), &error));
         return;
@@ -517,6 +537,7 @@ static void free_latch(struct slot *slot) { dlm_latch_free(slot->handle); }
 static void free_watch(struct slot *slot) { dlm_watch_free(slot->handle); }
 static void free_names(struct slot *slot) { dlm_names_free(slot->handle); }
 static void free_pending(struct slot *slot) { dlm_pending_free(slot->handle); }
+static void free_call(struct slot *slot) { dlm_call_free(slot->handle); }
 static void free_set(struct slot *slot) { dlm_lease_set_free(slot->handle); }
 static void free_completions(struct slot *slot) { dlm_completions_free(slot->handle); }
 
@@ -527,7 +548,7 @@ static const struct {
              {options, free_options}, {ids, free_ids},     {keys, free_keys},   {latches, free_latch},
              {watches, free_watch},   {names, free_names},
              {pendings, free_pending}, {completions, free_completions},
-             {sets, free_set}};
+             {sets, free_set}, {calls, free_call}};
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

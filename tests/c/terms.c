@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include <poll.h>
 #include <pthread.h>
 
 static struct dlm_error *error;
@@ -146,6 +147,51 @@ static void holds(const struct dlm_manager *manager, const struct dlm_manager *o
     dlm_lock_free(theirs);
 }
 
+static void wait_for(const struct dlm_call *call)
+{
+    struct pollfd polled = {0, POLLIN, 0};
+    int32_t fd;
+    OK(dlm_call_fd(call, &fd, &error));
+    polled.fd = fd;
+    CHECK(poll(&polled, 1, 30000) == 1);
+}
+
+static void calls(const struct dlm_manager *manager, const struct dlm_manager *other)
+{
+    struct dlm_lock *lock = lock_of(manager, "call"), *theirs = lock_of(other, "call");
+    struct dlm_lease *lease;
+    struct dlm_call *call;
+    bool done, freed;
+
+    OK(dlm_lock_try_acquire(lock, 60000, &lease, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_renew_start(lease, 0, &call, &error));
+    OK(dlm_lease_renew_start(lease, 120000, &call, &error));
+    wait_for(call);
+    OK(dlm_call_take(call, &done, NULL, &error));
+    CHECK(done && dlm_lease_ttl_ms(lease) == 120000);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_call_take(call, &done, NULL, &error));
+    dlm_call_free(call);
+
+    OK(dlm_lease_release_start(lease, &call, &error));
+    wait_for(call);
+    OK(dlm_call_take(call, &done, &freed, &error));
+    CHECK(done && freed && dlm_lease_state(lease) == DLM_STATE_RELEASED);
+    dlm_call_free(call);
+    OK(dlm_lease_renew_start(lease, DLM_DEFAULT, &call, &error));
+    wait_for(call);
+    EXPECT(DLM_LEASE_LOST, dlm_call_take(call, &done, NULL, &error));
+    dlm_call_free(call);
+    dlm_lease_free(lease);
+    OK(dlm_lock_try_acquire(theirs, DLM_DEFAULT, &lease, &error));
+    OK(dlm_lease_release_start(lease, &call, &error));
+    dlm_call_free(call);
+    dlm_lease_free(lease);
+    OK(dlm_lock_acquire(lock, NULL, &lease, &error));
+    dlm_lease_free(lease);
+    dlm_lock_free(lock);
+    dlm_lock_free(theirs);
+}
+
 static void descriptions(const struct dlm_manager *manager)
 {
     struct dlm_lock *lock = lock_of(manager, "described");
@@ -208,6 +254,7 @@ int main(int argc, char **argv)
     sets(manager, other);
     elections(manager, other);
     holds(manager, other);
+    calls(manager, other);
     descriptions(manager);
     dlm_manager_free(manager);
     dlm_manager_free(other);

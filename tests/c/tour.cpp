@@ -279,8 +279,16 @@ static void terms(const char *uri) {
     CHECK(a.observe(seen, dlm::forever) && seen.fence == term.fence());
     term.stop_keeping();
     CHECK(term.state() == dlm::LeaseState::held && term.ttl() == 1min && term.ends() > 0ns);
+    const dlm::Call renewal = term.start_renewal(dlm::Ttl(2min));
+    while (!renewal.take())
+        CHECK(renewal.fd() >= 0);
+    CHECK(term.ttl() == 2min);
     term.hold_at_least(dlm::Wait(1ms));
-    CHECK(term.release());
+    const dlm::Call release = term.start_release();
+    bool freed = false;
+    while (!release.take(&freed))
+        CHECK(release.fd() >= 0);
+    CHECK(freed && !term.release());
     try {
         term.check();
         CHECK(false);

@@ -10,7 +10,7 @@ use dlm_fixtures::c;
 const BEGIN: &str = "<!-- checked by: the_table_of_languages_is_that_of_the_headers -->\n";
 
 /// Functions that a language does not call, and how it does without.
-const WITHOUT: [(&str, &str, &str); 31] = [
+const WITHOUT: [(&str, &str, &str); 34] = [
     ("C++", "dlm_error_status", "`Error::status`"),
     ("C++", "dlm_handles_open", "the C function"),
     ("C++", "dlm_lock_acquire", "`Lock::acquire`"),
@@ -20,6 +20,7 @@ const WITHOUT: [(&str, &str, &str); 31] = [
     ("C++", "dlm_pending_ask", "for other languages only"),
     ("C++", "dlm_status_name", "the C function"),
     ("C++", "dlm_version_number", "the C function"),
+    ("Go", "dlm_call_", "goroutines"),
     ("Go", "dlm_cancel_", "contexts"),
     ("Go", "dlm_error_holder_left_ms", "`Manager.Inspect`"),
     ("Go", "dlm_error_status", "`Error.Code`"),
@@ -30,6 +31,8 @@ const WITHOUT: [(&str, &str, &str); 31] = [
     ("Go", "dlm_lease_ends_ns", "`Lease.Remaining`"),
     ("Go", "dlm_lease_guard", "`Lease.Guard`"),
     ("Go", "dlm_lease_name", "`Lease.Name`"),
+    ("Go", "dlm_lease_release_start", "`Lease.Release` in a goroutine"),
+    ("Go", "dlm_lease_renew_start", "`Lease.Renew` in a goroutine"),
     ("Go", "dlm_lease_set_", "`LeaseSet`"),
     ("Go", "dlm_lock_acquire", "`Manager.Lock`"),
     ("Go", "dlm_lock_acquire_start", "`Manager.Lock`, whose goroutine parks"),
@@ -57,7 +60,8 @@ fn words(text: &str) -> BTreeSet<&str> {
 
 /// Returns the name of the function without its object: `dlm_lease_set_keep` is `keep` of `dlm_lease_set`.
 fn object_of(function: &str) -> &str {
-    const OBJECTS: [&str; 22] = [
+    const OBJECTS: [&str; 23] = [
+        "dlm_call",
         "dlm_manager",
         "dlm_lock",
         "dlm_lease_set",

@@ -21,7 +21,7 @@ const LAYERS: [(&str, &str); 6] = [
     ("waiting", "wait"),
     (
         "what callers hold",
-        "acquire aerospike builder diagnosis election hbase held_lock keeper latch lease lease_life lease_set lease_token lock manager pending session",
+        "acquire aerospike builder diagnosis election hbase held_lock keeper latch lease lease_life lease_set lease_token lock manager pending pending_call session",
     ),
     ("C and the command", "capi cli"),
 ];

@@ -29,7 +29,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, locks, leases, kept, sets, elections, waits, pending, latch_stores, latches.
+//! // One invocation per layer: stores, locks, leases, kept, sets, elections, waits, pending, calls, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -39,6 +39,8 @@
 //! Times are checked for lower bounds. No upper bound is below [`LONG`], because a slow machine must not fail a
 //! store. A case that needs a lease to last for a few calls is repeated with longer leases.
 
+#[doc(hidden)]
+pub mod calls;
 #[doc(hidden)]
 pub mod elections;
 #[doc(hidden)]
@@ -366,6 +368,10 @@ macro_rules! contract {
             sets_that_make_no_sense_are_refused_before_any_request,
             a_lock_with_a_minimum_hold_is_free_when_that_is_over_and_not_before,
             after_a_lease_that_expired_nobody_gets_the_lock_during_its_delay,
+        }
+        $crate::contract! { $site => calls:
+            a_release_and_a_renewal_do_not_block_and_tell_their_results,
+            closing_ends_the_calls_that_have_not_begun,
         }
         $crate::contract! { $site => elections:
             a_candidate_leads_when_nobody_does_and_the_next_one_when_it_resigns,
