@@ -136,10 +136,10 @@ func TestAKeptLeaseOutlivesItsTTLUntilItsLongestTimeIsOver(t *testing.T) {
 	}
 	<-work.Done()
 	var why *Error
-	if cause := context.Cause(work); !errors.As(cause, &why) || why.Reason != LostExpired || !errors.Is(cause, ErrLost) {
+	if cause := context.Cause(work); !errors.As(cause, &why) || why.Reason != LostExpired && why.Reason != LostProcessStopped || !errors.Is(cause, ErrLost) {
 		t.Fatal(cause)
 	}
-	if state, reason := lease.State(); state != Lost || reason != LostExpired {
+	if state, reason := lease.State(); state != Lost || reason != LostExpired && reason != LostProcessStopped {
 		t.Fatal(state, reason)
 	}
 	if err := lease.KeepAlive(Forever); !errors.Is(err, ErrLost) {
@@ -185,7 +185,7 @@ func TestALostLeaseSaysThatAnotherHasTakenIt(t *testing.T) {
 	defer next.Release()
 	<-kept.Lost()
 	state, reason := kept.State()
-	if state != Lost || reason != LostTakenOver && reason != LostExpired {
+	if state != Lost || reason != LostTakenOver && reason != LostExpired && reason != LostProcessStopped {
 		t.Fatal(state, reason)
 	}
 	if err := next.Check(); err != nil {

@@ -23,6 +23,7 @@ static void is_kept(const char *uri)
     struct dlm_lease *lease, *copy;
     struct dlm_error *why = NULL;
     int lost, risk;
+    int32_t reason;
     char token[DLM_TOKEN_SIZE];
 
     OK(dlm_manager_open(uri, NULL, &manager, &error));
@@ -31,21 +32,24 @@ static void is_kept(const char *uri)
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, DLM_FOREVER, &error)); /* too short */
     dlm_lease_free(lease);
 
-    OK(dlm_lock_acquire_within(lock, 900, DLM_DEFAULT, NULL, &lease, &error));
+    OK(dlm_lock_acquire_within(lock, 2000, DLM_DEFAULT, NULL, &lease, &error));
     CHECK(dlm_lease_state(lease) == DLM_STATE_HELD);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, 0, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_keep(lease, DLM_DEFAULT, &error));
     OK(dlm_lease_lost_fd(lease, &lost, &error));
     OK(dlm_lease_at_risk_fd(lease, &risk, &error));
-    OK(dlm_lease_keep(lease, 3000, &error));
+    OK(dlm_lease_keep(lease, 5000, &error));
     OK(dlm_lease_stop_keeping(lease, &error));
     CHECK(dlm_lease_state(lease) == DLM_STATE_HELD);
-    OK(dlm_lease_keep(lease, 3000, &error));
+    OK(dlm_lease_keep(lease, 5000, &error));
     CHECK(readable(risk, 30000) == 1);
     CHECK(dlm_lease_state(lease) >= DLM_STATE_AT_RISK);
     CHECK(readable(lost, 30000) == 1);
-    CHECK(dlm_lease_state(lease) == DLM_STATE_LOST && dlm_lease_lost_reason(lease) == DLM_LOST_EXPIRED);
-    CHECK(dlm_lease_check(lease, &why) == DLM_LEASE_LOST && dlm_error_lost_reason(why) == DLM_LOST_EXPIRED);
+    reason = dlm_lease_lost_reason(lease);
+    /* The second one on a machine that is too busy to renew. */
+    CHECK(reason == DLM_LOST_EXPIRED || reason == DLM_LOST_PROCESS_STOPPED);
+    CHECK(dlm_lease_state(lease) == DLM_STATE_LOST);
+    CHECK(dlm_lease_check(lease, &why) == DLM_LEASE_LOST && dlm_error_lost_reason(why) == reason);
     dlm_error_free(why);
     EXPECT(DLM_LEASE_LOST, dlm_lease_keep(lease, DLM_FOREVER, &error));
     dlm_lease_free(lease);

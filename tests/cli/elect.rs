@@ -32,17 +32,17 @@ fn until_led(shell: &Shell, expected: &[&str]) {
 }
 
 #[test]
-fn the_next_candidate_leads_when_the_command_ends_or_its_dlm_is_killed() {
+fn the_next_candidate_leads_at_once_when_the_command_ends_or_its_dlm_is_killed() {
     let shell = Shell::new();
-    let mut first = candidate(&shell, "a", "2s");
+    let mut first = candidate(&shell, "a", "60s");
     until_led(&shell, &["a"]);
-    let mut second = candidate(&shell, "b", "2s");
+    let mut second = candidate(&shell, "b", "60s");
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(terms(&shell), ["a"], "two lead at once");
     first.signal(Signal::KILL);
     until_led(&shell, &["a", "b"]);
 
-    let last = candidate(&shell, "c", "2s");
+    let last = candidate(&shell, "c", "60s");
     second.signal(Signal::TERM);
     second.finish().ends_with(143);
     until_led(&shell, &["a", "b", "c"]);
@@ -56,7 +56,7 @@ fn the_next_candidate_leads_when_the_command_ends_or_its_dlm_is_killed() {
 #[test]
 fn a_leader_that_loses_its_lock_ends_its_command_and_is_a_candidate_again() {
     let shell = Shell::new();
-    let mut first = candidate(&shell, "a", "1s");
+    let mut first = candidate(&shell, "a", "5s");
     until_led(&shell, &["a"]);
     let pid = shell.pid_in("a");
     first.signal(Signal::STOP);

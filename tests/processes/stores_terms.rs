@@ -236,11 +236,9 @@ fn a_process_that_was_stopped_finds_out_why_its_kept_leases_are_lost(place: &Pla
     holder.order("tell");
     let reasons: Vec<_> = (0..KEPT).map(|_| holder.report("lost").remove(0)).collect();
     let stopped = reasons.iter().filter(|reason| *reason == "PROCESS_STOPPED").count();
-    // A renewal under way during the stop may have found out more.
-    assert!(
-        stopped > 0 && reasons.iter().all(|it| it == "PROCESS_STOPPED" || it == "RECORD_GONE"),
-        "{reasons:?}"
-    );
+    // A renewal under way during the stop may have found out more, or may have failed before it on a busy machine.
+    let may_be = ["PROCESS_STOPPED", "RECORD_GONE", "EXPIRED"];
+    assert!(stopped > 0 && reasons.iter().all(|it| may_be.contains(&&**it)), "{reasons:?}");
     holder.finish();
 }
 

@@ -62,9 +62,13 @@ pub fn a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_th
         assert!(lease.check().is_ok() || Moment::now() >= lease.ends());
         assert!(lease.ends() <= until, "kept for longer than was asked");
         changes.recv_timeout(LONG).expect("nobody was told of the risk");
-        until_lost(&lease, LostReason::Expired);
+        let before_the_end = lease.state().is_valid();
+        until_lost(&lease, LostReason::Expired)?;
         assert!(Moment::now() >= lease.ends());
-        changes.recv_timeout(LONG).expect("nobody was told of the loss");
+        // Of both changes there may be one message, which was read above.
+        if before_the_end {
+            changes.recv_timeout(LONG).expect("nobody was told of the loss");
+        }
         assert_eq!(code(lease.guard()), Code::LeaseLost);
         super::until("the store ends the lease", || theirs.inspect().unwrap().holder.is_none());
         assert_eq!(lease.state(), LeaseState::Lost(LostReason::Expired), "brought back");
@@ -72,11 +76,16 @@ pub fn a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_th
     });
 }
 
-fn until_lost(lease: &Lease, reason: LostReason) {
+/// Returns `None` if the machine was too slow for the lease.
+fn until_lost(lease: &Lease, reason: LostReason) -> Option<()> {
     until("the lease is lost", || !lease.state().is_valid());
+    if lease.state() == LeaseState::Lost(LostReason::ProcessStopped) {
+        return None;
+    }
     assert_eq!(lease.state(), LeaseState::Lost(reason));
     let error = lease.check().unwrap_err();
     assert_eq!((error.code(), error.lost_reason()), (Code::LeaseLost, Some(reason)));
+    Some(())
 }
 
 /// Another process releases the lock by the lease's token.
@@ -95,10 +104,11 @@ pub fn a_kept_lease_whose_record_goes_is_lost_before_its_end_with_the_reason(sit
             let next = taken.then(|| theirs.try_acquire().unwrap());
             changes.recv_timeout(LONG).expect("nobody was told");
             let reason = if taken { LostReason::TakenOver } else { LostReason::RecordGone };
+            // The machine was too slow.
             if lease.state() == LeaseState::Lost(LostReason::Expired) {
                 return None;
             }
-            until_lost(&lease, reason);
+            until_lost(&lease, reason)?;
             assert_eq!(lease.remaining(), Duration::ZERO);
             assert!(!lease.release().unwrap(), "there is nothing left to release");
             // The renewals have harmed nobody.
@@ -135,9 +145,11 @@ pub fn a_lease_that_is_no_longer_kept_ends_at_its_end(site: &Site) {
             return None;
         }
         assert_eq!(lease.state(), LeaseState::Held);
-        until("the lease ends", || !lease.state().is_valid());
+        // Of several changes there may be one message.
+        while lease.state().is_valid() {
+            changes.recv_timeout(LONG).expect("nobody was told of the end");
+        }
         assert_eq!(lease.state(), LeaseState::Lost(LostReason::Expired));
-        until("the listener is told of the end", || changes.try_iter().count() > 0 || changes.is_empty());
         super::until("the store ends the lease", || theirs.inspect().unwrap().holder.is_none());
         Some(())
     });
