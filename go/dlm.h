@@ -70,6 +70,7 @@
 extern "C" {
 #endif
 
+struct dlm_call;
 struct dlm_cancel;
 struct dlm_completions;
 struct dlm_error;
@@ -661,7 +662,9 @@ enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, s
 /// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
 /// bytes. Any process that reaches the same store can take the lease over with the token, see
 /// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
-/// still be freed. Does no I/O. Blocks only while another thread renews or releases the lease.
+/// still be freed. Blocks only while another thread renews or releases the lease, and does no I/O, except for a lease
+/// that dies with its process (the option dies_with_process): the store is told first that it does not any more. If
+/// that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
 ///
@@ -807,7 +810,10 @@ enum dlm_status dlm_lease_at_risk_fd(const struct dlm_lease *lease,
                                      int32_t *fd_out,
                                      struct dlm_error **error_out);
 
-/* ---- Acquisitions that do not block ---- */
+/* ---- Calls that do not block ---- */
+
+/// A release or a renewal that does not block. At most 8 threads of a manager make all such calls.
+struct dlm_call;
 
 /// A list of the pending acquisitions that have finished, for programs with many of them: one descriptor serves
 /// any number of them, of any managers.
@@ -922,6 +928,52 @@ bool dlm_completions_next(const struct dlm_completions *completions,
 
 /// Frees a list. NULL is allowed. Pending acquisitions that were given it continue. Never blocks.
 void dlm_completions_free(struct dlm_completions *completions);
+
+/// Starts to release the lock as dlm_lease_release() does, and returns at once. Do not use the lease any more, and free it
+/// after dlm_call_take() has returned the result: freeing it before that blocks. On DLM_OK the caller owns `*call_out`.
+/// Never blocks, except that it may start a thread.
+///
+/// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_call_take() returns all others.
+DLM_NODISCARD
+enum dlm_status dlm_lease_release_start(const struct dlm_lease *lease,
+                                        struct dlm_call **call_out,
+                                        struct dlm_error **error_out);
+
+/// Starts to renew the lease as dlm_lease_renew() does, and returns at once. On DLM_OK the caller owns `*call_out`. Never
+/// blocks, except that it may start a thread.
+///
+/// Errors: DLM_INTERNAL_ERROR if no thread can be started; DLM_CLOSED. dlm_call_take() returns all others.
+DLM_NODISCARD
+enum dlm_status dlm_lease_renew_start(const struct dlm_lease *lease,
+                                      int64_t ttl_ms,
+                                      struct dlm_call **call_out,
+                                      struct dlm_error **error_out);
+
+/// Writes to `*done_out` whether the call has finished. Only one call of this function returns the result. Of a release,
+/// `*freed_out` is what dlm_lease_release() would have written there; otherwise it is false. `freed_out` may be NULL. Never
+/// blocks.
+///
+/// Errors: those of dlm_lease_release() or dlm_lease_renew(), if that is the result: then the call has finished, although
+/// `*done_out` is false. DLM_CLOSED if the manager was closed before the call began; DLM_INVALID_ARGUMENT also if the result
+/// was returned before.
+DLM_NODISCARD
+enum dlm_status dlm_call_take(const struct dlm_call *call,
+                              bool *done_out,
+                              bool *freed_out,
+                              struct dlm_error **error_out);
+
+/// Writes a file descriptor for poll() and similar calls to `*fd_out`, or -1 on failure. It becomes readable when the call
+/// has finished. The call owns it: do not read or close it. dlm_call_free() closes it.
+///
+/// Errors: DLM_INTERNAL_ERROR if the process has no descriptor left.
+DLM_NODISCARD
+enum dlm_status dlm_call_fd(const struct dlm_call *call,
+                            int32_t *fd_out,
+                            struct dlm_error **error_out);
+
+/// Frees a call. NULL is allowed. A call that has not finished goes on. Freeing the last handle of a manager blocks as
+/// dlm_manager_free() says.
+void dlm_call_free(struct dlm_call *call);
 
 /* ---- Latches ---- */
 
