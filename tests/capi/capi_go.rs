@@ -32,7 +32,13 @@ fn the_package_passes_its_tests_under_the_race_detector() {
         "TestACancelledCallReturnsAtOnce",
         "TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn",
         "ExampleLatch",
+        "TestEveryReasonForALossIsTold",
     ];
+    if cfg!(feature = "aerospike")
+        && let Some(server) = dlm_fixtures::aerospike::aerospike_or_skip()
+    {
+        command.env("DLM_TEST_AEROSPIKE", server.uri());
+    }
     // These tests need a server. The others do not.
     if let Some(hbase) = hbase::hbase_or_skip() {
         command.env("DLM_TEST_HBASE_THRIFT", hbase.thrift.to_string());
