@@ -373,8 +373,8 @@ impl Lease {
 }
 
 pub(crate) fn no_minimum() -> Error {
-    let allowed = "for a lease that does not die with its process, because others must wait for the minimum";
-    Error::invalid("min_hold", "a minimum", allowed)
+    let allowed = "none for a lease that dies with its process, because others must wait for the minimum";
+    Error::invalid("minimum hold", "any", allowed)
 }
 
 /// Checks the terms of [`Lease::hold_at_least`].
