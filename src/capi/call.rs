@@ -14,18 +14,18 @@ use crate::PendingCall;
 /// A release or a renewal that does not block. At most 8 threads of a manager make all such calls.
 pub struct dlm_call(());
 
-pub(super) enum Call {
+pub(super) enum LeaseCall {
     Release(PendingCall<bool>),
     Renewal(PendingCall<()>),
 }
 
-static CALLS: PerProcess<HandleTable<Call>> = PerProcess::new();
+static CALLS: PerProcess<HandleTable<LeaseCall>> = PerProcess::new();
 
 impl Handle for dlm_call {
-    type Object = Call;
+    type Object = LeaseCall;
     const NAME: &str = "dlm_call";
     const KIND: u8 = 18;
-    fn table() -> &'static PerProcess<HandleTable<Call>> {
+    fn table() -> &'static PerProcess<HandleTable<LeaseCall>> {
         &CALLS
     }
 }
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn dlm_lease_release_start(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(call_out, error_out, || keep(Call::Release(find(lease)?.start_release()?))) }
+    unsafe { answer(call_out, error_out, || keep(LeaseCall::Release(find(lease)?.start_release()?))) }
 }
 
 /// Starts to renew the lease as dlm_lease_renew() does, and returns at once. On DLM_OK the caller owns `*call_out`. Never
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn dlm_lease_renew_start(
     unsafe {
         answer(call_out, error_out, || {
             let lease = find(lease)?;
-            keep(Call::Renewal(lease.start_renewal(ttl(ttl_ms)?)?))
+            keep(LeaseCall::Renewal(lease.start_renewal(ttl(ttl_ms)?)?))
         })
     }
 }
@@ -88,8 +88,8 @@ pub unsafe extern "C" fn dlm_call_take(
                 return Err(Failure::invalid("the output is NULL"));
             }
             let taken = match &*find(call)? {
-                Call::Release(release) => release.take()?,
-                Call::Renewal(renewal) => renewal.take()?.map(|()| false),
+                LeaseCall::Release(release) => release.take()?,
+                LeaseCall::Renewal(renewal) => renewal.take()?.map(|()| false),
             };
             write(done_out, taken.is_some());
             write(freed_out, taken.unwrap_or_default());
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn dlm_call_fd(
     unsafe {
         answer(fd_out, error_out, || -> Outcome<i32> {
             Ok(match &*find(call)? {
-                Call::Release(release) => release.fd()?.as_raw_fd(),
-                Call::Renewal(renewal) => renewal.fd()?.as_raw_fd(),
+                LeaseCall::Release(release) => release.fd()?.as_raw_fd(),
+                LeaseCall::Renewal(renewal) => renewal.fd()?.as_raw_fd(),
             })
         })
     }

@@ -104,7 +104,7 @@ pub(super) struct Connection {
 struct Calls {
     next_id: u32,
     /// Calls without a reply.
-    waiting: HashMap<u32, Arc<PendingCall>>,
+    waiting: HashMap<u32, Arc<SentCall>>,
     /// Whether a thread receives for all.
     has_leader: bool,
     broken: Option<(io::ErrorKind, String)>,
@@ -120,7 +120,7 @@ struct Calls {
 
 /// The place where one call waits. It has its own lock, so a woken thread need not wait for the lock of all calls.
 #[derive(Default)]
-struct PendingCall {
+struct SentCall {
     news: Mutex<News>,
     wake: Condvar,
     /// Whether the caller waits for a reply. Before that it is still sending and cannot become the leader.
@@ -231,7 +231,7 @@ impl Connection {
         // 31 bits. Servers use the call id -1 for errors of the connection itself.
         calls.next_id = (id + 1) & 0x7fff_ffff;
         calls.used = Moment::now();
-        let pending = Arc::new(PendingCall::default());
+        let pending = Arc::new(SentCall::default());
         calls.waiting.insert(id, Arc::clone(&pending));
         let heard = calls.heard;
         drop(calls);
@@ -291,7 +291,7 @@ impl Calls {
         &mut self,
         received: Received,
         reply_max: u32,
-    ) -> io::Result<Option<(Arc<PendingCall>, CallOutcome)>> {
+    ) -> io::Result<Option<(Arc<SentCall>, CallOutcome)>> {
         self.heard += 1;
         self.skipping = matches!(received, Received::TooLong(..));
         self.silent = matches!(received, Received::TooLong(_, SKIPPED_AT_MOST..));
@@ -341,7 +341,7 @@ impl Calls {
     }
 }
 
-impl PendingCall {
+impl SentCall {
     fn tell(&self, news: News) {
         *self.news.lock() = news;
         self.wake.notify_one();
@@ -387,7 +387,7 @@ impl Inbox {
 pub(super) struct CallTicket {
     connection: Arc<Connection>,
     id: u32,
-    pending: Arc<PendingCall>,
+    pending: Arc<SentCall>,
     /// Replies received by the connection before this call.
     heard: u64,
     leads: bool,
