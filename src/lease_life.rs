@@ -123,6 +123,8 @@ impl Life {
         let mut facts = self.facts.lock();
         let in_time = Moment::now() < self.ends();
         if in_time {
+            // Its TTL was right when the renewal began, but the request may have been sent later.
+            let ends = facts.kept.map_or(ends, |kept| ends.min(kept.until));
             self.extend(&mut facts, ends.max(self.ends()));
         }
         in_time
@@ -176,7 +178,6 @@ impl Life {
         let mut facts = self.facts.lock();
         // The listeners before this one are told of a change up to now.
         self.tell(&mut facts);
-        facts.told = facts.state(self.ends(), Moment::now());
         facts.listeners.push(tell);
         changes
     }
@@ -185,8 +186,9 @@ impl Life {
     /// will not, or if nobody listens.
     pub(crate) fn notice(&self) -> Option<Moment> {
         let mut facts = self.facts.lock();
-        self.tell(&mut facts);
+        // One reading of the clock: a change between two readings would be neither told now nor later.
         let (now, ends) = (Moment::now(), self.ends());
+        self.tell_at(&mut facts, now);
         let at_risk = facts.at_risk(ends);
         let next = if now < at_risk { at_risk } else { ends };
         (now < next && !facts.listeners.is_empty()).then_some(next)
@@ -216,6 +218,10 @@ impl Life {
     }
 
     fn tell(&self, facts: &mut Facts) {
+        self.tell_at(facts, Moment::now());
+    }
+
+    fn tell_at(&self, facts: &mut Facts, now: Moment) {
         let ends = self.ends();
         let timers = [(&self.lost_fd, ends), (&self.at_risk_fd, facts.at_risk(ends))];
         for (timerfd, at) in timers {
@@ -223,7 +229,7 @@ impl Life {
                 log::error!("the timer of a lease could not be set: {error}");
             }
         }
-        let state = facts.state(ends, Moment::now());
+        let state = facts.state(ends, now);
         if facts.told != state {
             facts.told = state;
             // A full channel has a message that was not read yet. A listener that is gone is removed.
@@ -264,5 +270,29 @@ impl Facts {
     fn at_risk(&self, ends: Moment) -> Moment {
         let ahead = if self.kept.is_some() { self.third } else { Duration::ZERO };
         Moment::from_nanos(ends.since(Moment::OVER).saturating_sub(ahead).as_nanos() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_that_was_sent_late_does_not_pass_the_longest_time() {
+        let (now, length) = (Moment::now(), Duration::from_secs(90));
+        let life = Life::new(now.after(length), length);
+        life.keep(now.after(length * 2));
+        assert!(life.renewed_in_time(now.after(length * 3)));
+        assert_eq!(life.ends(), now.after(length * 2));
+        assert_eq!(life.state(), LeaseState::Renewing);
+    }
+
+    #[test]
+    fn no_renewal_in_the_background_makes_a_lease_shorter() {
+        let (now, length) = (Moment::now(), Duration::from_secs(90));
+        let life = Life::new(now.after(length), length);
+        life.keep(now.after(length / 2));
+        assert!(life.renewed_in_time(now.after(length / 3)));
+        assert_eq!(life.ends(), now.after(length));
     }
 }
