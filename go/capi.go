@@ -372,6 +372,10 @@ func readStats(manager managerHandle) (Stats, error) {
 		StaleNumbers:      int(to.stats.stale_numbers),
 		ReadsAfterRefusal: int(to.stats.reads_after_refusal),
 		FencesSeeded:      int(to.stats.fences_seeded),
+		NoticesSent:       int(to.stats.notices_sent),
+		NoticesUnsent:     int(to.stats.notices_unsent),
+		NoticesIgnored:    int(to.stats.notices_ignored),
+		EarlyAsks:         int(to.stats.early_asks),
 	}, failure(to.status, to.error)
 }
 

@@ -231,6 +231,8 @@ struct dlm_options *dlm_options_new(void);
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | the longest pause between two reads of an awaited latch, plus or minus a tenth |
 /// | background_threads | 2 | the most threads that poll latches and release locks in doubt |
+/// | notices | local | local, off, udp://ADDRESS[:PORT]: where waiters are told of a release |
+/// | notices_all | false | true: nobody polls, so waiters need not leave the lock free now and then |
 ///
 /// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and
 /// docs/aerospike.md. This function does not check keys and values: dlm_manager_open() refuses unknown keys and
@@ -272,6 +274,14 @@ struct dlm_stats {
     /// Grants of locks for which the store had no number, so that the clock gave the first one: locks that were
     /// never used, or not for so long that their number expired. HBase with layout=own.
     uint64_t fences_seeded;
+    /// Notices that were sent. They may be lost on the way.
+    uint64_t notices_sent;
+    /// Notices that could not be sent: their receiver has ended, or hears too many.
+    uint64_t notices_unsent;
+    /// Datagrams that quoted nothing of this manager, and were ignored.
+    uint64_t notices_ignored;
+    /// Times that a notice made a waiter ask the store earlier.
+    uint64_t early_asks;
 };
 
 /// Opens the store at `uri`: "memory:", "embedded:", "embedded:/path",

@@ -49,6 +49,14 @@ type Stats struct {
 	// FencesSeeded counts the grants of locks for which the store had no number, so that the clock gave the first one:
 	// locks that were never used, or not for so long that their number expired. HBase with layout=own.
 	FencesSeeded int
+	// NoticesSent counts the notices that were sent. They may be lost on the way.
+	NoticesSent int
+	// NoticesUnsent counts the notices that could not be sent: their receiver has ended, or hears too many.
+	NoticesUnsent int
+	// NoticesIgnored counts the datagrams that quoted nothing of this manager, and were ignored.
+	NoticesIgnored int
+	// EarlyAsks counts how often a notice made a waiter ask the store earlier.
+	EarlyAsks int
 }
 
 // Option is an option of a manager. Options override those in the store's URI.

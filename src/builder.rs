@@ -8,7 +8,7 @@ use crate::config::{
     DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LOCK_DELAY,
     DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings,
     checked_background_threads, checked_clock_margin, checked_lock_delay, checked_poll, checked_retry,
-    checked_timeout, checked_ttl, parse_clock_margin,
+    checked_timeout, checked_ttl, parse_clock_margin, parse_notices,
 };
 use crate::error::{Error, Result};
 use crate::holder::Identity;
@@ -40,6 +40,8 @@ pub struct Builder {
     latch_ttl: Option<Duration>,
     poll: Option<Duration>,
     background_threads: Option<usize>,
+    notices: Option<String>,
+    notices_all: Option<bool>,
     strict: Option<bool>,
 }
 
@@ -144,6 +146,31 @@ impl Builder {
         self
     }
 
+    /// Sets where this process hears notices: other processes that release a lock tell it at once that it may ask for it,
+    /// so that it need not wait for the end of its retry interval. Notices change when a process asks the store, never
+    /// who holds a lock. See `docs/notices.md`.
+    ///
+    /// | value | notices are heard |
+    /// |---|---|
+    /// | `local` (default) | in the directory of the store, by the processes of this machine; other stores have none |
+    /// | `off` | nowhere, and nobody is told |
+    /// | `udp://ADDRESS[:PORT]` | at this UDP address, which the other processes must reach; any free port by default |
+    ///
+    /// UDP is for networks whose hosts are trusted: whoever can read the records of the store can make waiters ask it
+    /// earlier.
+    pub fn notices(mut self, notices: &str) -> Builder {
+        self.notices = Some(notices.to_owned());
+        self
+    }
+
+    /// Sets whether all processes that use the locks hear notices. If so, nobody depends on finding a lock free by
+    /// polling, and processes that pass a lock on do not leave it free now and then. Default: `false`. With `true`, a process
+    /// without notices, such as a Java service, may wait for as long as others want the lock.
+    pub fn notices_all(mut self, all: bool) -> Builder {
+        self.notices_all = Some(all);
+        self
+    }
+
     /// Sets what client and farm ids may contain. Default [`NamePolicy::Strict`].
     pub fn names(mut self, names: NamePolicy) -> Builder {
         self.names = Some(names);
@@ -204,6 +231,8 @@ impl Builder {
         let strict = options.take_flag("strict")?.unwrap_or(false);
         let dies_with_process = options.take_flag("dies_with_process")?;
         let background_threads = options.take_number("background_threads", 0, usize::MAX)?;
+        let notices = options.take("notices");
+        let notices_all = options.take_flag("notices_all")?;
         let clock_margin = options.take("clock_margin").map(|text| parse_clock_margin(&text)).transpose()?;
         let clock_margin_ppm = self.clock_margin_ppm.or(clock_margin).unwrap_or(DEFAULT_CLOCK_MARGIN_PPM);
         let names = options.take_names()?;
@@ -224,6 +253,8 @@ impl Builder {
             background_threads: checked_background_threads(
                 self.background_threads.or(background_threads).unwrap_or(DEFAULT_BACKGROUND_THREADS),
             )?,
+            notices: parse_notices(self.notices.or(notices).as_deref().unwrap_or("local"))?,
+            notices_all: self.notices_all.or(notices_all).unwrap_or(false),
         };
         settings.check_names()?;
         let identity = Identity::this_process(&settings.purpose)?;
@@ -234,7 +265,7 @@ impl Builder {
             }
             None => uri.open()?,
         };
-        let manager = LockManager::new(Session::new(store, settings, identity));
+        let manager = LockManager::new(Session::new(store, settings, identity)?);
         manager.refuse_what_the_store_cannot()?;
         if self.strict.unwrap_or(strict) {
             manager.refuse_failures()?
@@ -298,6 +329,8 @@ mod tests {
                 "dies_with_process" => continue,
                 "clock_margin" => "7ppm",
                 "background_threads" => "7",
+                "notices" => "udp://127.0.0.1",
+                "notices_all" => "true",
                 _ => "7s",
             };
             let heard = settings(option.key, changed).unwrap() != unset;

@@ -1,5 +1,6 @@
 //! Settings of a lock manager: defaults and limits.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -43,6 +44,15 @@ const LOCK_DELAY_MAX: Duration = Duration::from_secs(3600);
 const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
 
+/// Where a manager hears notices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoticesSetting {
+    Off,
+    /// In the directory that the processes of the store share, if there is one.
+    Local,
+    Udp(SocketAddr),
+}
+
 /// Settings of a manager.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -60,6 +70,8 @@ pub(crate) struct Settings {
     pub(crate) latch_ttl: Duration,
     pub(crate) poll: Duration,
     pub(crate) background_threads: usize,
+    pub(crate) notices: NoticesSetting,
+    pub(crate) notices_all: bool,
 }
 
 impl Settings {
@@ -145,6 +157,30 @@ pub(crate) fn parse_clock_margin(text: &str) -> Result<u32> {
     ppm.ok_or_else(|| refused_margin(text))
 }
 
+/// Reads `local`, `off` or `udp://ADDRESS[:PORT]`.
+pub(crate) fn parse_notices(text: &str) -> Result<NoticesSetting> {
+    let udp = |address: &str| {
+        let address = address
+            .parse::<SocketAddr>()
+            .ok()
+            .or_else(|| address.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| (ip, 0).into()))?;
+        let ip = address.ip();
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let is_usable = !ip.is_unspecified() && !ip.is_multicast() && !is_link_local;
+        is_usable.then_some(NoticesSetting::Udp(address))
+    };
+    match text {
+        "local" => Some(NoticesSetting::Local),
+        "off" => Some(NoticesSetting::Off),
+        _ => text.strip_prefix("udp://").and_then(udp),
+    }
+    .ok_or_else(|| {
+        let allowed = "local, off, or udp://ADDRESS[:PORT] with the IP address at which other processes reach this one, \
+                       such as udp://192.0.2.7:4711 or udp://[2001:db8::7]";
+        Error::invalid("notices", text, allowed)
+    })
+}
+
 fn refused_margin(given: &str) -> Error {
     let allowed = "a whole number of parts per million, 0ppm to 500000ppm: a tenth is 100000ppm";
     Error::invalid("clock_margin", given, allowed)
@@ -175,6 +211,38 @@ mod tests {
         assert_eq!(checked_ttl(TTL_MAX).unwrap(), TTL_MAX);
         for ttl in [Duration::ZERO, Duration::from_nanos(1), TTL_MAX + MS, Duration::MAX] {
             assert!(checked_ttl(ttl).is_err(), "{ttl:?}");
+        }
+    }
+
+    #[test]
+    fn notices_are_heard_at_an_address_that_others_can_reach() {
+        assert_eq!(parse_notices("local").unwrap(), NoticesSetting::Local);
+        assert_eq!(parse_notices("off").unwrap(), NoticesSetting::Off);
+        for (text, address) in [
+            ("udp://192.0.2.7:4711", "192.0.2.7:4711"),
+            ("udp://192.0.2.7", "192.0.2.7:0"),
+            ("udp://[2001:db8::7]:4711", "[2001:db8::7]:4711"),
+            ("udp://[2001:db8::7]", "[2001:db8::7]:0"),
+            ("udp://2001:db8::7", "[2001:db8::7]:0"),
+        ] {
+            assert_eq!(parse_notices(text).unwrap(), NoticesSetting::Udp(address.parse().unwrap()), "{text}");
+        }
+        for text in [
+            "",
+            "on",
+            "udp://",
+            "udp://host:1",
+            "192.0.2.7:1",
+            "udp://0.0.0.0:1",
+            "udp://[::]",
+            "udp://[fe80::1]:1",
+            "udp://224.0.0.1:1",
+            "udp://192.0.2.7:65536",
+            "tcp://192.0.2.7:1",
+        ] {
+            let error = parse_notices(text).unwrap_err();
+            assert_eq!(error.code(), crate::Code::InvalidArgument, "{text}");
+            assert!(error.to_string().contains("udp://"), "{error}");
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) struct HeldLock {
     ttl: AtomicU64,
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
+    notices: Option<u64>,
     ownership: Mutex<Ownership>,
     /// Changed under `ownership`, except by the clock.
     pub(crate) life: Life,
@@ -62,6 +63,8 @@ pub(crate) struct LeaseTerms {
     pub(crate) ends: Moment,
     /// The lease dies with this process.
     pub(crate) until_death: bool,
+    /// The random bits in the record, by which others register for the release.
+    pub(crate) notices: Option<u64>,
 }
 
 /// A record that the store may still have, for `ttl` at most.
@@ -141,13 +144,14 @@ pub(crate) struct HeldUntil {
 
 impl HeldLock {
     pub(crate) fn new(name: LockName, grant: Grant, terms: LeaseTerms) -> HeldLock {
-        let LeaseTerms { ttl, asked, ends, until_death } = terms;
+        let LeaseTerms { ttl, asked, ends, until_death, notices } = terms;
         let life = Life::new(ends, ends.since(grant.since));
         HeldLock {
             name,
             fence: grant.fence,
             ttl: AtomicU64::new(nanos(ttl)),
             may_reappear: grant.may_reappear,
+            notices,
             ownership: Mutex::new(Ownership {
                 record: Some(grant.owner_record),
                 longest_ttl: asked,
@@ -167,7 +171,8 @@ impl HeldLock {
         let grant = Grant { owner_record, fence, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
         let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
-        let terms = LeaseTerms { ttl, asked: ttl, ends: ends.unwrap_or(UNKNOWN), until_death: false };
+        let (asked, ends) = (ttl, ends.unwrap_or(UNKNOWN));
+        let terms = LeaseTerms { ttl, asked, ends, until_death: false, notices: None };
         let mut held = HeldLock::new(name, grant, terms);
         held.ownership.get_mut().told = Some(told);
         held
@@ -190,6 +195,11 @@ impl HeldLock {
 
     pub(crate) fn fence(&self) -> Option<Fence> {
         self.fence
+    }
+
+    /// See [`LeaseTerms::notices`].
+    pub(crate) fn notices(&self) -> Option<u64> {
+        self.notices
     }
 
     /// Returns when the lease expires: zero once it was released or found lost.

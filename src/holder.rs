@@ -3,13 +3,14 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::notice_endpoint::GrantEndpoint;
 use crate::text::quoted;
 
 /// Longest host or purpose in a record, in bytes. Every waiter reads the record.
 pub(crate) const PART_BYTES_MAX: usize = 255;
 
-/// A process that uses locks, as it describes itself in its records.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A process that uses locks, as it describes itself in its records. Two are equal if they describe the same process.
+#[derive(Debug, Clone)]
 pub struct Identity {
     /// Host name.
     pub host: String,
@@ -19,11 +20,13 @@ pub struct Identity {
     pub start_ms: u64,
     /// What the process uses its locks for, as set by [`Builder::purpose`](crate::Builder::purpose). May be empty.
     pub purpose: String,
+    /// Where it hears notices for this grant. `None` if it hears none.
+    pub notices: Option<GrantEndpoint>,
 }
 
 impl Identity {
-    /// Appends `pid:u32 start:u64 host_len:u8 host purpose_len:u8 purpose`, integers big-endian. Part of the
-    /// records of HBase and of the embedded store.
+    /// Appends `pid:u32 start:u64 host_len:u8 host purpose_len:u8 purpose`, integers big-endian, and the
+    /// [`GrantEndpoint`] if there is one. Part of the records of all stores.
     pub(crate) fn encode_into(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.pid.to_be_bytes());
         out.extend_from_slice(&self.start_ms.to_be_bytes());
@@ -33,6 +36,9 @@ impl Identity {
             let bytes = &part.as_bytes()[..part.len().min(PART_BYTES_MAX)];
             out.push(bytes.len() as u8);
             out.extend_from_slice(bytes);
+        }
+        if let Some(notices) = self.notices {
+            notices.encode_into(out);
         }
     }
 
@@ -49,7 +55,11 @@ impl Identity {
         let (host, rest) = part(rest)?;
         let (purpose, rest) = part(rest)?;
         let (pid, start_ms) = (u32::from_be_bytes(*pid), u64::from_be_bytes(*start_ms));
-        Some((Identity { host, pid, start_ms, purpose }, rest))
+        let (notices, rest) = match GrantEndpoint::split(rest) {
+            Some((notices, rest)) => (Some(notices), rest),
+            None => (None, rest),
+        };
+        Some((Identity { host, pid, start_ms, purpose, notices }, rest))
     }
 }
 
@@ -58,6 +68,16 @@ fn part(bytes: &[u8]) -> Option<(String, &[u8])> {
     let (part, rest) = rest.split_at_checked(usize::from(len))?;
     Some((String::from_utf8_lossy(part).into_owned(), rest))
 }
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Identity) -> bool {
+        // Not where it hears notices, which differs from grant to grant.
+        (self.pid, self.start_ms, &self.host, &self.purpose)
+            == (other.pid, other.start_ms, &other.host, &other.purpose)
+    }
+}
+
+impl Eq for Identity {}
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,6 +128,7 @@ impl fmt::Display for Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notice_endpoint::NoticeEndpoint;
 
     fn sample() -> Identity {
         Identity {
@@ -115,6 +136,7 @@ mod tests {
             pid: 4242,
             start_ms: 1_700_000_000_123,
             purpose: "nightly job".into(),
+            notices: None,
         }
     }
 
@@ -128,6 +150,20 @@ mod tests {
         }
         bytes.push(7);
         assert_eq!(Identity::decode(&bytes), Some(sample()), "later versions may append");
+    }
+
+    #[test]
+    fn where_notices_are_heard_stands_behind_the_rest_which_earlier_versions_ignore() {
+        let grant = GrantEndpoint { endpoint: NoticeEndpoint::Local(7), grant: 8 };
+        let (mut before, mut bytes) = (Vec::new(), Vec::new());
+        sample().encode_into(&mut before);
+        Identity { notices: Some(grant), ..sample() }.encode_into(&mut bytes);
+        assert!(bytes.starts_with(&before));
+        bytes.push(7);
+        let (identity, rest) = Identity::split(&bytes).unwrap();
+        assert_eq!((identity.notices, rest), (Some(grant), &[7][..]));
+        assert_eq!(identity, sample(), "the same process");
+        assert_eq!(Identity::decode(&bytes[..bytes.len() - 2]).unwrap().notices, None, "cut");
     }
 
     #[test]

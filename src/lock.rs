@@ -132,7 +132,9 @@ impl Lock {
             }
             // The lock was granted during the cancellation. Dropping the lease releases it.
             Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
-            Err(Ended::Unavailable(holder)) => Err(acquire::unavailable(&self.name, holder, waited)),
+            Err(Ended::Unavailable(holder)) => {
+                Err(acquire::unavailable(&self.name, holder.map(|holder| *holder), waited))
+            }
             Err(Ended::Failed(error)) => Err(error),
         }
     }

@@ -56,6 +56,14 @@ pub struct Stats {
     /// Grants of locks for which the store had no number, so that the clock gave the first one: locks that were never
     /// used, and those that were not used for so long that their number expired. Counted for HBase with `layout=own`.
     pub fences_seeded: u64,
+    /// Notices that were sent. They may be lost on the way.
+    pub notices_sent: u64,
+    /// Notices that could not be sent: their receiver has ended, or hears too many.
+    pub notices_unsent: u64,
+    /// Datagrams that quoted nothing of this manager, and were ignored.
+    pub notices_ignored: u64,
+    /// Times that a notice made a waiter ask the store earlier.
+    pub early_asks: u64,
 }
 
 impl LockManager {
@@ -88,7 +96,9 @@ impl LockManager {
     /// [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
     pub fn diagnose(&self) -> Result<Vec<Diagnostic>> {
         self.session.usable()?;
-        Ok(diagnose(&*self.session.store, &self.session.settings, &self.session.identity))
+        let mut found = diagnose(&*self.session.store, &self.session.settings, &self.session.identity);
+        found.extend(self.session.queue.notices().diagnose());
+        Ok(found)
     }
 
     /// Returns the error of a setting that the store cannot fulfil. No I/O.
@@ -215,12 +225,17 @@ impl LockManager {
     pub fn stats(&self) -> Stats {
         let StoreCounters { stale_numbers, reads_after_refusal, fences_seeded } =
             self.session.store.counters();
+        let notices = self.session.queue.notices().counts();
         Stats {
             leases_held: self.session.held() as u64,
             threads_waiting: self.session.queue.waiting() as u64,
             stale_numbers,
             reads_after_refusal,
             fences_seeded,
+            notices_sent: notices.sent,
+            notices_unsent: notices.unsent,
+            notices_ignored: notices.ignored,
+            early_asks: notices.early,
         }
     }
 

@@ -115,7 +115,7 @@ impl Pending {
         session.usable()?;
         let number = session.askers.number();
         let askers = Arc::downgrade(&session.askers);
-        let ticket = session.queue.join_without_thread(name, move || {
+        let ticket = session.queue.join_without_thread(name, terms.retry, move || {
             if let Some(askers) = askers.upgrade() {
                 askers.wake(number);
             }
@@ -313,9 +313,11 @@ impl PendingShared {
     /// Returns the error of a wait that ended without the lock.
     fn ended(&self, ended: Ended) -> Error {
         match ended {
-            Ended::Unavailable(holder) => {
-                acquire::unavailable(&self.name, holder, Moment::now().since(self.terms.began))
-            }
+            Ended::Unavailable(holder) => acquire::unavailable(
+                &self.name,
+                holder.map(|holder| *holder),
+                Moment::now().since(self.terms.began),
+            ),
             Ended::Cancelled => self.cancelled(None),
             Ended::Failed(error) => error,
         }
@@ -377,7 +379,7 @@ impl PendingShared {
             return served;
         };
         match answer {
-            Ok(Answer::Busy(holder)) => ticket.refused(holder, self.terms.retry, releases),
+            Ok(Answer::Busy(holder)) => ticket.refused(holder, &self.terms.of_queue(), releases),
             Ok(Answer::Got(lease)) => {
                 ticket.granted(self.terms.retry);
                 match kept {

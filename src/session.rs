@@ -19,6 +19,7 @@ use crate::time::{Deadline, Moment};
 use crate::wait::asking::Askers;
 use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
+use crate::wait::notices::Notices;
 use crate::wait::poller::{LatchPoller, locks_only};
 use crate::wait::queue::{Answer, Queue};
 
@@ -45,11 +46,15 @@ pub(crate) struct Session {
 
 impl Session {
     /// Does no I/O; the first call does. `settings` must be checked.
-    pub(crate) fn new(store: Arc<dyn LockStore>, settings: Settings, identity: Identity) -> Session {
+    ///
+    /// # Errors
+    /// CONNECTION_ERROR if the address for notices cannot be used.
+    pub(crate) fn new(store: Arc<dyn LockStore>, settings: Settings, identity: Identity) -> Result<Session> {
+        let notices = Notices::new(&settings.notices, settings.notices_all, store.shared_directory())?;
         let background = Arc::new(Background::new(settings.background_threads));
         let poller =
             LatchPoller::new(Arc::clone(&store), Arc::clone(&background), settings.poll, settings.timeout);
-        let queue: Arc<Queue> = Arc::default();
+        let queue = Queue::new(notices);
         let held = Arc::new(Mutex::new(Some(HashMap::default())));
         let keeper = {
             let (background, held, owned) = (Arc::clone(&background), Arc::clone(&held), Arc::clone(&store));
@@ -61,7 +66,7 @@ impl Session {
             };
             Keeper::new(Arc::clone(&store), settings.clone(), on_end)
         };
-        Session {
+        Ok(Session {
             store,
             settings,
             queue,
@@ -73,7 +78,7 @@ impl Session {
             held,
             keeper,
             closed: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Fails with CLOSED after `close`, and with FORKED in a forked child.
@@ -123,7 +128,9 @@ impl Session {
         let by = Deadline::after(self.settings.timeout.min(ttl));
         let asked = self.settings.asked_ttl(ttl);
         let mut doubtful = Vec::new();
-        let attempt = Attempt { name, ttl: asked, identity: &self.identity, by };
+        let notices = self.queue.notices().for_grant();
+        let told = notices.map(|notices| Identity { notices: Some(notices), ..self.identity.clone() });
+        let attempt = Attempt { name, ttl: asked, identity: told.as_ref().unwrap_or(&self.identity), by };
         let answer = match until_death {
             true => self.liveness()?.acquire_until_death(attempt, &mut doubtful),
             false => self.store.acquire(attempt, &mut doubtful),
@@ -136,7 +143,11 @@ impl Session {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
             Ok(Acquired::Granted(grant)) => {
                 let ends = self.settings.lease_end(grant.since, ttl);
-                let terms = LeaseTerms { ttl, asked, ends, until_death };
+                let notices = notices.map(|notices| notices.grant);
+                if let Some(grant) = notices {
+                    self.queue.notices().granted(name, grant);
+                }
+                let terms = LeaseTerms { ttl, asked, ends, until_death, notices };
                 Ok(Answer::Got(HeldLock::new(name.clone(), grant, terms)))
             }
             Err(error) => Err(error.context(format!("acquiring lock {name}"))),
@@ -153,6 +164,9 @@ impl Session {
     pub(crate) fn forget(&self, lock: &Arc<HeldLock>) {
         remove(&self.held, lock);
         self.keeper.forget(lock);
+        if let Some(grant) = lock.notices() {
+            self.queue.notices().ended(lock.name(), grant);
+        }
     }
 
     /// Returns the number of held leases.
@@ -192,7 +206,7 @@ impl Session {
     pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
         let release = lock.release(&*self.store, by);
         if release.is_over {
-            self.queue.released(lock.name(), self.settings.retry);
+            self.queue.released(lock.name(), lock.notices(), self.settings.retry);
         }
         if let Some(leftover) = release.leftover {
             self.free_in_background(lock.name().clone(), leftover);
@@ -218,7 +232,7 @@ impl Session {
             }
             let next = current.get_or_insert_with(|| freeing(doubt)).try_once();
             if next == Next::Done {
-                queue.released(&name, retry);
+                queue.released(&name, None, retry);
             }
             if next == Next::Done && std::mem::take(&mut may_reappear) {
                 current = Some(freeing(LockDoubt::MayBeTaken));
@@ -261,6 +275,7 @@ impl Session {
         self.askers.stop();
         self.keeper.stop();
         self.background.stop();
+        self.queue.notices().stop();
         first_failure.map_or(Ok(()), |error| Err(error.context("closing the lock manager")))
     }
 }
@@ -272,6 +287,7 @@ impl Drop for Session {
         self.askers.stop();
         self.keeper.stop();
         self.background.stop();
+        self.queue.notices().stop();
         if self.not_forked().is_err() {
             // A thread that does not exist in this child may have been changing the poller.
             std::mem::forget(Arc::clone(&self.poller));

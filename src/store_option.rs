@@ -35,7 +35,7 @@ pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
     ("aerospike://", &AEROSPIKE),
 ];
 
-pub(crate) const MANAGER: [StoreOption; 15] = [
+pub(crate) const MANAGER: [StoreOption; 17] = [
     option("client", "", "required: the service that uses the locks; part of every name"),
     option("farm", "", "the data centre; part of the names of level DC; latches need it"),
     option("ttl", "90s", "how long a lease lasts unless it is renewed"),
@@ -59,6 +59,12 @@ pub(crate) const MANAGER: [StoreOption; 15] = [
     option("latch_ttl", "1d", "how long a latch lives after its last change"),
     option("poll", "5s", "the longest pause between two reads of an awaited latch, plus or minus a tenth"),
     option("background_threads", "2", "the most threads that poll latches and release locks in doubt"),
+    option("notices", "local", "`local`, `off`, `udp://ADDRESS[:PORT]`: where waiters are told of a release"),
+    option(
+        "notices_all",
+        "false",
+        "`true`: nobody polls, so waiters need not leave the lock free now and then",
+    ),
 ];
 
 pub(crate) const EMBEDDED: [StoreOption; 1] =

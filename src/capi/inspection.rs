@@ -120,6 +120,7 @@ impl dlm_inspection {
             pid,
             start_ms: u64::try_from(self.start_ms).unwrap_or_default(),
             purpose: text_of(&self.purpose),
+            notices: None,
         });
         let fence = (self.fence != 0).then_some(Fence(self.fence));
         (self.is_held != 0).then_some((fence, identity))

@@ -239,6 +239,7 @@ mod tests {
     use super::*;
     use crate::holder::{Identity, PART_BYTES_MAX};
     use crate::name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, NamePolicy};
+    use crate::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
     use crate::store::remote::Record;
 
     #[test]
@@ -254,7 +255,9 @@ mod tests {
         );
         assert!(name.as_ref().unwrap().key().len() < DLM_NAME_SIZE);
         let (host, purpose) = (long(PART_BYTES_MAX), long(PART_BYTES_MAX));
-        let identity = Identity { host, pid: 1, start_ms: 1, purpose };
+        let endpoint = NoticeEndpoint::Udp("[2001:db8::1]:1".parse().unwrap());
+        let notices = Some(GrantEndpoint { endpoint, grant: 1 });
+        let identity = Identity { host, pid: 1, start_ms: 1, purpose, notices };
         let record = Record::draw(Duration::from_secs(1), &identity).unwrap();
         // A lease in the layout `both` has two records and three further bytes.
         let bytes = 2 * 50 + 2 * name.unwrap().key().len() + 2 * (2 * record.as_bytes().len() + 3 + 2 * 8);

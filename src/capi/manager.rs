@@ -46,6 +46,14 @@ pub struct dlm_stats {
     /// Grants of locks for which the store had no number, so that the clock gave the first one: locks that were
     /// never used, or not for so long that their number expired. HBase with layout=own.
     pub fences_seeded: u64,
+    /// Notices that were sent. They may be lost on the way.
+    pub notices_sent: u64,
+    /// Notices that could not be sent: their receiver has ended, or hears too many.
+    pub notices_unsent: u64,
+    /// Datagrams that quoted nothing of this manager, and were ignored.
+    pub notices_ignored: u64,
+    /// Times that a notice made a waiter ask the store earlier.
+    pub early_asks: u64,
 }
 
 // Sizes of a `dlm_stats`: in the version with the fewest fields, and the largest that a later version may have.
@@ -60,6 +68,10 @@ fn numbers(stats: &Stats) -> [u64; size_of::<dlm_stats>() / 8] {
         stats.stale_numbers,
         stats.reads_after_refusal,
         stats.fences_seeded,
+        stats.notices_sent,
+        stats.notices_unsent,
+        stats.notices_ignored,
+        stats.early_asks,
     ]
 }
 
@@ -259,6 +271,10 @@ mod tests {
             stale_numbers: 3,
             reads_after_refusal: 4,
             fences_seeded: 5,
+            notices_sent: 6,
+            notices_unsent: 7,
+            notices_ignored: 8,
+            early_asks: 9,
         };
         let numbers = numbers(&stats);
         assert_eq!(numbers[offset_of!(dlm_stats, leases_held) / 8], stats.leases_held);
@@ -266,5 +282,9 @@ mod tests {
         assert_eq!(numbers[offset_of!(dlm_stats, stale_numbers) / 8], stats.stale_numbers);
         assert_eq!(numbers[offset_of!(dlm_stats, reads_after_refusal) / 8], stats.reads_after_refusal);
         assert_eq!(numbers[offset_of!(dlm_stats, fences_seeded) / 8], stats.fences_seeded);
+        assert_eq!(numbers[offset_of!(dlm_stats, notices_sent) / 8], stats.notices_sent);
+        assert_eq!(numbers[offset_of!(dlm_stats, notices_unsent) / 8], stats.notices_unsent);
+        assert_eq!(numbers[offset_of!(dlm_stats, notices_ignored) / 8], stats.notices_ignored);
+        assert_eq!(numbers[offset_of!(dlm_stats, early_asks) / 8], stats.early_asks);
     }
 }

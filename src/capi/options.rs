@@ -50,6 +50,8 @@ pub unsafe extern "C" fn dlm_options_new() -> *mut dlm_options {
 /// | latch_ttl | 1d | how long a latch lives after its last change |
 /// | poll | 5s | the longest pause between two reads of an awaited latch, plus or minus a tenth |
 /// | background_threads | 2 | the most threads that poll latches and release locks in doubt |
+/// | notices | local | local, off, udp://ADDRESS[:PORT]: where waiters are told of a release |
+/// | notices_all | false | true: nobody polls, so waiters need not leave the lock free now and then |
 ///
 /// Times are whole numbers with a unit: ms, s, m, h or d. HBase and Aerospike have more keys, see docs/hbase.md and
 /// docs/aerospike.md. This function does not check keys and values: dlm_manager_open() refuses unknown keys and

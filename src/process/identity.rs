@@ -18,7 +18,8 @@ impl Identity {
         while host.len() > PART_BYTES_MAX {
             host.pop();
         }
-        Ok(Identity { host, pid: std::process::id(), start_ms: time::wall_ms(), purpose: purpose.to_owned() })
+        let (pid, start_ms) = (std::process::id(), time::wall_ms());
+        Ok(Identity { host, pid, start_ms, purpose: purpose.to_owned(), notices: None })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use super::counters::StoreCounters;
@@ -232,6 +233,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     ///
     /// Default: `None`. A store on a server cannot tell a process that has died from one that it cannot reach.
     fn liveness(&self) -> Option<&dyn LivenessStore> {
+        None
+    }
+
+    /// Returns a directory that all processes which use this store share, for the sockets of their notices. Does not block.
+    ///
+    /// Default: `None`. A store on a server has none.
+    fn shared_directory(&self) -> Option<&Path> {
         None
     }
 

@@ -11,7 +11,7 @@ use crate::time::Moment;
 /// loop. Then it yields for one interval. It cannot know whether another process wants the lock, so a loop without
 /// rivals pays a fiftieth of its time as well. Other processes get a turn within their wait, which is 90 intervals
 /// by default.
-const QUANTUM: u32 = 50;
+pub(super) const LOOP_QUANTUM: u32 = 50;
 
 /// A lock that stays free for an interval divided by this number ends the quantum: now and then another process has
 /// found it free.
@@ -70,14 +70,27 @@ impl Recent {
         self.entries.push_back(LoopEntry { name, since, now: LoopState::Held });
     }
 
-    pub(super) fn released(&mut self, name: &LockName, retry: Duration) {
-        let Some(entry) = self.entries.iter_mut().rev().find(|entry| entry.name == *name) else { return };
-        let now = Moment::now();
-        entry.now = if now.since(entry.since) > retry.saturating_mul(QUANTUM) {
-            LoopState::Yields(others_turn(now, retry))
-        } else {
-            LoopState::Released(now.after(retry / GAP))
+    /// Returns the start of the quantum of this lock.
+    pub(super) fn since(&self, name: &LockName) -> Option<Moment> {
+        self.entries.iter().rfind(|entry| entry.name == *name).map(|entry| entry.since)
+    }
+
+    /// `yield_until` is the end of the pause if the quantum is over.
+    pub(super) fn released(&mut self, name: &LockName, retry: Duration, yield_until: Option<Moment>) {
+        let Some(entry) = self.entries.iter_mut().rfind(|entry| entry.name == *name) else { return };
+        entry.now = match yield_until {
+            Some(until) => LoopState::Yields(until),
+            None => LoopState::Released(Moment::now().after(retry / GAP)),
         };
+    }
+
+    /// Another process was told that the lock is free.
+    pub(super) fn handed_on(&mut self, name: &LockName, yield_until: Option<Moment>) {
+        let Some(at) = self.entries.iter().rposition(|entry| entry.name == *name) else { return };
+        match yield_until {
+            Some(until) => self.entries[at].now = LoopState::Yields(until),
+            None => drop(self.entries.remove(at)),
+        }
     }
 
     /// Forgets the lock, because a queue is created for it, and returns what was known.
@@ -111,29 +124,26 @@ mod tests {
     fn a_loop_goes_on_until_its_quantum_is_over_and_yields_then() {
         let (mut recent, now) = (Recent::default(), Moment::now());
         recent.held(name(1), now);
-        recent.released(&name(1), RETRY);
+        recent.released(&name(1), RETRY, None);
         assert_eq!(recent.take(&name(1)), Past::GoesOn(now));
         assert_eq!(recent.take(&name(1)), Past::Nothing);
         // With an interval of a year, a quantum that began at the start of the machine is not over.
         recent.held(name(1), Moment::from_nanos(0));
-        recent.released(&name(1), Duration::from_secs(3600 * 24 * 365));
+        recent.released(&name(1), Duration::from_secs(3600 * 24 * 365), None);
         assert_eq!(recent.take(&name(1)), Past::GoesOn(Moment::from_nanos(0)));
-        let retry = Duration::from_nanos(now.as_nanos() / u64::from(QUANTUM) - 1);
-        recent.held(name(1), Moment::from_nanos(0));
-        recent.released(&name(1), retry);
-        match recent.take(&name(1)) {
-            Past::Yields(until) => {
-                assert!(until >= now.after(retry.mul_f64(1.1)), "others may not have looked")
-            }
-            past => panic!("{past:?}"),
-        }
+        recent.held(name(1), now);
+        assert_eq!(recent.since(&name(1)), Some(now));
+        let until = others_turn(now, RETRY);
+        assert!(until >= now.after(RETRY.mul_f64(1.1)), "others may not have looked");
+        recent.released(&name(1), RETRY, Some(until));
+        assert_eq!(recent.take(&name(1)), Past::Yields(until));
     }
 
     #[test]
     fn a_lock_that_was_free_for_a_while_begins_a_new_quantum() {
         let mut recent = Recent::default();
         recent.held(name(1), Moment::now());
-        recent.released(&name(1), Duration::from_millis(1));
+        recent.released(&name(1), Duration::from_millis(1), None);
         std::thread::sleep(Duration::from_millis(1));
         assert_eq!(recent.take(&name(1)), Past::Nothing);
     }

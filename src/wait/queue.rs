@@ -15,6 +15,9 @@
 //! yields for one retry interval after its fairness quantum of [`QUANTUM`] intervals. A single thread that acquires
 //! a lock in a loop yields as well, after longer: see [`fairness`](crate::wait::fairness). A wait that would end
 //! while the queue yields asks the store all the same.
+//!
+//! With [`notices`](crate::wait::notices) the queues of several processes form one line, and the quantum is that of the
+//! whole line: a lock that is released goes to the process whose first waiter has waited longest.
 
 #[cfg(test)]
 mod tests;
@@ -22,8 +25,8 @@ mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::cancel::CancelToken;
@@ -32,7 +35,8 @@ use crate::holder::Holder;
 use crate::name::LockName;
 use crate::sync::{AtomicBool, Condvar, HashMap, Mutex, MutexGuard};
 use crate::time::{Deadline, Moment, jittered};
-use crate::wait::fairness::{Past, Recent, others_turn};
+use crate::wait::fairness::{LOOP_QUANTUM, Past, Recent, others_turn};
+use crate::wait::notices::{ANSWER, NextTurn, Notices, QueueAtRelease, Waiters};
 
 /// Fairness quantum of a queue: the number of retry intervals for which a lock may be passed on within this
 /// process. Then the queue yields for one interval. Other processes ask once per interval and find the lock free.
@@ -63,7 +67,7 @@ pub(crate) enum Ask {
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// The deadline passed.
-    Unavailable(Option<Holder>),
+    Unavailable(Option<Box<Holder>>),
     /// The caller's token was cancelled.
     Cancelled,
     /// The manager was closed, or the store failed.
@@ -81,12 +85,21 @@ pub(crate) struct Terms<'a> {
 }
 
 /// The queues of one manager, one for each lock (a [`Line`]).
-#[derive(Debug, Default)]
 pub(crate) struct Queue {
     closed: AtomicBool,
     lines: Mutex<HashMap<LockName, Arc<Line>>>,
     /// What is known about locks without a queue. To lock both, lock `lines` first.
     recent: Mutex<Recent>,
+    /// Called without any mutex of the queue.
+    notices: Notices,
+}
+
+#[cfg(test)]
+impl Default for Queue {
+    fn default() -> Queue {
+        let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
+        Queue { closed, lines, recent, notices: Notices::off() }
+    }
 }
 
 #[derive(Debug)]
@@ -108,13 +121,19 @@ struct QueueState {
     holder: Option<Holder>,
     /// Whether a thread of this process holds the lock.
     ours: bool,
-    /// Number of local releases. A release while the front asks makes the answer outdated.
+    /// Number of local releases and notices. One of them while the front asks makes the answer outdated.
     releases: u64,
+    /// When the front looks at the store if the process that was told last does not answer its registration.
+    /// The retry interval, after which it looks otherwise.
+    unless_acknowledged: Option<Duration>,
+    /// Whether the front has looked early because it was not told who holds the lock.
+    has_looked_early: bool,
 }
 
 /// One waiter.
 #[derive(Debug)]
 struct Waiter {
+    arrived: Moment,
     wake: Wake,
     /// Set by the front when it got an error that concerns the whole queue.
     failure: Mutex<Option<Error>>,
@@ -130,7 +149,7 @@ enum Wake {
 
 impl Waiter {
     fn new(wake: Wake) -> Arc<Waiter> {
-        Arc::new(Waiter { wake, failure: Mutex::default() })
+        Arc::new(Waiter { arrived: Moment::now(), wake, failure: Mutex::default() })
     }
 
     fn wake(&self) {
@@ -162,6 +181,18 @@ pub(crate) enum QueueStep {
 }
 
 impl Queue {
+    pub(crate) fn new(notices: Notices) -> Arc<Queue> {
+        let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
+        let queue = Arc::new(Queue { closed, lines, recent, notices });
+        let waiters: Weak<Queue> = Arc::downgrade(&queue);
+        queue.notices.set_waiters(waiters);
+        queue
+    }
+
+    pub(crate) fn notices(&self) -> &Notices {
+        &self.notices
+    }
+
     /// Waits in the queue of `name`. At the front, calls `ask` until the lock is granted, a call fails or the wait
     /// ends. `ask` runs without any mutex of the queue, and at least once unless other threads are in front.
     pub(crate) fn wait<T>(
@@ -170,7 +201,7 @@ impl Queue {
         terms: &Terms<'_>,
         mut ask: impl FnMut(Ask) -> Result<Answer<T>>,
     ) -> Result<T, Ended> {
-        let ticket = self.join(name);
+        let ticket = self.join(name, terms.retry);
         let _registration = terms.cancel.map(|token| {
             let (line, waiter) = (Arc::clone(&ticket.line), Arc::clone(&ticket.waiter));
             token.on_cancel(Arc::new(move || {
@@ -187,27 +218,51 @@ impl Queue {
                     ticket.granted(terms.retry);
                     return Ok(got);
                 }
-                Ok(Answer::Busy(holder)) => ticket.refused(holder, terms.retry, releases),
+                Ok(Answer::Busy(holder)) => ticket.refused(holder, terms, releases),
                 Err(error) => return Err(Ended::Failed(ticket.failed(error, terms, releases))),
             }
         }
     }
 
-    /// Records that the lock was released in this process, and lets the queue's front ask the store.
-    pub(crate) fn released(&self, name: &LockName, retry: Duration) {
+    /// Records that the lock was released in this process, and lets the queue's front ask the store, or another process
+    /// if that has waited longer. `grant` has the random bits of the grant, if others can register for its release.
+    pub(crate) fn released(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
         let line = self.lines.lock().get(name).cloned();
-        let Some(line) = line else { return self.recent.lock().released(name, retry) };
+        let (front, since) = match &line {
+            Some(line) => {
+                let state = line.state.lock();
+                (state.waiting.front().map(|front| front.arrived), state.ours_since)
+            }
+            None => (None, self.recent.lock().since(name)),
+        };
+        let now = Moment::now();
+        let quantum = retry.saturating_mul(if line.is_some() { QUANTUM } else { LOOP_QUANTUM });
+        let is_over = !self.notices.are_all() && since.is_some_and(|since| now.since(since) > quantum);
+        let yield_until = is_over.then(|| others_turn(now, retry));
+        let front = front.filter(|_| !self.closed.load(Ordering::SeqCst));
+        let released = match grant {
+            Some(grant) => self.notices.released(name, grant, QueueAtRelease { front, since, yield_until }),
+            None => NextTurn::Ours,
+        };
+        let Some(line) = line else {
+            return match released {
+                NextTurn::Ours => self.recent.lock().released(name, retry, yield_until),
+                NextTurn::Told | NextTurn::Yield => self.recent.lock().handed_on(name, yield_until),
+            };
+        };
         let mut state = line.state.lock();
         state.releases += 1;
         state.ours = false;
-        let now = Moment::now();
-        let quantum = state.ours_since.map_or(Duration::ZERO, |since| now.since(since));
-        if quantum > retry.saturating_mul(QUANTUM) {
-            state.ours_since = None;
-            state.yield_until(others_turn(now, retry));
-        } else {
-            state.ask_at(now, Ask::Attempt);
-            state.wake_front();
+        match (released, yield_until) {
+            (_, Some(until)) => {
+                state.ours_since = None;
+                state.yield_until(until);
+            }
+            (NextTurn::Told, None) => state.ask_at(now.after(jittered(retry)), Ask::Look),
+            (NextTurn::Ours | NextTurn::Yield, None) => {
+                state.ask_at(now, Ask::Attempt);
+                state.wake_front();
+            }
         }
     }
 
@@ -227,8 +282,8 @@ impl Queue {
         }
     }
 
-    fn join(&self, name: &LockName) -> QueueTicket<&Queue> {
-        QueueTicket::join(self, name, Wake::Thread(Condvar::new()))
+    fn join(&self, name: &LockName, retry: Duration) -> QueueTicket<&Queue> {
+        QueueTicket::join(self, name, retry, Wake::Thread(Condvar::new()))
     }
 
     /// Joins the queue of `name` without a thread. `wake` is called, with the queue locked, when the waiter should call
@@ -236,20 +291,28 @@ impl Queue {
     pub(crate) fn join_without_thread(
         self: &Arc<Self>,
         name: &LockName,
+        retry: Duration,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> QueueTicket<Arc<Queue>> {
-        QueueTicket::join(Arc::clone(self), name, Wake::Call(Box::new(wake)))
+        QueueTicket::join(Arc::clone(self), name, retry, Wake::Call(Box::new(wake)))
     }
 }
 
 impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
-    fn join(queue: Q, name: &LockName, wake: Wake) -> QueueTicket<Q> {
+    fn join(queue: Q, name: &LockName, retry: Duration, wake: Wake) -> QueueTicket<Q> {
         let waiter = Waiter::new(wake);
+        let is_first = queue.notices.are_open() && !queue.lines.lock().contains_key(name);
+        let is_registered = is_first && queue.notices.joined(name);
         let mut lines = queue.lines.lock();
         let line = match lines.get(name) {
             Some(line) => Arc::clone(line),
             None => {
-                let state = QueueState::after(queue.recent.lock().take(name));
+                let mut state = QueueState::after(queue.recent.lock().take(name));
+                if is_registered {
+                    let answered = Moment::now().after(ANSWER.min(jittered(retry)));
+                    state.yield_until(state.next_ask.max(answered));
+                    state.unless_acknowledged = Some(retry);
+                }
                 let line = Arc::new(Line { state: Mutex::new(state) });
                 lines.insert(name.clone(), Arc::clone(&line));
                 line
@@ -274,6 +337,8 @@ impl QueueState {
             holder: None,
             ours: matches!(past, Past::Held(_)),
             releases: 0,
+            unless_acknowledged: None,
+            has_looked_early: false,
         };
         match past {
             Past::Held(since) | Past::GoesOn(since) => state.ours_since = Some(since),
@@ -287,6 +352,7 @@ impl QueueState {
         self.next_ask = when;
         self.how = how;
         self.yielding = false;
+        self.unless_acknowledged = None;
     }
 
     fn yield_until(&mut self, until: Moment) {
@@ -349,7 +415,7 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
             return Ok(QueueStep::Ask(state.how, state.releases));
         }
         if now >= terms.by.moment() {
-            return Err(Ended::Unavailable(state.holder.clone()));
+            return Err(Ended::Unavailable(state.holder.clone().map(Box::new)));
         }
         Ok(QueueStep::Park(if front { terms.by.moment().min(state.next_ask) } else { terms.by.moment() }))
     }
@@ -371,13 +437,21 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
     }
 
     /// Records that the lock is held. `releases` is the number of local releases when the store was asked.
-    pub(crate) fn refused(&self, holder: Option<Holder>, retry: Duration, releases: u64) {
+    pub(crate) fn refused(&self, holder: Option<Holder>, terms: &Terms<'_>, releases: u64) {
+        let retry = terms.retry;
         let mut state = self.line.state.lock();
         if state.releases != releases {
-            // The lock was released here meanwhile, and the release has set `next_ask`.
+            // The lock was released meanwhile, and the release or its notice has set `next_ask`.
             return;
         }
+        let notices = holder.as_ref().and_then(|holder| holder.identity.as_ref()?.notices);
         let mut pause = jittered(retry);
+        let is_known = notices.is_some() || !self.queue.notices.are_open();
+        if !is_known && !std::mem::replace(&mut state.has_looked_early, true) {
+            // The lock may have been released before the store could say who holds it. If the next holder hears
+            // notices, this waiter need not poll.
+            pause = pause.min(ANSWER);
+        }
         if let Some(left) = holder.as_ref().and_then(|holder| holder.remaining) {
             // Ask when the lease ends at the latest, but not in a tight loop if the clocks disagree.
             pause = pause.min(left.max(retry / 20));
@@ -388,11 +462,18 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
         }
         state.holder = holder;
         state.ask_at(Moment::now().after(pause), Ask::Look);
+        let somebody_stays = state.waiting.len() > 1 || !terms.by.passed();
+        drop(state);
+        if somebody_stays {
+            self.queue.notices.refused(&self.name, notices, self.waiter.arrived);
+        }
     }
 
     /// Handles an error of the front. If the store does not serve the front, it serves no other waiter, so all
     /// leave with that error. A doubt about the front's own request concerns only the front.
     pub(crate) fn failed(&self, error: Error, terms: &Terms<'_>, releases: u64) -> Error {
+        // Before the others leave: their turn may go to another process.
+        self.queue.notices.failed(&self.name);
         let mut state = self.line.state.lock();
         if state.releases == releases {
             state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
@@ -436,6 +517,52 @@ impl<Q: Deref<Target = Queue>> Drop for QueueTicket<Q> {
             if let (Some(name), Some(since), true) = (name, state.ours_since, state.ours) {
                 self.queue.recent.lock().held(name, since);
             }
+            drop(state);
+            drop(lines);
+            self.queue.notices.left(&self.name);
+        }
+    }
+}
+
+/// What notices do to the queue.
+impl Waiters for Queue {
+    fn ask_now(&self, name: &LockName, age: Duration) -> bool {
+        let Some(line) = self.lines.lock().get(name).cloned() else { return false };
+        let mut state = line.state.lock();
+        let now = Moment::now();
+        state.releases += 1;
+        let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        state.ours_since = Some(Moment::from_nanos(now.as_nanos().saturating_sub(nanos)));
+        state.ask_at(now, Ask::Attempt);
+        state.wake_front();
+        !state.waiting.is_empty()
+    }
+
+    fn look_now(&self, name: &LockName) {
+        let Some(line) = self.lines.lock().get(name).cloned() else { return };
+        let mut state = line.state.lock();
+        let now = Moment::now();
+        if now < state.next_ask {
+            state.ask_at(now, Ask::Look);
+            state.wake_front();
+        }
+    }
+
+    fn pause(&self, name: &LockName, until: Moment) {
+        let Some(line) = self.lines.lock().get(name).cloned() else { return };
+        let mut state = line.state.lock();
+        if state.next_ask < until {
+            state.yield_until(until);
+        }
+    }
+
+    fn acknowledged(&self, name: &LockName) {
+        let Some(line) = self.lines.lock().get(name).cloned() else { return };
+        let mut state = line.state.lock();
+        if let Some(retry) = state.unless_acknowledged {
+            let polls = Moment::now().after(jittered(retry));
+            let next = state.next_ask.max(polls);
+            state.yield_until(next);
         }
     }
 }

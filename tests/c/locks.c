@@ -95,6 +95,7 @@ static void holds_renews_and_releases(const char *uri)
     CHECK(stats.leases_held == 1 && stats.threads_waiting == 0);
     /* Of a store in memory. */
     CHECK(stats.stale_numbers == 0 && stats.reads_after_refusal == 0 && stats.fences_seeded == 0);
+    CHECK(stats.notices_sent == 0 && stats.notices_unsent == 0 && stats.notices_ignored == 0 && stats.early_asks == 0);
 
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(same, DLM_DEFAULT, &second, &error));
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire_within(same, DLM_DEFAULT, 30, NULL, &second, &error));

@@ -16,6 +16,7 @@ mod embedded_processes;
 mod embedded_store;
 mod fence_gate;
 mod id_lock;
+mod local_notices;
 mod local_schemes;
 mod lock_names;
 mod memory_contract;

@@ -4,6 +4,7 @@
 mod stores_clocks;
 mod stores_descriptors;
 mod stores_kills;
+mod stores_notices;
 mod stores_pauses;
 mod stores_server_clocks;
 mod stores_terms;

@@ -479,6 +479,10 @@ impl LockStore for EmbeddedStore {
         ])
     }
 
+    fn shared_directory(&self) -> Option<&Path> {
+        Some(&self.generation)
+    }
+
     fn liveness(&self) -> Option<&dyn LivenessStore> {
         Some(self)
     }

@@ -150,7 +150,13 @@ mod tests {
             ends: Moment::from_nanos(123_456_789_012),
             since_ms: 1_700_000_000_123,
             ttl: Duration::from_secs(90),
-            identity: Identity { host: "höst".into(), pid: 42, start_ms: 5, purpose: "nightly".into() },
+            identity: Identity {
+                host: "höst".into(),
+                pid: 42,
+                start_ms: 5,
+                purpose: "nightly".into(),
+                notices: None,
+            },
             mark: None,
         }
     }

@@ -17,6 +17,10 @@ fn terms(wait: Duration) -> Terms<'static> {
     Terms { by: Deadline::after(wait), retry: RETRY, cancel: None, speaks_for_all: true }
 }
 
+fn rarely() -> Terms<'static> {
+    Terms { retry: Duration::from_secs(60), ..terms(Duration::from_secs(60)) }
+}
+
 fn in_line(queue: &Queue) -> usize {
     queue.lines.lock().values().map(|line| line.state.lock().waiting.len()).sum()
 }
@@ -55,13 +59,13 @@ fn only_the_front_asks_and_each_release_goes_to_the_next_in_order() {
                     .unwrap();
                 order.lock().push(number);
                 free.store(true, Ordering::SeqCst);
-                queue.released(&name(), Duration::from_secs(3600));
+                queue.released(&name(), None, Duration::from_secs(3600));
             });
             until("the thread joins the line", || in_line(queue) == number + 1);
         }
         until("the front asks", || refusals.load(Ordering::SeqCst) == 1);
         free.store(true, Ordering::SeqCst);
-        queue.released(&name(), Duration::from_secs(3600));
+        queue.released(&name(), None, Duration::from_secs(3600));
     });
     assert_eq!(*order.lock(), (0..50).collect::<Vec<_>>());
     assert_eq!(refusals.load(Ordering::SeqCst), 1, "only the front may ask the store");
@@ -176,14 +180,14 @@ fn closing_wakes_every_waiter() {
 #[test]
 fn after_its_quantum_the_queue_yields_for_one_interval() {
     let queue = Queue::default();
-    let ticket = queue.join(&name());
+    let ticket = queue.join(&name(), RETRY);
     ticket.granted(RETRY);
-    queue.released(&name(), Duration::from_secs(60));
+    queue.released(&name(), None, Duration::from_secs(60));
     assert!(ticket.line.state.lock().next_ask <= Moment::now(), "a hand-over is immediate");
     let long_ago = Moment::now().as_nanos() - (RETRY * (QUANTUM + 1)).as_nanos() as u64;
     ticket.line.state.lock().ours_since = Some(Moment::from_nanos(long_ago));
     let before = Moment::now();
-    queue.released(&name(), RETRY);
+    queue.released(&name(), None, RETRY);
     let state = ticket.line.state.lock();
     assert!(state.next_ask >= before.after(RETRY.mul_f64(1.1)), "others get one interval");
     assert!(state.ours_since.is_none());
@@ -196,14 +200,14 @@ fn a_loop_of_one_thread_yields_after_its_quantum_and_a_brief_wait_asks_all_the_s
     let long_ago = Moment::from_nanos(0);
     queue.recent.lock().held(name(), long_ago);
     let released = Moment::now();
-    queue.released(&name(), RETRY);
+    queue.released(&name(), None, RETRY);
     assert_eq!(got(Duration::MAX), Ask::Look);
     assert!(Moment::now().since(released) >= RETRY.mul_f64(1.1), "others get one interval");
     assert!(queue.lines.lock().is_empty());
     assert!(matches!(queue.recent.lock().take(&name()), Past::Held(since) if since >= released));
 
     queue.recent.lock().held(name(), long_ago);
-    queue.released(&name(), RETRY);
+    queue.released(&name(), None, RETRY);
     got(Duration::ZERO);
 }
 
@@ -216,7 +220,7 @@ fn a_loop_of_one_thread_asks_at_once_for_as_long_as_its_quantum_lasts() {
     let Past::Held(since) = queue.recent.lock().take(&name()) else { panic!("it was forgotten") };
     queue.recent.lock().held(name(), since);
     for _ in 0..10 {
-        queue.released(&name(), an_hour);
+        queue.released(&name(), None, an_hour);
         assert_eq!(got(), Ask::Attempt);
     }
     assert_eq!(queue.recent.lock().take(&name()), Past::Held(since), "the quantum began anew");
@@ -226,10 +230,10 @@ fn a_loop_of_one_thread_asks_at_once_for_as_long_as_its_quantum_lasts() {
 #[test]
 fn a_release_while_the_front_asks_is_not_lost() {
     let queue = Queue::default();
-    let ticket = queue.join(&name());
+    let ticket = queue.join(&name(), RETRY);
     let seen = ticket.line.state.lock().releases;
-    queue.released(&name(), Duration::from_secs(60));
-    ticket.refused(None, Duration::from_secs(60), seen);
+    queue.released(&name(), None, Duration::from_secs(60));
+    ticket.refused(None, &rarely(), seen);
     let state = ticket.line.state.lock();
     assert!(state.next_ask <= Moment::now() && state.how == Ask::Attempt);
 }
@@ -237,25 +241,25 @@ fn a_release_while_the_front_asks_is_not_lost() {
 #[test]
 fn holds_longer_than_the_interval_end_the_quantum_too() {
     let queue = Queue::default();
-    let ticket = queue.join(&name());
+    let ticket = queue.join(&name(), RETRY);
     ticket.granted(RETRY);
-    ticket.refused(None, RETRY, 0);
+    ticket.refused(None, &terms(Duration::from_secs(60)), 0);
     assert!(ticket.line.state.lock().ours_since.is_some(), "refused by ourselves");
     ticket.line.state.lock().ours = false;
-    ticket.refused(None, RETRY, 0);
+    ticket.refused(None, &terms(Duration::from_secs(60)), 0);
     assert!(ticket.line.state.lock().ours_since.is_none(), "refused by another");
 }
 
 #[test]
 fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
     let queue = Queue::default();
-    let ticket = queue.join(&name());
+    let ticket = queue.join(&name(), RETRY);
     let before = Moment::now();
     let holder = |left| Some(Holder::new(None, Some(left), None));
-    ticket.refused(holder(Duration::from_secs(5)), Duration::from_secs(60), 0);
+    ticket.refused(holder(Duration::from_secs(5)), &rarely(), 0);
     let wait = ticket.line.state.lock().next_ask.since(before);
     assert!(wait >= Duration::from_secs(5) && wait < Duration::from_secs(50), "{wait:?}");
-    ticket.refused(holder(Duration::ZERO), Duration::from_secs(60), 0);
+    ticket.refused(holder(Duration::ZERO), &rarely(), 0);
     let wait = ticket.line.state.lock().next_ask.since(before);
     assert!(wait >= Duration::from_secs(3), "clocks that disagree must not make it spin: {wait:?}");
 }

@@ -1,0 +1,231 @@
+//! The datagrams between processes that wait for one lock. All integers are big-endian.
+//!
+//! Each begins with `dlmN`, the version 1 and its kind. Bytes after the last field are ignored.
+//!
+//! | kind | from, to | fields | means |
+//! |---|---|---|---|
+//! | 1 register | waiter, holder | `key:u64 nonce:u64 waited_ms:u32 count:u8` and entries | tell me when the lock is free |
+//! | 2 registered | holder, waiter | `nonce:u64` | I hold the lock and shall tell you |
+//! | 3 moved | earlier holder, waiter | `nonce:u64 endpoint key:u64` | that one is next: register there |
+//! | 4 not here | any, waiter | `nonce:u64` | I do not hold it: look at the store |
+//! | 5 ask | earlier holder, first waiter | `nonce:u64 key:u64 age_ms:u32 count:u8` and entries | the lock is free: ask for it; these wait behind you |
+//! | 6 heard | first waiter, earlier holder | `key:u64` | I ask for it |
+//! | 7 declined | first waiter, earlier holder | `key:u64` | I do not want it any more |
+//! | 8 pause | holder, waiter | `nonce:u64 ms:u32` | nobody with notices asks for this time, so that others get a turn |
+//!
+//! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. A register is padded, so that no reply is
+//! longer than the datagram it answers.
+
+use std::time::Duration;
+
+use crate::notice_endpoint::NoticeEndpoint;
+
+const MAGIC: &[u8; 4] = b"dlmN";
+const VERSION: u8 = 1;
+/// Longest datagram. It fits into one packet of every common network.
+pub(super) const BYTES_MAX: usize = 1400;
+/// Length of the longest reply to a register.
+const REPLY_MAX: usize = 6 + 8 + 19 + 8;
+/// Highest number of entries in one datagram, and so in the line of one lock.
+pub(super) const ENTRIES_MAX: usize = 40;
+
+/// A waiting process in a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SentEntry {
+    pub(super) endpoint: NoticeEndpoint,
+    pub(super) nonce: u64,
+    pub(super) waited: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Datagram {
+    Register { key: u64, nonce: u64, waited: Duration, entries: Vec<SentEntry> },
+    Registered { nonce: u64 },
+    Moved { nonce: u64, to: NoticeEndpoint, key: u64 },
+    NotHere { nonce: u64 },
+    Ask { nonce: u64, key: u64, age: Duration, entries: Vec<SentEntry> },
+    Heard { key: u64 },
+    Declined { key: u64 },
+    Pause { nonce: u64, pause: Duration },
+}
+
+impl Datagram {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(MAGIC);
+        out.push(VERSION);
+        out.push(self.kind());
+        match self {
+            Datagram::Register { key, nonce, waited, entries } => {
+                put(&mut out, &[*key, *nonce]);
+                put_entries(&mut out, *waited, entries);
+                out.resize(out.len().max(REPLY_MAX), 0);
+            }
+            Datagram::Ask { nonce, key, age, entries } => {
+                put(&mut out, &[*nonce, *key]);
+                put_entries(&mut out, *age, entries);
+            }
+            Datagram::Moved { nonce, to, key } => {
+                put(&mut out, &[*nonce]);
+                to.encode_into(&mut out);
+                put(&mut out, &[*key]);
+            }
+            Datagram::Registered { nonce: number }
+            | Datagram::NotHere { nonce: number }
+            | Datagram::Heard { key: number }
+            | Datagram::Declined { key: number } => put(&mut out, &[*number]),
+            Datagram::Pause { nonce, pause } => {
+                put(&mut out, &[*nonce]);
+                out.extend_from_slice(&millis(*pause).to_be_bytes());
+            }
+        }
+        out
+    }
+
+    /// Returns `None` for anything that is not a whole datagram of this version.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Datagram> {
+        let (&kind, rest) = bytes.strip_prefix(MAGIC)?.strip_prefix(&[VERSION])?.split_first()?;
+        let (first, rest) = number(rest)?;
+        Some(match kind {
+            1 => {
+                let (nonce, rest) = number(rest)?;
+                let (waited, entries) = entries(rest)?;
+                Datagram::Register { key: first, nonce, waited, entries }
+            }
+            2 => Datagram::Registered { nonce: first },
+            3 => {
+                let (to, rest) = NoticeEndpoint::split(rest)?;
+                Datagram::Moved { nonce: first, to, key: number(rest)?.0 }
+            }
+            4 => Datagram::NotHere { nonce: first },
+            5 => {
+                let (key, rest) = number(rest)?;
+                let (age, entries) = entries(rest)?;
+                Datagram::Ask { nonce: first, key, age, entries }
+            }
+            6 => Datagram::Heard { key: first },
+            7 => Datagram::Declined { key: first },
+            8 => Datagram::Pause { nonce: first, pause: duration(rest)?.0 },
+            _ => return None,
+        })
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Datagram::Register { .. } => 1,
+            Datagram::Registered { .. } => 2,
+            Datagram::Moved { .. } => 3,
+            Datagram::NotHere { .. } => 4,
+            Datagram::Ask { .. } => 5,
+            Datagram::Heard { .. } => 6,
+            Datagram::Declined { .. } => 7,
+            Datagram::Pause { .. } => 8,
+        }
+    }
+}
+
+fn put(out: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|number| out.extend_from_slice(&number.to_be_bytes()));
+}
+
+fn put_entries(out: &mut Vec<u8>, time: Duration, entries: &[SentEntry]) {
+    let entries = &entries[..entries.len().min(ENTRIES_MAX)];
+    out.extend_from_slice(&millis(time).to_be_bytes());
+    out.push(entries.len() as u8);
+    for entry in entries {
+        entry.endpoint.encode_into(out);
+        put(out, &[entry.nonce]);
+        out.extend_from_slice(&millis(entry.waited).to_be_bytes());
+    }
+}
+
+fn entries(bytes: &[u8]) -> Option<(Duration, Vec<SentEntry>)> {
+    let (time, rest) = duration(bytes)?;
+    let (&count, mut rest) = rest.split_first()?;
+    let mut entries = Vec::new();
+    for _ in 0..usize::from(count).min(ENTRIES_MAX) {
+        let (endpoint, after) = NoticeEndpoint::split(rest)?;
+        let (nonce, after) = number(after)?;
+        let (waited, after) = duration(after)?;
+        entries.push(SentEntry { endpoint, nonce, waited });
+        rest = after;
+    }
+    Some((time, entries))
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u64::from_be_bytes(*number), rest))
+}
+
+fn duration(bytes: &[u8]) -> Option<(Duration, &[u8])> {
+    let (ms, rest) = bytes.split_first_chunk()?;
+    Some((Duration::from_millis(u32::from_be_bytes(*ms).into()), rest))
+}
+
+/// Returns whole milliseconds, 49 days at most.
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Datagram> {
+        let endpoint = NoticeEndpoint::Udp("[2001:db8::1]:9".parse().unwrap());
+        let entry = SentEntry { endpoint, nonce: 5, waited: Duration::from_millis(70) };
+        let (nonce, key, waited) = (u64::MAX, 3, Duration::from_secs(4));
+        vec![
+            Datagram::Register { key, nonce, waited, entries: Vec::new() },
+            Datagram::Register { key, nonce, waited, entries: vec![entry; ENTRIES_MAX] },
+            Datagram::Registered { nonce },
+            Datagram::Moved { nonce, to: endpoint, key },
+            Datagram::NotHere { nonce },
+            Datagram::Ask { nonce, key, age: waited, entries: vec![entry] },
+            Datagram::Heard { key },
+            Datagram::Declined { key },
+            Datagram::Pause { nonce, pause: waited },
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_fits_and_bytes_after_it_are_ignored() {
+        for sample in samples() {
+            let mut bytes = sample.encode();
+            assert!(bytes.len() <= BYTES_MAX, "{sample:?}");
+            bytes.push(9);
+            assert_eq!(Datagram::decode(&bytes), Some(sample));
+        }
+    }
+
+    #[test]
+    fn no_reply_is_longer_than_a_register() {
+        let register = samples()[0].encode().len();
+        for reply in &samples()[2..5] {
+            assert!(reply.encode().len() <= register, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn cut_foreign_and_random_bytes_are_no_datagram_or_a_harmless_one() {
+        for sample in samples() {
+            let bytes = sample.encode();
+            for cut in 0..bytes.len() {
+                let decoded = Datagram::decode(&bytes[..cut]);
+                // Only the padding of a register may be cut.
+                assert!(decoded.is_none() || decoded.as_ref() == Some(&sample), "{sample:?} cut at {cut}");
+            }
+        }
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..100_000 {
+            let mut bytes = samples()[random.usize(..9)].encode();
+            let at = random.usize(..bytes.len());
+            bytes[at] = random.u8(..);
+            if let Some(decoded) = Datagram::decode(&bytes) {
+                assert!(decoded.encode().len() <= BYTES_MAX);
+            }
+        }
+        assert_eq!(Datagram::decode(b"GET / HTTP/1.1"), None);
+    }
+}

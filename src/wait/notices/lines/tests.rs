@@ -1,0 +1,511 @@
+//! Tests of the lines: single steps, and worlds of many processes whose datagrams are lost, doubled and late.
+
+use super::*;
+use crate::name::{Level, NamePolicy};
+
+const MS: Duration = Duration::from_millis(1);
+const RETRY: Duration = Duration::from_secs(1);
+const NOBODY: QueueAtRelease = QueueAtRelease { front: None, since: None, yield_until: None };
+
+fn name() -> LockName {
+    LockName::new(Level::Xdc, "tests", None, "line", NamePolicy::Strict).unwrap()
+}
+
+fn at(ms: u64) -> Moment {
+    Moment::from_nanos(1_000_000_000_000).after(MS * u32::try_from(ms).unwrap())
+}
+
+fn endpoint(process: u64) -> NoticeEndpoint {
+    NoticeEndpoint::Local(process)
+}
+
+fn lines(process: u64) -> Lines {
+    Lines::new(endpoint(process), || fastrand::u64(..))
+}
+
+fn sends(lines: &mut Lines) -> Vec<(NoticeEndpoint, Datagram)> {
+    let send = |effect| if let Effect::Send(to, datagram) = effect { Some((to, datagram)) } else { None };
+    lines.effects().into_iter().filter_map(send).collect()
+}
+
+/// Lines of process 0, which holds the lock with key 7, and of waiters that have registered in this order.
+fn held_and_wanted(waiters: u64) -> (Lines, Vec<Lines>) {
+    let mut holder = lines(0);
+    holder.granted(&name(), 7, at(0));
+    let waiting = (1..=waiters).map(|number| {
+        let mut waiter = lines(number);
+        let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
+        waiter.refused(&name(), Some(grant), at(number), at(number));
+        let sent = sends(&mut waiter);
+        let [(to, register)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(*to, endpoint(0));
+        assert!(holder.received(endpoint(number), register.clone(), at(number)));
+        let acknowledged = sends(&mut holder);
+        assert!(matches!(acknowledged[..], [(to, Datagram::Registered { .. })] if to == endpoint(number)));
+        assert!(waiter.received(endpoint(0), acknowledged[0].1.clone(), at(number)));
+        assert_eq!(waiter.effects(), [Effect::Acknowledged(name())]);
+        waiter
+    });
+    let waiting = waiting.collect();
+    (holder, waiting)
+}
+
+/// Releases the lock, and returns what the first waiter is told.
+fn told(holder: &mut Lines, now: Moment) -> (NoticeEndpoint, Datagram) {
+    assert_eq!(holder.released(&name(), 7, NOBODY, now), NextTurn::Told);
+    let mut sent = sends(holder);
+    assert_eq!(sent.len(), 1, "one datagram, however many wait: {sent:?}");
+    sent.remove(0)
+}
+
+fn key_of(ask: &Datagram) -> u64 {
+    let Datagram::Ask { key, .. } = ask else { panic!("{ask:?}") };
+    *key
+}
+
+#[test]
+fn the_first_is_told_with_the_rest_of_the_line_and_asks_once() {
+    let (mut holder, mut waiters) = held_and_wanted(3);
+    let (to, ask) = told(&mut holder, at(100));
+    assert_eq!(to, endpoint(1));
+    let first = &mut waiters[0];
+    assert!(first.received(endpoint(0), ask.clone(), at(100)));
+    let effects = first.effects();
+    let heard = Effect::Send(endpoint(0), Datagram::Heard { key: key_of(&ask) });
+    assert_eq!(effects, [Effect::Ask(name(), Duration::ZERO), heard]);
+    assert_eq!(first.sizes()[1], 2, "the others wait behind it");
+    // The nonce is used up: a second copy is refused, and makes nobody ask.
+    assert!(!first.received(endpoint(0), ask.clone(), at(101)));
+    assert_eq!(sends(first), [(endpoint(0), Datagram::Declined { key: key_of(&ask) })]);
+    assert!(holder.received(endpoint(1), Datagram::Heard { key: key_of(&ask) }, at(101)));
+    holder.tick(at(1000));
+    assert_eq!(sends(&mut holder), [], "it has heard");
+    first.granted(&name(), 8, at(102));
+    assert_eq!(first.released(&name(), 8, NOBODY, at(103)), NextTurn::Told);
+    assert!(matches!(sends(first)[..], [(to, Datagram::Ask { .. })] if to == endpoint(2)));
+}
+
+#[test]
+fn the_next_is_told_if_the_first_is_silent_or_does_not_want_the_lock() {
+    for declines in [false, true] {
+        let (mut holder, _) = held_and_wanted(3);
+        let (_, ask) = told(&mut holder, at(100));
+        let now = if declines { at(101) } else { at(100).after(ANSWER) };
+        match declines {
+            true => assert!(holder.received(endpoint(1), Datagram::Declined { key: key_of(&ask) }, now)),
+            false => {
+                holder.tick(at(100).after(ANSWER - MS));
+                assert_eq!(sends(&mut holder), [], "it has time to answer");
+                assert_eq!(holder.next(), Some(now));
+                holder.tick(now);
+            }
+        }
+        let sent = sends(&mut holder);
+        let [(to, Datagram::Ask { entries, .. })] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((*to, entries.len()), (endpoint(2), 1));
+        // A late answer of the first changes nothing.
+        assert!(!holder.received(endpoint(1), Datagram::Heard { key: key_of(&ask) }, now));
+    }
+}
+
+#[test]
+fn a_local_waiter_that_came_first_has_its_turn_first_and_one_that_came_last_waits_in_the_line() {
+    let (mut holder, _) = held_and_wanted(2);
+    let front = |ms| QueueAtRelease { front: Some(at(ms)), ..NOBODY };
+    assert_eq!(holder.released(&name(), 7, front(0), at(100)), NextTurn::Ours);
+    assert_eq!(sends(&mut holder), []);
+    holder.granted(&name(), 8, at(100));
+    assert_eq!(holder.released(&name(), 8, front(50), at(101)), NextTurn::Told);
+    let sent = sends(&mut holder);
+    let [(to, Datagram::Ask { entries, .. })] = &sent[..] else { panic!("{sent:?}") };
+    let order: Vec<_> = entries.iter().map(|entry| entry.endpoint).collect();
+    assert_eq!((*to, order), (endpoint(1), vec![endpoint(2), endpoint(0)]));
+}
+
+#[test]
+fn a_waiter_that_comes_after_the_release_is_told_or_sent_on() {
+    let (mut holder, _) = held_and_wanted(1);
+    let (_, ask) = told(&mut holder, at(100));
+    let late = |nonce| Datagram::Register { key: 7, nonce, waited: MS, entries: Vec::new() };
+    assert!(holder.received(endpoint(5), late(1), at(101)));
+    let moved = Datagram::Moved { nonce: 1, to: endpoint(1), key: key_of(&ask) };
+    assert_eq!(sends(&mut holder), [(endpoint(5), moved)]);
+
+    let mut alone = lines(0);
+    alone.granted(&name(), 7, at(0));
+    assert_eq!(alone.released(&name(), 7, NOBODY, at(1)), NextTurn::Ours);
+    assert!(alone.received(endpoint(5), late(1), at(2)));
+    assert!(matches!(sends(&mut alone)[..], [(to, Datagram::Ask { nonce: 1, .. })] if to == endpoint(5)));
+    assert!(!alone.received(endpoint(5), late(1), at(2).after(REMEMBERED * 2)), "long after");
+    assert_eq!(sends(&mut alone), [(endpoint(5), Datagram::NotHere { nonce: 1 })]);
+}
+
+#[test]
+fn a_grant_that_is_over_without_a_release_tells_nobody() {
+    let (mut holder, _) = held_and_wanted(2);
+    holder.ended(&name(), 8, at(10));
+    assert_eq!(holder.sizes()[1], 2, "another grant");
+    holder.ended(&name(), 7, at(10));
+    assert_eq!(holder.released(&name(), 7, NOBODY, at(11)), NextTurn::Ours);
+    assert_eq!((holder.effects(), holder.sizes()[1]), (vec![], 0));
+    // The record may still be there, and others may register by it.
+    let register = Datagram::Register { key: 7, nonce: 1, waited: MS, entries: Vec::new() };
+    assert!(!holder.received(endpoint(9), register, at(12)));
+    assert_eq!(sends(&mut holder), [(endpoint(9), Datagram::NotHere { nonce: 1 })]);
+}
+
+#[test]
+fn a_waiter_that_is_told_that_the_lock_is_not_here_looks_a_few_times_and_then_polls() {
+    let mut waiter = lines(1);
+    let mut looks = 0;
+    for round in 0..20 {
+        let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
+        waiter.refused(&name(), Some(grant), at(0), at(round));
+        let sent = sends(&mut waiter);
+        let Some((_, Datagram::Register { nonce, .. })) = sent.first() else { continue };
+        let not_here = Datagram::NotHere { nonce: *nonce };
+        assert!(!waiter.received(endpoint(3), not_here.clone(), at(round)), "another process");
+        assert!(waiter.received(endpoint(0), not_here, at(round)));
+        looks += waiter.effects().into_iter().filter(|it| *it == Effect::Look(name())).count();
+    }
+    assert_eq!(looks, usize::from(LOOKS_MAX));
+}
+
+#[test]
+fn a_waiter_that_is_told_in_vain_again_and_again_only_polls() {
+    let mut waiter = lines(1);
+    let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
+    let mut told = 0;
+    for round in 0..20 {
+        waiter.refused(&name(), Some(grant), at(0), at(round));
+        let sent = sends(&mut waiter);
+        let Some((_, Datagram::Register { nonce, .. })) = sent.first() else { break };
+        let ask = Datagram::Ask { nonce: *nonce, key: round, age: MS, entries: Vec::new() };
+        assert!(waiter.received(endpoint(0), ask, at(round)));
+        told += waiter.effects().into_iter().filter(|it| matches!(it, Effect::Ask(..))).count();
+    }
+    assert_eq!(told, usize::from(LOOKS_MAX) + 1);
+}
+
+#[test]
+fn a_waiter_is_sent_on_a_bounded_number_of_times() {
+    let (_, mut waiters) = held_and_wanted(1);
+    let waiter = &mut waiters[0];
+    let nonce = waiter.nonces.keys().copied().next().unwrap();
+    let mut hops = 0;
+    for hop in 0..50 {
+        let moved = Datagram::Moved { nonce, to: endpoint(hop + 1 + u64::from(hop > 0)), key: hop };
+        let from = waiter.lines.values().next().unwrap().wait.as_ref().unwrap().with;
+        let Some((from, _)) = from else { break };
+        waiter.received(from, moved, at(10));
+        hops += sends(waiter).len();
+    }
+    assert!(hops <= usize::from(HOPS_MAX), "{hops}");
+}
+
+#[test]
+fn at_the_end_of_the_quantum_all_pause_and_then_the_first_is_told() {
+    let (mut holder, mut waiters) = held_and_wanted(2);
+    let queue = QueueAtRelease { front: None, since: Some(at(0)), yield_until: Some(at(1300)) };
+    assert_eq!(holder.released(&name(), 7, queue, at(100)), NextTurn::Yield);
+    let sent = sends(&mut holder);
+    assert_eq!(sent.len(), 2);
+    for ((to, pause), waiter) in sent.into_iter().zip(&mut waiters) {
+        assert!(matches!(pause, Datagram::Pause { pause, .. } if pause == MS * 1200));
+        assert_eq!(to, waiter.own);
+        assert!(waiter.received(endpoint(0), pause, at(100)));
+        assert_eq!(waiter.effects(), [Effect::Pause(name(), at(1300))]);
+    }
+    holder.tick(at(1299));
+    assert_eq!(sends(&mut holder), []);
+    holder.tick(at(1300));
+    let sent = sends(&mut holder);
+    assert!(matches!(&sent[..], [(to, Datagram::Ask { age, .. })] if *to == endpoint(1) && age.is_zero()));
+}
+
+#[test]
+fn a_refused_process_gives_the_line_to_the_one_that_was_faster() {
+    let (mut holder, mut waiters) = held_and_wanted(3);
+    let (_, ask) = told(&mut holder, at(100));
+    let first = &mut waiters[0];
+    first.received(endpoint(0), ask, at(100));
+    first.effects();
+    let faster = GrantEndpoint { endpoint: endpoint(9), grant: 99 };
+    first.refused(&name(), Some(faster), at(1), at(101));
+    let sent = sends(first);
+    let [(to, Datagram::Register { key: 99, entries, .. })] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((*to, entries.len()), (endpoint(9), 2));
+    let mut winner = lines(9);
+    winner.granted(&name(), 99, at(100));
+    assert!(winner.received(endpoint(1), sent[0].1.clone(), at(101)));
+    assert_eq!(winner.sizes()[1], 3);
+}
+
+#[test]
+fn a_process_that_cannot_ask_or_has_left_tells_the_next() {
+    for left in [false, true] {
+        let (mut holder, mut waiters) = held_and_wanted(2);
+        let (_, ask) = told(&mut holder, at(100));
+        let first = &mut waiters[0];
+        first.received(endpoint(0), ask, at(100));
+        first.effects();
+        if left {
+            first.left(&name(), at(101));
+        } else {
+            first.failed(&name(), at(101));
+        }
+        assert!(matches!(sends(first)[..], [(to, Datagram::Ask { .. })] if to == endpoint(2)));
+    }
+}
+
+#[test]
+fn a_register_is_repeated_until_it_is_answered_and_not_for_ever() {
+    let mut waiter = lines(1);
+    let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
+    waiter.refused(&name(), Some(grant), at(0), at(0));
+    let mut sent = sends(&mut waiter).len();
+    while let Some(next) = waiter.next() {
+        waiter.tick(next);
+        sent += sends(&mut waiter).len();
+        assert!(sent < 10);
+    }
+    assert_eq!(sent, usize::from(SENDS_MAX));
+}
+
+#[test]
+fn datagrams_that_quote_nothing_change_nothing_and_get_few_replies() {
+    let (mut holder, _) = held_and_wanted(3);
+    let sizes = holder.sizes();
+    let mut replies = 0;
+    for number in 0..1_000_000_u64 {
+        let (key, nonce) = (fastrand::u64(..), fastrand::u64(..));
+        let datagram = match number % 8 {
+            0 => Datagram::Register { key, nonce, waited: MS, entries: Vec::new() },
+            1 => Datagram::Registered { nonce },
+            2 => Datagram::Moved { nonce, to: endpoint(3), key },
+            3 => Datagram::NotHere { nonce },
+            4 => Datagram::Ask { nonce, key, age: MS, entries: Vec::new() },
+            5 => Datagram::Heard { key },
+            6 => Datagram::Declined { key },
+            _ => Datagram::Pause { nonce, pause: RETRY },
+        };
+        assert!(!holder.received(endpoint(number % 100), datagram, at(10)));
+        let effects = holder.effects();
+        assert!(effects.iter().all(|it| matches!(it, Effect::Send(..))), "{effects:?}");
+        replies += effects.len();
+    }
+    assert_eq!((holder.sizes(), replies), (sizes, REPLIES_MAX as usize));
+}
+
+#[test]
+fn lines_and_entries_are_bounded() {
+    let mut lines = lines(0);
+    for number in 0..10_000_u64 {
+        let id = LockName::new(Level::Xdc, "tests", None, &number.to_string(), NamePolicy::Strict).unwrap();
+        lines.granted(&id, number + 1, at(0));
+        lines.released(&id, number + 1, NOBODY, at(0));
+        lines.effects();
+    }
+    assert!(lines.sizes()[0] <= FREE_MAX + 1, "{:?}", lines.sizes());
+    assert!(lines.sizes()[2] <= (FREE_MAX + 1) * KEYS_MAX);
+    lines.granted(&name(), 7, at(0));
+    for number in 1..200 {
+        let register = Datagram::Register { key: 7, nonce: number, waited: MS, entries: Vec::new() };
+        lines.received(endpoint(number), register, at(0));
+    }
+    assert_eq!(lines.sizes()[1], ENTRIES_MAX);
+    // One process has one entry, whatever it sends.
+    for nonce in 1..200 {
+        let register = Datagram::Register { key: 7, nonce, waited: MS, entries: Vec::new() };
+        lines.received(endpoint(1), register, at(0));
+    }
+    assert_eq!(lines.sizes()[1], ENTRIES_MAX);
+}
+
+// ---- Worlds --------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy)]
+enum Doing {
+    /// Waits since the first moment, and looks at the store at the second one.
+    Waits(Moment, Moment),
+    /// Holds the lock until this moment.
+    Holds(Moment),
+}
+
+struct World {
+    now: Moment,
+    processes: Vec<(Lines, Doing)>,
+    /// Start of the quantum, as each process knows it.
+    since: Vec<Option<Moment>>,
+    /// Who holds the lock, and the random bits of the grant.
+    holder: Option<(usize, u64)>,
+    under_way: Vec<(Moment, usize, NoticeEndpoint, Datagram)>,
+    /// Of a hundred datagrams, so many are lost, and so many come twice.
+    lost: u32,
+    doubled: u32,
+    waits: Vec<(usize, Duration)>,
+}
+
+const HOLD: Duration = Duration::from_millis(2);
+
+impl World {
+    fn new(processes: usize, lost: u32, doubled: u32, seed: u64) -> World {
+        fastrand::seed(seed);
+        let (now, since) = (at(0), vec![None; processes]);
+        let processes = (0..processes).map(|it| (lines(it as u64), Doing::Waits(now, now))).collect();
+        World { now, processes, since, holder: None, under_way: Vec::new(), lost, doubled, waits: Vec::new() }
+    }
+
+    fn effects(&mut self, process: usize) {
+        for effect in self.processes[process].0.effects() {
+            match effect {
+                Effect::Send(NoticeEndpoint::Local(to), datagram) => {
+                    let from = endpoint(process as u64);
+                    // Through the bytes, as on a network.
+                    let datagram = Datagram::decode(&datagram.encode()).unwrap();
+                    let copies = 1 - u32::from(fastrand::u32(..100) < self.lost)
+                        + u32::from(fastrand::u32(..100) < self.doubled);
+                    for _ in 0..copies {
+                        let delay =
+                            Duration::from_micros(if self.lost > 0 { fastrand::u64(50..5_000) } else { 50 });
+                        self.under_way.push((self.now.after(delay), to as usize, from, datagram.clone()));
+                    }
+                }
+                Effect::Send(..) => unreachable!(),
+                Effect::Ask(..) | Effect::Look(_) => {
+                    if let Effect::Ask(_, age) = effect {
+                        self.since[process] = Some(at(0).after(self.now.since(at(0)).saturating_sub(age)));
+                    }
+                    if let Doing::Waits(_, next) = &mut self.processes[process].1 {
+                        *next = self.now;
+                    }
+                }
+                Effect::Pause(_, until) => {
+                    if let Doing::Waits(_, next) = &mut self.processes[process].1 {
+                        *next = until.max(*next);
+                    }
+                }
+                Effect::Acknowledged(_) => {
+                    if let Doing::Waits(_, next) = &mut self.processes[process].1 {
+                        *next = (*next).max(self.now.after(RETRY / 2));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what is due, and moves to the next moment at which something is.
+    fn step(&mut self) {
+        let now = self.now;
+        let (due, later) = std::mem::take(&mut self.under_way).into_iter().partition(|it| it.0 <= now);
+        self.under_way = later;
+        let due: Vec<(Moment, usize, NoticeEndpoint, Datagram)> = due;
+        for (_, to, from, datagram) in due {
+            self.processes[to].0.received(from, datagram, now);
+            self.effects(to);
+        }
+        for process in 0..self.processes.len() {
+            let (lines, doing) = &mut self.processes[process];
+            lines.tick(now);
+            match *doing {
+                Doing::Waits(arrived, next) if next <= now => match self.holder {
+                    None => {
+                        let grant = fastrand::u64(..);
+                        self.holder = Some((process, grant));
+                        self.since[process].get_or_insert(now);
+                        lines.granted(&name(), grant, now);
+                        lines.left(&name(), now);
+                        *doing = Doing::Holds(now.after(HOLD));
+                        self.waits.push((process, now.since(arrived)));
+                    }
+                    Some((holder, grant)) => {
+                        let endpoint = endpoint(holder as u64);
+                        *doing = Doing::Waits(arrived, now.after(RETRY));
+                        self.since[process] = None;
+                        lines.refused(&name(), Some(GrantEndpoint { endpoint, grant }), arrived, now);
+                    }
+                },
+                Doing::Holds(until) if until <= now => {
+                    let (_, grant) = self.holder.take().expect("it is held");
+                    let since = self.since[process];
+                    let is_over = since.is_some_and(|since| now.since(since) > RETRY * 10);
+                    let yield_until = is_over.then(|| now.after(RETRY * 6 / 5));
+                    lines.released(&name(), grant, QueueAtRelease { front: None, since, yield_until }, now);
+                    let is_registered = lines.joined(&name(), now);
+                    let next = if is_registered { now.after(ANSWER) } else { now };
+                    *doing = Doing::Waits(now, yield_until.unwrap_or(next));
+                }
+                Doing::Waits(..) | Doing::Holds(_) => {}
+            }
+            self.effects(process);
+        }
+        let moments = self.processes.iter().flat_map(|(lines, doing)| {
+            let (Doing::Waits(_, next) | Doing::Holds(next)) = *doing;
+            [Some(next), lines.next()].into_iter().flatten()
+        });
+        let next = moments.chain(self.under_way.iter().map(|it| it.0)).min().unwrap();
+        self.now = next.max(now.after(Duration::from_micros(1)));
+    }
+
+    fn run(&mut self, grants: usize) {
+        while self.waits.len() < grants {
+            self.step();
+        }
+    }
+
+    fn grants_of(&self, process: usize) -> usize {
+        self.waits.iter().filter(|(of, _)| *of == process).count()
+    }
+}
+
+#[test]
+fn with_no_loss_the_lock_goes_round_in_order_of_arrival() {
+    for seed in 0..20 {
+        let processes = 2 + seed as usize;
+        let mut world = World::new(processes, 0, 0, seed);
+        world.run(processes * 100);
+        let settled = &world.waits[processes * 2..];
+        let round = (HOLD + MS) * u32::try_from(processes).unwrap();
+        let longest = settled.iter().map(|(_, wait)| *wait).max().unwrap();
+        assert!(longest <= round, "{processes} processes, one waited {longest:?}");
+        for pair in settled.windows(processes + 1) {
+            assert_eq!(pair[0].0, pair[processes].0, "out of turn");
+        }
+        let sizes: Vec<_> = world.processes.iter().map(|(lines, _)| lines.sizes()).collect();
+        assert!(
+            sizes
+                .iter()
+                .all(|[lines, entries, keys, ..]| *lines == 1 && *entries < processes && *keys <= KEYS_MAX)
+        );
+    }
+}
+
+#[test]
+fn with_losses_copies_and_delays_everybody_gets_turns_by_polling_at_least() {
+    for seed in 0..8 {
+        let lost = [10, 30, 50, 90][seed as usize % 4];
+        let mut world = World::new(8, lost, 20, seed);
+        let until = world.now.after(RETRY * 40);
+        while world.now < until {
+            world.step();
+        }
+        for process in 0..8 {
+            let grants = world.grants_of(process);
+            assert!(grants > 1, "seed {seed}: process {process} got {grants} of {}", world.waits.len());
+        }
+        for (lines, _) in &world.processes {
+            let [lines, entries, keys, nonces, handed] = lines.sizes();
+            assert!(lines == 1 && entries <= 8 && keys <= KEYS_MAX && nonces <= 1 && handed <= 1);
+        }
+    }
+}
+
+#[test]
+fn a_world_whose_datagrams_are_all_lost_is_one_without_notices() {
+    let mut world = World::new(3, 100, 0, 1);
+    let until = world.now.after(RETRY * 200);
+    while world.now < until {
+        world.step();
+    }
+    assert!((0..3).all(|process| world.grants_of(process) > 0), "somebody never got the lock");
+}

@@ -1,0 +1,427 @@
+//! Notices: processes that wait for one lock tell each other when it is free.
+//!
+//! HBase and Aerospike tell nobody that a lock was released. Without notices each waiting process asks once per retry
+//! interval. With them a process that releases a lock tells the process that has waited longest.
+//!
+//! **The store alone decides who holds a lock.** A notice makes a waiter ask the store earlier, and nothing else. So a
+//! notice that is lost, late, doubled or forged costs one early request to the store at most. A waiter polls as it does
+//! without notices.
+//!
+//! ```text
+//! waiter                      holder
+//!   | looks at the store: held, by the process at this endpoint, with these random bits
+//!   |---- register (quotes the bits) ---->|
+//!   |<--------- registered ---------------|
+//!   |                                     | releases the lock in the store
+//!   |<--- ask (and who waits behind you) -|
+//!   |---- heard ------------------------->|
+//!   | asks the store: granted
+//! ```
+//!
+//! `lines` decides, `datagram` has the bytes, `socket` sends them. The socket is opened with the manager. One thread,
+//! `dlm-notices`, hears them. It is started by the first attempt to acquire a lock, and ended by `stop`.
+
+mod datagram;
+mod lines;
+mod socket;
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use self::datagram::{BYTES_MAX, Datagram};
+pub(crate) use self::lines::{ANSWER, NextTurn, QueueAtRelease};
+use self::lines::{Effect, Lines};
+use self::socket::NoticeSocket;
+use crate::config::NoticesSetting;
+use crate::diagnostic::Diagnostic;
+use crate::error::{Error, Result};
+use crate::name::LockName;
+use crate::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
+use crate::process::process_mark;
+use crate::process::threads::{self, Thread};
+use crate::random;
+use crate::sync::inheritable::{self, Mutex};
+use crate::sync::{AtomicBool, AtomicU64};
+use crate::time::{self, Moment};
+
+/// How long the thread looks for timers that others have set, after the last datagram. Then it waits to be woken.
+const ACTIVE: Duration = Duration::from_secs(1);
+/// How long a notice of this process to itself may take.
+const PROBE: Duration = Duration::from_secs(1);
+/// Highest number of datagrams between two looks at the timers.
+const BATCH: usize = 64;
+
+/// The waiters of a manager.
+pub(crate) trait Waiters: Send + Sync {
+    /// The first waiter asks the store now. Returns `false` if nobody waits. The quantum began this long ago.
+    fn ask_now(&self, name: &LockName, age: Duration) -> bool;
+    /// The first waiter looks at the store now.
+    fn look_now(&self, name: &LockName);
+    /// All waiters wait until this moment.
+    fn pause(&self, name: &LockName, until: Moment);
+    /// The first waiter need not look at the store earlier than usual.
+    fn acknowledged(&self, name: &LockName);
+}
+
+/// Numbers of notices since the manager was opened.
+#[derive(Debug, Default)]
+struct NoticeCounters {
+    sent: AtomicU64,
+    unsent: AtomicU64,
+    ignored: AtomicU64,
+    early: AtomicU64,
+}
+
+/// What [`Stats`](crate::Stats) says about notices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NoticeCounts {
+    pub(crate) sent: u64,
+    pub(crate) unsent: u64,
+    pub(crate) ignored: u64,
+    pub(crate) early: u64,
+}
+
+/// Notices of one manager.
+pub(crate) struct Notices {
+    shared: Arc<NoticesShared>,
+    /// See [`process_mark`].
+    process: u64,
+    thread: Mutex<Option<Thread>>,
+    /// Whether the thread was started.
+    runs: AtomicBool,
+}
+
+struct NoticesShared {
+    /// Whether all who use the locks have notices.
+    all: bool,
+    /// `None` if notices are off.
+    open: Option<OpenNotices>,
+    waiters: OnceLock<Weak<dyn Waiters>>,
+    counters: NoticeCounters,
+}
+
+struct OpenNotices {
+    socket: NoticeSocket,
+    own: NoticeEndpoint,
+    state: Mutex<NoticesState>,
+    /// Wakes the thread.
+    wake: UnixStream,
+    woken: UnixStream,
+}
+
+struct NoticesState {
+    lines: Lines,
+    /// Until when the thread parks. It looks at the timers before it parks again.
+    parked_until: Moment,
+    /// Number of a datagram that this process has sent to itself, until it arrives.
+    probe: Option<u64>,
+    is_stopping: bool,
+}
+
+impl Notices {
+    /// Opens the socket. `directory` is the store's.
+    ///
+    /// # Errors
+    /// CONNECTION_ERROR if the UDP address cannot be used. Without a local socket notices are off.
+    pub(crate) fn new(setting: &NoticesSetting, all: bool, directory: Option<&Path>) -> Result<Notices> {
+        let open = match (setting, directory) {
+            (NoticesSetting::Off, _) | (NoticesSetting::Local, None) => None,
+            (NoticesSetting::Local, Some(directory)) => OpenNotices::local(directory)
+                .inspect_err(|error| log::warn!("waiters hear no notices, and poll: {error}"))
+                .ok(),
+            (NoticesSetting::Udp(address), _) => {
+                let opened = NoticeSocket::udp(*address).and_then(OpenNotices::new);
+                Some(opened.map_err(|error| Error::Connection {
+                    store: format!("udp://{address}"),
+                    what: "this process cannot hear notices there: check the option notices".into(),
+                    source: Some(error.into()),
+                })?)
+            }
+        };
+        let (waiters, counters) = (OnceLock::new(), NoticeCounters::default());
+        let shared = Arc::new(NoticesShared { all, open, waiters, counters });
+        Ok(Notices {
+            shared,
+            process: process_mark::current(),
+            thread: Mutex::default(),
+            runs: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns notices that are off.
+    #[cfg(test)]
+    pub(crate) fn off() -> Notices {
+        Notices::new(&NoticesSetting::Off, false, None).expect("nothing is opened")
+    }
+
+    /// Sets who is woken. Called once, before the first attempt.
+    pub(crate) fn set_waiters(&self, waiters: Weak<dyn Waiters>) {
+        let _ = self.shared.waiters.set(waiters);
+    }
+
+    /// Returns what the record of the next grant tells others. `None` if notices are off, or if the process has no
+    /// random bits or threads for them: then its locks work as without notices.
+    pub(crate) fn for_grant(&self) -> Option<GrantEndpoint> {
+        let endpoint = self.shared.open.as_ref()?.own;
+        if !self.runs.load(Ordering::Acquire) {
+            self.start()?;
+        }
+        Some(GrantEndpoint { endpoint, grant: draw().ok()? })
+    }
+
+    /// Whether nobody polls for the locks, so that no time must be left to those who do.
+    pub(crate) fn are_all(&self) -> bool {
+        self.shared.all && self.are_open()
+    }
+
+    /// Whether this process hears notices.
+    pub(crate) fn are_open(&self) -> bool {
+        self.shared.open.is_some()
+    }
+
+    /// The store granted the lock with these random bits in its record.
+    pub(crate) fn granted(&self, name: &LockName, grant: u64) {
+        self.shared.with(|lines, now| lines.granted(name, grant, now));
+    }
+
+    /// The grant is over without a release.
+    pub(crate) fn ended(&self, name: &LockName, grant: u64) {
+        self.shared.with(|lines, now| lines.ended(name, grant, now));
+    }
+
+    /// The store confirmed a release. Tells the next process, if it is the turn of another one.
+    pub(crate) fn released(&self, name: &LockName, grant: u64, queue: QueueAtRelease) -> NextTurn {
+        self.shared.with(|lines, now| lines.released(name, grant, queue, now)).unwrap_or(NextTurn::Ours)
+    }
+
+    /// See [`Lines::joined`].
+    pub(crate) fn joined(&self, name: &LockName) -> bool {
+        self.shared.with(|lines, now| lines.joined(name, now)) == Some(true)
+    }
+
+    /// The store refused the lock to a waiter that arrived at `arrived`.
+    pub(crate) fn refused(&self, name: &LockName, holder: Option<GrantEndpoint>, arrived: Moment) {
+        self.shared.with(|lines, now| lines.refused(name, holder, arrived, now));
+    }
+
+    /// A waiter could not ask the store.
+    pub(crate) fn failed(&self, name: &LockName) {
+        self.shared.with(|lines, now| lines.failed(name, now));
+    }
+
+    /// The last waiter has left.
+    pub(crate) fn left(&self, name: &LockName) {
+        self.shared.with(|lines, now| lines.left(name, now));
+    }
+
+    /// Sends a notice to this process, and reports whether it arrives. `None` if notices are off.
+    pub(crate) fn diagnose(&self) -> Option<Diagnostic> {
+        let open = self.shared.open.as_ref()?;
+        let own = match open.own {
+            NoticeEndpoint::Udp(address) => format!("udp://{address}"),
+            NoticeEndpoint::Local(_) => "a socket in the directory of the store".into(),
+        };
+        let began = Moment::now();
+        let heard = self.start().and_then(|()| draw().ok()).is_some_and(|key| {
+            inheritable::lock(&open.state).probe = Some(key);
+            let sent = open.socket.send(open.own, &Datagram::Heard { key }.encode());
+            let is_open = || inheritable::lock(&open.state).probe == Some(key);
+            while sent.is_ok() && is_open() && Moment::now().since(began) < PROBE {
+                time::sleep(PROBE / 500);
+            }
+            sent.is_ok() && !is_open()
+        });
+        let advice = "open the address and port for UDP, and give the IP address at which other processes reach this one";
+        Some(match heard {
+            true => Diagnostic::ok("notices", format!("heard at {own}")),
+            false => Diagnostic::warn(
+                "notices",
+                format!("a notice to {own} did not arrive, so waiters poll"),
+                advice,
+            ),
+        })
+    }
+
+    pub(crate) fn counts(&self) -> NoticeCounts {
+        let NoticeCounters { sent, unsent, ignored, early } = &self.shared.counters;
+        let [sent, unsent, ignored, early] =
+            [sent, unsent, ignored, early].map(|counter| counter.load(Ordering::Relaxed));
+        NoticeCounts { sent, unsent, ignored, early }
+    }
+
+    /// Ends the thread, and removes the socket.
+    pub(crate) fn stop(&self) {
+        if self.process != process_mark::current() {
+            // In a forked child, which has neither the thread nor a usable mutex.
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
+        let Some(open) = &self.shared.open else { return };
+        let was_stopping = std::mem::replace(&mut inheritable::lock(&open.state).is_stopping, true);
+        open.wake();
+        let thread = inheritable::lock(&self.thread).take();
+        if let Some(thread) = thread
+            && !threads::is_current(&thread)
+            && thread.join().is_err()
+        {
+            log::error!("the thread that hears notices panicked");
+        }
+        if !was_stopping {
+            open.socket.remove();
+        }
+    }
+
+    /// Starts the thread.
+    fn start(&self) -> Option<()> {
+        let mut thread = inheritable::lock(&self.thread);
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let started = threads::spawn("dlm-notices".into(), move || hear(&shared));
+            let started =
+                started.inspect_err(|error| log::warn!("waiters hear no notices, and poll: {error}"));
+            *thread = Some(started.ok()?);
+        }
+        self.runs.store(true, Ordering::Release);
+        Some(())
+    }
+}
+
+impl Drop for Notices {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn draw() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    random::secret(&mut bytes).map_err(io::Error::other)?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+impl NoticesShared {
+    /// Calls `change`, and does what follows from it. `None` if notices are off.
+    fn with<T>(&self, change: impl FnOnce(&mut Lines, Moment) -> T) -> Option<T> {
+        let open = self.open.as_ref()?;
+        let mut state = inheritable::lock(&open.state);
+        let result = change(&mut state.lines, Moment::now());
+        let effects = state.lines.effects();
+        let is_late = state.lines.next().is_some_and(|next| next < state.parked_until);
+        if is_late {
+            state.parked_until = Moment::OVER;
+        }
+        drop(state);
+        if is_late {
+            open.wake();
+        }
+        self.run(open, effects);
+        Some(result)
+    }
+
+    fn run(&self, open: &OpenNotices, effects: Vec<Effect>) {
+        let waiters = || self.waiters.get().and_then(Weak::upgrade);
+        for effect in effects {
+            match effect {
+                Effect::Send(to, datagram) => {
+                    let sent = open.socket.send(to, &datagram.encode()).is_ok();
+                    let counter = if sent { &self.counters.sent } else { &self.counters.unsent };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+                Effect::Ask(name, age) => {
+                    self.counters.early.fetch_add(1, Ordering::Relaxed);
+                    if !waiters().is_some_and(|waiters| waiters.ask_now(&name, age)) {
+                        self.with(|lines, now| lines.left(&name, now));
+                    }
+                }
+                Effect::Look(name) => {
+                    self.counters.early.fetch_add(1, Ordering::Relaxed);
+                    waiters().iter().for_each(|waiters| waiters.look_now(&name));
+                }
+                Effect::Pause(name, until) => {
+                    waiters().iter().for_each(|waiters| waiters.pause(&name, until))
+                }
+                Effect::Acknowledged(name) => {
+                    waiters().iter().for_each(|waiters| waiters.acknowledged(&name))
+                }
+            }
+        }
+    }
+}
+
+impl OpenNotices {
+    fn local(directory: &Path) -> io::Result<OpenNotices> {
+        draw().and_then(|number| NoticeSocket::local(directory, number)).and_then(OpenNotices::new)
+    }
+
+    fn new((socket, own): (NoticeSocket, NoticeEndpoint)) -> io::Result<OpenNotices> {
+        let (wake, woken) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        let lines = Lines::new(own, || draw().unwrap_or_default());
+        let state =
+            Mutex::new(NoticesState { lines, parked_until: Moment::OVER, probe: None, is_stopping: false });
+        Ok(OpenNotices { socket, own, state, wake, woken })
+    }
+
+    fn is_probe(&self, from: NoticeEndpoint, datagram: &Datagram) -> bool {
+        let Datagram::Heard { key } = datagram else { return false };
+        from == self.own && inheritable::lock(&self.state).probe.take_if(|probe| probe == key).is_some()
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes the thread as well.
+        let _ = (&self.wake).write(&[0]);
+    }
+}
+
+/// The thread that hears notices.
+fn hear(shared: &Arc<NoticesShared>) {
+    let Some(open) = &shared.open else { return };
+    let mut bytes = [0; BYTES_MAX];
+    let mut active_until = Moment::OVER;
+    loop {
+        let now = Moment::now();
+        let mut state = inheritable::lock(&open.state);
+        if state.is_stopping {
+            return;
+        }
+        let next = state.lines.next().unwrap_or(Moment::NEVER);
+        let until = if now < active_until { next.min(now.after(ANSWER)) } else { next };
+        state.parked_until = if now < active_until { Moment::OVER } else { until };
+        drop(state);
+        let park = until.since(now);
+        let timeout = Timespec { tv_sec: park.as_secs() as i64, tv_nsec: park.subsec_nanos().into() };
+        let timeout = if until == Moment::NEVER { None } else { Some(&timeout) };
+        let mut fds = [PollFd::new(&open.socket, PollFlags::IN), PollFd::new(&open.woken, PollFlags::IN)];
+        // An interrupted or failed call ends this round early.
+        let _ = poll(&mut fds, timeout);
+        let is_woken = fds[1].revents().contains(PollFlags::IN);
+        if is_woken {
+            let _ = (&open.woken).read(&mut [0; 64]);
+        }
+        for _ in 0..BATCH {
+            let (len, from) = match open.socket.receive(&mut bytes) {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                // The error of an earlier datagram, which was sent to a process that has ended.
+                Err(_) => continue,
+            };
+            active_until = Moment::now().after(ACTIVE);
+            let datagram = from.and_then(|from| Some((from, Datagram::decode(&bytes[..len])?)));
+            let is_ours = datagram.is_some_and(|(from, datagram)| {
+                open.is_probe(from, &datagram)
+                    || shared.with(|lines, now| lines.received(from, datagram, now)) == Some(true)
+            });
+            if !is_ours {
+                shared.counters.ignored.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        shared.with(|lines, now| lines.tick(now));
+    }
+}

@@ -1,0 +1,178 @@
+//! Notices between managers of one process, and what hostile datagrams do.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlm::store::MemoryStore;
+use dlm::{Code, Lease, Level, Lock, LockManager, NoticeEndpoint};
+use dlm_testkit::{Call, LONG, Spy, until};
+
+/// Longer than every test.
+const RETRY: Duration = Duration::from_secs(3600);
+
+/// A manager that hears notices, its store, and a lock.
+fn manager(store: &Arc<MemoryStore>, notices: &str) -> (LockManager, Arc<Spy>, Lock) {
+    let spy = Spy::on(Arc::clone(store) as _);
+    let builder = LockManager::builder().store(Arc::clone(&spy) as _).client("tests").notices(notices);
+    let manager = builder.retry(RETRY).wait(LONG).open().unwrap();
+    let lock = manager.lock("told", Level::Xdc).unwrap();
+    (manager, spy, lock)
+}
+
+/// Returns where the holder of the lock hears notices.
+fn address(lock: &Lock) -> std::net::SocketAddr {
+    let identity = lock.inspect().unwrap().holder.unwrap().identity.unwrap();
+    match identity.notices.expect("it hears notices").endpoint {
+        NoticeEndpoint::Udp(address) => address,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_waiter_is_told_and_asks_the_store_once_more_in_whatever_form_it_waits() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "udp://127.0.0.1");
+    for without_a_thread in [false, true] {
+        let (_second, spy, theirs) = manager(&store, "udp://127.0.0.1");
+        let held = lock.acquire().unwrap();
+        std::thread::scope(|scope| {
+            let pending = without_a_thread.then(|| theirs.start(&Default::default()).unwrap());
+            let blocked = (!without_a_thread).then(|| scope.spawn(|| theirs.acquire().unwrap()));
+            until("it is refused", || spy.calls() > 0);
+            // It may not have registered yet. If it registers after the release, it is told then.
+            assert!(held.release().unwrap());
+            let lease: Lease = match (pending, blocked) {
+                (Some(pending), _) => {
+                    let mut lease = None;
+                    until("it is granted", || {
+                        lease = pending.take().unwrap();
+                        lease.is_some()
+                    });
+                    lease.unwrap()
+                }
+                (None, Some(thread)) => thread.join().unwrap(),
+                (None, None) => unreachable!(),
+            };
+            let calls = (spy.calls_of(Call::Acquire), spy.calls_of(Call::Holder));
+            assert!(calls.0 + calls.1 <= 3, "{calls:?}");
+            assert!(lease.release().unwrap());
+        });
+    }
+}
+
+#[test]
+fn who_does_not_wait_tells_nobody() {
+    let store = Arc::new(MemoryStore::new());
+    let (first, _, lock) = manager(&store, "udp://127.0.0.1");
+    let (second, _, theirs) = manager(&store, "udp://127.0.0.1");
+    let held = lock.acquire().unwrap();
+    for _ in 0..3 {
+        assert_eq!(theirs.acquire_within(LONG, Duration::ZERO).unwrap_err().code(), Code::LockUnavailable);
+    }
+    assert!(held.release().unwrap());
+    assert_eq!((first.stats().notices_sent, second.stats().notices_sent), (0, 0));
+}
+
+#[test]
+fn without_notices_nobody_is_told() {
+    let store = Arc::new(MemoryStore::new());
+    for (ours, theirs) in [("off", "udp://127.0.0.1"), ("udp://127.0.0.1", "off"), ("local", "local")] {
+        let (_first, _, lock) = manager(&store, ours);
+        let (second, spy, other) = manager(&store, theirs);
+        let held = lock.acquire().unwrap();
+        let pending = other.start(&Default::default()).unwrap();
+        until("it is refused", || spy.calls() > 0);
+        // It looks once more, because it does not know whether the holder hears notices.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(held.release().unwrap());
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(pending.take().unwrap().is_none(), "{ours}, {theirs}");
+        drop(pending);
+        second.close().unwrap();
+    }
+}
+
+#[test]
+fn a_token_goes_to_another_process_without_a_notice_to_the_waiters() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "udp://127.0.0.1");
+    let (_second, spy, theirs) = manager(&store, "udp://127.0.0.1");
+    let lease = lock.acquire().unwrap();
+    let token = lease.into_token().unwrap();
+    let pending = theirs.start(&Default::default()).unwrap();
+    until("it is refused", || spy.calls() > 0);
+    std::thread::sleep(Duration::from_millis(300));
+    // It looks a few times, because the lock is not where the record says.
+    assert!(spy.calls() < 20, "{}", spy.calls());
+    assert!(pending.take().unwrap().is_none());
+    drop(token);
+}
+
+#[test]
+fn datagrams_that_match_nothing_cost_no_request_and_grant_nothing() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, ours, lock) = manager(&store, "udp://127.0.0.1");
+    let (second, theirs, other) = manager(&store, "udp://127.0.0.1");
+    let free = second.lock("elsewhere", Level::Xdc).unwrap();
+    let elsewhere = free.acquire().unwrap();
+    let held = lock.acquire().unwrap();
+    let (at_holder, at_waiter) = (address(&lock), address(&free));
+    let pending = other.start(&Default::default()).unwrap();
+    until("it is refused", || theirs.calls_of(Call::Acquire) > 1);
+    std::thread::sleep(Duration::from_millis(100));
+    let before = (ours.calls(), theirs.calls());
+    let attacker = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut random = fastrand::Rng::with_seed(3);
+    for number in 0..100_000_u32 {
+        let mut datagram = b"dlmN\x01".to_vec();
+        datagram.push(random.u8(0..10));
+        datagram.extend((0..random.usize(0..100)).map(|_| random.u8(..)));
+        let _ = attacker.send_to(&datagram, if number % 2 == 0 { at_holder } else { at_waiter });
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((ours.calls(), theirs.calls()), before);
+    assert!(pending.take().unwrap().is_none());
+    assert!(held.check().is_ok());
+    // Both still hear notices.
+    assert!(held.release().unwrap());
+    until("it is granted", || pending.take().unwrap().is_some());
+    assert!(elsewhere.release().unwrap());
+}
+
+#[test]
+fn an_address_that_cannot_be_used_is_refused_before_anything_else() {
+    let open =
+        |notices: &str| LockManager::builder().store_uri("memory:").client("a").notices(notices).open();
+    assert_eq!(open("udp://0.0.0.0:1").unwrap_err().code(), Code::InvalidArgument);
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = open(&format!("udp://{address}")).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionError);
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+}
+
+#[cfg(feature = "embedded")]
+#[test]
+fn nothing_is_left_behind_by_close_or_by_the_last_handle() {
+    let directory = tempfile::tempdir().unwrap();
+    let sockets = || {
+        let generations = std::fs::read_dir(directory.path()).unwrap().flatten();
+        let generation = generations.map(|it| it.path()).find(|it| it.join("locks").exists()).unwrap();
+        let names = std::fs::read_dir(generation).unwrap().flatten().map(|it| it.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("notices-")).count()
+    };
+    let open =
+        || LockManager::open(&format!("embedded:{}?client=tests", directory.path().display())).unwrap();
+    let manager = open();
+    assert_eq!(sockets(), 1);
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    assert!(lock.acquire().unwrap().release().unwrap());
+    assert_eq!(sockets(), 1);
+    manager.close().unwrap();
+    assert_eq!(sockets(), 0);
+    let lease = open().lock("a", Level::Xdc).unwrap().acquire().unwrap();
+    assert_eq!(sockets(), 1);
+    drop(lease);
+    assert_eq!(sockets(), 0);
+}

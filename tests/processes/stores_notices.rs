@@ -1,0 +1,187 @@
+//! Processes that tell each other of released locks.
+#![cfg(any(feature = "aerospike", feature = "embedded", feature = "hbase"))]
+
+use std::env;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlm::{Level, LockManager};
+use dlm_fixtures::dialogue::{Dialogue, next_order, say};
+use dlm_fixtures::role;
+use dlm_testkit::LONG;
+
+const URI: &str = "DLM_TEST_URI";
+const CLIENT: &str = "DLM_TEST_CLIENT";
+const RETRY: &str = "DLM_TEST_RETRY";
+const GRANTS: &str = "DLM_TEST_GRANTS";
+
+const HOLD: Duration = Duration::from_millis(1);
+/// Also how long the lock of a process that was killed stays held.
+const TTL: Duration = Duration::from_secs(10);
+
+struct Place {
+    uri: String,
+    client: String,
+    /// The option with which processes hear notices.
+    notices: &'static str,
+}
+
+impl Place {
+    fn new(uri: String, notices: &'static str) -> Place {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        Place { uri, client: format!("notices-{since}"), notices }
+    }
+
+    /// Starts a process that takes the lock so many times. It waits for an order first.
+    fn start(&self, notices: &str, retry: &str, grants: usize) -> Dialogue {
+        let mut command = role::process(module_path!(), "loop", &env::temp_dir());
+        let separator = if self.uri.contains('?') { '&' } else { '?' };
+        command.env(URI, format!("{}{separator}notices={notices}", self.uri)).env(CLIENT, &self.client);
+        command.env(RETRY, retry).env(GRANTS, grants.to_string());
+        let started = Dialogue::start(&mut command);
+        started.report("ready");
+        started
+    }
+}
+
+/// Entry point of the processes of these tests.
+#[test]
+#[ignore = "a process of the tests"]
+fn role() {
+    if role::asked().is_none() {
+        return;
+    }
+    let setting = |name: &str| env::var(name).unwrap();
+    let builder = LockManager::builder().store_uri(&setting(URI)).client(&setting(CLIENT)).wait(LONG);
+    let manager = builder.timeout(LONG / 2).ttl(TTL).option("retry", &setting(RETRY)).open().unwrap();
+    manager.initialize().unwrap();
+    let lock = manager.lock("passed", Level::Xdc).unwrap();
+    say(format_args!("ready"));
+    next_order();
+    let mut fences = Vec::new();
+    for grant in 0..setting(GRANTS).parse::<usize>().unwrap() {
+        let lease = lock.acquire().unwrap();
+        if grant == 0 {
+            say(format_args!("granted"));
+        }
+        thread::sleep(HOLD);
+        fences.push(lease.fence().unwrap().0.to_string());
+        assert!(lease.release().unwrap());
+    }
+    manager.close().unwrap();
+    say(format_args!("fences {}", fences.join(" ")));
+}
+
+/// Returns the process of each grant, in the order of the fences.
+fn turns(processes: Vec<Dialogue>) -> Vec<usize> {
+    let mut grants: Vec<(u64, usize)> = Vec::new();
+    for (number, process) in processes.into_iter().enumerate() {
+        let reports = process.finish();
+        let fences = reports.iter().find(|report| report[0] == "fences").expect("its fences");
+        grants.extend(fences[1..].iter().map(|fence| (fence.parse().unwrap(), number)));
+    }
+    grants.sort_unstable();
+    grants.into_iter().map(|(_, process)| process).collect()
+}
+
+/// Without notices, each process would keep the lock for ten retry intervals, which is longer than the test.
+fn a_released_lock_goes_to_the_process_that_waits(place: &Place) {
+    const PROCESSES: usize = 8;
+    const GRANTS: usize = 40;
+    let mut processes: Vec<_> = (0..PROCESSES).map(|_| place.start(place.notices, "5s", GRANTS)).collect();
+    processes.iter_mut().for_each(|process| process.order("go"));
+    let turns = turns(processes);
+    assert_eq!(turns.len(), PROCESSES * GRANTS, "each grant has a fence of its own");
+    let changes = turns.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes > turns.len() / 2, "the lock went to another process {changes} times only: {turns:?}");
+}
+
+fn a_process_without_notices_among_eight_gets_turns(place: &Place) {
+    let mut others: Vec<_> = (0..7).map(|_| place.start(place.notices, "100ms", usize::MAX)).collect();
+    others.iter_mut().for_each(|process| process.order("go"));
+    others.iter().for_each(|process| drop(process.report("granted")));
+    let mut alone = place.start("off", "100ms", 3);
+    alone.order("go");
+    alone.report("granted");
+    alone.report("fences");
+}
+
+/// The others have all their grants within the limit of a report, though the line was lost with a process, or the next
+/// one in it does not answer.
+fn processes_that_are_killed_are_passed_over(place: &Place) {
+    let mut processes: Vec<_> = (0..4).map(|_| place.start(place.notices, "200ms", 200)).collect();
+    let mut killed: Vec<_> = (0..3).map(|_| place.start(place.notices, "200ms", usize::MAX)).collect();
+    processes.iter_mut().chain(&mut killed).for_each(|process| process.order("go"));
+    killed.iter().for_each(|process| drop(process.report("granted")));
+    killed.into_iter().for_each(drop);
+    assert_eq!(turns(processes).len(), 800);
+}
+
+#[cfg(feature = "embedded")]
+mod embedded {
+    use super::*;
+
+    fn place() -> (Place, tempfile::TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        (Place::new(format!("embedded:{}", directory.path().join("store").display()), "local"), directory)
+    }
+
+    #[test]
+    fn a_released_lock_goes_to_the_process_that_waits() {
+        super::a_released_lock_goes_to_the_process_that_waits(&place().0);
+    }
+
+    #[test]
+    fn a_process_without_notices_among_eight_gets_turns() {
+        super::a_process_without_notices_among_eight_gets_turns(&place().0);
+    }
+
+    #[test]
+    fn processes_that_are_killed_are_passed_over() {
+        super::processes_that_are_killed_are_passed_over(&place().0);
+    }
+}
+
+#[cfg(feature = "hbase")]
+mod hbase {
+    use super::*;
+    use dlm_fixtures::{hbase, table};
+
+    fn place() -> Option<Place> {
+        table::gateway()?;
+        let uri = format!("hbase://{}/{}", hbase::hbase().masters, table::TABLE);
+        Some(Place::new(uri, "udp://127.0.0.1"))
+    }
+
+    #[test]
+    fn a_released_lock_goes_to_the_process_that_waits() {
+        let Some(place) = place() else { return };
+        super::a_released_lock_goes_to_the_process_that_waits(&place);
+    }
+
+    #[test]
+    fn a_process_without_notices_among_eight_gets_turns() {
+        let Some(place) = place() else { return };
+        super::a_process_without_notices_among_eight_gets_turns(&place);
+    }
+}
+
+#[cfg(feature = "aerospike")]
+mod aerospike {
+    use super::*;
+    use dlm_fixtures::aerospike::aerospike_or_skip;
+
+    #[test]
+    fn a_released_lock_goes_to_the_process_that_waits() {
+        let Some(server) = aerospike_or_skip() else { return };
+        let place = Place::new(server.uri(), "udp://127.0.0.1");
+        super::a_released_lock_goes_to_the_process_that_waits(&place);
+    }
+
+    #[test]
+    fn a_process_without_notices_among_eight_gets_turns() {
+        let Some(server) = aerospike_or_skip() else { return };
+        let place = Place::new(server.uri(), "udp://127.0.0.1");
+        super::a_process_without_notices_among_eight_gets_turns(&place);
+    }
+}
