@@ -153,15 +153,16 @@ impl AcquireTerms {
     }
 }
 
-/// Sends one request for the lock to the store.
+/// Sends one request for the lock to the store. `look` returns the holder of the lock.
 pub(crate) fn ask(
     session: &Arc<Session>,
     name: &LockName,
     ask: Ask,
     terms: &AcquireTerms,
+    look: impl FnOnce() -> Result<Option<Holder>>,
 ) -> Result<Answer<Lease>> {
     if ask == Ask::Look
-        && let Some(holder) = holder(session, name)?
+        && let Some(holder) = look()?
     {
         return Ok(Answer::Busy(Some(holder)));
     }

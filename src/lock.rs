@@ -122,7 +122,9 @@ impl Lock {
         let (session, name) = (&self.session, &self.name);
         let terms = AcquireTerms::new(session, how)?;
         session.usable()?;
-        let got = session.queue.wait(name, &terms.of_queue(), |ask| acquire::ask(session, name, ask, &terms));
+        let got = session.queue.wait(name, &terms.of_queue(), |ask| {
+            acquire::ask(session, name, ask, &terms, || session.look(name))
+        });
         let waited = terms.waited();
         match got {
             Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {

@@ -358,8 +358,11 @@ impl PendingShared {
     /// Sends one request to the store and handles its answer.
     fn send(&self, step: (Ask, u64)) -> Served {
         let (how, releases) = step;
-        let asked =
-            catch_unwind(AssertUnwindSafe(|| acquire::ask(&self.session, &self.name, how, &self.terms)));
+        let asked = catch_unwind(AssertUnwindSafe(|| {
+            // Not together with others: few threads ask for all inquiries.
+            let look = || acquire::holder(&self.session, &self.name);
+            acquire::ask(&self.session, &self.name, how, &self.terms, look)
+        }));
         let answer = asked.unwrap_or_else(|payload| {
             let what = format!("acquiring lock {} panicked: {}", self.name, panic_text(&*payload));
             log::error!("{what}");

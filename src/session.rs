@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::Settings;
 use crate::error::{Code, Error, Result};
 use crate::held_lock::{HeldLock, HeldUntil, LeaseTerms, Leftover};
-use crate::holder::Identity;
+use crate::holder::{Holder, Identity};
 use crate::keeper::Keeper;
 use crate::name::LockName;
 use crate::process::process_mark;
@@ -19,6 +19,7 @@ use crate::time::{Deadline, Moment};
 use crate::wait::asking::Askers;
 use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
+use crate::wait::looks::Looks;
 use crate::wait::notices::Notices;
 use crate::wait::poller::{LatchPoller, locks_only};
 use crate::wait::queue::{Answer, Queue};
@@ -33,6 +34,7 @@ pub(crate) struct Session {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) settings: Settings,
     pub(crate) queue: Arc<Queue>,
+    looks: Looks,
     pub(crate) askers: Arc<Askers>,
     pub(crate) poller: Arc<LatchPoller>,
     pub(crate) identity: Identity,
@@ -70,6 +72,7 @@ impl Session {
             store,
             settings,
             queue,
+            looks: Looks::default(),
             askers: Arc::new(Askers::new()),
             poller: Arc::new(poller),
             identity,
@@ -114,6 +117,21 @@ impl Session {
 
     pub(crate) fn by_for_tables(&self) -> Deadline {
         Deadline::after(self.settings.timeout.max(MAKING_TABLES))
+    }
+
+    /// Returns the holder of the lock, for a thread that waits for it. If the process waits for many locks, the read is
+    /// put together with those of other threads.
+    pub(crate) fn look(&self, name: &LockName) -> Result<Option<Holder>> {
+        self.usable()?;
+        let by = Deadline::after(self.settings.timeout);
+        let read_one = || self.store.holder(name, by);
+        if !self.queue.waits_for_many() {
+            return read_one();
+        }
+        let read_many = |names: &[LockName], report: &mut dyn FnMut(usize, Option<Holder>)| {
+            self.store.holders(names, by, report);
+        };
+        self.looks.look(name, self.settings.retry, &read_many, read_one)
     }
 
     /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`.

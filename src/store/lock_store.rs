@@ -196,6 +196,17 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// be the cheapest request of the store.
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>>;
 
+    /// Reads several locks, each as [`holder`](LockStore::holder) does. Calls `report` with the position of each lock that it
+    /// has read, and its holder, as soon as they are known. The caller then reads the others with `holder`.
+    ///
+    /// Waiters poll with this method if the process waits for many locks. It is worth implementing for a store that
+    /// reads many locks in one request. A server that hangs must not delay the answers of other servers.
+    ///
+    /// Default: reports none.
+    fn holders(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Option<Holder>)) {
+        let _ = (names, by, report);
+    }
+
     /// Returns the holder and the last fence, for people.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection>;
 

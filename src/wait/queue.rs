@@ -42,6 +42,11 @@ use crate::wait::notices::{ANSWER, NextTurn, Notices, QueueAtRelease, Waiters};
 /// process. Then the queue yields for one interval. Other processes ask once per interval and find the lock free.
 const QUANTUM: u32 = 10;
 
+/// From so many queues on, their reads fall together: see [`looks`](crate::wait::looks).
+const MANY: usize = 8;
+/// In one retry interval, so many moments at which reads fall together.
+const POLLS: u64 = 8;
+
 /// Parked threads wake at least this often. Their timer does not advance while the machine is suspended, but the
 /// lease clock does.
 const LONGEST_PARK: Duration = Duration::from_secs(10);
@@ -92,13 +97,15 @@ pub(crate) struct Queue {
     recent: Mutex<Recent>,
     /// Called without any mutex of the queue.
     notices: Notices,
+    /// Makes the moments of this manager's reads differ from those of others.
+    began: Moment,
 }
 
 #[cfg(test)]
 impl Default for Queue {
     fn default() -> Queue {
         let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
-        Queue { closed, lines, recent, notices: Notices::off() }
+        Queue { closed, lines, recent, notices: Notices::off(), began: Moment::now() }
     }
 }
 
@@ -183,7 +190,7 @@ pub(crate) enum QueueStep {
 impl Queue {
     pub(crate) fn new(notices: Notices) -> Arc<Queue> {
         let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
-        let queue = Arc::new(Queue { closed, lines, recent, notices });
+        let queue = Arc::new(Queue { closed, lines, recent, notices, began: Moment::now() });
         let waiters: Weak<Queue> = Arc::downgrade(&queue);
         queue.notices.set_waiters(waiters);
         queue
@@ -264,6 +271,23 @@ impl Queue {
                 state.wake_front();
             }
         }
+    }
+
+    /// Returns whether this process waits for so many locks that their reads are put together.
+    pub(crate) fn waits_for_many(&self) -> bool {
+        self.lines.lock().len() >= MANY
+    }
+
+    /// Returns when to read a lock again. Locks the queues.
+    fn next_poll(&self, retry: Duration) -> Moment {
+        let at = Moment::now().after(jittered(retry));
+        let apart = u64::try_from(retry.as_nanos()).unwrap_or(u64::MAX) / POLLS;
+        if apart == 0 || !self.waits_for_many() {
+            return at;
+        }
+        let behind = at.as_nanos().saturating_sub(self.began.as_nanos()) % apart;
+        let (earlier, later) = (at.as_nanos() - behind, at.as_nanos().saturating_add(apart - behind));
+        Moment::from_nanos(if behind < apart / 2 { earlier } else { later })
     }
 
     /// Returns the number of waiters in all queues.
@@ -426,42 +450,43 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
     }
 
     pub(crate) fn granted(&self, retry: Duration) {
+        let next = self.queue.next_poll(retry);
         let mut state = self.line.state.lock();
-        let now = Moment::now();
-        state.ours_since.get_or_insert(now);
+        state.ours_since.get_or_insert(Moment::now());
         state.holder = None;
         state.ours = true;
         // The next waiter need not ask while a thread of this process holds the lock. The release makes
         // `next_ask` earlier.
-        state.ask_at(now.after(jittered(retry)), Ask::Look);
+        state.ask_at(next, Ask::Look);
     }
 
     /// Records that the lock is held. `releases` is the number of local releases when the store was asked.
     pub(crate) fn refused(&self, holder: Option<Holder>, terms: &Terms<'_>, releases: u64) {
         let retry = terms.retry;
+        let mut next = self.queue.next_poll(retry);
         let mut state = self.line.state.lock();
         if state.releases != releases {
             // The lock was released meanwhile, and the release or its notice has set `next_ask`.
             return;
         }
         let notices = holder.as_ref().and_then(|holder| holder.identity.as_ref()?.notices);
-        let mut pause = jittered(retry);
+        let now = Moment::now();
         let is_known = notices.is_some() || !self.queue.notices.are_open();
         if !is_known && !std::mem::replace(&mut state.has_looked_early, true) {
             // The lock may have been released before the store could say who holds it. If the next holder hears
             // notices, this waiter need not poll.
-            pause = pause.min(ANSWER);
+            next = next.min(now.after(ANSWER));
         }
         if let Some(left) = holder.as_ref().and_then(|holder| holder.remaining) {
             // Ask when the lease ends at the latest, but not in a tight loop if the clocks disagree.
-            pause = pause.min(left.max(retry / 20));
+            next = next.min(now.after(left.max(retry / 20)));
         }
         // If a thread of this process holds the lock, no other process has had a turn.
         if !state.ours {
             state.ours_since = None;
         }
         state.holder = holder;
-        state.ask_at(Moment::now().after(pause), Ask::Look);
+        state.ask_at(next, Ask::Look);
         let somebody_stays = state.waiting.len() > 1 || !terms.by.passed();
         drop(state);
         if somebody_stays {

@@ -23,6 +23,8 @@ pub enum Call {
     Release,
     /// [`LockStore::holder`].
     Holder,
+    /// [`LockStore::holders`], with the number of locks that one call reads.
+    Holders(usize),
     /// [`LockStore::inspect`].
     Inspect,
     /// [`LatchStore::initialize_latches`].
@@ -126,6 +128,10 @@ impl LockStore for Spy {
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
         self.pass(Call::Holder, |store| store.holder(name, by))
+    }
+
+    fn holders(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Option<Holder>)) {
+        self.pass(Call::Holders(names.len()), |store| store.holders(names, by, report));
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {

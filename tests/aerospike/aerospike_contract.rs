@@ -13,7 +13,7 @@ use dlm_testkit::contract::Site;
 
 fn site(test: &str) -> Option<Site> {
     let uri = aerospike_or_skip()?.uri();
-    Some(Site::new(test, 200, move || dlm::store::open(&uri).unwrap()))
+    Some(Site::new(test, 200, move || dlm::store::open(&uri).unwrap()).with_many_reads())
 }
 
 dlm_testkit::contract!(site);

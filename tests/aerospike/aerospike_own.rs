@@ -36,7 +36,7 @@ fn uri(address: SocketAddr) -> String {
 fn site(test: &str) -> Option<Site> {
     let uri = own(&aerospike_or_skip()?.uri());
     let site = Site::new(test, 200, move || dlm::store::open(&uri).unwrap());
-    Some(site.with_longest_ttl(FENCE_TTL).with_slack(SLACK))
+    Some(site.with_longest_ttl(FENCE_TTL).with_slack(SLACK).with_many_reads())
 }
 
 dlm_testkit::contract!(site);

@@ -44,7 +44,7 @@ fn site_without_fences(test: &str) -> Option<Site> {
 
 fn place(test: &str, table: &str, options: &str) -> Site {
     let uri = uri(hbase::hbase(), table, options);
-    Site::new(test, 40, move || dlm::store::open(&uri).unwrap())
+    Site::new(test, 40, move || dlm::store::open(&uri).unwrap()).with_many_reads()
 }
 
 fn uri(hbase: &Hbase, table: &str, options: &str) -> String {

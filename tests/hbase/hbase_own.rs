@@ -48,7 +48,7 @@ fn acquired(manager: &LockManager) -> Lease {
 fn site(test: &str) -> Option<Site> {
     let uri = uri(created()?.master);
     let site = Site::new(test, 40, move || dlm::store::open(&uri).unwrap());
-    Some(site.with_longest_ttl(FENCE_TTL))
+    Some(site.with_longest_ttl(FENCE_TTL).with_many_reads())
 }
 
 dlm_testkit::contract!(site);

@@ -34,7 +34,7 @@ use aerospike::{
 };
 
 use self::convert::{base_policy, filter, found, operation, plain_put, wanted, write_policy};
-use self::direct::{Direct, NodePartitions};
+use self::direct::{Direct, ManyAsked, NodePartitions};
 use self::failures::{Failed, Retry, StoreName, decisive, is_decisive};
 pub(crate) use self::operation::{
     BinOperation, BinValue, FoundRecord, ManyWrite, OwnLease, RecordExistsAction, Sign, TTL_KEPT, TTL_NEVER,
@@ -182,7 +182,15 @@ impl Client {
         let (kind, what) = (RequestKind::Write, "batch write");
         let rest = match self.direct.as_ref().filter(|_| is_plain) {
             Some(direct) => {
-                direct.write_many(writes, by, |by| self.ask_nodes(by), &mut |at, since, reply| {
+                let all: Vec<_> = writes
+                    .iter()
+                    .map(|ManyWrite { write, alone }| ManyAsked {
+                        record_key: write.record_key,
+                        asked: Asked::Write(write),
+                        alone: *alone,
+                    })
+                    .collect();
+                direct.ask_many(&all, by, |by| self.ask_nodes(by), &mut |at, since, reply| {
                     let decided = match reply {
                         Ok(reply) => self.decided(kind, what, reply),
                         Err(no_reply) => Err(self.name.without_reply(kind, what, no_reply)),
@@ -287,6 +295,27 @@ impl Client {
             })
         })?;
         Ok(answer.ok())
+    }
+
+    /// Asks for [`tell`](Client::tell) of many records. Calls `answered` with the position of each record whose node
+    /// answered, as soon as it did. The others have to be asked for one by one.
+    pub(crate) fn tell_many(
+        &self,
+        record_keys: &[RecordKey],
+        steps: &[BinOperation<'_>],
+        by: Deadline,
+        answered: &mut dyn FnMut(usize, Option<FoundRecord>),
+    ) {
+        let Some(direct) = &self.direct else { return };
+        let row = |record_key| ManyAsked { record_key, asked: Asked::Tell(steps), alone: false };
+        let all: Vec<_> = record_keys.iter().map(row).collect();
+        direct.ask_many(&all, by, |by| self.ask_nodes(by), &mut |at, _, reply| {
+            let decided =
+                reply.ok().and_then(|reply| self.decided(RequestKind::Read, "batch read", reply).ok());
+            if let Some(decided) = decided {
+                answered(at, decided.ok());
+            }
+        });
     }
 
     /// Reads many records, in the order of `asked`, each with its own bins.

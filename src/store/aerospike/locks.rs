@@ -184,6 +184,20 @@ impl Register for AerospikeStore {
         Ok(found.as_ref().map_or(Standing::Free, standing))
     }
 
+    /// Without the time of the last change, because the name of its bin varies. It is only for people.
+    fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
+        let keys = names.iter().map(|name| LockKeys::of(name, &self.suffix).map(|keys| keys.lock));
+        let Ok(keys) = keys.collect::<Result<Vec<_>>>() else { return };
+        let steps = [TOKEN, WHO, own_bins::LASTS_MS].map(BinOperation::Tell);
+        self.client.tell_many(&keys, &steps, by, &mut |index, found| {
+            // A record of the other layout is left to `read`, which explains it.
+            let is_own = found.as_ref().is_some_and(|found| found.bin(own_bins::LASTS_MS).is_some());
+            if self.beside_own || !is_own {
+                report(index, found.as_ref().map_or(Standing::Free, standing));
+            }
+        });
+    }
+
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
         let record_key = fence_key(name, &self.suffix);
         let steps = [BinOperation::Raise(FENCE, least as i64), BinOperation::Tell(FENCE)];

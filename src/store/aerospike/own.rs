@@ -57,6 +57,14 @@ const RELEASED: i64 = -1;
 
 /// The name of an answer: milliseconds since the record was written.
 const AGE_MS: &str = "age_ms";
+/// What a read of a lock asks for.
+const TOLD: [BinOperation<'static>; 5] = [
+    BinOperation::Tell(TOKEN),
+    BinOperation::Tell(LASTS_MS),
+    BinOperation::Tell(FENCE),
+    BinOperation::Tell(WHO),
+    BinOperation::TellAge(AGE_MS),
+];
 
 /// A [`Register`] in a namespace of Aerospike with the layout `own`. URI:
 /// `aerospike://host:3000,host2/namespace/setSuffix?layout=own`. Only this library can use such locks.
@@ -270,15 +278,16 @@ impl Register for AerospikeOwnStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        let steps = [
-            BinOperation::Tell(TOKEN),
-            BinOperation::Tell(LASTS_MS),
-            BinOperation::Tell(FENCE),
-            BinOperation::Tell(WHO),
-            BinOperation::TellAge(AGE_MS),
-        ];
-        let found = self.client.tell(&LockKeys::of(name, &self.suffix)?.lock, &steps, by)?;
+        let found = self.client.tell(&LockKeys::of(name, &self.suffix)?.lock, &TOLD, by)?;
         Ok(found.as_ref().map_or(Standing::Free, standing))
+    }
+
+    fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
+        let keys = names.iter().map(|name| LockKeys::of(name, &self.suffix).map(|keys| keys.lock));
+        let Ok(keys) = keys.collect::<Result<Vec<_>>>() else { return };
+        self.client.tell_many(&keys, &TOLD, by, &mut |index, found| {
+            report(index, found.as_ref().map_or(Standing::Free, standing));
+        });
     }
 
     fn count(&self, name: &LockName, _: u64, _: Deadline) -> Result<u64> {

@@ -170,6 +170,19 @@ pub(super) trait CellStore: LockTable {
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>>;
 
+    /// Reads this cell of many rows. Calls `report` with the position of each row that was read, and its cell.
+    ///
+    /// Default: reads none.
+    fn get_many(
+        &self,
+        rows: &[Vec<u8>],
+        column: CellColumn,
+        by: Deadline,
+        report: &mut dyn FnMut(usize, Option<Cell>),
+    ) {
+        let _ = (rows, column, by, report);
+    }
+
     /// Compares and puts in one atomic step. Returns whether it put the value.
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool>;
 
@@ -329,4 +342,11 @@ pub(super) trait OwnStore: LockTable {
     }
 
     fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells>;
+
+    /// Reads the cells of many rows. Calls `report` with the position of each row that was read, and its cells.
+    ///
+    /// Default: reads none.
+    fn look_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
+        let _ = (rows, by, report);
+    }
 }

@@ -193,6 +193,11 @@ impl Register for HbaseStore {
         self.rows.get(&name.hbase_row(), LOCK, by).map(standing)
     }
 
+    fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
+        let rows: Vec<_> = names.iter().map(LockName::hbase_row).collect();
+        self.rows.get_many(&rows, LOCK, by, &mut |index, cell| report(index, standing(cell)));
+    }
+
     /// An existing counter continues from its last number. `least` is the seed of a new counter.
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
         let row = self.fence_row(name).unwrap_or_default();

@@ -219,6 +219,11 @@ impl Register for HbaseOwnStore {
         Ok(standing(self.cells.look(&name.hbase_row(), by)?.record))
     }
 
+    fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
+        let rows: Vec<_> = names.iter().map(LockName::hbase_row).collect();
+        self.cells.look_many(&rows, by, &mut |index, cells| report(index, standing(cells.record)));
+    }
+
     fn count(&self, name: &LockName, _: u64, _: Deadline) -> Result<u64> {
         let what = format!("lock {name} is counted only when it is acquired");
         Err(Error::Internal { what, source: None })

@@ -293,6 +293,18 @@ impl<R: Register> LockStore for RemoteStore<R> {
         })
     }
 
+    fn holders(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Option<Holder>)) {
+        self.register.read_many(names, by, &mut |index, standing| {
+            report(
+                index,
+                match standing {
+                    Standing::Free => None,
+                    Standing::Held(found) => Some(found.holder()),
+                },
+            );
+        });
+    }
+
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
         let fence = match self.register.capabilities().counts {
             true => self.register.last_count(name, by)?.map(Fence),

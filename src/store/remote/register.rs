@@ -355,6 +355,14 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// Any code except [`Code::InDoubt`](crate::Code::InDoubt). A failed read says nothing about the lock.
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing>;
 
+    /// Reads several locks, each as [`read`](Register::read) does. Calls `report` with the position and the state of each
+    /// lock that it has read, as soon as they are known: see [`LockStore::holders`](crate::LockStore::holders).
+    ///
+    /// Default: reports none.
+    fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
+        let _ = (names, by, report);
+    }
+
     /// Returns the lock's next number, which becomes the fence. Every number must be higher than all earlier
     /// numbers of the lock. A number may be skipped.
     ///

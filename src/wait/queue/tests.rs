@@ -263,3 +263,29 @@ fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
     let wait = ticket.line.state.lock().next_ask.since(before);
     assert!(wait >= Duration::from_secs(3), "clocks that disagree must not make it spin: {wait:?}");
 }
+
+#[test]
+fn the_reads_of_many_locks_fall_together_and_those_of_few_do_not() {
+    let (queue, retry) = (Queue::default(), Duration::from_secs(8));
+    let name =
+        |id: usize| LockName::new(Level::Xdc, "tests", None, &format!("{id}"), NamePolicy::Strict).unwrap();
+    let moments = |tickets: &[QueueTicket<&Queue>]| {
+        let began = Moment::now();
+        for ticket in tickets {
+            ticket.refused(None, &Terms { retry, ..rarely() }, 0);
+        }
+        let next = tickets.iter().map(|ticket| ticket.line.state.lock().next_ask);
+        let mut moments: Vec<_> = next.collect();
+        assert!(moments.iter().all(|at| at.since(began) > retry / 2), "{moments:?}");
+        assert!(moments.iter().all(|at| at.since(Moment::now()) < retry * 2), "{moments:?}");
+        moments.sort();
+        moments.dedup();
+        moments.len()
+    };
+    let mut tickets: Vec<_> = (0..MANY - 1).map(|id| queue.join(&name(id), retry)).collect();
+    assert_eq!(moments(&tickets), MANY - 1);
+    assert!(!queue.waits_for_many());
+    tickets.extend((MANY..300).map(|id| queue.join(&name(id), retry)));
+    // A tenth more or less than the interval, in eighths of it.
+    assert!(queue.waits_for_many() && moments(&tickets) <= 4, "{}", moments(&tickets));
+}

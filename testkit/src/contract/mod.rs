@@ -85,6 +85,8 @@ pub struct Site {
     pub(crate) settles: bool,
     pub(crate) longest_ttl: Duration,
     pub(crate) slack: Duration,
+    /// Whether the store reads many locks with one call.
+    pub(crate) reads_many: bool,
 }
 
 impl Site {
@@ -114,6 +116,7 @@ impl Site {
             settles: true,
             longest_ttl,
             slack: Duration::ZERO,
+            reads_many: false,
         }
     }
 
@@ -125,6 +128,11 @@ impl Site {
     /// Declares that the store may refuse a change of a latch while others change it.
     pub fn without_settling(self) -> Site {
         Site { settles: false, ..self }
+    }
+
+    /// Declares that the store reads many locks with one call: see [`LockStore::holders`].
+    pub fn with_many_reads(self) -> Site {
+        Site { reads_many: true, ..self }
     }
 
     /// The store keeps each lease up to `slack` longer than its TTL, and says so.
@@ -319,6 +327,7 @@ macro_rules! contract {
             locks_of_odd_names_are_as_good_as_others,
             one_lock_does_not_touch_another,
             what_is_told_about_a_lock_is_true,
+            many_locks_that_are_read_at_once_are_what_each_of_them_is,
             a_renewed_lock_still_names_its_holder,
             of_many_renewals_each_has_its_own_answer,
             many_renewals_that_are_late_already_take_no_lease_away,
@@ -380,6 +389,7 @@ macro_rules! contract {
             a_candidate_tries_again_when_the_store_fails,
         }
         $crate::contract! { $site => waits:
+            threads_that_wait_for_many_locks_read_them_together,
             acquire_waits_for_a_release_in_another_process,
             acquire_waits_for_a_release_in_this_process,
             a_wait_that_is_over_says_how_long_it_was_and_who_has_the_lock,

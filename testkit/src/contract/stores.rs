@@ -271,6 +271,38 @@ pub fn what_is_told_about_a_lock_is_true(site: &Site) {
 }
 
 /// A store that compares tokens receives a record without an identity for the renewal.
+/// Held, held and released, and never used.
+pub fn many_locks_that_are_read_at_once_are_what_each_of_them_is(site: &Site) {
+    let (ours, theirs) = (site.store(), site.store());
+    let names: Vec<_> = (0..40).map(|number| site.name(&number.to_string())).collect();
+    for (number, name) in names.iter().enumerate().filter(|(number, _)| number % 4 != 0) {
+        let grant = take(&*ours, name, LONG);
+        if number % 4 == 1 {
+            assert_eq!(ours.release(name, &grant.owner_record, soon()).unwrap(), Released::Freed);
+        }
+    }
+    let mut seen = vec![None; names.len()];
+    theirs.holders(&names, soon(), &mut |index, holder| {
+        assert!(seen[index].replace(holder).is_none(), "reported twice");
+    });
+    if site.reads_many {
+        assert!(seen.iter().all(Option::is_some), "not all were read: {seen:?}");
+    }
+    for (index, seen) in seen.into_iter().enumerate().filter_map(|(index, seen)| Some((index, seen?))) {
+        let alone = theirs.holder(&names[index], soon()).unwrap();
+        assert_eq!(seen.is_some(), index % 4 > 1, "lock {index}: {seen:?}");
+        assert_eq!(
+            seen.as_ref().map(|holder| (&holder.identity, holder.remaining.is_some())),
+            alone.as_ref().map(|holder| (&holder.identity, holder.remaining.is_some()))
+        );
+        let remaining = seen.and_then(|holder| holder.remaining).unwrap_or_default();
+        assert!(remaining <= LONG + site.slack + Duration::from_secs(1), "{remaining:?}");
+    }
+    // Nothing is known in time.
+    theirs.holders(&names, Deadline::after(Duration::ZERO), &mut |_, _| {});
+    theirs.holders(&[], soon(), &mut |_, _| panic!("there is no lock"));
+}
+
 pub fn a_renewed_lock_still_names_its_holder(site: &Site) {
     let (store, name) = (site.store(), site.name("a"));
     let grant = take(&*store, &name, LONG);

@@ -26,6 +26,32 @@ pub fn acquire_waits_for_a_release_in_another_process(site: &Site) {
     assert!(next.fence() > lease.fence());
 }
 
+pub fn threads_that_wait_for_many_locks_read_them_together(site: &Site) {
+    let theirs = site.manager();
+    let held: Vec<_> =
+        (0..24).map(|id| theirs.lock(&id.to_string(), Level::Xdc).unwrap().acquire().unwrap()).collect();
+    let spy = Spy::on(site.store());
+    let ours = site.builder().store(spy.clone()).retry(Duration::from_millis(100)).open().unwrap();
+    let waiters: Vec<_> = (0..24)
+        .map(|id| {
+            let lock = ours.lock(&id.to_string(), Level::Xdc).unwrap();
+            spawn(&format!("waiter-{id}"), move || lock.acquire_within(10 * LONG, 2 * LONG).unwrap())
+        })
+        .collect();
+    let together = |call: &(Call, Moment)| matches!(call.0, Call::Holders(locks) if locks > 1);
+    until("several locks are read with one call", || spy.log().iter().any(together));
+    if site.reads_many {
+        // After a call without any answer, the locks would be read alone for a while.
+        let many = || spy.log().iter().filter(|call| together(call)).count();
+        let before = many();
+        until("they are read together again", || many() >= before + 8);
+    }
+    held.into_iter().for_each(|lease| assert!(lease.release().unwrap()));
+    for waiter in waiters {
+        waiter.join().unwrap().check().unwrap();
+    }
+}
+
 pub fn acquire_waits_for_a_release_in_this_process(site: &Site) {
     let spy = Spy::on(site.store());
     // Only a release in this process can wake the waiter.

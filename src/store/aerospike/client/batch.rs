@@ -1,8 +1,8 @@
-//! Changes of many records, in batches to the nodes that have them, sent and awaited by one thread. Each record has its own
-//! condition and its own answer.
+//! Requests for many records, in batches to the nodes that have them, sent and awaited by one thread. Each record has its
+//! own condition and its own answer.
 //!
 //! A batch is sent to each node before the thread waits for one. It then waits for each batch for a short time, in turn, so
-//! a node that hangs keeps only its own records until the deadline. A record without an answer of its own is lost: the
+//! a node that hangs keeps only its own records until the deadline. A record without an answer of its own is lost: a
 //! change may have been made, or may still be made.
 
 use std::collections::VecDeque;
@@ -10,8 +10,8 @@ use std::io;
 use std::time::Duration;
 
 use super::node_sockets::{BatchReply, BatchUnderWay, NoReply, NodeSockets};
-use super::operation::Write;
-use super::wire::{RecordDigest, RecordReply};
+use super::wire::{Asked, RecordDigest, RecordReply};
+use crate::store::aerospike::keys::RecordKey;
 use crate::time::{Deadline, Moment};
 
 /// Most records in one batch.
@@ -26,22 +26,23 @@ const PARTS: u32 = 4;
 /// The codes by which a node refuses a whole batch: batches are switched off, too many records, too many batches.
 const REFUSED_BATCH: std::ops::RangeInclusive<u8> = 150..=152;
 
-/// One change.
+/// A request for one record.
 pub(super) struct BatchRow<'a> {
     /// Its position, for the caller.
     pub(super) at: usize,
-    pub(super) write: &'a Write<'a>,
+    pub(super) record_key: &'a RecordKey,
+    pub(super) asked: Asked<'a>,
     pub(super) digest: &'a RecordDigest,
-    /// Whether its request must not carry any other change.
+    /// Whether it must not be in a batch with others.
     pub(super) alone: bool,
     /// The node that has the record.
     pub(super) node: &'a NodeSockets,
 }
 
-/// Called with the position of a change, a moment before its batch was sent, and its answer.
+/// Called with the position of a request, a moment before its batch was sent, and its answer.
 type TellAnswer<'a> = &'a mut dyn FnMut(usize, Moment, Result<RecordReply, NoReply>);
 
-/// Makes all changes. Returns when each has an answer, at the latest a moment after `by`.
+/// Sends all requests. Returns when each has an answer, at the latest a moment after `by`.
 pub(super) fn run(namespace: &str, rows: Vec<BatchRow<'_>>, by: Deadline, answered: TellAnswer<'_>) {
     let mut lanes: Vec<NodeLane<'_>> = Vec::new();
     // Those with little time go first.
@@ -79,7 +80,7 @@ struct SentBatch<'a> {
     open: Vec<Option<BatchRow<'a>>>,
 }
 
-impl Batches<'_, '_> {
+impl<'a> Batches<'a, '_> {
     fn run(&mut self) {
         while !self.by.passed() {
             for lane in 0..self.lanes.len() {
@@ -117,9 +118,10 @@ impl Batches<'_, '_> {
         let sent_by = Deadline::after(self.by.remaining() / PARTS).sooner(self.by);
         // If other threads use all connections of the node, the first batch waits for one.
         let lent_by = if lane.under_way.is_empty() { sent_by } else { Deadline::at(Moment::OVER) };
-        let writes: Vec<_> = lane.waiting.iter().take(most).map(|row| (row.write, row.digest)).collect();
+        let asked = |row: &BatchRow<'a>| (row.record_key, row.asked, row.digest);
+        let rows: Vec<_> = lane.waiting.iter().take(most).map(asked).collect();
         let since = Moment::now();
-        match lane.node.start(self.namespace, &writes, lent_by, sent_by, self.by) {
+        match lane.node.start(self.namespace, &rows, lent_by, sent_by, self.by) {
             Ok(Some(batch)) => {
                 let open = lane.waiting.drain(..most).map(Some).collect();
                 lane.under_way.push(SentBatch { batch, since, open });
@@ -206,9 +208,8 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
-    use super::super::operation::{BinOperation, BinValue, RecordExistsAction};
+    use super::super::operation::{BinOperation, BinValue, RecordExistsAction, Write};
     use super::*;
-    use crate::store::aerospike::keys::RecordKey;
 
     const LONG: Duration = Duration::from_secs(30);
     const SHORT: Duration = Duration::from_millis(300);
@@ -286,8 +287,9 @@ mod tests {
         let write = &Write { record_key: &record_key, exists, when: None, steps: &steps, ttl_s };
         let digest = &RecordDigest::of(&record_key);
         let nodes = nodes.iter().flat_map(|(node, count)| std::iter::repeat_n(*node, *count));
-        let rows: Vec<_> =
-            nodes.enumerate().map(|(at, node)| BatchRow { at, write, digest, alone, node }).collect();
+        let (record_key, asked) = (write.record_key, Asked::Write(write));
+        let row = |(at, node)| BatchRow { at, record_key, asked, digest, alone, node };
+        let rows: Vec<_> = nodes.enumerate().map(row).collect();
         let mut seen = vec![None; rows.len()];
         let begin = Moment::now();
         run("test", rows, Deadline::after(limit), &mut |at, since, reply| {

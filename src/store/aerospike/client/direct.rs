@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use super::batch::{self, BatchRow};
 use super::node_sockets::{NoReply, NodeSockets};
-use super::operation::ManyWrite;
 use super::wire::{Asked, PARTITIONS, RecordDigest, RecordReply};
 use crate::store::aerospike::keys::RecordKey;
 use crate::time::{Deadline, Moment};
@@ -31,6 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct NodePartitions {
     pub(super) address: String,
     pub(super) replicas: String,
+}
+
+/// One of many requests.
+pub(super) struct ManyAsked<'a> {
+    pub(super) record_key: &'a RecordKey,
+    pub(super) asked: Asked<'a>,
+    /// See [`BatchRow::alone`].
+    pub(super) alone: bool,
 }
 
 /// Our connections, and the partitions of one namespace.
@@ -95,23 +102,23 @@ impl Direct {
         Some(reply)
     }
 
-    /// Makes many changes: see [`batch`](super::batch). Returns the positions of those whose node is not known.
-    pub(super) fn write_many(
+    /// Sends many requests: see [`batch`](super::batch). Returns the positions of those whose node is not known.
+    pub(super) fn ask_many(
         &self,
-        writes: &[ManyWrite<'_>],
+        all: &[ManyAsked<'_>],
         by: Deadline,
         ask_nodes: impl FnOnce(Deadline) -> Vec<NodePartitions>,
         answered: &mut dyn FnMut(usize, Moment, Result<RecordReply, NoReply>),
     ) -> Vec<usize> {
-        let Some(partitions) = self.partitions(by, ask_nodes) else { return (0..writes.len()).collect() };
-        let digests: Vec<_> = writes.iter().map(|it| RecordDigest::of(it.write.record_key)).collect();
+        let Some(partitions) = self.partitions(by, ask_nodes) else { return (0..all.len()).collect() };
+        let digests: Vec<_> = all.iter().map(|it| RecordDigest::of(it.record_key)).collect();
         let node = |digest: &RecordDigest| {
             partitions.nodes.get(usize::from(partitions.master[digest.partition()])).map(Arc::as_ref)
         };
-        let (mut rows, mut elsewhere) = (Vec::with_capacity(writes.len()), Vec::new());
-        for (at, (ManyWrite { write, alone }, digest)) in writes.iter().zip(&digests).enumerate() {
+        let (mut rows, mut elsewhere) = (Vec::with_capacity(all.len()), Vec::new());
+        for (at, (&ManyAsked { record_key, asked, alone }, digest)) in all.iter().zip(&digests).enumerate() {
             match node(digest) {
-                Some(node) => rows.push(BatchRow { at, write, digest, alone: *alone, node }),
+                Some(node) => rows.push(BatchRow { at, record_key, asked, digest, alone, node }),
                 None => elsewhere.push(at),
             }
         }

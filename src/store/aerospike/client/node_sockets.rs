@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::operation::Write;
 use super::wire::{self, Asked, PREFIX, RecordDigest, RecordReply};
 use crate::store::aerospike::keys::RecordKey;
 use crate::store::deadline_socket::{Arrived, DeadlineSocket};
@@ -102,7 +101,7 @@ impl NodeSockets {
     pub(super) fn start<'a>(
         &'a self,
         namespace: &str,
-        writes: &[(&'a Write<'a>, &'a RecordDigest)],
+        rows: &[(&'a RecordKey, Asked<'a>, &'a RecordDigest)],
         lent_by: Deadline,
         sent_by: Deadline,
         by: Deadline,
@@ -114,19 +113,24 @@ impl NodeSockets {
         let line = lent.line.as_mut().expect("there until it is returned");
         line.number = line.number.wrapping_add(1);
         let left_ms = u32::try_from(by.remaining().as_millis()).unwrap_or(u32::MAX / 2).max(1);
-        let single = match writes {
-            [(write, digest)] => {
-                let (record, asked) = ((namespace, write.record_key, *digest), Asked::Write(write));
-                wire::request(&mut line.request, record, asked, line.number, left_ms);
+        let single = match *rows {
+            [(record_key, asked, digest)] => {
+                wire::request(
+                    &mut line.request,
+                    (namespace, record_key, digest),
+                    asked,
+                    line.number,
+                    left_ms,
+                );
                 Some(asked)
             }
             _ => {
-                wire::batch(&mut line.request, namespace, writes, line.number, left_ms);
+                wire::batch(&mut line.request, namespace, rows, line.number, left_ms);
                 None
             }
         };
         line.socket.write_all(&line.request, sent_by)?;
-        Ok(Some(BatchUnderWay { lent, single, rows: writes.len(), filled: 0 }))
+        Ok(Some(BatchUnderWay { lent, single, rows: rows.len(), filled: 0 }))
     }
 
     /// Returns whether a request can probably be sent at once.
@@ -187,7 +191,7 @@ impl NodeSockets {
 /// A batch whose reply has not arrived yet. A drop closes its connection.
 pub(super) struct BatchUnderWay<'a> {
     lent: Lent<'a>,
-    /// The change, if there is only one.
+    /// The request, if there is only one.
     single: Option<Asked<'a>>,
     rows: usize,
     /// Bytes of the reply that were received and not parsed.

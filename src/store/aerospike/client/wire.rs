@@ -183,20 +183,24 @@ pub(super) fn request(
     if asked.is_numbered() {
         expression(out, OP_READ_EXPRESSION, NUMBER, |packer| packer.int(i64::from(number)));
     }
+    operations(out, asked);
+    finish(out);
+}
+
+fn operations(out: &mut Vec<u8>, asked: Asked<'_>) {
     match asked {
         Asked::Write(Write { steps, .. }) => steps.iter().for_each(|step| operation(out, step)),
         Asked::Tell(steps) => steps.iter().for_each(|step| operation(out, step)),
         Asked::Read(bins) => bins.iter().for_each(|bin| step(out, OP_READ, NOTHING, bin, |_| {})),
     }
-    finish(out);
 }
 
-/// Writes a batch of changes of records to `out`, which is cleared first. The index of a row is its position in `writes`.
-/// Its number is that of [`row_number`].
+/// Writes a batch to `out`, which is cleared first. The index of a row is its position in `rows`. Its number is that of
+/// [`row_number`]. A row that reads must name its bins: otherwise its answer would have no number.
 pub(super) fn batch<'a>(
     out: &mut Vec<u8>,
     namespace: &str,
-    writes: &[(&'a Write<'a>, &'a RecordDigest)],
+    rows: &[(&'a RecordKey, Asked<'a>, &'a RecordDigest)],
     number: u32,
     left_ms: u32,
 ) {
@@ -208,27 +212,35 @@ pub(super) fn batch<'a>(
     }
     out.extend_from_slice(&[0, 1, 0, 0]);
     field(out, BATCH, |out| {
-        out.extend_from_slice(&(writes.len() as u32).to_be_bytes());
+        out.extend_from_slice(&(rows.len() as u32).to_be_bytes());
         out.push(BATCH_FLAGS);
-        for (index, (write, digest)) in (0..).zip(writes) {
+        for (index, (record_key, asked, digest)) in (0..).zip(rows) {
             let mut flags = [READ, 0, 0];
-            write_flags(&mut flags, write);
+            let (mut ttl, mut filter) = (DO_NOT_TOUCH, None);
+            let questions = match asked {
+                Asked::Write(write) => {
+                    write_flags(&mut flags, write);
+                    (ttl, filter) = (write.ttl_s, write.when.as_ref());
+                    write.steps.len()
+                }
+                Asked::Read(bins) => bins.len(),
+                Asked::Tell(steps) => steps.len(),
+            };
             out.extend_from_slice(&u32::to_be_bytes(index));
             out.extend_from_slice(&digest.0);
             out.push(ROW_HAS);
             out.extend_from_slice(&flags);
             out.extend_from_slice(&[0, 0]);
-            out.extend_from_slice(&write.ttl_s.to_be_bytes());
-            let (fields, steps) = (2 + u16::from(write.when.is_some()), write.steps.len() + 1);
-            out.extend_from_slice(&fields.to_be_bytes());
-            out.extend_from_slice(&(steps as u16).to_be_bytes());
+            out.extend_from_slice(&ttl.to_be_bytes());
+            out.extend_from_slice(&(2 + u16::from(filter.is_some())).to_be_bytes());
+            out.extend_from_slice(&(questions as u16 + 1).to_be_bytes());
             field(out, NAMESPACE, |out| out.extend_from_slice(namespace.as_bytes()));
-            field(out, SET, |out| out.extend_from_slice(write.record_key.set.as_bytes()));
-            if let Some(when) = &write.when {
+            field(out, SET, |out| out.extend_from_slice(record_key.set.as_bytes()));
+            if let Some(when) = filter {
                 field(out, FILTER, |out| Packer(out).condition(when));
             }
             expression(out, OP_READ_EXPRESSION, NUMBER, |packer| packer.int(row_number(number, index)));
-            write.steps.iter().for_each(|step| operation(out, step));
+            operations(out, *asked);
         }
     });
     finish(out);

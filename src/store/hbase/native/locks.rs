@@ -76,6 +76,34 @@ impl Native {
     }
 }
 
+impl Native {
+    /// Reads many rows. Calls `read` with the position of each row that was read, and the answer to its Get.
+    pub(super) fn get_each(
+        &self,
+        rows: &[Vec<u8>],
+        by: Deadline,
+        get: impl Fn(&Bytes) -> Get,
+        mut read: impl FnMut(usize, RegionActionResult),
+    ) {
+        let action = |row: &Vec<u8>| {
+            let row = Bytes::copy_from_slice(row);
+            let action = reading_somewhere(get(&row));
+            RowAction { row, action, kind: RequestKind::Read, what: "Get", alone: false }
+        };
+        batch::run(
+            self,
+            rows.iter().map(action).collect(),
+            by,
+            &mut |ActionEnd { index, result, .. }| {
+                if let Ok(result) = result {
+                    read(index, result);
+                }
+                None
+            },
+        );
+    }
+}
+
 /// The ways to put a lock's record. The Put alone decides whether the lock is acquired. If a count or read after it
 /// fails, its result is `None`, and the caller requests it again separately.
 impl Native {
@@ -187,6 +215,25 @@ impl CellStore for Native {
                 .map_err(SendError::Call)?;
             Ok(answer.result.and_then(|result| result.cell.into_iter().next().map(cell)))
         })
+    }
+
+    fn get_many(
+        &self,
+        rows: &[Vec<u8>],
+        column: CellColumn,
+        by: Deadline,
+        report: &mut dyn FnMut(usize, Option<Cell>),
+    ) {
+        self.get_each(
+            rows,
+            by,
+            |row| one_get(row, column),
+            |index, result| {
+                if let Ok(cell) = found(result) {
+                    report(index, cell);
+                }
+            },
+        );
     }
 
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {

@@ -97,6 +97,14 @@ impl OwnStore for Native {
             Ok(decoded(answer.result.iter().flat_map(|result| &result.cell)))
         })
     }
+
+    fn look_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
+        self.get_each(rows, by, both, |index, result| {
+            if let Ok(seen) = cells(&result) {
+                report(index, decoded(seen));
+            }
+        });
+    }
 }
 
 /// A filter never passes for a row without cells, so an unused row needs a plain comparison. The number sorts before the
