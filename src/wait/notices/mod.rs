@@ -118,11 +118,31 @@ struct OpenNotices {
 
 struct NoticesState {
     lines: Lines,
+    bits: DrawnBits,
     /// Until when the thread parks. It looks at the timers before it parks again.
     parked_until: Moment,
     /// Number of a datagram that this process has sent to itself, until it arrives.
     probe: Option<u64>,
     is_stopping: bool,
+}
+
+/// Random bits for the next grants, drawn for several at once: a draw is a system call. Bits that are the same in two copies
+/// of a virtual machine do no harm, because whoever quotes them also needs the address.
+struct DrawnBits {
+    bytes: [u8; 256],
+    left: usize,
+}
+
+impl DrawnBits {
+    fn draw(&mut self) -> io::Result<u64> {
+        if self.left == 0 {
+            random::secret(&mut self.bytes).map_err(io::Error::other)?;
+            self.left = self.bytes.len() / 8;
+        }
+        self.left -= 1;
+        let (bytes, _) = self.bytes[8 * self.left..].split_first_chunk().expect("whole numbers");
+        Ok(u64::from_be_bytes(*bytes))
+    }
 }
 
 impl Notices {
@@ -173,7 +193,8 @@ impl Notices {
         if !self.runs.load(Ordering::Acquire) {
             self.start()?;
         }
-        Some(GrantEndpoint { endpoint, grant: draw().ok()? })
+        let grant = inheritable::lock(&self.shared.open.as_ref()?.state).bits.draw().ok()?;
+        Some(GrantEndpoint { endpoint, grant })
     }
 
     /// Whether nobody polls for the locks, so that no time must be left to those who do.
@@ -364,8 +385,9 @@ impl OpenNotices {
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let lines = Lines::new(own, || draw().unwrap_or_default());
-        let state =
-            Mutex::new(NoticesState { lines, parked_until: Moment::OVER, probe: None, is_stopping: false });
+        let bits = DrawnBits { bytes: [0; 256], left: 0 };
+        let state = NoticesState { lines, bits, parked_until: Moment::OVER, probe: None, is_stopping: false };
+        let state = Mutex::new(state);
         Ok(OpenNotices { socket, own, state, wake, woken })
     }
 
@@ -423,5 +445,17 @@ fn hear(shared: &Arc<NoticesShared>) {
             }
         }
         shared.with(|lines, now| lines.tick(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_grants_have_the_same_bits() {
+        let mut bits = DrawnBits { bytes: [0; 256], left: 0 };
+        let drawn: std::collections::HashSet<_> = (0..1000).map(|_| bits.draw().unwrap()).collect();
+        assert_eq!(drawn.len(), 1000);
     }
 }
