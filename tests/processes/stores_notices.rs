@@ -108,6 +108,7 @@ fn a_process_without_notices_among_eight_gets_turns(place: &Place) {
 
 /// The others have all their grants within the limit of a report, though the line was lost with a process, or the next
 /// one in it does not answer.
+#[cfg(feature = "embedded")]
 fn processes_that_are_killed_are_passed_over(place: &Place) {
     let mut processes: Vec<_> = (0..4).map(|_| place.start(place.notices, "200ms", 200)).collect();
     let mut killed: Vec<_> = (0..3).map(|_| place.start(place.notices, "200ms", usize::MAX)).collect();

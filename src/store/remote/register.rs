@@ -356,7 +356,7 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing>;
 
     /// Reads several locks, each as [`read`](Register::read) does. Calls `report` with the position and the state of each
-    /// lock that it has read, as soon as they are known: see [`LockStore::holders`](crate::LockStore::holders).
+    /// lock that it has read, as soon as they are known: see [`LockStore::holders`](crate::store::LockStore::holders).
     ///
     /// Default: reports none.
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {

@@ -297,6 +297,27 @@ fn datagrams_that_quote_nothing_change_nothing_and_get_few_replies() {
     assert_eq!((holder.sizes(), replies), (sizes, REPLIES_MAX as usize));
 }
 
+/// As another waiter could send, which has read the record and knows the nonces of others.
+#[test]
+fn what_the_holder_tells_is_taken_from_the_holder_only() {
+    let (mut holder, mut waiters) = held_and_wanted(1);
+    let Datagram::Ask { nonce, .. } = told(&mut holder, at(5)).1 else { panic!("it is told") };
+    let waiter = &mut waiters[0];
+    for forged in [
+        Datagram::Registered { nonce },
+        Datagram::Moved { nonce, to: endpoint(3), key: 1 },
+        Datagram::NotHere { nonce },
+        Datagram::Pause { nonce, pause: RETRY },
+    ] {
+        assert!(!waiter.received(endpoint(2), forged.clone(), at(5)), "{forged:?}");
+        assert_eq!(waiter.effects(), []);
+        assert!(waiter.received(endpoint(0), forged, at(5)));
+        waiter.effects();
+        waiter.refused(&name(), Some(GrantEndpoint { endpoint: endpoint(0), grant: 7 }), at(1), at(5));
+        waiter.effects();
+    }
+}
+
 #[test]
 fn lines_and_entries_are_bounded() {
     let mut lines = lines(0);
