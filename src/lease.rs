@@ -404,7 +404,7 @@ impl Drop for Lease {
         if self.session.not_forked().is_err() || !self.lock.is_open() {
             return;
         }
-        self.session.forget(&self.lock);
+        self.session.forget_lease(&self.lock);
         let by = Deadline::after(DROP_TIMEOUT.min(self.session.settings.timeout));
         let failed_before = self.lock.release_failed();
         let released = if failed_before { None } else { Some(self.session.release(&self.lock, by)) };
@@ -418,6 +418,8 @@ impl Drop for Lease {
                 }
             }
         }
+        // After the release, which tells those who have registered.
+        self.session.forget_notices(&self.lock);
     }
 }
 

@@ -180,8 +180,18 @@ impl Session {
     }
 
     pub(crate) fn forget(&self, lock: &Arc<HeldLock>) {
+        self.forget_lease(lock);
+        self.forget_notices(lock);
+    }
+
+    /// Neither keeps the lease alive any more nor releases it in `close`.
+    pub(crate) fn forget_lease(&self, lock: &Arc<HeldLock>) {
         remove(&self.held, lock);
         self.keeper.forget(lock);
+    }
+
+    /// Whoever registers for a release of the lease is told that the lock is not here, unless it was released.
+    pub(crate) fn forget_notices(&self, lock: &HeldLock) {
         if let Some(grant) = lock.notices() {
             self.queue.notices().ended(lock.name(), grant);
         }

@@ -75,6 +75,20 @@ fn who_does_not_wait_tells_nobody() {
 }
 
 #[test]
+fn a_waiter_is_told_of_a_lease_that_is_dropped() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "udp://127.0.0.1");
+    let (_second, spy, theirs) = manager(&store, "udp://127.0.0.1");
+    let held = lock.acquire().unwrap();
+    let pending = theirs.start(&Default::default()).unwrap();
+    until("it is refused", || spy.calls() > 0);
+    // Long enough for the register.
+    std::thread::sleep(Duration::from_millis(300));
+    drop(held);
+    until("it is granted", || pending.take().unwrap().is_some());
+}
+
+#[test]
 fn without_notices_nobody_is_told() {
     let store = Arc::new(MemoryStore::new());
     for (ours, theirs) in [("off", "udp://127.0.0.1"), ("udp://127.0.0.1", "off"), ("local", "local")] {
