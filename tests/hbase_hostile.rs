@@ -839,7 +839,8 @@ fn a_server_that_hangs_delays_no_renewal_on_another_server() {
 }
 
 fn hung_delays_no_other(many: &Many, is_hung: impl Fn(usize) -> bool) {
-    let timeout = 4 * TIMEOUT;
+    // The other server answers within half of it, also on a busy machine.
+    let timeout = 12 * TIMEOUT;
     let begin = Moment::now();
     let told = many.renew_until(Deadline::after(timeout), |at| at == 0);
     let took = Moment::now().since(begin);
@@ -898,14 +899,15 @@ fn renewals_on_a_server_that_is_down_fail_by_the_deadline_and_are_not_in_doubt()
     fake.second_region(gone.address);
     let many = Many::new(fake.address, 100);
     drop(gone);
-    let told = many.renew_until(Deadline::after(TIMEOUT), |_| false);
+    let timeout = 8 * TIMEOUT;
+    let told = many.renew_until(Deadline::after(timeout), |_| false);
     for (at, (answer, took)) in told.into_iter().enumerate() {
         match answer {
-            Ok(renewed) => assert!(renewed.is_some() && took < TIMEOUT),
+            Ok(renewed) => assert!(renewed.is_some() && took < timeout),
             Err(error) => {
                 assert!(many.row(at)[0] >= 0x80);
                 assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
-                assert!(took < 2 * TIMEOUT, "{took:?}");
+                assert!(took < 2 * timeout, "{took:?}");
             }
         }
     }
@@ -918,14 +920,14 @@ fn renewals_without_an_answer_do_not_keep_other_calls_from_theirs() {
     let many = Many::new(fake.address, 100);
     fake.act(always("Multi", Answer::Silence));
     thread::scope(|scope| {
-        let renewing = scope.spawn(|| many.renew_until(Deadline::after(4 * TIMEOUT), |_| false));
+        let renewing = scope.spawn(|| many.renew_until(Deadline::after(16 * TIMEOUT), |_| false));
         until("the renewals are sent", || fake.count("Multi") >= 2);
         let mut reads = 0;
         while !renewing.is_finished() {
             let (begin, by) = (Moment::now(), Deadline::after(PLENTY));
             assert!(many.store.holder(&many.leases[0].0, by).unwrap().is_some());
             let took = Moment::now().since(begin);
-            assert!(took < TIMEOUT, "{took:?}");
+            assert!(took < 8 * TIMEOUT, "{took:?}");
             reads += 1;
         }
         assert!(reads > 10, "{reads}");

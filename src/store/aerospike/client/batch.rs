@@ -381,14 +381,16 @@ mod tests {
         let healthy = node(vec![message(&[rows, vec![end(0)]].concat())]);
         // More than may be under way at the first node.
         let many = 5 * RECORDS_MAX;
-        let told = change(&[(&hung, many), (&healthy, 200)], false, SHORT);
+        // The healthy node answers within half of the limit, also on a busy machine.
+        let limit = 10 * SHORT;
+        let told = change(&[(&hung, many), (&healthy, 200)], false, limit);
         for (at, (seen, took)) in told.iter().enumerate() {
             match at {
-                _ if at >= many => assert!(*seen == Seen::Code(0) && *took < SHORT / 2, "{seen:?} {took:?}"),
+                _ if at >= many => assert!(*seen == Seen::Code(0) && *took < limit / 2, "{seen:?} {took:?}"),
                 _ if at >= UNDER_WAY_MAX * RECORDS_MAX => assert_eq!(*seen, Seen::NotSent),
                 _ => assert_eq!(*seen, Seen::Lost),
             }
-            assert!(*took < 2 * SHORT, "{took:?}");
+            assert!(*took < 2 * limit, "{took:?}");
         }
     }
 
