@@ -5,6 +5,9 @@
 //! stores, such as `-- hbase`, select some of them, and a number sets the grants of a row, 5,000 by default; rows without
 //! notices end after 20 s. With `-- --test` it takes a few seconds, which only proves that it runs.
 //!
+//! Where `etcd` and `go` are installed, the mutex of etcd's own Go client passes through the same loop. Its server pushes.
+//! That etcd is one node, which writes to memory if the machine has `/dev/shm`.
+//!
 //! Each process acquires the lock, holds it for 1 ms and releases it, in a loop. All are processes of this machine, and
 //! share its clock.
 //!
@@ -12,16 +15,21 @@
 //! |---|---|
 //! | free p50, p99 | from the moment when a release has returned in one process to the moment when another one is granted the lock |
 //! | wait mean, p99.9 | how long an acquire took |
+//! | calls | calls of the store in a grant: one acquire, one release, and the reads of who waits |
 //! | Jain | how equal the shares of the processes are: 1 if they are equal |
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use dlm::store::open;
 use dlm::{Level, LockManager, Moment};
 use dlm_fixtures::aerospike::{IN_MEMORY, own_server_or_skip};
 use dlm_fixtures::hbase::{fresh_table, hbase_or_skip};
+use dlm_testkit::Spy;
 
 const HOLD: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(20);
@@ -31,10 +39,10 @@ type Turn = (u64, u64, u64, usize);
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    if let [role, uri, grants] = &arguments[..]
+    if let [role, uri, notices, grants] = &arguments[..]
         && role == "process"
     {
-        return process(uri, grants.parse().expect("a number"));
+        return process(uri, notices, grants.parse().expect("a number"));
     }
     // `cargo test` runs benchmarks too.
     let quick = !arguments.iter().any(|it| it == "--bench") || arguments.iter().any(|it| it == "--test");
@@ -43,45 +51,131 @@ fn main() {
         arguments.iter().filter(|it| !it.starts_with("--") && it.parse::<u64>().is_err()).collect();
     let wanted = |store: &str| stores.is_empty() || stores.iter().any(|it| *it == store);
     println!(
-        "| store | notices | waiting | grants | free p50, ms | p99 | wait mean, ms | p99.9 | most | Jain |"
+        "| store | notices | waiting | grants | free p50, ms | p99 | wait mean, ms | p99.9 | most | calls | Jain |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    let numbers = if quick { vec![2] } else { vec![2, 16] };
     let rows = |store: &str, uri: &str, on: &str| {
-        for waiting in if quick { vec![2] } else { vec![2, 16] } {
-            for notices in [on, &format!("{on}&notices_all=true"), "off"] {
-                let turns = run(&format!("{uri}notices={notices}"), waiting + 1, grants);
-                row(store, notices, waiting, &turns);
+        for &waiting in &numbers {
+            for notices in [on, &format!("{on} to all"), "off"] {
+                let own = || {
+                    let mut command = Command::new(std::env::current_exe().expect("a path"));
+                    command.args(["process", uri, notices]);
+                    command
+                };
+                row(store, notices, waiting, &run(own, waiting + 1, grants));
             }
         }
     };
     let on = "udp://127.0.0.1";
     if wanted("embedded") {
         let dir = tempfile::tempdir().unwrap();
-        rows("embedded", &format!("embedded:{}?", dir.path().display()), "local");
+        rows("embedded", &format!("embedded:{}", dir.path().display()), "local");
     }
     if wanted("hbase")
         && let Some(hbase) = hbase_or_skip()
     {
         let table = fresh_table("handover");
-        rows("HBase, java", &format!("hbase://{}/{table}?", hbase.master), on);
-        rows("HBase, own", &format!("hbase://{}/{table}_own?layout=own&", hbase.master), on);
+        rows("HBase, java", &format!("hbase://{}/{table}", hbase.master), on);
+        rows("HBase, own", &format!("hbase://{}/{table}_own?layout=own", hbase.master), on);
     }
     if wanted("aerospike")
         && let Some(server) = own_server_or_skip(IN_MEMORY)
     {
         let uri = server.place().uri();
         let (path, _) = uri.split_once('?').unwrap_or((&uri, ""));
-        rows("Aerospike, java", &format!("{path}?"), on);
-        rows("Aerospike, own", &format!("{path}_own?layout=own&"), on);
+        rows("Aerospike, java", path, on);
+        rows("Aerospike, own", &format!("{path}_own?layout=own"), on);
+    }
+    if wanted("etcd")
+        && let Some(etcd) = Etcd::start()
+    {
+        for waiting in numbers {
+            let peer = || {
+                let mut command = Command::new(etcd.directory.path().join("peer"));
+                command.arg(&etcd.endpoint);
+                command
+            };
+            row("etcd", "pushed", waiting, &run(peer, waiting + 1, grants));
+        }
     }
 }
 
-fn run(uri: &str, processes: usize, grants: usize) -> Vec<Turn> {
-    let own = std::env::current_exe().expect("a path");
+/// A server of etcd, and the program that takes its mutex.
+struct Etcd {
+    server: Child,
+    endpoint: String,
+    directory: tempfile::TempDir,
+}
+
+impl Etcd {
+    /// Returns `None` where etcd or Go is not installed.
+    fn start() -> Option<Etcd> {
+        let installed = |name: &str, argument: &str| {
+            let mut command = Command::new(name);
+            command
+                .arg(argument)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|it| it.success())
+        };
+        if !installed("etcd", "--version") || !installed("go", "version") {
+            println!("(no etcd or no go on this machine: its rows are left out)");
+            return None;
+        }
+        let memory = Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let directory = directory.expect("a directory");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/etcd");
+        let mut build = Command::new("go");
+        build.args(["build", "-o"]).arg(directory.path().join("peer")).arg(".").current_dir(source);
+        assert!(build.status().expect("go runs").success(), "benches/etcd does not compile");
+        let [clients, peers] = [(); 2].map(|()| {
+            let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            free.local_addr().expect("an address")
+        });
+        let mut server = Command::new("etcd");
+        server.arg("--data-dir").arg(directory.path().join("data"));
+        for (option, address) in [
+            ("--listen-client-urls", clients),
+            ("--advertise-client-urls", clients),
+            ("--listen-peer-urls", peers),
+            ("--initial-advertise-peer-urls", peers),
+        ] {
+            server.arg(option).arg(format!("http://{address}"));
+        }
+        server.args(["--initial-cluster", &format!("default=http://{peers}")]);
+        let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server");
+        let etcd = Etcd { server, endpoint: clients.to_string(), directory };
+        let began = Instant::now();
+        while TcpStream::connect(clients).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(30), "etcd does not start");
+            thread::sleep(Duration::from_millis(50));
+        }
+        Some(etcd)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// What the processes of a row did.
+struct Run {
+    turns: Vec<Turn>,
+    /// Calls of the store.
+    calls: u64,
+}
+
+fn run(program: impl Fn() -> Command, processes: usize, grants: usize) -> Run {
     let each = grants.div_ceil(processes).to_string();
     let start = || {
-        let mut command = Command::new(&own);
-        command.args(["process", uri, &each]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = program();
+        command.arg(&each).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.spawn().expect("a process")
     };
     let mut children: Vec<_> = (0..processes).map(|_| start()).collect();
@@ -102,24 +196,32 @@ fn run(uri: &str, processes: usize, grants: usize) -> Vec<Turn> {
                 let mut next = || numbers.next().expect("three numbers");
                 (next(), next(), next(), number)
             };
-            output.lines().map(|line| turn(line.expect("text"))).collect::<Vec<_>>()
+            let mut lines: Vec<_> = output.lines().map(|line| line.expect("text")).collect();
+            let last = lines.pop().expect("the number of calls");
+            let calls: u64 = last.strip_prefix("calls ").and_then(|it| it.parse().ok()).expect("a number");
+            (lines.into_iter().map(turn).collect::<Vec<_>>(), calls)
         })
     });
     let turns: Vec<_> = turns.collect();
-    let mut turns: Vec<_> = turns.into_iter().flat_map(|it| it.join().expect("it reads")).collect();
+    let (turns, calls): (Vec<_>, Vec<_>) = turns.into_iter().map(|it| it.join().expect("it reads")).unzip();
+    let mut turns: Vec<_> = turns.into_iter().flatten().collect();
     children.iter_mut().for_each(|child: &mut Child| assert!(child.wait().expect("it ends").success()));
     turns.sort_by_key(|(_, granted, ..)| *granted);
-    turns
+    Run { turns, calls: calls.into_iter().sum() }
 }
 
 /// One of the processes: passes the lock on until it has had its share, or the time is over.
-fn process(uri: &str, grants: usize) {
-    let manager = LockManager::open(&format!("{uri}&client=handover&retry=1s&wait=60s")).expect("a store");
+fn process(uri: &str, notices: &str, grants: usize) {
+    let spy = Spy::on(open(uri).expect("a store"));
+    let (address, all) = notices.strip_suffix(" to all").map_or((notices, false), |address| (address, true));
+    let builder = LockManager::builder().store(spy.clone()).client("handover").retry(Duration::from_secs(1));
+    let builder = builder.wait(Duration::from_secs(60)).notices(address).notices_all(all);
+    let manager = builder.open().expect("a manager");
     manager.initialize().expect("tables");
     let lock = manager.lock("passed", Level::Xdc).expect("a name");
     println!("ready");
     std::io::stdin().read_line(&mut String::new()).expect("a line");
-    let (end, mut turns) = (Moment::now().after(LONGEST), Vec::new());
+    let (end, before, mut turns) = (Moment::now().after(LONGEST), spy.calls() as u64, Vec::new());
     while turns.len() < grants && Moment::now() < end {
         let began = Moment::now();
         let lease = lock.acquire().expect("granted");
@@ -128,13 +230,16 @@ fn process(uri: &str, grants: usize) {
         assert!(lease.release().expect("released"));
         turns.push((began, granted, Moment::now()));
     }
+    let calls = spy.calls() as u64 - before;
     manager.close().expect("closed");
     for (began, granted, released) in turns {
         println!("{} {} {}", began.as_nanos(), granted.as_nanos(), released.as_nanos());
     }
+    println!("calls {calls}");
 }
 
-fn row(store: &str, notices: &str, waiting: usize, turns: &[Turn]) {
+fn row(store: &str, notices: &str, waiting: usize, Run { turns, calls }: &Run) {
+    let calls = *calls as f64 / turns.len() as f64;
     // While all take part.
     let last = |number: usize| turns.iter().rposition(|it| it.3 == number).unwrap_or_default();
     let all = (0..=waiting).map(last).min().unwrap_or_default();
@@ -156,7 +261,7 @@ fn row(store: &str, notices: &str, waiting: usize, turns: &[Turn]) {
     let sum: f64 = counts.iter().sum();
     let jain = sum * sum / (counts.len() as f64 * counts.iter().map(|it| it * it).sum::<f64>());
     println!(
-        "| {store} | {notices} | {waiting} | {} | {:.2} | {:.2} | {mean:.1} | {:.1} | {:.1} | {jain:.3} |",
+        "| {store} | {notices} | {waiting} | {} | {:.2} | {:.2} | {mean:.1} | {:.1} | {:.1} | {calls:.2} | {jain:.3} |",
         turns.len(),
         at(&free, 0.5),
         at(&free, 0.99),

@@ -1,6 +1,7 @@
 //! A store that records its calls: which methods were called and when.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -152,6 +153,10 @@ impl LockStore for Spy {
 
     fn counters(&self) -> StoreCounters {
         self.inner.counters()
+    }
+
+    fn shared_directory(&self) -> Option<&Path> {
+        self.inner.shared_directory()
     }
 
     fn latches(&self) -> Option<&dyn LatchStore> {
