@@ -19,6 +19,9 @@ use crate::wait::watched_latch::Subscription;
 /// Highest initial count of a latch: the Java library keeps counts as 32-bit integers.
 const COUNT_MAX: i64 = i32::MAX as i64;
 
+/// Longest time that a count-down spends on finding out whom to tell that the latch is open.
+const TELLING: Duration = Duration::from_secs(1);
+
 /// Longest time between two wake-ups of a parked thread. Its timer stops while the machine is suspended, but
 /// the lease clock runs on.
 const LONGEST_PARK: Duration = Duration::from_secs(10);
@@ -202,7 +205,8 @@ impl Latch {
     }
 
     /// Counts the count of this farm down by one, exactly once even if replies are lost. The TTL of the latch
-    /// starts again. Blocks for one call to the store.
+    /// starts again. Blocks for one call to the store. With notices, a call that opens the latch also reads whom to tell,
+    /// for at most 1 s.
     ///
     /// # Errors
     /// * [`Code::NotFound`]: this farm has no count. None is created.
@@ -336,7 +340,24 @@ impl Latch {
             Err(error) if error.is_in_doubt() => poller.stepped(&self.name, None, began),
             Ok(Stepped::Already) | Err(_) => {}
         }
+        if add < 0 && matches!(stepped, Ok(Stepped::Counted(count)) if count.is_none_or(|count| count <= 0)) {
+            self.tell_others(store);
+        }
         stepped.map_err(self.told("counting"))
+    }
+
+    /// Tells the other processes that wait for the latch that this one has probably opened it. Without notices, or if the
+    /// store does not answer soon, they find out by polling.
+    fn tell_others(&self, store: &dyn LatchStore) {
+        let notices = self.session.queue.notices();
+        if !notices.are_open() {
+            return;
+        }
+        let by = Deadline::after(self.session.settings.timeout.min(TELLING));
+        match store.listeners(&self.name, by) {
+            Ok(listeners) => notices.tell_opened(&listeners),
+            Err(error) => log::debug!("those who wait for latch {} poll: {}", self.name, error.chain()),
+        }
     }
 
     fn store(&self) -> Result<&dyn LatchStore> {

@@ -163,7 +163,7 @@ pub use lease_token::LeaseToken;
 pub use lock::Lock;
 pub use manager::{LockManager, Stats};
 pub use name::{Level, LockName, Mode, NamePolicy};
-pub use notice_endpoint::{GrantEndpoint, NoticeEndpoint};
+pub use notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use options::parse_duration;
 pub use pending::Pending;
 pub use pending_call::PendingCall;

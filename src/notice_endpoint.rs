@@ -1,4 +1,4 @@
-//! Where a process hears notices, and how a holder tells others about it in its record.
+//! Where a process hears notices, and how it tells others about it: a holder in its record, a waiter at its latch.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -101,6 +101,22 @@ impl GrantEndpoint {
 impl fmt::Debug for GrantEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrantEndpoint").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// A process that waits for a latch and wants to be told when it opens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LatchListener {
+    /// The address of the process.
+    pub endpoint: NoticeEndpoint,
+    /// Random bits that the process has drawn. Only a notice that quotes them is heard.
+    pub nonce: u64,
+}
+
+/// Omits the random bits.
+impl fmt::Debug for LatchListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LatchListener").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 

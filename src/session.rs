@@ -21,7 +21,7 @@ use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::looks::Looks;
 use crate::wait::notices::Notices;
-use crate::wait::poller::{LatchPoller, locks_only};
+use crate::wait::poller::{LatchPoller, PollTerms, locks_only};
 use crate::wait::queue::{Answer, Queue};
 
 /// Shortest time-out for creating a table, which takes longer than other calls.
@@ -52,10 +52,12 @@ impl Session {
     /// # Errors
     /// CONNECTION_ERROR if the address for notices cannot be used.
     pub(crate) fn new(store: Arc<dyn LockStore>, settings: Settings, identity: Identity) -> Result<Session> {
-        let notices = Notices::new(&settings.notices, settings.notices_all, store.shared_directory())?;
+        let notices =
+            Arc::new(Notices::new(&settings.notices, settings.notices_all, store.shared_directory())?);
         let background = Arc::new(Background::new(settings.background_threads));
+        let terms = PollTerms { poll: settings.poll, timeout: settings.timeout };
         let poller =
-            LatchPoller::new(Arc::clone(&store), Arc::clone(&background), settings.poll, settings.timeout);
+            LatchPoller::new(Arc::clone(&store), Arc::clone(&background), Arc::clone(&notices), terms);
         let queue = Queue::new(notices);
         let held = Arc::new(Mutex::new(Some(HashMap::default())));
         let keeper = {
@@ -74,7 +76,7 @@ impl Session {
             queue,
             looks: Looks::default(),
             askers: Arc::new(Askers::new()),
-            poller: Arc::new(poller),
+            poller,
             identity,
             process: process_mark::current(),
             background,

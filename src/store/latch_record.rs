@@ -1,5 +1,6 @@
 //! A latch as one record that is changed as a whole. The memory store and the embedded store use it.
 
+pub(super) mod listener_set;
 pub(super) mod name_set;
 
 use std::collections::BTreeMap;

@@ -11,10 +11,14 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
+use crate::notice_endpoint::LatchListener;
 use crate::time::Deadline;
 
 /// Longest name of a participant, in bytes.
 pub const PARTICIPANT_BYTES_MAX: usize = 255;
+
+/// The most waiting processes that a store notes for one latch.
+pub const LISTENERS_MAX: usize = 256;
 
 /// A latch to create.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +59,21 @@ pub enum Stepped {
     Counted(Option<i64>),
     /// The participant had counted before. Nothing was changed.
     Already,
+}
+
+/// A note that a process waits for a latch.
+#[derive(Debug, Clone, Copy)]
+pub struct LatchNote<'a> {
+    /// The latch that the process waits for.
+    pub name: &'a LatchName,
+    /// The level at which it waits.
+    pub level: Level,
+    /// The process. It has one note for each latch: a new note replaces the one with the same endpoint.
+    pub listener: LatchListener,
+    /// How long the note lasts.
+    pub lasts: Duration,
+    /// The deadline of the call.
+    pub by: Deadline,
 }
 
 /// The named participants of a latch in one farm.
@@ -117,6 +136,22 @@ pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// [`Code::NotFound`](crate::Code::NotFound): the farm has no count.
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster>;
+
+    /// Notes that a process waits for the latch. Returns `false` if nothing was noted, because `level` has no count
+    /// to wait for, or because this store keeps no notes. This is what the default does.
+    ///
+    /// A note has its own end. It never creates a latch and never changes how long one lives. The store may drop notes
+    /// before their end, those that end first, if there are more than [`LISTENERS_MAX`]. A note that is lost costs its
+    /// process only time: it polls.
+    fn listen(&self, _note: &LatchNote<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns the processes that wait for the latch at any level and in any farm: at most [`LISTENERS_MAX`]. Notes
+    /// whose end is not long ago may be among them. The default returns none.
+    fn listeners(&self, _name: &LatchName, _by: Deadline) -> Result<Vec<LatchListener>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Checks whether `name` is allowed as the name of a participant.

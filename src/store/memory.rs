@@ -4,9 +4,11 @@
 use std::time::{Duration, SystemTime};
 
 use super::latch_record::LatchRecord;
+use super::latch_record::listener_set::ListenerSet;
 use super::latch_store::check_participant;
 use super::{
-    Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, NewLatch, Released, Roster, Step, Stepped,
+    Acquired, Attempt, Grant, Inspection, LatchNote, LatchStore, LockStore, NewLatch, Released, Roster, Step,
+    Stepped,
 };
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
@@ -14,6 +16,7 @@ use crate::fence::Fence;
 use crate::holder::{Holder, Identity};
 use crate::latch_name::LatchName;
 use crate::name::{Level, LockName};
+use crate::notice_endpoint::LatchListener;
 use crate::owner::{OwnerRecord, OwnerToken};
 use crate::sync::{HashMap, Mutex};
 use crate::time::{self, Deadline, Moment};
@@ -30,6 +33,7 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct MemoryLatches {
     by_name: HashMap<(String, String), LatchRecord>,
+    listeners: HashMap<(String, String), ListenerSet>,
     /// Like [`MemoryState::sweep_at`].
     sweep_at: usize,
 }
@@ -86,7 +90,11 @@ impl MemoryStore {
     pub fn new() -> MemoryStore {
         let state =
             MemoryState { held: HashMap::default(), fence: time::wall_ms() << 20, sweep_at: SWEEP_AT_LEAST };
-        let latches = MemoryLatches { by_name: HashMap::default(), sweep_at: SWEEP_AT_LEAST };
+        let latches = MemoryLatches {
+            by_name: HashMap::default(),
+            listeners: HashMap::default(),
+            sweep_at: SWEEP_AT_LEAST,
+        };
         MemoryStore { state: Mutex::new(state), latches: Mutex::new(latches) }
     }
 }
@@ -181,6 +189,7 @@ impl MemoryLatches {
         let key = key(name);
         if self.by_name.get(&key).is_some_and(|record| !record.is_live(now)) {
             self.by_name.remove(&key);
+            self.listeners.remove(&key);
         }
         self.by_name.get_mut(&key)
     }
@@ -188,6 +197,7 @@ impl MemoryLatches {
     fn sweep(&mut self, now: Moment) {
         if self.by_name.len() >= self.sweep_at {
             self.by_name.retain(|_, record| record.is_live(now));
+            self.listeners.retain(|_, set| now < set.ends());
             self.sweep_at = SWEEP_AT_LEAST.max(2 * self.by_name.len());
         }
     }
@@ -233,5 +243,21 @@ impl LatchStore for MemoryStore {
         let (mut latches, now) = (self.latches.lock(), Moment::now());
         let record = latches.live(name, now).and_then(|record| record.roster(name.farm()));
         record.ok_or_else(|| not_found(name))
+    }
+
+    fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
+        let (mut latches, now) = (self.latches.lock(), Moment::now());
+        let record = latches.live(note.name, now);
+        if record.and_then(|record| record.count(note.name.farm(), note.level)).is_none() {
+            return Ok(false);
+        }
+        let listeners = latches.listeners.entry(key(note.name)).or_default();
+        listeners.note(note.listener, now.after(note.lasts), now);
+        Ok(true)
+    }
+
+    fn listeners(&self, name: &LatchName, _by: Deadline) -> Result<Vec<LatchListener>> {
+        let (latches, now) = (self.latches.lock(), Moment::now());
+        Ok(latches.listeners.get(&key(name)).map(|set| set.live(now)).unwrap_or_default())
     }
 }

@@ -53,7 +53,9 @@ pub use hbase::HbaseStore;
 #[doc(hidden)]
 pub use hbase::fuzz_hbase;
 pub(crate) use latch_store::check_participant;
-pub use latch_store::{LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped};
+pub use latch_store::{
+    LISTENERS_MAX, LatchNote, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped,
+};
 pub use lock_store::{
     Acquired, Attempt, Grant, Inspection, LivenessStore, LockStore, Released, Renewal, Renewed,
 };

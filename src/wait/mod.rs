@@ -6,6 +6,7 @@ pub(crate) mod background;
 pub(crate) mod completions;
 mod fairness;
 pub(crate) mod freeing;
+pub(crate) mod latch_notes;
 pub(crate) mod looks;
 pub(crate) mod notices;
 pub(crate) mod poller;

@@ -16,6 +16,10 @@
 //! watches continue when it succeeds. A store that refuses for good ends the watch: no access, a table that is
 //! disabled or of another kind, or a value that is not a count.
 //!
+//! With [`notices`](crate::wait::notices) a process that still waits after its first read leaves a note at the latch, and
+//! reads after that. So whoever opens the latch either finds the note and tells this process, which reads at once, or
+//! opened it before that read. It polls all the same.
+//!
 //! Only a read or a local change that begins after a thread subscribed ends its wait. A thread that subscribes
 //! while a latch is being read may have created the latch, or counted it up, after the read. So the subscribers of
 //! that time share a separate watch, which that read does not end.
@@ -30,10 +34,13 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
-use crate::store::{LatchStore, LockStore};
+use crate::notice_endpoint::LatchListener;
+use crate::store::{LatchNote, LatchStore, LockStore};
 use crate::sync::{HashMap, Mutex};
 use crate::time::{Deadline, Moment, jittered};
 use crate::wait::background::{Background, Next, Ticket};
+use crate::wait::latch_notes::{LatchNotes, lasting};
+use crate::wait::notices::{LatchWaits, Notices};
 use crate::wait::watch::{End, LatchKey, Watch};
 use crate::wait::watched_latch::{Group, PollTurn, Subscription, WatchedLatch};
 
@@ -48,13 +55,28 @@ const TABLE_MIN: usize = 64;
 const BACK_OFF_POLLS: u32 = 8;
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
+/// No further note is written before a read after this time.
+const NOTING: Duration = Duration::from_millis(250);
+/// Time limit of writing one note.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How latches are polled.
+pub(crate) struct PollTerms {
+    /// Longest pause between two reads.
+    pub(crate) poll: Duration,
+    /// Time limit of one call to the store.
+    pub(crate) timeout: Duration,
+}
+
 /// The watched latches of one manager, and the jobs that read them.
 pub(crate) struct LatchPoller {
     store: Arc<dyn LockStore>,
     background: Arc<Background>,
+    notices: Arc<Notices>,
     poll: Duration,
     /// Time limit of one call to the store.
     timeout: Duration,
+    /// Locked without any mutex of the notices, and they without this one.
     state: Mutex<PollerState>,
 }
 
@@ -69,6 +91,7 @@ struct PollerState {
     numbers: u64,
     /// Set while the store does not serve.
     outage: Option<Outage>,
+    notes: LatchNotes,
 }
 
 struct Outage {
@@ -85,10 +108,15 @@ impl LatchPoller {
     pub(crate) fn new(
         store: Arc<dyn LockStore>,
         background: Arc<Background>,
-        poll: Duration,
-        timeout: Duration,
-    ) -> LatchPoller {
-        LatchPoller { store, background, poll, timeout, state: Mutex::default() }
+        notices: Arc<Notices>,
+        terms: PollTerms,
+    ) -> Arc<LatchPoller> {
+        let PollTerms { poll, timeout } = terms;
+        let poller = LatchPoller { store, background, notices, poll, timeout, state: Mutex::default() };
+        let poller = Arc::new(poller);
+        let waits: Weak<LatchPoller> = Arc::downgrade(&poller);
+        poller.notices.set_latch_waits(waits);
+        poller
     }
 
     /// Adds a waiter for a latch. The first read that counts for this waiter begins at once, or as soon as a read
@@ -240,15 +268,49 @@ impl LatchPoller {
             return;
         }
         let asked: Vec<_> = batch.iter().map(|(key, _)| (&key.0, key.1)).collect();
-        let by = Deadline::after(self.timeout);
         let read = || match self.store.latches() {
-            Some(store) => counts(store, &asked, by),
+            Some(store) => {
+                self.note(store, &batch);
+                counts(store, &asked, Deadline::after(self.timeout))
+            }
             None => Err(locks_only(&*self.store)),
         };
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(Ok(answers)) => self.settle(&batch, answers),
             Ok(Err(error)) => self.settle_failure(&batch, error),
             Err(panic) => self.settle_panic(&batch, message(&*panic)),
+        }
+    }
+
+    /// Leaves notes at the latches of the batch that need one.
+    fn note(&self, store: &dyn LatchStore, batch: &[(Arc<LatchKey>, u64)]) {
+        if !self.notices.are_open() {
+            return;
+        }
+        let (began, lasts) = (Moment::now(), lasting(self.poll));
+        let due = self.state.lock().take_due_notes(batch, began);
+        for key in due {
+            let (name, level) = (&key.0, key.1);
+            if Moment::now().since(began) >= NOTING {
+                return;
+            }
+            let Some(drawn) = self.notices.for_latch() else { return };
+            let nonce = {
+                let mut state = self.state.lock();
+                // Both levels share a note.
+                if !state.notes.is_due(name, began) {
+                    continue;
+                }
+                // Before the note is written: it may be answered at once.
+                state.notes.write(name, drawn.nonce)
+            };
+            let by = Deadline::after(self.timeout.min(NOTE_TIMEOUT));
+            let listener = LatchListener { nonce, ..drawn };
+            match store.listen(&LatchNote { name, level, listener, lasts, by }) {
+                Ok(true) => self.state.lock().notes.written(name, Moment::now().after(lasts / 2)),
+                Ok(false) => {}
+                Err(error) => return log::debug!("latch {name} is polled: {}", error.chain()),
+            }
         }
     }
 
@@ -355,10 +417,47 @@ impl LatchPoller {
     }
 }
 
+impl LatchWaits for LatchPoller {
+    fn opened(self: Arc<Self>, nonce: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(name) = state.notes.take(nonce) else { return false };
+        let keys: Vec<_> = state.keys_of(&name).collect();
+        for key in &keys {
+            if let Some(watched) = state.entry(key) {
+                watched.is_told = true;
+            }
+            state.bring_forward(key, Moment::now());
+        }
+        self.set_timer_or_log(&mut state);
+        !keys.is_empty()
+    }
+}
+
 impl PollerState {
     /// Returns the latch that has this very `key`, if it is still watched.
     fn entry(&mut self, key: &Arc<LatchKey>) -> Option<&mut WatchedLatch> {
         self.watched.get_mut(key).filter(|watched| Arc::ptr_eq(&watched.key, key))
+    }
+
+    /// Returns the latches of the batch that need a note before they are read. A latch is read once without a note,
+    /// because many waits find it open. After a notice nothing must delay the read.
+    fn take_due_notes(&mut self, batch: &[(Arc<LatchKey>, u64)], now: Moment) -> Vec<Arc<LatchKey>> {
+        let mut is_told = false;
+        for (key, _) in batch {
+            is_told |= self.entry(key).is_some_and(|watched| std::mem::take(&mut watched.is_told));
+        }
+        if is_told || self.outage.is_some() {
+            return Vec::new();
+        }
+        let due = batch.iter().filter(|(key, number)| *number > 1 && self.notes.is_due(&key.0, now));
+        due.map(|(key, _)| Arc::clone(key)).collect()
+    }
+
+    /// Returns the watched latches of this name, one for each level.
+    fn keys_of(&self, name: &LatchName) -> impl Iterator<Item = Arc<LatchKey>> {
+        let watched =
+            |level| self.watched.get(&(name.clone(), level)).map(|watched| Arc::clone(&watched.key));
+        [Level::Dc, Level::Xdc].into_iter().filter_map(watched)
     }
 
     fn put_due(&mut self, key: &Arc<LatchKey>, due: Moment) {
@@ -404,6 +503,9 @@ impl PollerState {
             return;
         }
         let removed = self.watched.remove(key);
+        if self.notes.has(&key.0) && self.keys_of(&key.0).next().is_none() {
+            self.notes.forget(&key.0);
+        }
         if let Some(turn) = removed.and_then(|watched| watched.turn) {
             self.due.remove(&turn);
         }

@@ -96,7 +96,7 @@ pub(crate) struct Queue {
     /// What is known about locks without a queue. To lock both, lock `lines` first.
     recent: Mutex<Recent>,
     /// Called without any mutex of the queue.
-    notices: Notices,
+    notices: Arc<Notices>,
     /// Makes the moments of this manager's reads differ from those of others.
     began: Moment,
 }
@@ -105,7 +105,7 @@ pub(crate) struct Queue {
 impl Default for Queue {
     fn default() -> Queue {
         let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
-        Queue { closed, lines, recent, notices: Notices::off(), began: Moment::now() }
+        Queue { closed, lines, recent, notices: Arc::new(Notices::off()), began: Moment::now() }
     }
 }
 
@@ -188,7 +188,7 @@ pub(crate) enum QueueStep {
 }
 
 impl Queue {
-    pub(crate) fn new(notices: Notices) -> Arc<Queue> {
+    pub(crate) fn new(notices: Arc<Notices>) -> Arc<Queue> {
         let (closed, lines, recent) = (AtomicBool::default(), Mutex::default(), Mutex::default());
         let queue = Arc::new(Queue { closed, lines, recent, notices, began: Moment::now() });
         let waiters: Weak<Queue> = Arc::downgrade(&queue);

@@ -24,6 +24,8 @@ pub(super) struct WatchedLatch {
     pub(super) again: bool,
     /// The next read is for this latch alone, because a read of several latches panicked.
     pub(super) alone: bool,
+    /// A notice has said that the latch is open. The next read is for that.
+    pub(super) is_told: bool,
     /// Number of reads begun.
     pub(super) looks: u64,
     /// Number of the first read that begins after the last waiter joined.
@@ -60,6 +62,7 @@ impl WatchedLatch {
             turn: None,
             again: false,
             alone: false,
+            is_told: false,
             looks: 0,
             first_look: 0,
             pause: poll.min(SHORTEST_PAUSE),

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Step, Stepped, StoreCounters,
+    Acquired, Attempt, LatchNote, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Step, Stepped,
+    StoreCounters,
 };
-use dlm::{Deadline, Diagnostic, Holder, Inspection, LatchName, Level, LockName, Moment, Result, Roster};
+use dlm::{
+    Deadline, Diagnostic, Holder, Inspection, LatchListener, LatchName, Level, LockName, Moment, Result,
+    Roster,
+};
 use parking_lot::Mutex;
 
 /// A method of [`LockStore`] or [`LatchStore`].
@@ -38,6 +42,10 @@ pub enum Call {
     Counts(usize),
     /// [`LatchStore::roster`].
     Roster,
+    /// [`LatchStore::listen`].
+    Listen,
+    /// [`LatchStore::listeners`].
+    Listeners,
 }
 
 type Hook = Box<dyn Fn(Call) + Send + Sync>;
@@ -189,5 +197,13 @@ impl LatchStore for Spy {
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
         self.pass_latch(Call::Roster, |store| store.roster(name, by))
+    }
+
+    fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
+        self.pass_latch(Call::Listen, |store| store.listen(note))
+    }
+
+    fn listeners(&self, name: &LatchName, by: Deadline) -> Result<Vec<LatchListener>> {
+        self.pass_latch(Call::Listeners, |store| store.listeners(name, by))
     }
 }

@@ -3,11 +3,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dlm::{Code, LatchKind, Level, LockManager};
+use dlm::{Code, Deadline, LatchKind, Level, LockManager};
 use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
 use dlm_fixtures::aerospike_java;
 use dlm_fixtures::java::Java;
-use dlm_testkit::skipped;
+use dlm_testkit::{LONG, skipped, until};
 
 const FARM: &str = "dc1";
 
@@ -24,8 +24,8 @@ fn both() -> Option<(LockManager, String, Java)> {
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let client = format!("java-{since}");
-    let manager = LockManager::builder().store_uri(&place.uri()).client(&client).farm(FARM).open();
-    Some((manager.unwrap(), client, java))
+    let builder = LockManager::builder().store_uri(&place.uri()).client(&client).farm(FARM);
+    Some((builder.notices("udp://127.0.0.1").open().unwrap(), client, java))
 }
 
 #[test]
@@ -67,11 +67,19 @@ fn a_latch_is_counted_by_java_and_here_alike() {
     let ours = latch("ours", Level::Dc);
     ours.create_for(&["a", "b", "c"]).unwrap();
     assert!(ours.count_down_as("a").unwrap());
+    // A process that waits leaves a note.
+    let watch = latch("ours", Level::Xdc).watch().unwrap();
+    let store = dlm::store::open(&aerospike_or_skip().unwrap().uri()).unwrap();
+    until("its note is there", || {
+        let listeners = store.latches().unwrap().listeners(ours.name(), Deadline::after(LONG)).unwrap();
+        listeners.len() == 1
+    });
     assert_eq!(java.ask(&format!("add {} count#{FARM} -1 600", place("ours"))), "ok");
     assert_eq!(java.ask(&format!("count {} count#{FARM}", place("ours"))), "1");
     assert_eq!(java.ask(&format!("sum {}", place("ours"))), "1", "Java added up our notes");
     assert_eq!((ours.count().unwrap(), ours.pending().unwrap().len()), (1, 2));
     assert!(java.ask(&format!("create {} count#{FARM} 9 600", place("ours"))).starts_with("error"));
+    assert!(!watch.is_open().unwrap());
 
     assert_eq!(java.ask(&format!("create {} count#{FARM} 2 600", place("theirs"))), "ok");
     let theirs = latch("theirs", Level::Xdc);

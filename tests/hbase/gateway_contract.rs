@@ -10,7 +10,7 @@ fn site(test: &str) -> Option<Site> {
 }
 
 fn site_of_latches(test: &str) -> Option<Site> {
-    site(test).map(Site::without_names)
+    site(test).map(|site| site.without_names().without_listeners())
 }
 
 dlm_testkit::contract!(site);

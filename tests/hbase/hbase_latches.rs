@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, thread};
 
-use dlm::store::{LatchName, LatchStore, LockStore, NewLatch, Roster, Step, Stepped};
-use dlm::{Code, Deadline, Error, LatchKind, Level, LockManager, Moment, NamePolicy};
+use dlm::store::{LatchName, LatchNote, LatchStore, LockStore, NewLatch, Roster, Step, Stepped};
+use dlm::{
+    Code, Deadline, Error, LatchKind, LatchListener, Level, LockManager, Moment, NamePolicy, NoticeEndpoint,
+};
 use dlm_fixtures::hbase::{self, Hbase, hbase_or_skip};
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::role::test_in;
@@ -67,6 +69,18 @@ impl Latch {
 
     fn dc(&self) -> Option<i64> {
         self.count(Level::Dc).unwrap()
+    }
+
+    /// Leaves a note of a process that waits. A gateway leaves none.
+    fn note(&self) {
+        let listener = LatchListener {
+            endpoint: NoticeEndpoint::Udp("[2001:db8::7]:4711".parse().unwrap()),
+            nonce: u64::MAX,
+        };
+        let (name, level, lasts, by) = (&self.name, Level::Xdc, TTL, Deadline::after(LONG));
+        let noted = self.store().listen(&LatchNote { name, level, listener, lasts, by }).unwrap();
+        let listeners = self.store().listeners(name, by).unwrap();
+        assert_eq!(listeners, if noted { vec![listener] } else { vec![] });
     }
 
     fn roster(&self) -> Roster {
@@ -485,6 +499,7 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
             assert_eq!(latch.step(-1, Some("w")).unwrap(), Stepped::Already);
             counted(latch.step(1, None));
         }
+        latch.note();
         assert_eq!((latch.dc(), latch.count(Level::Xdc).unwrap()), (Some(9), Some(109)));
         assert_eq!((peer.ask(&dc).as_str(), peer.ask(&xdc).as_str()), ("9", "109"), "{uri}");
         // Created by this library.
@@ -492,6 +507,7 @@ fn java_services_and_ours_count_one_latch_and_read_one_sum() {
         let row = hex(&latch.name.hbase_row());
         let names: &[&str] = if uri.starts_with("hbase://") { &["w", "x"] } else { &[] };
         assert!(latch.create_for(5, names, TTL).unwrap());
+        latch.note();
         peer.ask(&format!("latch-add {TABLE} {row} dc1 -1"));
         counted(latch.step(-1, names.first().copied()));
         let xdc = peer.ask(&format!("latch-xdc {TABLE} {row}"));

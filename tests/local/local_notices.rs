@@ -4,8 +4,8 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlm::store::MemoryStore;
-use dlm::{Code, Lease, Level, Lock, LockManager, NoticeEndpoint};
+use dlm::store::{LatchStore, MemoryStore};
+use dlm::{Code, Deadline, LatchKind, LatchListener, Lease, Level, Lock, LockManager, NoticeEndpoint};
 use dlm_testkit::{Call, LONG, Spy, until};
 
 /// Longer than every test.
@@ -152,6 +152,60 @@ fn datagrams_that_match_nothing_cost_no_request_and_grant_nothing() {
     assert!(held.release().unwrap());
     until("it is granted", || pending.take().unwrap().is_some());
     assert!(elsewhere.release().unwrap());
+}
+
+/// Returns the note of the only process that waits for the latch.
+fn note_at(store: &MemoryStore, name: &dlm::LatchName) -> Option<LatchListener> {
+    store.listeners(name, Deadline::after(LONG)).unwrap().pop()
+}
+
+/// The datagram that says that a latch was opened.
+fn opened(nonce: u64) -> Vec<u8> {
+    [b"dlmN\x01\x09".as_slice(), &nonce.to_be_bytes()].concat()
+}
+
+#[test]
+fn a_forged_word_that_a_latch_is_open_costs_one_read_if_it_quotes_the_note_and_none_otherwise() {
+    let store = Arc::new(MemoryStore::new());
+    let spy = Spy::on(Arc::clone(&store) as _);
+    let builder = LockManager::builder().store(Arc::clone(&spy) as _).client("tests").farm("dc1");
+    let manager = builder.notices("udp://127.0.0.1").poll(RETRY).open().unwrap();
+    let latch = manager.latch("forged", Level::Dc, LatchKind::CountDown).unwrap();
+    latch.create(2).unwrap();
+    let watch = latch.watch().unwrap();
+    // From now on it reads after 3 s or later: with a poll interval of an hour each pause is twice as long.
+    until("it reads seldom", || spy.reads().len() >= 7);
+    let listener = note_at(&store, latch.name()).expect("its note");
+    let NoticeEndpoint::Udp(address) = listener.endpoint else { panic!("{:?}", listener.endpoint) };
+    let attacker = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let reads = spy.reads().len();
+    for nonce in 0..100 {
+        attacker.send_to(&opened(nonce), address).unwrap();
+    }
+    until("they were heard", || manager.stats().notices_ignored >= 100);
+    assert_eq!((spy.reads().len(), manager.stats().early_asks), (reads, 0));
+    for _ in 0..3 {
+        attacker.send_to(&opened(listener.nonce), address).unwrap();
+    }
+    until("they were heard", || manager.stats().notices_ignored >= 102);
+    until("the first one made it read", || spy.reads().len() == reads + 1);
+    assert_eq!(manager.stats().early_asks, 1);
+    assert!(!watch.is_open().unwrap());
+    // The next note has other random bits.
+    until("it waits on", || note_at(&store, latch.name()).is_some_and(|note| note.nonce != listener.nonce));
+}
+
+#[test]
+fn who_finds_a_latch_open_at_once_leaves_no_note() {
+    let store = Arc::new(MemoryStore::new());
+    let builder = LockManager::builder().store(Arc::clone(&store) as _).client("tests").farm("dc1");
+    let manager = builder.notices("udp://127.0.0.1").open().unwrap();
+    let latch = manager.latch("open", Level::Dc, LatchKind::CountUpDown).unwrap();
+    latch.create(0).unwrap();
+    latch.await_open().unwrap();
+    latch.count_up().unwrap();
+    assert!(!latch.await_open_for(Duration::ZERO).unwrap());
+    assert_eq!(note_at(&store, latch.name()), None);
 }
 
 #[test]

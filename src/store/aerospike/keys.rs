@@ -6,7 +6,7 @@
 //! | lock, level XDC | `XDC#<suffix>` | `<client>#<id>` | `##data`, `##uat`, ours |
 //! | lock, layout `own` | as the two above | | see [`own_bins`] |
 //! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
-//! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm |
+//! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm, [`LISTENERS`] |
 //!
 //! Locks and latches have the names of PhonePe's DLM 1.0.1 and DistributedLatch 1.0.0-2. The Java libraries never
 //! read a lock's bins, only whether the record exists. For a latch they add up every bin whose name contains
@@ -29,6 +29,8 @@ pub(crate) const SUFFIX_BYTES_MAX: usize = SET_BYTES_MAX - "DC##".len() - FARM_B
 
 /// The bin of a fence's record.
 pub(crate) const FENCE: &str = "fence";
+/// The bin of a latch's record with the processes that wait for it: a map from endpoints to notes.
+pub(crate) const LISTENERS: &str = "hears";
 /// A fence is kept this long after its last use.
 pub(crate) const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 

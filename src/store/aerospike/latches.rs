@@ -19,7 +19,8 @@
 //!   bytes (from Java, or an older version of this library) receives them before its first step.
 //! * For the same reason a step is IN_DOUBT if an answer was lost and then the latch does not exist, or has another
 //!   incarnation. The step may have counted before the latch ended.
-//! * Every change starts the record's whole TTL again. All farms share the record, so all farms that use a latch
+//! * A process that waits is noted in a map of its own bin. That write leaves the end of the record as it is.
+//! * Every other change starts the record's whole TTL again. All farms share the record, so all farms that use a latch
 //!   should use the same TTL.
 
 use std::collections::HashMap;
@@ -31,16 +32,17 @@ use parking_lot::Mutex;
 use super::client::{
     BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, TTL_KEPT, When, Write, Written,
 };
-use super::keys::{LatchKeys, is_count, whole_seconds};
+use super::keys::{LISTENERS, LatchKeys, is_count, whole_seconds};
 use super::ready::wait_until_ready;
 use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
+use crate::notice_endpoint::{LatchListener, NoticeEndpoint};
 use crate::owner::OwnerToken;
-use crate::store::latch_store::check_participant;
+use crate::store::latch_store::{LISTENERS_MAX, check_participant};
 use crate::store::remote::resolve::Doubt;
-use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped};
-use crate::time::Deadline;
+use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
+use crate::time::{self, Deadline};
 
 /// Maximum number of rounds of one change. Another round is needed only after a lost reply or a change by a peer.
 const ROUNDS: usize = 16;
@@ -49,6 +51,8 @@ const FORGOTTEN_AT_ONCE: usize = 32;
 /// Maximum number of latches whose notes and incarnations are remembered. With more latches, a few notes stay in
 /// the records and incarnations are read again.
 const REMEMBERED: usize = 4096;
+/// A process whose note ended this long ago is still told. Machines' clocks differ.
+const ENDED_FOR_MS: u64 = 60_000;
 
 /// The steps of this process.
 #[derive(Debug, Default)]
@@ -299,6 +303,54 @@ impl LatchStore for AerospikeLatches {
         pending.retain(|name| arrived.binary_search(name).is_err());
         Ok(Roster { pending, arrived })
     }
+
+    fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
+        let keys = LatchKeys::of(note.name, &self.suffix)?;
+        let mut endpoint = Vec::new();
+        note.listener.endpoint.encode_into(&mut endpoint);
+        let lasts_ms = u64::try_from(note.lasts.as_millis()).unwrap_or(u64::MAX);
+        let noted = note_value(time::wall_ms().saturating_add(lasts_ms), note.listener.nonce);
+        let write = Write {
+            record_key: &keys.record_key,
+            // A record has a count of some farm.
+            exists: RecordExistsAction::UpdateOnly,
+            when: match note.level {
+                Level::Dc => Some(When::Has(&keys.count)),
+                Level::Xdc => None,
+            },
+            steps: &[
+                BinOperation::MapPut(LISTENERS, BinValue::Bytes(endpoint), noted),
+                BinOperation::MapKeepHighest(LISTENERS, LISTENERS_MAX),
+            ],
+            ttl_s: TTL_KEPT,
+        };
+        let written = self.client.write(&write, note.by)?;
+        Ok(matches!(written, Written::Done(_)))
+    }
+
+    fn listeners(&self, name: &LatchName, by: Deadline) -> Result<Vec<LatchListener>> {
+        let keys = LatchKeys::of(name, &self.suffix)?;
+        let found = self.client.read_with_collections(&keys.record_key, &[LISTENERS], by)?;
+        let now_ms = time::wall_ms();
+        let Some(BinValue::Map(notes)) = found.as_ref().and_then(|found| found.bin(LISTENERS)) else {
+            return Ok(Vec::new());
+        };
+        Ok(notes.iter().filter_map(|(endpoint, note)| listener(endpoint, note, now_ms)).collect())
+    }
+}
+
+/// Returns a note as a value whose order is that of the ends: `end_ms:u64 nonce:u64`, since 1970.
+fn note_value(ends_ms: u64, nonce: u64) -> BinValue {
+    BinValue::Bytes([ends_ms.to_be_bytes(), nonce.to_be_bytes()].concat())
+}
+
+fn listener(endpoint: &BinValue, note: &BinValue, now_ms: u64) -> Option<LatchListener> {
+    let (BinValue::Bytes(endpoint), BinValue::Bytes(note)) = (endpoint, note) else { return None };
+    let (endpoint, _) = NoticeEndpoint::split(endpoint)?;
+    let (ends_ms, nonce) = note.split_first_chunk()?;
+    let nonce = u64::from_be_bytes(nonce.try_into().ok()?);
+    let has_ended = u64::from_be_bytes(*ends_ms).saturating_add(ENDED_FOR_MS) < now_ms;
+    if has_ended { None } else { Some(LatchListener { endpoint, nonce }) }
 }
 
 impl AerospikeLatches {

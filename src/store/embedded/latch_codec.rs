@@ -22,7 +22,7 @@ const VERSION: u8 = 1;
 pub(super) const FARMS_MAX: usize = u16::MAX as usize;
 
 /// The prefix of the keys of latches. Keys of locks begin with `DC#` or `XDC#`, the key of the header with a NUL.
-const PREFIX: &[u8] = b"LATCH#";
+pub(super) const PREFIX: &[u8] = b"LATCH#";
 
 pub(super) fn is_key(key: &[u8]) -> bool {
     key.starts_with(PREFIX)

@@ -2,13 +2,15 @@
 
 use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{FARMS_MAX, Head, decode, encode, key};
+use super::listener_codec;
 use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
+use crate::notice_endpoint::LatchListener;
 use crate::store::embedded::lmdb::{Fault, Reader, TxnEnd, Writer};
 use crate::store::latch_record::{LatchRecord, count_of};
 use crate::store::latch_store::check_participant;
-use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped};
+use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
 use crate::time::{Deadline, Moment};
 
 fn not_found(name: &LatchName) -> Error {
@@ -67,6 +69,36 @@ impl LatchStore for EmbeddedStore {
         let record = self.environment.read(by, look)??;
         let live = record.filter(|record| record.is_live(Moment::now()));
         live.and_then(|record| record.roster(name.farm())).ok_or_else(|| not_found(name))
+    }
+
+    fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
+        let LatchNote { name, level, listener, lasts, by } = *note;
+        let (latch, listeners) = (key(name), listener_codec::key(name));
+        self.environment.write(by, |writer| {
+            let now = Moment::now();
+            let head = match self.latch(name, writer.get(&latch)?.map(Head::decode)) {
+                Ok(head) => head.filter(|(head, _)| head.is_live(now)),
+                Err(error) => return Ok(TxnEnd::Abandon(Err(error))),
+            };
+            if head.and_then(|(head, _)| count_of(head.counts.into_iter(), name.farm(), level)).is_none() {
+                return Ok(TxnEnd::Abandon(Ok(false)));
+            }
+            // Notes that cannot be read are written anew: they only make a wait shorter.
+            let found = writer.get(&listeners)?.and_then(|bytes| listener_codec::decode(bytes, now));
+            let mut set = found.unwrap_or_default();
+            set.note(listener, now.after(lasts), now);
+            writer.put(&listeners, &listener_codec::encode(&set))?;
+            Ok(TxnEnd::Commit(Ok(true)))
+        })?
+    }
+
+    fn listeners(&self, name: &LatchName, by: Deadline) -> Result<Vec<LatchListener>> {
+        let key = listener_codec::key(name);
+        self.environment.read(by, |reader| {
+            let now = Moment::now();
+            let found = reader.get(&key)?.and_then(|bytes| listener_codec::decode(bytes, now));
+            Ok(found.map(|set| set.live(now)).unwrap_or_default())
+        })
     }
 }
 

@@ -10,6 +10,7 @@ mod default_dir;
 mod embedded_store;
 mod latch_codec;
 mod latches;
+mod listener_codec;
 mod liveness;
 mod lmdb;
 mod record;

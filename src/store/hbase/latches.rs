@@ -9,6 +9,7 @@
 //!   made_<farm>               0, incarnation               the incarnation of the latch that the names belong to
 //!   due_<farm> 00 <name>      0, incarnation               this participant is expected
 //!   came_<farm> 00 <name>     0, incarnation, operation    this participant has counted
+//!   hears_<address>           0, random bits               the process at this address waits
 //! ```
 //!
 //! At level XDC the Java library reads each column of the family as a number and adds these numbers. It reads
@@ -16,9 +17,11 @@
 //! to this library. Farm names contain no NUL, so two pairs of farm and name never share a column.
 
 use super::cell_store::{Content, NO_TABLE};
+use super::marks::ZERO;
 use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::{Level, NamePolicy, checked_table};
+use crate::notice_endpoint::{LatchListener, NoticeEndpoint};
 use crate::text::quoted;
 
 const COUNTS: &[u8] = b"count_";
@@ -104,6 +107,35 @@ fn number(name: &LatchName, column: &[u8], value: &[u8]) -> Result<Option<i64>> 
         source: None,
     })?;
     Ok(Some(i64::from_be_bytes(bytes)))
+}
+
+/// Prefix of the columns of processes that wait.
+const HEARS: &str = "hears_";
+
+/// Returns the prefix of the columns of all processes that wait.
+pub(super) fn listener_columns() -> Vec<u8> {
+    HEARS.into()
+}
+
+/// Returns the column of a process that waits. `None` for an address that has no meaning on other machines.
+pub(super) fn listener_column(endpoint: NoticeEndpoint) -> Option<Vec<u8>> {
+    match endpoint {
+        NoticeEndpoint::Udp(address) => Some(format!("{HEARS}{address}").into()),
+        NoticeEndpoint::Local(_) => None,
+    }
+}
+
+/// Returns the value of the column of a process that waits. Its first eight bytes are zero, because the Java library
+/// takes them for a count.
+pub(super) fn listener_value(listener: LatchListener) -> Vec<u8> {
+    [ZERO, listener.nonce.to_be_bytes()].concat()
+}
+
+/// Decodes the column of a process that waits. `None` for any other column.
+pub(super) fn listener_in(column: &[u8], value: &[u8]) -> Option<LatchListener> {
+    let address = std::str::from_utf8(column).ok()?.strip_prefix(HEARS)?.parse().ok()?;
+    let nonce = value.strip_prefix(&ZERO)?.try_into().ok()?;
+    Some(LatchListener { endpoint: NoticeEndpoint::Udp(address), nonce: u64::from_be_bytes(nonce) })
 }
 
 pub(super) fn not_found(name: &LatchName) -> Error {

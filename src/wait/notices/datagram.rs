@@ -1,4 +1,4 @@
-//! The datagrams between processes that wait for one lock. All integers are big-endian.
+//! The datagrams between processes that wait for one lock or latch. All integers are big-endian.
 //!
 //! Each begins with `dlmN`, the version 1 and its kind. Bytes after the last field are ignored.
 //!
@@ -12,6 +12,7 @@
 //! | 6 heard | first waiter, earlier holder | `key:u64` | I ask for it |
 //! | 7 declined | first waiter, earlier holder | `key:u64` | I do not want it any more |
 //! | 8 pause | holder, waiter | `nonce:u64 ms:u32` | nobody with notices asks for this time, so that others get a turn |
+//! | 9 opened | who opened a latch, waiter | `nonce:u64` | the latch is probably open: look at the store |
 //!
 //! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. A register is padded, so that no reply is
 //! longer than the datagram it answers.
@@ -47,6 +48,7 @@ pub(super) enum Datagram {
     Heard { key: u64 },
     Declined { key: u64 },
     Pause { nonce: u64, pause: Duration },
+    Opened { nonce: u64 },
 }
 
 impl Datagram {
@@ -73,7 +75,8 @@ impl Datagram {
             Datagram::Registered { nonce: number }
             | Datagram::NotHere { nonce: number }
             | Datagram::Heard { key: number }
-            | Datagram::Declined { key: number } => put(&mut out, &[*number]),
+            | Datagram::Declined { key: number }
+            | Datagram::Opened { nonce: number } => put(&mut out, &[*number]),
             Datagram::Pause { nonce, pause } => {
                 put(&mut out, &[*nonce]);
                 out.extend_from_slice(&millis(*pause).to_be_bytes());
@@ -106,6 +109,7 @@ impl Datagram {
             6 => Datagram::Heard { key: first },
             7 => Datagram::Declined { key: first },
             8 => Datagram::Pause { nonce: first, pause: duration(rest)?.0 },
+            9 => Datagram::Opened { nonce: first },
             _ => return None,
         })
     }
@@ -120,6 +124,7 @@ impl Datagram {
             Datagram::Heard { .. } => 6,
             Datagram::Declined { .. } => 7,
             Datagram::Pause { .. } => 8,
+            Datagram::Opened { .. } => 9,
         }
     }
 }
@@ -186,6 +191,7 @@ mod tests {
             Datagram::Heard { key },
             Datagram::Declined { key },
             Datagram::Pause { nonce, pause: waited },
+            Datagram::Opened { nonce },
         ]
     }
 
@@ -219,7 +225,7 @@ mod tests {
         }
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..100_000 {
-            let mut bytes = samples()[random.usize(..9)].encode();
+            let mut bytes = samples()[random.usize(..10)].encode();
             let at = random.usize(..bytes.len());
             bytes[at] = random.u8(..);
             if let Some(decoded) = Datagram::decode(&bytes) {

@@ -399,6 +399,8 @@ impl Lines {
                 let name = self.at(id).name.clone();
                 self.effects.push(Effect::Pause(name, now.after(pause)));
             }
+            // Of a latch, not of a lock.
+            Datagram::Opened { .. } => return false,
         }
         true
     }

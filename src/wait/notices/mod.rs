@@ -1,4 +1,5 @@
-//! Notices: processes that wait for one lock tell each other when it is free.
+//! Notices: processes that wait for one lock tell each other when it is free, and whoever opens a latch tells those
+//! that wait for it.
 //!
 //! HBase and Aerospike tell nobody that a lock was released. Without notices each waiting process asks once per retry
 //! interval. With them a process that releases a lock tells the process that has waited longest.
@@ -18,8 +19,12 @@
 //!   | asks the store: granted
 //! ```
 //!
+//! A process that waits for a latch leaves a note in the store, with its endpoint and random bits. Whoever opens the latch
+//! reads the notes and tells each process, quoting its bits. There is no line: all of them read the latch.
+//!
 //! `lines` decides, `datagram` has the bytes, `socket` sends them. The socket is opened with the manager. One thread,
-//! `dlm-notices`, hears them. It is started by the first attempt to acquire a lock, and ended by `stop`.
+//! `dlm-notices`, hears them. It is started by the first attempt to acquire a lock or the first note at a latch, and ended
+//! by `stop`.
 
 mod datagram;
 mod lines;
@@ -43,7 +48,7 @@ use crate::config::NoticesSetting;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::name::LockName;
-use crate::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
+use crate::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
 use crate::random;
@@ -68,6 +73,12 @@ pub(crate) trait Waiters: Send + Sync {
     fn pause(&self, name: &LockName, until: Moment);
     /// The first waiter need not look at the store earlier than usual.
     fn acknowledged(&self, name: &LockName);
+}
+
+/// The waits for latches of a manager.
+pub(crate) trait LatchWaits: Send + Sync {
+    /// The latch whose note has these random bits was opened. Returns `false` if there is no such note.
+    fn opened(self: Arc<Self>, nonce: u64) -> bool;
 }
 
 /// Numbers of notices since the manager was opened.
@@ -104,6 +115,7 @@ struct NoticesShared {
     /// `None` if notices are off.
     open: Option<OpenNotices>,
     waiters: OnceLock<Weak<dyn Waiters>>,
+    latch_waits: OnceLock<Weak<dyn LatchWaits>>,
     counters: NoticeCounters,
 }
 
@@ -165,8 +177,9 @@ impl Notices {
                 })?)
             }
         };
-        let (waiters, counters) = (OnceLock::new(), NoticeCounters::default());
-        let shared = Arc::new(NoticesShared { all, open, waiters, counters });
+        let (waiters, latch_waits) = (OnceLock::new(), OnceLock::new());
+        let counters = NoticeCounters::default();
+        let shared = Arc::new(NoticesShared { all, open, waiters, latch_waits, counters });
         Ok(Notices {
             shared,
             process: process_mark::current(),
@@ -184,6 +197,26 @@ impl Notices {
     /// Sets who is woken. Called once, before the first attempt.
     pub(crate) fn set_waiters(&self, waiters: Weak<dyn Waiters>) {
         let _ = self.shared.waiters.set(waiters);
+    }
+
+    /// Sets who is told that a latch was opened. Called once, before the first wait for a latch.
+    pub(crate) fn set_latch_waits(&self, waits: Weak<dyn LatchWaits>) {
+        let _ = self.shared.latch_waits.set(waits);
+    }
+
+    /// Returns what a note at a latch tells others. `None` as for [`for_grant`](Notices::for_grant).
+    pub(crate) fn for_latch(&self) -> Option<LatchListener> {
+        let GrantEndpoint { endpoint, grant } = self.for_grant()?;
+        Some(LatchListener { endpoint, nonce: grant })
+    }
+
+    /// Tells other processes that a latch for which they wait was opened.
+    pub(crate) fn tell_opened(&self, listeners: &[LatchListener]) {
+        let Some(open) = &self.shared.open else { return };
+        let others = listeners.iter().filter(|listener| listener.endpoint != open.own);
+        let told = others
+            .map(|listener| Effect::Send(listener.endpoint, Datagram::Opened { nonce: listener.nonce }));
+        self.shared.run(open, told.collect());
     }
 
     /// Returns what the record of the next grant tells others. `None` if notices are off, or if the process has no
@@ -345,6 +378,15 @@ impl NoticesShared {
         Some(result)
     }
 
+    /// Whether the datagram says that a latch was opened for which this process waits. Its waits are told.
+    fn is_opening(&self, datagram: &Datagram) -> bool {
+        let Datagram::Opened { nonce } = datagram else { return false };
+        let waits = self.latch_waits.get().and_then(Weak::upgrade);
+        let is_awaited = waits.is_some_and(|waits| waits.opened(*nonce));
+        self.counters.early.fetch_add(u64::from(is_awaited), Ordering::Relaxed);
+        is_awaited
+    }
+
     fn run(&self, open: &OpenNotices, effects: Vec<Effect>) {
         let waiters = || self.waiters.get().and_then(Weak::upgrade);
         for effect in effects {
@@ -438,6 +480,7 @@ fn hear(shared: &Arc<NoticesShared>) {
             let datagram = from.and_then(|from| Some((from, Datagram::decode(&bytes[..len])?)));
             let is_ours = datagram.is_some_and(|(from, datagram)| {
                 open.is_probe(from, &datagram)
+                    || shared.is_opening(&datagram)
                     || shared.with(|lines, now| lines.received(from, datagram, now)) == Some(true)
             });
             if !is_ours {

@@ -4,8 +4,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{LatchName, LatchStore, LockStore, NewLatch, Step, Stepped};
-use dlm::{Code, Deadline, Level, Moment, NamePolicy};
+use dlm::store::{LISTENERS_MAX, LatchName, LatchNote, LatchStore, LockStore, NewLatch, Step, Stepped};
+use dlm::{Code, Deadline, LatchListener, Level, Moment, NamePolicy, NoticeEndpoint};
 
 use super::stores::ODD_IDS;
 use super::{LONG, Site, code, patiently, soon, take, until};
@@ -363,4 +363,90 @@ pub fn a_call_on_latches_that_is_late_already_comes_back(site: &Site) {
     assert!(expected.is_none_or(|expected| counted == expected), "{counted} after {stepped:?}");
     let _ = latches(&*store).counts(&[(&name, Level::Xdc)], by);
     assert!(Moment::now().since(began) < LONG);
+}
+
+/// A process at this port.
+fn listener(port: u16) -> LatchListener {
+    let endpoint = NoticeEndpoint::Udp(([192, 0, 2, 7], port).into());
+    LatchListener { endpoint, nonce: u64::MAX - u64::from(port) }
+}
+
+fn listen(
+    store: &dyn LockStore,
+    (name, level): (&LatchName, Level),
+    listener: LatchListener,
+    lasts: Duration,
+) -> bool {
+    latches(store).listen(&LatchNote { name, level, listener, lasts, by: soon() }).unwrap()
+}
+
+fn listeners(store: &dyn LockStore, name: &LatchName) -> Vec<LatchListener> {
+    let mut listeners = latches(store).listeners(name, soon()).unwrap();
+    listeners.sort_by_key(|listener| u64::MAX - listener.nonce);
+    listeners
+}
+
+pub fn who_waits_for_a_latch_is_noted_once_for_a_while(site: &Site) {
+    let (ours, theirs) = (site.store(), site.store());
+    let (here, there) = (name_in(site, "dc1", "a"), name_in(site, "dc2", "a"));
+    for level in [Level::Dc, Level::Xdc] {
+        assert!(!listen(&*ours, (&here, level), listener(1), TTL), "there is no latch");
+    }
+    assert_eq!((listeners(&*ours, &here), count(&*ours, &here)), (vec![], None), "a note made a latch");
+    assert!(create(&*ours, &here, 3, TTL));
+    let noted = listen(&*ours, (&here, Level::Dc), listener(1), TTL);
+    assert_eq!(noted, site.listeners, "whether the store keeps notes");
+    if !noted {
+        return assert_eq!(listeners(&*ours, &here), []);
+    }
+    assert!(listen(&*theirs, (&there, Level::Xdc), listener(2), TTL));
+    assert!(!listen(&*theirs, (&there, Level::Dc), listener(3), TTL), "this farm has no count");
+    let again = LatchListener { nonce: 5, ..listener(2) };
+    assert!(listen(&*theirs, (&there, Level::Xdc), again, TTL));
+    for (store, name) in [(&ours, &here), (&theirs, &there)] {
+        assert_eq!(listeners(&**store, name), [listener(1), again]);
+    }
+    assert_eq!(listeners(&*ours, &name(site, "b")), [], "of another latch");
+    for level in [Level::Dc, Level::Xdc] {
+        assert_eq!(count_at(&*ours, &here, level), Some(3), "a note changed the count");
+    }
+    let most = u16::try_from(LISTENERS_MAX).unwrap();
+    for port in 10..10 + most {
+        assert!(listen(&*ours, (&here, Level::Dc), listener(port), TTL * 2));
+    }
+    let kept = listeners(&*ours, &here);
+    assert!(kept.len() <= LISTENERS_MAX && kept.contains(&listener(9 + most)), "{}", kept.len());
+}
+
+/// A latch whose TTL grew with every note would not end while anybody waits for it.
+pub fn noting_who_waits_prolongs_no_latch_and_makes_none(site: &Site) {
+    if !site.listeners {
+        return;
+    }
+    patiently(|ttl| {
+        let (store, name) = (site.store(), name(site, &format!("{ttl:?}")));
+        let asked = Moment::now();
+        create_briefly(&*store, &name, 7, ttl)?;
+        let created = Moment::now();
+        let mut noted = 0;
+        until("the latch is gone", || {
+            noted += usize::from(listen(&*store, (&name, Level::Dc), listener(1), TTL));
+            thread::sleep(ttl / 20);
+            count(&*store, &name).is_none()
+        });
+        let gone = Moment::now();
+        if noted < 3 {
+            return None;
+        }
+        assert!(gone.since(asked) >= ttl - Duration::from_millis(5), "{:?} early", ttl - gone.since(asked));
+        // The first note after half of the TTL would have prolonged it by the other half.
+        if gone.since(created) >= ttl * 3 / 2 {
+            return None;
+        }
+        for level in [Level::Dc, Level::Xdc] {
+            assert!(!listen(&*store, (&name, level), listener(1), TTL), "the latch has ended");
+            assert_eq!(count_at(&*store, &name, level), None, "a note made a latch");
+        }
+        Some(())
+    });
 }

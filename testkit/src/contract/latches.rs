@@ -456,3 +456,35 @@ pub fn processes_that_count_down_open_the_latch_exactly(site: &Site) {
     assert!(watched.wait(&AwaitOptions::new().wait(LONG)).unwrap());
     assert_eq!(ours.count().unwrap(), 0);
 }
+
+/// With a poll interval of an hour the pause between two reads doubles each time.
+pub fn whoever_opens_a_latch_tells_those_who_wait(site: &Site) {
+    if !site.listeners {
+        return;
+    }
+    let notices = "udp://127.0.0.1";
+    let spy = Spy::on(site.store());
+    let waits = builder(site).store(spy.clone()).poll(NEVER).option("notices", notices).open().unwrap();
+    let opens = builder(site).store(site.store()).option("notices", notices).open().unwrap();
+    let levels = [Level::Dc, Level::Xdc];
+    let waiting = levels.map(|level| waits.latch("a", level, LatchKind::CountUpDown).unwrap());
+    let latch = latch_of(&opens, "a");
+    latch.create(2).unwrap();
+    thread::scope(|scope| {
+        let waiters: Vec<_> =
+            waiting.iter().map(|latch| scope.spawn(|| latch.await_open_for(LONG).unwrap())).collect();
+        until("they are noted and read seldom", || {
+            spy.calls_of(Call::Listen) > 0 && spy.reads().iter().sum::<usize>() >= 14
+        });
+        count_down(site, &latch);
+        assert_eq!(opens.stats().notices_sent, 0, "told of a latch that is closed");
+        count_down(site, &latch);
+        let opened = Moment::now();
+        for waiter in waiters {
+            assert!(waiter.join().unwrap());
+        }
+        let late = Moment::now().since(opened);
+        assert_eq!(waits.stats().early_asks, 1, "found by polling {late:?} after it opened");
+    });
+    assert_eq!(opens.stats().notices_sent, 1, "one process is told once");
+}

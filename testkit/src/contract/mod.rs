@@ -87,6 +87,8 @@ pub struct Site {
     pub(crate) slack: Duration,
     /// Whether the store reads many locks with one call.
     pub(crate) reads_many: bool,
+    /// Whether the store notes who waits for a latch.
+    pub(crate) listeners: bool,
 }
 
 impl Site {
@@ -117,12 +119,19 @@ impl Site {
             longest_ttl,
             slack: Duration::ZERO,
             reads_many: false,
+            listeners: true,
         }
     }
 
     /// Declares that the store's latches have no named participants.
     pub fn without_names(self) -> Site {
         Site { names: false, ..self }
+    }
+
+    /// Declares that the store does not note who waits for a latch: see
+    /// [`LatchStore::listen`](dlm::store::LatchStore::listen).
+    pub fn without_listeners(self) -> Site {
+        Site { listeners: false, ..self }
     }
 
     /// Declares that the store may refuse a change of a latch while others change it.
@@ -282,6 +291,8 @@ macro_rules! latch_contract {
             latches_and_locks_of_one_name_do_not_touch_each_other,
             initializing_latches_again_does_no_harm,
             a_call_on_latches_that_is_late_already_comes_back,
+            who_waits_for_a_latch_is_noted_once_for_a_while,
+            noting_who_waits_prolongs_no_latch_and_makes_none,
         }
         $crate::contract! { $site => latches:
             making_a_latch_again_says_so_and_changes_nothing,
@@ -302,6 +313,7 @@ macro_rules! latch_contract {
             closing_wakes_every_waiter_of_every_latch,
             many_waiters_of_one_latch_cost_one_look_at_a_time,
             processes_that_count_down_open_the_latch_exactly,
+            whoever_opens_a_latch_tells_those_who_wait,
         }
     };
 }

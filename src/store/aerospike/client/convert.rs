@@ -76,6 +76,10 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
         BinOperation::MapDrop(bin, keys) => {
             maps::remove_by_key_list(*bin, keys.iter().map(value).collect(), MapReturnType::NONE)
         }
+        BinOperation::MapKeepHighest(bin, count) => {
+            let others = MapReturnType::NONE.inverted();
+            maps::remove_by_rank_range_from(*bin, -(*count as i64), others)
+        }
         BinOperation::Tell(bin) => scalar::get_bin(*bin),
         BinOperation::TellAge(name) => read_exp(*name, packed(|packer| packer.age()), ExpReadFlags::DEFAULT),
         BinOperation::Drop(bin) => scalar::put(&Bin::new(*bin, Value::Nil)),

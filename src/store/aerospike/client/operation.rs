@@ -112,6 +112,8 @@ pub(crate) enum BinOperation<'a> {
     },
     MapPut(&'a str, BinValue, BinValue),
     MapDrop(&'a str, Vec<BinValue>),
+    /// Removes all entries of the map but so many, those with the highest values.
+    MapKeepHighest(&'a str, usize),
     /// Returns the value in this bin, after the operations before this one.
     Tell(&'a str),
     /// Returns the milliseconds since the record was written, by the clock of its node, under this name.

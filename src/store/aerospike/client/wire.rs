@@ -128,7 +128,9 @@ impl Asked<'_> {
                 BinOperation::Put(_, bin_value) => {
                     matches!(bin_value, BinValue::Int(_) | BinValue::Bytes(_) | BinValue::Text(_))
                 }
-                BinOperation::MapPut(..) | BinOperation::MapDrop(..) => false,
+                BinOperation::MapPut(..) | BinOperation::MapDrop(..) | BinOperation::MapKeepHighest(..) => {
+                    false
+                }
                 _ => true,
             }),
             Asked::Read(_) | Asked::Tell(_) => true,
@@ -293,7 +295,10 @@ fn operation(out: &mut Vec<u8>, asked: &BinOperation<'_>) {
         BinOperation::TellAge(name) => expression(out, OP_READ_EXPRESSION, name, |packer| packer.age()),
         BinOperation::Drop(bin) => step(out, OP_WRITE, NOTHING, bin, |_| {}),
         BinOperation::Delete => step(out, OP_DELETE, NOTHING, "", |_| {}),
-        BinOperation::Put(..) | BinOperation::MapPut(..) | BinOperation::MapDrop(..) => {
+        BinOperation::Put(..)
+        | BinOperation::MapPut(..)
+        | BinOperation::MapDrop(..)
+        | BinOperation::MapKeepHighest(..) => {
             unreachable!("such a request is not plain")
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! count    if  the count exists, our mark does not  ->  count + 1 or - 1, our mark        one atomic step
 //! create   if  the count does not exist             ->  count, our mark, expected names
+//! note     if  a count exists                       ->  the process that waits, with a TTL of its own
 //! by name  if  the count exists, the incarnation is
 //!              the one that was read, and the name
 //!              is not in this incarnation           ->  count + 1 or - 1, the name
@@ -44,15 +45,21 @@ use super::servers::CLIENT_SERVICE;
 use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
+use crate::notice_endpoint::LatchListener;
 use crate::owner::OwnerToken;
-use crate::store::hbase::cell_store::{Content, LockTable};
-use crate::store::hbase::latches::{count_column, count_in, is_no_table, not_found, or_not_found, row_of};
+use crate::store::hbase::cell_store::{Content, Durability, LockTable};
+use crate::store::hbase::latches::{
+    count_column, count_columns, count_in, is_no_table, listener_column, listener_columns, listener_in,
+    listener_value, not_found, or_not_found, row_of,
+};
 use crate::store::hbase::marks::{
     IN_FLIGHT_TTL, IdempotencyMarks, MarkSlot, MarkedOperation, SENDING_MAX, ZERO,
 };
 use crate::store::remote::resolve::Pauses;
 use crate::store::request_kind::RequestKind;
-use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, check_participant};
+use crate::store::{
+    LISTENERS_MAX, LatchNote, LatchStore, NewLatch, Roster, Step, Stepped, check_participant,
+};
 use crate::time::Deadline;
 
 static FAMILY: Bytes = Bytes::from_static(b"C");
@@ -119,6 +126,41 @@ impl LatchStore for NativeLatches {
         let arrived = cells.names(&came, &incarnation);
         let pending = cells.names(&due, &incarnation).difference(&arrived).cloned().collect();
         Ok(Roster { pending, arrived: arrived.into_iter().collect() })
+    }
+
+    fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
+        let row = Bytes::from(row_of(note.name)?);
+        let Some(column) = listener_column(note.listener.endpoint).map(Bytes::from) else { return Ok(false) };
+        let value = Bytes::from(listener_value(note.listener));
+        let count = match note.level {
+            Level::Dc => count_column(note.name.farm()),
+            Level::Xdc => count_columns(),
+        };
+        let request = || {
+            // Holds if there is such a column. A column of another farm whose name begins like ours does no harm.
+            let filter = Some(filter::columns_beginning(vec![count.clone().into()]));
+            let condition = Condition { row: row.clone(), filter, ..Condition::default() };
+            let noted = put(&row, vec![(column.clone(), value.clone())], note.lasts);
+            (condition, vec![request::durable(Durability::Async, noted)])
+        };
+        let noted = self.change("noting who waits", &row, note.by, &Cell::new(0), &request);
+        match noted {
+            Ok(answer) => Ok(answer.processed == Some(true)),
+            Err(error) if is_no_table(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn listeners(&self, name: &LatchName, by: Deadline) -> Result<Vec<LatchListener>> {
+        let row = Bytes::from(row_of(name)?);
+        let noted = filter::columns_beginning(vec![listener_columns().into()]);
+        let cells = match self.read(Get { filter: Some(noted), ..get(&row, &[]) }, by) {
+            Ok(cells) => cells,
+            Err(error) if is_no_table(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let listeners = cells.0.iter().filter_map(|cell| listener_in(&cell.qualifier, &cell.value));
+        Ok(listeners.take(LISTENERS_MAX).collect())
     }
 }
 
