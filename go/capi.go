@@ -376,6 +376,7 @@ func readStats(manager managerHandle) (Stats, error) {
 		NoticesUnsent:     int(to.stats.notices_unsent),
 		NoticesIgnored:    int(to.stats.notices_ignored),
 		EarlyAsks:         int(to.stats.early_asks),
+		LeasesRetaken:     int(to.stats.leases_retaken),
 	}, failure(to.status, to.error)
 }
 

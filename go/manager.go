@@ -57,6 +57,9 @@ type Stats struct {
 	NoticesIgnored int
 	// EarlyAsks counts how often a notice made a waiter ask the store earlier.
 	EarlyAsks int
+	// LeasesRetaken counts the leases of locks that had stayed with this process, so that the store was not asked: the
+	// option linger.
+	LeasesRetaken int
 }
 
 // Option is an option of a manager. Options override those in the store's URI.

@@ -162,6 +162,7 @@ pub(crate) fn ask(
     look: impl FnOnce() -> Result<Option<Holder>>,
 ) -> Result<Answer<Lease>> {
     if ask == Ask::Look
+        && !session.stays(name)
         && let Some(holder) = look()?
     {
         return Ok(Answer::Busy(Some(holder)));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LOCK_DELAY,
-    DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings,
-    checked_background_threads, checked_clock_margin, checked_lock_delay, checked_poll, checked_retry,
-    checked_timeout, checked_ttl, parse_clock_margin, parse_notices,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
+    DEFAULT_LOCK_DELAY, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings,
+    checked_background_threads, checked_clock_margin, checked_linger, checked_lock_delay, checked_poll,
+    checked_retry, checked_timeout, checked_ttl, parse_clock_margin, parse_notices,
 };
 use crate::error::{Error, Result};
 use crate::holder::Identity;
@@ -33,6 +33,7 @@ pub struct Builder {
     timeout: Option<Duration>,
     clock_margin_ppm: Option<u32>,
     lock_delay: Option<Duration>,
+    linger: Option<Duration>,
     dies_with_process: Option<bool>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
@@ -112,6 +113,17 @@ impl Builder {
     /// release has no delay. Default zero; at most 1 h. All processes that use the lock should set the same.
     pub fn lock_delay(mut self, delay: Duration) -> Builder {
         self.lock_delay = Some(delay);
+        self
+    }
+
+    /// Sets how long a lock stays with this process after its release: see [locks that
+    /// stay](https://github.com/dlm-rs/dlm/blob/main/docs/linger.md). Default zero: a release frees the lock. At most 1 h,
+    /// and for each lease at most its TTL. A holder that dies delays others by TTL and linger. Without
+    /// [notices](Builder::notices), others may wait that much longer for a lock that nobody holds.
+    ///
+    /// Not through a gateway to HBase and not with `layout=both`: [`open`](Builder::open) refuses that.
+    pub fn linger(mut self, linger: Duration) -> Builder {
+        self.linger = Some(linger);
         self
     }
 
@@ -225,8 +237,8 @@ impl Builder {
         let client = options.take("client");
         let farm = options.take("farm");
         let purpose = options.take("purpose");
-        let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll", "lock_delay"];
-        let [ttl, wait, retry, timeout, latch_ttl, poll, lock_delay] =
+        let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll", "lock_delay", "linger"];
+        let [ttl, wait, retry, timeout, latch_ttl, poll, lock_delay, linger] =
             durations.map(|key| options.take_duration(key));
         let strict = options.take_flag("strict")?.unwrap_or(false);
         let dies_with_process = options.take_flag("dies_with_process")?;
@@ -245,6 +257,7 @@ impl Builder {
             timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
             clock_margin_ppm: checked_clock_margin(clock_margin_ppm)?,
             lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay?).unwrap_or(DEFAULT_LOCK_DELAY))?,
+            linger: checked_linger(self.linger.or(linger?).unwrap_or(DEFAULT_LINGER))?,
             dies_with_process: self.dies_with_process.or(dies_with_process).unwrap_or(false),
             names: self.names.or(names).unwrap_or_default(),
             purpose: self.purpose.or(purpose).unwrap_or_default(),

@@ -23,6 +23,8 @@ pub const DEFAULT_BACKGROUND_THREADS: usize = 2;
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Default lock delay: none.
 pub const DEFAULT_LOCK_DELAY: Duration = Duration::ZERO;
+/// Default time for which a released lock stays with its process: none.
+pub const DEFAULT_LINGER: Duration = Duration::ZERO;
 /// Default clock margin: how much earlier than in the store a lease expires here, in parts per million of its
 /// TTL. It is a tenth.
 ///
@@ -41,6 +43,7 @@ const BACKGROUND_THREADS_MAX: usize = 64;
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const LOCK_DELAY_MAX: Duration = Duration::from_secs(3600);
+const LINGER_MAX: Duration = Duration::from_secs(3600);
 const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
 
@@ -64,6 +67,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) clock_margin_ppm: u32,
     pub(crate) lock_delay: Duration,
+    pub(crate) linger: Duration,
     pub(crate) dies_with_process: bool,
     pub(crate) names: NamePolicy,
     pub(crate) purpose: String,
@@ -94,7 +98,12 @@ impl Settings {
 
     /// Returns how long the store is asked to keep the record of a lease with this TTL.
     pub(crate) fn asked_ttl(&self, ttl: Duration) -> Duration {
-        ttl + self.lock_delay
+        ttl + self.lock_delay + self.linger_of(ttl)
+    }
+
+    /// Returns how long a lock stays with this process after a lease with this TTL.
+    pub(crate) fn linger_of(&self, ttl: Duration) -> Duration {
+        self.linger.min(ttl)
     }
 
     /// Returns the TTL of a lease that lasts `length` here: the reverse of [`lease_end`](Settings::lease_end).
@@ -143,6 +152,13 @@ pub(crate) fn checked_lock_delay(delay: Duration) -> Result<Duration> {
     within("lock_delay", delay, Duration::ZERO, LOCK_DELAY_MAX, "0s to 1h").and_then(|delay| {
         // All stores support whole milliseconds.
         if delay.is_zero() { Ok(delay) } else { checked_ttl(delay) }
+    })
+}
+
+pub(crate) fn checked_linger(linger: Duration) -> Result<Duration> {
+    within("linger", linger, Duration::ZERO, LINGER_MAX, "0s to 1h").and_then(|linger| {
+        // All stores support whole milliseconds.
+        if linger.is_zero() { Ok(linger) } else { checked_ttl(linger) }
     })
 }
 

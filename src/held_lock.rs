@@ -11,10 +11,12 @@ use crate::fence::Fence;
 use crate::lease_life::{Life, UNKNOWN};
 use crate::lease_state::{LeaseState, LostReason};
 use crate::lease_token::{LeaseToken, TokenEnd};
+use crate::linger::{KeptLock, Retaken};
 use crate::name::LockName;
 use crate::owner::OwnerRecord;
+use crate::retake_right::{RecordWrite, SpareFences};
 use crate::store::{Grant, LockStore, Released};
-use crate::sync::{AtomicU64, Mutex};
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::time::{Deadline, Moment};
 use crate::wait::freeing::LockDoubt;
 
@@ -32,6 +34,10 @@ pub(crate) struct HeldLock {
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
     notices: Option<u64>,
+    /// Fences for when the lock is taken again. `None` for a lease from a token, which never stays.
+    spare: Option<SpareFences>,
+    /// The lock was released and stays: its notices go on.
+    stays: AtomicBool,
     ownership: Mutex<Ownership>,
     /// Changed under `ownership`, except by the clock.
     pub(crate) life: Life,
@@ -50,6 +56,8 @@ struct Ownership {
     hold_until: Moment,
     /// A release failed, so the lock may or may not be free.
     release_failed: bool,
+    /// The last write of the record that the store has confirmed. `None` while another one may be under way.
+    write: Option<RecordWrite>,
     /// The record is marked: see [`LivenessStore`](crate::store::LivenessStore).
     dies_with_process: bool,
 }
@@ -145,6 +153,8 @@ pub(crate) struct HeldUntil {
 impl HeldLock {
     pub(crate) fn new(name: LockName, grant: Grant, terms: LeaseTerms) -> HeldLock {
         let LeaseTerms { ttl, asked, ends, until_death, notices } = terms;
+        let write = RecordWrite { sent: grant.since, asked };
+        let spare = SpareFences::after(grant.fence, grant.fences);
         let life = Life::new(ends, ends.since(grant.since));
         HeldLock {
             name,
@@ -152,6 +162,8 @@ impl HeldLock {
             ttl: AtomicU64::new(nanos(ttl)),
             may_reappear: grant.may_reappear,
             notices,
+            spare: Some(spare),
+            stays: AtomicBool::new(false),
             ownership: Mutex::new(Ownership {
                 record: Some(grant.owner_record),
                 longest_ttl: asked,
@@ -159,6 +171,7 @@ impl HeldLock {
                 told: None,
                 hold_until: Moment::OVER,
                 release_failed: false,
+                write: Some(write),
                 dies_with_process: until_death,
             }),
             life,
@@ -168,14 +181,45 @@ impl HeldLock {
     /// Makes the state of a lease that comes from another process.
     pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
         let LeaseToken { name, fence, ends: told, ttl, owner_record } = token;
-        let grant = Grant { owner_record, fence, since: Moment::now(), may_reappear: false };
+        let grant = Grant { owner_record, fence, fences: 1, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
         let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
         let (asked, ends) = (ttl, ends.unwrap_or(UNKNOWN));
         let terms = LeaseTerms { ttl, asked, ends, until_death: false, notices: None };
         let mut held = HeldLock::new(name, grant, terms);
         held.ownership.get_mut().told = Some(told);
+        held.spare = None;
         held
+    }
+
+    /// Makes the state of a lease of a lock that stayed with this process.
+    pub(crate) fn retaken(name: LockName, retaken: Retaken, ttl: Duration, ends: Moment) -> HeldLock {
+        let Retaken { kept, fence, at } = retaken;
+        let KeptLock { record, write, spare, longest_ttl, notices, .. } = kept;
+        let grant = Grant { owner_record: record, fence, fences: 1, since: at, may_reappear: false };
+        let terms = LeaseTerms { ttl, asked: longest_ttl, ends, until_death: false, notices };
+        let mut held = HeldLock::new(name, grant, terms);
+        held.ownership.get_mut().write = Some(write);
+        held.spare = Some(spare);
+        held
+    }
+
+    /// Releases the lock here and leaves its record in the store, for `linger` after the last write. `None` if it must be
+    /// released in the store: the lease is over or from a token, or it is not known what the store has.
+    pub(crate) fn keep(&self, linger: Duration) -> Option<KeptLock> {
+        let spare = self.spare.filter(|_| !self.may_reappear)?;
+        let mut ownership = self.ownership.lock();
+        let now = Moment::now();
+        let is_clean = !ownership.release_failed && !ownership.dies_with_process;
+        if !is_clean || now < ownership.hold_until || now >= self.ends() {
+            return None;
+        }
+        let write = ownership.write.filter(|write| now < write.sent.after(linger))?;
+        let record = ownership.record.take()?;
+        self.stays.store(true, Ordering::Release);
+        self.life.released();
+        let (longest_ttl, notices) = (ownership.longest_ttl, self.notices);
+        Some(KeptLock { record, write, spare, longest_ttl, notices, linger, yields: false })
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner.
@@ -199,7 +243,7 @@ impl HeldLock {
 
     /// See [`LeaseTerms::notices`].
     pub(crate) fn notices(&self) -> Option<u64> {
-        self.notices
+        self.notices.filter(|_| !self.stays.load(Ordering::Acquire))
     }
 
     /// Returns when the lease expires: zero once it was released or found lost.
@@ -236,6 +280,7 @@ impl HeldLock {
         };
         let by = Deadline::after(settings.timeout.min(ttl).min(useful));
         let asked = settings.asked_ttl(ttl);
+        ownership.write = None;
         let answer = match store.renew(&self.name, &record, asked, by) {
             // A late copy of a request may have brought the record back after another holder released the lock. The
             // record is still released with the lease.
@@ -247,6 +292,7 @@ impl HeldLock {
             }
             Ok(Some(record)) => {
                 ownership.keeps(record, asked);
+                ownership.write = Some(RecordWrite { sent: since, asked });
                 self.ttl.store(nanos(ttl), Ordering::Release);
                 ownership.ends = settings.lease_end(since, ttl);
                 ownership.told = None;
@@ -283,6 +329,7 @@ impl HeldLock {
         }
         // The request may be applied at any later time.
         let asked = settings.asked_ttl(ttl);
+        ownership.write = None;
         ownership.longest_ttl = ownership.longest_ttl.max(asked);
         Begun::Ask(PendingRenewal { record, ttl, asked, ends })
     }
@@ -304,6 +351,7 @@ impl HeldLock {
         match answer {
             Ok(Some(record)) => {
                 ownership.keeps(record, sent.asked);
+                ownership.write = Some(RecordWrite { sent: since, asked: sent.asked });
                 let ends = settings.lease_end(since, sent.ttl);
                 if !self.life.renewed_in_time(ends) {
                     return Concluded::TooLate;

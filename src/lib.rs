@@ -97,10 +97,12 @@ mod lease;
 mod lease_life;
 mod lease_set;
 mod lease_token;
+mod linger;
 mod lock;
 mod manager;
 mod pending;
 mod pending_call;
+mod retake_right;
 mod session;
 
 // Locks for the threads, and a gate for the files, of one machine.
@@ -144,8 +146,8 @@ pub use acquire::AcquireOptions;
 pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LOCK_DELAY,
-    DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
+    DEFAULT_LOCK_DELAY, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
 };
 pub use diagnostic::{Diagnostic, Severity};
 pub use election::{Election, Leader, Leadership, Observed, Observer};

@@ -64,6 +64,9 @@ pub struct Stats {
     pub notices_ignored: u64,
     /// Times that a notice made a waiter ask the store earlier.
     pub early_asks: u64,
+    /// Leases of locks that had stayed with this process, so that the store was not asked: see
+    /// [`Builder::linger`](crate::Builder::linger).
+    pub leases_retaken: u64,
 }
 
 impl LockManager {
@@ -236,6 +239,7 @@ impl LockManager {
             notices_unsent: notices.unsent,
             notices_ignored: notices.ignored,
             early_asks: notices.early,
+            leases_retaken: self.session.retaken(),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::error::{Code, Error, Result};
 use crate::held_lock::{HeldLock, HeldUntil, LeaseTerms, Leftover};
 use crate::holder::{Holder, Identity};
 use crate::keeper::Keeper;
+use crate::linger::Linger;
 use crate::name::LockName;
 use crate::process::process_mark;
 use crate::store::{Acquired, Attempt, LatchStore, LivenessStore, LockStore};
@@ -26,6 +27,9 @@ use crate::wait::queue::{Answer, Queue};
 
 /// Shortest time-out for creating a table, which takes longer than other calls.
 const MAKING_TABLES: Duration = Duration::from_secs(60);
+
+/// Longest time for which the drop of the last handle gives back the locks that stay.
+const GIVING_BACK: Duration = Duration::from_secs(2);
 
 /// Held locks by address, which `close` releases. `None` once it has run.
 type HeldLocks = Mutex<Option<HashMap<usize, Arc<HeldLock>>>>;
@@ -43,6 +47,8 @@ pub(crate) struct Session {
     background: Arc<Background>,
     held: Arc<HeldLocks>,
     pub(crate) keeper: Keeper,
+    /// `None` if released locks do not stay.
+    linger: Option<Arc<Linger>>,
     closed: AtomicBool,
 }
 
@@ -50,7 +56,8 @@ impl Session {
     /// Does no I/O; the first call does. `settings` must be checked.
     ///
     /// # Errors
-    /// CONNECTION_ERROR if the address for notices cannot be used.
+    /// CONNECTION_ERROR if the address for notices cannot be used. INVALID_ARGUMENT if locks should stay that the store
+    /// cannot let stay.
     pub(crate) fn new(store: Arc<dyn LockStore>, settings: Settings, identity: Identity) -> Result<Session> {
         let notices =
             Arc::new(Notices::new(&settings.notices, settings.notices_all, store.shared_directory())?);
@@ -70,7 +77,20 @@ impl Session {
             };
             Keeper::new(Arc::clone(&store), settings.clone(), on_end)
         };
+        let linger = match settings.linger.is_zero() {
+            true => None,
+            false if !store.reserves_fences() => {
+                let allowed =
+                    format!("0s for {}, which cannot reserve several fences for one grant", store.describe());
+                return Err(Error::invalid("linger", format!("{:?}", settings.linger), allowed));
+            }
+            false => {
+                let (background, queue) = (Arc::clone(&background), Arc::clone(&queue));
+                Some(Linger::new(Arc::clone(&store), background, queue, settings.clone()))
+            }
+        };
         Ok(Session {
+            linger,
             store,
             settings,
             queue,
@@ -144,6 +164,9 @@ impl Session {
         until_death: bool,
     ) -> Result<Answer<HeldLock>> {
         self.usable()?;
+        if let Some(lock) = self.retake(name, ttl, until_death) {
+            return Ok(Answer::Got(lock));
+        }
         // A grant that arrives after its lease has expired is useless.
         let by = Deadline::after(self.settings.timeout.min(ttl));
         let asked = self.settings.asked_ttl(ttl);
@@ -151,9 +174,10 @@ impl Session {
         let notices = self.queue.notices().for_grant();
         let told = notices.map(|notices| Identity { notices: Some(notices), ..self.identity.clone() });
         let attempt = Attempt { name, ttl: asked, identity: told.as_ref().unwrap_or(&self.identity), by };
-        let answer = match until_death {
-            true => self.liveness()?.acquire_until_death(attempt, &mut doubtful),
-            false => self.store.acquire(attempt, &mut doubtful),
+        let answer = match (until_death, &self.linger) {
+            (true, _) => self.liveness()?.acquire_until_death(attempt, &mut doubtful),
+            (false, Some(linger)) => self.store.acquire_with_fences(attempt, linger.fences(), &mut doubtful),
+            (false, None) => self.store.acquire(attempt, &mut doubtful),
         };
         for record in doubtful {
             let ttl = asked;
@@ -172,6 +196,59 @@ impl Session {
             }
             Err(error) => Err(error.context(format!("acquiring lock {name}"))),
         }
+    }
+
+    /// Takes a lock again that stayed with this process. Releases it in the store if a new lease needs a new record.
+    fn retake(&self, name: &LockName, ttl: Duration, until_death: bool) -> Option<HeldLock> {
+        let linger = self.linger.as_ref()?;
+        let kept = match linger.retake(name, ttl)? {
+            Ok(retaken) if !until_death => {
+                let ends = self.settings.lease_end(retaken.at, ttl);
+                return Some(HeldLock::retaken(name.clone(), retaken, ttl, ends));
+            }
+            Ok(retaken) => retaken.kept,
+            Err(kept) => kept,
+        };
+        let by = Deadline::after(self.settings.timeout.min(ttl));
+        match self.store.release(name, &kept.record, by) {
+            Ok(_) => kept.notices.into_iter().for_each(|grant| self.queue.notices().ended(name, grant)),
+            Err(_) => linger.free(name, kept),
+        }
+        None
+    }
+
+    /// Whether the lock was released and stays with this process, so that it need not be read.
+    pub(crate) fn stays(&self, name: &LockName) -> bool {
+        self.linger.as_ref().is_some_and(|linger| linger.has(name))
+    }
+
+    /// Returns how often a lock was taken again that stayed with this process.
+    pub(crate) fn retaken(&self) -> u64 {
+        self.linger.as_ref().map_or(0, |linger| linger.retaken())
+    }
+
+    /// Releases a lock here and lets it stay in the store. Returns `false` if it must be released there.
+    fn keep(&self, lock: &HeldLock) -> bool {
+        let Some(linger) = self.linger.as_ref().filter(|_| !self.closed.load(Ordering::Acquire)) else {
+            return false;
+        };
+        let (name, notices) = (lock.name(), self.queue.notices());
+        if notices.is_wanted(name) {
+            return false;
+        }
+        let Some(kept) = lock.keep(self.settings.linger_of(lock.ttl())) else { return false };
+        if let Err(kept) = linger.keep(name, kept) {
+            if linger.release(name, &kept, Deadline::after(self.settings.timeout)).is_err() {
+                linger.free(name, kept);
+            }
+            return true;
+        }
+        let yields = self.queue.stays(name, self.settings.retry);
+        // Somebody may have registered in between.
+        if yields || notices.is_wanted(name) {
+            linger.give_back(name, yields);
+        }
+        true
     }
 
     /// Remembers a lock that `close` must release.
@@ -234,6 +311,9 @@ impl Session {
 
     /// Releases a lock. Returns `false` if it was released or found lost before.
     pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
+        if self.keep(lock) {
+            return Ok(true);
+        }
         let release = lock.release(&*self.store, by);
         if release.is_over {
             self.queue.released(lock.name(), lock.notices(), self.settings.retry);
@@ -302,6 +382,9 @@ impl Session {
                 Ok(_) | Err(_) => {}
             }
         }
+        if let Some(linger) = &self.linger {
+            linger.close(by);
+        }
         self.askers.stop();
         self.keeper.stop();
         self.background.stop();
@@ -314,6 +397,9 @@ impl Drop for Session {
     /// Stops the threads here and not in the drop of `Background`, whose last handle one of its own threads may
     /// have.
     fn drop(&mut self) {
+        if let Some(linger) = self.linger.as_ref().filter(|_| self.not_forked().is_ok()) {
+            linger.close(Deadline::after(self.settings.timeout.min(GIVING_BACK)));
+        }
         self.askers.stop();
         self.keeper.stop();
         self.background.stop();

@@ -35,7 +35,7 @@ pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
     ("aerospike://", &AEROSPIKE),
 ];
 
-pub(crate) const MANAGER: [StoreOption; 17] = [
+pub(crate) const MANAGER: [StoreOption; 18] = [
     option("client", "", "required: the service that uses the locks; part of every name"),
     option("farm", "", "the data centre; part of the names of level DC; latches need it"),
     option("ttl", "90s", "how long a lease lasts unless it is renewed"),
@@ -48,6 +48,11 @@ pub(crate) const MANAGER: [StoreOption; 17] = [
         "how much earlier a lease ends for its holder than in the store, in parts per million of its TTL: a tenth",
     ),
     option("lock_delay", "0s", "how long nobody gets the lock after the lease of a dead holder"),
+    option(
+        "linger",
+        "0s",
+        "how long a released lock stays with its process, which takes it again without the store",
+    ),
     option(
         "dies_with_process",
         "false",

@@ -54,6 +54,8 @@ pub struct dlm_stats {
     pub notices_ignored: u64,
     /// Times that a notice made a waiter ask the store earlier.
     pub early_asks: u64,
+    /// Leases of locks that had stayed with this process, so that the store was not asked: the option linger.
+    pub leases_retaken: u64,
 }
 
 // Sizes of a `dlm_stats`: in the version with the fewest fields, and the largest that a later version may have.
@@ -72,6 +74,7 @@ fn numbers(stats: &Stats) -> [u64; size_of::<dlm_stats>() / 8] {
         stats.notices_unsent,
         stats.notices_ignored,
         stats.early_asks,
+        stats.leases_retaken,
     ]
 }
 
@@ -275,6 +278,7 @@ mod tests {
             notices_unsent: 7,
             notices_ignored: 8,
             early_asks: 9,
+            leases_retaken: 10,
         };
         let numbers = numbers(&stats);
         assert_eq!(numbers[offset_of!(dlm_stats, leases_held) / 8], stats.leases_held);
@@ -286,5 +290,6 @@ mod tests {
         assert_eq!(numbers[offset_of!(dlm_stats, notices_unsent) / 8], stats.notices_unsent);
         assert_eq!(numbers[offset_of!(dlm_stats, notices_ignored) / 8], stats.notices_ignored);
         assert_eq!(numbers[offset_of!(dlm_stats, early_asks) / 8], stats.early_asks);
+        assert_eq!(numbers[offset_of!(dlm_stats, leases_retaken) / 8], stats.leases_retaken);
     }
 }

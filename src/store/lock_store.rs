@@ -36,6 +36,8 @@ pub struct Grant {
     /// The fence of this grant, higher than the fence of every earlier grant of the lock. `None` only if
     /// fencing is switched off in the store's options.
     pub fence: Option<Fence>,
+    /// How many consecutive fences belong to this grant, beginning with `fence`: 1 unless more were reserved.
+    pub fences: u64,
     /// A moment before the request that took effect was sent. The lease counts from this moment.
     pub since: Moment,
     /// Whether something on the way, such as a gateway, may have sent the request twice. The second copy can
@@ -144,6 +146,26 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// call, also if the call succeeds. The library releases these records later, which is always safe:
     /// [`release`](LockStore::release) changes nothing if the owner does not hold the lock.
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired>;
+
+    /// Acquires the lock as [`acquire`](LockStore::acquire) does, and reserves up to `fences` consecutive fences for the
+    /// grant: see [`Grant::fences`]. The next grant of the lock has a higher fence than all of them.
+    ///
+    /// Default: `acquire`, which has one fence. For a store that [reserves](LockStore::reserves_fences) several.
+    fn acquire_with_fences(
+        &self,
+        attempt: Attempt<'_>,
+        fences: u64,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        let _ = fences;
+        self.acquire(attempt, doubtful)
+    }
+
+    /// Returns whether a grant can have several fences, so that a lock can stay with the process that has released it.
+    /// Does not block. Default: `false`.
+    fn reserves_fences(&self) -> bool {
+        false
+    }
 
     /// Extends the lease to `ttl` from now if `owner_record` still holds the lock. Returns the owner record to
     /// use from now on, or `None` if `owner_record` does not hold the lock any more.

@@ -114,25 +114,38 @@ impl LockStore for MemoryStore {
         Ok(())
     }
 
-    fn acquire(&self, attempt: Attempt<'_>, _doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+    fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+        self.acquire_with_fences(attempt, 1, doubtful)
+    }
+
+    fn reserves_fences(&self) -> bool {
+        true
+    }
+
+    fn acquire_with_fences(
+        &self,
+        attempt: Attempt<'_>,
+        fences: u64,
+        _doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
         let owner = OwnerToken::draw()?;
         let mut state = self.state.lock();
         if let Some(record) = state.live(attempt.name) {
             return Ok(Acquired::Held(record.holder()));
         }
         state.sweep();
-        state.fence += 1;
-        let (fence, since) = (Fence(state.fence), Moment::now());
+        let (fence, since) = (Fence(state.fence + 1), Moment::now());
+        state.fence += fences;
         let record = Record {
             owner,
             identity: attempt.identity.clone(),
-            fence,
+            fence: Fence(state.fence),
             since: time::wall(),
             ends: since.after(attempt.ttl),
         };
         state.held.insert(attempt.name.clone(), record);
         let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
-        Ok(Acquired::Granted(Grant { owner_record, fence: Some(fence), since, may_reappear: false }))
+        Ok(Acquired::Granted(Grant { owner_record, fence: Some(fence), fences, since, may_reappear: false }))
     }
 
     fn renew(

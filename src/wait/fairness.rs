@@ -43,7 +43,7 @@ struct LoopEntry {
 #[derive(Debug)]
 enum LoopState {
     Held,
-    /// Free. A thread that acquires the lock before this moment continues the quantum.
+    /// Released. A thread that acquires the lock before this moment continues the quantum.
     Released(Moment),
     /// This process yields until this moment.
     Yields(Moment),
@@ -75,12 +75,19 @@ impl Recent {
         self.entries.iter().rfind(|entry| entry.name == *name).map(|entry| entry.since)
     }
 
-    /// `yield_until` is the end of the pause if the quantum is over.
-    pub(super) fn released(&mut self, name: &LockName, retry: Duration, yield_until: Option<Moment>) {
+    /// `free_since` is `None` if the lock stays with this process. `yield_until` is the end of the pause if the quantum is
+    /// over.
+    pub(super) fn released(
+        &mut self,
+        name: &LockName,
+        free_since: Option<Moment>,
+        retry: Duration,
+        yield_until: Option<Moment>,
+    ) {
         let Some(entry) = self.entries.iter_mut().rfind(|entry| entry.name == *name) else { return };
         entry.now = match yield_until {
             Some(until) => LoopState::Yields(until),
-            None => LoopState::Released(Moment::now().after(retry / GAP)),
+            None => LoopState::Released(free_since.map_or(Moment::NEVER, |since| since.after(retry / GAP))),
         };
     }
 
@@ -124,18 +131,18 @@ mod tests {
     fn a_loop_goes_on_until_its_quantum_is_over_and_yields_then() {
         let (mut recent, now) = (Recent::default(), Moment::now());
         recent.held(name(1), now);
-        recent.released(&name(1), RETRY, None);
+        recent.released(&name(1), Some(now), RETRY, None);
         assert_eq!(recent.take(&name(1)), Past::GoesOn(now));
         assert_eq!(recent.take(&name(1)), Past::Nothing);
         // With an interval of a year, a quantum that began at the start of the machine is not over.
         recent.held(name(1), Moment::from_nanos(0));
-        recent.released(&name(1), Duration::from_secs(3600 * 24 * 365), None);
+        recent.released(&name(1), Some(now), Duration::from_secs(3600 * 24 * 365), None);
         assert_eq!(recent.take(&name(1)), Past::GoesOn(Moment::from_nanos(0)));
         recent.held(name(1), now);
         assert_eq!(recent.since(&name(1)), Some(now));
         let until = others_turn(now, RETRY);
         assert!(until >= now.after(RETRY.mul_f64(1.1)), "others may not have looked");
-        recent.released(&name(1), RETRY, Some(until));
+        recent.released(&name(1), Some(now), RETRY, Some(until));
         assert_eq!(recent.take(&name(1)), Past::Yields(until));
     }
 
@@ -143,9 +150,19 @@ mod tests {
     fn a_lock_that_was_free_for_a_while_begins_a_new_quantum() {
         let mut recent = Recent::default();
         recent.held(name(1), Moment::now());
-        recent.released(&name(1), Duration::from_millis(1), None);
+        recent.released(&name(1), Some(Moment::now()), Duration::from_millis(1), None);
         std::thread::sleep(Duration::from_millis(1));
         assert_eq!(recent.take(&name(1)), Past::Nothing);
+    }
+
+    /// No other process can find it free, however long the thread pauses.
+    #[test]
+    fn a_lock_that_stays_does_not_begin_a_new_quantum() {
+        let (mut recent, now) = (Recent::default(), Moment::now());
+        recent.held(name(1), now);
+        recent.released(&name(1), None, Duration::from_millis(1), None);
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(recent.take(&name(1)), Past::GoesOn(now));
     }
 
     /// A service may take millions of locks once each.

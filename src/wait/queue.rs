@@ -234,6 +234,31 @@ impl Queue {
     /// Records that the lock was released in this process, and lets the queue's front ask the store, or another process
     /// if that has waited longer. `grant` has the random bits of the grant, if others can register for its release.
     pub(crate) fn released(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
+        self.pass_on(name, grant, retry, false);
+    }
+
+    /// Records that the lock was released in this process and stays here, so that nobody else can have it, and lets the
+    /// queue's front take it. Returns whether it must be given back, because it is the turn of others.
+    pub(crate) fn stays(&self, name: &LockName, retry: Duration) -> bool {
+        self.pass_on(name, None, retry, true)
+    }
+
+    /// Records that the lock is free because [`stays`](Queue::stays) has said so. This process leaves it to others for one
+    /// interval from now on.
+    pub(crate) fn given_back(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
+        let until = others_turn(Moment::now(), retry);
+        if let Some(grant) = grant {
+            let queue = QueueAtRelease { front: None, since: None, yield_until: Some(until) };
+            self.notices.released(name, grant, queue);
+        }
+        let Some(line) = self.lines.lock().get(name).cloned() else { return };
+        let mut state = line.state.lock();
+        if state.yielding {
+            state.yield_until(until);
+        }
+    }
+
+    fn pass_on(&self, name: &LockName, grant: Option<u64>, retry: Duration, stays: bool) -> bool {
         let line = self.lines.lock().get(name).cloned();
         let (front, since) = match &line {
             Some(line) => {
@@ -252,10 +277,14 @@ impl Queue {
             None => NextTurn::Ours,
         };
         let Some(line) = line else {
-            return match released {
-                NextTurn::Ours => self.recent.lock().released(name, retry, yield_until),
+            match released {
+                NextTurn::Ours => {
+                    let free_since = (!stays).then_some(now);
+                    self.recent.lock().released(name, free_since, retry, yield_until);
+                }
                 NextTurn::Told | NextTurn::Yield => self.recent.lock().handed_on(name, yield_until),
-            };
+            }
+            return yield_until.is_some();
         };
         let mut state = line.state.lock();
         state.releases += 1;
@@ -271,6 +300,7 @@ impl Queue {
                 state.wake_front();
             }
         }
+        yield_until.is_some()
     }
 
     /// Returns whether this process waits for so many locks that their reads are put together.

@@ -147,6 +147,19 @@ impl LockStore for Spy {
         self.pass(Call::Inspect, |store| store.inspect(name, by))
     }
 
+    fn acquire_with_fences(
+        &self,
+        attempt: Attempt<'_>,
+        fences: u64,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        self.pass(Call::Acquire, |store| store.acquire_with_fences(attempt, fences, doubtful))
+    }
+
+    fn reserves_fences(&self) -> bool {
+        self.inner.reserves_fences()
+    }
+
     fn in_flight_for(&self) -> Duration {
         self.inner.in_flight_for()
     }

@@ -18,6 +18,7 @@ fn site(test: &str) -> Option<Site> {
 
 dlm_testkit::contract!(site);
 dlm_testkit::latch_contract!(site);
+dlm_testkit::linger_contract!(site);
 
 /// Releases and acquires within the same millisecond, in which a careless store grants a lock twice.
 #[test]

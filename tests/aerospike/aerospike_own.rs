@@ -40,6 +40,7 @@ fn site(test: &str) -> Option<Site> {
 }
 
 dlm_testkit::contract!(site);
+dlm_testkit::linger_contract!(site);
 
 static SERVER: Target = Target {
     server: || Some(aerospike_or_skip()?.address),

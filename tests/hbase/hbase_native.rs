@@ -57,11 +57,13 @@ fn initialize(uri: &str) {
 
 dlm_testkit::contract!(site);
 dlm_testkit::latch_contract!(site);
+dlm_testkit::linger_contract!(site);
 
 mod lock_rows {
     use super::site_of_lock_rows;
 
     dlm_testkit::contract!(site_of_lock_rows);
+    dlm_testkit::linger_contract!(site_of_lock_rows);
 }
 
 /// The cases that need no fences.

@@ -128,6 +128,33 @@ fn a_late_renewal_that_shortens_the_lease_is_found() {
     lock_mutant_breaks(LockMutation::ShortensLate, Rule::Exclusion);
 }
 
+/// Over a store with this defect, locks stay with their processes for as long as a lease lasts.
+fn lingering_mutant_breaks(mutation: LockMutation, rule: Rule) {
+    let by = Deadline::after(PATIENCE);
+    for seed in 0.. {
+        let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
+        let workload = LockWorkload { lasts: LASTS, ..LockWorkload::new(seed) };
+        let workload = LockWorkload { linger: workload.ttl, ..workload };
+        let tolerances = Tolerances { linger: workload.linger, ..Tolerances::default() };
+        let violations = check(&workload.run(&store, &Receiver::new()), &tolerances);
+        if violations.iter().any(|violation| violation.rule == rule) {
+            return;
+        }
+        assert!(!by.passed(), "{mutation:?}: rule {rule} was not broken, only {:?}", broken(&violations));
+    }
+}
+
+/// A lease that is taken again counts on the whole record.
+#[test]
+fn a_record_that_ends_before_a_lease_that_was_taken_again_is_found() {
+    lingering_mutant_breaks(LockMutation::EndsBeforeItsTime, Rule::Exclusion);
+}
+
+#[test]
+fn fences_that_are_reserved_twice_are_found() {
+    lingering_mutant_breaks(LockMutation::GivesBlockTwice, Rule::UniqueFences);
+}
+
 #[test]
 fn a_receiver_that_accepts_stale_writes_is_found() {
     must_break(Rule::NoStaleWrite, "careless receiver", |seed| {

@@ -15,6 +15,7 @@ pub(crate) const EXACT: Tolerances = Tolerances {
     clock_rate: 0.0,
     epsilon: Duration::ZERO,
     store_slack: Duration::ZERO,
+    linger: Duration::ZERO,
     late: ms(1000),
     stall: ms(5),
     shared_answer: ms(20),

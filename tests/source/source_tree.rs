@@ -21,7 +21,7 @@ const LAYERS: [(&str, &str); 6] = [
     ("waiting", "wait"),
     (
         "what callers hold",
-        "acquire aerospike builder diagnosis election hbase held_lock keeper latch lease lease_life lease_set lease_token lock manager pending pending_call session",
+        "acquire aerospike builder diagnosis election hbase held_lock keeper latch lease lease_life lease_set lease_token linger lock manager pending pending_call retake_right session",
     ),
     ("C and the command", "capi cli"),
 ];

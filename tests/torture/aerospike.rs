@@ -5,6 +5,7 @@ use std::time::Duration;
 use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
 use dlm_fixtures::aerospike_proxy;
 use dlm_testkit::history::Tolerances;
+use dlm_testkit::left_to_the_long_run;
 use dlm_testkit::workload::LockWorkload;
 
 use crate::hbase::DELAY_MAX;
@@ -46,6 +47,34 @@ fn torture_breaks_no_rule_on_aerospike_in_the_layout_own() {
     let workload = LockWorkload { ttl: Duration::from_millis(400), ..workload() };
     let tolerances = Tolerances { store_slack: Duration::from_millis(100), ..Tolerances::default() };
     directly("aerospike-own", &place, &own, workload, tolerances);
+}
+
+/// With notices over UDP.
+#[test]
+fn torture_breaks_no_rule_on_aerospike_if_locks_stay() {
+    if left_to_the_long_run() {
+        return;
+    }
+    let Some(place) = aerospike_or_skip() else { return };
+    let linger = Duration::from_millis(500);
+    let tolerances = Tolerances { store_slack: SLACK, linger, ..Tolerances::default() };
+    let workload = LockWorkload { linger, ..workload() };
+    directly("aerospike-linger", &place, &|uri| uri, workload, tolerances);
+}
+
+/// With notices over UDP.
+#[test]
+fn torture_breaks_no_rule_on_aerospike_in_the_layout_own_if_locks_stay() {
+    if left_to_the_long_run() {
+        return;
+    }
+    let Some(place) = aerospike_or_skip() else { return };
+    let own = |uri: String| format!("{}?layout=own", uri.replace("/tests", "/own-torture"));
+    let (ttl, linger) = (Duration::from_millis(400), Duration::from_millis(200));
+    let workload = LockWorkload { ttl, linger, ..workload() };
+    let store_slack = Duration::from_millis(100);
+    let tolerances = Tolerances { store_slack, linger, ..Tolerances::default() };
+    directly("aerospike-own-linger", &place, &own, workload, tolerances);
 }
 
 /// Tortures locks whose clients connect to the server. `in_layout` changes a URI of the tests.

@@ -8,9 +8,9 @@ use dlm::Deadline;
 use dlm_fixtures::hbase::{Hbase, hbase_or_skip};
 use dlm_fixtures::table::{self, TABLE};
 use dlm_fixtures::{rpc_proxy, thrift_proxy};
-use dlm_testkit::LONG;
 use dlm_testkit::history::Tolerances;
 use dlm_testkit::workload::LockWorkload;
+use dlm_testkit::{LONG, left_to_the_long_run};
 
 use crate::messages::Storm;
 use crate::neighbour::Neighbour;
@@ -19,6 +19,8 @@ use crate::subject::{Least, Network, Other, Subject};
 
 /// Longest delay of a message.
 pub(crate) const DELAY_MAX: Duration = Duration::from_millis(600);
+/// How long released locks stay with their processes, if they do.
+const LINGER: Duration = Duration::from_millis(200);
 
 /// Leases of this length and locks that all processes use, as well as locks of each client.
 pub(crate) fn workload(ttl: Duration) -> LockWorkload {
@@ -47,6 +49,29 @@ fn torture_breaks_no_rule_on_hbase_in_the_layout_own() {
     let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
     dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
     directly("hbase-own", hbase, &uri, Vec::new());
+}
+
+/// With notices over UDP.
+#[test]
+fn torture_breaks_no_rule_on_hbase_if_locks_stay() {
+    if left_to_the_long_run() {
+        return;
+    }
+    let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
+    let uri = |address| format!("hbase://{address}/{TABLE}");
+    staying("hbase-linger", hbase, &uri, Vec::new(), LINGER);
+}
+
+/// With notices over UDP.
+#[test]
+fn torture_breaks_no_rule_on_hbase_in_the_layout_own_if_locks_stay() {
+    if left_to_the_long_run() {
+        return;
+    }
+    let Some(hbase) = hbase_or_skip() else { return };
+    let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
+    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
+    staying("hbase-own-linger", hbase, &uri, Vec::new(), LINGER);
 }
 
 /// Every other process has the layout `java`, and a Java service uses the same locks.
@@ -93,6 +118,17 @@ fn directly(
     uri: &(dyn Fn(SocketAddr) -> String + Sync),
     others: Vec<Other<'_>>,
 ) {
+    staying(name, hbase, uri, others, Duration::ZERO);
+}
+
+/// The same if released locks stay for `linger`.
+fn staying(
+    name: &'static str,
+    hbase: &'static Hbase,
+    uri: &(dyn Fn(SocketAddr) -> String + Sync),
+    others: Vec<Other<'_>>,
+    linger: Duration,
+) {
     torture(&Subject {
         name,
         uri: uri(hbase.master),
@@ -107,8 +143,8 @@ fn directly(
         }),
         processes: 4,
         clients: 4,
-        workload: workload(Duration::from_millis(400)),
-        tolerances: Tolerances::default(),
+        workload: LockWorkload { linger, ..workload(Duration::from_millis(400)) },
+        tolerances: Tolerances { linger, ..Tolerances::default() },
         pause: Duration::from_millis(700),
         stoppers: 2,
         others,

@@ -44,13 +44,15 @@ impl Process {
     }
 
     fn describe_to(&self, command: &mut Command) {
-        let LockWorkload { seed, clients, locks, ttl, quiet_locks, pace, outlast_one_in, .. } = self.workload;
+        let LockWorkload { seed, clients, locks, ttl, quiet_locks, pace, outlast_one_in, linger, .. } =
+            self.workload;
+        let linger = linger.as_nanos();
         let pace = pace.expect("torture sets it").as_nanos();
         let (number, incarnation, threads, ttl) =
             (self.number, self.incarnation, self.clients, ttl.as_nanos());
         let text = format!(
             "{} {} {number} {incarnation} {threads} {seed} {clients} {locks} {ttl} {quiet_locks} {pace} \
-             {outlast_one_in}",
+             {outlast_one_in} {linger}",
             self.uri, self.client_id
         );
         command.env(PROCESS, text);
@@ -61,8 +63,19 @@ impl Process {
         let mut words = text.split(' ');
         let [uri, client_id] = [(); 2].map(|()| words.next().unwrap().to_owned());
         let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
-        let [number, incarnation, threads, seed, clients, locks, ttl, quiet_locks, pace, outlast_one_in] =
-            numbers.try_into().expect("as many as were written");
+        let [
+            number,
+            incarnation,
+            threads,
+            seed,
+            clients,
+            locks,
+            ttl,
+            quiet_locks,
+            pace,
+            outlast_one_in,
+            linger,
+        ] = numbers.try_into().expect("as many as were written");
         let (ttl, pace) = (Duration::from_nanos(ttl), Some(Duration::from_nanos(pace)));
         let lasts = LASTS_MAX;
         let workload = LockWorkload {
@@ -75,6 +88,7 @@ impl Process {
             pace,
             outlast_one_in,
             other_ttls: false,
+            linger: Duration::from_nanos(linger),
         };
         Process { uri, client_id, number, incarnation, clients: threads, workload }
     }

@@ -90,6 +90,7 @@ impl Register for AerospikeStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             counts: self.fenced,
+            reserves: true,
             compares: Compares::Token,
             read_back: ReadBack::Never,
             ..Capabilities::default()
@@ -199,8 +200,13 @@ impl Register for AerospikeStore {
     }
 
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
+        self.reserve(name, least, 1, by)
+    }
+
+    fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
         let record_key = fence_key(name, &self.suffix);
-        let steps = [BinOperation::Raise(FENCE, least as i64), BinOperation::Tell(FENCE)];
+        let least = least.saturating_add(numbers - 1);
+        let steps = [BinOperation::Raise(FENCE, (numbers as i64, least as i64)), BinOperation::Tell(FENCE)];
         let ttl_s = whole_seconds(FENCE_TTL);
         let write = Write {
             record_key: &record_key,

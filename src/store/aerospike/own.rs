@@ -142,13 +142,14 @@ impl AerospikeOwnStore {
         check_ttl(record.ttl())?;
         let (key, checked) = (&LockKeys::of(name, &self.suffix)?.lock, self.checked(by)?);
         let lasts_ms = self.lasts_ms(record.ttl(), checked.is_alone);
-        let (token, least) = (record.token(), create.count.unwrap_or_default().max(1) as i64);
+        let (token, by_numbers) = (record.token(), create.numbers as i64);
+        let least = (create.count.unwrap_or_default().max(1) as i64).saturating_add(by_numbers - 1);
         let sign = if checked.has_java_fences { Sign::Kept } else { Sign::Positive };
         let steps = [
             BinOperation::Put(TOKEN, BinValue::Bytes(token.as_bytes().to_vec())),
             BinOperation::Put(LASTS_MS, BinValue::Int(lasts_ms)),
             BinOperation::Put(WHO, BinValue::Bytes(record.identity_bytes().to_vec())),
-            BinOperation::Climb { bin: FENCE, least, sign },
+            BinOperation::Climb { bin: FENCE, by: by_numbers, least, sign },
             BinOperation::Tell(TOKEN),
             BinOperation::Tell(FENCE),
         ];
@@ -179,7 +180,7 @@ impl AerospikeOwnStore {
         let found = self.client.read(key, &[FENCE], by)?;
         let Some(fence) = found.and_then(|found| found.int(FENCE)) else { return Ok(()) };
         let record_key = &fence_key(name, &self.suffix);
-        let steps = [BinOperation::Raise(keys::FENCE, fence.saturating_abs())];
+        let steps = [BinOperation::Raise(keys::FENCE, (1, fence.saturating_abs()))];
         let (exists, ttl_s) = (RecordExistsAction::Update, whole_seconds(FENCE_TTL));
         let write = Write { record_key, exists, when: None, steps: &steps, ttl_s };
         // A number that was raised once too often is skipped.
@@ -213,6 +214,7 @@ impl Register for AerospikeOwnStore {
         Capabilities {
             counts: true,
             counts_in_record: true,
+            reserves: true,
             compares: Compares::Token,
             read_back: ReadBack::Never,
             ..Capabilities::default()
@@ -296,12 +298,14 @@ impl Register for AerospikeOwnStore {
     }
 
     /// Raises the fence of our lease above that of the layout `java`.
-    fn number_of(&self, name: &LockName, record: &Record, by: Deadline) -> Result<u64> {
+    fn number_of(&self, name: &LockName, record: &Record, numbers: u64, by: Deadline) -> Result<u64> {
         let (key, token) = (&LockKeys::of(name, &self.suffix)?.lock, record.token());
         let found = self.client.read(&fence_key(name, &self.suffix), &[keys::FENCE], by)?;
-        let least = found.and_then(|found| found.int(keys::FENCE)).unwrap_or_default().saturating_add(1);
-        let steps =
-            [BinOperation::Climb { bin: FENCE, least, sign: Sign::Positive }, BinOperation::Tell(FENCE)];
+        let (java, numbers) =
+            (found.and_then(|found| found.int(keys::FENCE)).unwrap_or_default(), numbers as i64);
+        let (least, sign) = (java.saturating_add(numbers), Sign::Positive);
+        let climb = BinOperation::Climb { bin: FENCE, by: numbers, least, sign };
+        let steps = [climb, BinOperation::Tell(FENCE)];
         let when = When::Held(lease_of(&token));
         match self.change(key, RecordExistsAction::UpdateOnly, when, &steps, by)? {
             Written::Done(told) => told

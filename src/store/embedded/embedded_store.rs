@@ -222,6 +222,7 @@ impl EmbeddedStore {
         &self,
         attempt: Attempt<'_>,
         until_death: bool,
+        fences: u64,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
         let name = attempt.name;
@@ -244,13 +245,13 @@ impl EmbeddedStore {
             if let Some(record) = found.filter(|record| record.is_live(since) && !is_dead(record)) {
                 return Ok(Ok(TxnEnd::Abandon(Acquired::Held(record.holder()))));
             }
-            let fence = match self.next_fence(writer, since)? {
-                Ok(fence) => fence,
+            let last = match self.next_fence(writer, fences, since)? {
+                Ok(last) => last,
                 Err(error) => return Ok(Err(error)),
             };
             let record = Record {
                 owner,
-                fence,
+                fence: last,
                 ends: since.after(attempt.ttl),
                 since_ms: time::wall_ms(),
                 ttl: attempt.ttl,
@@ -258,8 +259,8 @@ impl EmbeddedStore {
                 mark,
             };
             writer.put(name.key().as_bytes(), &record.encode())?;
-            let grant =
-                Grant { owner_record: owner_record.clone(), fence: Some(fence), since, may_reappear: false };
+            let (owner_record, fence) = (owner_record.clone(), Some(Fence(last.0 - (fences - 1))));
+            let grant = Grant { owner_record, fence, fences, since, may_reappear: false };
             Ok(Ok(TxnEnd::Commit(Acquired::Granted(grant))))
         });
         if answer.as_ref().is_err_and(Error::is_in_doubt) {
@@ -362,18 +363,18 @@ impl EmbeddedStore {
         Ok(Ok(()))
     }
 
-    /// Returns the next fence and runs the sweep for this grant.
-    fn next_fence(&self, writer: &mut Writer<'_>, now: Moment) -> Result<Result<Fence>, Fault> {
+    /// Returns the last of the next fences and runs the sweep for this grant.
+    fn next_fence(&self, writer: &mut Writer<'_>, fences: u64, now: Moment) -> Result<Result<Fence>, Fault> {
         let mut header = match self.header(writer.get(Header::KEY)?) {
             Ok(header) => header,
             Err(error) => return Ok(Err(error)),
         };
-        if header.fence >= header.limit {
+        if header.limit.saturating_sub(header.fence) < fences {
             let what =
                 format!("{}: the fences reserved for this boot of the machine are used up", self.store);
             return Ok(Err(Error::Internal { what, source: None }));
         }
-        header.fence += 1;
+        header.fence += fences;
         sweep(writer, &mut header.swept, now)?;
         writer.put(Header::KEY, &header.encode())?;
         Ok(Ok(Fence(header.fence)))
@@ -414,7 +415,20 @@ impl LockStore for EmbeddedStore {
 
     /// A refused attempt only reads and needs no write lock. This matters if many processes wait.
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        self.acquire_lock(attempt, false, doubtful)
+        self.acquire_lock(attempt, false, 1, doubtful)
+    }
+
+    fn reserves_fences(&self) -> bool {
+        true
+    }
+
+    fn acquire_with_fences(
+        &self,
+        attempt: Attempt<'_>,
+        fences: u64,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        self.acquire_lock(attempt, false, fences, doubtful)
     }
 
     fn renew(
@@ -494,7 +508,7 @@ impl LockStore for EmbeddedStore {
 
 impl LivenessStore for EmbeddedStore {
     fn acquire_until_death(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
-        self.acquire_lock(attempt, true, doubtful)
+        self.acquire_lock(attempt, true, 1, doubtful)
     }
 
     fn outlive_process(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<bool> {

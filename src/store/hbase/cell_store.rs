@@ -116,6 +116,8 @@ pub(super) struct Count<'a> {
     /// First number of a new counter. It is above every number that the counter can have returned before it
     /// expired, and at least 2^40.
     pub(super) seed: i64,
+    /// The number to add: 1, except over a transport that can add more.
+    pub(super) add: i64,
     pub(super) ttl: Duration,
 }
 
@@ -186,7 +188,7 @@ pub(super) trait CellStore: LockTable {
     /// Compares and puts in one atomic step. Returns whether it put the value.
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool>;
 
-    /// Adds one to an 8-byte counter, or creates the counter with its seed. Returns the new number. The TTL of the
+    /// Adds to an 8-byte counter, or creates the counter with its seed. Returns the new number. The TTL of the
     /// counter starts again.
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64>;
 
@@ -237,6 +239,8 @@ pub(super) struct OwnCells {
 pub(super) struct OwnWrite<'a> {
     pub(super) row: &'a [u8],
     pub(super) number: u64,
+    /// The first number that comes with the record: [`OwnStore::claim`] requires that the stored one is lower.
+    pub(super) first: u64,
     /// TTL of the number.
     pub(super) number_ttl: Duration,
     pub(super) record: &'a [u8],
@@ -333,7 +337,7 @@ pub(super) trait OwnStore: LockTable {
             let RecordSwap { row, expected, value: record, ttl, number, .. } = swap;
             let (ttl, number, durability) = (*ttl, *number, Durability::Sync);
             self.rewrite(
-                &OwnWrite { row, number, number_ttl, record, ttl, durability },
+                &OwnWrite { row, number, first: number, number_ttl, record, ttl, durability },
                 expected,
                 RENEW_PARTS,
                 by,

@@ -119,6 +119,8 @@ impl Register for HbaseStore {
         Capabilities {
             counts: self.rules.fence != FencePlace::Off,
             counts_in_record: false,
+            // A gateway can only add one.
+            reserves: self.rows.repeats_after().is_none(),
             compares: Compares::Record,
             read_back: if self.rules.verifies() { ReadBack::Always } else { ReadBack::AfterCount },
             repeats_after: self.rows.repeats_after(),
@@ -140,7 +142,10 @@ impl Register for HbaseStore {
             column: LOCK,
             value: create.record.as_bytes(),
             ttl: create.record.ttl(),
-            count: fence_row.as_deref().zip(create.count).map(|(row, least)| counter(row, least)),
+            count: fence_row
+                .as_deref()
+                .zip(create.count)
+                .map(|(row, least)| counter(row, least, create.numbers)),
             verify: create.read_back,
         };
         Reply::of(self.rows.take(&take, by).map(|taken| {
@@ -200,8 +205,12 @@ impl Register for HbaseStore {
 
     /// An existing counter continues from its last number. `least` is the seed of a new counter.
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
+        self.reserve(name, least, 1, by)
+    }
+
+    fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
         let row = self.fence_row(name).unwrap_or_default();
-        let count = counter(&row, least);
+        let count = counter(&row, least, numbers);
         for _ in 0..COUNTS {
             let number = self.rows.count(count, by)?;
             if let Some(number) = seeded(number) {
@@ -299,8 +308,8 @@ pub(super) fn standing(cell: Option<Cell>) -> Standing {
     }
 }
 
-fn counter(row: &[u8], least: u64) -> Count<'_> {
-    Count { row, column: FENCE, seed: least as i64, ttl: FENCE_TTL }
+fn counter(row: &[u8], least: u64, numbers: u64) -> Count<'_> {
+    Count { row, column: FENCE, seed: least as i64, add: numbers as i64, ttl: FENCE_TTL }
 }
 
 /// Returns the counter's number; `None` if the counter was just created without a seed.

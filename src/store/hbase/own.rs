@@ -77,11 +77,13 @@ impl HbaseOwnStore {
     fn try_to_create(&self, create: &Create<'_>, by: Deadline) -> Result<std::result::Result<u64, Standing>> {
         checked(create.record.ttl())?;
         let row = &create.name.hbase_row();
-        let mut number = create.count.unwrap_or_default();
+        let further = create.numbers.saturating_sub(1);
+        let mut number = create.count.unwrap_or_default().saturating_add(further);
         let mut expects = self.used.expected(row);
         for _ in 0..TRIES {
             let record = create.record.numbered(number);
             let write = write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
+            let write = OwnWrite { first: number - further, ..write };
             let refused = match self.cells.claim(&write, expects, by)? {
                 Claimed::Made => {
                     self.used.remember(row);
@@ -108,11 +110,11 @@ impl HbaseOwnStore {
             }
             match standing(stored) {
                 Standing::Free => {
-                    if last.is_some_and(|last| last >= number) {
+                    if last.is_some_and(|last| last >= number - further) {
                         self.counters.stale_number();
                     }
                     expects = if last.is_some() { Expects::Free } else { Expects::Unused };
-                    number = number.max(last.unwrap_or_default().saturating_add(1));
+                    number = number.max(last.unwrap_or_default().saturating_add(1 + further));
                 }
                 // The server ran an earlier copy of this request.
                 Standing::Held(found) if found.record.as_ref().is_some_and(|it| it.same_owner(&record)) => {
@@ -157,6 +159,7 @@ impl Register for HbaseOwnStore {
         Capabilities {
             counts: true,
             counts_in_record: true,
+            reserves: true,
             compares: Compares::Record,
             read_back: ReadBack::Never,
             repeats_after: None,
@@ -258,7 +261,7 @@ fn write<'a>(
     (record, ttl): (&'a [u8], Duration),
     durability: Durability,
 ) -> OwnWrite<'a> {
-    OwnWrite { row, number, number_ttl: FENCE_TTL, record, ttl, durability }
+    OwnWrite { row, number, first: number, number_ttl: FENCE_TTL, record, ttl, durability }
 }
 
 /// Rows that this process has seen with cells, so it can expect them. A wrong guess costs one call. Forgets a row when
@@ -330,6 +333,8 @@ mod tests {
     struct Planned {
         answers: Mutex<VecDeque<Answer>>,
         claims: Mutex<Vec<(Expects, u64)>>,
+        /// The numbers that the row's number must be below.
+        firsts: Mutex<Vec<u64>>,
     }
 
     #[derive(Debug)]
@@ -360,6 +365,7 @@ mod tests {
     impl OwnStore for Table {
         fn claim(&self, write: &OwnWrite<'_>, expects: Expects, _: Deadline) -> Result<Claimed> {
             self.0.claims.lock().push((expects, write.number));
+            self.0.firsts.lock().push(write.first);
             let mut answers = self.0.answers.lock();
             let answer = answers.pop_front().expect("an answer is planned");
             if answers.is_empty() {
@@ -385,9 +391,13 @@ mod tests {
     }
 
     fn create(store: &HbaseOwnStore) -> Result<std::result::Result<u64, Standing>> {
+        create_with(store, 1)
+    }
+
+    fn create_with(store: &HbaseOwnStore, numbers: u64) -> Result<std::result::Result<u64, Standing>> {
         let name = LockName::new(Level::Xdc, "tests", None, "a", NamePolicy::Strict).unwrap();
         let record = Record::draw(LONG, &Identity::this_process("tests").unwrap()).unwrap().numbered(0);
-        let create = Create { name: &name, record: &record, count: Some(100), read_back: false };
+        let create = Create { name: &name, record: &record, count: Some(100), numbers, read_back: false };
         store.try_to_create(&create, Deadline::after(LONG))
     }
 
@@ -426,6 +436,21 @@ mod tests {
         assert_eq!(create(&store).unwrap_err().code(), Code::RetriesExhausted);
         assert_eq!(planned.claims.lock().len(), TRIES);
         assert_eq!(counted(&store), [TRIES as u64, 0, 0]);
+    }
+
+    /// Otherwise two grants could share some of their numbers.
+    #[test]
+    fn the_first_of_several_numbers_is_above_the_last_one() {
+        let (planned, store) = planned(&[
+            |_| Claimed::Refused(None),
+            |_| refused(105, Some(FREE)),
+            |_| refused(105, Some(FREE)),
+            |_| Claimed::Made,
+        ]);
+        assert_eq!(create_with(&store, 10).unwrap(), Ok(115));
+        assert_eq!(*planned.firsts.lock(), [100, 100, 106, 106]);
+        // The first refusal is for the number, the second for something else.
+        assert_eq!(counted(&store), [1, 0, 0]);
     }
 
     #[test]

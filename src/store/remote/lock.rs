@@ -118,9 +118,22 @@ impl<R: Register> RemoteStore<R> {
         least: Option<u64>,
         doubtful: &mut Vec<OwnerRecord>,
     ) -> Result<Acquired> {
+        self.acquire_numbers(attempt, least, 1, doubtful)
+    }
+
+    /// Acquires the lock with so many numbers, if the register can count several.
+    fn acquire_numbers(
+        &self,
+        attempt: Attempt<'_>,
+        least: Option<u64>,
+        numbers: u64,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
         let can = self.register.capabilities();
+        let numbers = if can.reserves { numbers } else { 1 };
+        let (open, lost) = (Vec::new(), None);
         let mut acquisition =
-            Acquisition { store: self, can, attempt, least, open: Vec::new(), lost: None, exchanges: 0 };
+            Acquisition { store: self, can, attempt, least, numbers, open, lost, exchanges: 0 };
         let answer = acquisition.run();
         doubtful.extend(acquisition.open.iter().map(|tried| can.owner_record(&tried.record)));
         answer
@@ -151,6 +164,19 @@ impl<R: Register> LockStore for RemoteStore<R> {
 
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         self.acquire_from(attempt, None, doubtful)
+    }
+
+    fn reserves_fences(&self) -> bool {
+        self.register.capabilities().reserves
+    }
+
+    fn acquire_with_fences(
+        &self,
+        attempt: Attempt<'_>,
+        fences: u64,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
+        self.acquire_numbers(attempt, None, fences, doubtful)
     }
 
     fn renew(
@@ -381,14 +407,15 @@ impl<R: Register> RemoteStore<R> {
         }
     }
 
-    /// Counts the lock's next number.
-    fn next_fence(&self, name: &LockName, by: Deadline) -> Result<Fence> {
-        self.number_when_answered(name, by, || self.register.count(name, least_number(), by)).map(Fence)
+    /// Counts the lock's next numbers, and returns the last.
+    fn next_fence(&self, name: &LockName, numbers: u64, by: Deadline) -> Result<Fence> {
+        let count = || self.register.reserve(name, least_number(), numbers, by);
+        self.number_when_answered(name, by, count).map(Fence)
     }
 
-    /// Asks for the number of our stored record.
-    fn number_of(&self, name: &LockName, record: &Record, by: Deadline) -> Result<u64> {
-        self.number_when_answered(name, by, || self.register.number_of(name, record, by))
+    /// Asks for the last of so many numbers of our stored record.
+    fn number_of(&self, name: &LockName, record: &Record, numbers: u64, by: Deadline) -> Result<u64> {
+        self.number_when_answered(name, by, || self.register.number_of(name, record, numbers, by))
     }
 
     /// Repeats the request for a number until it is answered, because the lock is already ours. Counting twice skips a
@@ -485,6 +512,8 @@ struct Acquisition<'a, R> {
     attempt: Attempt<'a>,
     /// See [`RemoteStore::acquire_from`].
     least: Option<u64>,
+    /// How many numbers to count.
+    numbers: u64,
     /// Attempts that may have taken effect or may still take effect.
     open: Vec<Tried>,
     /// The error of the first lost reply, while an attempt is open.
@@ -535,6 +564,7 @@ impl<R: Register> Acquisition<'_, R> {
             name: self.attempt.name,
             record: &tried.record,
             count: self.can.counts.then(|| self.least.unwrap_or_else(least_number)),
+            numbers: self.numbers,
             read_back: self.can.read_back == ReadBack::Always,
         };
         let answer = self.ask(!self.open.is_empty(), |register, by| register.create(&create, by).settled());
@@ -647,21 +677,23 @@ impl<R: Register> Acquisition<'_, R> {
     fn count_and_read_back(&mut self, mut tried: Tried, created: Created) -> Result<Round> {
         let Created { count, standing } = created;
         if self.can.counts_in_record {
+            let Attempt { name, by, .. } = self.attempt;
             let number = match tried.record.number().or(count) {
                 Some(number) => number,
-                None => match self.store.number_of(self.attempt.name, &tried.record, self.attempt.by) {
+                None => match self.store.number_of(name, &tried.record, self.numbers, by) {
                     Ok(number) => number,
                     Err(error) => return Err(self.hand_back(tried, error)),
                 },
             };
             tried.record = tried.record.numbered(number);
-            return Ok(self.granted(&tried, Some(Fence(number))));
+            return Ok(self.granted(&tried, Some(Fence(number)), self.numbers));
         }
         let counted = match (self.can.counts, count) {
             // A read before the count proves nothing.
-            (true, None) => {
-                self.store.next_fence(self.attempt.name, self.attempt.by).map(|fence| (Some(fence), None))
-            }
+            (true, None) => self
+                .store
+                .next_fence(self.attempt.name, self.numbers, self.attempt.by)
+                .map(|fence| (Some(fence), None)),
             (true, Some(number)) => Ok((Some(Fence(number)), standing)),
             (false, _) => Ok((None, standing)),
         };
@@ -677,9 +709,11 @@ impl<R: Register> Acquisition<'_, R> {
             Err(error) => return Err(self.hand_back(tried, error)),
         };
         let other = match standing {
-            None => return Ok(self.granted(&tried, fence)),
+            None => return Ok(self.granted(&tried, fence, self.numbers)),
             Some(Standing::Held(found)) => match found.record {
-                Some(record) if record.same_owner(&tried.record) => return Ok(self.granted(&tried, fence)),
+                Some(record) if record.same_owner(&tried.record) => {
+                    return Ok(self.granted(&tried, fence, self.numbers));
+                }
                 _ => Some(found.holder()),
             },
             Some(Standing::Free) => None,
@@ -698,11 +732,13 @@ impl<R: Register> Acquisition<'_, R> {
         }
     }
 
-    fn granted(&self, tried: &Tried, fence: Option<Fence>) -> Round {
+    /// `last` is the last of so many fences.
+    fn granted(&self, tried: &Tried, last: Option<Fence>, fences: u64) -> Round {
         let Tried { record, since, may_reappear } = tried;
         Round::Over(Acquired::Granted(Grant {
             owner_record: self.can.owner_record(record),
-            fence,
+            fence: last.map(|last| Fence(last.0 - (fences - 1))),
+            fences,
             since: *since,
             may_reappear: *may_reappear,
         }))

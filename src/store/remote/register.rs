@@ -125,6 +125,9 @@ pub struct Create<'a> {
     /// `least`. The count must come after the creation. A store that cannot count in the same request ignores
     /// this field.
     pub count: Option<u64>,
+    /// How many numbers to count. More than 1 only with [`Capabilities::reserves`]. The number that the store returns or
+    /// keeps is the last of them, and `count` is the least first one.
+    pub numbers: u64,
     /// If set, the library also asks for a read of the record after the count. A store that cannot read in the
     /// same request ignores this field.
     pub read_back: bool,
@@ -215,6 +218,9 @@ pub struct Capabilities {
     /// reply one read shows whether the lock was acquired, and with which fence. If that record has no number yet, the
     /// library calls [`Register::number_of`]. Default: `false`.
     pub counts_in_record: bool,
+    /// Whether the store can count several numbers in one step: [`Create::numbers`] and [`Register::reserve`]. Default:
+    /// `false`.
+    pub reserves: bool,
     /// The part of a record that a condition compares. Default: [`Compares::Record`].
     pub compares: Compares,
     /// When the library reads the record back. Default: [`ReadBack::AfterCount`].
@@ -240,6 +246,7 @@ impl Default for Capabilities {
         Capabilities {
             counts: true,
             counts_in_record: false,
+            reserves: false,
             compares: Compares::default(),
             read_back: ReadBack::default(),
             repeats_after: None,
@@ -376,13 +383,22 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// library then counts again and skips that number.
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64>;
 
-    /// Gives our stored record its number, and returns it, if the record was stored without one. Called only if
+    /// Counts several consecutive numbers in one step, as [`count`](Register::count) counts one, and returns the last. The
+    /// first is at least `least`. Called with more than 1 only if [`Capabilities::reserves`].
+    ///
+    /// Default: `count`.
+    fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
+        debug_assert_eq!(numbers, 1);
+        self.count(name, least, by)
+    }
+
+    /// Gives our stored record the last of so many new numbers, and returns it, if the record was stored without one. Called only if
     /// [`Capabilities::counts_in_record`] is set. Default: fails, for a store whose records always have their number.
     ///
     /// # Errors
     /// [`Code::InDoubt`](crate::Code::InDoubt) if the reply was lost. The library then asks again.
-    fn number_of(&self, name: &LockName, record: &Record, by: Deadline) -> Result<u64> {
-        let _ = (record, by);
+    fn number_of(&self, name: &LockName, record: &Record, numbers: u64, by: Deadline) -> Result<u64> {
+        let _ = (record, numbers, by);
         let what = format!("{}: the record of lock {name} has no number", self.describe());
         Err(Error::Internal { what, source: None })
     }

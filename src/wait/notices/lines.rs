@@ -59,6 +59,8 @@ pub(super) enum Effect {
     Pause(LockName, Moment),
     /// The next process knows of our waiter, which polls as always.
     Acknowledged(LockName),
+    /// Another process waits for a lock of this process.
+    Wanted(LockName),
 }
 
 /// What the threads of this process do after a release.
@@ -160,6 +162,8 @@ pub(super) struct Lines {
     /// Replies to datagrams that quote nothing, since this moment.
     replies: (Moment, u32),
     effects: Vec<Effect>,
+    /// Whether to tell when another process waits for a lock of this one.
+    tells_wanted: bool,
 }
 
 impl Lines {
@@ -179,6 +183,7 @@ impl Lines {
             drawn: 0,
             replies: (Moment::OVER, 0),
             effects: Vec::new(),
+            tells_wanted: false,
         }
     }
 
@@ -271,6 +276,17 @@ impl Lines {
         self.wait(id, now);
         self.register(id, with, Vec::new(), now);
         true
+    }
+
+    /// From now on, tells when another process waits for a lock of this one.
+    pub(super) fn tell_wanted(&mut self) {
+        self.tells_wanted = true;
+    }
+
+    /// Whether another process waits for the lock, which is held here.
+    pub(super) fn is_wanted(&self, name: &LockName) -> bool {
+        let line = self.ids.get(name).and_then(|id| self.lines.get(id));
+        line.is_some_and(|line| matches!(line.turn, LineTurn::Held(_)) && !line.entries.is_empty())
     }
 
     /// The store refused the lock to a waiter of this process that arrived at `arrived`.
@@ -599,6 +615,10 @@ impl Lines {
                 behind.iter().for_each(|entry| self.add_entry(id, entry, now));
                 if self.at(id).entries.iter().any(|entry| entry.nonce == nonce) {
                     self.effects.push(Effect::Send(from, Datagram::Registered { nonce }));
+                    if self.tells_wanted && matches!(self.at(id).turn, LineTurn::Held(_)) {
+                        let name = self.at(id).name.clone();
+                        self.effects.push(Effect::Wanted(name));
+                    }
                 }
             }
             LineTurn::Free(at) if now.since(at) >= REMEMBERED => return false,

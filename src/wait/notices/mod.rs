@@ -81,6 +81,9 @@ pub(crate) trait LatchWaits: Send + Sync {
     fn opened(self: Arc<Self>, nonce: u64) -> bool;
 }
 
+/// Called with the name of a lock of this process for which another process waits.
+pub(crate) type TellWanted = Box<dyn Fn(&LockName) + Send + Sync>;
+
 /// Numbers of notices since the manager was opened.
 #[derive(Debug, Default)]
 struct NoticeCounters {
@@ -116,6 +119,7 @@ struct NoticesShared {
     open: Option<OpenNotices>,
     waiters: OnceLock<Weak<dyn Waiters>>,
     latch_waits: OnceLock<Weak<dyn LatchWaits>>,
+    wanted: OnceLock<TellWanted>,
     counters: NoticeCounters,
 }
 
@@ -177,9 +181,9 @@ impl Notices {
                 })?)
             }
         };
-        let (waiters, latch_waits) = (OnceLock::new(), OnceLock::new());
+        let (waiters, latch_waits, wanted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let counters = NoticeCounters::default();
-        let shared = Arc::new(NoticesShared { all, open, waiters, latch_waits, counters });
+        let shared = Arc::new(NoticesShared { all, open, waiters, latch_waits, wanted, counters });
         Ok(Notices {
             shared,
             process: process_mark::current(),
@@ -202,6 +206,18 @@ impl Notices {
     /// Sets who is told that a latch was opened. Called once, before the first wait for a latch.
     pub(crate) fn set_latch_waits(&self, waits: Weak<dyn LatchWaits>) {
         let _ = self.shared.latch_waits.set(waits);
+    }
+
+    /// Sets what is called when another process waits for a lock of this one. Called once.
+    pub(crate) fn set_wanted(&self, wanted: TellWanted) {
+        let _ = self.shared.wanted.set(wanted);
+        self.shared.with(|lines, _| lines.tell_wanted());
+    }
+
+    /// Whether another process waits for the lock, which is held here.
+    pub(crate) fn is_wanted(&self, name: &LockName) -> bool {
+        let Some(open) = &self.shared.open else { return false };
+        inheritable::lock(&open.state).lines.is_wanted(name)
     }
 
     /// Returns what a note at a latch tells others. `None` as for [`for_grant`](Notices::for_grant).
@@ -409,6 +425,7 @@ impl NoticesShared {
                 Effect::Pause(name, until) => {
                     waiters().iter().for_each(|waiters| waiters.pause(&name, until))
                 }
+                Effect::Wanted(name) => self.wanted.get().into_iter().for_each(|wanted| wanted(&name)),
                 Effect::Acknowledged(name) => {
                     waiters().iter().for_each(|waiters| waiters.acknowledged(&name))
                 }

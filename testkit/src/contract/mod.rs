@@ -29,7 +29,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, locks, leases, kept, sets, elections, waits, pending, calls, latch_stores, latches.
+//! // One invocation per layer: stores, locks, leases, kept, linger, sets, elections, waits, pending, calls, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -51,6 +51,8 @@ pub mod latch_stores;
 pub mod latches;
 #[doc(hidden)]
 pub mod leases;
+#[doc(hidden)]
+pub mod linger;
 #[doc(hidden)]
 pub mod locks;
 #[doc(hidden)]
@@ -268,6 +270,27 @@ pub(crate) fn spawn<T: Send + 'static>(
     job: impl FnOnce() -> T + Send + 'static,
 ) -> thread::JoinHandle<T> {
     thread::Builder::new().name(format!("dlm-test-{name}")).spawn(job).unwrap()
+}
+
+/// Makes a test of each case about locks that stay, over the sites that the function makes: for stores that reserve
+/// fences. See [`contract`](mod@crate::contract).
+#[macro_export]
+macro_rules! linger_contract {
+    ($site:ident) => {
+        $crate::contract! { $site => linger:
+            a_lock_that_stays_is_taken_again_without_the_store_and_its_fence_rises,
+            another_process_gets_a_lock_that_stays_when_its_time_is_over,
+            another_process_with_notices_gets_a_lock_that_stays_at_once,
+            fences_rise_over_all_grants_of_all_processes,
+            a_block_that_is_used_up_is_followed_by_a_higher_one,
+            a_lock_does_not_stay_after_a_token_a_loss_or_a_minimum_hold,
+            a_lease_of_another_length_has_a_record_of_its_own,
+            closing_and_the_last_handle_give_back_what_stays,
+            threads_pass_on_a_lock_that_stays_without_the_store,
+            a_lease_of_a_lock_that_stays_ends_before_its_record,
+            a_loop_over_a_lock_that_stays_leaves_turns_to_others,
+        }
+    };
 }
 
 /// Makes a test of each case about latches, over the sites that the function makes: see

@@ -62,8 +62,10 @@ impl Grant<'_> {
         let over = |event: &&&Event| matches!(event.answer, Answer::Ok | Answer::Lost);
         let kept = |event: &&&Event| !self.late_effects.forgets(event.called, lasts);
         let renewals = self.renewals.iter().map(|(event, _)| event);
+        // The record of a released lock may stay.
+        let releases = self.releases.iter().filter(|_| tolerances.linger.is_zero());
         renewals
-            .chain(&self.releases)
+            .chain(releases)
             .filter(over)
             .filter(kept)
             .map(|event| event.last_seen())

@@ -15,6 +15,9 @@ pub struct Tolerances {
     /// How much longer the store may keep a lease than was asked, for example because it counts in seconds.
     /// Default: zero.
     pub store_slack: Duration,
+    /// How long released locks stay with their processes: the option `linger`. Others may find them held for so long, and
+    /// if the process is killed, until the record ends. Default: zero.
+    pub linger: Duration,
     /// Longest time after its call that a request without an answer may still take effect: the longest stall plus the
     /// time-out of a call. Default: 10 s.
     pub late: Duration,
@@ -38,6 +41,7 @@ impl Default for Tolerances {
             clock_rate: 0.01,
             epsilon: Duration::from_millis(5),
             store_slack: Duration::ZERO,
+            linger: Duration::ZERO,
             late: Duration::from_secs(10),
             stall: Duration::from_secs(1),
             shared_answer: Duration::from_secs(1),
@@ -55,7 +59,10 @@ impl Tolerances {
 
     /// Returns the moment until which a record may last that the store wrote at `written` or earlier.
     pub fn possibly_until(&self, written: Moment, ttl: Duration) -> Moment {
-        written.after(ttl.mul_f64(1.0 + self.clock_rate)).after(self.epsilon).after(self.store_slack)
+        written
+            .after(ttl.mul_f64(1.0 + self.clock_rate))
+            .after(self.epsilon)
+            .after(self.store_slack + self.linger)
     }
 }
 

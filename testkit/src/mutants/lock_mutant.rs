@@ -39,6 +39,10 @@ pub enum LockMutation {
     RestoresOldRecord,
     /// A renewal for a shorter TTL arrives after each renewal, and takes back what that one has added.
     ShortensLate,
+    /// Records end after two thirds of the time that was asked for.
+    EndsBeforeItsTime,
+    /// The fences that a grant has reserved are granted again.
+    GivesBlockTwice,
 }
 
 /// A store that passes every call on to another store, and has one defect. It may be shared between threads.
@@ -73,7 +77,11 @@ impl LockMutant {
     }
 
     fn lasts(&self, ttl: Duration) -> Duration {
-        if self.mutation == LockMutation::ExpiresEarly { ttl / 3 } else { ttl }
+        match self.mutation {
+            LockMutation::ExpiresEarly => ttl / 3,
+            LockMutation::EndsBeforeItsTime => ttl * 2 / 3,
+            _ => ttl,
+        }
     }
 
     /// Returns whether the next grant of a lock shows the defect of [`LockMutation::HidesGrant`] or
@@ -132,13 +140,29 @@ impl LockStore for LockMutant {
         self.inner.initialize(by)
     }
 
+    fn reserves_fences(&self) -> bool {
+        self.inner.reserves_fences()
+    }
+
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
+        self.acquire_with_fences(attempt, 1, doubtful)
+    }
+
+    fn acquire_with_fences(
+        &self,
+        attempt: Attempt<'_>,
+        fences: u64,
+        doubtful: &mut Vec<OwnerRecord>,
+    ) -> Result<Acquired> {
         let loses = self.loses_next(attempt.name);
         let overwritten = loses && self.mutation == LockMutation::RestoresOldRecord;
         // The record that the store then keeps is that of the holder before.
         let ttl = if overwritten { attempt.ttl / 2 } else { self.lasts(attempt.ttl) };
-        let mut acquired = self.inner.acquire(Attempt { ttl, ..attempt }, doubtful)?;
+        let gives_twice = self.mutation == LockMutation::GivesBlockTwice;
+        let reserved = if gives_twice { 1 } else { fences };
+        let mut acquired = self.inner.acquire_with_fences(Attempt { ttl, ..attempt }, reserved, doubtful)?;
         if let Acquired::Granted(grant) = &mut acquired {
+            grant.fences = fences;
             self.granted(attempt.name, grant, overwritten);
             match self.mutation {
                 LockMutation::DatesGrantLater => grant.since = grant.since.after(attempt.ttl),

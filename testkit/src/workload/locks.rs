@@ -39,6 +39,9 @@ pub struct LockWorkload {
     pub outlast_one_in: u64,
     /// Two renewals in three ask for half of the TTL or for twice the TTL.
     pub other_ttls: bool,
+    /// How long released locks stay with their manager: see [`Builder::linger`](dlm::Builder::linger). The managers then
+    /// hear notices over UDP.
+    pub linger: Duration,
 }
 
 impl LockWorkload {
@@ -55,6 +58,7 @@ impl LockWorkload {
             pace: None,
             outlast_one_in: 8,
             other_ttls: false,
+            linger: Duration::ZERO,
         }
     }
 
@@ -126,7 +130,10 @@ impl LockWorkload {
     /// # Panics
     /// If the settings of this workload are not allowed.
     pub fn manager(&self, store: &Arc<dyn LockStore>, client_id: &str) -> LockManager {
-        let builder = LockManager::builder().store(Arc::clone(store)).client(client_id).ttl(self.ttl);
+        let mut builder = LockManager::builder().store(Arc::clone(store)).client(client_id).ttl(self.ttl);
+        if !self.linger.is_zero() {
+            builder = builder.linger(self.linger).notices("udp://127.0.0.1");
+        }
         builder.retry((self.ttl / 12).max(RETRY_MIN)).open().expect("these settings are allowed")
     }
 

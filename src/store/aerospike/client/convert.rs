@@ -67,9 +67,11 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
         BinOperation::Raise(bin, least) => {
             write_exp(*bin, packed(|packer| packer.raised(bin, *least)), ExpWriteFlags::DEFAULT)
         }
-        BinOperation::Climb { bin, least, sign } => {
-            write_exp(*bin, packed(|packer| packer.climbed(bin, *least, *sign)), ExpWriteFlags::DEFAULT)
-        }
+        BinOperation::Climb { bin, by, least, sign } => write_exp(
+            *bin,
+            packed(|packer| packer.climbed(bin, (*by, *least), *sign)),
+            ExpWriteFlags::DEFAULT,
+        ),
         BinOperation::MapPut(bin, key, bin_value) => {
             maps::put(&IN_KEY_ORDER, *bin, value(key), value(bin_value))
         }

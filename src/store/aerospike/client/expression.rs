@@ -132,20 +132,20 @@ impl Packer<'_> {
         }
     }
 
-    /// Packs the higher of the bin's number plus one and `least`.
-    pub(super) fn raised(&mut self, bin: &str, least: i64) {
+    /// Packs the higher of the bin's number plus `by` and `least`.
+    pub(super) fn raised(&mut self, bin: &str, (by, least): (i64, i64)) {
         self.operator(COND, 3);
         self.bin_exists(bin);
         self.operator(MAX, 2);
         self.operator(ADD, 2);
         self.bin(INT, bin);
-        self.int(1);
+        self.int(by);
         self.int(least);
         self.int(least);
     }
 
-    /// Packs the higher of the bin's number plus one and `least`, without regard to the sign of the bin's number.
-    pub(super) fn climbed(&mut self, bin: &str, least: i64, sign: Sign) {
+    /// Packs the higher of the bin's number plus `by` and `least`, without regard to the sign of the bin's number.
+    pub(super) fn climbed(&mut self, bin: &str, (by, least): (i64, i64), sign: Sign) {
         let is_positive = sign == Sign::Positive;
         self.operator(COND, if is_positive { 3 } else { 5 });
         self.condition(&When::Lacks(bin));
@@ -156,9 +156,9 @@ impl Packer<'_> {
             self.int(0);
             self.operator(SUB, 2);
             self.int(0);
-            self.next(bin, least);
+            self.next(bin, by, least);
         }
-        self.next(bin, least);
+        self.next(bin, by, least);
     }
 
     /// Packs the milliseconds since the record was written.
@@ -166,12 +166,12 @@ impl Packer<'_> {
         self.operator(SINCE_UPDATE, 0);
     }
 
-    fn next(&mut self, bin: &str, least: i64) {
+    fn next(&mut self, bin: &str, by: i64, least: i64) {
         self.operator(MAX, 2);
         self.operator(ADD, 2);
         self.operator(ABS, 1);
         self.bin(INT, bin);
-        self.int(1);
+        self.int(by);
         self.int(least);
     }
 
@@ -370,21 +370,21 @@ mod tests {
                 }
             }
         }
-        let next = exp::num_add(vec![exp::int_bin("f"), exp::int_val(1)]);
+        let next = exp::num_add(vec![exp::int_bin("f"), exp::int_val(7)]);
         let raised = exp::max(vec![next, exp::int_val(900)]);
         let raised = exp::cond(vec![exp::bin_exists("f"), raised, exp::int_val(900)]);
-        assert_eq!(packed(|packer| packer.raised("f", 900)), theirs(raised));
+        assert_eq!(packed(|packer| packer.raised("f", (7, 900))), theirs(raised));
 
         let next = || {
-            let next = exp::num_add(vec![exp::num_abs(exp::int_bin("f")), exp::int_val(1)]);
+            let next = exp::num_add(vec![exp::num_abs(exp::int_bin("f")), exp::int_val(7)]);
             exp::max(vec![next, exp::int_val(900)])
         };
         let climbed = exp::cond(vec![lacks("f"), exp::int_val(900), next()]);
-        assert_eq!(packed(|packer| packer.climbed("f", 900, Sign::Positive)), theirs(climbed));
+        assert_eq!(packed(|packer| packer.climbed("f", (7, 900), Sign::Positive)), theirs(climbed));
         let was_negative = exp::lt(exp::int_bin("f"), exp::int_val(0));
         let negative = exp::num_sub(vec![exp::int_val(0), next()]);
         let climbed = exp::cond(vec![lacks("f"), exp::int_val(-900), was_negative, negative, next()]);
-        assert_eq!(packed(|packer| packer.climbed("f", 900, Sign::Kept)), theirs(climbed));
+        assert_eq!(packed(|packer| packer.climbed("f", (7, 900), Sign::Kept)), theirs(climbed));
         assert_eq!(packed(|packer| packer.age()), theirs(exp::since_update()));
     }
 }

@@ -102,11 +102,12 @@ pub(crate) struct OwnLease<'a> {
 pub(crate) enum BinOperation<'a> {
     Put(&'a str, BinValue),
     Add(&'a str, i64),
-    /// Sets the bin to the higher of its number plus one and this number.
-    Raise(&'a str, i64),
-    /// Sets the bin to the higher of its number plus one and `least`, without regard to the sign of its number.
+    /// Sets the bin to the higher of its number plus the first of these numbers and the second.
+    Raise(&'a str, (i64, i64)),
+    /// Sets the bin to the higher of its number plus `by` and `least`, without regard to the sign of its number.
     Climb {
         bin: &'a str,
+        by: i64,
         least: i64,
         sign: Sign,
     },

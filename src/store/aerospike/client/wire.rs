@@ -288,8 +288,8 @@ fn operation(out: &mut Vec<u8>, asked: &BinOperation<'_>) {
         BinOperation::Raise(bin, least) => {
             expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.raised(bin, *least));
         }
-        BinOperation::Climb { bin, least, sign } => {
-            expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.climbed(bin, *least, *sign));
+        BinOperation::Climb { bin, by, least, sign } => {
+            expression(out, OP_WRITE_EXPRESSION, bin, |packer| packer.climbed(bin, (*by, *least), *sign));
         }
         BinOperation::Tell(bin) => step(out, OP_READ, NOTHING, bin, |_| {}),
         BinOperation::TellAge(name) => expression(out, OP_READ_EXPRESSION, name, |packer| packer.age()),

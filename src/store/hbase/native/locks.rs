@@ -132,7 +132,7 @@ impl Native {
         by: Deadline,
     ) -> Result<Taken, SendError> {
         let put = durable(Durability::Async, take.put());
-        let mut behind = vec![changing(count.add_one())];
+        let mut behind = vec![changing(count.increment())];
         behind.extend(take.verify.then(|| take.read()));
         let actions =
             vec![conditional(region, take.free(), [put]), count.begin(region), in_turn(region, behind)];
@@ -151,7 +151,7 @@ impl Native {
         count: &CountBytes,
         by: Deadline,
     ) -> Result<Taken, SendError> {
-        let both = [take.put(), count.add_one()];
+        let both = [take.put(), count.increment()];
         let mut actions = vec![count.begin(region), conditional(region, take.free(), both)];
         if take.verify {
             actions.push(in_turn(region, vec![take.read()]));
@@ -263,7 +263,7 @@ impl CellStore for Native {
     fn count(&self, count: Count<'_>, by: Deadline) -> Result<i64> {
         let bytes = CountBytes::new(count);
         self.on_region(RequestKind::Write, "counting", count.row, by, |region, by| {
-            let actions = vec![bytes.begin(region), in_turn(region, vec![changing(bytes.add_one())])];
+            let actions = vec![bytes.begin(region), in_turn(region, vec![changing(bytes.increment())])];
             let results = self.multi(region, actions, by)?;
             counted(results.get(1).ok_or_else(protocol_violation)?)
         })
@@ -318,14 +318,15 @@ struct CountBytes {
     column: CellColumn,
     /// One below the seed.
     below: Bytes,
+    add: i64,
     ttl: Duration,
 }
 
 impl CountBytes {
     fn new(count: Count<'_>) -> CountBytes {
-        let Count { row, column, seed, ttl } = count;
+        let Count { row, column, seed, add, ttl } = count;
         let [row, below] = packed([row, &seed.wrapping_sub(1).to_be_bytes()]);
-        CountBytes { row, column, below, ttl }
+        CountBytes { row, column, below, add, ttl }
     }
 
     /// Creates the counter with one below its seed if it does not exist. It need not be synced, because the same
@@ -335,9 +336,9 @@ impl CountBytes {
         conditional(region, holding(&self.row, self.column, &EMPTY), [put])
     }
 
-    fn add_one(&self) -> MutationProto {
+    fn increment(&self) -> MutationProto {
         let (family, qualifier) = names(self.column);
-        request::increment(&self.row, &family, &qualifier, 1, Some(self.ttl))
+        request::increment(&self.row, &family, &qualifier, self.add, Some(self.ttl))
     }
 }
 

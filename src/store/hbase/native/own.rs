@@ -34,14 +34,16 @@ static RECORD: Bytes = Bytes::from_static(OWN_LOCK.qualifier.as_bytes());
 struct OwnBytes {
     row: Bytes,
     number: Bytes,
+    first: Bytes,
     record: Bytes,
 }
 
 impl OwnStore for Native {
     fn claim(&self, write: &OwnWrite<'_>, expects: Expects, by: Deadline) -> Result<Claimed> {
         let (what, number) = ("conditional Put of record and number", write.number.to_be_bytes());
-        let [row, number, record] = packed([write.row, &number, write.record]);
-        let bytes = OwnBytes { row, number, record };
+        let first = write.first.to_be_bytes();
+        let [row, number, first, record] = packed([write.row, &number, &first, write.record]);
+        let bytes = OwnBytes { row, number, first, record };
         self.on_region(RequestKind::Write, what, write.row, by, |region, by| {
             let mut actions = vec![conditional(region, condition(&bytes, expects), puts(&bytes, write))];
             if expects == Expects::Free {
@@ -60,7 +62,7 @@ impl OwnStore for Native {
     fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool> {
         let (what, number) = ("conditional Put of record and number", write.number.to_be_bytes());
         let [row, number, record, expected] = packed([write.row, &number, write.record, expected]);
-        let bytes = OwnBytes { row, number, record };
+        let bytes = OwnBytes { row, first: number.clone(), number, record };
         self.on_region(RequestKind::Write, what, write.row, by, |region, by| {
             let held = comparing(&bytes.row, &FAMILY, &RECORD, EQUAL, &expected);
             let action = conditional(region, held, puts(&bytes, write));
@@ -73,10 +75,11 @@ impl OwnStore for Native {
         let change = |swap: &RecordSwap| {
             let RecordSwap { row, expected, value, ttl, number, .. } = swap;
             let [row, number_bytes, record, expected] = packed([row, &number.to_be_bytes(), value, expected]);
-            let bytes = OwnBytes { row, number: number_bytes, record };
+            let bytes = OwnBytes { row, first: number_bytes.clone(), number: number_bytes, record };
             let (record, row) = (&bytes.record[..], &bytes.row[..]);
             let durability = Durability::Sync;
-            let write = OwnWrite { row, number: *number, number_ttl, record, ttl: *ttl, durability };
+            let (number, first) = (*number, *number);
+            let write = OwnWrite { row, number, first, number_ttl, record, ttl: *ttl, durability };
             let held = comparing(&bytes.row, &FAMILY, &RECORD, EQUAL, &expected);
             let action = conditional_somewhere(held, puts(&bytes, &write));
             (bytes.row.clone(), action)
@@ -113,7 +116,7 @@ fn condition(bytes: &OwnBytes, expects: Expects) -> Condition {
     match expects {
         Expects::Unused => comparing(&bytes.row, &FAMILY, &NUMBER, EQUAL, &EMPTY),
         Expects::Free => {
-            let below = FilterTest::below(&FAMILY, &NUMBER, &bytes.number);
+            let below = FilterTest::below(&FAMILY, &NUMBER, &bytes.first);
             filtering(&bytes.row, &[below, FilterTest::none(&FAMILY, &RECORD)])
         }
     }
@@ -157,10 +160,12 @@ mod tests {
         for record in [&b"M\x02..."[..], FREE] {
             let number = 7_u64.to_be_bytes();
             let [row, number, record_bytes] = packed([b"r", &number, record]);
-            let bytes = OwnBytes { row, number: number.clone(), record: record_bytes.clone() };
+            let (first, record_bytes) = (number.clone(), record_bytes);
+            let bytes = OwnBytes { row, first, number: number.clone(), record: record_bytes.clone() };
             let write = OwnWrite {
                 row: b"r",
                 number: 7,
+                first: 7,
                 number_ttl: Duration::from_secs(60),
                 record,
                 ttl: Duration::from_secs(30),

@@ -406,6 +406,7 @@ impl World {
                         *next = until.max(*next);
                     }
                 }
+                Effect::Wanted(_) => unreachable!("these processes let no locks stay"),
                 Effect::Acknowledged(_) => {
                     if let Doing::Waits(_, next) = &mut self.processes[process].1 {
                         *next = (*next).max(self.now.after(RETRY / 2));

@@ -1,0 +1,291 @@
+//! Locks that stay with the process that has released them, over stores that reserve fences.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dlm::{Builder, Code, Fence, Lease, Level, Lock, LockManager, Moment};
+
+use super::{LONG, Site, code, patiently, until};
+use crate::{Call, Spy};
+
+/// Longer than any case.
+const STAYS: Duration = Duration::from_secs(600);
+const NOTICES: &str = "udp://127.0.0.1";
+
+fn builder(site: &Site, linger: Duration) -> Builder {
+    site.builder().linger(linger)
+}
+
+fn manager(site: &Site, linger: Duration) -> LockManager {
+    builder(site, linger).store(site.store()).open().unwrap()
+}
+
+/// A manager over a store that counts calls.
+fn counted(site: &Site, builder: Builder) -> (LockManager, Arc<Spy>) {
+    let spy = Spy::on(site.store());
+    (builder.store(spy.clone()).open().unwrap(), spy)
+}
+
+fn lock(manager: &LockManager) -> Lock {
+    manager.lock("stays", Level::Xdc).unwrap()
+}
+
+fn fence(lease: &Lease) -> Fence {
+    lease.fence().expect("these stores have fences")
+}
+
+pub fn a_lock_that_stays_is_taken_again_without_the_store_and_its_fence_rises(site: &Site) {
+    let (ours, spy) = counted(site, builder(site, STAYS));
+    let lock = lock(&ours);
+    let first = lock.try_acquire().unwrap();
+    let mut last = fence(&first);
+    assert!(first.release().unwrap());
+    assert!(!first.release().unwrap() && first.check().is_err());
+    let calls = spy.calls();
+    for round in 0..20 {
+        let lease = match round % 3 {
+            0 => lock.try_acquire().unwrap(),
+            1 => lock.acquire().unwrap(),
+            _ => {
+                let pending = lock.start(&Default::default()).unwrap();
+                let mut lease = None;
+                until("it is taken again", || {
+                    lease = pending.take().unwrap();
+                    lease.is_some()
+                });
+                lease.unwrap()
+            }
+        };
+        assert!(fence(&lease) > last);
+        last = fence(&lease);
+        lease.check().unwrap();
+        match round % 2 {
+            0 => assert!(lease.release().unwrap()),
+            _ => drop(lease),
+        }
+    }
+    assert_eq!((spy.calls(), ours.stats().leases_retaken), (calls, 20));
+    let inspection = lock.inspect().unwrap();
+    assert!(inspection.holder.is_some() && inspection.fence.is_some_and(|shown| shown >= last));
+    // While it is held, nobody else has it, in this process or another.
+    let lease = lock.try_acquire().unwrap();
+    assert_eq!(code(lock.try_acquire()), Code::LockUnavailable);
+    assert_eq!(code(self::lock(&manager(site, STAYS)).try_acquire()), Code::LockUnavailable);
+    lease.renew().unwrap();
+    assert!(lease.release().unwrap());
+    ours.close().unwrap();
+}
+
+pub fn another_process_gets_a_lock_that_stays_when_its_time_is_over(site: &Site) {
+    let linger = Duration::from_millis(300);
+    let (ours, theirs) = (manager(site, linger), manager(site, Duration::ZERO));
+    let asked = Moment::now();
+    let first = lock(&ours).try_acquire().unwrap();
+    let before = fence(&first);
+    assert!(first.release().unwrap());
+    let theirs = lock(&theirs).acquire().unwrap();
+    let got = Moment::now();
+    // The machine may have been so slow that the lock did not stay at all.
+    assert!(fence(&theirs) > before);
+    assert!(got.since(asked) < LONG / 2, "it stayed {:?}", got.since(asked));
+    assert_eq!(code(lock(&ours).try_acquire()), Code::LockUnavailable);
+}
+
+pub fn another_process_with_notices_gets_a_lock_that_stays_at_once(site: &Site) {
+    let never = 2 * LONG;
+    let open =
+        || builder(site, STAYS).retry(never).option("notices", NOTICES).store(site.store()).open().unwrap();
+    let (ours, theirs) = (open(), open());
+    // First it waits for a holder, then for a lock that nobody holds.
+    for is_held in [true, false] {
+        let held = lock(&ours).acquire().unwrap();
+        let mut held = Some(held);
+        if !is_held {
+            held = None;
+        }
+        thread::scope(|scope| {
+            let theirs = scope.spawn(|| lock(&theirs).acquire().unwrap());
+            if let Some(lease) = held.take() {
+                until("it has registered", || theirs_is_waiting(&ours, &lease));
+                assert!(lease.release().unwrap());
+            }
+            let lease = theirs.join().unwrap();
+            assert_eq!(code(lock(&ours).try_acquire()), Code::LockUnavailable);
+            assert!(lease.release().unwrap());
+        });
+    }
+}
+
+/// Whether the other process was answered: it has registered with the holder.
+fn theirs_is_waiting(ours: &LockManager, lease: &Lease) -> bool {
+    lease.check().unwrap();
+    ours.stats().notices_sent > 0
+}
+
+pub fn fences_rise_over_all_grants_of_all_processes(site: &Site) {
+    let managers = [STAYS, Duration::ZERO, Duration::from_millis(50)]
+        .map(|linger| builder(site, linger).option("notices", NOTICES).store(site.store()).open().unwrap());
+    let rounds = site.rounds.clamp(20, 200);
+    let mut fences: Vec<(Fence, Moment)> = thread::scope(|scope| {
+        let threads = managers.iter().map(|manager| {
+            scope.spawn(move || {
+                let lock = lock(manager);
+                let taken = (0..rounds).map(|_| {
+                    let lease = lock.acquire().unwrap();
+                    let at = Moment::now();
+                    (fence(&lease), at)
+                });
+                taken.collect::<Vec<_>>()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    fences.sort_by_key(|(fence, _)| *fence);
+    assert!(fences.windows(2).all(|pair| pair[0].0 < pair[1].0), "a fence was given twice");
+    assert!(fences.windows(2).all(|pair| pair[0].1 <= pair[1].1), "a later grant has a lower fence");
+}
+
+pub fn a_block_that_is_used_up_is_followed_by_a_higher_one(site: &Site) {
+    let (ours, spy) = counted(site, builder(site, STAYS));
+    let lock = lock(&ours);
+    let mut last = Fence(0);
+    // The first block has 64 fences, the second 512.
+    for _ in 0..700 {
+        let lease = lock.acquire().unwrap();
+        assert!(fence(&lease) > last);
+        last = fence(&lease);
+        assert!(lease.release().unwrap());
+    }
+    assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (3, 2));
+    assert_eq!(ours.stats().leases_retaken, 697);
+    let theirs = manager(site, Duration::ZERO);
+    ours.close().unwrap();
+    assert!(fence(&self::lock(&theirs).acquire().unwrap()) > last);
+}
+
+pub fn a_lock_does_not_stay_after_a_token_a_loss_or_a_minimum_hold(site: &Site) {
+    let (ours, theirs) = (manager(site, STAYS), manager(site, STAYS));
+    let (lock, other) = (lock(&ours), lock(&theirs));
+    // A token carries no right, and an adopted lease has none.
+    let first = lock.acquire().unwrap();
+    assert!(first.release().unwrap());
+    let token = lock.acquire().unwrap().into_token().unwrap();
+    assert_eq!(code(lock.try_acquire()), Code::LockUnavailable);
+    let adopted = theirs.adopt(token).unwrap();
+    assert!(adopted.release().unwrap());
+    assert!(other.try_acquire().unwrap().release().unwrap());
+    assert_eq!(code(lock.try_acquire()), Code::LockUnavailable, "it stays with the other process");
+    theirs.close().unwrap();
+    // A lease that has ended leaves nothing, whatever its record does.
+    patiently(|ttl| {
+        let lease = lock.try_acquire_with_ttl(ttl).unwrap();
+        until("it ends", || lease.check().is_err());
+        let _ = lease.release();
+        let calls = ours.stats().leases_retaken;
+        let again = lock.acquire().unwrap();
+        assert_eq!(ours.stats().leases_retaken, calls);
+        assert!(again.release().unwrap());
+        Some(())
+    });
+}
+
+pub fn a_lease_of_another_length_has_a_record_of_its_own(site: &Site) {
+    let (ours, spy) = counted(site, builder(site, STAYS));
+    let lock = lock(&ours);
+    assert!(lock.acquire_with_ttl(20 * LONG).unwrap().release().unwrap());
+    // If this process dies now, others wait for the end of the longer one.
+    let shorter = lock.acquire_with_ttl(10 * LONG).unwrap();
+    assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (2, 1));
+    assert!(shorter.release().unwrap());
+    let longer = lock.acquire_with_ttl(40 * LONG).unwrap();
+    assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (3, 2));
+    assert!(longer.release().unwrap());
+}
+
+pub fn closing_and_the_last_handle_give_back_what_stays(site: &Site) {
+    let theirs = manager(site, Duration::ZERO);
+    for is_closed in [true, false] {
+        let ours = manager(site, STAYS);
+        for id in ["a", "b", "c"] {
+            assert!(ours.lock(id, Level::Xdc).unwrap().acquire().unwrap().release().unwrap());
+            assert_eq!(code(theirs.lock(id, Level::Xdc).unwrap().try_acquire()), Code::LockUnavailable);
+        }
+        if is_closed {
+            ours.close().unwrap();
+        }
+        drop(ours);
+        for id in ["a", "b", "c"] {
+            assert!(theirs.lock(id, Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
+        }
+    }
+}
+
+pub fn threads_pass_on_a_lock_that_stays_without_the_store(site: &Site) {
+    const THREADS: usize = 4;
+    let (ours, spy) = counted(site, builder(site, STAYS).retry(LONG));
+    let lock = lock(&ours);
+    let first = lock.acquire().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let lock = &lock;
+            scope.spawn(move || (0..5).for_each(|_| assert!(lock.acquire().unwrap().release().unwrap())));
+        }
+        until("they wait", || ours.stats().threads_waiting == THREADS as u64);
+        // The first of them has asked the store once.
+        until("it was refused", || spy.calls_of(Call::Acquire) == 2);
+        assert!(first.release().unwrap());
+    });
+    assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (2, 0));
+    assert_eq!(ours.stats().leases_retaken, 5 * THREADS as u64);
+}
+
+/// Others poll. Without turns they would wait for as long as the lock stays.
+pub fn a_loop_over_a_lock_that_stays_leaves_turns_to_others(site: &Site) {
+    let (ours, theirs) = (manager(site, STAYS), manager(site, Duration::ZERO));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                assert!(lock(&ours).acquire().unwrap().release().unwrap());
+            }
+        });
+        until("the loop runs", || ours.stats().leases_retaken > 0);
+        for _ in 0..2 {
+            assert!(lock(&theirs).acquire().unwrap().release().unwrap());
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+}
+
+/// The lease is taken again when the record is old.
+pub fn a_lease_of_a_lock_that_stays_ends_before_its_record(site: &Site) {
+    patiently(|ttl| {
+        let (ours, theirs) = (builder(site, ttl).ttl(ttl), manager(site, Duration::ZERO));
+        let ours = ours.store(site.store()).open().unwrap();
+        let (lock, other) = (lock(&ours), lock(&theirs));
+        let began = Moment::now();
+        assert!(lock.acquire().unwrap().release().unwrap());
+        thread::sleep(ttl / 2);
+        let retaken = ours.stats().leases_retaken;
+        let lease = lock.acquire().unwrap();
+        if ours.stats().leases_retaken == retaken {
+            // The machine was too slow.
+            drop(lease);
+            return None;
+        }
+        // It ends later than a lease from the beginning would have.
+        assert!(Moment::now().after(lease.remaining()) > began.after(ttl));
+        while lease.check().is_ok() {
+            if let Ok(theirs) = other.try_acquire() {
+                assert!(lease.check().is_err(), "two valid leases: {theirs:?}");
+                break;
+            }
+            thread::sleep(ttl / 50);
+        }
+        drop(lease);
+        Some(())
+    });
+}
