@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Builder, Code, Fence, Lease, Level, Lock, LockManager, Moment};
+use dlm::{Builder, Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 
 use super::{LONG, Site, code, patiently, until};
 use crate::{Call, Spy};
@@ -245,10 +245,11 @@ pub fn threads_pass_on_a_lock_that_stays_without_the_store(site: &Site) {
 /// Others poll. Without turns they would wait for as long as the lock stays.
 pub fn a_loop_over_a_lock_that_stays_leaves_turns_to_others(site: &Site) {
     let (ours, theirs) = (manager(site, STAYS), manager(site, Duration::ZERO));
-    let is_over = AtomicBool::new(false);
+    // Also ends a run in which the others get no turn.
+    let (is_over, by) = (AtomicBool::new(false), Deadline::after(2 * LONG));
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !is_over.load(Ordering::SeqCst) {
+            while !is_over.load(Ordering::SeqCst) && !by.passed() {
                 assert!(lock(&ours).acquire().unwrap().release().unwrap());
             }
         });
