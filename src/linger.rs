@@ -151,7 +151,8 @@ impl Linger {
     ) -> Option<std::result::Result<Retaken, KeptLock>> {
         let mut kept = self.take(name)?;
         let now = Moment::now();
-        let mut right = RetakeRight { write: kept.write, spare: kept.spare, until: kept.until() };
+        let (write, spare, longest) = (kept.write, kept.spare, kept.longest_ttl);
+        let mut right = RetakeRight { write, spare, longest, until: kept.until() };
         let Some(fence) = right.retake(now, ttl, &self.settings) else {
             self.learn(&kept);
             return Some(Err(kept));

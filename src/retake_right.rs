@@ -54,6 +54,8 @@ impl SpareFences {
 pub(crate) struct RetakeRight {
     pub(crate) write: RecordWrite,
     pub(crate) spare: SpareFences,
+    /// Longest time for which any write of the record asked. The store may keep the record for that long after each write.
+    pub(crate) longest: Duration,
     /// When the right ends: the time of staying counts from the last write of the record.
     pub(crate) until: Moment,
 }
@@ -70,7 +72,7 @@ impl RetakeRight {
         let record_ends = settings.lease_end(sent, asked);
         let lasts = settings.lease_end(now, ttl + settings.lock_delay) <= record_ends;
         // If this process dies, others must not wait longer than for a lease that the store grants.
-        let is_short = asked <= settings.asked_ttl(ttl);
+        let is_short = self.longest <= settings.asked_ttl(ttl);
         if now < self.until && lasts && is_short { self.spare.take() } else { None }
     }
 }
@@ -94,7 +96,7 @@ mod tests {
 
     fn right(asked: Duration, left: u64) -> RetakeRight {
         let spare = SpareFences { next: Some(Fence(7)), left };
-        RetakeRight { write: RecordWrite { sent: at(1000), asked }, spare, until: at(6000) }
+        RetakeRight { write: RecordWrite { sent: at(1000), asked }, spare, longest: asked, until: at(6000) }
     }
 
     #[test]
@@ -103,8 +105,10 @@ mod tests {
         // The record lasts until 1 + 15 * 0.9 = 14.5 s, and a lease of 10 s for 9 s.
         assert_eq!(right(15 * S, 1).retake(at(5500), 10 * S, &settings), Some(Some(Fence(7))));
         assert_eq!(right(15 * S, 1).retake(at(5501), 10 * S, &settings), None);
-        // A record that was asked for longer than the new lease would be.
+        // A record that was asked for longer than the new lease would be, lately or before.
         assert_eq!(right(15 * S, 1).retake(at(2000), 9 * S, &settings), None);
+        let renewed = RetakeRight { longest: 16 * S, ..right(15 * S, 1) };
+        assert_eq!({ renewed }.retake(at(2000), 10 * S, &settings), None);
     }
 
     #[test]

@@ -180,9 +180,15 @@ impl Server {
 
     /// Creates a record with the number that its client has chosen. Returns `None` if it was created, or else the
     /// number that is stored and what stands.
-    fn claim(&mut self, name: &str, record: &Record, number: u64) -> Option<(Option<u64>, Standing)> {
+    fn claim(
+        &mut self,
+        name: &str,
+        record: &Record,
+        number: u64,
+        numbers: u64,
+    ) -> Option<(Option<u64>, Standing)> {
         let last = self.counters.get(name).copied();
-        if self.holder(name).is_some() || last.is_some_and(|last| last >= number) {
+        if self.holder(name).is_some() || last.is_some_and(|last| last > number - numbers) {
             return Some((last, self.standing(name)));
         }
         self.put_with_number(name, Some(record.numbered(number)), record.ttl(), number);
@@ -190,9 +196,9 @@ impl Server {
     }
 
     /// Counts as HBase's native client does, which seeds a missing counter in the same request.
-    fn count(&mut self, name: &str, least: u64) -> u64 {
+    fn count(&mut self, name: &str, least: u64, numbers: u64) -> u64 {
         let counter = self.counters.entry(name.to_owned()).or_insert(least - 1);
-        *counter += 1;
+        *counter += numbers;
         *counter
     }
 }
@@ -216,26 +222,29 @@ impl SimulatedRegister {
         create: &Create<'_>,
         by: Deadline,
     ) -> Result<std::result::Result<Created, Option<Standing>>> {
-        let mut number = create.count.unwrap_or_default();
+        let numbers = create.numbers;
+        let mut number = create.count.unwrap_or_default() + numbers - 1;
         // A client guesses whether the row has cells.
         let mut unused = engine().draw(|random| random.bool());
         for _ in 0..TRIES {
             let record = create.record.clone();
             let claimed = self.call(create.name, by, move |server, name| match unused {
                 true if server.counters.contains_key(name) => Some(None),
-                true => server.claim(name, &record, number).map(Some),
-                false if server.counters.contains_key(name) => server.claim(name, &record, number).map(Some),
+                true => server.claim(name, &record, number, numbers).map(Some),
+                false if server.counters.contains_key(name) => {
+                    server.claim(name, &record, number, numbers).map(Some)
+                }
                 false => Some(Some((None, Standing::Free))),
             });
             match claimed.of_change()? {
                 None => return Ok(Ok(Created { count: Some(number), standing: None })),
                 Some(None) => unused = false,
                 Some(Some((last, Standing::Free))) => {
-                    if last.is_some_and(|last| last >= number) {
+                    if last.is_some_and(|last| last > number - numbers) {
                         self.network.counts.stale_numbers.fetch_add(1, Ordering::Relaxed);
                     }
                     unused = last.is_none();
-                    number = number.max(last.unwrap_or_default() + 1);
+                    number = number.max(last.unwrap_or_default() + numbers);
                 }
                 Some(Some((_, held))) => return Ok(Err(Some(held))),
             }
@@ -264,12 +273,18 @@ impl Register for SimulatedRegister {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let hbase = Capabilities { read_back: ReadBack::Always, hides: true, ..Capabilities::default() };
+        let hbase = Capabilities {
+            reserves: self.dialect != Dialect::Gateway,
+            read_back: ReadBack::Always,
+            hides: true,
+            ..Capabilities::default()
+        };
         match self.dialect {
             Dialect::Hbase | Dialect::HbaseLockRow => hbase,
             Dialect::Gateway => Capabilities { repeats_after: Some(REPEATS_AFTER), ..hbase },
             Dialect::Aerospike | Dialect::HbaseOwn | Dialect::AerospikeOwn => Capabilities {
                 counts_in_record: self.dialect.counts_in_record(),
+                reserves: true,
                 compares: if self.dialect.compares_tokens() { Compares::Token } else { Compares::Record },
                 read_back: ReadBack::Never,
                 ..Capabilities::default()
@@ -287,12 +302,12 @@ impl Register for SimulatedRegister {
         }
         let (record, least, dialect) = (create.record.clone(), create.count, self.dialect);
         let split = engine().draw(|random| random.u32(..SPLIT_EVERY) == 0);
-        let read_back = create.read_back;
+        let (read_back, numbers) = (create.read_back, create.numbers);
         let created = self.call(create.name, by, move |server, name| {
             let free = server.holder(name).is_none();
             if free && dialect == Dialect::AerospikeOwn {
-                let next = server.counters.get(name).map_or(0, |last| last + 1);
-                let number = next.max(least.unwrap_or_default());
+                let next = server.counters.get(name).map_or(0, |last| last + numbers);
+                let number = next.max(least.unwrap_or_default() + numbers - 1);
                 server.counters.insert(name.to_owned(), number);
                 server.update(name, Some(record.numbered(number)), record.ttl());
                 return Ok(Created { count: Some(number), standing: None });
@@ -309,7 +324,7 @@ impl Register for SimulatedRegister {
                 Dialect::HbaseLockRow => (free, read_back),
                 _ => (false, false),
             };
-            let count = least.filter(|_| counts).map(|least| server.count(name, least));
+            let count = least.filter(|_| counts).map(|least| server.count(name, least, numbers));
             let standing = reads.then(|| server.standing(name));
             if free { Ok(Created { count, standing }) } else { Err(standing) }
         });
@@ -378,14 +393,18 @@ impl Register for SimulatedRegister {
     }
 
     fn count(&self, name: &LockName, least: u64, by: Deadline) -> Result<u64> {
+        self.reserve(name, least, 1, by)
+    }
+
+    fn reserve(&self, name: &LockName, least: u64, numbers: u64, by: Deadline) -> Result<u64> {
         match self.dialect {
             Dialect::Hbase | Dialect::HbaseLockRow => {
-                self.call(name, by, move |server, name| server.count(name, least)).of_change()
+                self.call(name, by, move |server, name| server.count(name, least, numbers)).of_change()
             }
             Dialect::Aerospike => self
                 .call(name, by, move |server, name| {
                     let counter = server.counters.entry(name.to_owned()).or_default();
-                    *counter = least.max(*counter + 1);
+                    *counter = (least + numbers - 1).max(*counter + numbers);
                     *counter
                 })
                 .of_change(),
@@ -394,7 +413,7 @@ impl Register for SimulatedRegister {
                 Err(Error::Internal { what, source: None })
             }
             Dialect::Gateway => loop {
-                let increment = |server: &mut Server, name: &str| server.count(name, 1);
+                let increment = |server: &mut Server, name: &str| server.count(name, 1, 1);
                 let number = self.call(name, by, increment).of_change()?;
                 if number >= SEEDED {
                     return Ok(number);

@@ -228,6 +228,15 @@ impl World {
         self.ttl / 12
     }
 
+    /// How long released locks stay with their processes: in half of the worlds in which the server keeps its wall clock and
+    /// can reserve fences. A server whose clock is set forward ends records early, and the next fence of a lock that stays
+    /// is then below that of another holder.
+    pub fn linger(&self) -> Duration {
+        let forward = |mishap: &Mishap| matches!(mishap, Mishap::SetWall(SERVER, by) if *by > 0);
+        let may = self.dialect != Dialect::Gateway && !self.events.iter().any(|(_, mishap)| forward(mishap));
+        if may && (self.seed / 7).is_multiple_of(2) { self.ttl / 2 } else { Duration::ZERO }
+    }
+
     fn poll(&self) -> Duration {
         Duration::from_millis(20)
     }
@@ -262,6 +271,7 @@ impl World {
             clock_rate: 0.035,
             epsilon: Duration::from_millis(5) + forward,
             store_slack: self.dialect.slack() + back,
+            linger: self.linger(),
             // A client that was killed may have sent its last request one wait and one time-out after its call.
             late: delays + 2 * self.ttl + down,
             stall: Duration::ZERO,
@@ -373,7 +383,7 @@ impl Stage {
         let world = &self.world;
         let builder = LockManager::builder().store(Arc::clone(store)).client("simulated").farm("dc1");
         let builder = builder.ttl(world.ttl).retry(world.retry()).timeout(world.timeout).poll(world.poll());
-        builder.open().expect("these settings are allowed")
+        builder.linger(world.linger()).open().expect("these settings are allowed")
     }
 
     /// Runs `work` in all threads of all processes. The threads of a process share a manager, which is closed in the
