@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_HISTORY, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
     DEFAULT_LOCK_DELAY, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT, Settings,
-    checked_background_threads, checked_clock_margin, checked_linger, checked_lock_delay, checked_poll,
-    checked_retry, checked_timeout, checked_ttl, parse_clock_margin, parse_notices,
+    checked_background_threads, checked_clock_margin, checked_history, checked_linger, checked_lock_delay,
+    checked_poll, checked_retry, checked_timeout, checked_ttl, parse_clock_margin, parse_notices,
 };
 use crate::error::{Error, Result};
 use crate::holder::Identity;
@@ -34,6 +34,7 @@ pub struct Builder {
     clock_margin_ppm: Option<u32>,
     lock_delay: Option<Duration>,
     linger: Option<Duration>,
+    history: Option<Duration>,
     dies_with_process: Option<bool>,
     names: Option<NamePolicy>,
     purpose: Option<String>,
@@ -113,6 +114,18 @@ impl Builder {
     /// release has no delay. Default zero; at most 1 h. All processes that use the lock should set the same.
     pub fn lock_delay(mut self, delay: Duration) -> Builder {
         self.lock_delay = Some(delay);
+        self
+    }
+
+    /// Lets the manager write the history of each lock into the store: when it was acquired, released and lost, by whom, and
+    /// how long that took. Each entry is kept for this time; zero writes none. Default: 0 s.
+    /// [`Lock::history`](crate::Lock::history) and `dlm history` read it.
+    ///
+    /// A thread of its own writes the entries after the fact, so no caller waits for them. An acquire and a release cost one
+    /// more write to the store each. If the store does not keep up, entries are dropped, and a warning is logged. 0 s, or
+    /// 1 s to 365 days.
+    pub fn history(mut self, history: Duration) -> Builder {
+        self.history = Some(history);
         self
     }
 
@@ -237,8 +250,9 @@ impl Builder {
         let client = options.take("client");
         let farm = options.take("farm");
         let purpose = options.take("purpose");
-        let durations = ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll", "lock_delay", "linger"];
-        let [ttl, wait, retry, timeout, latch_ttl, poll, lock_delay, linger] =
+        let durations =
+            ["ttl", "wait", "retry", "timeout", "latch_ttl", "poll", "lock_delay", "linger", "history"];
+        let [ttl, wait, retry, timeout, latch_ttl, poll, lock_delay, linger, history] =
             durations.map(|key| options.take_duration(key));
         let strict = options.take_flag("strict")?.unwrap_or(false);
         let dies_with_process = options.take_flag("dies_with_process")?;
@@ -257,6 +271,7 @@ impl Builder {
             timeout: checked_timeout(self.timeout.or(timeout?).unwrap_or(DEFAULT_TIMEOUT))?,
             clock_margin_ppm: checked_clock_margin(clock_margin_ppm)?,
             lock_delay: checked_lock_delay(self.lock_delay.or(lock_delay?).unwrap_or(DEFAULT_LOCK_DELAY))?,
+            history: checked_history(self.history.or(history?).unwrap_or(DEFAULT_HISTORY))?,
             linger: checked_linger(self.linger.or(linger?).unwrap_or(DEFAULT_LINGER))?,
             dies_with_process: self.dies_with_process.or(dies_with_process).unwrap_or(false),
             names: self.names.or(names).unwrap_or_default(),

@@ -25,6 +25,8 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const DEFAULT_LOCK_DELAY: Duration = Duration::ZERO;
 /// Default time for which a released lock stays with its process: none.
 pub const DEFAULT_LINGER: Duration = Duration::ZERO;
+/// Default time for which the history of a lock is kept: no history.
+pub const DEFAULT_HISTORY: Duration = Duration::ZERO;
 /// Default clock margin: how much earlier than in the store a lease expires here, in parts per million of its
 /// TTL. It is a tenth.
 ///
@@ -44,6 +46,7 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 const LOCK_DELAY_MAX: Duration = Duration::from_secs(3600);
 const LINGER_MAX: Duration = Duration::from_secs(3600);
+const HISTORY_MIN: Duration = Duration::from_secs(1);
 const CLOCK_MARGIN_PPM_MAX: u32 = 500_000;
 const MS: Duration = Duration::from_millis(1);
 
@@ -68,6 +71,8 @@ pub(crate) struct Settings {
     pub(crate) clock_margin_ppm: u32,
     pub(crate) lock_delay: Duration,
     pub(crate) linger: Duration,
+    /// Zero: the manager writes no history.
+    pub(crate) history: Duration,
     pub(crate) dies_with_process: bool,
     pub(crate) names: NamePolicy,
     pub(crate) purpose: String,
@@ -126,6 +131,13 @@ pub(crate) fn checked_ttl(ttl: Duration) -> Result<Duration> {
 
 pub(crate) fn checked_retry(retry: Duration) -> Result<Duration> {
     within("retry", retry, MS, RETRY_MAX, "1ms to 1h")
+}
+
+pub(crate) fn checked_history(history: Duration) -> Result<Duration> {
+    if history.is_zero() {
+        return Ok(history);
+    }
+    within("history", history, HISTORY_MIN, TTL_MAX, "0s, or 1s to 365d")
 }
 
 pub(crate) fn checked_poll(poll: Duration) -> Result<Duration> {

@@ -190,7 +190,7 @@ pub enum Error {
         /// The lock, as stored.
         name: String,
         /// Why the lease counts as lost.
-        why: &'static str,
+        why: std::borrow::Cow<'static, str>,
         /// The reason for programs. `None` if the lease was released.
         reason: Option<LostReason>,
     },

@@ -2,12 +2,14 @@
 //! releases when it is closed.
 
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::find_break::find_break;
 use crate::lease_life::{Life, UNKNOWN};
 use crate::lease_state::{LeaseState, LostReason};
 use crate::lease_token::{LeaseToken, TokenEnd};
@@ -38,6 +40,8 @@ pub(crate) struct HeldLock {
     spare: Option<SpareFences>,
     /// The lock was released and stays: its notices go on.
     stays: AtomicBool,
+    /// Who broke the lock and why, once this is known.
+    broken: OnceLock<String>,
     ownership: Mutex<Ownership>,
     /// Changed under `ownership`, except by the clock.
     pub(crate) life: Life,
@@ -46,6 +50,8 @@ pub(crate) struct HeldLock {
 struct Ownership {
     /// The record that renews and releases the lock. `None` once this process no longer owns the lock.
     record: Option<OwnerRecord>,
+    /// The record that the store did not have any more.
+    lost: Option<OwnerRecord>,
     /// Longest TTL that was requested for this lease. The store may keep the record for this long.
     longest_ttl: Duration,
     /// When the lease expires if it is not released before.
@@ -164,8 +170,10 @@ impl HeldLock {
             notices,
             spare: Some(spare),
             stays: AtomicBool::new(false),
+            broken: OnceLock::new(),
             ownership: Mutex::new(Ownership {
                 record: Some(grant.owner_record),
+                lost: None,
                 longest_ttl: asked,
                 ends,
                 told: None,
@@ -300,8 +308,8 @@ impl HeldLock {
                 Ok(())
             }
             Ok(None) => {
-                let leftover = self.gone(&mut ownership, record, asked, store.may_leave_parts());
-                let reason = self.find_reason(store, ownership.why_gone(), by);
+                let leftover = self.gone(&mut ownership, record.clone(), asked, store.may_leave_parts());
+                let reason = self.find_reason(store, &record, ownership.why_gone(), by);
                 self.life.lost(reason);
                 return RenewalOutcome { answer: Err(self.lost(reason, reason.explained())), leftover };
             }
@@ -374,7 +382,8 @@ impl HeldLock {
 
     /// Tells why the lease was lost, after [`Concluded::Lost`]. One read of the store.
     pub(crate) fn tell_lost(&self, store: &dyn LockStore, unless_taken: LostReason, by: Deadline) {
-        let reason = self.find_reason(store, unless_taken, by);
+        let lost = self.ownership.lock().lost.clone();
+        let reason = lost.map_or(unless_taken, |record| self.find_reason(store, &record, unless_taken, by));
         // A release since then changes nothing: it found no record of ours.
         self.life.lost(reason);
     }
@@ -404,14 +413,15 @@ impl HeldLock {
                 let asked = answer == Released::Gone || ownership.release_failed;
                 let ours = answer == Released::Freed || (asked && Moment::now() < ownership.ends);
                 let ttl = ownership.longest_ttl;
-                let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeTaken };
                 let answer = if ours {
                     Ok(true)
                 } else {
                     let reason = ownership.why_gone();
+                    let reason = self.find_break(store, &record, by).unwrap_or(reason);
                     self.life.lost(reason);
                     Err(self.lost(reason, LostReason::RecordGone.explained()))
                 };
+                let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeTaken };
                 let leftover = self.may_reappear.then_some(leftover);
                 Release { answer, is_over: true, leftover, held_until: None }
             }
@@ -476,18 +486,34 @@ impl HeldLock {
         ttl: Duration,
         may_leave_parts: bool,
     ) -> Option<Leftover> {
+        ownership.lost = Some(record.clone());
         ownership.record = None;
         self.life.end(ownership.why_gone());
         let ttl = ownership.longest_ttl.max(ttl);
         may_leave_parts.then_some(Leftover { record, ttl, doubt: LockDoubt::MayBeHeld })
     }
 
-    /// Finds out why the record is gone. One read of the store.
-    fn find_reason(&self, store: &dyn LockStore, unless_taken: LostReason, by: Deadline) -> LostReason {
+    /// Finds out why the record is gone. One or two reads of the store.
+    fn find_reason(
+        &self,
+        store: &dyn LockStore,
+        record: &OwnerRecord,
+        unless_taken: LostReason,
+        by: Deadline,
+    ) -> LostReason {
+        if let Some(broken) = self.find_break(store, record, by) {
+            return broken;
+        }
         match store.holder(&self.name, by) {
             Ok(Some(_)) => LostReason::TakenOver,
             Ok(None) | Err(_) => unless_taken,
         }
+    }
+
+    /// Finds out whether an operator broke the lock, and keeps who and why. One read of the store.
+    fn find_break(&self, store: &dyn LockStore, record: &OwnerRecord, by: Deadline) -> Option<LostReason> {
+        let _ = self.broken.set(find_break(store, &self.name, record, by)?);
+        Some(LostReason::Broken)
     }
 
     fn not_valid(&self) -> Error {
@@ -498,10 +524,16 @@ impl HeldLock {
     }
 
     fn over(&self) -> Error {
-        Error::LeaseLost { name: self.name.to_string(), why: RELEASED, reason: self.life.state().lost() }
+        Error::LeaseLost {
+            name: self.name.to_string(),
+            why: RELEASED.into(),
+            reason: self.life.state().lost(),
+        }
     }
 
     fn lost(&self, reason: LostReason, why: &'static str) -> Error {
+        let broken = self.broken.get().filter(|_| reason == LostReason::Broken);
+        let why = broken.map_or(why.into(), |broken| broken.clone().into());
         Error::LeaseLost { name: self.name.to_string(), why, reason: Some(reason) }
     }
 }

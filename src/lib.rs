@@ -85,9 +85,11 @@ pub mod cli;
 mod acquire;
 #[cfg(feature = "aerospike")]
 pub mod aerospike;
+mod break_holder;
 mod builder;
 mod diagnosis;
 mod election;
+mod find_break;
 #[cfg(feature = "hbase")]
 pub mod hbase;
 mod held_lock;
@@ -99,6 +101,7 @@ mod lease_set;
 mod lease_token;
 mod linger;
 mod lock;
+mod lock_list;
 mod manager;
 mod pending;
 mod pending_call;
@@ -122,6 +125,7 @@ mod config;
 mod diagnostic;
 mod error;
 mod fence;
+mod history_entry;
 mod holder;
 mod latch_name;
 mod lease_state;
@@ -143,10 +147,11 @@ mod time;
 mod patience;
 
 pub use acquire::AcquireOptions;
+pub use break_holder::Broken;
 pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
-    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
+    DEFAULT_BACKGROUND_THREADS, DEFAULT_CLOCK_MARGIN_PPM, DEFAULT_HISTORY, DEFAULT_LATCH_TTL, DEFAULT_LINGER,
     DEFAULT_LOCK_DELAY, DEFAULT_POLL, DEFAULT_RETRY, DEFAULT_TIMEOUT, DEFAULT_TTL, DEFAULT_WAIT,
 };
 pub use diagnostic::{Diagnostic, Severity};
@@ -154,6 +159,7 @@ pub use election::{Election, Leader, Leadership, Observed, Observer};
 pub use error::{Cause, Code, Error, Result};
 pub use fence::Fence;
 pub use fence_gate::{FenceGate, Pass};
+pub use history_entry::{HistoryEntry, HistoryKind};
 pub use holder::{Holder, Identity};
 pub use id_lock::{IdGuard, IdGuards, IdLock};
 pub use latch::{AwaitOptions, Latch, LatchKind, LatchWatch};
@@ -163,13 +169,14 @@ pub use lease_set::LeaseSet;
 pub use lease_state::{LeaseState, LostReason};
 pub use lease_token::LeaseToken;
 pub use lock::Lock;
+pub use lock_list::Locks;
 pub use manager::{LockManager, Stats};
 pub use name::{Level, LockName, Mode, NamePolicy};
 pub use notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use options::parse_duration;
 pub use pending::Pending;
 pub use pending_call::PendingCall;
-pub use store::{Inspection, Roster};
+pub use store::{Inspection, ListCursor, ListedLock, LockPage, LockQuery, Roster};
 #[cfg(feature = "hbase")]
 pub use store_option::TABLE_OPTIONS;
 pub use store_option::{STORE_OPTIONS, StoreOption};
@@ -184,6 +191,7 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<LockManager>();
     shared::<Lock>();
+    shared::<Locks>();
     shared::<Pending>();
     shared::<Completions>();
     shared::<Lease>();

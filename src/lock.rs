@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::acquire::{self, AcquireOptions, AcquireTerms};
+use crate::break_holder::{self, Broken};
 use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
+use crate::history_entry::HistoryEntry;
 #[cfg(feature = "capi")]
 use crate::holder::Holder;
 use crate::lease::Lease;
@@ -33,6 +35,11 @@ impl Lock {
         let settings = &session.settings;
         let name = LockName::new(level, &settings.client, settings.farm.as_deref(), id, settings.names)?;
         Ok(Lock { name, session: Arc::clone(session) })
+    }
+
+    /// See [`LockManager::lock_named`](crate::LockManager::lock_named).
+    pub(crate) fn named(session: &Arc<Session>, name: &LockName) -> Lock {
+        Lock { name: name.clone(), session: Arc::clone(session) }
     }
 
     /// Returns the full name, as stored.
@@ -190,6 +197,47 @@ impl Lock {
     pub fn inspect(&self) -> Result<Inspection> {
         self.session.usable()?;
         self.session.store.inspect(&self.name, Deadline::after(self.session.settings.timeout))
+    }
+
+    /// Breaks the lock: takes it from the holder that `seen` shows, which [`inspect`](Lock::inspect) returned. For an operator,
+    /// and a holder that does not release the lock and cannot be reached. `reason` is recorded in the history of the lock,
+    /// and the holder reads it: 1 to 255 bytes without control characters.
+    ///
+    /// Breaks just the grant that was seen. Returns `None` and changes nothing if that grant is over, although another
+    /// holder may have the lock by now.
+    ///
+    /// **The old holder may go on working.** It learns of the break when it renews or releases its lease, which then fails
+    /// with [`Code::LeaseLost`](crate::Code::LeaseLost), the reason [`Broken`](crate::LostReason::Broken) and the text of
+    /// `reason`. With [`linger`](crate::Builder::linger) it may take the lock again for that time without asking the store.
+    /// Only receivers that compare fences are safe: send them the fence of [`Broken`].
+    ///
+    /// Blocks for a few calls to the store. If this process ends meanwhile, the lock is held by its old holder or free.
+    ///
+    /// # Errors
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the lock was free when it was inspected; the reason is not
+    ///   allowed; the holder is a Java client, and the store is reached through a Thrift gateway.
+    /// * [`Code::InDoubt`](crate::Code::InDoubt): the lock may or may not be broken. Inspect it again.
+    /// * Those of [`inspect`](Lock::inspect). Nothing was broken.
+    pub fn break_holder(&self, seen: &Inspection, reason: &str) -> Result<Option<Broken>> {
+        break_holder::break_holder(&self.session, &self.name, seen, reason)
+    }
+
+    /// Returns the newest entries of the lock's history that are not older than `since`, at most `most` (256 at most), the
+    /// newest first. `None`: of any age. Entries are there only if the holders have a manager with a
+    /// [history](crate::Builder::history), except those about breaks. Times are those of the processes' clocks. Blocks for
+    /// one or a few reads of the store.
+    ///
+    /// # Errors
+    /// Those of [`inspect`](Lock::inspect), and [`Code::InvalidArgument`](crate::Code::InvalidArgument) if the store keeps no
+    /// history.
+    pub fn history(&self, since: Option<SystemTime>, most: usize) -> Result<Vec<HistoryEntry>> {
+        self.session.usable()?;
+        let history = self.session.store.history().ok_or_else(|| {
+            Error::invalid("history", self.session.store.describe(), "a store that keeps histories of locks")
+        })?;
+        let since = since.and_then(|since| since.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        history.entries(&self.name, since_ms, most, Deadline::after(self.session.settings.timeout))
     }
 
     /// Makes the lease of a token of this lock. No I/O. See [`LockManager::adopt`](crate::LockManager::adopt).

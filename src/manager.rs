@@ -15,9 +15,10 @@ use crate::lease::Lease;
 use crate::lease_set::LeaseSet;
 use crate::lease_token::LeaseToken;
 use crate::lock::Lock;
-use crate::name::Level;
+use crate::lock_list::{self, Locks};
+use crate::name::{Level, LockName};
 use crate::session::Session;
-use crate::store::StoreCounters;
+use crate::store::{ListCursor, LockPage, LockQuery, StoreCounters};
 
 /// Manager of the locks and latches of one client id in one store. Cheap to clone; all clones are the same
 /// manager.
@@ -162,6 +163,50 @@ impl LockManager {
             return Err(Error::invalid("locks", other.name().to_string(), "locks of this manager"));
         }
         LeaseSet::acquire(locks, options, &self.session.settings)
+    }
+
+    /// Returns a handle of the lock with this full name, which may be one of another client id: for tools that look after
+    /// the locks of a fleet. A service acquires its own locks, with [`lock`](LockManager::lock). No I/O.
+    pub fn lock_named(&self, name: &LockName) -> Lock {
+        Lock::named(&self.session, name)
+    }
+
+    /// Lists the locks of the store that `query` asks for, of all client ids, in no particular order. Does no I/O itself:
+    /// the iterator reads a page of the store when it needs one, and each page has the time-out of one call. Memory does
+    /// not depend on the number of locks.
+    ///
+    /// The list is no snapshot. A lock that is held all the time is listed exactly once. A lock that is free all the time
+    /// is not listed as held. A lock that is acquired or released meanwhile may be in the list or not.
+    ///
+    /// ```
+    /// # use dlm::{Level, LockManager, LockQuery};
+    /// # let manager = LockManager::builder().store_uri("memory:").client("orders").open()?;
+    /// let lease = manager.lock("order-42", Level::Xdc)?.acquire()?;
+    /// for lock in manager.locks(&LockQuery::new().prefix("XDC#orders#").held_only()) {
+    ///     let lock = lock?;
+    ///     println!("{} is held by {}", lock.key, lock.holder.expect("only held locks"));
+    /// }
+    /// # assert_eq!(manager.locks(&LockQuery::new()).count(), 1);
+    /// # lease.release()?;
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The iterator returns the first error and ends: those of [`Lock::inspect`], and
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a prefix that no name can have, or a store that cannot
+    /// list its locks.
+    pub fn locks(&self, query: &LockQuery) -> Locks {
+        Locks::new(&self.session, query)
+    }
+
+    /// Reads one page of the list that [`locks`](LockManager::locks) returns, for programs that read it in several
+    /// requests of their own. `after` is the cursor of the page before; `None` reads the first page. One call to the store.
+    ///
+    /// # Errors
+    /// Those of [`locks`](LockManager::locks), and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a cursor of
+    /// another list.
+    pub fn lock_page(&self, query: &LockQuery, after: Option<&ListCursor>) -> Result<LockPage> {
+        lock_list::page(&self.session, query, after)
     }
 
     /// Returns a handle of the election `id` of this manager's client id. No I/O. It is the lock of the same id and

@@ -10,6 +10,8 @@ use crate::text::quoted;
 pub const CLIENT_BYTES_MAX: usize = 255;
 /// Longest id of a lock, in bytes.
 pub const ID_BYTES_MAX: usize = 1024;
+/// Longest full name of a lock, in bytes.
+pub(crate) const KEY_BYTES_MAX: usize = 2 * CLIENT_BYTES_MAX + ID_BYTES_MAX + 5;
 
 /// Scope of a lock or latch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -82,14 +84,17 @@ impl LockName {
         Ok(LockName { key })
     }
 
-    /// Makes the name whose key is `key`, as written by another process.
-    pub(crate) fn from_key(key: &str) -> Result<LockName> {
+    /// Makes the name whose [`key`](LockName::key) is this text, as a list of locks or another process has it.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument) if it is not the full name of a lock.
+    pub fn from_key(key: &str) -> Result<LockName> {
         let parts = match key.split_once('#') {
             Some(("XDC", rest)) => rest.splitn(2, '#').count(),
             Some(("DC", rest)) => rest.splitn(3, '#').count() - 1,
             _ => 0,
         };
-        if parts != 2 || key.len() > 2 * CLIENT_BYTES_MAX + ID_BYTES_MAX + 5 {
+        if parts != 2 || key.len() > KEY_BYTES_MAX {
             return Err(Error::invalid("lock key", key, "DC#<farm>#<client>#<id> or XDC#<client>#<id>"));
         }
         Ok(LockName { key: key.to_owned() })

@@ -35,7 +35,7 @@ pub const STORE_OPTIONS: [(&str, &[StoreOption]); 5] = [
     ("aerospike://", &AEROSPIKE),
 ];
 
-pub(crate) const MANAGER: [StoreOption; 18] = [
+pub(crate) const MANAGER: [StoreOption; 19] = [
     option("client", "", "required: the service that uses the locks; part of every name"),
     option("farm", "", "the data centre; part of the names of level DC; latches need it"),
     option("ttl", "90s", "how long a lease lasts unless it is renewed"),
@@ -53,6 +53,7 @@ pub(crate) const MANAGER: [StoreOption; 18] = [
         "0s",
         "how long a released lock stays with its process, which takes it again without the store",
     ),
+    option("history", "0s", "how long the store keeps what happened to each lock; `0s` writes nothing"),
     option(
         "dies_with_process",
         "false",

@@ -34,9 +34,16 @@ use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::resolve::{Doubt, Pauses, part, until_answered};
 use crate::store::remote::{CLEAN_UP, ROUNDS, Register, RemoteStore, Reply, contended};
-use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LockStore, Released, Renewal, Renewed};
+use crate::store::{
+    Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, LockPage, LockQuery,
+    LockStore, Released, Renewal, Renewed, SeenRecord,
+};
 use crate::sync::AtomicBool;
 use crate::time::{Deadline, Moment};
+
+/// First byte of the cursor of a list, by the layout whose locks are read.
+const IN_JAVA: u8 = 0;
+const IN_OWN: u8 = 1;
 
 /// The two stores of a server, and what the layout `both` needs beyond them.
 pub(crate) trait LayoutBridge: fmt::Debug + Send + Sync + 'static {
@@ -85,6 +92,10 @@ impl OwnerParts {
 
     fn of_own(own: OwnerRecord) -> OwnerParts {
         OwnerParts { java: None, own: Some(own) }
+    }
+
+    fn seen(&self) -> SeenRecord {
+        SeenRecord::Ours(self.encode())
     }
 
     /// Encodes `tag:u8 java_len:u16 java own`. A record without bytes is a missing one.
@@ -382,12 +393,86 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
         }
     }
 
+    /// The locks of the layout `java`, and then those that are held in the layout `own` only. A client of this layout holds
+    /// both. The cursor begins with the number of the part.
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        let (part, after) = match after.map(ListCursor::as_bytes) {
+            None => (IN_JAVA, None),
+            Some([part @ (IN_JAVA | IN_OWN), rest @ ..]) => {
+                (*part, (!rest.is_empty()).then(|| ListCursor::from_bytes(rest)))
+            }
+            Some(other) => return Err(ListCursor::from_bytes(other).refused()),
+        };
+        let cursor = |part: u8, rest: &[u8]| ListCursor::from_bytes([&[part], rest].concat());
+        if part == IN_JAVA {
+            let page = self.bridge.java().list(query, after.as_ref(), most, by)?;
+            let next = page.next.map_or_else(|| cursor(IN_OWN, b""), |next| cursor(IN_JAVA, next.as_bytes()));
+            return Ok(LockPage::new(page.locks, Some(next)));
+        }
+        let held = query.clone().held_only();
+        let mut page = self.bridge.own().list(&held, after.as_ref(), most, by)?;
+        // Each lock of this page has a name.
+        let names: Vec<_> = page.locks.iter().filter_map(|lock| lock.name.clone()).collect();
+        let (java, mut is_in_java) = (self.bridge.java(), vec![None; names.len()]);
+        java.holders(&names, by, &mut |index, holder| is_in_java[index] = Some(holder.is_some()));
+        let mut own_only = Vec::with_capacity(names.len());
+        for ((lock, name), is_in_java) in page.locks.into_iter().zip(&names).zip(is_in_java) {
+            if !is_in_java.map_or_else(|| java.holder(name, by).map(|holder| holder.is_some()), Ok)? {
+                own_only.push(lock);
+            }
+        }
+        page.locks = own_only;
+        page.next = page.next.map(|next| cursor(IN_OWN, next.as_bytes()));
+        Ok(page)
+    }
+
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
         let java = self.bridge.java().inspect(name, by)?;
         let own = self.bridge.own().inspect(name, by)?;
         self.own_answered.store(true, Ordering::Relaxed);
         let fence: Option<Fence> = java.fence.max(own.fence);
-        Ok(Inspection { holder: java.holder.or(own.holder), fence, layout: Some(Layout::Both.name()) })
+        let is_one_holder = match (&java.holder, &own.holder) {
+            (Some(java), Some(own)) => java.identity == own.identity,
+            _ => true,
+        };
+        let seen = match (java.seen, own.seen) {
+            (Some(SeenRecord::Ours(java)), Some(SeenRecord::Ours(own))) if is_one_holder => {
+                Some(OwnerParts { java: Some(java), own: Some(own) }.seen())
+            }
+            (Some(SeenRecord::Ours(java)), _) => Some(OwnerParts::of_java(java).seen()),
+            // Of a Java client. It holds no lock of the layout `own`.
+            (Some(stamped), _) => Some(stamped),
+            (None, Some(SeenRecord::Ours(own))) if java.holder.is_none() => {
+                Some(OwnerParts::of_own(own).seen())
+            }
+            (None, _) => None,
+        };
+        let holder = java.holder.or(own.holder);
+        Ok(Inspection { holder, fence, layout: Some(Layout::Both.name()), seen })
+    }
+
+    fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
+        self.bridge.java().release_stamped(name, stamp, by)
+    }
+
+    /// That of the half `java`, which clients of that layout see too.
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        let OwnerParts { java, own } = OwnerParts::decode(owner_record).ok()?;
+        match (java, own) {
+            (Some(java), _) => self.bridge.java().grant_number(&java),
+            (None, Some(own)) => self.bridge.own().grant_number(&own),
+            (None, None) => None,
+        }
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        self.bridge.java().history()
     }
 
     fn in_flight_for(&self) -> Duration {

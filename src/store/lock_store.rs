@@ -6,9 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::counters::StoreCounters;
+use super::history_store::HistoryStore;
 use super::latch_store::LatchStore;
+use super::lock_list::{ListCursor, LockPage, LockQuery};
 use crate::diagnostic::Diagnostic;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::holder::{Holder, Identity};
 use crate::name::LockName;
@@ -100,6 +102,19 @@ pub struct Inspection {
     pub fence: Option<Fence>,
     /// The layout in which the store keeps the lock, if the store has several.
     pub layout: Option<&'static str>,
+    /// The record of the holder, with which [`Lock::break_holder`](crate::Lock::break_holder) breaks just this grant. `None`
+    /// if the lock is free, or if the store cannot tell one grant of this holder from another.
+    pub seen: Option<SeenRecord>,
+}
+
+/// The record of one grant, as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SeenRecord {
+    /// A record of this library. Whoever has it can release the lock. Contains a secret.
+    Ours(OwnerRecord),
+    /// A record without an owner token, such as one of the Java library. The bytes tell when it was written. Only the store
+    /// that read them understands them.
+    Stamped(Box<[u8]>),
 }
 
 /// A store that keeps locks.
@@ -214,6 +229,24 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// A release may be repeated, also if it is in doubt.
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released>;
 
+    /// Returns a number that tells the grant with this record from all others, whatever its renewals have changed. It is no
+    /// secret. Does no I/O and does not block.
+    ///
+    /// Default: `None`. Then a holder whose lock was broken is not told by whom.
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        let _ = owner_record;
+        None
+    }
+
+    /// Frees the lock if the record with this stamp holds it: see [`SeenRecord::Stamped`]. Never changes another record.
+    ///
+    /// The check of the stamp and the removal must be one atomic step. If a reply was lost, the answer is as that of
+    /// [`release`](LockStore::release). Default: fails with [`Code::InvalidArgument`](crate::Code::InvalidArgument).
+    fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
+        let _ = (stamp, by);
+        Err(no_stamps(name, &self.describe()))
+    }
+
     /// Returns the current holder, or `None` if the lock is free. Waiters poll with this method, so it should
     /// be the cheapest request of the store.
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>>;
@@ -231,6 +264,25 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Returns the holder and the last fence, for people.
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection>;
+
+    /// Reads one page of the locks that `query` asks for, at most about `most` locks. `after` is the cursor of the page
+    /// before; `None` reads the first page.
+    ///
+    /// Over all pages, a lock that is held from before the first page until after the last one is listed exactly once. If
+    /// only held locks are asked for, a lock that is free all that time is never listed. A page is no snapshot: other locks
+    /// come and go between the pages. Memory and time of one page do not depend on the number of locks in the store.
+    ///
+    /// Default: fails with [`Code::InvalidArgument`](crate::Code::InvalidArgument).
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        let _ = (query, after, most, by);
+        Err(Error::invalid("list", self.describe(), "a store that can list its locks"))
+    }
 
     /// Returns how long after the end of a call a request without an answer may still be applied. The
     /// background threads look for its record at least this long. Does not block.
@@ -262,6 +314,11 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         StoreCounters::default()
     }
 
+    /// Returns the histories of locks in the same store, or `None` (the default) if it keeps none. Does not block.
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        None
+    }
+
     /// Returns the part of this store for leases that die with their process. Does not block.
     ///
     /// Default: `None`. A store on a server cannot tell a process that has died from one that it cannot reach.
@@ -280,6 +337,16 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     fn latches(&self) -> Option<&dyn LatchStore> {
         None
     }
+}
+
+/// # Errors
+/// INVALID_ARGUMENT, for a store that cannot tell two grants without owner tokens apart.
+pub(super) fn no_stamps(name: &LockName, store: &str) -> Error {
+    let allowed = format!(
+        "a lock whose holder uses this library, for {store}: the record has no owner token, and could be that of a later \
+         holder. Use hbase:// or aerospike://, or wait until the lease ends"
+    );
+    Error::invalid("lock to break", name.to_string(), allowed)
 }
 
 /// The part of a store for leases that die with their process. See [`LockStore::liveness`].

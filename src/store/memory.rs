@@ -1,18 +1,21 @@
 //! Locks and latches in the memory of this process: the shortest implementation of the contract, and a store for
 //! tests.
 
+use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
+use super::history_store::newest;
 use super::latch_record::LatchRecord;
 use super::latch_record::listener_set::ListenerSet;
 use super::latch_store::check_participant;
 use super::{
-    Acquired, Attempt, Grant, Inspection, LatchNote, LatchStore, LockStore, NewLatch, Released, Roster, Step,
-    Stepped,
+    Acquired, Attempt, Grant, HISTORY_MAX, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor,
+    ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, SeenRecord, Step, Stepped,
 };
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::history_entry::HistoryEntry;
 use crate::holder::{Holder, Identity};
 use crate::latch_name::LatchName;
 use crate::name::{Level, LockName};
@@ -22,12 +25,15 @@ use crate::sync::{HashMap, Mutex};
 use crate::time::{self, Deadline, Moment};
 
 const SWEEP_AT_LEAST: usize = 1024;
+/// With so many histories, a new one first drops those that have ended.
+const HISTORIES_MAX: usize = 1024;
 
 /// A [`LockStore`] and [`LatchStore`] in the memory of this process. Other processes do not see it. URI: `memory:`.
 #[derive(Debug)]
 pub struct MemoryStore {
     state: Mutex<MemoryState>,
     latches: Mutex<MemoryLatches>,
+    histories: Mutex<HashMap<LockName, VecDeque<(Moment, HistoryEntry)>>>,
 }
 
 #[derive(Debug)]
@@ -95,7 +101,8 @@ impl MemoryStore {
             listeners: HashMap::default(),
             sweep_at: SWEEP_AT_LEAST,
         };
-        MemoryStore { state: Mutex::new(state), latches: Mutex::new(latches) }
+        let histories = Mutex::new(HashMap::default());
+        MemoryStore { state: Mutex::new(state), latches: Mutex::new(latches), histories }
     }
 }
 
@@ -181,9 +188,39 @@ impl LockStore for MemoryStore {
         let record = state.live(name);
         Ok(Inspection {
             fence: record.as_ref().map(|record| record.fence),
+            seen: record
+                .as_ref()
+                .map(|record| SeenRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
             holder: record.map(|record| record.holder()),
             layout: None,
         })
+    }
+
+    /// Free locks have no record. The cursor is the last name of the page before.
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        _by: Deadline,
+    ) -> Result<LockPage> {
+        let (state, now) = (self.state.lock(), Moment::now());
+        let after = after.map(ListCursor::as_bytes);
+        let is_wanted = |name: &LockName| {
+            name.key().starts_with(query.prefix_text())
+                && after.is_none_or(|after| name.key().as_bytes() > after)
+        };
+        let mut found: Vec<_> =
+            state.held.iter().filter(|(name, record)| now < record.ends && is_wanted(name)).collect();
+        found.sort_unstable_by_key(|(name, _)| name.key());
+        let most = most.max(1);
+        let next = if found.len() > most { Some(found[most - 1].0) } else { None };
+        let next = next.map(|name| ListCursor::from_bytes(name.key().as_bytes()));
+        let listed = |(name, record): (&LockName, &Record)| {
+            let (holder, fence) = (Some(record.holder()), Some(record.fence));
+            ListedLock { holder, fence, ..ListedLock::new(name.clone()) }
+        };
+        Ok(LockPage::new(found.into_iter().take(most).map(listed).collect(), next))
     }
 
     fn diagnose(&self, _by: Deadline) -> Result<Vec<Diagnostic>> {
@@ -191,8 +228,44 @@ impl LockStore for MemoryStore {
         Ok(vec![Diagnostic::warn("reach", "only this process", advice)])
     }
 
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        owner_record.as_bytes().try_into().ok().map(|token| OwnerToken::from_bytes(token).hash())
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        Some(self)
+    }
+
     fn latches(&self) -> Option<&dyn LatchStore> {
         Some(self)
+    }
+}
+
+impl HistoryStore for MemoryStore {
+    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, _by: Deadline) -> Result<()> {
+        let (mut histories, now) = (self.histories.lock(), Moment::now());
+        if histories.len() >= HISTORIES_MAX && !histories.contains_key(name) {
+            histories.retain(|_, entries| entries.back().is_some_and(|(ends, _)| now < *ends));
+        }
+        let entries = histories.entry(name.clone()).or_default();
+        entries.retain(|(ends, kept)| now < *ends && kept.id != entry.id);
+        entries.push_back((now.after(lasts), entry.clone()));
+        if entries.len() > HISTORY_MAX {
+            entries.pop_front();
+        }
+        Ok(())
+    }
+
+    fn entries(
+        &self,
+        name: &LockName,
+        since_ms: u64,
+        most: usize,
+        _by: Deadline,
+    ) -> Result<Vec<HistoryEntry>> {
+        let (histories, now) = (self.histories.lock(), Moment::now());
+        let kept = histories.get(name).into_iter().flatten().filter(|(ends, _)| now < *ends);
+        Ok(newest(kept.map(|(_, entry)| entry.clone()).collect(), since_ms, most))
     }
 }
 

@@ -18,10 +18,12 @@ mod deadline_socket;
 mod embedded;
 #[cfg(feature = "hbase")]
 pub(crate) mod hbase;
+mod history_store;
 mod latch_record;
 mod latch_store;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 mod layout;
+mod lock_list;
 mod lock_store;
 mod memory;
 pub mod remote;
@@ -40,6 +42,7 @@ pub use self::aerospike::AerospikeStore;
 pub use self::aerospike::fuzz_aerospike;
 pub use crate::diagnostic::{Diagnostic, Severity};
 pub use crate::fence::Fence;
+pub use crate::history_entry::{HistoryEntry, HistoryKind};
 pub use crate::holder::{Holder, Identity};
 pub use crate::latch_name::LatchName;
 pub use crate::name::{CLIENT_BYTES_MAX, ID_BYTES_MAX, Level, LockName, Mode, NamePolicy};
@@ -52,12 +55,14 @@ pub use hbase::HbaseStore;
 #[cfg(all(feature = "hbase", fuzzing))]
 #[doc(hidden)]
 pub use hbase::fuzz_hbase;
+pub use history_store::{HISTORY_MAX, HistoryStore};
 pub(crate) use latch_store::check_participant;
 pub use latch_store::{
     LISTENERS_MAX, LatchNote, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped,
 };
+pub use lock_list::{ListCursor, ListedLock, LockPage, LockQuery};
 pub use lock_store::{
-    Acquired, Attempt, Grant, Inspection, LivenessStore, LockStore, Released, Renewal, Renewed,
+    Acquired, Attempt, Grant, Inspection, LivenessStore, LockStore, Released, Renewal, Renewed, SeenRecord,
 };
 pub use memory::MemoryStore;
 pub use scheme::{Scheme, register_scheme, schemes};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlm::store::{
-    Acquired, Attempt, LatchNote, LatchStore, LockStore, NewLatch, OwnerRecord, Released, Step, Stepped,
-    StoreCounters,
+    Acquired, Attempt, HistoryStore, LatchNote, LatchStore, ListCursor, LockPage, LockQuery, LockStore,
+    NewLatch, OwnerRecord, Released, Step, Stepped, StoreCounters,
 };
 use dlm::{
     Deadline, Diagnostic, Holder, Inspection, LatchListener, LatchName, Level, LockName, Moment, Result,
@@ -32,6 +32,8 @@ pub enum Call {
     Holders(usize),
     /// [`LockStore::inspect`].
     Inspect,
+    /// [`LockStore::list`].
+    List,
     /// [`LatchStore::initialize_latches`].
     InitializeLatches,
     /// [`LatchStore::create_latch`].
@@ -141,6 +143,28 @@ impl LockStore for Spy {
 
     fn holders(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Option<Holder>)) {
         self.pass(Call::Holders(names.len()), |store| store.holders(names, by, report));
+    }
+
+    fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
+        self.pass(Call::Release, |store| store.release_stamped(name, stamp, by))
+    }
+
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        self.inner.grant_number(owner_record)
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        self.inner.history()
+    }
+
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        self.pass(Call::List, |store| store.list(query, after, most, by))
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {

@@ -3,7 +3,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dlm::{Code, Deadline, LatchKind, Level, LockManager};
+use dlm::{Code, Deadline, LatchKind, Level, LockManager, LockQuery};
 use dlm_fixtures::aerospike::{Place, aerospike_or_skip};
 use dlm_fixtures::aerospike_java;
 use dlm_fixtures::java::Java;
@@ -55,6 +55,35 @@ fn a_lock_that_java_holds_is_refused_here_and_the_other_way_round() {
         let lease = lock.try_acquire().unwrap();
         assert_eq!(java.ask(&format!("release {place}")), "released");
         assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost);
+    }
+}
+
+/// A record of Java has no owner token and no name. So the time of its write is compared.
+#[test]
+fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
+    let Some((manager, client, mut java)) = both() else { return };
+    for (level, set) in [(Level::Dc, "DC#dc1#tests"), (Level::Xdc, "XDC#tests")] {
+        let (lock, place) = (manager.lock("a", level).unwrap(), format!("{set} {client}#a"));
+        let unnamed = || {
+            let query = LockQuery::new().prefix(&format!("{set} ")).held_only();
+            let locks = manager.locks(&query).map(|lock| lock.unwrap());
+            locks.filter(|lock| lock.name.is_none() && lock.holder.is_some()).count()
+        };
+        let mut last = None;
+        for _ in 0..3 {
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "acquired");
+            assert!(unnamed() >= 1, "a record of Java is listed without a name");
+            let before = lock.inspect().unwrap();
+            assert_eq!(java.ask(&format!("release {place}")), "released");
+            assert_eq!(lock.break_holder(&before, "it hangs").unwrap(), None, "a free lock");
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "acquired");
+            assert_eq!(lock.break_holder(&before, "it hangs").unwrap(), None, "a later grant was broken");
+            let broken = lock.break_holder(&lock.inspect().unwrap(), "it hangs").unwrap().unwrap();
+            assert!(broken.fence > last);
+            last = broken.fence;
+            let lease = lock.try_acquire().unwrap();
+            assert!(lease.fence() > last && lease.release().unwrap());
+        }
     }
 }
 

@@ -223,6 +223,58 @@ fn a_java_service_and_ours_exclude_each_other() {
     peer.releases(table::TABLE, &row);
 }
 
+/// A record of Java has no owner token and is the same for each grant. So the time of its write is compared too.
+#[test]
+fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
+    let Some(mut stage) = mixed("break") else { return };
+    let (peer, row) = (&mut stage.peer, stage.name.hbase_row());
+    let lock = stage.manager.lock("a", Level::Xdc).unwrap();
+    let listed = |held: bool| {
+        let query = dlm::LockQuery::new().prefix(stage.name.key()).held_only();
+        let found: Vec<_> = stage.manager.locks(&query).map(|lock| lock.unwrap()).collect();
+        assert_eq!(found.len(), usize::from(held));
+        assert!(found.iter().all(|lock| lock.holder.as_ref().unwrap().identity.is_none()));
+    };
+    let mut last = None;
+    for round in 0..5 {
+        listed(false);
+        assert!(peer.acquires(table::TABLE, &row, 600_000));
+        listed(true);
+        let before = lock.inspect().unwrap();
+        // Java releases and acquires again: the same bytes, another grant.
+        peer.releases(table::TABLE, &row);
+        while !peer.acquires(table::TABLE, &row, 600_000) {}
+        assert_eq!(
+            lock.break_holder(&before, "it hangs").unwrap(),
+            None,
+            "round {round}: a later grant was broken"
+        );
+        assert!(lock.inspect().unwrap().holder.is_some());
+        let broken = lock.break_holder(&lock.inspect().unwrap(), "it hangs").unwrap().unwrap();
+        assert!(broken.fence > last, "{broken:?} after {last:?}");
+        last = broken.fence;
+        // The record of Java would last for ten minutes. It does not appear again below ours, which is short.
+        let lease = lock.try_acquire_with_ttl(Duration::from_millis(200)).unwrap();
+        assert!(lease.fence() > last);
+        watch_until_free(&lock);
+        assert!(peer.acquires(table::TABLE, &row, 600_000), "a broken lock is not free for Java");
+        // A record that we wrote over it and released: an old version of the same cell stands below the new one.
+        let seen = lock.inspect().unwrap();
+        assert!(lock.break_holder(&seen, "it hangs").unwrap().is_some());
+        assert!(peer.acquires(table::TABLE, &row, 600_000));
+        assert_eq!(
+            lock.break_holder(&seen, "it hangs").unwrap(),
+            None,
+            "an old version of the cell was taken for it"
+        );
+        peer.releases(table::TABLE, &row);
+    }
+}
+
+fn watch_until_free(lock: &dlm::Lock) {
+    dlm_testkit::until("the lease ends", || lock.inspect().unwrap().holder.is_none());
+}
+
 /// A Delete hides a record that the server accepts within the same millisecond.
 #[test]
 fn a_java_delete_just_before_our_acquire_never_makes_a_false_grant() {

@@ -50,7 +50,7 @@ fn uri(address: SocketAddr) -> String {
 
 fn site(test: &str) -> Option<Site> {
     let uri = uri(address()?);
-    Some(Site::new(test, 200, move || dlm::store::open(&uri).unwrap()))
+    Some(Site::new(test, 200, move || dlm::store::open(&uri).unwrap()).without_lists().without_history())
 }
 
 dlm_testkit::contract!(site);

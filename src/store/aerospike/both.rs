@@ -28,7 +28,10 @@ use crate::store::counters::StoreCounters;
 use crate::store::layout::Layout;
 use crate::store::remote::RemoteStore;
 use crate::store::remote::resolve::part;
-use crate::store::{Acquired, Attempt, Inspection, LatchStore, LockStore, Released, Renewal, Renewed};
+use crate::store::{
+    Acquired, Attempt, HistoryStore, Inspection, LatchStore, ListCursor, LockPage, LockQuery, LockStore,
+    Released, Renewal, Renewed,
+};
 use crate::time::Deadline;
 
 /// A [`LockStore`] over both layouts. An owner record is that of the layout in which the lock was acquired.
@@ -118,9 +121,37 @@ impl LockStore for AerospikeBothStore {
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        let fences = [self.java.inspect(name, by)?.fence, self.own.inspect(name, by)?.fence];
-        let fence = fences.into_iter().max().flatten();
-        Ok(Inspection { holder: self.holder(name, by)?, fence, layout: Some(Layout::Both.name()) })
+        let (java, own) = (self.java.inspect(name, by)?, self.own.inspect(name, by)?);
+        let fence = java.fence.max(own.fence);
+        // Only the reader of the layout that wrote the record knows who did.
+        let known = match own.holder.as_ref().is_some_and(|holder| holder.identity.is_none()) {
+            true => java,
+            false => own,
+        };
+        Ok(Inspection { fence, layout: Some(Layout::Both.name()), ..known })
+    }
+
+    fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
+        self.java.release_stamped(name, stamp, by)
+    }
+
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        self.store_of(owner_record).grant_number(owner_record)
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        self.java.history()
+    }
+
+    /// The records of both layouts are in the same sets.
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        self.own.list(query, after, most, by)
     }
 
     fn in_flight_for(&self) -> Duration {

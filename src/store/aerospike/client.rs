@@ -37,10 +37,11 @@ use self::convert::{base_policy, filter, found, operation, plain_put, wanted, wr
 use self::direct::{Direct, ManyAsked, NodePartitions};
 use self::failures::{Failed, Retry, StoreName, decisive, is_decisive};
 pub(crate) use self::operation::{
-    BinOperation, BinValue, FoundRecord, ManyWrite, OwnLease, RecordExistsAction, Sign, TTL_KEPT, TTL_NEVER,
-    When, Write, Written,
+    BinOperation, BinValue, FoundRecord, ManyWrite, OwnLease, RecordExistsAction, SetPart, Sign, TTL_KEPT,
+    TTL_NEVER, When, Write, Written,
 };
 use self::wire::{Asked, RecordReply};
+pub(crate) use self::wire::{PARTITIONS, RecordDigest};
 use futures_core::Stream as _;
 
 use super::keys::RecordKey;
@@ -384,6 +385,32 @@ impl Client {
                 left = left.max(record?.time_to_live());
             }
             Ok((count, left))
+        })?;
+        answer.map_err(|code| self.name.odd("query", code))
+    }
+
+    /// Reads all records of a part of a set that meet the condition, with all their bins and the digests of their keys. A
+    /// record is read once, unless its partition moves to another node meanwhile.
+    pub(crate) fn read_part(
+        &self,
+        part: &SetPart<'_>,
+        when: &When<'_>,
+        by: Deadline,
+    ) -> Result<Vec<([u8; 20], FoundRecord)>> {
+        let answer = self.call(RequestKind::Read, "query", by, |client, left| async move {
+            let policy =
+                QueryPolicy { base_policy: base_policy(left, Some(filter(when))), ..QueryPolicy::default() };
+            let statement = Statement::new(self.name.namespace.as_str(), part.set, Bins::All);
+            let partitions = PartitionFilter::by_range(part.begin, part.count);
+            let records = client.query(&policy, partitions, statement).await?;
+            let (mut records, mut all) = (pin!(records.into_stream()), Vec::new());
+            while let Some(record) = poll_fn(|context| records.as_mut().poll_next(context)).await {
+                let record = record?;
+                if let Some(key) = &record.key {
+                    all.push((key.digest(), found(&record)));
+                }
+            }
+            Ok(all)
         })?;
         answer.map_err(|code| self.name.odd("query", code))
     }

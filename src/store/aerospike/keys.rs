@@ -6,6 +6,7 @@
 //! | lock, level XDC | `XDC#<suffix>` | `<client>#<id>` | `##data`, `##uat`, ours |
 //! | lock, layout `own` | as the two above | | see [`own_bins`] |
 //! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
+//! | history of a lock | `D_HIST#<suffix>` | the lock's whole name | `entries` |
 //! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm, [`LISTENERS`] |
 //!
 //! Locks and latches have the names of PhonePe's DLM 1.0.1 and DistributedLatch 1.0.0-2. The Java libraries never
@@ -34,6 +35,16 @@ pub(crate) const LISTENERS: &str = "hears";
 /// A fence is kept this long after its last use.
 pub(crate) const FENCE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// The bins of this library in a lock's record in the layout `java`.
+pub(crate) mod java_bins {
+    /// The token of the lease.
+    pub(crate) const TOKEN: &str = "dlm_token";
+    /// The holder.
+    pub(crate) const WHO: &str = "dlm_who";
+    /// The full name of the lock: see [`own_bins::NAME`](super::own_bins::NAME).
+    pub(crate) const NAME: &str = "dlm_name";
+}
+
 /// The bins of a lock's record in the layout `own`.
 pub(crate) mod own_bins {
     /// The token of the last lease.
@@ -45,6 +56,9 @@ pub(crate) mod own_bins {
     pub(crate) const FENCE: &str = "own_fence";
     /// The holder.
     pub(crate) const WHO: &str = "own_who";
+    /// The full name of the lock, for lists: the server keeps only a digest of the key. Versions of this library without
+    /// lists do not write it.
+    pub(crate) const NAME: &str = "own_name";
 }
 
 /// The set and the key of a record in the namespace.
@@ -97,6 +111,11 @@ pub(crate) fn is_updated(bin: &str) -> bool {
 /// record.
 pub(crate) fn fence_key(name: &LockName, suffix: &str) -> RecordKey {
     RecordKey { set: fence_set(suffix), key: name.key().to_owned() }
+}
+
+/// Returns the key of the lock's history.
+pub(crate) fn history_key(name: &LockName, suffix: &str) -> RecordKey {
+    RecordKey { set: format!("D_HIST#{suffix}"), key: name.key().to_owned() }
 }
 
 /// Returns the set of the fences.
@@ -174,7 +193,7 @@ pub(crate) fn checked_set(namespace: &str, set: &str) -> Result<()> {
         let allowed = format!("1 to {SET_BYTES_MAX} bytes without '/', ':' and ';'");
         return Err(Error::invalid("set", set, allowed));
     }
-    if ["DC#", "XDC#", "D_FNC#", "D_LTCH#"].iter().any(|ours| set.starts_with(ours)) {
+    if ["DC#", "XDC#", "D_FNC#", "D_HIST#", "D_LTCH#"].iter().any(|ours| set.starts_with(ours)) {
         return Err(Error::invalid(
             "set",
             set,

@@ -1,32 +1,36 @@
 //! The lock's record and the lock's counter as records of Aerospike.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::client::{
-    BinOperation, BinValue, Client, FoundRecord, ManyWrite, RecordExistsAction, When, Write, Written,
-};
+use super::client::{BinOperation, BinValue, Client, ManyWrite, RecordExistsAction, When, Write, Written};
 use super::diagnose::look_over;
-use super::keys::{FENCE, FENCE_TTL, LockKeys, fence_key, fence_set, is_updated, own_bins, whole_seconds};
+use super::history;
+use super::keys::java_bins::{NAME, TOKEN, WHO};
+use super::keys::{FENCE, FENCE_TTL, LockKeys, fence_key, fence_set, own_bins, whole_seconds};
 use super::latches::AerospikeLatches;
+use super::list;
 use super::options::Setup;
 use super::own::SLACK;
 use super::ready::wait_until_ready;
+use super::standing::java as standing;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
+use crate::history_entry::HistoryEntry;
 use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::OwnerToken;
-use crate::store::LatchStore;
 use crate::store::layout::Layout;
+use crate::store::lock_store::no_stamps;
 use crate::store::remote::{
-    self, Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace,
-    Replaced, Reply, Standing,
+    Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
+    Reply, Standing,
 };
+use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 use crate::time::{Deadline, Moment, wall_ms};
 
-/// Bins of this library in a lock's record.
-const TOKEN: &str = "dlm_token";
-const WHO: &str = "dlm_who";
+/// The name of an answer: the time of the last write.
+const WRITTEN_NS: &str = "written_ns";
 
 /// A [`Register`] in a namespace of Aerospike. URI: `aerospike://host:3000,host2/namespace/setSuffix`.
 ///
@@ -78,6 +82,22 @@ impl AerospikeStore {
     }
 }
 
+impl HistoryStore for AerospikeStore {
+    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&self.client, &self.suffix, name, entry, lasts, by)
+    }
+
+    fn entries(
+        &self,
+        name: &LockName,
+        since_ms: u64,
+        most: usize,
+        by: Deadline,
+    ) -> Result<Vec<HistoryEntry>> {
+        history::entries(&self.client, &self.suffix, name, since_ms, most, by)
+    }
+}
+
 impl Register for AerospikeStore {
     fn describe(&self) -> String {
         self.client.place().to_owned()
@@ -112,6 +132,7 @@ impl Register for AerospikeStore {
             BinOperation::Put(&updated, BinValue::Int(wall_ms() as i64)),
             BinOperation::Put(TOKEN, BinValue::Bytes(record.token().as_bytes().to_vec())),
             BinOperation::Put(WHO, BinValue::Bytes(record.identity_bytes().to_vec())),
+            BinOperation::Put(NAME, BinValue::Text(create.name.key().to_owned())),
         ];
         let ttl_s = whole_seconds(record.ttl());
         let write = Write {
@@ -228,6 +249,39 @@ impl Register for AerospikeStore {
         Ok(found.and_then(|found| found.int(FENCE)).map(|number| number as u64))
     }
 
+    /// The time of the last write, by the clock of the record's node.
+    fn stamp(&self, name: &LockName, by: Deadline) -> Result<Option<Box<[u8]>>> {
+        let keys = LockKeys::of(name, &self.suffix)?;
+        let found = self.client.tell(&keys.lock, &[BinOperation::TellWritten(WRITTEN_NS)], by)?;
+        Ok(found.and_then(|found| found.int(WRITTEN_NS)).map(|ns| ns.to_be_bytes().into()))
+    }
+
+    fn remove_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Reply {
+        let (keys, written) = match (LockKeys::of(name, &self.suffix), stamp.try_into()) {
+            (Ok(keys), Ok(written)) => (keys, i64::from_be_bytes(written)),
+            (Err(error), _) => return Reply::Down(error),
+            (_, Err(_)) => return Reply::Down(no_stamps(name, &self.describe())),
+        };
+        let is_foreign = When::LacksAll([TOKEN, own_bins::TOKEN, own_bins::LASTS_MS]);
+        let when = When::Both(Box::new([is_foreign, When::WrittenAt(written)]));
+        let deleted = self.client.delete(&keys.lock, when, by);
+        Reply::of_bool(deleted.map(|written| matches!(written, Written::Done(_))))
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        Some(self)
+    }
+
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        list::page(&self.client, &self.suffix, query, after, most, by)
+    }
+
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         look_over(&self.client, &self.suffix, Layout::Java, |_| SLACK, by)
     }
@@ -272,20 +326,4 @@ fn replaced(written: Result<Written>) -> Reply {
         // Another owner's record, or our record with more time left than the new TTL.
         Written::Refused => Err(None),
     }))
-}
-
-/// Returns the state of a lock with this record. Any record means that the lock is held.
-fn standing(found: &FoundRecord) -> Standing {
-    // In a lock of level XDC the name of this bin may begin with the holder's farm.
-    let updated =
-        found.bins.iter().find(|(bin, _)| is_updated(bin)).and_then(|(_, bin_value)| match bin_value {
-            BinValue::Int(ms) => u64::try_from(*ms).ok(),
-            _ => None,
-        });
-    let token = found.bytes(TOKEN).and_then(|bytes| bytes.try_into().ok()).map(OwnerToken::from_bytes);
-    let left = found.left;
-    let record = token.map(|token| {
-        Record::of_parts(&token, left.unwrap_or_default(), found.bytes(WHO).unwrap_or_default())
-    });
-    Standing::Held(remote::Found { record, written_ms: updated, left })
 }

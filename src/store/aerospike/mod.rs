@@ -17,8 +17,10 @@ mod both;
 pub(crate) mod client;
 mod diagnose;
 mod diagnose_layout;
+mod history;
 pub(crate) mod keys;
 mod latches;
+mod list;
 mod locks;
 mod namespace_check;
 mod nodes;
@@ -26,6 +28,7 @@ pub(crate) mod options;
 mod own;
 mod pool;
 mod ready;
+mod standing;
 
 /// Passes `bytes` to the parser of replies. Only for `tests/fuzz`.
 #[cfg(fuzzing)]

@@ -21,29 +21,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{
-    BinOperation, BinValue, Client, FoundRecord, ManyWrite, OwnLease, RecordExistsAction, Sign, When, Write,
-    Written,
+    BinOperation, BinValue, Client, ManyWrite, OwnLease, RecordExistsAction, Sign, When, Write, Written,
 };
 use super::diagnose::look_over;
-use super::keys::own_bins::{FENCE, LASTS_MS, TOKEN, WHO};
+use super::history;
+use super::keys::own_bins::{FENCE, LASTS_MS, NAME, TOKEN, WHO};
 use super::keys::{self, FENCE_TTL, LockKeys, RecordKey, fence_key, fence_set, whole_seconds};
 use super::latches::AerospikeLatches;
+use super::list;
 use super::namespace_check::{Checked, NamespaceCheck, judged};
 use super::nodes::Node;
 use super::options::Setup;
 use super::ready::wait_until_ready;
+use super::standing::{TOLD, own as standing};
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
+use crate::history_entry::HistoryEntry;
 use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::OwnerToken;
-use crate::store::LatchStore;
 use crate::store::counters::{LiveCounters, StoreCounters};
 use crate::store::layout::Layout;
 use crate::store::remote::{
     Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
     Replaced, Reply, Standing,
 };
+use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 use crate::time::{Deadline, Moment};
 
 /// The slack of a single node: its clock may be adjusted.
@@ -54,17 +57,6 @@ const SLACK_MAX: Duration = Duration::from_secs(60);
 
 /// The value of [`LASTS_MS`] in the record of a free lock.
 const RELEASED: i64 = -1;
-
-/// The name of an answer: milliseconds since the record was written.
-const AGE_MS: &str = "age_ms";
-/// What a read of a lock asks for.
-const TOLD: [BinOperation<'static>; 5] = [
-    BinOperation::Tell(TOKEN),
-    BinOperation::Tell(LASTS_MS),
-    BinOperation::Tell(FENCE),
-    BinOperation::Tell(WHO),
-    BinOperation::TellAge(AGE_MS),
-];
 
 /// A [`Register`] in a namespace of Aerospike with the layout `own`. URI:
 /// `aerospike://host:3000,host2/namespace/setSuffix?layout=own`. Only this library can use such locks.
@@ -149,6 +141,7 @@ impl AerospikeOwnStore {
             BinOperation::Put(TOKEN, BinValue::Bytes(token.as_bytes().to_vec())),
             BinOperation::Put(LASTS_MS, BinValue::Int(lasts_ms)),
             BinOperation::Put(WHO, BinValue::Bytes(record.identity_bytes().to_vec())),
+            BinOperation::Put(NAME, BinValue::Text(name.key().to_owned())),
             BinOperation::Climb { bin: FENCE, by: by_numbers, least, sign },
             BinOperation::Tell(TOKEN),
             BinOperation::Tell(FENCE),
@@ -198,6 +191,22 @@ impl AerospikeOwnStore {
     ) -> Result<Written> {
         let write = Write { record_key, exists, when: Some(when), steps, ttl_s: whole_seconds(FENCE_TTL) };
         self.client.write(&write, by)
+    }
+}
+
+impl HistoryStore for AerospikeOwnStore {
+    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&self.client, &self.suffix, name, entry, lasts, by)
+    }
+
+    fn entries(
+        &self,
+        name: &LockName,
+        since_ms: u64,
+        most: usize,
+        by: Deadline,
+    ) -> Result<Vec<HistoryEntry>> {
+        history::entries(&self.client, &self.suffix, name, since_ms, most, by)
     }
 }
 
@@ -325,6 +334,20 @@ impl Register for AerospikeOwnStore {
         Ok(found.and_then(|found| found.int(FENCE)).map(i64::unsigned_abs))
     }
 
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        Some(self)
+    }
+
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        list::page(&self.client, &self.suffix, query, after, most, by)
+    }
+
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         let layout = if self.beside_java { Layout::Both } else { Layout::Own };
         look_over(&self.client, &self.suffix, layout, |is_alone| self.slack(is_alone), by)
@@ -400,25 +423,4 @@ fn check_ttl(ttl: Duration) -> Result<()> {
 
 fn lease_of(token: &OwnerToken) -> OwnLease<'_> {
     OwnLease { token: (TOKEN, token.as_bytes()), lasts_ms: LASTS_MS }
-}
-
-/// Returns the state of a lock with this record.
-fn standing(found: &FoundRecord) -> Standing {
-    let age_ms = found.int(AGE_MS).unwrap_or_default();
-    let Some(lasts_ms) = found.int(LASTS_MS) else {
-        // A record of the layout `java`.
-        return Standing::Held(Found { left: found.left, ..Found::default() });
-    };
-    if age_ms > lasts_ms {
-        return Standing::Free;
-    }
-    let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or_default());
-    let token = found.bytes(TOKEN).and_then(|bytes| bytes.try_into().ok()).map(OwnerToken::from_bytes);
-    let record = token.map(|token| {
-        let number = found.int(FENCE).and_then(|number| u64::try_from(number).ok()).unwrap_or_default();
-        Record::of_parts(&token, millis(lasts_ms), found.bytes(WHO).unwrap_or_default()).numbered(number)
-    });
-    // The record may be from the future, if another node's clock is ahead.
-    let left = millis(lasts_ms - age_ms).min(millis(lasts_ms));
-    Standing::Held(Found::lasting(record, left))
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::data_dir::DataDir;
-use super::latch_codec::{Head, is_key};
+use super::latch_codec::{BEHIND_LATCHES, Head, is_key};
 use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessMark, leftovers};
 use super::record::{Header, Record};
 use super::unit::is_private_to_unit;
@@ -16,10 +16,13 @@ use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::holder::Holder;
-use crate::name::LockName;
+use crate::name::{KEY_BYTES_MAX, LockName};
 use crate::owner::{OwnerRecord, OwnerToken};
 use crate::store::embedded::lmdb::{Access, Environment, Fault, Reader, Turn, TxnEnd, Writer};
-use crate::store::{Acquired, Attempt, Grant, Inspection, LatchStore, LivenessStore, LockStore, Released};
+use crate::store::{
+    Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, ListedLock, LivenessStore,
+    LockPage, LockQuery, LockStore, Released, SeenRecord,
+};
 use crate::text::quoted;
 use crate::time::{self, Deadline, Moment};
 
@@ -473,9 +476,68 @@ impl LockStore for EmbeddedStore {
         let record = self.held(name, by)?;
         Ok(Inspection {
             fence: record.as_ref().map(|record| record.fence),
+            seen: record
+                .as_ref()
+                .map(|record| SeenRecord::Ours(OwnerRecord::from_bytes(record.owner.as_bytes().as_slice()))),
             holder: record.map(|record| record.holder()),
             layout: None,
         })
+    }
+
+    /// Free locks have no record. One read transaction for each page. The cursor is the last key that was read.
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        let prefix = query.prefix_text().as_bytes();
+        if let Some(cursor) = after
+            .filter(|after| !after.as_bytes().starts_with(prefix) || after.as_bytes().len() > KEY_BYTES_MAX)
+        {
+            return Err(cursor.refused());
+        }
+        let (found, last) = self.environment.read(by, |reader| {
+            let (now, mut found) = (Moment::now(), Vec::new());
+            let mut key = after.map_or(Header::KEY, ListCursor::as_bytes).to_vec();
+            // The first key that begins with the prefix may be the prefix itself.
+            if after.is_none() && !prefix.is_empty() {
+                if let Some(value) = reader.get(prefix)? {
+                    found.push((prefix.to_vec(), Record::decode(value)));
+                }
+                key = prefix.to_vec();
+            }
+            for _ in 0..SEARCHED_AT_ONCE {
+                if found.len() >= most.max(1) {
+                    break;
+                }
+                let next = reader.after(&key)?.filter(|(next, _)| next.starts_with(prefix));
+                let Some((next, value)) = next else { return Ok((found, None)) };
+                if is_key(next) {
+                    key = BEHIND_LATCHES.to_vec();
+                    continue;
+                }
+                key = next.to_vec();
+                let record = Record::decode(value);
+                if record.as_ref().is_none_or(|record| record.is_live(now)) {
+                    found.push((key.clone(), record));
+                }
+            }
+            Ok((found, Some(key)))
+        })?;
+        let mut locks = Vec::with_capacity(found.len());
+        for (key, record) in found {
+            let key = String::from_utf8_lossy(&key).into_owned();
+            let (Ok(name), Some(record)) = (LockName::from_key(&key), record) else {
+                return Err(self.unreadable(format!("lock {}", quoted(&key))));
+            };
+            if record.is_live(Moment::now()) && self.death_of(&record).is_none() {
+                let (holder, fence) = (Some(record.holder()), Some(record.fence));
+                locks.push(ListedLock { holder, fence, ..ListedLock::new(name) });
+            }
+        }
+        Ok(LockPage::new(locks, last.map(ListCursor::from_bytes)))
     }
 
     fn diagnose(&self, _by: Deadline) -> Result<Vec<Diagnostic>> {
@@ -491,6 +553,14 @@ impl LockStore for EmbeddedStore {
             ),
             Diagnostic::ok("durability", "a restart ends all leases, so nothing has to be synced to disk"),
         ])
+    }
+
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        owner_record.as_bytes().try_into().ok().map(|token| OwnerToken::from_bytes(token).hash())
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        Some(self)
     }
 
     fn shared_directory(&self) -> Option<&Path> {

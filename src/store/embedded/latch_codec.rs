@@ -24,6 +24,9 @@ pub(super) const FARMS_MAX: usize = u16::MAX as usize;
 /// The prefix of the keys of latches. Keys of locks begin with `DC#` or `XDC#`, the key of the header with a NUL.
 pub(super) const PREFIX: &[u8] = b"LATCH#";
 
+/// Sorts behind all keys with that prefix, and before those of other records. No record has this key.
+pub(super) const BEHIND_LATCHES: &[u8] = b"LATCH$";
+
 pub(super) fn is_key(key: &[u8]) -> bool {
     key.starts_with(PREFIX)
 }

@@ -8,6 +8,7 @@
 mod data_dir;
 mod default_dir;
 mod embedded_store;
+mod history;
 mod latch_codec;
 mod latches;
 mod listener_codec;

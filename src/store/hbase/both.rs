@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cell_store::{CellColumn, CellStore as _, Content, OwnStore as _};
+use super::cell_store::{CellColumn, CellStore as _, Content, LockTable as _, OwnStore as _, RowScan};
 use super::layout::{FREE, LOCK, OWN_LOCK};
 use super::native::{Native, NativeLatches};
 use super::own::checked;
@@ -70,8 +70,9 @@ impl HbaseBridge {
         let column: CellColumn = if table.content() == Content::OwnLocks { OWN_LOCK } else { LOCK };
         let mut next = Some(Vec::new());
         while let Some(start) = next {
-            let page = table.held_page(column, &start, by)?;
-            for row in page.rows {
+            let scan = RowScan { column, from: &start, to: b"", filled: true, most: usize::MAX };
+            let page = table.scan(&scan, by)?;
+            for (row, _) in page.rows {
                 if by.passed() {
                     let what = format!("it took more than {SCAN_TIME:?}");
                     return Err(Error::RetriesExhausted { store: self.java.describe(), what, source: None });

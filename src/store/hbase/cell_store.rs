@@ -150,6 +150,33 @@ pub(super) trait LockTable: Send + Sync + fmt::Debug {
     /// Returns a row on each RegionServer, with the server's name, for a check of its clock. No lock has these rows. A
     /// transport that does not see the servers returns one row.
     fn probe_rows(&self, by: Deadline) -> Result<Vec<(String, Vec<u8>)>>;
+
+    /// Reads some of the rows of a range that have a cell in a column.
+    fn scan(&self, scan: &RowScan<'_>, by: Deadline) -> Result<RowPage>;
+
+    /// Puts a cell, whatever the cell holds. May put it twice, so the row must belong to this value.
+    fn put(&self, row: &[u8], column: CellColumn, value: &[u8], ttl: Duration, by: Deadline) -> Result<()>;
+}
+
+/// Which rows [`LockTable::scan`] reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowScan<'a> {
+    pub(super) column: CellColumn,
+    pub(super) from: &'a [u8],
+    /// The first row behind the range. Empty: the range has no end.
+    pub(super) to: &'a [u8],
+    /// Whether rows whose cell is empty are left out.
+    pub(super) filled: bool,
+    /// Most rows of the page, at least 1.
+    pub(super) most: usize,
+}
+
+/// Some rows of a range in their order, with the newest version of the cell.
+#[derive(Debug, Default)]
+pub(super) struct RowPage {
+    pub(super) rows: Vec<(Vec<u8>, Cell)>,
+    /// Where the next page begins; `None` after the last one.
+    pub(super) next: Option<Vec<u8>>,
 }
 
 /// A difference between a table's schema and the expected one.
@@ -187,6 +214,18 @@ pub(super) trait CellStore: LockTable {
 
     /// Compares and puts in one atomic step. Returns whether it put the value.
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool>;
+
+    /// Whether [`check_stamp_and_put`](CellStore::check_stamp_and_put) is possible.
+    fn compares_stamps(&self) -> bool {
+        false
+    }
+
+    /// Like [`check_and_put`](CellStore::check_and_put), and the cell must have been written at this time of the server.
+    /// Called only if it is possible.
+    fn check_stamp_and_put(&self, swap: &CheckAndPut<'_>, written_ms: u64, by: Deadline) -> Result<bool> {
+        let _ = (swap, written_ms, by);
+        Ok(false)
+    }
 
     /// Adds to an 8-byte counter, or creates the counter with its seed. Returns the new number. The TTL of the
     /// counter starts again.

@@ -11,6 +11,10 @@ pub(super) const OWN_LOCK: CellColumn = CellColumn { family: "O", qualifier: "L"
 /// Sorts before the record. The server gives new cells a timestamp that is not older than the first cell by qualifier.
 pub(super) const OWN_FENCE: CellColumn = CellColumn { family: "O", qualifier: "F" };
 
+/// The entries of a history, in rows of their own.
+pub(super) const HISTORY: CellColumn = CellColumn { family: "D", qualifier: "H" };
+pub(super) const OWN_HISTORY: CellColumn = CellColumn { family: "O", qualifier: "H" };
+
 /// The value of a free lock's cell. It is written instead of a Delete: the tombstone of a Delete would hide the
 /// next holder's record if that has a timestamp in the same millisecond.
 pub(super) const FREE: &[u8] = b"";

@@ -6,19 +6,23 @@ use super::cell_store::{
     Cell, CellStore, CheckAndPut, Content, Count, Durability, RENEW_PARTS, RecordSwap, Swapped, Take,
 };
 use super::diagnose::{PROBE_TTL, diagnose};
-use super::layout::{FENCE, FREE, LOCK};
+use super::history;
+use super::layout::{FENCE, FREE, HISTORY, LOCK};
+use super::list;
 use super::rules::{FencePlace, Rules, refuse_own_table};
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
+use crate::history_entry::HistoryEntry;
 use crate::name::LockName;
 use crate::options::Options;
-use crate::store::LatchStore;
 use crate::store::layout::Layout;
+use crate::store::lock_store::no_stamps;
 use crate::store::remote::resolve::until_answered;
 use crate::store::remote::{
     Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
     Replaced, Reply, Standing,
 };
+use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 use crate::time::Deadline;
 
 /// TTL of a fence counter. The counter expires when nobody acquires the lock for this time.
@@ -103,6 +107,22 @@ impl HbaseStore {
             parts: 1,
         };
         self.swap(&swap, by)
+    }
+}
+
+impl HistoryStore for HbaseStore {
+    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&*self.rows, HISTORY, name, entry, lasts, by)
+    }
+
+    fn entries(
+        &self,
+        name: &LockName,
+        since_ms: u64,
+        most: usize,
+        by: Deadline,
+    ) -> Result<Vec<HistoryEntry>> {
+        history::entries(&*self.rows, HISTORY, name, since_ms, most, by)
     }
 }
 
@@ -256,6 +276,47 @@ impl Register for HbaseStore {
             parts: 1,
         };
         self.rows.check_and_put(&swap, by).map(drop)
+    }
+
+    /// The time and the value of the cell. Through a gateway a record of Java cannot be told from a later one.
+    fn stamp(&self, name: &LockName, by: Deadline) -> Result<Option<Box<[u8]>>> {
+        if !self.rows.compares_stamps() {
+            return Ok(None);
+        }
+        let cell = self.rows.get(&name.hbase_row(), LOCK, by)?.filter(|cell| cell.value != FREE);
+        Ok(cell.map(|Cell { value, written_ms }| [&written_ms.to_be_bytes()[..], &value].concat().into()))
+    }
+
+    /// Writes an empty cell, as a release does. It lasts for 30 days, because the TTL of the record below is not known.
+    fn remove_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Reply {
+        let split = stamp.split_first_chunk().filter(|_| self.rows.compares_stamps());
+        let Some((written_ms, value)) = split else {
+            return Reply::Down(no_stamps(name, &self.describe()));
+        };
+        let swap = CheckAndPut {
+            row: &name.hbase_row(),
+            column: LOCK,
+            expected: value,
+            value: FREE,
+            ttl: FENCE_TTL,
+            durability: Durability::UseDefault,
+            parts: RENEW_PARTS,
+        };
+        Reply::of_bool(self.rows.check_stamp_and_put(&swap, u64::from_be_bytes(*written_ms), by))
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        Some(self)
+    }
+
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        list::page(&*self.rows, LOCK, |cell| standing(Some(cell)), query, after, most, by)
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {

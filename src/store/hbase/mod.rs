@@ -20,8 +20,10 @@
 mod both;
 pub(crate) mod cell_store;
 mod diagnose;
+mod history;
 mod latches;
 mod layout;
+mod list;
 mod locks;
 pub(crate) mod marks;
 mod native;

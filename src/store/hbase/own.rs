@@ -22,11 +22,14 @@ use std::time::Duration;
 
 use super::cell_store::{Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS};
 use super::diagnose::{PROBE_TTL, diagnose};
-use super::layout::FREE;
+use super::history;
+use super::layout::{FREE, OWN_HISTORY, OWN_LOCK};
+use super::list;
 use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, standing, swap_of, told};
 use super::rules::refuse_own_table;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
+use crate::history_entry::HistoryEntry;
 use crate::name::LockName;
 use crate::options::Options;
 use crate::store::layout::Layout;
@@ -34,7 +37,7 @@ use crate::store::remote::{
     Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
     Reply, Standing,
 };
-use crate::store::{LatchStore, LiveCounters, StoreCounters};
+use crate::store::{HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters};
 use crate::time::{Deadline, Moment};
 
 /// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
@@ -146,6 +149,22 @@ impl HbaseOwnStore {
     }
 }
 
+impl HistoryStore for HbaseOwnStore {
+    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&*self.cells, OWN_HISTORY, name, entry, lasts, by)
+    }
+
+    fn entries(
+        &self,
+        name: &LockName,
+        since_ms: u64,
+        most: usize,
+        by: Deadline,
+    ) -> Result<Vec<HistoryEntry>> {
+        history::entries(&*self.cells, OWN_HISTORY, name, since_ms, most, by)
+    }
+}
+
 impl Register for HbaseOwnStore {
     fn describe(&self) -> String {
         self.cells.describe()
@@ -236,6 +255,20 @@ impl Register for HbaseOwnStore {
         Ok(self.cells.look(&name.hbase_row(), by)?.number)
     }
 
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        Some(self)
+    }
+
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        list::page(&*self.cells, OWN_LOCK, |cell| standing(Some(cell)), query, after, most, by)
+    }
+
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         diagnose(&*self.cells, Content::OwnLocks, by, |row| {
             let number = self.cells.look(row, by)?.number.unwrap_or_default().saturating_add(1);
@@ -321,7 +354,7 @@ mod tests {
     use crate::Code;
     use crate::holder::Identity;
     use crate::name::{Level, NamePolicy};
-    use crate::store::hbase::cell_store::{Cell, LockTable, SchemaFault};
+    use crate::store::hbase::cell_store::{Cell, CellColumn, LockTable, RowPage, RowScan, SchemaFault};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -359,6 +392,14 @@ mod tests {
 
         fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
             Ok(Vec::new())
+        }
+
+        fn scan(&self, _: &RowScan<'_>, _: Deadline) -> Result<RowPage> {
+            Ok(RowPage::default())
+        }
+
+        fn put(&self, _: &[u8], _: CellColumn, _: &[u8], _: Duration, _: Deadline) -> Result<()> {
+            Ok(())
         }
     }
 

@@ -62,8 +62,8 @@ use crate::holder::Holder;
 use crate::name::LockName;
 use crate::owner::{OwnerRecord, OwnerToken};
 use crate::store::{
-    Acquired, Attempt, Grant, Inspection, LatchStore, LiveCounters, LockStore, Released, Renewal, Renewed,
-    StoreCounters,
+    Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, LiveCounters, LockPage,
+    LockQuery, LockStore, Released, Renewal, Renewed, SeenRecord, StoreCounters,
 };
 use crate::time::{self, Deadline, Moment};
 
@@ -332,11 +332,61 @@ impl<R: Register> LockStore for RemoteStore<R> {
     }
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
-        let fence = match self.register.capabilities().counts {
-            true => self.register.last_count(name, by)?.map(Fence),
-            false => None,
+        let can = self.register.capabilities();
+        let found = match self.register.read(name, by)? {
+            Standing::Free => None,
+            Standing::Held(found) => Some(found),
         };
-        Ok(Inspection { holder: self.holder(name, by)?, fence, layout: self.register.layout() })
+        let seen = match found.as_ref().map(|found| &found.record) {
+            None => None,
+            Some(Some(record)) => Some(SeenRecord::Ours(can.owner_record(record))),
+            Some(None) => self.register.stamp(name, by)?.map(SeenRecord::Stamped),
+        };
+        // After the record, so that the fence is not below that of the holder.
+        let fence = if can.counts { self.register.last_count(name, by)?.map(Fence) } else { None };
+        let holder = found.map(|found| found.holder());
+        Ok(Inspection { holder, fence, layout: self.register.layout(), seen })
+    }
+
+    fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
+        let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
+        for _ in 0..ROUNDS {
+            if doubt.is_open() && !pauses.rest() {
+                break;
+            }
+            match doubt.ask(|| self.register.remove_stamped(name, stamp, by).settled()) {
+                Ok(Ok(())) => return Ok(Released::Freed),
+                // No other record has this stamp, so this one will not be stored again.
+                Ok(Err(_)) if doubt.is_open() => return Ok(Released::Gone),
+                Ok(Err(_)) => return Ok(Released::NotOurs),
+                // A repetition is harmless for the same reason.
+                Err(error) => doubt.go_on(error)?,
+            }
+        }
+        Err(doubt.or(contended(name)))
+    }
+
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        let record = self.register.capabilities().own_record(owner_record).ok()?;
+        Some(record.token().hash())
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        self.register.history()
+    }
+
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        let mut page = self.register.list(query, after, most, by)?;
+        for lock in &mut page.locks {
+            lock.layout = lock.layout.or(self.register.layout());
+        }
+        Ok(page)
     }
 
     fn in_flight_for(&self) -> Duration {

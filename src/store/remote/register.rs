@@ -8,7 +8,8 @@ use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::holder::Holder;
 use crate::name::LockName;
-use crate::store::{LatchStore, StoreCounters};
+use crate::store::lock_store::no_stamps;
+use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery, StoreCounters};
 use crate::time::{Deadline, Moment, wall_ms};
 
 /// Answer to one request that may change the store.
@@ -417,6 +418,52 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
         let _ = (name, ttl, by);
         Ok(())
+    }
+
+    /// Returns a stamp of the stored record: bytes that no record of another grant of this lock has or will have, such as the
+    /// store's own time of the write. Called for a record without an owner token, so that an operator can break just that
+    /// grant. Default: `None`, for a store that has no such stamp.
+    ///
+    /// # Errors
+    /// As for [`read`](Register::read).
+    fn stamp(&self, name: &LockName, by: Deadline) -> Result<Option<Box<[u8]>>> {
+        let _ = (name, by);
+        Ok(None)
+    }
+
+    /// Removes the record with this stamp.
+    ///
+    /// * Yes: the record was stored, and the lock is free now.
+    /// * No: something else is stored. Nothing was changed.
+    /// * Lost: the record may still be stored. The library reads the stamp or sends the same change again.
+    ///
+    /// Default: Down with [`Code::InvalidArgument`](crate::Code::InvalidArgument).
+    fn remove_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Reply {
+        let _ = (stamp, by);
+        Reply::Down(no_stamps(name, &self.describe()))
+    }
+
+    /// Returns the histories of locks in the same store: see
+    /// [`LockStore::history`](crate::store::LockStore::history). Default: `None`.
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        None
+    }
+
+    /// Reads one page of the locks: see [`LockStore::list`](crate::store::LockStore::list). The library sets the
+    /// [layout](Register::layout) where it is missing. Default: fails with
+    /// [`Code::InvalidArgument`](crate::Code::InvalidArgument).
+    ///
+    /// # Errors
+    /// As for [`read`](Register::read).
+    fn list(
+        &self,
+        query: &LockQuery,
+        after: Option<&ListCursor>,
+        most: usize,
+        by: Deadline,
+    ) -> Result<LockPage> {
+        let _ = (query, after, most, by);
+        Err(Error::invalid("list", self.describe(), "a store that can list its locks"))
     }
 
     /// Reports what the store's version and configuration mean for locks. Changes no lock. Default: reports

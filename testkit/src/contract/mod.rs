@@ -29,7 +29,7 @@
 //! #     let store = Arc::new(MemoryStore::new());
 //! #     Site::new(test, 1000, move || store.clone() as Arc<dyn LockStore>)
 //! # }
-//! // One invocation per layer: stores, locks, leases, kept, linger, sets, elections, waits, pending, calls, latch_stores, latches.
+//! // One invocation per layer: stores, lists, breaks, locks, leases, kept, linger, sets, elections, waits, pending, calls, latch_stores, latches.
 //! dlm_testkit::contract! { site => waits:
 //!     a_wait_of_zero_asks_once,
 //!     closing_wakes_every_waiter,
@@ -39,6 +39,8 @@
 //! Times are checked for lower bounds. No upper bound is below [`LONG`], because a slow machine must not fail a
 //! store. A case that needs a lease to last for a few calls is repeated with longer leases.
 
+#[doc(hidden)]
+pub mod breaks;
 #[doc(hidden)]
 pub mod calls;
 #[doc(hidden)]
@@ -53,6 +55,8 @@ pub mod latches;
 pub mod leases;
 #[doc(hidden)]
 pub mod linger;
+#[doc(hidden)]
+pub mod lists;
 #[doc(hidden)]
 pub mod locks;
 #[doc(hidden)]
@@ -91,6 +95,10 @@ pub struct Site {
     pub(crate) reads_many: bool,
     /// Whether the store notes who waits for a latch.
     pub(crate) listeners: bool,
+    /// Whether the store lists its locks.
+    pub(crate) lists: bool,
+    /// Whether the store keeps histories of locks.
+    pub(crate) history: bool,
 }
 
 impl Site {
@@ -122,6 +130,8 @@ impl Site {
             slack: Duration::ZERO,
             reads_many: false,
             listeners: true,
+            lists: true,
+            history: true,
         }
     }
 
@@ -134,6 +144,16 @@ impl Site {
     /// [`LatchStore::listen`](dlm::store::LatchStore::listen).
     pub fn without_listeners(self) -> Site {
         Site { listeners: false, ..self }
+    }
+
+    /// Declares that the store cannot list its locks: see [`LockStore::list`].
+    pub fn without_lists(self) -> Site {
+        Site { lists: false, ..self }
+    }
+
+    /// Declares that the store keeps no histories of locks: see [`LockStore::history`].
+    pub fn without_history(self) -> Site {
+        Site { history: false, ..self }
     }
 
     /// Declares that the store may refuse a change of a latch while others change it.
@@ -368,6 +388,25 @@ macro_rules! contract {
             many_renewals_that_are_late_already_take_no_lease_away,
             a_call_that_is_late_already_leaves_nothing_behind,
             initializing_again_and_at_once_does_no_harm,
+        }
+        $crate::contract! { $site => lists:
+            held_locks_are_listed_with_their_holders_and_free_ones_are_not,
+            a_list_of_a_prefix_has_just_the_names_that_begin_with_it,
+            locks_of_odd_names_are_listed_once,
+            a_lock_whose_lease_has_ended_is_not_listed_as_held,
+            of_locks_that_come_and_go_those_that_stay_are_listed_once,
+            lists_that_make_no_sense_are_refused,
+            a_manager_lists_the_locks_of_all_clients,
+        }
+        $crate::contract! { $site => breaks:
+            a_broken_lock_is_free_with_a_higher_fence_and_its_holder_is_told_why,
+            the_holder_of_a_broken_lock_that_is_kept_alive_is_told_why,
+            only_the_grant_that_was_seen_is_broken,
+            a_holder_that_lost_its_lease_otherwise_is_not_told_of_an_older_break,
+            breaks_that_make_no_sense_are_refused,
+            breaks_under_fire_touch_no_other_grant,
+            entries_of_a_history_come_newest_first_and_end,
+            a_long_history_keeps_its_newest_entries,
         }
         $crate::contract! { $site => locks:
             a_held_lock_is_refused_at_once_with_its_holder,

@@ -84,6 +84,9 @@ pub(super) fn operation(step: &BinOperation<'_>) -> Operation {
         }
         BinOperation::Tell(bin) => scalar::get_bin(*bin),
         BinOperation::TellAge(name) => read_exp(*name, packed(|packer| packer.age()), ExpReadFlags::DEFAULT),
+        BinOperation::TellWritten(name) => {
+            read_exp(*name, packed(|packer| packer.written()), ExpReadFlags::DEFAULT)
+        }
         BinOperation::Drop(bin) => scalar::put(&Bin::new(*bin, Value::Nil)),
         BinOperation::Delete => scalar::delete(),
     }

@@ -110,6 +110,13 @@ impl Packer<'_> {
                 self.operator(SINCE_UPDATE, 0);
                 self.bin(INT, lasts_ms);
             }
+            When::HeldInAny { lasts_ms } => {
+                self.operator(OR, 2);
+                self.condition(&When::Lacks(lasts_ms));
+                self.operator(LE, 2);
+                self.operator(SINCE_UPDATE, 0);
+                self.bin(INT, lasts_ms);
+            }
             When::Held(lease) => {
                 self.operator(AND, 2);
                 self.held(lease);
@@ -127,6 +134,11 @@ impl Packer<'_> {
                 self.operator(GT, 2);
                 self.operator(LAST_UPDATE, 0);
                 self.int(ms.saturating_mul(1_000_000));
+            }
+            When::WrittenAt(ns) => {
+                self.operator(EQ, 2);
+                self.operator(LAST_UPDATE, 0);
+                self.int(*ns);
             }
             When::Both(both) => self.all(&**both),
         }
@@ -164,6 +176,11 @@ impl Packer<'_> {
     /// Packs the milliseconds since the record was written.
     pub(super) fn age(&mut self) {
         self.operator(SINCE_UPDATE, 0);
+    }
+
+    /// Packs the time of the last write.
+    pub(super) fn written(&mut self) {
+        self.operator(LAST_UPDATE, 0);
     }
 
     fn next(&mut self, bin: &str, by: i64, least: i64) {
@@ -351,6 +368,8 @@ mod tests {
                 When::HeldNoLonger(lease, 300),
                 exp::and(vec![is("token", &[7; 16]), in_time(), exp::le(left, exp::int_val(300))]),
             ),
+            (When::HeldInAny { lasts_ms: "lasts" }, exp::or(vec![lacks("lasts"), in_time()])),
+            (When::WrittenAt(9), exp::eq(exp::last_update(), exp::int_val(9))),
             (When::WrittenAfter(9), exp::gt(exp::last_update(), exp::int_val(9_000_000))),
             (When::Both(both), exp::and(vec![exp::bin_exists("b"), lacks("c")])),
         ] {

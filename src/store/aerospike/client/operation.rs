@@ -81,12 +81,18 @@ pub(crate) enum When<'a> {
     Free {
         lasts_ms: &'a str,
     },
+    /// A held lock in either layout: the bin `lasts_ms` is missing, or holds at least the milliseconds since the last write.
+    HeldInAny {
+        lasts_ms: &'a str,
+    },
     /// A lock in the layout `own` whose lease has this token and has not ended.
     Held(OwnLease<'a>),
     /// Like `Held`, and the lease has at most `left_ms` left.
     HeldNoLonger(OwnLease<'a>, i64),
     /// The record was written after this time, in milliseconds since 1970.
     WrittenAfter(i64),
+    /// The record was last written at this time of its node, in nanoseconds since 1970.
+    WrittenAt(i64),
     /// The bin does not exist, or holds an integer to which this number can be added without overflow.
     CanAdd(&'a str, i64),
     Both(Box<[When<'a>; 2]>),
@@ -97,6 +103,15 @@ pub(crate) enum When<'a> {
 pub(crate) struct OwnLease<'a> {
     pub(crate) token: (&'a str, &'a [u8]),
     pub(crate) lasts_ms: &'a str,
+}
+
+/// Some partitions of a set.
+pub(crate) struct SetPart<'a> {
+    pub(crate) set: &'a str,
+    /// The first partition.
+    pub(crate) begin: usize,
+    /// The number of partitions.
+    pub(crate) count: usize,
 }
 
 pub(crate) enum BinOperation<'a> {
@@ -119,6 +134,9 @@ pub(crate) enum BinOperation<'a> {
     Tell(&'a str),
     /// Returns the milliseconds since the record was written, by the clock of its node, under this name.
     TellAge(&'a str),
+    /// Returns the time at which the record was last written, by the clock of its node, in nanoseconds since 1970, under this
+    /// name.
+    TellWritten(&'a str),
     /// Deletes the bin.
     Drop(&'a str),
     /// Deletes the record.
@@ -161,6 +179,13 @@ impl FoundRecord {
     pub(crate) fn int(&self, name: &str) -> Option<i64> {
         match self.bin(name) {
             Some(&BinValue::Int(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        match self.bin(name) {
+            Some(BinValue::Text(text)) => Some(text),
             _ => None,
         }
     }

@@ -91,15 +91,19 @@ const BLOB: u8 = 4;
 const DO_NOT_TOUCH: u32 = u32::MAX;
 
 /// The hash of a record's set and key. Its first bits select the record's partition.
-pub(super) struct RecordDigest([u8; 20]);
+pub(crate) struct RecordDigest([u8; 20]);
 
 impl RecordDigest {
-    pub(super) fn of(record_key: &RecordKey) -> RecordDigest {
+    pub(crate) fn of(record_key: &RecordKey) -> RecordDigest {
         let mut hash = Ripemd160::new();
         hash.update(record_key.set.as_bytes());
         hash.update([STRING]);
         hash.update(record_key.key.as_bytes());
         RecordDigest(hash.finalize().into())
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8; 20] {
+        &self.0
     }
 
     pub(super) fn partition(&self) -> usize {
@@ -108,7 +112,7 @@ impl RecordDigest {
 }
 
 /// The number of partitions of a namespace.
-pub(super) const PARTITIONS: usize = 4096;
+pub(crate) const PARTITIONS: usize = 4096;
 
 /// A request for one record.
 #[derive(Clone, Copy)]
@@ -293,6 +297,9 @@ fn operation(out: &mut Vec<u8>, asked: &BinOperation<'_>) {
         }
         BinOperation::Tell(bin) => step(out, OP_READ, NOTHING, bin, |_| {}),
         BinOperation::TellAge(name) => expression(out, OP_READ_EXPRESSION, name, |packer| packer.age()),
+        BinOperation::TellWritten(name) => {
+            expression(out, OP_READ_EXPRESSION, name, |packer| packer.written());
+        }
         BinOperation::Drop(bin) => step(out, OP_WRITE, NOTHING, bin, |_| {}),
         BinOperation::Delete => step(out, OP_DELETE, NOTHING, "", |_| {}),
         BinOperation::Put(..)

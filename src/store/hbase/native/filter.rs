@@ -62,6 +62,12 @@ struct DependentColumnFilter {
     qualifier: Bytes,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct TimestampsFilter {
+    #[prost(int64, repeated, packed = "true", tag = "1")]
+    timestamps: Vec<i64>,
+}
+
 /// A condition on one column, as part of a filter.
 #[derive(Clone)]
 pub(super) struct FilterTest {
@@ -155,6 +161,15 @@ pub(super) fn all(tests: &[FilterTest]) -> Filter {
 pub(super) fn all_stamped_as_the_first(tests: &[FilterTest]) -> Filter {
     let mut filters = filters(tests);
     filters.extend(tests.first().map(|first| stamped_as(&first.family, &first.qualifier)));
+    named("org.apache.hadoop.hbase.filter.FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
+}
+
+/// Builds the filter for "the test holds for the newest cell, and that cell has this timestamp". An older version of the
+/// cell does not pass instead: the server counts versions before it filters (HBASE-17125).
+pub(super) fn written_at(test: &FilterTest, written_ms: u64) -> Filter {
+    let mut filters = filters(std::slice::from_ref(test));
+    let timestamps = vec![i64::try_from(written_ms).unwrap_or(i64::MAX)];
+    filters.push(named("org.apache.hadoop.hbase.filter.TimestampsFilter", &TimestampsFilter { timestamps }));
     named("org.apache.hadoop.hbase.filter.FilterList", &FilterList { operator: MUST_PASS_ALL, filters })
 }
 

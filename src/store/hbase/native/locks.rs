@@ -7,6 +7,7 @@ use prost::bytes::Bytes;
 
 use super::batch::{self, ActionEnd, RowAction};
 use super::bytes::{EMPTY, constant, packed};
+use super::filter::FilterTest;
 use super::messages::{
     self, Action, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionAction,
     RegionActionResult,
@@ -14,7 +15,7 @@ use super::messages::{
 use super::region::Region;
 use super::request::{
     self, changing, check, conditional, conditional_somewhere, counted, durable, in_turn, processed, reading,
-    reading_somewhere,
+    reading_somewhere, together, written_at,
 };
 use super::rpc::Native;
 use super::send_error::{SendError, protocol_violation};
@@ -22,7 +23,7 @@ use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
 use crate::store::hbase::cell_store::{
     Answered, Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, LockTable, PROBE, RecordSwap,
-    SchemaFault, Swapped, Take, Taken,
+    RowPage, RowScan, SchemaFault, Swapped, Take, Taken,
 };
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
@@ -197,6 +198,19 @@ impl LockTable for Native {
         }
         Ok(rows.into_iter().collect())
     }
+
+    fn scan(&self, scan: &RowScan<'_>, by: Deadline) -> Result<RowPage> {
+        self.scan_page(scan, by)
+    }
+
+    fn put(&self, row: &[u8], column: CellColumn, value: &[u8], ttl: Duration, by: Deadline) -> Result<()> {
+        let [key, value] = packed([row, value]);
+        self.on_region(RequestKind::Repeatable, "Put", row, by, |region, by| {
+            let action = together(region, [one_put(&key, column, &value, ttl)]);
+            let results = self.multi(region, vec![action], by)?;
+            check(results.first().ok_or_else(protocol_violation)?)
+        })
+    }
 }
 
 impl CellStore for Native {
@@ -246,6 +260,23 @@ impl CellStore for Native {
             let results = self.multi(region, vec![action], by)?;
             let result = results.into_iter().next().ok_or_else(protocol_violation)?;
             processed(&result)
+        })
+    }
+
+    fn compares_stamps(&self) -> bool {
+        true
+    }
+
+    fn check_stamp_and_put(&self, swap: &CheckAndPut<'_>, written_ms: u64, by: Deadline) -> Result<bool> {
+        let CheckAndPut { row, column, expected, value, ttl, durability, parts } = *swap;
+        let [key, expected, value] = packed([row, expected, value]);
+        let (family, qualifier) = names(column);
+        self.on_region(RequestKind::Write, "conditional Put", row, by, |region, by| {
+            let put = durable(durability, one_put(&key, column, &value, ttl));
+            let test = FilterTest::is(&family, &qualifier, &expected);
+            let action = conditional(region, written_at(&key, test, written_ms), [put]);
+            let results = self.multi(region, vec![action], part(by, parts))?;
+            processed(results.first().ok_or_else(protocol_violation)?)
         })
     }
 

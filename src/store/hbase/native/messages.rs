@@ -337,6 +337,8 @@ pub(super) struct Scan {
 pub(super) struct ScanResponse {
     #[prost(message, repeated, tag = "5")]
     pub(super) results: Vec<RowResult>,
+    #[prost(bool, optional, tag = "8")]
+    pub(super) more_results_in_region: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,7 +1,7 @@
 //! Native transport: connects to masters, hbase:meta and RegionServers over HBase's own RPC (2.4 and later).
 //!
 //! ```text
-//! locks, own (locks in the layout `own`), latches (exactly once), counts (many at a time), scan (held locks, for the doctor), rows (of applications), admin (tables)
+//! locks, own (locks in the layout `own`), latches (exactly once), counts (many at a time), scan (rows of a range), rows (of applications), admin (tables)
 //!   rpc (sends and retries; the meaning of exceptions and lost replies), batch (the same for many rows at once)
 //!     locator (master, meta, regions)  ->  servers  ->  connection (calls on one socket)  ->  channel (bytes, TLS)
 //!   request, filter, messages, bytes, exception, frame: the wire format

@@ -143,6 +143,13 @@ pub(super) fn stamped_by_the_first(row: &Bytes, tests: &[FilterTest]) -> Conditi
     Condition { row: row.clone(), filter, ..Condition::default() }
 }
 
+/// Builds a condition on the value and the timestamp of one column's newest cell. The server gives a Put under this
+/// condition a timestamp that is not older.
+pub(super) fn written_at(row: &Bytes, test: FilterTest, written_ms: u64) -> Condition {
+    let filter = Some(filter::written_at(&test, written_ms));
+    Condition { row: row.clone(), filter, ..Condition::default() }
+}
+
 /// Builds a region action that applies all mutations or none, in one atomic step with the condition. They must be
 /// mutations of the condition's row.
 pub(super) fn conditional(

@@ -1,68 +1,65 @@
-//! Reads the rows of held locks, page by page. Only the doctor does this: an operation on a lock reads its row.
+//! Reads rows of a range, page by page. Lists of locks, histories and the doctor do this. An operation on a lock reads its
+//! row.
 
 use super::bytes::constant;
 use super::filter::{self, FilterTest};
+use super::locks::cell;
 use super::messages::{Column, Scan, ScanRequest, ScanResponse};
 use super::rpc::Native;
 use super::send_error::SendError;
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
-use crate::store::hbase::cell_store::CellColumn;
+use crate::store::hbase::cell_store::{RowPage, RowScan};
 use crate::store::request_kind::RequestKind;
 use crate::time::Deadline;
 
-/// Most rows of one page. A record has at most about 600 bytes, and a reply 4 MiB.
-const PAGE: u32 = 500;
-
-/// Some of the rows whose cell in a column is not empty.
-#[derive(Debug)]
-pub(in crate::store::hbase) struct HeldPage {
-    pub(in crate::store::hbase) rows: Vec<Vec<u8>>,
-    /// Where the next page begins; `None` after the last one.
-    pub(in crate::store::hbase) next: Option<Vec<u8>>,
-}
+/// Most rows of one request. A record has at most about 600 bytes, and a reply 4 MiB.
+pub(in crate::store::hbase) const PAGE: usize = 500;
 
 impl Native {
-    /// Reads the rows from `start` on whose cell in this column is not empty. One call, which reads one region at most.
-    pub(in crate::store::hbase) fn held_page(
-        &self,
-        column: CellColumn,
-        start: &[u8],
-        by: Deadline,
-    ) -> Result<HeldPage> {
+    /// See [`LockTable::scan`](crate::store::hbase::cell_store::LockTable::scan). One request, which reads one region at
+    /// most.
+    pub(super) fn scan_page(&self, rows: &RowScan<'_>, by: Deadline) -> Result<RowPage> {
+        let RowScan { column, from, to, filled, most } = *rows;
         let (family, qualifier) = (constant(column.family), constant(column.qualifier));
-        self.on_region(RequestKind::Read, "Scan", start, by, |region, by| {
+        let most = most.clamp(1, PAGE);
+        self.on_region(RequestKind::Read, "Scan", from, by, |region, by| {
+            let ends_here = region.end.is_empty() || (!to.is_empty() && to <= &region.end[..]);
+            let stop = if ends_here { to } else { &region.end };
             let scan = Scan {
                 column: vec![Column { family: family.clone(), qualifier: vec![qualifier.clone()] }],
-                start_row: start.to_vec(),
-                stop_row: region.end.clone(),
-                filter: Some(filter::all(&[FilterTest::some(&family, &qualifier)])),
+                start_row: from.to_vec(),
+                stop_row: stop.to_vec(),
+                filter: filled.then(|| filter::all(&[FilterTest::some(&family, &qualifier)])),
                 max_versions: 1,
                 reversed: false,
-                caching: PAGE,
+                caching: most as u32,
                 include_start_row: true,
                 include_stop_row: false,
             };
             let request = ScanRequest {
                 region: region.specifier(),
                 scan: Some(scan),
-                number_of_rows: PAGE,
+                number_of_rows: most as u32,
                 close_scanner: true,
-                limit_of_rows: PAGE,
+                limit_of_rows: most as u32,
             };
             let found: ScanResponse = self
                 .locator
                 .servers()
                 .call(&region.server, CLIENT_SERVICE, "Scan", &request, by)
                 .map_err(SendError::Call)?;
-            let rows = found.results.into_iter().filter_map(|row| Some(row.cell.into_iter().next()?.row));
-            let rows: Vec<_> = rows.collect();
-            // The server may end a page early. Only a page without rows ends the region.
+            let is_over = found.more_results_in_region == Some(false) && found.results.len() < most;
+            let rows = found.results.into_iter().filter_map(|row| row.cell.into_iter().next());
+            let rows: Vec<_> = rows.map(|found| (found.row.clone(), cell(found))).collect();
+            // The server may end a page early. Unless it says that it has read the region, only a page without rows ends
+            // it.
             let next = match rows.last() {
-                Some(last) => Some([last, &b"\0"[..]].concat()),
-                None => Some(region.end.clone()).filter(|end| !end.is_empty()),
+                Some((last, _)) if !is_over => Some([last, &b"\0"[..]].concat()),
+                _ if ends_here => None,
+                _ => Some(region.end.to_vec()),
             };
-            Ok(HeldPage { rows, next })
+            Ok(RowPage { rows, next })
         })
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hbase_thrift::hbase::{
-    AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, THbaseSyncClient as _,
+    AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, THbaseSyncClient as _, TRowResult,
+    TScan,
 };
 
 use super::pool::{Pool, PoolShare};
@@ -13,7 +14,8 @@ use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::options::{Options, parse_duration};
 use crate::store::hbase::cell_store::{
-    Cell, CellColumn, CellStore, CheckAndPut, Content, Count, LockTable, NO_TABLE, PROBE, SchemaFault,
+    Cell, CellColumn, CellStore, CheckAndPut, Content, Count, LockTable, NO_TABLE, PROBE, RowPage, RowScan,
+    SchemaFault,
 };
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
@@ -30,6 +32,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(600);
 /// covers clocks whose speeds differ.
 const SURELY_SENT_ONCE: f64 = 0.9;
 
+/// Most rows that one scan reads.
+const ROWS_MAX: usize = 500;
 /// Most sends of a read, or of a write that the gateway surely did not receive.
 const SENDS: usize = 3;
 /// Pause between two checks of a table that is being created.
@@ -350,6 +354,51 @@ impl LockTable for Gateway {
 
     fn probe_rows(&self, _: Deadline) -> Result<Vec<(String, Vec<u8>)>> {
         Ok(vec![(self.place.clone(), PROBE.to_vec())])
+    }
+
+    /// Opens a scanner, reads one part of its rows and closes it.
+    fn scan(&self, scan: &RowScan<'_>, by: Deadline) -> Result<RowPage> {
+        let RowScan { column, from, to, filled, most } = *scan;
+        let most = most.clamp(1, ROWS_MAX);
+        let found = self.call(RequestKind::Read, "scan", Some(from), by, |client| {
+            let scan = TScan {
+                start_row: Some(from.to_vec()),
+                stop_row: (!to.is_empty()).then(|| to.to_vec()),
+                columns: Some(vec![name(column)]),
+                caching: Some(most as i32),
+                // The default of each field is a value, and not its absence.
+                timestamp: None,
+                filter_string: None,
+                batch_size: None,
+                sort_columns: None,
+                reversed: None,
+                cache_blocks: None,
+            };
+            let scanner = client.scanner_open_with_scan(self.table(), scan, BTreeMap::new())?;
+            let rows = client.scanner_get_list(scanner, most as i32)?;
+            // The gateway itself closes a scanner that nobody uses.
+            client.scanner_close(scanner)?;
+            Ok(rows)
+        })?;
+        let is_full = found.len() >= most;
+        let last = found.last().and_then(|row| row.row.clone());
+        let row = |found: TRowResult| {
+            let (_, cell) = found.columns.unwrap_or_default().into_iter().next()?;
+            let written_ms = cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
+            Some((found.row?, Cell { value: cell.value.unwrap_or_default(), written_ms }))
+        };
+        let rows = found.into_iter().filter_map(row).filter(|(_, cell)| !filled || !cell.value.is_empty());
+        let next = last.filter(|_| is_full).map(|last| [&last[..], b"\0"].concat());
+        Ok(RowPage { rows: rows.collect(), next })
+    }
+
+    fn put(&self, row: &[u8], column: CellColumn, value: &[u8], ttl: Duration, by: Deadline) -> Result<()> {
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        self.call(RequestKind::Write, "mutateRow", Some(row), by, |client| {
+            let put = Mutation::new(false, name(column), value.to_vec(), true);
+            let attributes = BTreeMap::from([(TTL.to_vec(), ttl_ms.to_be_bytes().to_vec())]);
+            client.mutate_row(self.table(), row.to_vec(), vec![put], attributes)
+        })
     }
 }
 

@@ -1,0 +1,143 @@
+//! Breaking a lock: an operator takes it from a holder that does not release it.
+//!
+//! ```text
+//! 1  history   an entry: broken by ... because ...       the holder reads it when it finds that its lease is lost
+//! 2  release   the record that was seen, and no other    as its holder would release it
+//! 3  acquire   a grant of our own, released at once      its fence shuts out the old holder at receivers of writes
+//! ```
+//!
+//! The second step is the release of the lock protocol, which changes nothing if another record is stored by now, and finds
+//! out what happened if a reply was lost. A record without an owner token has a stamp instead. If this process ends between
+//! two steps, the lock is held by the old holder or free, and nothing else is left behind.
+//!
+//! If the holder had gone before the second step, an entry takes the first one back.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::history_entry::{HistoryEntry, HistoryKind, checked_reason};
+use crate::holder::{Identity, PART_BYTES_MAX};
+use crate::name::LockName;
+use crate::session::Session;
+use crate::store::{Acquired, Attempt, Inspection, Released, SeenRecord};
+use crate::time::Deadline;
+
+/// How long the history keeps the entry of a broken lock at least.
+pub(crate) const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How often an entry is written, if a reply is lost.
+const WRITES: usize = 3;
+/// TTL of our own grant. It is released at once.
+const OWN_TTL: Duration = Duration::from_secs(10);
+/// What the record of our own grant says, before the reason.
+const PURPOSE: &str = "breaks the lock: ";
+
+/// A lock that was broken, returned by [`Lock::break_holder`](crate::Lock::break_holder).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Broken {
+    /// A fence above that of the old holder. A receiver that has seen it refuses the old holder's writes. `None` if fencing
+    /// is switched off, or if another process acquired the lock first: then the fence of that grant is higher, too.
+    pub fence: Option<Fence>,
+    /// Whether the history of the lock says who broke it and why. If not, the old holder finds its lease lost without being
+    /// told why.
+    pub is_recorded: bool,
+}
+
+/// See [`Lock::break_holder`](crate::Lock::break_holder).
+pub(crate) fn break_holder(
+    session: &Session,
+    name: &LockName,
+    seen: &Inspection,
+    reason: &str,
+) -> Result<Option<Broken>> {
+    session.usable()?;
+    checked_reason(reason)?;
+    let refused = |allowed: &str| Error::invalid("lock to break", name.to_string(), allowed);
+    let holder = seen.holder.as_ref().ok_or_else(|| refused("a lock that was held when it was inspected"))?;
+    let Some(record) = &seen.seen else {
+        return Err(refused(
+            "a lock whose record can be told from that of a later holder. This one has no owner token, so it is not of this \
+             library, and its store has no time of the write to compare (use hbase:// instead of hbase+thrift://)",
+        ));
+    };
+    let grant = match record {
+        SeenRecord::Ours(owner_record) => session.store.grant_number(owner_record).unwrap_or_default(),
+        SeenRecord::Stamped(_) => 0,
+    };
+    let entry = HistoryEntry {
+        text: reason.to_owned(),
+        victim: holder.identity.clone(),
+        fence: seen.fence,
+        grant,
+        ..HistoryEntry::now(HistoryKind::Broken, &session.identity)
+    };
+    let is_recorded = record_entry(session, name, &entry);
+    let by = Deadline::after(session.settings.timeout);
+    let released = match record {
+        SeenRecord::Ours(owner_record) => session.store.release(name, owner_record, by),
+        SeenRecord::Stamped(stamp) => session.store.release_stamped(name, stamp, by),
+    };
+    let has_gone = match &released {
+        Ok(Released::Freed | Released::Gone) => false,
+        Ok(Released::NotOurs) => true,
+        Err(error) => !error.is_in_doubt(),
+    };
+    if has_gone && is_recorded {
+        let kind = HistoryKind::NotBroken;
+        let back = HistoryEntry::now(kind, &session.identity);
+        record_entry(session, name, &HistoryEntry { text: entry.text, takes_back: entry.id, ..back });
+    }
+    match released.map_err(|error| error.context(format!("breaking lock {name}")))? {
+        Released::NotOurs => Ok(None),
+        Released::Freed | Released::Gone => {
+            log::warn!("lock {name} of {holder} was broken, because {reason:?}");
+            Ok(Some(Broken { fence: raise_fence(session, name, reason), is_recorded }))
+        }
+    }
+}
+
+/// Acquires the lock for a moment. Returns the fence; `None` if that fails or another process was faster.
+fn raise_fence(session: &Session, name: &LockName, reason: &str) -> Option<Fence> {
+    let mut purpose = format!("{PURPOSE}{reason}");
+    while purpose.len() > PART_BYTES_MAX {
+        purpose.pop();
+    }
+    let identity = Identity { purpose, ..session.identity.clone() };
+    let by = Deadline::after(session.settings.timeout.min(OWN_TTL));
+    let (attempt, mut doubtful) = (Attempt { name, ttl: OWN_TTL, identity: &identity, by }, Vec::new());
+    let answer = session.store.acquire(attempt, &mut doubtful);
+    let mut fence = None;
+    match answer {
+        Ok(Acquired::Granted(grant)) => {
+            fence = grant.fence;
+            let by = Deadline::after(session.settings.timeout);
+            if session.store.release(name, &grant.owner_record, by).is_err() {
+                doubtful.push(grant.owner_record);
+            }
+        }
+        Ok(Acquired::Held(_)) => {}
+        Err(error) => log::warn!("the fence of lock {name} was not raised: {}", error.chain()),
+    }
+    doubtful.into_iter().for_each(|record| session.free_doubtful(name, record, OWN_TTL));
+    fence
+}
+
+/// Adds an entry to the history. Returns `false` if the store keeps none, or did not confirm it.
+fn record_entry(session: &Session, name: &LockName, entry: &HistoryEntry) -> bool {
+    let Some(history) = session.store.history() else { return false };
+    let by = Deadline::after(session.settings.timeout);
+    let lasts = KEPT.max(session.settings.history);
+    for _ in 0..WRITES {
+        match history.append(name, entry, lasts, by) {
+            Ok(()) => return true,
+            // Adding it again changes nothing.
+            Err(error) if error.is_in_doubt() && !by.passed() => {}
+            Err(error) => {
+                log::warn!("the history of lock {name} has no entry for a break: {}", error.chain());
+                return false;
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,82 @@
+//! Histories of locks: a record for each entry.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | key | `LATCH#`, two NULs, the name of the lock, a NUL, time and random number of the entry (8 each) |
+//! | head | the head of a latch's record: version `1`, end of the entry, zero (8 each), no farms (2) |
+//! | rest | the entry |
+//!
+//! A record begins like that of a latch, so the sweep deletes it when it has ended. Versions of this library that know no
+//! histories delete it too.
+
+use std::time::Duration;
+
+use super::embedded_store::EmbeddedStore;
+use super::latch_codec::{self, Head, PREFIX};
+use crate::error::Result;
+use crate::history_entry::HistoryEntry;
+use crate::name::LockName;
+use crate::store::embedded::lmdb::TxnEnd;
+use crate::store::latch_record::LatchRecord;
+use crate::store::{HISTORY_MAX, HistoryStore};
+use crate::time::{Deadline, Moment};
+
+/// Most entries that one transaction passes over.
+const READ_AT_ONCE: usize = 10_000;
+
+impl HistoryStore for EmbeddedStore {
+    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        let key = [&keys_of(name)[..], &entry.at_ms.to_be_bytes(), &entry.id.to_be_bytes()].concat();
+        self.environment.write(by, |writer| {
+            let now = Moment::now();
+            if let Err(error) = self.sweep(writer, now)? {
+                return Ok(TxnEnd::Abandon(Err(error)));
+            }
+            let mut value =
+                latch_codec::encode(&LatchRecord { ends: now.after(lasts), ..LatchRecord::absent() });
+            value.extend(entry.encode());
+            writer.put(&key, &value)?;
+            Ok(TxnEnd::Commit(Ok(())))
+        })?
+    }
+
+    fn entries(
+        &self,
+        name: &LockName,
+        since_ms: u64,
+        most: usize,
+        by: Deadline,
+    ) -> Result<Vec<HistoryEntry>> {
+        let (keys, most) = (keys_of(name), most.min(HISTORY_MAX));
+        // The entries of one time differ in the random number.
+        let from = [&keys[..], &since_ms.saturating_sub(1).to_be_bytes(), &[0xff; 8]].concat();
+        let mut newest = std::collections::VecDeque::new();
+        let mut at = if since_ms == 0 { keys.clone() } else { from };
+        loop {
+            let (found, next) = self.environment.read(by, |reader| {
+                let (now, mut found, mut key) = (Moment::now(), Vec::new(), at.clone());
+                for _ in 0..READ_AT_ONCE {
+                    let next = reader.after(&key)?.filter(|(next, _)| next.starts_with(&keys));
+                    let Some((next, value)) = next else { return Ok((found, None)) };
+                    key = next.to_vec();
+                    let entry = Head::decode(value).filter(|(head, _)| head.is_live(now));
+                    found.extend(entry.and_then(|(_, entry)| HistoryEntry::decode(entry)));
+                }
+                Ok((found, Some(key)))
+            })?;
+            newest.extend(found);
+            while newest.len() > most {
+                newest.pop_front();
+            }
+            match next {
+                Some(next) => at = next,
+                None => return Ok(newest.into_iter().rev().collect()),
+            }
+        }
+    }
+}
+
+/// What the keys of a lock's history begin with. No client id is empty, so no key of a latch's notes begins with two NULs.
+fn keys_of(name: &LockName) -> Vec<u8> {
+    [PREFIX, b"\0\0", name.key().as_bytes(), b"\0"].concat()
+}

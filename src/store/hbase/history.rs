@@ -1,0 +1,55 @@
+//! Histories of locks: a row for each entry, in the region of the lock.
+//!
+//! A row is the hash of the lock's name, `H#`, the name, a NUL, the time of the entry and its random number. The bits of the
+//! time are inverted, so a newer entry sorts before an older one. No name contains a NUL. The cell has a TTL of its own.
+
+use std::time::Duration;
+
+use super::cell_store::{CellColumn, LockTable, RowPage, RowScan};
+use crate::error::Result;
+use crate::history_entry::HistoryEntry;
+use crate::name::{LockName, salted};
+use crate::store::HISTORY_MAX;
+use crate::time::Deadline;
+
+/// Puts the entry. The row belongs to the entry, so a repetition changes nothing.
+pub(super) fn append(
+    table: &dyn LockTable,
+    column: CellColumn,
+    name: &LockName,
+    entry: &HistoryEntry,
+    lasts: Duration,
+    by: Deadline,
+) -> Result<()> {
+    let row = [&rows_of(name)[..], &(!entry.at_ms).to_be_bytes(), &entry.id.to_be_bytes()].concat();
+    table.put(&row, column, &entry.encode(), lasts, by)
+}
+
+/// Reads the newest entries.
+pub(super) fn entries(
+    table: &dyn LockTable,
+    column: CellColumn,
+    name: &LockName,
+    since_ms: u64,
+    most: usize,
+    by: Deadline,
+) -> Result<Vec<HistoryEntry>> {
+    let most = most.min(HISTORY_MAX);
+    let rows = rows_of(name);
+    let to = [&rows[..], &(!since_ms).to_be_bytes(), &[0xff; 9]].concat();
+    let (mut entries, mut next) = (Vec::new(), Some(rows));
+    while let Some(from) = next.take().filter(|from| *from < to && entries.len() < most) {
+        let scan = RowScan { column, from: &from, to: &to, filled: false, most: most - entries.len() };
+        let RowPage { rows, next: further } = table.scan(&scan, by)?;
+        entries.extend(rows.into_iter().filter_map(|(_, cell)| HistoryEntry::decode(&cell.value)));
+        next = further;
+    }
+    Ok(entries)
+}
+
+/// What the rows of a lock's history begin with.
+fn rows_of(name: &LockName) -> Vec<u8> {
+    let mut rows = salted(name.key().as_bytes(), b"H#");
+    rows.push(0);
+    rows
+}

@@ -1,0 +1,34 @@
+//! The contract between histories of locks and the stores.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::history_entry::HistoryEntry;
+use crate::name::LockName;
+use crate::time::Deadline;
+
+/// Most entries of one lock that a store keeps, if it limits their number. The oldest are dropped first.
+pub const HISTORY_MAX: usize = 256;
+
+/// The histories of locks in a store: see [`LockStore::history`](super::LockStore::history).
+///
+/// A history is for people. No grant depends on it, and an entry may be missing: a process may end before it has written
+/// one. Methods block, fail and may be used from several threads as those of [`LockStore`](super::LockStore) are.
+pub trait HistoryStore: Send + Sync {
+    /// Adds an entry to the history of a lock. Adding the same entry again changes nothing. The store keeps it for `lasts`
+    /// at least, unless the lock has more than [`HISTORY_MAX`] entries.
+    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()>;
+
+    /// Returns the newest entries that are not older than `since_ms` (milliseconds since 1970), at most `most` and
+    /// [`HISTORY_MAX`], the newest first by the time in the entries.
+    fn entries(&self, name: &LockName, since_ms: u64, most: usize, by: Deadline)
+    -> Result<Vec<HistoryEntry>>;
+}
+
+/// Returns the newest of these entries, the newest first.
+pub(super) fn newest(mut entries: Vec<HistoryEntry>, since_ms: u64, most: usize) -> Vec<HistoryEntry> {
+    entries.retain(|entry| entry.at_ms >= since_ms);
+    entries.sort_unstable_by_key(|entry| std::cmp::Reverse((entry.at_ms, entry.id)));
+    entries.truncate(most.min(HISTORY_MAX));
+    entries
+}
