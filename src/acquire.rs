@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
+use crate::event::Event;
 use crate::holder::Holder;
 use crate::lease::{Lease, check_keep, check_min_hold, no_minimum};
 use crate::name::LockName;
@@ -168,6 +169,30 @@ pub(crate) fn ask(
         return Ok(Answer::Busy(Some(holder)));
     }
     Lease::attempt(session, name, terms.ttl, terms.dies_with_process)
+}
+
+/// Tells the event sinks how an acquisition has ended. Nothing of the library may be locked.
+pub(crate) fn tell(
+    session: &Session,
+    name: &LockName,
+    answer: &Result<Lease>,
+    waited: impl FnOnce() -> Duration,
+) {
+    match answer {
+        Ok(lease) => lease.tell_acquired(waited),
+        Err(error) => tell_unavailable(session, name, error.code(), waited),
+    }
+}
+
+pub(crate) fn tell_unavailable(
+    session: &Session,
+    name: &LockName,
+    code: Code,
+    waited: impl FnOnce() -> Duration,
+) {
+    if session.events.are_open() && code != Code::Forked {
+        session.events.tell(&Event::Unavailable { lock: name, code, waited: waited() });
+    }
 }
 
 /// Returns the holder of the lock. One read of the store.

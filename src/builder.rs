@@ -11,6 +11,8 @@ use crate::config::{
     checked_poll, checked_retry, checked_timeout, checked_ttl, parse_clock_margin, parse_notices,
 };
 use crate::error::{Error, Result};
+use crate::event::EventSink;
+use crate::event_sinks::EventSinks;
 use crate::holder::Identity;
 use crate::manager::LockManager;
 use crate::name::NamePolicy;
@@ -45,6 +47,7 @@ pub struct Builder {
     notices: Option<String>,
     notices_all: Option<bool>,
     strict: Option<bool>,
+    events: EventSinks,
 }
 
 impl Builder {
@@ -209,6 +212,13 @@ impl Builder {
         self
     }
 
+    /// Adds code of the program that is told what happens to the locks and leases of this manager: see [`EventSink`]. May
+    /// be called several times; the sinks are called in this order.
+    pub fn event_sink(mut self, sink: Arc<dyn EventSink>) -> Builder {
+        self.events.push(sink);
+        self
+    }
+
     /// Sets any option of a store URI by its key, such as `("retry", "200ms")`, for programs that read their
     /// settings from text. It overrides the same key in the URI and in an earlier call. The methods above
     /// override it. [`open`](Builder::open) refuses keys that the store does not know.
@@ -293,7 +303,7 @@ impl Builder {
             }
             None => uri.open()?,
         };
-        let manager = LockManager::new(Session::new(store, settings, identity)?);
+        let manager = LockManager::new(Session::new(store, settings, identity, self.events)?);
         manager.refuse_what_the_store_cannot()?;
         if self.strict.unwrap_or(strict) {
             manager.refuse_failures()?

@@ -13,6 +13,7 @@ use crate::find_break::find_break;
 use crate::lease_life::{Life, UNKNOWN};
 use crate::lease_state::{LeaseState, LostReason};
 use crate::lease_token::{LeaseToken, TokenEnd};
+use crate::lease_told::LeaseTold;
 use crate::linger::{KeptLock, Retaken};
 use crate::name::LockName;
 use crate::owner::OwnerRecord;
@@ -42,6 +43,9 @@ pub(crate) struct HeldLock {
     stays: AtomicBool,
     /// Who broke the lock and why, once this is known.
     broken: OnceLock<String>,
+    /// A moment before the grant. Of an adopted lease, when it was adopted.
+    since: Moment,
+    pub(crate) told: LeaseTold,
     ownership: Mutex<Ownership>,
     /// Changed under `ownership`, except by the clock.
     pub(crate) life: Life,
@@ -171,6 +175,8 @@ impl HeldLock {
             spare: Some(spare),
             stays: AtomicBool::new(false),
             broken: OnceLock::new(),
+            since: grant.since,
+            told: LeaseTold::nothing(),
             ownership: Mutex::new(Ownership {
                 record: Some(grant.owner_record),
                 lost: None,
@@ -197,6 +203,7 @@ impl HeldLock {
         let mut held = HeldLock::new(name, grant, terms);
         held.ownership.get_mut().told = Some(told);
         held.spare = None;
+        held.told.begin();
         held
     }
 
@@ -247,6 +254,11 @@ impl HeldLock {
 
     pub(crate) fn fence(&self) -> Option<Fence> {
         self.fence
+    }
+
+    /// Returns a moment before the grant. Of an adopted lease, when it was adopted.
+    pub(crate) fn since(&self) -> Moment {
+        self.since
     }
 
     /// See [`LeaseTerms::notices`].

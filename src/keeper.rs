@@ -25,8 +25,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
+use crate::event_sinks::EventSinks;
 use crate::held_lock::{Begun, Concluded, HeldLock, Leftover, PendingRenewal};
+use crate::lease_events::LeaseEvents;
 use crate::lease_state::LostReason;
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
@@ -72,6 +74,7 @@ pub(crate) struct Keeper {
 struct KeeperShared {
     store: Arc<dyn LockStore>,
     settings: Settings,
+    events: Arc<EventSinks>,
     on_end: OnEnd,
     state: Mutex<KeeperState>,
     /// Wakes both threads.
@@ -86,6 +89,8 @@ struct KeeperState {
     patient: Agenda,
     /// When the clock changes the state of a lease that somebody listens to.
     notices: Agenda,
+    /// Leases whose state the clock may have changed, for the event sinks. The first thread tells them.
+    changed: Vec<Arc<HeldLock>>,
     tickets: u64,
     threads: [Option<Thread>; 2],
     is_stopping: bool,
@@ -186,10 +191,14 @@ impl KeeperState {
     }
 
     /// Tells the listeners of a lease if its state has changed, and sets when to do that next.
-    fn notify(&mut self, address: usize) {
+    fn notify(&mut self, address: usize, events: &EventSinks) {
         let Some(member) = self.members.get_mut(&address) else { return };
         let before = member.notice.take();
-        let next = member.lock.life.notice();
+        let next = member.lock.life.notice(events.are_open());
+        if events.are_open() {
+            let changed = Arc::clone(&member.lock);
+            self.changed.push(changed);
+        }
         if let Some(due) = before {
             self.notices.remove(&due);
         }
@@ -248,11 +257,13 @@ impl Keeper {
     pub(crate) fn new(
         store: Arc<dyn LockStore>,
         settings: Settings,
+        events: Arc<EventSinks>,
         on_end: impl Fn(&Arc<HeldLock>, Option<Leftover>) + Send + Sync + 'static,
     ) -> Keeper {
         let shared = KeeperShared {
             store,
             settings,
+            events,
             on_end: Box::new(on_end),
             state: Mutex::default(),
             wake: Condvar::new(),
@@ -270,7 +281,7 @@ impl Keeper {
         let due = self.shared.renewal_due(lock, lock.ends());
         state.member(lock);
         state.schedule(address(lock), After::Renew(KeeperLane::Quick, due));
-        state.notify(address(lock));
+        state.notify(address(lock), &self.shared.events);
         drop(state);
         self.shared.wake.notify_all();
         Ok(())
@@ -290,7 +301,7 @@ impl Keeper {
         if self.is_used.load(Ordering::Acquire) {
             let mut state = self.shared.lock();
             state.schedule(address(lock), After::Nothing);
-            state.notify(address(lock));
+            state.notify(address(lock), &self.shared.events);
         }
     }
 
@@ -301,7 +312,7 @@ impl Keeper {
     pub(crate) fn watch(&self, lock: &Arc<HeldLock>) -> Result<()> {
         let mut state = self.start(KeeperLane::Quick)?;
         state.member(lock);
-        state.notify(address(lock));
+        state.notify(address(lock), &self.shared.events);
         drop(state);
         self.shared.wake.notify_all();
         Ok(())
@@ -392,7 +403,15 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
     let mut state = shared.lock();
     while !state.is_stopping {
         if lane == KeeperLane::Quick {
-            notify_due(&mut state);
+            notify_due(&mut state, &shared.events);
+            let changed = std::mem::take(&mut state.changed);
+            if !changed.is_empty() {
+                drop(state);
+                changed.iter().for_each(|lock| LeaseEvents::new(&shared.events, lock).look());
+                // These may be the last handles of the leases.
+                drop(changed);
+                state = shared.lock();
+            }
         }
         let taken = state.take_due(lane, |lock| shared.patience(lock));
         if taken.is_empty() {
@@ -420,7 +439,7 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
                 after => after,
             };
             state.schedule(address, after);
-            state.notify(address);
+            state.notify(address, &shared.events);
         }
         drop(state);
         shared.wake.notify_all();
@@ -430,13 +449,13 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
     }
 }
 
-fn notify_due(state: &mut KeeperState) {
+fn notify_due(state: &mut KeeperState, events: &EventSinks) {
     let now = Moment::now();
     while let Some((&(at, _), &address)) = state.notices.first_key_value() {
         if at > now {
             return;
         }
-        state.notify(address);
+        state.notify(address, events);
     }
 }
 
@@ -456,6 +475,8 @@ struct AskedRenewal<'a> {
     sent: PendingRenewal,
     after: Option<After>,
     lost: Option<(LostReason, Option<Leftover>)>,
+    /// The answer, for the event sinks, except for a loss.
+    answer: Option<Result<(), Code>>,
 }
 
 impl<'a> RenewalRound<'a> {
@@ -479,7 +500,8 @@ impl<'a> RenewalRound<'a> {
         for (address, lock) in self.taken {
             let after = match lock.begin_renewal(&shared.settings) {
                 Begun::Ask(sent) => {
-                    asked.push(AskedRenewal { address: *address, lock, sent, after: None, lost: None });
+                    let (after, lost, answer) = (None, None, None);
+                    asked.push(AskedRenewal { address: *address, lock, sent, after, lost, answer });
                     continue;
                 }
                 Begun::Busy => After::Renew(self.lane, Moment::now().after(SOON)),
@@ -488,10 +510,17 @@ impl<'a> RenewalRound<'a> {
             results.push((*address, after));
         }
         self.ask(&mut asked);
-        for AskedRenewal { address, lock, after, lost, .. } in asked {
+        for AskedRenewal { address, lock, after, lost, answer, .. } in asked {
+            let events = LeaseEvents::new(&shared.events, lock);
             if let Some((why, leftover)) = lost {
                 lock.tell_lost(&*shared.store, why, Deadline::after(REASON.min(shared.settings.timeout)));
                 (shared.on_end)(lock, leftover);
+                events.lost(lock.life.state().lost().unwrap_or(why));
+            }
+            match answer {
+                Some(Ok(())) => events.renewed(),
+                Some(Err(code)) => events.renewal_failed(code),
+                None => {}
             }
             let after = after.unwrap_or_else(|| {
                 // No request was sent for it, because the store had no answer to those before it.
@@ -524,6 +553,7 @@ impl<'a> RenewalRound<'a> {
             log::error!("a store panicked while it renewed leases");
             for asked in asked.iter_mut().filter(|asked| asked.after.is_none()) {
                 asked.lock.life.renewal_failed();
+                asked.answer = Some(Err(Code::Panic));
                 asked.after = Some(self.retry(asked.lock));
             }
         }
@@ -535,6 +565,7 @@ impl<'a> RenewalRound<'a> {
         let may_leave_parts = shared.store.may_leave_parts();
         let after = match lock.end_renewal(&asked.sent, since, answer, &shared.settings, may_leave_parts) {
             Concluded::Renewed => {
+                asked.answer = Some(Ok(()));
                 let lane = if Moment::now().since(since) < QUICKLY {
                     KeeperLane::Quick
                 } else {
@@ -551,6 +582,7 @@ impl<'a> RenewalRound<'a> {
                     lock.ends().since(Moment::now()).as_secs_f64(),
                     error.chain()
                 );
+                asked.answer = Some(Err(error.code()));
                 self.retry(lock)
             }
             Concluded::Lost(why, leftover) => {

@@ -13,6 +13,7 @@ use crate::error::{Code, Error, Result};
 use crate::fence::Fence;
 use crate::held_lock::HeldLock;
 use crate::keeper::TTL_MIN as KEPT_TTL_MIN;
+use crate::lease_events::LeaseEvents;
 use crate::lease_state::LeaseState;
 use crate::lease_token::LeaseToken;
 use crate::name::LockName;
@@ -85,6 +86,15 @@ impl Lease {
         session.usable().map(|()| lease)
     }
 
+    /// Tells the event sinks that the caller gets the lease.
+    pub(crate) fn tell_acquired(&self, waited: impl FnOnce() -> Duration) {
+        self.events().acquired(waited);
+    }
+
+    fn events(&self) -> LeaseEvents<'_> {
+        self.session.events_of(&self.lock)
+    }
+
     /// Returns the name of the lock, as stored.
     pub fn name(&self) -> &LockName {
         self.lock.name()
@@ -143,7 +153,7 @@ impl Lease {
     ///   `clone`. A child that shares its parent's memory (`vfork`) is not detected.
     pub fn check(&self) -> Result<()> {
         self.session.not_forked()?;
-        self.lock.check()
+        self.lock.check().inspect_err(|_| self.events().look())
     }
 
     /// Returns the fence for the next write, if the lease has not expired. It is [`check`](Lease::check) and
@@ -244,7 +254,8 @@ impl Lease {
     /// [`Code::Forked`]; those of a store that does not serve.
     pub fn liveness_fd(&self) -> Result<Option<OwnedFd>> {
         self.session.usable()?;
-        self.lock.liveness_fd(&*self.session.store, Deadline::after(self.session.settings.timeout))
+        let by = Deadline::after(self.session.settings.timeout);
+        self.session.under_lock(|store| self.lock.liveness_fd(store, by))
     }
 
     fn no_descriptor(&self, error: io::Error) -> Error {
@@ -338,8 +349,13 @@ impl Lease {
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         self.session.usable()?;
         let by = Deadline::after(self.session.settings.timeout);
-        let token = self.lock.hand_on(&*self.session.store, by);
+        let token = self.session.under_lock(|store| self.lock.hand_on(store, by));
         self.forget_if_over();
+        match &token {
+            Ok(_) => self.events().handed_on(),
+            Err(Error::LeaseLost { reason: Some(reason), .. }) => self.events().lost(*reason),
+            Err(_) => {}
+        }
         token
     }
 
@@ -416,6 +432,7 @@ impl Drop for Lease {
                 if let Some(leftover) = self.lock.leftover() {
                     self.session.free_in_background(self.name().clone(), leftover);
                 }
+                self.events().released(false);
             }
         }
         // After the release, which tells those who have registered.

@@ -106,6 +106,14 @@ impl Life {
         self.tell(&mut facts);
     }
 
+    /// Returns why the lease was lost, if its time has run out. `None` if a request has found it lost: whoever sent that
+    /// request tells so.
+    pub(crate) fn expired(&self) -> Option<LostReason> {
+        let facts = self.facts.lock();
+        let reason = facts.state(self.ends(), Moment::now()).lost()?;
+        (facts.lost.is_none() && reason != LostReason::EndUnknown).then_some(reason)
+    }
+
     /// Returns the moment that no renewal by the background threads may pass. `None` if the lease is not kept alive.
     pub(crate) fn kept_until(&self) -> Option<Moment> {
         self.facts.lock().kept.map(|kept| kept.until)
@@ -183,15 +191,16 @@ impl Life {
     }
 
     /// Tells the listeners of a change by the clock. Returns when the clock will change the state next; `None` if it
-    /// will not, or if nobody listens.
-    pub(crate) fn notice(&self) -> Option<Moment> {
+    /// will not, or if nobody listens. If there are event sinks, they listen to a lease that is kept alive.
+    pub(crate) fn notice(&self, has_sinks: bool) -> Option<Moment> {
         let mut facts = self.facts.lock();
         // One reading of the clock: a change between two readings would be neither told now nor later.
         let (now, ends) = (Moment::now(), self.ends());
         self.tell_at(&mut facts, now);
         let at_risk = facts.at_risk(ends);
         let next = if now < at_risk { at_risk } else { ends };
-        (now < next && !facts.listeners.is_empty()).then_some(next)
+        let is_heard = !facts.listeners.is_empty() || (has_sinks && facts.kept.is_some());
+        (now < next && is_heard).then_some(next)
     }
 
     /// Returns a descriptor that is readable once the lease has ended.

@@ -75,15 +75,15 @@ impl Lock {
     /// Those of `try_acquire`, and [`Code::InvalidArgument`](crate::Code::InvalidArgument) for a TTL that is not
     /// allowed.
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
-        match Lease::attempt(
-            &self.session,
-            &self.name,
-            checked_ttl(ttl)?,
-            self.session.settings.dies_with_process,
-        )? {
-            Answer::Got(lease) => Ok(lease),
-            Answer::Busy(holder) => Err(acquire::unavailable(&self.name, holder, Duration::ZERO)),
-        }
+        let (session, name, ttl) = (&self.session, &self.name, checked_ttl(ttl)?);
+        session.usable()?;
+        let answer = match Lease::attempt(session, name, ttl, session.settings.dies_with_process) {
+            Ok(Answer::Got(lease)) => Ok(lease),
+            Ok(Answer::Busy(holder)) => Err(acquire::unavailable(name, holder, Duration::ZERO)),
+            Err(error) => Err(error),
+        };
+        acquire::tell(session, name, &answer, || Duration::ZERO);
+        answer
     }
 
     /// Acquires the lock, waiting for it if necessary, with the manager's defaults (TTL 90 s, wait 90 s).
@@ -133,11 +133,10 @@ impl Lock {
             acquire::ask(session, name, ask, &terms, || session.look(name))
         });
         let waited = terms.waited();
-        match got {
+        let answer = match got {
             Ok(lease) if !terms.cancel.as_ref().is_some_and(CancelToken::is_cancelled) => {
                 // If it cannot be kept alive, dropping the lease releases it.
-                terms.settle(&lease)?;
-                Ok(lease)
+                terms.settle(&lease).map(|()| lease)
             }
             // The lock was granted during the cancellation. Dropping the lease releases it.
             Ok(_) | Err(Ended::Cancelled) => Err(Error::Cancelled { waited }),
@@ -145,7 +144,9 @@ impl Lock {
                 Err(acquire::unavailable(&self.name, holder.map(|holder| *holder), waited))
             }
             Err(Ended::Failed(error)) => Err(error),
-        }
+        };
+        acquire::tell(session, name, &answer, || waited);
+        answer
     }
 
     /// Starts to acquire the lock with these options, and returns at once. The [`Pending`] waits in the same queue as

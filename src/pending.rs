@@ -58,6 +58,8 @@ struct PendingState {
     /// Whether it has asked the store before: even a wait of zero asks once.
     has_asked: bool,
     is_asking: bool,
+    /// Whether the event sinks need not be told of an error: they were told of a grant, or nothing was asked.
+    is_told: bool,
     /// Whether the manager's threads know it.
     is_added: bool,
     /// Whether the first request is the caller's, and has not been sent.
@@ -126,6 +128,7 @@ impl Pending {
             outcome: PendingOutcome::Waits,
             has_asked: false,
             is_asking: false,
+            is_told: false,
             is_added: false,
             #[cfg(feature = "capi")]
             is_callers: false,
@@ -145,7 +148,7 @@ impl Pending {
             FirstAsk::Caller => pending.shared.leave_to_caller(),
         };
         if !is_callers {
-            pending.shared.add()?;
+            pending.shared.add().inspect_err(|_| pending.shared.state.lock().is_told = true)?;
         }
         Ok((pending, is_callers))
     }
@@ -300,7 +303,7 @@ impl PendingShared {
 
     /// Returns the error of a cancelled wait. It says who holds the lock, if that is known.
     fn cancelled(&self, holder: Option<Holder>) -> Error {
-        let waited = Moment::now().since(self.terms.began);
+        let waited = self.waited();
         let error = Error::Cancelled { waited };
         match holder {
             Some(holder) => {
@@ -313,11 +316,9 @@ impl PendingShared {
     /// Returns the error of a wait that ended without the lock.
     fn ended(&self, ended: Ended) -> Error {
         match ended {
-            Ended::Unavailable(holder) => acquire::unavailable(
-                &self.name,
-                holder.map(|holder| *holder),
-                Moment::now().since(self.terms.began),
-            ),
+            Ended::Unavailable(holder) => {
+                acquire::unavailable(&self.name, holder.map(|holder| *holder), self.waited())
+            }
             Ended::Cancelled => self.cancelled(None),
             Ended::Failed(error) => error,
         }
@@ -330,6 +331,7 @@ impl PendingShared {
             // A lease is released.
             return drop(result);
         };
+        let failed = result.as_ref().err().map(Error::code).filter(|_| !state.is_told);
         state.outcome = PendingOutcome::Finished(result);
         let (registration, is_added) = (state.registration.take(), state.is_added);
         if let Some(timerfd) = self.timerfd.get()
@@ -347,12 +349,26 @@ impl PendingShared {
         if is_added {
             self.session.askers.remove(self.number);
         }
+        if let Some(code) = failed {
+            acquire::tell_unavailable(&self.session, &self.name, code, || self.terms.waited());
+        }
+    }
+
+    fn waited(&self) -> Duration {
+        Moment::now().since(self.terms.began)
     }
 
     /// Returns when to give up if no thread has become free to send even the first request.
     fn patience_ends(&self) -> Moment {
         let timeout = self.session.settings.timeout;
         self.terms.by.max(Deadline::at(self.terms.began.after(timeout))).moment()
+    }
+
+    /// Returns whether the event sinks are to be told of the grant: the pending has not finished.
+    fn begin_to_tell(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_told = state.ticket.is_some();
+        state.is_told
     }
 
     /// Sends one request to the store and handles its answer.
@@ -373,6 +389,12 @@ impl PendingShared {
             Ok(Answer::Got(lease)) => self.terms.settle(lease),
             Ok(Answer::Busy(_)) | Err(_) => Ok(()),
         };
+        if let (Ok(Answer::Got(lease)), Ok(())) = (&answer, &kept)
+            && self.begin_to_tell()
+        {
+            // First, because another thread may take the lease and release it.
+            lease.tell_acquired(|| self.terms.waited());
+        }
         let mut state = self.state.lock();
         state.is_asking = false;
         let Some(ticket) = &state.ticket else {

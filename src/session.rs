@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use crate::config::Settings;
 use crate::error::{Code, Error, Result};
+use crate::event_sinks::EventSinks;
 use crate::held_lock::{HeldLock, HeldUntil, LeaseTerms, Leftover};
 use crate::holder::{Holder, Identity};
 use crate::keeper::Keeper;
+use crate::lease_events::LeaseEvents;
 use crate::linger::Linger;
 use crate::name::LockName;
+use crate::observed_store::ObservedStore;
 use crate::owner::OwnerRecord;
 use crate::process::process_mark;
 use crate::store::{Acquired, Attempt, LatchStore, LivenessStore, LockStore};
@@ -36,7 +39,10 @@ const GIVING_BACK: Duration = Duration::from_secs(2);
 type HeldLocks = Mutex<Option<HashMap<usize, Arc<HeldLock>>>>;
 
 pub(crate) struct Session {
+    /// The store, each call of which is told as an event. Not for calls under a lock: see `under_lock`.
     pub(crate) store: Arc<dyn LockStore>,
+    unobserved: Arc<dyn LockStore>,
+    pub(crate) events: Arc<EventSinks>,
     pub(crate) settings: Settings,
     pub(crate) queue: Arc<Queue>,
     looks: Looks,
@@ -59,7 +65,15 @@ impl Session {
     /// # Errors
     /// CONNECTION_ERROR if the address for notices cannot be used. INVALID_ARGUMENT if locks should stay that the store
     /// cannot let stay.
-    pub(crate) fn new(store: Arc<dyn LockStore>, settings: Settings, identity: Identity) -> Result<Session> {
+    pub(crate) fn new(
+        unobserved: Arc<dyn LockStore>,
+        settings: Settings,
+        identity: Identity,
+        events: EventSinks,
+    ) -> Result<Session> {
+        let events = Arc::new(events);
+        let observed = ObservedStore::new(Arc::clone(&unobserved), Arc::clone(&events));
+        let store: Arc<dyn LockStore> = Arc::new(observed);
         let notices =
             Arc::new(Notices::new(&settings.notices, settings.notices_all, store.shared_directory())?);
         let background = Arc::new(Background::new(settings.background_threads));
@@ -76,7 +90,7 @@ impl Session {
                     free(&background, &owned, lock.name().clone(), leftover);
                 }
             };
-            Keeper::new(Arc::clone(&store), settings.clone(), on_end)
+            Keeper::new(Arc::clone(&store), settings.clone(), Arc::clone(&events), on_end)
         };
         let linger = match settings.linger.is_zero() {
             true => None,
@@ -93,6 +107,8 @@ impl Session {
         Ok(Session {
             linger,
             store,
+            unobserved,
+            events,
             settings,
             queue,
             looks: Looks::default(),
@@ -290,8 +306,9 @@ impl Session {
     /// See [`Lease::renew_for`](crate::Lease::renew_for).
     pub(crate) fn renew_lease(&self, lock: &Arc<HeldLock>, ttl: Duration) -> Result<()> {
         self.usable()?;
-        let renewal = lock.renew(&*self.store, &self.settings, ttl);
+        let renewal = self.under_lock(|store| lock.renew(store, &self.settings, ttl));
         self.forget_if_over(lock);
+        self.events_of(lock).renewal(&renewal.answer);
         if renewal.answer.is_ok() {
             // The keeper has dropped a lease that is kept alive if it had expired.
             self.keeper.resume(lock)?;
@@ -317,10 +334,14 @@ impl Session {
 
     /// Releases a lock. Returns `false` if it was released or found lost before.
     pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
+        let events = self.events_of(lock);
+        events.look();
         if self.keep(lock) {
+            events.released(false);
             return Ok(true);
         }
-        let release = lock.release(&*self.store, by);
+        let release = self.under_lock(|store| lock.release(store, by));
+        events.release(&release.answer, release.is_over);
         if release.is_over {
             self.queue.released(lock.name(), lock.notices(), self.settings.retry);
         }
@@ -356,6 +377,21 @@ impl Session {
             }
             next
         });
+    }
+
+    pub(crate) fn events_of<'a>(&'a self, lock: &'a HeldLock) -> LeaseEvents<'a> {
+        LeaseEvents::new(&self.events, lock)
+    }
+
+    /// Makes calls to the store that lock a lease. Afterwards, they are told as events.
+    pub(crate) fn under_lock<T>(&self, call: impl FnOnce(&dyn LockStore) -> T) -> T {
+        if !self.events.are_open() {
+            return call(&*self.unobserved);
+        }
+        let store = ObservedStore::recording(Arc::clone(&self.unobserved), Arc::clone(&self.events));
+        let answer = call(&store);
+        store.tell_recorded();
+        answer
     }
 
     /// Releases a record that the store may still have, as soon as the store answers.

@@ -14,6 +14,7 @@ mod embedded_liveness;
 mod embedded_places;
 mod embedded_processes;
 mod embedded_store;
+mod events;
 mod fence_gate;
 mod id_lock;
 mod local_notices;

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 const LAYERS: [(&str, &str); 6] = [
     (
         "ground",
-        "boot cancel config diagnostic error fence history_entry holder latch_name lease_state name notice_endpoint options owner process random store_option sync text time",
+        "boot cancel config diagnostic error event event_sinks fence history_entry holder latch_name lease_state name notice_endpoint options owner process random store_option sync text time",
     ),
     ("for threads and files of one machine", "fence_gate id_lock"),
     ("stores", "store"),
     ("waiting", "wait"),
     (
         "what callers hold",
-        "acquire aerospike break_holder builder diagnosis election find_break hbase held_lock keeper latch lease lease_life lease_set lease_token linger lock lock_list manager pending pending_call retake_right session",
+        "acquire aerospike break_holder builder diagnosis election find_break hbase held_lock keeper latch lease lease_events lease_life lease_set lease_token lease_told linger lock lock_list manager observed_store pending pending_call retake_right session",
     ),
     ("C and the command", "capi cli"),
 ];
