@@ -93,6 +93,7 @@ mod find_break;
 #[cfg(feature = "hbase")]
 pub mod hbase;
 mod held_lock;
+mod history_writer;
 mod keeper;
 mod latch;
 mod lease;

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use crate::config::Settings;
 use crate::error::{Code, Error, Result};
+use crate::event::EventSink;
 use crate::event_sinks::EventSinks;
 use crate::held_lock::{HeldLock, HeldUntil, LeaseTerms, Leftover};
+use crate::history_writer::HistoryWriter;
 use crate::holder::{Holder, Identity};
 use crate::keeper::Keeper;
 use crate::lease_events::LeaseEvents;
@@ -54,6 +56,8 @@ pub(crate) struct Session {
     background: Arc<Background>,
     held: Arc<HeldLocks>,
     pub(crate) keeper: Keeper,
+    /// `None` if the manager writes no history.
+    history: Option<Arc<HistoryWriter>>,
     /// `None` if released locks do not stay.
     linger: Option<Arc<Linger>>,
     closed: AtomicBool,
@@ -69,8 +73,22 @@ impl Session {
         unobserved: Arc<dyn LockStore>,
         settings: Settings,
         identity: Identity,
-        events: EventSinks,
+        mut events: EventSinks,
     ) -> Result<Session> {
+        let history = match settings.history.is_zero() {
+            true => None,
+            false if unobserved.history().is_none() => {
+                let allowed = format!("0s for {}, which keeps no history of locks", unobserved.describe());
+                return Err(Error::invalid("history", format!("{:?}", settings.history), allowed));
+            }
+            false => {
+                let (store, timeout) = (Arc::clone(&unobserved), settings.timeout);
+                Some(Arc::new(HistoryWriter::new(store, identity.clone(), settings.history, timeout)))
+            }
+        };
+        if let Some(history) = &history {
+            events.push(Arc::clone(history) as Arc<dyn EventSink>);
+        }
         let events = Arc::new(events);
         let observed = ObservedStore::new(Arc::clone(&unobserved), Arc::clone(&events));
         let store: Arc<dyn LockStore> = Arc::new(observed);
@@ -106,6 +124,7 @@ impl Session {
         };
         Ok(Session {
             linger,
+            history,
             store,
             unobserved,
             events,
@@ -431,6 +450,9 @@ impl Session {
         self.keeper.stop();
         self.background.stop();
         self.queue.notices().stop();
+        if let Some(history) = &self.history {
+            history.stop(Deadline::after(self.settings.timeout));
+        }
         first_failure.map_or(Ok(()), |error| Err(error.context("closing the lock manager")))
     }
 }
@@ -446,6 +468,9 @@ impl Drop for Session {
         self.keeper.stop();
         self.background.stop();
         self.queue.notices().stop();
+        if let Some(history) = &self.history {
+            history.stop(Deadline::after(self.settings.timeout.min(GIVING_BACK)));
+        }
         if self.not_forked().is_err() {
             // A thread that does not exist in this child may have been changing the poller.
             std::mem::forget(Arc::clone(&self.poller));

@@ -21,7 +21,7 @@ const LAYERS: [(&str, &str); 6] = [
     ("waiting", "wait"),
     (
         "what callers hold",
-        "acquire aerospike break_holder builder diagnosis election find_break hbase held_lock keeper latch lease lease_events lease_life lease_set lease_token lease_told linger lock lock_list manager observed_store pending pending_call retake_right session",
+        "acquire aerospike break_holder builder diagnosis election find_break hbase held_lock history_writer keeper latch lease lease_events lease_life lease_set lease_token lease_told linger lock lock_list manager observed_store pending pending_call retake_right session",
     ),
     ("C and the command", "capi cli"),
 ];

@@ -235,3 +235,37 @@ pub fn a_long_history_keeps_its_newest_entries(site: &Site) {
     let times: Vec<_> = read.iter().map(|found| found.at_ms - entry.at_ms).collect();
     assert_eq!(times, (20..count).rev().collect::<Vec<_>>());
 }
+
+pub fn a_manager_with_a_history_writes_what_happened_to_its_locks(site: &Site) {
+    if !keeps_history(site) {
+        let refused = site.builder().store(site.store()).history(LONG).open();
+        assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+        return;
+    }
+    let manager = site.builder().store(site.store()).history(10 * LONG).open().unwrap();
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let (first, second) = (lock.acquire().unwrap(), lock.try_acquire());
+    assert_eq!(code(second), Code::LockUnavailable);
+    let fence = first.fence();
+    assert!(first.release().unwrap());
+    let lost = lock.acquire().unwrap();
+    let breaker = site.manager();
+    let seen = breaker.lock("a", Level::Xdc).unwrap();
+    seen.break_holder(&seen.inspect().unwrap(), "it hangs").unwrap().unwrap();
+    assert_eq!(code(lost.renew()), Code::LeaseLost);
+    // Closing writes what is left.
+    manager.close().unwrap();
+    let mut entries = seen.history(None, 100).unwrap();
+    entries.sort_by_key(|entry| (entry.fence, entry.kind as u8));
+    let kinds: Vec<_> = entries.iter().map(|entry| entry.kind).collect();
+    let expected = [HistoryKind::Acquired, HistoryKind::Released, HistoryKind::Acquired, HistoryKind::Lost];
+    assert_eq!(kinds[..4], expected, "{entries:?}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == HistoryKind::Broken).count(), 1);
+    assert_eq!(entries[0].fence, fence);
+    assert!(entries[..2].iter().all(|entry| entry.took.is_some() && entry.by.purpose == "contract"));
+    let lost = entries.iter().find(|entry| entry.kind == HistoryKind::Lost).unwrap();
+    assert_eq!(lost.text, "BROKEN");
+    let broken = entries.iter().find(|entry| entry.kind == HistoryKind::Broken).unwrap();
+    assert_eq!(broken.text, "it hangs");
+    assert_eq!(broken.victim.as_ref().map(|victim| victim.pid), Some(std::process::id()));
+}
