@@ -91,7 +91,7 @@ pub(crate) fn break_holder(
     match released.map_err(|error| error.context(format!("breaking lock {name}")))? {
         Released::NotOurs => Ok(None),
         Released::Freed | Released::Gone => {
-            log::warn!("lock {name} of {holder} was broken, because {reason:?}");
+            log::info!("lock {name} of {holder} was broken, because {reason:?}");
             Ok(Some(Broken { fence: raise_fence(session, name, reason), is_recorded }))
         }
     }

@@ -1,14 +1,20 @@
 //! The command line of `dlm`. The grammar and the exit statuses are a contract: scripts depend on them.
 
+mod common;
+mod fleet;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use dlm::STORE_OPTIONS;
 use dlm::store::schemes;
 
+pub(crate) use self::common::Reach;
+use self::common::duration;
+pub(crate) use self::fleet::{Break, HistoryArgs, LockArg, Ls, Top, Why};
 use crate::cli::exit::{CommandFailure, UNAVAILABLE};
 
 const AFTER_HELP: &str = "\
@@ -50,6 +56,7 @@ Examples:
   dlm run nightly-report -- ./report.sh
   lease=$(dlm acquire --ttl 10m deploy) && ./deploy.sh; echo \"$lease\" | dlm release -
   dlm show deploy
+  dlm ls --held
   dlm latch create regions-loaded 3 && dlm latch await regions-loaded";
 
 const AFTER_RUN: &str = "\
@@ -311,6 +318,36 @@ pub(crate) enum Verb {
     /// The exit status is 0 for a free lock as well: scripts read `held` of --json.
     #[command(verbatim_doc_comment, after_help = AFTER_SHOW)]
     Show(Show),
+    /// List the locks of a store, of all clients
+    ///
+    /// One line for each lock, in no particular order: its full name and its holder. With --json one object
+    /// a line. Without --held also free locks that the store still remembers. A lock that is held all the
+    /// time is listed once; the list is no snapshot. Records without a name are those of Java in Aerospike.
+    #[command(verbatim_doc_comment, after_help = fleet::AFTER_LS)]
+    Ls(Ls),
+    /// Take a lock from a holder that does not release it
+    ///
+    /// Shows the holder and asks. Breaks only the grant that was shown. The lock is free then, and its fence
+    /// higher. The old holder may go on working until it renews or releases its lease: only receivers that
+    /// compare fences are safe from it. It is told who broke the lock and why, and so is `dlm history`.
+    #[command(verbatim_doc_comment, after_help = fleet::AFTER_BREAK)]
+    Break(Break),
+    /// Print what happened to a lock, the newest last
+    ///
+    /// Holders write entries if their managers have the option history=TIME. Breaks are always recorded.
+    #[command(verbatim_doc_comment, after_help = fleet::AFTER_HISTORY)]
+    History(HistoryArgs),
+    /// Show who holds a lock, and how long the last ten holds took
+    ///
+    /// The holds come from the history of the lock.
+    #[command(verbatim_doc_comment, after_help = fleet::AFTER_WHY)]
+    Why(Why),
+    /// Show the held locks, those that end first at the top, again and again
+    ///
+    /// TTL shows how much of the lease is left, TURNS how often the lock was granted since the last screen.
+    /// Ctrl-C ends it.
+    #[command(verbatim_doc_comment, after_help = fleet::AFTER_TOP)]
+    Top(Top),
     /// Check whether the store is safe for locks
     ///
     /// Checks the store's version, settings, clock and latency. Acquires, renews and releases one lock of
@@ -319,7 +356,7 @@ pub(crate) enum Verb {
     ///   WARN  locks work, but a promise is weaker than it could be; the line says what to do
     ///   FAIL  locks do not work, or do not keep their promises; the line says what to do
     #[command(verbatim_doc_comment, after_help = AFTER_DOCTOR)]
-    Doctor,
+    Doctor(Doctor),
     /// Count down to zero together, and wait until the count is zero
     ///
     /// A latch is a count in the store. It is created with the number of count-downs that it needs, and is
@@ -341,15 +378,6 @@ pub(crate) enum Verb {
     DemoWorker(DemoWorker),
     #[command(name = "__exec", hide = true)]
     Exec(Exec),
-}
-
-/// Which data centres a lock or a count covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Reach {
-    /// One data centre, the one of --farm
-    Dc,
-    /// All data centres that share the store
-    Xdc,
 }
 
 /// How to acquire a lock.
@@ -446,6 +474,14 @@ pub(crate) struct Show {
     pub(crate) level: Reach,
     /// Name of the lock, 1 to 1024 bytes
     pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print each promise, whether it holds with this store and these options, why, and the command that
+    /// tests it
+    #[arg(long)]
+    pub(crate) report: bool,
 }
 
 #[derive(Debug, Args)]
@@ -616,14 +652,6 @@ fn in_short(text: &str) -> String {
     parts.retain(|part| !part.is_empty());
     parts.push("see `dlm --help`".into());
     parts.join("; ")
-}
-
-/// Parses a duration. The error says what is allowed; clap adds the value.
-fn duration(text: &str) -> Result<Duration, String> {
-    dlm::parse_duration("duration", text).map_err(|error| match error {
-        dlm::Error::InvalidArgument { allowed, .. } => allowed,
-        other => other.to_string(),
-    })
 }
 
 #[cfg(test)]

@@ -3,15 +3,19 @@
 use dlm::{Diagnostic, Severity};
 use serde_json::json;
 
-use crate::cli::args::Global;
+use crate::cli::args::{Doctor, Global};
 use crate::cli::exit::{CONFIG, CommandOutcome};
-use crate::cli::{open, output};
+use crate::cli::{open, output, report};
 
 /// `dlm doctor`
-pub(crate) fn doctor(global: &Global) -> CommandOutcome {
+pub(crate) fn doctor(global: &Global, args: &Doctor) -> CommandOutcome {
     let manager = open::manager(global, None, "doctor")?;
     let found = manager.diagnose()?;
     let worst = found.iter().map(|diagnostic| diagnostic.severity).max().unwrap_or(Severity::Ok);
+    if args.report {
+        output::show(&report::report(global, &manager.store(), &found))?;
+        return Ok(if worst == Severity::Fail { CONFIG } else { 0 });
+    }
     output::show(&if global.json {
         let diagnostics: Vec<_> = found.iter().map(as_json).collect();
         json!({ "store": manager.store(), "grade": worst.to_string(), "findings": diagnostics }).to_string()

@@ -9,24 +9,31 @@
 //! lease     acquire, renew, release      run       a command that runs while the lock is held
 //! show      show, init                   signals   signals sent to this process
 //! latch     counts and waits             process   the command of `run` and its descendants
+//! ls, top   the locks of a store         break_lock  takes a lock from its holder
+//! history   history, why                 report    which promises hold
 //! demo/     processes that contend       doctor    is the store safe for locks?
 //! logger    the library's warnings           elect     who leads, a command of the leader
 //! ```
 
 mod args;
+mod break_lock;
 mod demo;
 mod doctor;
 mod elect;
 mod exit;
+mod history;
 mod latch;
 mod lease;
 mod logger;
+mod ls;
 mod open;
 mod output;
 mod process;
+mod report;
 mod run;
 mod show;
 mod signals;
+mod top;
 
 use std::process::ExitCode;
 
@@ -62,8 +69,13 @@ fn dispatch(cli: &Cli) -> CommandOutcome {
         Verb::Renew(renew) => lease::renew(global, renew),
         Verb::Release(release) => lease::release(global, release),
         Verb::Show(show) => show::show(global, show),
+        Verb::Ls(list) => ls::ls(global, list),
+        Verb::Break(broken) => break_lock::break_lock(global, broken),
+        Verb::History(history) => history::history(global, history),
+        Verb::Why(why) => history::why(global, why),
+        Verb::Top(top) => top::top(global, top),
         Verb::Latch(action) => latch::latch(global, action),
-        Verb::Doctor => doctor::doctor(global),
+        Verb::Doctor(doctor) => doctor::doctor(global, doctor),
         Verb::Init(init) => show::init(global, init),
         Verb::Demo(demo) => demo::demo(global, demo),
         Verb::DemoWorker(worker) => demo::worker::work(global, worker),

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use dlm::{Builder, Level, Lock, LockManager};
+use dlm::{Builder, Level, Lock, LockManager, LockName};
 
-use crate::cli::args::{Global, Reach, TermArgs};
+use crate::cli::args::{Global, LockArg, Reach, TermArgs};
 use crate::cli::exit::CommandFailure;
 
 /// Default client id. It does not depend on the user or host, so scripts exclude each other by default.
@@ -62,6 +62,18 @@ pub(crate) fn lock(
     name: &str,
 ) -> Result<Lock, CommandFailure> {
     Ok(manager.lock(name, lock_level(global, reach)?)?)
+}
+
+/// Returns the lock with this name or full name. No I/O.
+pub(crate) fn named_lock(
+    manager: &LockManager,
+    global: &Global,
+    named: &LockArg,
+) -> Result<Lock, CommandFailure> {
+    match named.full {
+        true => Ok(manager.lock_named(&LockName::from_key(&named.name)?)),
+        false => lock(manager, global, named.level, &named.name),
+    }
 }
 
 /// Returns the level of a lock.

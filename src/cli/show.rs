@@ -92,10 +92,10 @@ fn since_ms(since: SystemTime) -> u64 {
 }
 
 /// Returns the time since `since`. The clocks of two machines may differ: a time in the future counts as now.
-fn ago(since: SystemTime) -> Duration {
+pub(crate) fn ago(since: SystemTime) -> Duration {
     SystemTime::now().duration_since(since).unwrap_or_default()
 }
 
-fn seconds(duration: Duration) -> String {
+pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }

@@ -3,6 +3,7 @@
 mod default_store;
 mod demo;
 mod elect;
+mod fleet;
 mod hbase;
 mod latch;
 mod lease;

@@ -17,7 +17,7 @@ use std::process::Command;
 use dlm::{Code, STORE_OPTIONS};
 
 /// Pages whose `console` blocks are run in order, each page with a store of its own.
-const RUN: [&str; 2] = ["README.md", "docs/cli.md"];
+const RUN: [&str; 3] = ["README.md", "docs/cli.md", "docs/operations.md"];
 
 /// Pages whose Rust blocks show files, which another test compares.
 const SHOWS_FILES: [(&str, &str); 1] = [("docs/stores.md", "the_page_shows_the_crate_as_it_is")];

@@ -1,0 +1,110 @@
+//! Arguments of the commands that look after the locks of all clients.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::common::{Reach, duration};
+
+pub(super) const AFTER_LS: &str = "\
+Exit status: see `dlm --help`.
+
+Examples:
+  dlm ls --held
+  dlm ls --held --json XDC#order-service#";
+
+pub(super) const AFTER_BREAK: &str = "\
+Exit status:
+  0    the lock was broken, or was free
+  74   in doubt: the lock may or may not be broken; see `dlm show`
+  75   the holder that was shown has gone, or the question was not answered with yes; nothing was broken
+  See `dlm --help` for the others.
+
+Example:
+  dlm break deploy --reason 'the host is gone'";
+
+pub(super) const AFTER_HISTORY: &str = "\
+Exit status: see `dlm --help`.
+
+Examples:
+  dlm history deploy
+  dlm history --since 1h --json deploy";
+
+pub(super) const AFTER_WHY: &str = "\
+Exit status: see `dlm --help`.
+
+Example:
+  dlm why deploy";
+
+pub(super) const AFTER_TOP: &str = "\
+Exit status: see `dlm --help`.
+
+Examples:
+  dlm top
+  dlm top --once XDC#order-service#";
+
+/// A lock, by its name or its full name.
+#[derive(Debug, Args)]
+pub(crate) struct LockArg {
+    /// Whether the lock is for one data centre or for all
+    #[arg(long, value_enum, default_value_t = Reach::Dc, conflicts_with = "full")]
+    pub(crate) level: Reach,
+    /// NAME is a full name as `dlm ls` prints it, such as DC#eu#order-service#order-42: of any client
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Name of the lock, 1 to 1024 bytes
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Only locks that are held
+    #[arg(long)]
+    pub(crate) held: bool,
+    /// Only locks whose full names begin so, such as XDC#order-service#
+    pub(crate) prefix: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Break {
+    #[command(flatten)]
+    pub(crate) lock: LockArg,
+    /// Why; the holder and the history are told, 1 to 255 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    #[command(flatten)]
+    pub(crate) lock: LockArg,
+    /// Only entries that are not older, such as 1h
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) since: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Why {
+    #[command(flatten)]
+    pub(crate) lock: LockArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Print one screen and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Time between two screens, 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Only locks whose full names begin so, such as XDC#order-service#
+    pub(crate) prefix: Option<String>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let limits = Duration::from_millis(100)..=Duration::from_secs(3600);
+    duration(text).and_then(|time| if limits.contains(&time) { Ok(time) } else { Err("100ms to 1h".into()) })
+}

@@ -1,0 +1,98 @@
+//! `dlm history` and `dlm why`: what happened to a lock.
+
+use std::time::{Duration, SystemTime};
+
+use dlm::{Fence, HistoryEntry, HistoryKind, Holder, Identity};
+use serde_json::{Value, json};
+
+use crate::cli::args::{Global, HistoryArgs, Why};
+use crate::cli::exit::CommandOutcome;
+use crate::cli::ls::held_by;
+use crate::cli::show::{ago, holder_json, seconds};
+use crate::cli::{open, output};
+
+/// Most entries that are read.
+const ENTRIES: usize = 256;
+/// The holds that `dlm why` shows.
+const HOLDS: usize = 10;
+
+/// `dlm history`
+pub(crate) fn history(global: &Global, args: &HistoryArgs) -> CommandOutcome {
+    let manager = open::manager(global, None, "history")?;
+    let lock = open::named_lock(&manager, global, &args.lock)?;
+    let since = args.since.and_then(|since| SystemTime::now().checked_sub(since));
+    let mut entries = lock.history(since, ENTRIES)?;
+    // The newest last, as in a log.
+    entries.reverse();
+    for entry in &entries {
+        let line = if global.json {
+            entry_json(entry).to_string()
+        } else {
+            format!("{} ago  {entry}", seconds(ago(entry.at())))
+        };
+        output::show(&line)?;
+    }
+    Ok(0)
+}
+
+/// `dlm why`
+pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
+    let manager = open::manager(global, None, "why")?;
+    let lock = open::named_lock(&manager, global, &args.lock)?;
+    let found = lock.inspect()?;
+    let entries = lock.history(None, ENTRIES)?;
+    let is_end = |entry: &&HistoryEntry| matches!(entry.kind, HistoryKind::Released | HistoryKind::Lost);
+    let holds: Vec<_> = entries.iter().filter(is_end).take(HOLDS).collect();
+    let waits: Vec<Duration> = entries
+        .iter()
+        .filter(|entry| entry.kind == HistoryKind::Acquired)
+        .filter_map(|entry| entry.took)
+        .take(HOLDS)
+        .collect();
+    output::show(&if global.json {
+        json!({
+            "lock": lock.name().key(),
+            "holder": found.holder.as_ref().map(holder_json),
+            "fence": found.fence.map(|Fence(number)| number.to_string()),
+            "holds": holds.iter().map(|entry| entry_json(entry)).collect::<Vec<_>>(),
+            "waits_ms": waits.iter().copied().map(millis).collect::<Vec<_>>(),
+        })
+        .to_string()
+    } else {
+        let mut lines = vec![format!("lock  {}", lock.name())];
+        lines.push(format!("state {}", found.holder.as_ref().map_or_else(|| "free".into(), held)));
+        lines.extend(waits.iter().max().map(|longest| {
+            format!("waits the last {} grants were waited for up to {}", waits.len(), seconds(*longest))
+        }));
+        lines.extend(holds.iter().map(|entry| format!("hold  {} ago: {entry}", seconds(ago(entry.at())))));
+        if entries.is_empty() {
+            lines.push("hold  no history: open the managers of its holders with history=7d".into());
+        }
+        lines.join("\n")
+    })?;
+    Ok(0)
+}
+
+fn held(holder: &Holder) -> String {
+    format!("held by {}", held_by(holder))
+}
+
+fn entry_json(entry: &HistoryEntry) -> Value {
+    json!({
+        "kind": entry.kind.name(),
+        "at_ms": entry.at_ms,
+        "fence": entry.fence.map(|Fence(number)| number.to_string()),
+        "took_ms": entry.took.map(millis),
+        "text": entry.text,
+        "by": identity_json(&entry.by),
+        "victim": entry.victim.as_ref().map(identity_json),
+    })
+}
+
+fn identity_json(identity: &Identity) -> Value {
+    json!({ "host": identity.host, "pid": identity.pid, "purpose": identity.purpose })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,148 @@
+//! `dlm ls`, `break`, `history`, `why`, `top` and `doctor --report`, each in a separate process.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use dlm_testkit::{skipped, until};
+
+use super::Shell;
+
+fn lines(text: &str) -> Vec<serde_json::Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn the_locks_of_all_clients_are_listed() {
+    let shell = Shell::new();
+    shell.acquire("a");
+    shell.acquire("b");
+    shell.run(&["--client", "orders", "acquire", "--level", "xdc", "c"]).ok();
+    let free = shell.acquire("free");
+    shell.run(&["release", &free]).ok();
+    let listed = lines(&shell.run(&["ls", "--held", "--json"]).ok().out);
+    let names: Vec<_> = listed.iter().map(|lock| lock["lock"].as_str().unwrap()).collect();
+    assert_eq!(names, ["DC#local#dlm#a", "DC#local#dlm#b", "XDC#orders#c"]);
+    for lock in &listed {
+        assert!(lock["holder"]["pid"].is_number() && lock["fence"].is_string(), "{lock}");
+    }
+    let text = shell.run(&["ls", "XDC#"]).ok().out;
+    assert!(text.starts_with(r#""XDC#orders#c"  held by pid "#) && text.lines().count() == 1, "{text}");
+    assert_eq!(shell.run(&["ls", "nothing"]).ok().out, "");
+    // A reader that needs one line only.
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{} --store {} ls | head -1", env!("CARGO_BIN_EXE_dlm"), shell.store)]);
+    assert!(command.output().unwrap().stderr.is_empty());
+}
+
+#[test]
+fn a_lock_is_broken_and_its_holder_and_its_history_say_why() {
+    let shell = Shell::new();
+    let lease = shell.acquire("job");
+    let before = shell.json(&["show", "--json", "job"]);
+    let refused = shell.run(&["break", "job", "--reason", "it hangs"]).fails_with(64);
+    assert!(refused.contains("--yes") && shell.is_held("job"), "{refused}");
+    shell.run(&["break", "job", "--yes", "--reason", ""]).fails_with(64);
+    let broken = shell.json(&["break", "--json", "--yes", "job", "--reason", "it hangs"]);
+    assert_eq!((&broken["broken"], &broken["recorded"]), (&true.into(), &true.into()));
+    let fence = |json: &serde_json::Value| json["fence"].as_str().unwrap().parse::<u64>().unwrap();
+    assert!(fence(&broken) > fence(&before));
+    assert!(!shell.is_held("job"));
+    let told = shell.run(&["renew", &lease]).fails_with(77);
+    assert!(told.contains(r#"broken by pid "#) && told.contains(r#"because "it hangs""#), "{told}");
+    let history = shell.run(&["history", "job"]).ok().out;
+    assert!(history.contains(r#"because "it hangs""#) && history.lines().count() == 1, "{history}");
+    assert_eq!(shell.run(&["history", "--since", "0s", "job"]).ok().out, "");
+    assert!(shell.run(&["break", "job", "--yes", "--reason", "again"]).ok().out.contains("is free"));
+    // By the full name, as `dlm ls` prints it.
+    shell.acquire("job");
+    let full = ["break", "--full", "--yes", "--reason", "it hangs", "DC#local#dlm#job"];
+    assert!(shell.run(&full).ok().out.starts_with(r#"lock "DC#local#dlm#job" was broken"#));
+    shell.run(&["break", "--full", "--yes", "--reason", "it hangs", "job"]).fails_with(64);
+}
+
+#[test]
+fn why_shows_the_holder_and_the_last_holds() {
+    let mut shell = Shell::new();
+    assert!(shell.run(&["why", "job"]).ok().out.contains("no history"));
+    shell.store += "?history=1h";
+    for _ in 0..12 {
+        shell.run(&["run", "job", "--", "true"]).ok();
+    }
+    shell.acquire("job");
+    let why = shell.json(&["why", "--json", "job"]);
+    assert!(why["holder"]["pid"].is_number());
+    assert_eq!(why["holds"].as_array().unwrap().len(), 10);
+    assert!(why["holds"][0]["took_ms"].is_number() && why["holds"][0]["kind"] == "released");
+    let text = shell.run(&["why", "job"]).ok().out;
+    assert_eq!(text.lines().filter(|line| line.starts_with("hold ")).count(), 10, "{text}");
+    assert_eq!(lines(&shell.run(&["history", "--json", "job"]).ok().out).len(), 25);
+}
+
+#[test]
+fn top_draws_the_held_locks_once_or_again_and_again() {
+    let shell = Shell::new();
+    shell.acquire("a");
+    shell.acquire_for("first", "30s");
+    let screen = shell.run(&["top", "--once"]).ok().out;
+    let rows: Vec<_> = screen.lines().collect();
+    assert!(rows[0].ends_with(": 2 held") && rows[1].starts_with("LOCK"), "{screen}");
+    assert!(rows[2].contains("first") && rows[3].contains("#a") && rows[2].contains("##"), "{screen}");
+    assert!(!screen.contains('\x1b'));
+    let json = shell.json(&["top", "--once", "--json"]);
+    assert_eq!((&json["held"], json["locks"].as_array().unwrap().len()), (&2.into(), 2));
+    shell.run(&["top", "--interval", "1ms"]).fails_with(64);
+}
+
+/// In a real terminal, with the size and the escape codes of one.
+#[test]
+fn top_in_a_terminal_is_drawn_over_the_last_screen() {
+    let shell = Shell::new();
+    shell.acquire("deploy");
+    let log = shell.path("typescript");
+    let dlm = format!("{} --store {} top --interval 100ms", env!("CARGO_BIN_EXE_dlm"), shell.store);
+    let script = format!("stty rows 10 cols 90; timeout -s INT 3 {dlm}");
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &script]).arg(&log).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut terminal = match terminal.spawn() {
+        Ok(terminal) => terminal,
+        Err(error) => return skipped("script", error),
+    };
+    until("several screens were drawn", || {
+        let drawn = std::fs::read(&log).unwrap_or_default();
+        String::from_utf8_lossy(&drawn).matches("\x1b[H\x1b[J").count() >= 3
+    });
+    let _ = terminal.kill();
+    let _ = terminal.wait();
+    let drawn = std::fs::read(&log).unwrap();
+    let drawn = String::from_utf8_lossy(&drawn);
+    let screen = drawn.split("\x1b[H\x1b[J").nth(2).unwrap();
+    assert!(screen.contains("1 held, 0 hand-overs in 0.1 s") && screen.contains("#deploy"), "{screen}");
+    assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 90), "{screen}");
+}
+
+#[test]
+fn the_report_says_of_each_promise_whether_it_holds_and_what_proves_it() {
+    let shell = Shell::new();
+    let text = shell.run(&["doctor", "--report"]).ok().out;
+    assert!(text.contains("holds    while a lease lasts, there is no other holder"), "{text}");
+    assert!(text.contains("proof: tests/run -- torture_breaks_no_rule_on_the_embedded_store"), "{text}");
+    let promises = lines(&shell.run(&["doctor", "--report", "--json"]).ok().out);
+    assert!(promises.len() >= 9);
+    assert!(promises.iter().all(|promise| promise["verdict"] == "holds"), "{promises:?}");
+    let off = Shell { store: format!("{}?notices=off", shell.store), ..Shell::new() };
+    let promises = lines(&off.run(&["doctor", "--report", "--json"]).ok().out);
+    assert!(promises.iter().any(|promise| promise["verdict"] == "limited"));
+}
+
+/// Ten thousand locks are listed page by page.
+#[test]
+fn ten_thousand_locks_are_listed() {
+    let shell = Shell::new();
+    let manager = dlm::LockManager::builder().store_uri(&shell.store).client("many");
+    let manager = manager.ttl(Duration::from_secs(3600)).open().unwrap();
+    let leases: Vec<_> = (0..10_000)
+        .map(|number| manager.lock(&format!("lock-{number}"), dlm::Level::Xdc).unwrap().acquire().unwrap())
+        .collect();
+    assert_eq!(shell.run(&["ls", "--held"]).ok().out.lines().count(), leases.len());
+    assert!(shell.run(&["top", "--once"]).ok().out.contains("... and 9960 that end later"));
+}
