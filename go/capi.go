@@ -244,6 +244,12 @@ static struct dlm_go_findings dlm_go_diagnose(const struct dlm_manager *manager)
 	return to;
 }
 
+static struct dlm_go_findings dlm_go_metrics_text(const struct dlm_manager *manager) {
+	struct dlm_go_findings to = {0};
+	to.status = dlm_manager_metrics_text(manager, &to.findings, &to.error);
+	return to;
+}
+
 static struct dlm_go_number dlm_go_store(const struct dlm_manager *manager, char *uri, size_t size) {
 	struct dlm_go_number to = {0};
 	to.status = dlm_manager_store(manager, uri, size, &to.error);
@@ -558,6 +564,13 @@ func diagnoseStore(manager managerHandle) (findings []string, isSafe bool, err e
 	to := C.dlm_go_diagnose(manager)
 	defer C.dlm_names_free(to.findings)
 	return textsOf(to.findings), bool(to.is_safe), failure(to.status, to.error)
+}
+
+// metricsText returns a page of metrics.
+func metricsText(manager managerHandle) (string, error) {
+	to := C.dlm_go_metrics_text(manager)
+	defer C.dlm_names_free(to.findings)
+	return C.GoString(C.dlm_names_at(to.findings, 0)), failure(to.status, to.error)
 }
 
 func textsOf(list *C.struct_dlm_names) []string {

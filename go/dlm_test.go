@@ -217,6 +217,10 @@ func TestALockIsHeldReleasedAndHeldAgainWithAHigherFence(t *testing.T) {
 		if stats := m.Stats(); stats != (Stats{LeasesHeld: 2}) {
 			t.Fatal(stats)
 		}
+		page, err := m.MetricsText()
+		if err != nil || !strings.Contains(page, "\ndlm_leases_held{class=\"a\"} 2\n") {
+			t.Fatal(err, page)
+		}
 		release(t, other)
 		release(t, lease)
 		again := lock(t, m, DC("a"), TTL(10*time.Second))

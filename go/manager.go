@@ -191,6 +191,14 @@ func (m *Manager) Stats() Stats {
 	return stats
 }
 
+// MetricsText returns a page of metrics in Prometheus' text format, version 0.0.4: what has happened to the manager's locks
+// since the first call of this method, by class, and its calls to the store. So call it once at the start. The page
+// docs/metrics.md has the names, and a handler for net/http.
+func (m *Manager) MetricsText() (string, error) {
+	defer runtime.KeepAlive(m)
+	return metricsText(m.handle)
+}
+
 // Store returns the URI of the store, without credentials, or "" when the manager is closed.
 func (m *Manager) Store() string {
 	defer runtime.KeepAlive(m)

@@ -364,6 +364,14 @@ enum dlm_status dlm_manager_stats(const struct dlm_manager *manager,
                                   size_t size,
                                   struct dlm_error **error_out);
 
+/// Makes a page of metrics in Prometheus' text format, version 0.0.4: what has happened to the manager's locks since the
+/// first call of this function, by class, and its calls to the store. So call it once at the start. docs/metrics.md has the
+/// names. `*text_out` is a list of one text: dlm_names_at(list, 0). On DLM_OK the caller owns it. Never blocks for long.
+DLM_NODISCARD
+enum dlm_status dlm_manager_metrics_text(const struct dlm_manager *manager,
+                                         struct dlm_names **text_out,
+                                         struct dlm_error **error_out);
+
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
 /// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
 /// nothing to release, unless the release by this call failed, and all other calls that use the store fail

@@ -852,6 +852,13 @@ class Manager {
         error.check(dlm_manager_stats(get(), &stats, sizeof stats, error));
         return stats;
     }
+    // A page of metrics in Prometheus' text format. See dlm_manager_metrics_text().
+    std::string metrics_text() const {
+        detail::ErrorOut error;
+        dlm_names *text = nullptr;
+        error.check(dlm_manager_metrics_text(get(), &text, error));
+        return detail::texts(text).at(0);
+    }
     // Acquires several locks together: all of them or none. See dlm_manager_acquire_all(). Empty if a lock was not free in
     // time.
     [[nodiscard]] std::optional<LeaseSet> acquire_all(const std::vector<const Lock *> &locks, Ttl ttl, Wait wait,

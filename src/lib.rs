@@ -135,6 +135,7 @@ mod history_entry;
 mod holder;
 mod latch_name;
 mod lease_state;
+mod metrics;
 mod name;
 mod notice_endpoint;
 mod options;

@@ -2,8 +2,8 @@
 //! and whether the manager is closed.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::config::Settings;
@@ -16,6 +16,7 @@ use crate::holder::{Holder, Identity};
 use crate::keeper::Keeper;
 use crate::lease_events::LeaseEvents;
 use crate::linger::Linger;
+use crate::metrics::{ClassGauges, MetricFamily, Metrics};
 use crate::name::LockName;
 use crate::observed_store::ObservedStore;
 use crate::owner::OwnerRecord;
@@ -45,6 +46,8 @@ pub(crate) struct Session {
     pub(crate) store: Arc<dyn LockStore>,
     unobserved: Arc<dyn LockStore>,
     pub(crate) events: Arc<EventSinks>,
+    /// From the first page on.
+    metrics: OnceLock<Arc<Metrics>>,
     pub(crate) settings: Settings,
     pub(crate) queue: Arc<Queue>,
     looks: Looks,
@@ -128,6 +131,7 @@ impl Session {
             store,
             unobserved,
             events,
+            metrics: OnceLock::new(),
             settings,
             queue,
             looks: Looks::default(),
@@ -320,6 +324,28 @@ impl Session {
     /// Returns the number of held leases.
     pub(crate) fn held(&self) -> usize {
         self.held.lock().as_ref().map_or(0, HashMap::len)
+    }
+
+    /// Makes a page of metrics. `counts` are those of the manager. The first page begins to count events.
+    pub(crate) fn metrics_page(&self, counts: &[(MetricFamily, u64)]) -> String {
+        let metrics = self.metrics.get_or_init(|| {
+            let metrics = Arc::new(Metrics::new());
+            self.events.push_late(Arc::clone(&metrics) as _);
+            metrics
+        });
+        let now = Moment::now();
+        let held: Vec<_> =
+            self.held.lock().as_ref().map(|held| held.values().cloned().collect()).unwrap_or_default();
+        let of_held = held.iter().map(|lock: &Arc<HeldLock>| {
+            let longest_hold = now.since(lock.since());
+            (lock.name(), ClassGauges { held: 1, longest_hold, ..ClassGauges::default() })
+        });
+        let waits = self.queue.waits();
+        let of_waits = waits.iter().map(|(name, waiting, since)| {
+            let (waiting, longest_wait) = (*waiting as u64, now.since(*since));
+            (name, ClassGauges { waiting, longest_wait, ..ClassGauges::default() })
+        });
+        metrics.page(of_held.chain(of_waits), counts)
     }
 
     /// See [`Lease::renew_for`](crate::Lease::renew_for).

@@ -231,6 +231,19 @@ pub unsafe extern "C" fn dlm_manager_stats(
     }
 }
 
+/// Makes a page of metrics in Prometheus' text format, version 0.0.4: what has happened to the manager's locks since the
+/// first call of this function, by class, and its calls to the store. So call it once at the start. docs/metrics.md has the
+/// names. `*text_out` is a list of one text: dlm_names_at(list, 0). On DLM_OK the caller owns it. Never blocks for long.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_manager_metrics_text(
+    manager: *const dlm_manager,
+    text_out: *mut *mut dlm_names,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { answer(text_out, error_out, || keep(Names::new(vec![find(manager)?.metrics_text()]))) }
+}
+
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's
 /// threads are joined. From then on, dlm_lease_check() fails with DLM_LEASE_LOST, dlm_lease_release() has
 /// nothing to release, unless the release by this call failed, and all other calls that use the store fail

@@ -326,6 +326,17 @@ impl Queue {
         lines.iter().map(|line| line.state.lock().waiting.len()).sum()
     }
 
+    /// Returns the locks that are waited for, each with the number of its waiters and when the first of them came.
+    pub(crate) fn waits(&self) -> Vec<(LockName, usize, Moment)> {
+        let lines: Vec<_> =
+            self.lines.lock().iter().map(|(name, line)| (name.clone(), Arc::clone(line))).collect();
+        let wait = |(name, line): (LockName, Arc<Line>)| {
+            let state = line.state.lock();
+            state.waiting.front().map(|front| (name, state.waiting.len(), front.arrived))
+        };
+        lines.into_iter().filter_map(wait).collect()
+    }
+
     /// Ends every wait with [`Code::Closed`]. Later waits fail with it as well.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);

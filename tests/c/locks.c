@@ -73,6 +73,7 @@ static void holds_renews_and_releases(const char *uri)
     struct dlm_lock *lock, *same, *another;
     struct dlm_lease *lease, *second;
     struct dlm_stats stats;
+    struct dlm_names *text;
     struct dlm_inspection seen;
     char token[DLM_TOKEN_SIZE];
     uint64_t fence, guarded;
@@ -96,6 +97,11 @@ static void holds_renews_and_releases(const char *uri)
     /* Of a store in memory. */
     CHECK(stats.stale_numbers == 0 && stats.reads_after_refusal == 0 && stats.fences_seeded == 0);
     CHECK(stats.notices_sent == 0 && stats.notices_unsent == 0 && stats.notices_ignored == 0 && stats.early_asks == 0);
+
+    OK(dlm_manager_metrics_text(manager, &text, &error));
+    CHECK(dlm_names_count(text) == 1);
+    CHECK(strstr(dlm_names_at(text, 0), "\ndlm_leases_held{class=\"order\"} 1\n") != NULL);
+    dlm_names_free(text);
 
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_try_acquire(same, DLM_DEFAULT, &second, &error));
     EXPECT(DLM_LOCK_UNAVAILABLE, dlm_lock_acquire_within(same, DLM_DEFAULT, 30, NULL, &second, &error));

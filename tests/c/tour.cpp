@@ -149,6 +149,7 @@ static void leases(const char *uri) {
     const std::uint64_t fence = fence_elsewhere(acquired.lease());
     CHECK(!lock.try_acquire() && !lock.acquire_for(dlm::use_default, dlm::Wait(30ms)));
     CHECK(manager.stats().leases_held == 1);
+    CHECK(manager.metrics_text().find("# TYPE dlm_leases_held gauge") != std::string::npos);
 
     // The holder, and how long the holder may keep the lock.
     const dlm::Acquired refused = lock.try_acquire();

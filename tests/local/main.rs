@@ -25,3 +25,4 @@ mod memory_doubts;
 mod memory_kept;
 mod memory_panics;
 mod memory_waiting;
+mod metrics;

@@ -1,0 +1,166 @@
+//! The page of metrics of a manager.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use dlm::{AcquireOptions, Error, Level, LockManager};
+use dlm_testkit::{LONG, Scripted, skipped, until};
+
+/// No lease with this TTL expires during a test.
+const TTL: Duration = Duration::from_secs(1800);
+
+fn manager(store: &Arc<Scripted>) -> LockManager {
+    let builder = LockManager::builder().store(store.clone()).client("metrics").ttl(TTL).wait(LONG);
+    builder.retry(Duration::from_millis(20)).open().unwrap()
+}
+
+/// The series of a page, with their values.
+fn series(page: &str) -> BTreeMap<String, f64> {
+    let mut series = BTreeMap::new();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        let before = series.insert(name.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}")));
+        assert!(before.is_none(), "twice: {line}");
+    }
+    series
+}
+
+/// Returns what Prometheus' own tool says about the page.
+fn promtool(page: &str) {
+    let mut tool = Command::new("promtool");
+    tool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut tool) = tool.stdout(Stdio::piped()).spawn() else {
+        return skipped("prometheus", "no promtool, of the package prometheus");
+    };
+    tool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.trim().is_empty(), "{said}\n{page}");
+}
+
+#[test]
+fn a_page_counts_what_has_happened_by_class() {
+    let store = Arc::new(Scripted::default());
+    let manager = manager(&store);
+    let early = manager.lock("early-1", Level::Xdc).unwrap().acquire().unwrap();
+    let first = series(&manager.metrics_text());
+    assert!(!first.contains_key(r#"dlm_acquired_total{class="order"}"#), "{first:?}");
+
+    let order = manager.lock("order-1", Level::Xdc).unwrap();
+    let lease = order.acquire().unwrap();
+    order.try_acquire().unwrap_err();
+    lease.renew().unwrap();
+    store.to_renew(|_| {
+        Err(Error::Connection { store: "scripted:".into(), what: "planted".into(), source: None })
+    });
+    lease.renew().unwrap_err();
+    store.to_renew(|_| Err(Error::InDoubt { what: "planted".into(), source: None }));
+    lease.renew().unwrap_err();
+    store.to_renew(|_| Ok(None));
+    lease.renew().unwrap_err();
+    assert!(early.release().unwrap());
+    let held = manager.lock("order-2", Level::Xdc).unwrap().acquire().unwrap();
+    let token = manager.lock("order-3", Level::Xdc).unwrap().acquire().unwrap().into_token().unwrap();
+    drop(token);
+    let waits = thread::spawn({
+        let lock = manager.lock("order-2", Level::Xdc).unwrap();
+        move || lock.acquire().map(drop)
+    });
+    until("it waits", || manager.stats().threads_waiting == 1);
+    thread::sleep(Duration::from_millis(30));
+
+    let page = manager.metrics_text();
+    let found = series(&page);
+    for (name, value) in [
+        (r#"dlm_acquired_total{class="order"}"#, 3),
+        (r#"dlm_unavailable_total{class="order",code="LOCK_UNAVAILABLE"}"#, 1),
+        (r#"dlm_wait_seconds_count{class="order"}"#, 4),
+        (r#"dlm_wait_seconds_bucket{class="order",le="+Inf"}"#, 4),
+        (r#"dlm_renewed_total{class="order"}"#, 1),
+        (r#"dlm_renewal_failures_total{class="order",code="CONNECTION_ERROR"}"#, 1),
+        (r#"dlm_renewal_failures_total{class="order",code="IN_DOUBT"}"#, 1),
+        (r#"dlm_renewal_failures_total{class="order",code="RETRIES_EXHAUSTED"}"#, 0),
+        (r#"dlm_at_risk_total{class="order"}"#, 0),
+        (r#"dlm_lost_total{class="order",reason="TAKEN_OVER"}"#, 1),
+        (r#"dlm_lost_total{class="order",reason="EXPIRED"}"#, 0),
+        (r#"dlm_released_total{class="early"}"#, 1),
+        (r#"dlm_acquired_total{class="early"}"#, 0),
+        (r#"dlm_handed_on_total{class="order"}"#, 1),
+        (r#"dlm_hold_seconds_count{class="order"}"#, 2),
+        (r#"dlm_in_doubt_total{class="order",call="renew"}"#, 1),
+        (r#"dlm_in_doubt_total{class="order",call="acquire"}"#, 0),
+        (r#"dlm_leases_held{class="order"}"#, 1),
+        (r#"dlm_leases_held{class="early"}"#, 0),
+        (r#"dlm_threads_waiting{class="order"}"#, 1),
+        (r#"dlm_store_calls_total{call="acquire",outcome="ok"}"#, 3),
+        (r#"dlm_store_calls_total{call="renew",outcome="not_ours"}"#, 1),
+        (r#"dlm_store_calls_total{call="renew",outcome="CONNECTION_ERROR"}"#, 1),
+        (r#"dlm_store_call_seconds_count{call="renew"}"#, 4),
+        ("dlm_notices_sent_total", 0),
+    ] {
+        assert_eq!(found.get(name), Some(&f64::from(value)), "{name}\n{page}");
+    }
+    let version = format!(r#"dlm_build_info{{version="{}"}}"#, env!("CARGO_PKG_VERSION"));
+    assert_eq!(found[&version], 1.0);
+    assert!(found[r#"dlm_longest_hold_seconds{class="order"}"#] >= 0.03, "{page}");
+    assert!(found[r#"dlm_longest_wait_seconds{class="order"}"#] >= 0.03, "{page}");
+    assert_eq!(found[r#"dlm_longest_wait_seconds{class="early"}"#], 0.0);
+    promtool(&page);
+    drop(held);
+    waits.join().unwrap().unwrap();
+}
+
+/// Each id would be a class of its own.
+#[test]
+fn a_page_has_a_limited_number_of_classes() {
+    let manager = manager(&Arc::new(Scripted::default()));
+    manager.metrics_text();
+    for id in 0..200 {
+        drop(manager.lock(&format!("{id}"), Level::Xdc).unwrap().acquire().unwrap());
+    }
+    let page = manager.metrics_text();
+    let classes: BTreeSet<_> =
+        page.split("class=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(classes.len() == 65 && classes.contains("other"), "{classes:?}");
+    let found = series(&page);
+    assert_eq!(found[r#"dlm_acquired_total{class="other"}"#], 136.0);
+    assert!(found.len() < 65 * 70, "{} series", found.len());
+}
+
+#[test]
+fn any_id_makes_a_page_that_prometheus_reads() {
+    let manager = manager(&Arc::new(Scripted::default()));
+    manager.metrics_text();
+    for id in ["a\"b", "a\\b", "a\nb", "{}", "é ü", "\r\t", "-", "dlm_total 1"] {
+        drop(manager.lock(id, Level::Xdc).unwrap().acquire().unwrap());
+    }
+    let page = manager.metrics_text();
+    assert_eq!(series(&page)[r#"dlm_acquired_total{class="a\nb"}"#], 1.0);
+    promtool(&page);
+}
+
+/// Leases that were acquired before the first page are seen from then on.
+#[test]
+fn a_lease_that_is_older_than_the_first_page_is_counted_from_then_on() {
+    let store = Arc::new(Scripted::default());
+    let manager = manager(&store);
+    let ttl = Duration::from_secs(2);
+    let options = AcquireOptions::new().ttl(ttl).keep(Duration::MAX);
+    let lease = manager.lock("leader", Level::Xdc).unwrap().acquire_with(&options).unwrap();
+    let first = series(&manager.metrics_text());
+    assert_eq!(first[r#"dlm_leases_held{class="leader"}"#], 1.0);
+    assert_eq!(first[r#"dlm_lost_total{class="leader",reason="EXPIRED"}"#], 0.0, "before it happens");
+    for _ in 0..10_000 {
+        store.to_renew(|_| Err(Error::InDoubt { what: "planted".into(), source: None }));
+    }
+    let count = |name: &str| series(&manager.metrics_text())[name];
+    until("it is lost", || count(r#"dlm_lost_total{class="leader",reason="EXPIRED"}"#) == 1.0);
+    assert_eq!(count(r#"dlm_at_risk_total{class="leader"}"#), 1.0);
+    drop(lease);
+    assert_eq!(count(r#"dlm_leases_held{class="leader"}"#), 0.0);
+}
