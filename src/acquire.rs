@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Code, Error, Result};
-use crate::event::Event;
+use crate::event::{Event, StartedWork};
+use crate::event_sinks::OpenSpans;
 use crate::holder::Holder;
 use crate::lease::{Lease, check_keep, check_min_hold, no_minimum};
 use crate::name::LockName;
@@ -171,16 +172,25 @@ pub(crate) fn ask(
     Lease::attempt(session, name, terms.ttl, terms.dies_with_process)
 }
 
+/// Tells the event sinks that the thread begins to acquire the lock.
+pub(crate) fn start(session: &Session, name: &LockName) -> OpenSpans {
+    match session.events.are_open() {
+        true => session.events.start(&StartedWork::Acquire { lock: name }),
+        false => OpenSpans::default(),
+    }
+}
+
 /// Tells the event sinks how an acquisition has ended. Nothing of the library may be locked.
 pub(crate) fn tell(
     session: &Session,
     name: &LockName,
     answer: &Result<Lease>,
     waited: impl FnOnce() -> Duration,
+    open: OpenSpans,
 ) {
     match answer {
-        Ok(lease) => lease.tell_acquired(waited),
-        Err(error) => tell_unavailable(session, name, error.code(), waited),
+        Ok(lease) => lease.tell_acquired(waited, open),
+        Err(error) => tell_unavailable(session, name, error.code(), waited, open),
     }
 }
 
@@ -189,9 +199,10 @@ pub(crate) fn tell_unavailable(
     name: &LockName,
     code: Code,
     waited: impl FnOnce() -> Duration,
+    open: OpenSpans,
 ) {
     if session.events.are_open() && code != Code::Forked {
-        session.events.tell(&Event::Unavailable { lock: name, code, waited: waited() });
+        session.events.tell_end(&Event::Unavailable { lock: name, code, waited: waited() }, open);
     }
 }
 

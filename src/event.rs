@@ -43,6 +43,40 @@ use crate::name::LockName;
 pub trait EventSink: Send + Sync + 'static {
     /// Called for each event.
     fn on_event(&self, event: &Event<'_>);
+
+    /// Called before work begins whose end is an event, for sinks that measure or trace it. Default: `None`.
+    fn on_start(&self, work: &StartedWork<'_>) -> Option<Box<dyn EventSpan>> {
+        let _ = work;
+        None
+    }
+}
+
+/// Work that a thread does from its beginning to its end. Later versions may add more.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum StartedWork<'a> {
+    /// A call that acquires a lock and blocks. It ends with [`Event::Acquired`] or [`Event::Unavailable`].
+    #[non_exhaustive]
+    Acquire {
+        /// The lock.
+        lock: &'a LockName,
+    },
+    /// A call to the store. It ends with [`Event::StoreCall`]. A renewal or a release by the program begins before it waits
+    /// for another call that uses the lease, and may read who has a lost lock.
+    #[non_exhaustive]
+    StoreCall {
+        /// What is called.
+        call: StoreCall,
+        /// The lock, if the call is about one lock.
+        lock: Option<&'a LockName>,
+    },
+}
+
+/// Work under way, as a sink sees it. Returned by [`EventSink::on_start`], and ended or dropped on the same thread. It is
+/// dropped without an end if the work has no event.
+pub trait EventSpan {
+    /// Called after the sinks were told of the event that ends the work.
+    fn end(self: Box<Self>, event: &Event<'_>);
 }
 
 /// Something that has happened. Later versions may add events, and fields.

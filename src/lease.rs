@@ -10,6 +10,8 @@ use crossbeam_channel::Receiver;
 
 use crate::config::checked_ttl;
 use crate::error::{Code, Error, Result};
+use crate::event::StoreCall;
+use crate::event_sinks::OpenSpans;
 use crate::fence::Fence;
 use crate::held_lock::HeldLock;
 use crate::keeper::TTL_MIN as KEPT_TTL_MIN;
@@ -87,8 +89,8 @@ impl Lease {
     }
 
     /// Tells the event sinks that the caller gets the lease.
-    pub(crate) fn tell_acquired(&self, waited: impl FnOnce() -> Duration) {
-        self.events().acquired(waited);
+    pub(crate) fn tell_acquired(&self, waited: impl FnOnce() -> Duration, open: OpenSpans) {
+        self.events().acquired(waited, open);
     }
 
     fn events(&self) -> LeaseEvents<'_> {
@@ -255,7 +257,7 @@ impl Lease {
     pub fn liveness_fd(&self) -> Result<Option<OwnedFd>> {
         self.session.usable()?;
         let by = Deadline::after(self.session.settings.timeout);
-        self.session.under_lock(|store| self.lock.liveness_fd(store, by))
+        self.session.under_lock(StoreCall::LivenessFd, &self.lock, |store| self.lock.liveness_fd(store, by))
     }
 
     fn no_descriptor(&self, error: io::Error) -> Error {
@@ -349,7 +351,9 @@ impl Lease {
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
         self.session.usable()?;
         let by = Deadline::after(self.session.settings.timeout);
-        let token = self.session.under_lock(|store| self.lock.hand_on(store, by));
+        let token = self
+            .session
+            .under_lock(StoreCall::OutliveProcess, &self.lock, |store| self.lock.hand_on(store, by));
         self.forget_if_over();
         match &token {
             Ok(_) => self.events().handed_on(),

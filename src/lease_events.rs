@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
 use crate::event::Event;
-use crate::event_sinks::EventSinks;
+use crate::event_sinks::{EventSinks, OpenSpans};
 use crate::held_lock::HeldLock;
 use crate::lease_state::{LeaseState, LostReason};
 use crate::time::Moment;
@@ -21,11 +21,11 @@ impl<'a> LeaseEvents<'a> {
     }
 
     /// The caller gets the lease. Remembered also without sinks, because some may come later.
-    pub(crate) fn acquired(&self, waited: impl FnOnce() -> Duration) {
+    pub(crate) fn acquired(&self, waited: impl FnOnce() -> Duration, open: OpenSpans) {
         self.lease.told.begin();
         if self.events.are_open() {
             let (lock, fence) = (self.lease.name(), self.lease.fence());
-            self.events.tell(&Event::Acquired { lock, fence, waited: waited() });
+            self.events.tell_end(&Event::Acquired { lock, fence, waited: waited() }, open);
         }
     }
 

@@ -148,6 +148,8 @@ mod store_option;
 mod sync;
 mod text;
 mod time;
+#[cfg(feature = "tracing")]
+mod tracing_sink;
 
 // For unit tests.
 #[cfg(test)]
@@ -164,7 +166,7 @@ pub use config::{
 pub use diagnostic::{Diagnostic, Severity};
 pub use election::{Election, Leader, Leadership, Observed, Observer};
 pub use error::{Cause, Code, Error, Result};
-pub use event::{Event, EventSink, StoreCall, StoreOutcome};
+pub use event::{Event, EventSink, EventSpan, StartedWork, StoreCall, StoreOutcome};
 pub use fence::Fence;
 pub use fence_gate::{FenceGate, Pass};
 pub use history_entry::{HistoryEntry, HistoryKind};
@@ -179,6 +181,8 @@ pub use lease_token::LeaseToken;
 pub use lock::Lock;
 pub use lock_list::Locks;
 pub use manager::{LockManager, Stats};
+#[cfg(feature = "metrics")]
+pub use metrics::MetricsSink;
 pub use name::{Level, LockName, Mode, NamePolicy};
 pub use notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 pub use options::parse_duration;
@@ -189,6 +193,8 @@ pub use store::{Inspection, ListCursor, ListedLock, LockPage, LockQuery, Roster}
 pub use store_option::TABLE_OPTIONS;
 pub use store_option::{STORE_OPTIONS, StoreOption};
 pub use time::{Deadline, Moment};
+#[cfg(feature = "tracing")]
+pub use tracing_sink::TracingSink;
 pub use wait::completions::Completions;
 
 #[doc(hidden)]

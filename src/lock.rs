@@ -77,12 +77,13 @@ impl Lock {
     pub fn try_acquire_with_ttl(&self, ttl: Duration) -> Result<Lease> {
         let (session, name, ttl) = (&self.session, &self.name, checked_ttl(ttl)?);
         session.usable()?;
+        let open = acquire::start(session, name);
         let answer = match Lease::attempt(session, name, ttl, session.settings.dies_with_process) {
             Ok(Answer::Got(lease)) => Ok(lease),
             Ok(Answer::Busy(holder)) => Err(acquire::unavailable(name, holder, Duration::ZERO)),
             Err(error) => Err(error),
         };
-        acquire::tell(session, name, &answer, || Duration::ZERO);
+        acquire::tell(session, name, &answer, || Duration::ZERO, open);
         answer
     }
 
@@ -129,6 +130,7 @@ impl Lock {
         let (session, name) = (&self.session, &self.name);
         let terms = AcquireTerms::new(session, how)?;
         session.usable()?;
+        let open = acquire::start(session, name);
         let got = session.queue.wait(name, &terms.of_queue(), |ask| {
             acquire::ask(session, name, ask, &terms, || session.look(name))
         });
@@ -145,7 +147,7 @@ impl Lock {
             }
             Err(Ended::Failed(error)) => Err(error),
         };
-        acquire::tell(session, name, &answer, || waited);
+        acquire::tell(session, name, &answer, || waited, open);
         answer
     }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::diagnostic::Diagnostic;
 use crate::error::{Code, Error, Result};
-use crate::event::{Event, StoreCall, StoreOutcome};
-use crate::event_sinks::EventSinks;
+use crate::event::{Event, StartedWork, StoreCall, StoreOutcome};
+use crate::event_sinks::{EventSinks, OpenSpans};
 use crate::history_entry::HistoryEntry;
 use crate::holder::Holder;
 use crate::latch_name::LatchName;
@@ -52,10 +52,18 @@ impl ObservedStore {
         ObservedStore { store, events, recorded: Some(Mutex::default()) }
     }
 
-    pub(crate) fn tell_recorded(mut self) {
+    /// `open` ends with the first call.
+    pub(crate) fn tell_recorded(mut self, mut open: OpenSpans) {
         let recorded = self.recorded.as_mut().map(|recorded| std::mem::take(recorded.get_mut()));
         for RecordedCall { call, lock, ended } in recorded.unwrap_or_default() {
-            tell(&self.events, call, lock.as_ref(), ended);
+            tell(&self.events, call, lock.as_ref(), ended, std::mem::take(&mut open));
+        }
+    }
+
+    fn start(&self, call: StoreCall, lock: Option<&LockName>) -> OpenSpans {
+        match self.recorded {
+            Some(_) => OpenSpans::default(),
+            None => self.events.start(&StartedWork::StoreCall { call, lock }),
         }
     }
 
@@ -69,13 +77,13 @@ impl ObservedStore {
         if !self.events.are_open() {
             return run(&*self.store);
         }
-        let began = Moment::now();
+        let (open, began) = (self.start(call, lock), Moment::now());
         let answer = catch_unwind(AssertUnwindSafe(|| run(&*self.store)));
         let took = Moment::now().since(began);
         let outcome = answer.as_ref().map_or(StoreOutcome::Failed(Code::Panic), outcome);
-        self.told(call, lock, Some((outcome, took)));
+        self.told(call, lock, Some((outcome, took)), open);
         if outcome == StoreOutcome::Failed(Code::InDoubt) && lock.is_some() {
-            self.told(call, lock, None);
+            self.told(call, lock, None, OpenSpans::default());
         }
         answer.unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -127,15 +135,21 @@ impl ObservedStore {
         );
         let told = answer.as_ref().is_err_and(Error::is_in_doubt);
         if self.events.are_open() && doubtful.len() > before && !told {
-            self.told(StoreCall::Acquire, Some(name), None);
+            self.told(StoreCall::Acquire, Some(name), None, OpenSpans::default());
         }
         answer
     }
 
-    fn told(&self, call: StoreCall, lock: Option<&LockName>, ended: Option<(StoreOutcome, Duration)>) {
+    fn told(
+        &self,
+        call: StoreCall,
+        lock: Option<&LockName>,
+        ended: Option<(StoreOutcome, Duration)>,
+        open: OpenSpans,
+    ) {
         match &self.recorded {
             Some(recorded) => recorded.lock().push(RecordedCall { call, lock: lock.cloned(), ended }),
-            None => tell(&self.events, call, lock, ended),
+            None => tell(&self.events, call, lock, ended, open),
         }
     }
 }
@@ -145,9 +159,10 @@ fn tell(
     call: StoreCall,
     lock: Option<&LockName>,
     ended: Option<(StoreOutcome, Duration)>,
+    open: OpenSpans,
 ) {
     match (ended, lock) {
-        (Some((outcome, took)), _) => events.tell(&Event::StoreCall { call, lock, outcome, took }),
+        (Some((outcome, took)), _) => events.tell_end(&Event::StoreCall { call, lock, outcome, took }, open),
         (None, Some(lock)) => events.tell(&Event::InDoubt { lock, call }),
         (None, None) => {}
     }
@@ -271,7 +286,7 @@ impl LockStore for ObservedStore {
         };
         let tally = self.observe(StoreCall::RenewMany, None, renew, RenewalTally::outcome);
         for renewal in tally.in_doubt.iter().filter_map(|index| renewals.get(*index)) {
-            self.told(StoreCall::RenewMany, Some(renewal.name), None);
+            self.told(StoreCall::RenewMany, Some(renewal.name), None, OpenSpans::default());
         }
     }
 
@@ -291,6 +306,7 @@ impl LockStore for ObservedStore {
         if !self.events.are_open() {
             return self.store.holders(names, by, report);
         }
+        let open = self.start(StoreCall::Holders, None);
         let (began, mut reported) = (Moment::now(), 0_usize);
         self.store.holders(names, by, &mut |index, holder| {
             reported += 1;
@@ -298,7 +314,7 @@ impl LockStore for ObservedStore {
         });
         if reported > 0 {
             let took = Moment::now().since(began);
-            self.told(StoreCall::Holders, None, Some((StoreOutcome::Ok, took)));
+            self.told(StoreCall::Holders, None, Some((StoreOutcome::Ok, took)), open);
         }
     }
 

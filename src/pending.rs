@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::acquire::{self, AcquireTerms};
 use crate::cancel::{CancelToken, Registration};
 use crate::error::{Code, Error, Result};
+use crate::event_sinks::OpenSpans;
 use crate::holder::Holder;
 use crate::lease::Lease;
 use crate::name::LockName;
@@ -350,7 +351,8 @@ impl PendingShared {
             self.session.askers.remove(self.number);
         }
         if let Some(code) = failed {
-            acquire::tell_unavailable(&self.session, &self.name, code, || self.terms.waited());
+            let waited = || self.terms.waited();
+            acquire::tell_unavailable(&self.session, &self.name, code, waited, OpenSpans::default());
         }
     }
 
@@ -393,7 +395,7 @@ impl PendingShared {
             && self.begin_to_tell()
         {
             // First, because another thread may take the lease and release it.
-            lease.tell_acquired(|| self.terms.waited());
+            lease.tell_acquired(|| self.terms.waited(), OpenSpans::default());
         }
         let mut state = self.state.lock();
         state.is_asking = false;

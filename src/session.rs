@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::config::Settings;
 use crate::error::{Code, Error, Result};
-use crate::event::EventSink;
+use crate::event::{EventSink, StartedWork, StoreCall};
 use crate::event_sinks::EventSinks;
 use crate::held_lock::{HeldLock, HeldUntil, LeaseTerms, Leftover};
 use crate::history_writer::HistoryWriter;
@@ -351,7 +351,7 @@ impl Session {
     /// See [`Lease::renew_for`](crate::Lease::renew_for).
     pub(crate) fn renew_lease(&self, lock: &Arc<HeldLock>, ttl: Duration) -> Result<()> {
         self.usable()?;
-        let renewal = self.under_lock(|store| lock.renew(store, &self.settings, ttl));
+        let renewal = self.under_lock(StoreCall::Renew, lock, |store| lock.renew(store, &self.settings, ttl));
         self.forget_if_over(lock);
         self.events_of(lock).renewal(&renewal.answer);
         if renewal.answer.is_ok() {
@@ -385,7 +385,7 @@ impl Session {
             events.released(false);
             return Ok(true);
         }
-        let release = self.under_lock(|store| lock.release(store, by));
+        let release = self.under_lock(StoreCall::Release, lock, |store| lock.release(store, by));
         events.release(&release.answer, release.is_over);
         if release.is_over {
             self.queue.released(lock.name(), lock.notices(), self.settings.retry);
@@ -428,14 +428,20 @@ impl Session {
         LeaseEvents::new(&self.events, lock)
     }
 
-    /// Makes calls to the store that lock a lease. Afterwards, they are told as events.
-    pub(crate) fn under_lock<T>(&self, call: impl FnOnce(&dyn LockStore) -> T) -> T {
+    /// Makes calls to the store that lock the lease, the first of which is `first`. Afterwards, they are told as events.
+    pub(crate) fn under_lock<T>(
+        &self,
+        first: StoreCall,
+        lock: &HeldLock,
+        calls: impl FnOnce(&dyn LockStore) -> T,
+    ) -> T {
         if !self.events.are_open() {
-            return call(&*self.unobserved);
+            return calls(&*self.unobserved);
         }
+        let open = self.events.start(&StartedWork::StoreCall { call: first, lock: Some(lock.name()) });
         let store = ObservedStore::recording(Arc::clone(&self.unobserved), Arc::clone(&self.events));
-        let answer = call(&store);
-        store.tell_recorded();
+        let answer = calls(&store);
+        store.tell_recorded(open);
         answer
     }
 

@@ -4,6 +4,8 @@
 //! [`class`].
 
 mod class;
+#[cfg(feature = "metrics")]
+mod facade;
 pub(crate) mod family;
 mod histogram;
 mod page;
@@ -12,7 +14,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use self::class::{Classes, class_of};
+use self::class::Classes;
+pub(crate) use self::class::class_of;
+#[cfg(feature = "metrics")]
+pub use self::facade::MetricsSink;
 pub(crate) use self::family::MetricFamily;
 use self::family::{
     ACQUIRED, AT_RISK, BUILD_INFO, HANDED_ON, HOLD_SECONDS, IN_DOUBT, LEASES_HELD, LONGEST_HOLD_SECONDS,

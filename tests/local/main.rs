@@ -26,3 +26,7 @@ mod memory_kept;
 mod memory_panics;
 mod memory_waiting;
 mod metrics;
+#[cfg(feature = "metrics")]
+mod metrics_facade;
+#[cfg(feature = "tracing")]
+mod tracing_spans;

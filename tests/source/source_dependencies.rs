@@ -30,7 +30,7 @@ const BANNED: [(&str, &str); 4] = [
 ];
 
 /// Crates that only one feature may add to the library.
-const ONLY_BY: [(&str, &str, &str); 7] = [
+const ONLY_BY: [(&str, &str, &str); 9] = [
     ("aerospike", "aerospike", "half of all crates"),
     ("tokio", "aerospike", "a runtime, which only the Aerospike client needs"),
     ("thrift", "gateway", "the pinned 0.17 has known advisories, see .cargo/audit.toml"),
@@ -38,6 +38,8 @@ const ONLY_BY: [(&str, &str, &str); 7] = [
     ("heed", "embedded", "builds LMDB, in C"),
     ("clap", "cli", "only the command needs it"),
     ("cbindgen", "capi", "writes the C header"),
+    ("metrics", "metrics", "only programs with a recorder need it"),
+    ("tracing", "tracing", "only programs with a subscriber need it"),
 ];
 
 /// Features of crates that must be off.
@@ -61,7 +63,8 @@ const TWICE: [(&str, &str); 8] = [
     ("winnow", "as toml_datetime"),
 ];
 
-const FEATURES: [&str; 6] = ["embedded", "hbase", "gateway", "aerospike", "cli", "capi"];
+const FEATURES: [&str; 8] =
+    ["embedded", "hbase", "gateway", "aerospike", "cli", "capi", "metrics", "tracing"];
 
 /// All crates that a set of features adds, and how they depend on each other.
 struct Graph {
