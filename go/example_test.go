@@ -6,8 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"time"
 
 	"libdlm.org/dlm"
@@ -199,4 +203,26 @@ func ExampleLease_Row() {
 	if errors.Is(err, dlm.ErrStaleFence) && errors.As(err, &stale) {
 		fmt.Println("fence", stale.Fence, "is lower than", stale.StoredFence)
 	}
+}
+
+func ExampleManager_MetricsText() {
+	manager, err := dlm.Open("memory:", dlm.Client("order-service"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close()
+	http.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
+		page, err := manager.MetricsText()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		io.WriteString(w, page)
+	})
+
+	answer := httptest.NewRecorder()
+	http.DefaultServeMux.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	fmt.Println(answer.Code, strings.HasPrefix(answer.Body.String(), "# HELP dlm_"))
+	// Output: 200 true
 }

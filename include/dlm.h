@@ -225,7 +225,7 @@ struct dlm_options *dlm_options_new(void);
 /// | clock_margin | 100000ppm | how much earlier a lease ends for its holder than in the store, in parts per million of its TTL: a tenth |
 /// | lock_delay | 0s | how long nobody gets the lock after the lease of a dead holder |
 /// | linger | 0s | how long a released lock stays with its process, which takes it again without the store |
-/// | history | 0s | how long the store keeps what happened to each lock; `0s` writes nothing |
+/// | history | 0s | how long the store keeps what happened to each lock; 0s writes nothing |
 /// | dies_with_process | false | true: others get the lock at once if the process dies (embedded) |
 /// | names | strict | compat allows # and control characters in client and farm ids |
 /// | purpose | none | a text that others see while the lock is held |

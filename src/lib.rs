@@ -251,6 +251,11 @@ struct FencedRecords;
 #[doc = include_str!("../docs/event_loops.md")]
 struct EventLoops;
 
+/// Runs the endpoint of the page on metrics.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/metrics.md")]
+struct MetricsPage;
+
 /// Runs the example of the page on latches.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/latches.md")]

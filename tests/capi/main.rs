@@ -4,6 +4,7 @@
 mod capi_go;
 mod capi_header;
 mod capi_languages;
+mod capi_metrics;
 #[cfg(feature = "cli")]
 mod capi_own_build;
 #[cfg(feature = "embedded")]
