@@ -542,8 +542,9 @@ pub fn connections_that_the_server_closed_are_replaced_and_nobody_notices(case: 
         cycle()
     });
     let more: Vec<_> = rounds.filter(|sent| *sent > usual).collect();
-    // Now and then a busy machine tells the client too late that the connection is gone.
-    assert!(more.len() <= 4, "requests were sent twice: {more:?} instead of {usual}");
+    // Now and then a busy machine tells the client too late that the connection is gone: in 9 of 19 rounds beside two
+    // compilers. A client that always asks once more does so in every round.
+    assert!(more.len() <= 14, "requests were sent twice: {more:?} instead of {usual}");
     assert!(stage.proxy.connections() >= 20, "{} connections", stage.proxy.connections());
 
     // The same with many idle connections.

@@ -130,7 +130,8 @@ fn a_late_renewal_that_shortens_the_lease_is_found() {
 
 /// Over a store with this defect, locks stay with their processes for as long as a lease lasts.
 fn lingering_mutant_breaks(mutation: LockMutation, rule: Rule) {
-    let by = Deadline::after(PATIENCE);
+    // A busy machine needs many seeds.
+    let by = Deadline::after(4 * PATIENCE);
     for seed in 0.. {
         let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
         let workload = LockWorkload { lasts: LASTS, ..LockWorkload::new(seed) };
