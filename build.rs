@@ -89,13 +89,26 @@ mod capi {
 
     /// Sections of the header: the title, and the prefixes of the names that belong there. The longest
     /// prefix wins.
-    const SECTIONS: [(&str, &[&str]); 13] = [
+    const SECTIONS: [(&str, &[&str]); 14] = [
         ("Results", &["dlm_status", "dlm_error"]),
         ("Versions", &["DLM_ABI", "dlm_version", "dlm_abi_check", "dlm_handles_open"]),
         ("Options", &["dlm_options"]),
         ("Managers", &["dlm_manager", "dlm_stats", "DLM_LEVEL"]),
         ("Locks", &["dlm_lock", "dlm_inspection", "DLM_DEFAULT", "DLM_FOREVER"]),
         ("Leases", &["dlm_lease", "dlm_lease_set", "DLM_TOKEN", "DLM_NAME", "DLM_STATE", "DLM_LOST"]),
+        (
+            "Looking after the locks of all clients",
+            &[
+                "dlm_lock_list",
+                "dlm_manager_list",
+                "dlm_manager_lock_named",
+                "dlm_seen",
+                "dlm_lock_see",
+                "dlm_lock_break",
+                "dlm_history",
+                "dlm_lock_history",
+            ],
+        ),
         (
             "Calls that do not block",
             &[
@@ -223,6 +236,9 @@ mod capi {
             "manager",
             "lock",
             "inspection",
+            "lock_list",
+            "seen",
+            "history",
             "election",
             "lease",
             "lease_set",

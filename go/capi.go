@@ -481,6 +481,10 @@ func inspectLock(manager managerHandle, name Name) (Inspection, error) {
 	if err := failure(to.status, to.error); err != nil {
 		return Inspection{}, err
 	}
+	return inspectionOf(&seen), nil
+}
+
+func inspectionOf(seen *C.struct_dlm_inspection) Inspection {
 	inspection := Inspection{Fence: uint64(seen.fence), Layout: C.GoString(&seen.layout[0])}
 	if seen.is_held != 0 {
 		inspection.Holder = &Holder{
@@ -492,7 +496,7 @@ func inspectLock(manager managerHandle, name Name) (Inspection, error) {
 			Since:     since1970(seen.since_ms),
 		}
 	}
-	return inspection, nil
+	return inspection
 }
 
 // since1970 returns the zero time for a time that is not known.

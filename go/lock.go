@@ -32,6 +32,8 @@ func (n Name) String() string {
 		return "DC#" + n.id
 	case levelXDC:
 		return "XDC#" + n.id
+	case levelFull:
+		return n.id
 	default:
 		return "no name"
 	}

@@ -74,18 +74,21 @@ struct dlm_call;
 struct dlm_cancel;
 struct dlm_completions;
 struct dlm_error;
+struct dlm_history;
 struct dlm_id_lock;
 struct dlm_key_lock;
 struct dlm_latch;
 struct dlm_lease;
 struct dlm_lease_set;
 struct dlm_lock;
+struct dlm_lock_list;
 struct dlm_manager;
 struct dlm_names;
 struct dlm_options;
 struct dlm_pending;
 struct dlm_row;
 struct dlm_row_cells;
+struct dlm_seen;
 struct dlm_table;
 struct dlm_watch;
 
@@ -831,6 +834,167 @@ DLM_NODISCARD
 enum dlm_status dlm_lease_at_risk_fd(const struct dlm_lease *lease,
                                      int32_t *fd_out,
                                      struct dlm_error **error_out);
+
+/* ---- Looking after the locks of all clients ---- */
+
+/// What happened to a lock, the newest entry first.
+struct dlm_history;
+
+/// A page of a list of locks.
+struct dlm_lock_list;
+
+/// What a process has seen of a lock: the holder, and which grant it is.
+struct dlm_seen;
+
+/// Reads one page of the locks of the store, of all clients, whose full names begin with `prefix`, such as
+/// "XDC#order-service#"; "" reads all. With `held_only` other than 0 only locks that are held, otherwise also free locks
+/// that the store still remembers. `after` is NULL or "" for the first page, and then dlm_lock_list_next() of the page
+/// before. Blocks for one call to the store. On DLM_OK the caller owns `*list_out`.
+///
+/// The list is no snapshot. Over all pages, a lock that is held all the time is listed exactly once, and one that is free
+/// all the time is not listed as held. Pages are in no particular order, and may be empty before the last one.
+///
+/// Errors: those of dlm_lock_inspect(); DLM_INVALID_ARGUMENT also for `after` of another list and for a store that cannot
+/// list its locks.
+DLM_NODISCARD
+enum dlm_status dlm_manager_list(const struct dlm_manager *manager,
+                                 const char *prefix,
+                                 int32_t held_only,
+                                 const char *after,
+                                 struct dlm_lock_list **list_out,
+                                 struct dlm_error **error_out);
+
+/// Returns the number of locks in the page; 0 for NULL. Never blocks.
+size_t dlm_lock_list_count(const struct dlm_lock_list *list);
+
+/// Returns the full name of the lock at `index`, from 0, or "" after the last one. For a record that does not contain the
+/// name of its lock it says which record it is. The text lives until `list` is freed. Never returns NULL. Never blocks.
+const char *dlm_lock_list_key(const struct dlm_lock_list *list,
+                              size_t index);
+
+/// Returns whether the record at `index` contains the name of its lock: see dlm_manager_lock_named(). Records of the Java
+/// library in Aerospike do not. Never blocks.
+bool dlm_lock_list_is_named(const struct dlm_lock_list *list,
+                            size_t index);
+
+/// Writes who holds the lock at `index` to `*inspection_out`, as dlm_lock_inspect() does. The fence is 0 unless the store
+/// has it in the same record. Never blocks.
+///
+/// Errors: DLM_INVALID_ARGUMENT if there is no lock at `index`.
+DLM_NODISCARD
+enum dlm_status dlm_lock_list_inspection(const struct dlm_lock_list *list,
+                                         size_t index,
+                                         struct dlm_inspection *inspection_out,
+                                         size_t size,
+                                         struct dlm_error **error_out);
+
+/// Returns where the next page begins, or "" after the last one. The text lives until `list` is freed. Never returns
+/// NULL. Never blocks.
+const char *dlm_lock_list_next(const struct dlm_lock_list *list);
+
+/// Frees a page. NULL is allowed. Never blocks.
+void dlm_lock_list_free(struct dlm_lock_list *list);
+
+/// Creates a handle of the lock with this full name, such as "XDC#order-service#order-42", which may be one of another
+/// client: for tools that look after the locks of a fleet. Does no I/O and never blocks. On DLM_OK the caller owns
+/// `*lock_out`.
+///
+/// Errors: DLM_INVALID_ARGUMENT also if the text is not the full name of a lock.
+DLM_NODISCARD
+enum dlm_status dlm_manager_lock_named(const struct dlm_manager *manager,
+                                       const char *full_name,
+                                       struct dlm_lock **lock_out,
+                                       struct dlm_error **error_out);
+
+/// Reads who holds the lock, for dlm_lock_break(). Blocks for one or two reads of the store. On DLM_OK the caller owns
+/// `*seen_out`.
+///
+/// Errors: those of dlm_lock_inspect().
+DLM_NODISCARD
+enum dlm_status dlm_lock_see(const struct dlm_lock *lock,
+                             struct dlm_seen **seen_out,
+                             struct dlm_error **error_out);
+
+/// Writes what was seen to `*inspection_out`, as dlm_lock_inspect() does. Never blocks.
+DLM_NODISCARD
+enum dlm_status dlm_seen_inspection(const struct dlm_seen *seen,
+                                    struct dlm_inspection *inspection_out,
+                                    size_t size,
+                                    struct dlm_error **error_out);
+
+/// Frees what was seen. NULL is allowed. Never blocks.
+void dlm_seen_free(struct dlm_seen *seen);
+
+/// Breaks the lock: takes it from the holder in `seen`, for an operator, and a holder that does not release it and cannot
+/// be reached. `reason` is for the history of the lock and for the holder: 1 to 255 bytes without control characters.
+///
+/// Breaks just the grant that was seen, and sets `*broken_out` to true. If that grant is over, nothing is changed, and
+/// `*broken_out` is false. `*fence_out` is a fence above the old holder's, for the receivers of its writes; 0 if nothing
+/// was broken, if fencing is switched off, or if another process acquired the lock first.
+///
+/// The old holder may go on working until it renews or releases its lease. That fails with DLM_LEASE_LOST, the reason
+/// DLM_LOST_BROKEN, and the text of `reason`. Only receivers that compare fences are safe from it. If the history of the
+/// lock could not be written, the library logs a warning. Blocks for a few calls to the store.
+///
+/// Errors: DLM_INVALID_ARGUMENT also if the lock was free, and for the lock of a Java client through a Thrift gateway;
+/// DLM_IN_DOUBT if the lock may or may not be broken; those of dlm_lock_inspect().
+DLM_NODISCARD
+enum dlm_status dlm_lock_break(const struct dlm_lock *lock,
+                               const struct dlm_seen *seen,
+                               const char *reason,
+                               bool *broken_out,
+                               uint64_t *fence_out,
+                               struct dlm_error **error_out);
+
+/// Reads the newest entries of the lock's history that are not older than `since_ms`, in milliseconds since 1970, at most
+/// `most` and 256. Entries are there only if the holders' managers have the option history, except those about breaks.
+/// Blocks for one or a few reads of the store. On DLM_OK the caller owns `*history_out`.
+///
+/// Errors: those of dlm_lock_inspect(); DLM_INVALID_ARGUMENT also if the store keeps no history.
+DLM_NODISCARD
+enum dlm_status dlm_lock_history(const struct dlm_lock *lock,
+                                 uint64_t since_ms,
+                                 size_t most,
+                                 struct dlm_history **history_out,
+                                 struct dlm_error **error_out);
+
+/// Returns the number of entries; 0 for NULL. Never blocks.
+size_t dlm_history_count(const struct dlm_history *history);
+
+/// Returns what happened: "acquired", "released", "lost", "broken" or "not broken"; later versions may add others. "" after
+/// the last entry. The text lives until `history` is freed. Never returns NULL. Never blocks.
+const char *dlm_history_kind(const struct dlm_history *history,
+                             size_t index);
+
+/// Returns who wrote the entry: the holder, or whoever broke the lock. "" after the last entry. The text lives until
+/// `history` is freed. Never returns NULL. Never blocks.
+const char *dlm_history_by(const struct dlm_history *history,
+                           size_t index);
+
+/// Returns the holder of a lock that was broken, or "". The text lives until `history` is freed. Never returns NULL. Never
+/// blocks.
+const char *dlm_history_victim(const struct dlm_history *history,
+                               size_t index);
+
+/// Returns why a lock was broken or lost, or "". The text lives until `history` is freed. Never returns NULL. Never blocks.
+const char *dlm_history_text(const struct dlm_history *history,
+                             size_t index);
+
+/// Returns when it happened, in milliseconds since 1970, by the clock of the process that wrote the entry. -1 after the last
+/// entry. Never blocks.
+int64_t dlm_history_at_ms(const struct dlm_history *history,
+                          size_t index);
+
+/// Returns how long the caller waited ("acquired"), or for how long the lock was held ("released", "lost"), in milliseconds.
+/// -1 for others, and after the last entry. Never blocks.
+int64_t dlm_history_took_ms(const struct dlm_history *history,
+                            size_t index);
+
+/// Returns the fence of the grant, or 0 if there is none. Never blocks.
+uint64_t dlm_history_fence(const struct dlm_history *history, size_t index);
+
+/// Frees a history. NULL is allowed. Never blocks.
+void dlm_history_free(struct dlm_history *history);
 
 /* ---- Calls that do not block ---- */
 

@@ -606,6 +606,43 @@ class [[nodiscard]] Pending {
 };
 
 // A named lock.
+// What was seen of a lock, for Lock::break_holder().
+class Seen {
+  public:
+    explicit Seen(dlm_seen *handle) noexcept : handle_(handle) {}
+
+    [[nodiscard]] dlm_inspection inspection() const {
+        detail::ErrorOut error;
+        dlm_inspection inspection{};
+        error.check(dlm_seen_inspection(get(), &inspection, sizeof inspection, error));
+        return inspection;
+    }
+    dlm_seen *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<dlm_seen, dlm_seen_free> handle_;
+};
+
+// Something that happened to a lock. See dlm_lock_history().
+struct HistoryEntry {
+    std::string kind, by, victim, text;
+    std::int64_t at_ms, took_ms;
+    std::uint64_t fence;
+};
+
+// A lock in a list. `inspection` says who holds it.
+struct ListedLock {
+    std::string key;
+    bool is_named;
+    dlm_inspection inspection;
+};
+
+// A part of a list of locks. `next` says where the next page begins; it is "" after the last one.
+struct LockList {
+    std::vector<ListedLock> locks;
+    std::string next;
+};
+
 class Lock {
   public:
     explicit Lock(dlm_lock *handle) noexcept : handle_(handle) {}
@@ -649,6 +686,36 @@ class Lock {
         dlm_inspection inspection{};
         error.check(dlm_lock_inspect(get(), &inspection, sizeof inspection, error));
         return inspection;
+    }
+    // Who holds the lock, for break_holder().
+    [[nodiscard]] Seen see() const {
+        detail::ErrorOut error;
+        dlm_seen *seen = nullptr;
+        error.check(dlm_lock_see(get(), &seen, error));
+        return Seen(seen);
+    }
+    // Takes the lock from the holder that was seen, and from no other: see dlm_lock_break(). Empty if that grant is over.
+    // The fence is above the old holder's; 0 if there is none.
+    [[nodiscard]] std::optional<std::uint64_t> break_holder(const Seen &seen, const std::string &reason) const {
+        detail::ErrorOut error;
+        bool broken = false;
+        std::uint64_t fence = 0;
+        error.check(dlm_lock_break(get(), seen.get(), detail::text(reason), &broken, &fence, error));
+        return broken ? std::optional(fence) : std::nullopt;
+    }
+    // The newest entries of the lock's history, the newest first: see dlm_lock_history().
+    [[nodiscard]] std::vector<HistoryEntry> history(std::uint64_t since_ms = 0, std::size_t most = 256) const {
+        detail::ErrorOut error;
+        dlm_history *history = nullptr;
+        error.check(dlm_lock_history(get(), since_ms, most, &history, error));
+        const detail::Owner<dlm_history, dlm_history_free> owner(history);
+        std::vector<HistoryEntry> entries;
+        for (std::size_t at = 0; at < dlm_history_count(history); at++)
+            entries.push_back({dlm_history_kind(history, at), dlm_history_by(history, at),
+                               dlm_history_victim(history, at), dlm_history_text(history, at),
+                               dlm_history_at_ms(history, at), dlm_history_took_ms(history, at),
+                               dlm_history_fence(history, at)});
+        return entries;
     }
     // The name of the lock, as it is stored.
     std::string name() const {
@@ -832,6 +899,28 @@ class Manager {
         dlm_lock *lock = nullptr;
         error.check(dlm_manager_lock(get(), detail::text(id), static_cast<std::int32_t>(level), &lock, error));
         return Lock(lock);
+    }
+    // The lock with this full name, which may be one of another client: see dlm_manager_lock_named().
+    [[nodiscard]] Lock lock_named(const std::string &full_name) const {
+        detail::ErrorOut error;
+        dlm_lock *lock = nullptr;
+        error.check(dlm_manager_lock_named(get(), detail::text(full_name), &lock, error));
+        return Lock(lock);
+    }
+    // A page of the locks of all clients: see dlm_manager_list(). `after` is `next` of the page before.
+    [[nodiscard]] LockList list(const std::string &prefix, bool held_only, const std::string &after = {}) const {
+        detail::ErrorOut error;
+        dlm_lock_list *list = nullptr;
+        error.check(
+            dlm_manager_list(get(), detail::text(prefix), held_only, detail::text(after), &list, error));
+        const detail::Owner<dlm_lock_list, dlm_lock_list_free> owner(list);
+        LockList page{{}, dlm_lock_list_next(list)};
+        for (std::size_t at = 0; at < dlm_lock_list_count(list); at++) {
+            ListedLock lock{dlm_lock_list_key(list, at), dlm_lock_list_is_named(list, at), {}};
+            error.check(dlm_lock_list_inspection(list, at, &lock.inspection, sizeof lock.inspection, error));
+            page.locks.push_back(std::move(lock));
+        }
+        return page;
     }
     // Creates what latches need in the store if it is missing. Without this call, the first latch creates it.
     void initialize_latches() const {

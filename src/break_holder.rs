@@ -16,12 +16,14 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::held_lock::Leftover;
 use crate::history_entry::{HistoryEntry, HistoryKind, checked_reason};
 use crate::holder::{Identity, PART_BYTES_MAX};
 use crate::name::LockName;
 use crate::session::Session;
 use crate::store::{Acquired, Attempt, Inspection, Released, SeenRecord};
 use crate::time::Deadline;
+use crate::wait::freeing::LockDoubt;
 
 /// How long the history keeps the entry of a broken lock at least.
 pub(crate) const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -119,7 +121,10 @@ fn raise_fence(session: &Session, name: &LockName, reason: &str) -> Option<Fence
         Ok(Acquired::Held(_)) => {}
         Err(error) => log::warn!("the fence of lock {name} was not raised: {}", error.chain()),
     }
-    doubtful.into_iter().for_each(|record| session.free_doubtful(name, record, OWN_TTL));
+    for record in doubtful {
+        let leftover = Leftover { record, ttl: OWN_TTL, doubt: LockDoubt::MayBeTaken };
+        session.free_in_background(name.clone(), leftover);
+    }
     fence
 }
 

@@ -19,7 +19,6 @@ use crate::linger::Linger;
 use crate::metrics::{ClassGauges, MetricFamily, Metrics};
 use crate::name::LockName;
 use crate::observed_store::ObservedStore;
-use crate::owner::OwnerRecord;
 use crate::process::process_mark;
 use crate::store::{Acquired, Attempt, LatchStore, LivenessStore, LockStore};
 use crate::sync::{AtomicBool, HashMap, Mutex};
@@ -236,11 +235,6 @@ impl Session {
             }
             Err(error) => Err(error.context(format!("acquiring lock {name}"))),
         }
-    }
-
-    /// Releases a record in the background that a request may have left behind.
-    pub(crate) fn free_doubtful(&self, name: &LockName, record: OwnerRecord, ttl: Duration) {
-        self.free_in_background(name.clone(), Leftover { record, ttl, doubt: LockDoubt::MayBeTaken });
     }
 
     /// Takes a lock again that stayed with this process. Releases it in the store if a new lease needs a new record.

@@ -34,6 +34,7 @@ mod error;
 mod failure;
 mod guard;
 mod handles;
+mod history;
 mod id_lock;
 mod inspection;
 mod key_lock;
@@ -43,6 +44,7 @@ mod lease_row;
 mod lease_set;
 mod lease_state;
 mod lock;
+mod lock_list;
 mod log;
 mod lost_reason;
 mod manager;
@@ -53,6 +55,7 @@ mod process;
 mod row;
 #[cfg_attr(not(feature = "hbase"), allow(unreachable_code, unused_variables, reason = "there is no row"))]
 mod row_cells;
+mod seen;
 mod status;
 mod table;
 #[cfg(test)]

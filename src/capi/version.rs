@@ -6,12 +6,14 @@ use super::cancel::dlm_cancel;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::value;
+use super::history::dlm_history;
 use super::id_lock;
 use super::key_lock;
 use super::latch::{dlm_latch, dlm_watch};
 use super::lease::dlm_lease;
 use super::lease_set::dlm_lease_set;
 use super::lock::dlm_lock;
+use super::lock_list::dlm_lock_list;
 use super::manager::dlm_manager;
 use super::names::dlm_names;
 use super::options::dlm_options;
@@ -19,6 +21,7 @@ use super::pending::{dlm_completions, dlm_pending};
 use super::process::open;
 use super::row::dlm_row;
 use super::row_cells::dlm_row_cells;
+use super::seen::dlm_seen;
 use super::status::dlm_status;
 use super::table::dlm_table;
 
@@ -82,7 +85,7 @@ pub unsafe extern "C" fn dlm_abi_check(abi: u32, error_out: *mut *mut dlm_error)
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_handles_open() -> u64 {
     value(0, || {
-        let open: [fn() -> Outcome<u64>; 18] = [
+        let open: [fn() -> Outcome<u64>; 21] = [
             open::<dlm_manager>,
             open::<dlm_lock>,
             open::<dlm_lease>,
@@ -96,6 +99,9 @@ pub extern "C" fn dlm_handles_open() -> u64 {
             open::<dlm_latch>,
             open::<dlm_watch>,
             open::<dlm_names>,
+            open::<dlm_lock_list>,
+            open::<dlm_seen>,
+            open::<dlm_history>,
             open::<dlm_table>,
             open::<dlm_row>,
             open::<dlm_row_cells>,

@@ -117,6 +117,51 @@ static void holds_renews_and_releases(const char *uri)
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_inspect(same, &seen, sizeof seen - 1, &error));
     CHECK(seen.is_held == 0 && seen.host[0] == '\0');
 
+    /* The list has this lock once, and its holder is broken only if it is the one that was seen. */
+    {
+        struct dlm_lock_list *list;
+        struct dlm_lock *hung, *named;
+        struct dlm_lease *held;
+        struct dlm_seen *what;
+        struct dlm_history *history;
+        bool broken = true;
+        uint64_t higher = 1;
+        OK(dlm_manager_list(manager, "DC#", 1, NULL, &list, &error));
+        CHECK(dlm_lock_list_count(list) == 1 && dlm_lock_list_is_named(list, 0));
+        CHECK(strstr(dlm_lock_list_key(list, 0), "#order-42") && !dlm_lock_list_next(list)[0]);
+        CHECK(!dlm_lock_list_key(list, 1)[0]);
+        OK(dlm_lock_list_inspection(list, 0, &seen, sizeof seen, &error));
+        CHECK(seen.is_held == 1 && seen.pid == getpid());
+        EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_list_inspection(list, 1, &seen, sizeof seen, &error));
+        OK(dlm_manager_lock_named(manager, dlm_lock_list_key(list, 0), &named, &error));
+        OK(dlm_lock_inspect(named, &seen, sizeof seen, &error));
+        CHECK(seen.is_held == 1);
+        dlm_lock_free(named);
+        dlm_lock_list_free(list);
+
+        OK(dlm_manager_lock(manager, "hung", DLM_LEVEL_XDC, &hung, &error));
+        OK(dlm_lock_try_acquire(hung, 30000, &held, &error));
+        OK(dlm_lock_see(hung, &what, &error));
+        OK(dlm_seen_inspection(what, &seen, sizeof seen, &error));
+        CHECK(seen.is_held == 1);
+        OK(dlm_lock_break(hung, what, "it hangs", &broken, &higher, &error));
+        CHECK(broken && higher > dlm_lease_fence(held));
+        OK(dlm_lock_break(hung, what, "it hangs", &broken, &higher, &error));
+        CHECK(!broken && higher == 0);
+        CHECK(dlm_lease_renew(held, DLM_DEFAULT, &error) == DLM_LEASE_LOST);
+        CHECK(strstr(dlm_error_message(error), "because \"it hangs\""));
+        dlm_error_free(error);
+        error = NULL;
+        OK(dlm_lock_history(hung, 0, 10, &history, &error));
+        CHECK(dlm_history_count(history) == 3 && dlm_history_at_ms(history, 0) > 0 && dlm_history_at_ms(history, 3) == -1);
+        CHECK(strcmp(dlm_history_text(history, 0), "it hangs") == 0 && dlm_history_by(history, 0)[0]);
+        CHECK(dlm_history_kind(history, 0)[0] && !dlm_history_kind(history, 3)[0] && dlm_history_took_ms(history, 0) == -1);
+        dlm_history_free(history);
+        dlm_seen_free(what);
+        dlm_lease_free(held);
+        dlm_lock_free(hung);
+    }
+
     OK(dlm_lease_renew(lease, 60000, &error));
     CHECK(dlm_lease_remaining_ms(lease) > 30000);
     OK(dlm_lease_renew(lease, DLM_DEFAULT, &error));

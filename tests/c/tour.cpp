@@ -149,6 +149,21 @@ static void leases(const char *uri) {
     const std::uint64_t fence = fence_elsewhere(acquired.lease());
     CHECK(!lock.try_acquire() && !lock.acquire_for(dlm::use_default, dlm::Wait(30ms)));
     CHECK(manager.stats().leases_held == 1);
+    const dlm::LockList listed = manager.list("DC#dc1#tour-cpp#", true);
+    CHECK(listed.next.empty() && listed.locks.size() == 1 && listed.locks[0].is_named);
+    CHECK(listed.locks[0].inspection.pid == getpid() && listed.locks[0].key == lock.name());
+    const dlm::Lock named = manager.lock_named(listed.locks[0].key);
+    {
+        const dlm::Lock hung = manager.lock("hung");
+        dlm::Acquired held = hung.try_acquire();
+        const dlm::Seen seen = hung.see();
+        CHECK(seen.inspection().is_held == 1);
+        CHECK(*hung.break_holder(seen, "it hangs") > held->fence() && !hung.break_holder(seen, "it hangs"));
+        CHECK(status_of([&] { held->renew(); }) == DLM_LEASE_LOST);
+        const std::vector<dlm::HistoryEntry> history = hung.history();
+        CHECK(history.size() == 3 && history[0].text == "it hangs" && !history[0].by.empty());
+        CHECK(named.history().empty());
+    }
     CHECK(manager.metrics_text().find("# TYPE dlm_leases_held gauge") != std::string::npos);
 
     // The holder, and how long the holder may keep the lock.

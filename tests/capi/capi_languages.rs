@@ -60,9 +60,12 @@ fn words(text: &str) -> BTreeSet<&str> {
 
 /// Returns the name of the function without its object: `dlm_lease_set_keep` is `keep` of `dlm_lease_set`.
 fn object_of(function: &str) -> &str {
-    const OBJECTS: [&str; 23] = [
+    const OBJECTS: [&str; 26] = [
         "dlm_call",
         "dlm_manager",
+        "dlm_lock_list",
+        "dlm_seen",
+        "dlm_history",
         "dlm_lock",
         "dlm_lease_set",
         "dlm_lease",

@@ -594,7 +594,7 @@ fn every_compiler_reports_a_status_that_is_ignored() {
 }
 
 /// Pointers that may be NULL. An entry names an argument, or a function and an argument.
-const NULL_ALLOWED: [&str; 18] = [
+const NULL_ALLOWED: [&str; 19] = [
     "error_out",
     "freed_out",
     "dlm_latch_get_or_create created_out",
@@ -607,6 +607,7 @@ const NULL_ALLOWED: [&str; 18] = [
     "dlm_lock_acquire_start cancel",
     "dlm_lock_acquire_start_here cancel",
     "dlm_manager_acquire_all cancel",
+    "dlm_manager_list after",
     "dlm_manager_diagnose is_safe_out",
     "dlm_lock_campaign cancel",
     "dlm_lock_observe cancel",
@@ -659,6 +660,9 @@ fn unrefused(name: &str) -> &'static str {
         | "dlm_row_exactly_once" => "DLM_OK",
         // The text is not a token.
         "dlm_lock_adopt" => "DLM_INVALID_ARGUMENT",
+        // The text is neither a full name nor a cursor.
+        "dlm_manager_lock_named" => "DLM_INVALID_ARGUMENT",
+        "dlm_manager_list" => "DLM_INVALID_ARGUMENT",
         // The call needs cells that were read, and there are none.
         "dlm_row_commit_if_unchanged" => "DLM_INVALID_ARGUMENT",
         // No server answers at the table's address.
@@ -681,7 +685,10 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
             ("const uint64_t *", _) => "many".into(),
             ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
             ("size_t", _) if name.ends_with("_name") || name.ends_with("_store") => "DLM_NAME_SIZE".into(),
-            ("size_t", _) if name.ends_with("_inspect") || name.ends_with("_observe") => {
+            ("size_t", "index") => "0".into(),
+            ("size_t", "size")
+                if ["_inspect", "_observe", "_inspection"].iter().any(|end| name.ends_with(end)) =>
+            {
                 "sizeof(struct dlm_inspection)".into()
             }
             ("size_t", _) if name.ends_with("_into_token") => "DLM_TOKEN_SIZE".into(),

@@ -1,0 +1,183 @@
+//go:build cgo
+
+package dlm
+
+/*
+#include "dlm.h"
+
+static enum dlm_status dlm_go_named(const struct dlm_manager *manager, const char *id, int32_t level,
+                                    struct dlm_lock **lock, struct dlm_error **error) {
+	if (level == -1)
+		return dlm_manager_lock_named(manager, id, lock, error);
+	return dlm_manager_lock(manager, id, level, lock, error);
+}
+
+struct dlm_go_listed {
+	enum dlm_status status;
+	struct dlm_lock_list *list;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_listed dlm_go_list(const struct dlm_manager *manager, const char *prefix, int32_t held_only,
+                                        const char *after) {
+	struct dlm_go_listed to = {0};
+	to.status = dlm_manager_list(manager, prefix, held_only, after, &to.list, &to.error);
+	return to;
+}
+
+struct dlm_go_seen {
+	enum dlm_status status;
+	struct dlm_seen *seen;
+	struct dlm_inspection inspection;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_seen dlm_go_see(const struct dlm_manager *manager, const char *id, int32_t level) {
+	struct dlm_go_seen to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_go_named(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK)
+		to.status = dlm_lock_see(lock, &to.seen, &to.error);
+	if (to.status == DLM_OK)
+		to.status = dlm_seen_inspection(to.seen, &to.inspection, sizeof to.inspection, &to.error);
+	dlm_lock_free(lock);
+	return to;
+}
+
+struct dlm_go_broken {
+	enum dlm_status status;
+	bool is_broken;
+	uint64_t fence;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_broken dlm_go_break(const struct dlm_manager *manager, const char *id, int32_t level,
+                                         const struct dlm_seen *seen, const char *reason) {
+	struct dlm_go_broken to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_go_named(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK)
+		to.status = dlm_lock_break(lock, seen, reason, &to.is_broken, &to.fence, &to.error);
+	dlm_lock_free(lock);
+	return to;
+}
+
+struct dlm_go_history {
+	enum dlm_status status;
+	struct dlm_history *history;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_history dlm_go_read_history(const struct dlm_manager *manager, const char *id, int32_t level,
+                                                 uint64_t since_ms, size_t most) {
+	struct dlm_go_history to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_go_named(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK)
+		to.status = dlm_lock_history(lock, since_ms, most, &to.history, &to.error);
+	dlm_lock_free(lock);
+	return to;
+}
+*/
+import "C"
+
+import "time"
+
+const levelFull = -1
+
+// lockPage is a part of a list of locks.
+type lockPage struct {
+	locks []ListedLock
+	next  string
+}
+
+func listLocks(manager managerHandle, prefix string, heldOnly bool, after string) (lockPage, error) {
+	begin, err := lent(prefix)
+	if err != nil {
+		return lockPage{}, err
+	}
+	cursor, err := lent(after)
+	if err != nil {
+		return lockPage{}, err
+	}
+	var held C.int32_t
+	if heldOnly {
+		held = 1
+	}
+	to := C.dlm_go_list(manager, begin, held, cursor)
+	defer C.dlm_lock_list_free(to.list)
+	if err := failure(to.status, to.error); err != nil {
+		return lockPage{}, err
+	}
+	page := lockPage{next: C.GoString(C.dlm_lock_list_next(to.list))}
+	for at := range C.dlm_lock_list_count(to.list) {
+		var seen C.struct_dlm_inspection
+		var failed *C.struct_dlm_error
+		status := C.dlm_lock_list_inspection(to.list, at, &seen, C.size_t(C.sizeof_struct_dlm_inspection), &failed)
+		if err := failure(status, failed); err != nil {
+			return lockPage{}, err
+		}
+		page.locks = append(page.locks, ListedLock{
+			FullName:   C.GoString(C.dlm_lock_list_key(to.list, at)),
+			Named:      bool(C.dlm_lock_list_is_named(to.list, at)),
+			Inspection: inspectionOf(&seen),
+		})
+	}
+	return page, nil
+}
+
+type seenHandle = *C.struct_dlm_seen
+
+func seeLock(manager managerHandle, name Name) (seenHandle, Inspection, error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return nil, Inspection{}, err
+	}
+	to := C.dlm_go_see(manager, id, C.int32_t(name.level))
+	if err := failure(to.status, to.error); err != nil {
+		C.dlm_seen_free(to.seen)
+		return nil, Inspection{}, err
+	}
+	return to.seen, inspectionOf(&to.inspection), nil
+}
+
+func freeSeen(seen seenHandle) { C.dlm_seen_free(seen) }
+
+func breakLock(manager managerHandle, name Name, seen seenHandle, reason string) (Broken, error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return Broken{}, err
+	}
+	why, err := lent(reason)
+	if err != nil {
+		return Broken{}, err
+	}
+	to := C.dlm_go_break(manager, id, C.int32_t(name.level), seen, why)
+	return Broken{bool(to.is_broken), uint64(to.fence)}, failure(to.status, to.error)
+}
+
+func readHistory(manager managerHandle, name Name, since time.Time, most int) ([]HistoryEntry, error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return nil, err
+	}
+	sinceMS := C.uint64_t(max(since.UnixMilli(), 0))
+	to := C.dlm_go_read_history(manager, id, C.int32_t(name.level), sinceMS, C.size_t(max(most, 0)))
+	defer C.dlm_history_free(to.history)
+	if err := failure(to.status, to.error); err != nil {
+		return nil, err
+	}
+	var entries []HistoryEntry
+	for at := range C.dlm_history_count(to.history) {
+		entries = append(entries, HistoryEntry{
+			Kind:   C.GoString(C.dlm_history_kind(to.history, at)),
+			At:     time.UnixMilli(int64(C.dlm_history_at_ms(to.history, at))),
+			Fence:  uint64(C.dlm_history_fence(to.history, at)),
+			Took:   max(time.Duration(C.dlm_history_took_ms(to.history, at))*time.Millisecond, -1),
+			Text:   C.GoString(C.dlm_history_text(to.history, at)),
+			By:     C.GoString(C.dlm_history_by(to.history, at)),
+			Victim: C.GoString(C.dlm_history_victim(to.history, at)),
+		})
+	}
+	return entries, nil
+}

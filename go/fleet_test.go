@@ -1,0 +1,91 @@
+//go:build cgo
+
+package dlm_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"libdlm.org/dlm"
+)
+
+func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
+	ctx, uri := context.Background(), "embedded:"+t.TempDir()
+	open := func(client string) *dlm.Manager {
+		manager, err := dlm.Open(uri, dlm.Client(client), dlm.Farm("dc1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { manager.Close() })
+		return manager
+	}
+	holder, tool := open("orders"), open("tool")
+	lease, err := holder.TryLock(ctx, dlm.XDC("order-42"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.TryLock(ctx, dlm.DC("other")); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for lock, err := range tool.Locks(ctx, "XDC#orders#", true) {
+		if err != nil || !lock.Named || lock.Holder == nil || lock.Fence != lease.Fence() {
+			t.Fatal(lock, err)
+		}
+		names = append(names, lock.FullName)
+	}
+	if len(names) != 1 || names[0] != "XDC#orders#order-42" {
+		t.Fatal(names)
+	}
+	for range tool.Locks(ctx, "", true) {
+		break // an early end
+	}
+	for _, err := range tool.Locks(ctx, "a\x00b", true) {
+		if !errors.Is(err, dlm.ErrInvalid) {
+			t.Fatal(err)
+		}
+	}
+
+	seen, err := tool.See(ctx, dlm.Full(names[0]))
+	if err != nil || seen.Holder == nil {
+		t.Fatal(seen, err)
+	}
+	if _, err := seen.Break(ctx, ""); !errors.Is(err, dlm.ErrInvalid) {
+		t.Fatal(err)
+	}
+	broken, err := seen.Break(ctx, "it hangs")
+	if err != nil || !broken.IsBroken || broken.Fence <= lease.Fence() {
+		t.Fatal(broken, err)
+	}
+	if again, err := seen.Break(ctx, "it hangs"); err != nil || again.IsBroken {
+		t.Fatal(again, err)
+	}
+	err = lease.Renew(ctx)
+	if !errors.Is(err, dlm.ErrLost) || !strings.Contains(err.Error(), `because "it hangs"`) {
+		t.Fatal(err)
+	}
+	entries, err := tool.History(ctx, dlm.Full(names[0]), time.Time{}, 10)
+	if err != nil || len(entries) != 3 {
+		t.Fatal(entries, err)
+	}
+	kinds := map[string]int{}
+	for _, entry := range entries {
+		kinds[entry.Kind]++
+		if entry.Text != "it hangs" || entry.By == "" || time.Since(entry.At) > time.Hour {
+			t.Fatal(entry)
+		}
+	}
+	if kinds["broken"] != 2 || kinds["not broken"] != 1 {
+		t.Fatal(kinds)
+	}
+	if _, err := tool.See(ctx, dlm.Full("order-42")); !errors.Is(err, dlm.ErrInvalid) {
+		t.Fatal(err)
+	}
+	none, err := tool.History(ctx, dlm.XDC("order-42"), time.Now().Add(time.Hour), 10)
+	if err != nil || len(none) != 0 {
+		t.Fatal(none, err)
+	}
+}

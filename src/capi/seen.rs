@@ -1,0 +1,114 @@
+//! What C sees of breaking a lock.
+
+use std::ffi::c_char;
+
+use super::answer::{answer, status};
+use super::arguments::text;
+use super::error::dlm_error;
+use super::failure::Failure;
+use super::guard::{freeing, write};
+use super::handles::HandleTable;
+use super::inspection::{checked_size, dlm_inspection, zero};
+use super::lock::dlm_lock;
+use super::process::{Handle, PerProcess, find, free, keep};
+use super::status::dlm_status;
+use crate::store::Inspection;
+
+/// What a process has seen of a lock: the holder, and which grant it is.
+pub struct dlm_seen(());
+
+static SEEN: PerProcess<HandleTable<Inspection>> = PerProcess::new();
+
+impl Handle for dlm_seen {
+    type Object = Inspection;
+    const NAME: &str = "dlm_seen";
+    const KIND: u8 = 20;
+    fn table() -> &'static PerProcess<HandleTable<Inspection>> {
+        &SEEN
+    }
+}
+
+/// Reads who holds the lock, for dlm_lock_break(). Blocks for one or two reads of the store. On DLM_OK the caller owns
+/// `*seen_out`.
+///
+/// Errors: those of dlm_lock_inspect().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lock_see(
+    lock: *const dlm_lock,
+    seen_out: *mut *mut dlm_seen,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe { answer(seen_out, error_out, || keep(find(lock)?.inspect()?)) }
+}
+
+/// Writes what was seen to `*inspection_out`, as dlm_lock_inspect() does. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_seen_inspection(
+    seen: *const dlm_seen,
+    inspection_out: *mut dlm_inspection,
+    size: usize,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        if !inspection_out.is_null() {
+            zero(inspection_out, size);
+        }
+        status(error_out, || {
+            if inspection_out.is_null() {
+                return Err(Failure::invalid("the output is NULL"));
+            }
+            checked_size(size)?;
+            let seen = find(seen)?;
+            write(inspection_out, dlm_inspection::of(&seen));
+            Ok(())
+        })
+    }
+}
+
+/// Frees what was seen. NULL is allowed. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_seen_free(seen: *mut dlm_seen) {
+    freeing(|| free(seen));
+}
+
+/// Breaks the lock: takes it from the holder in `seen`, for an operator, and a holder that does not release it and cannot
+/// be reached. `reason` is for the history of the lock and for the holder: 1 to 255 bytes without control characters.
+///
+/// Breaks just the grant that was seen, and sets `*broken_out` to true. If that grant is over, nothing is changed, and
+/// `*broken_out` is false. `*fence_out` is a fence above the old holder's, for the receivers of its writes; 0 if nothing
+/// was broken, if fencing is switched off, or if another process acquired the lock first.
+///
+/// The old holder may go on working until it renews or releases its lease. That fails with DLM_LEASE_LOST, the reason
+/// DLM_LOST_BROKEN, and the text of `reason`. Only receivers that compare fences are safe from it. If the history of the
+/// lock could not be written, the library logs a warning. Blocks for a few calls to the store.
+///
+/// Errors: DLM_INVALID_ARGUMENT also if the lock was free, and for the lock of a Java client through a Thrift gateway;
+/// DLM_IN_DOUBT if the lock may or may not be broken; those of dlm_lock_inspect().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lock_break(
+    lock: *const dlm_lock,
+    seen: *const dlm_seen,
+    reason: *const c_char,
+    broken_out: *mut bool,
+    fence_out: *mut u64,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        write(broken_out, false);
+        write(fence_out, 0);
+        status(error_out, || {
+            if broken_out.is_null() || fence_out.is_null() {
+                return Err(Failure::invalid("the output is NULL"));
+            }
+            let broken = find(lock)?.break_holder(&*find(seen)?, text("reason", reason)?)?;
+            if let Some(broken) = broken {
+                write(broken_out, true);
+                write(fence_out, broken.fence.map_or(0, |fence| fence.0));
+            }
+            Ok(())
+        })
+    }
+}
