@@ -104,7 +104,6 @@ mod capi {
                 "dlm_manager_lock_named",
                 "dlm_seen",
                 "dlm_lock_see",
-                "dlm_lock_break",
                 "dlm_history",
                 "dlm_lock_history",
             ],

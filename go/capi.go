@@ -12,7 +12,7 @@ package dlm
 #cgo dlm_static LDFLAGS: -l:libdlm.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
 
 #include <stdlib.h>
-#include "dlm.h"
+#include "named.h"
 
 // These functions return results by value, so no Go variable has to be placed where C can write to it. They make
 // several library calls at once, because a call from Go to C and back costs more than some of those calls.
@@ -102,7 +102,7 @@ static struct dlm_go_started dlm_go_start(const struct dlm_manager *manager, con
                                           int64_t ttl_ms, int64_t wait_ms) {
 	struct dlm_go_started to = {0};
 	struct dlm_lock *lock;
-	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK)
 		to.status = dlm_lock_acquire_start_here(lock, ttl_ms, wait_ms, 0, NULL, &to.pending, &to.turn, &to.error);
 	dlm_lock_free(lock);
@@ -152,7 +152,7 @@ static struct dlm_go_grant dlm_go_try(const struct dlm_manager *manager, const c
                                       int64_t ttl_ms) {
 	struct dlm_go_grant to = {0};
 	struct dlm_lock *lock;
-	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK) {
 		to.status = dlm_lock_try_acquire(lock, ttl_ms, &to.lease, &to.error);
 		to.fence = dlm_lease_fence(to.lease);
@@ -165,7 +165,7 @@ static struct dlm_go_grant dlm_go_adopt(const struct dlm_manager *manager, const
                                         const char *token) {
 	struct dlm_go_grant to = {0};
 	struct dlm_lock *lock;
-	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK) {
 		to.status = dlm_lock_adopt(lock, token, &to.lease, &to.error);
 		to.fence = dlm_lease_fence(to.lease);
@@ -178,7 +178,7 @@ static struct dlm_go_number dlm_go_inspect(const struct dlm_manager *manager, co
                                            struct dlm_inspection *seen) {
 	struct dlm_go_number to = {0};
 	struct dlm_lock *lock;
-	to.status = dlm_manager_lock(manager, id, level, &lock, &to.error);
+	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK)
 		to.status = dlm_lock_inspect(lock, seen, sizeof *seen, &to.error);
 	dlm_lock_free(lock);
@@ -297,8 +297,9 @@ import (
 )
 
 const (
-	levelDC  = C.DLM_LEVEL_DC
-	levelXDC = C.DLM_LEVEL_XDC
+	levelDC   = C.DLM_LEVEL_DC
+	levelXDC  = C.DLM_LEVEL_XDC
+	levelFull = C.DLM_GO_FULL_NAME
 )
 
 type (

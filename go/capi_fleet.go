@@ -3,14 +3,7 @@
 package dlm
 
 /*
-#include "dlm.h"
-
-static enum dlm_status dlm_go_named(const struct dlm_manager *manager, const char *id, int32_t level,
-                                    struct dlm_lock **lock, struct dlm_error **error) {
-	if (level == -1)
-		return dlm_manager_lock_named(manager, id, lock, error);
-	return dlm_manager_lock(manager, id, level, lock, error);
-}
+#include "named.h"
 
 struct dlm_go_listed {
 	enum dlm_status status;
@@ -35,7 +28,7 @@ struct dlm_go_seen {
 static struct dlm_go_seen dlm_go_see(const struct dlm_manager *manager, const char *id, int32_t level) {
 	struct dlm_go_seen to = {0};
 	struct dlm_lock *lock;
-	to.status = dlm_go_named(manager, id, level, &lock, &to.error);
+	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK)
 		to.status = dlm_lock_see(lock, &to.seen, &to.error);
 	if (to.status == DLM_OK)
@@ -46,19 +39,14 @@ static struct dlm_go_seen dlm_go_see(const struct dlm_manager *manager, const ch
 
 struct dlm_go_broken {
 	enum dlm_status status;
-	bool is_broken;
+	bool is_broken, is_recorded;
 	uint64_t fence;
 	struct dlm_error *error;
 };
 
-static struct dlm_go_broken dlm_go_break(const struct dlm_manager *manager, const char *id, int32_t level,
-                                         const struct dlm_seen *seen, const char *reason) {
+static struct dlm_go_broken dlm_go_break(const struct dlm_seen *seen, const char *reason) {
 	struct dlm_go_broken to = {0};
-	struct dlm_lock *lock;
-	to.status = dlm_go_named(manager, id, level, &lock, &to.error);
-	if (to.status == DLM_OK)
-		to.status = dlm_lock_break(lock, seen, reason, &to.is_broken, &to.fence, &to.error);
-	dlm_lock_free(lock);
+	to.status = dlm_seen_break(seen, reason, &to.is_broken, &to.fence, &to.is_recorded, &to.error);
 	return to;
 }
 
@@ -72,7 +60,7 @@ static struct dlm_go_history dlm_go_read_history(const struct dlm_manager *manag
                                                  uint64_t since_ms, size_t most) {
 	struct dlm_go_history to = {0};
 	struct dlm_lock *lock;
-	to.status = dlm_go_named(manager, id, level, &lock, &to.error);
+	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
 	if (to.status == DLM_OK)
 		to.status = dlm_lock_history(lock, since_ms, most, &to.history, &to.error);
 	dlm_lock_free(lock);
@@ -82,8 +70,6 @@ static struct dlm_go_history dlm_go_read_history(const struct dlm_manager *manag
 import "C"
 
 import "time"
-
-const levelFull = -1
 
 // lockPage is a part of a list of locks.
 type lockPage struct {
@@ -143,17 +129,13 @@ func seeLock(manager managerHandle, name Name) (seenHandle, Inspection, error) {
 
 func freeSeen(seen seenHandle) { C.dlm_seen_free(seen) }
 
-func breakLock(manager managerHandle, name Name, seen seenHandle, reason string) (Broken, error) {
-	id, err := lent(name.id)
-	if err != nil {
-		return Broken{}, err
-	}
+func breakLock(seen seenHandle, reason string) (Broken, error) {
 	why, err := lent(reason)
 	if err != nil {
 		return Broken{}, err
 	}
-	to := C.dlm_go_break(manager, id, C.int32_t(name.level), seen, why)
-	return Broken{bool(to.is_broken), uint64(to.fence)}, failure(to.status, to.error)
+	to := C.dlm_go_break(seen, why)
+	return Broken{bool(to.is_broken), uint64(to.fence), bool(to.is_recorded)}, failure(to.status, to.error)
 }
 
 func readHistory(manager managerHandle, name Name, since time.Time, most int) ([]HistoryEntry, error) {

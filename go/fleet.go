@@ -10,7 +10,7 @@ import (
 )
 
 // Full returns the name of a lock by its full name, such as "XDC#order-service#order-42", which may be one of another
-// client. It is for [Manager.See] and [Manager.History], in tools that look after the locks of a fleet.
+// client. It is for tools that look after the locks of a fleet. A latch has no such name.
 func Full(fullName string) Name { return Name{fullName, levelFull} }
 
 // ListedLock is a lock in a list.
@@ -84,6 +84,9 @@ type Broken struct {
 	// Fence is above the fence of the old holder, for the receivers of its writes. It is 0 if nothing was broken, if fencing
 	// is switched off, or if another process acquired the lock first.
 	Fence uint64
+	// IsRecorded says whether the history of the lock has an entry for the break. If not, the old holder finds its lease lost
+	// without being told why.
+	IsRecorded bool
 }
 
 // Break breaks the lock: it takes it from the holder that was seen, and from no other. It is for an operator, and a holder
@@ -99,7 +102,7 @@ func (s *Seen) Break(ctx context.Context, reason string) (Broken, error) {
 	question := question{s.manager.asking, everywhere, s.manager.timeout, "breaking " + s.name.String()}
 	return answerTo(ctx, question, true, func() (Broken, error) {
 		defer runtime.KeepAlive(s)
-		return breakLock(s.manager.handle, s.name, s.handle, reason)
+		return breakLock(s.handle, reason)
 	})
 }
 
@@ -119,8 +122,8 @@ type HistoryEntry struct {
 	By, Victim string
 }
 
-// History returns the newest entries of the lock's history that are not older than since, at most 256, the newest first. The
-// zero time stands for any age. Entries are there only if the holders' managers have the option "history", except those
+// History returns the newest entries of the lock's history that are not older than since, the newest first, and of them as
+// many as most says: up to 256, which is also the limit for a higher number. The zero time stands for any age. Entries are there only if the holders' managers have the option "history", except those
 // about breaks. It fails with the errors of [Manager.Inspect], and with [ErrInvalid] if the store keeps no history.
 func (m *Manager) History(ctx context.Context, name Name, since time.Time, most int) ([]HistoryEntry, error) {
 	question := question{m.asking, everywhere, m.timeout, "reading the history of " + name.String()}

@@ -5,6 +5,8 @@ package dlm_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -27,9 +29,11 @@ func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holder.TryLock(ctx, dlm.DC("other")); err != nil {
+	other, err := holder.TryLock(ctx, dlm.DC("other"))
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer runtime.KeepAlive(other)
 	var names []string
 	for lock, err := range tool.Locks(ctx, "XDC#orders#", true) {
 		if err != nil || !lock.Named || lock.Holder == nil || lock.Fence != lease.Fence() {
@@ -57,7 +61,7 @@ func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken, err := seen.Break(ctx, "it hangs")
-	if err != nil || !broken.IsBroken || broken.Fence <= lease.Fence() {
+	if err != nil || !broken.IsBroken || !broken.IsRecorded || broken.Fence <= lease.Fence() {
 		t.Fatal(broken, err)
 	}
 	if again, err := seen.Break(ctx, "it hangs"); err != nil || again.IsBroken {
@@ -66,6 +70,9 @@ func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
 	err = lease.Renew(ctx)
 	if !errors.Is(err, dlm.ErrLost) || !strings.Contains(err.Error(), `because "it hangs"`) {
 		t.Fatal(err)
+	}
+	if state, why := lease.State(); state != dlm.Lost || why != dlm.LostBroken {
+		t.Fatal(state, why)
 	}
 	entries, err := tool.History(ctx, dlm.Full(names[0]), time.Time{}, 10)
 	if err != nil || len(entries) != 3 {
@@ -88,4 +95,56 @@ func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
 	if err != nil || len(none) != 0 {
 		t.Fatal(none, err)
 	}
+}
+
+func TestALockHasTheSameHolderByItsFullName(t *testing.T) {
+	ctx := context.Background()
+	manager, err := dlm.Open("embedded:"+t.TempDir(), dlm.Client("orders"), dlm.Farm("dc1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	lease, err := manager.TryLock(ctx, dlm.Full("DC#dc1#orders#order-42"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := manager.TryLock(ctx, dlm.DC("order-42")); !errors.Is(err, dlm.ErrLocked) {
+		t.Fatal(err)
+	}
+	seen, err := manager.Inspect(ctx, dlm.Full("DC#dc1#orders#order-42"))
+	if err != nil || seen.Holder == nil || seen.Fence != lease.Fence() {
+		t.Fatal(seen, err)
+	}
+	if _, err := manager.TryLock(ctx, dlm.Full("order-42")); !errors.Is(err, dlm.ErrInvalid) {
+		t.Fatal(err)
+	}
+}
+
+func TestAListOfManyPagesHasEachLockOnce(t *testing.T) {
+	ctx := context.Background()
+	manager, err := dlm.Open("embedded:"+t.TempDir(), dlm.Client("orders"), dlm.Farm("dc1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	const count = 1200 // more than two pages
+	var leases []*dlm.Lease // a lease that is forgotten is released
+	for at := range count {
+		lease, err := manager.TryLock(ctx, dlm.XDC(fmt.Sprint("order-", at)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, lease)
+	}
+	found := map[string]bool{}
+	for lock, err := range manager.Locks(ctx, "XDC#orders#order-", true) {
+		if err != nil || found[lock.FullName] {
+			t.Fatal(lock, err)
+		}
+		found[lock.FullName] = true
+	}
+	if len(found) != count {
+		t.Fatal(len(found))
+	}
+	runtime.KeepAlive(leases)
 }

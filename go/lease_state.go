@@ -42,7 +42,7 @@ const (
 	// LostProcessStopped means that the time ran out while this process did not run, so that nothing could renew the
 	// lease.
 	LostProcessStopped LostReason = 4
-	// LostBroken means that an operator broke the lock. It is reserved and not reported yet.
+	// LostBroken means that an operator broke the lock: see [Seen.Break]. The error says who, and why.
 	LostBroken LostReason = 5
 	// LostEndUnknown means that the end of the lease is not known here, because its token comes from another machine. A
 	// renewal makes it known.

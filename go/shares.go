@@ -73,10 +73,14 @@ func identityOf(uri string, list []setting) identity {
 }
 
 func (i identity) lockRegion(name Name) region {
-	if name.level == levelDC {
+	switch name.level {
+	case levelFull:
+		return regionOf(name.id)
+	case levelDC:
 		return regionOf("DC#" + i.farm + "#" + i.client + "#" + name.id)
+	default:
+		return regionOf("XDC#" + i.client + "#" + name.id)
 	}
-	return regionOf("XDC#" + i.client + "#" + name.id)
 }
 
 func (i identity) latchRegion(name Name) region { return regionOf(i.client + "_" + name.id) }

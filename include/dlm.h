@@ -603,7 +603,7 @@ enum dlm_status dlm_lock_look(const struct dlm_lock *lock, struct dlm_error **er
 /// The time ran out while this process did not run, so that nothing could renew the lease.
 #define DLM_LOST_PROCESS_STOPPED 4
 
-/// An operator broke the lock. Reserved: not reported yet.
+/// An operator broke the lock: see dlm_seen_break(). The error says who, and why.
 #define DLM_LOST_BROKEN 5
 
 /// The end of the lease is not known here, because its token comes from another machine. A renewal makes it known.
@@ -906,7 +906,7 @@ enum dlm_status dlm_manager_lock_named(const struct dlm_manager *manager,
                                        struct dlm_lock **lock_out,
                                        struct dlm_error **error_out);
 
-/// Reads who holds the lock, for dlm_lock_break(). Blocks for one or two reads of the store. On DLM_OK the caller owns
+/// Reads who holds the lock, for dlm_seen_break(). Blocks for one or two reads of the store. On DLM_OK the caller owns
 /// `*seen_out`.
 ///
 /// Errors: those of dlm_lock_inspect().
@@ -925,25 +925,28 @@ enum dlm_status dlm_seen_inspection(const struct dlm_seen *seen,
 /// Frees what was seen. NULL is allowed. Never blocks.
 void dlm_seen_free(struct dlm_seen *seen);
 
-/// Breaks the lock: takes it from the holder in `seen`, for an operator, and a holder that does not release it and cannot
-/// be reached. `reason` is for the history of the lock and for the holder: 1 to 255 bytes without control characters.
+/// Breaks the lock: takes it from the holder that was seen. For an operator, and a holder that does not release the lock and
+/// cannot be reached. `reason` is for the history of the lock and for the holder: 1 to 255 bytes without control
+/// characters.
 ///
 /// Breaks just the grant that was seen, and sets `*broken_out` to true. If that grant is over, nothing is changed, and
 /// `*broken_out` is false. `*fence_out` is a fence above the old holder's, for the receivers of its writes; 0 if nothing
-/// was broken, if fencing is switched off, or if another process acquired the lock first.
+/// was broken, if fencing is switched off, or if another process acquired the lock first. `*recorded_out` says whether the
+/// history of the lock has an entry for the break. If not, the old holder finds its lease lost without being told why.
+/// `recorded_out` may be NULL.
 ///
 /// The old holder may go on working until it renews or releases its lease. That fails with DLM_LEASE_LOST, the reason
-/// DLM_LOST_BROKEN, and the text of `reason`. Only receivers that compare fences are safe from it. If the history of the
-/// lock could not be written, the library logs a warning. Blocks for a few calls to the store.
+/// DLM_LOST_BROKEN, and the text of `reason`. Only receivers that compare fences are safe from it. Blocks for a few calls
+/// to the store.
 ///
 /// Errors: DLM_INVALID_ARGUMENT also if the lock was free, and for the lock of a Java client through a Thrift gateway;
 /// DLM_IN_DOUBT if the lock may or may not be broken; those of dlm_lock_inspect().
 DLM_NODISCARD
-enum dlm_status dlm_lock_break(const struct dlm_lock *lock,
-                               const struct dlm_seen *seen,
+enum dlm_status dlm_seen_break(const struct dlm_seen *seen,
                                const char *reason,
                                bool *broken_out,
                                uint64_t *fence_out,
+                               bool *recorded_out,
                                struct dlm_error **error_out);
 
 /// Reads the newest entries of the lock's history that are not older than `since_ms`, in milliseconds since 1970, at most

@@ -605,8 +605,13 @@ class [[nodiscard]] Pending {
     detail::Owner<dlm_pending, dlm_pending_free> handle_;
 };
 
-// A named lock.
-// What was seen of a lock, for Lock::break_holder().
+// A break of a lock. The fence is above the old holder's; 0 if there is none. See dlm_seen_break().
+struct Broken {
+    std::uint64_t fence;
+    bool is_recorded;
+};
+
+// Who held a lock when it was read, returned by Lock::see().
 class Seen {
   public:
     explicit Seen(dlm_seen *handle) noexcept : handle_(handle) {}
@@ -616,6 +621,15 @@ class Seen {
         dlm_inspection inspection{};
         error.check(dlm_seen_inspection(get(), &inspection, sizeof inspection, error));
         return inspection;
+    }
+    // Takes the lock from the holder that was seen, and from no other: see dlm_seen_break(). Empty if that grant is over.
+    [[nodiscard]] std::optional<Broken> break_holder(const std::string &reason) const {
+        detail::ErrorOut error;
+        bool broken = false;
+        Broken result{};
+        error.check(
+            dlm_seen_break(get(), detail::text(reason), &broken, &result.fence, &result.is_recorded, error));
+        return broken ? std::optional(result) : std::nullopt;
     }
     dlm_seen *get() const noexcept { return handle_.get(); }
 
@@ -643,6 +657,7 @@ struct LockList {
     std::string next;
 };
 
+// A named lock.
 class Lock {
   public:
     explicit Lock(dlm_lock *handle) noexcept : handle_(handle) {}
@@ -687,21 +702,12 @@ class Lock {
         error.check(dlm_lock_inspect(get(), &inspection, sizeof inspection, error));
         return inspection;
     }
-    // Who holds the lock, for break_holder().
+    // Reads who holds the lock, for Seen::break_holder().
     [[nodiscard]] Seen see() const {
         detail::ErrorOut error;
         dlm_seen *seen = nullptr;
         error.check(dlm_lock_see(get(), &seen, error));
         return Seen(seen);
-    }
-    // Takes the lock from the holder that was seen, and from no other: see dlm_lock_break(). Empty if that grant is over.
-    // The fence is above the old holder's; 0 if there is none.
-    [[nodiscard]] std::optional<std::uint64_t> break_holder(const Seen &seen, const std::string &reason) const {
-        detail::ErrorOut error;
-        bool broken = false;
-        std::uint64_t fence = 0;
-        error.check(dlm_lock_break(get(), seen.get(), detail::text(reason), &broken, &fence, error));
-        return broken ? std::optional(fence) : std::nullopt;
     }
     // The newest entries of the lock's history, the newest first: see dlm_lock_history().
     [[nodiscard]] std::vector<HistoryEntry> history(std::uint64_t since_ms = 0, std::size_t most = 256) const {

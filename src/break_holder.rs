@@ -12,6 +12,8 @@
 //!
 //! If the holder had gone before the second step, an entry takes the first one back.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -34,7 +36,14 @@ const OWN_TTL: Duration = Duration::from_secs(10);
 /// What the record of our own grant says, before the reason.
 const PURPOSE: &str = "breaks the lock: ";
 
-/// A lock that was broken, returned by [`Lock::break_holder`](crate::Lock::break_holder).
+/// Who held a lock when it was read, returned by [`Lock::see`](crate::Lock::see).
+pub struct Seen {
+    session: Arc<Session>,
+    name: LockName,
+    inspection: Inspection,
+}
+
+/// A lock that was broken, returned by [`Seen::break_holder`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Broken {
@@ -46,15 +55,61 @@ pub struct Broken {
     pub is_recorded: bool,
 }
 
-/// See [`Lock::break_holder`](crate::Lock::break_holder).
-pub(crate) fn break_holder(
+impl Seen {
+    pub(crate) fn new(session: &Arc<Session>, name: &LockName, inspection: Inspection) -> Seen {
+        Seen { session: Arc::clone(session), name: name.clone(), inspection }
+    }
+
+    /// Returns the holder and the last fence.
+    pub fn inspection(&self) -> &Inspection {
+        &self.inspection
+    }
+
+    /// Breaks the lock: takes it from the holder that was seen. For an operator, and a holder that does not release the lock
+    /// and cannot be reached. `reason` is recorded in the history of the lock, and the holder reads it: 1 to 255 bytes
+    /// without control characters.
+    ///
+    /// Breaks just the grant that was seen. Returns `None` and changes nothing if that grant is over, although another
+    /// holder may have the lock by now.
+    ///
+    /// **The old holder may go on working.** It learns of the break when it renews or releases its lease, which then fails
+    /// with [`Code::LeaseLost`](crate::Code::LeaseLost), the reason [`Broken`](crate::LostReason::Broken) and the text of
+    /// `reason`. With [`linger`](crate::Builder::linger) it may take the lock again for that time without asking the store.
+    /// Only receivers that compare fences are safe: send them the fence of [`Broken`].
+    ///
+    /// Blocks for a few calls to the store. If this process ends meanwhile, the lock is held by its old holder or free.
+    ///
+    /// # Errors
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the lock was free when it was seen; the reason is not
+    ///   allowed; the holder is a Java client, and the store is reached through a Thrift gateway.
+    /// * [`Code::InDoubt`](crate::Code::InDoubt): the lock may or may not be broken. Look at it again.
+    /// * Those of [`Lock::inspect`](crate::Lock::inspect). Nothing was broken.
+    pub fn break_holder(&self, reason: &str) -> Result<Option<Broken>> {
+        self.session.usable()?;
+        checked_reason(reason)?;
+        break_holder(&self.session, &self.name, &self.inspection, reason)
+    }
+}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the record, which is a secret.
+        let Inspection { holder, fence, .. } = &self.inspection;
+        let name = self.name.to_string();
+        f.debug_struct("Seen")
+            .field("lock", &name)
+            .field("holder", holder)
+            .field("fence", fence)
+            .finish_non_exhaustive()
+    }
+}
+
+fn break_holder(
     session: &Session,
     name: &LockName,
     seen: &Inspection,
     reason: &str,
 ) -> Result<Option<Broken>> {
-    session.usable()?;
-    checked_reason(reason)?;
     let refused = |allowed: &str| Error::invalid("lock to break", name.to_string(), allowed);
     let holder = seen.holder.as_ref().ok_or_else(|| refused("a lock that was held when it was inspected"))?;
     let Some(record) = &seen.seen else {

@@ -118,6 +118,7 @@ mod id_lock;
 
 // Waiting for a lock, for a latch, and in the background.
 mod wait;
+mod waiting_line;
 
 // Stores of locks and latches.
 pub mod store;
@@ -156,7 +157,7 @@ mod tracing_sink;
 mod patience;
 
 pub use acquire::AcquireOptions;
-pub use break_holder::Broken;
+pub use break_holder::{Broken, Seen};
 pub use builder::Builder;
 pub use cancel::CancelToken;
 pub use config::{
@@ -196,6 +197,7 @@ pub use time::{Deadline, Moment};
 #[cfg(feature = "tracing")]
 pub use tracing_sink::TracingSink;
 pub use wait::completions::Completions;
+pub use waiting_line::{WaitingLine, WaitingProcess};
 
 #[doc(hidden)]
 pub use inventory as __inventory;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::acquire::{self, AcquireOptions, AcquireTerms};
-use crate::break_holder::{self, Broken};
+use crate::break_holder::Seen;
 use crate::cancel::CancelToken;
 use crate::config::checked_ttl;
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::session::Session;
 use crate::store::Inspection;
 use crate::time::Deadline;
 use crate::wait::queue::{Answer, Ended};
+use crate::waiting_line::WaitingLine;
 
 /// A lock: a name and a level. Making this handle does no I/O, and any number of threads may share it. Each
 /// acquisition is a separate [`Lease`]. Locks are not reentrant: a thread that holds a lock cannot acquire it
@@ -202,27 +203,25 @@ impl Lock {
         self.session.store.inspect(&self.name, Deadline::after(self.session.settings.timeout))
     }
 
-    /// Breaks the lock: takes it from the holder that `seen` shows, which [`inspect`](Lock::inspect) returned. For an operator,
-    /// and a holder that does not release the lock and cannot be reached. `reason` is recorded in the history of the lock,
-    /// and the holder reads it: 1 to 255 bytes without control characters.
-    ///
-    /// Breaks just the grant that was seen. Returns `None` and changes nothing if that grant is over, although another
-    /// holder may have the lock by now.
-    ///
-    /// **The old holder may go on working.** It learns of the break when it renews or releases its lease, which then fails
-    /// with [`Code::LeaseLost`](crate::Code::LeaseLost), the reason [`Broken`](crate::LostReason::Broken) and the text of
-    /// `reason`. With [`linger`](crate::Builder::linger) it may take the lock again for that time without asking the store.
-    /// Only receivers that compare fences are safe: send them the fence of [`Broken`].
-    ///
-    /// Blocks for a few calls to the store. If this process ends meanwhile, the lock is held by its old holder or free.
+    /// Reads who holds the lock, for [`Seen::break_holder`]. Blocks for one or two reads of the store.
     ///
     /// # Errors
-    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the lock was free when it was inspected; the reason is not
-    ///   allowed; the holder is a Java client, and the store is reached through a Thrift gateway.
-    /// * [`Code::InDoubt`](crate::Code::InDoubt): the lock may or may not be broken. Inspect it again.
-    /// * Those of [`inspect`](Lock::inspect). Nothing was broken.
-    pub fn break_holder(&self, seen: &Inspection, reason: &str) -> Result<Option<Broken>> {
-        break_holder::break_holder(&self.session, &self.name, seen, reason)
+    /// Those of [`inspect`](Lock::inspect).
+    pub fn see(&self) -> Result<Seen> {
+        Ok(Seen::new(&self.session, &self.name, self.inspect()?))
+    }
+
+    /// Asks the holder of the lock who waits for it. `None` if the lock is free, or if the holder hears no
+    /// [notices](crate::Builder::notices) or does not answer. This process needs no notices, but an address that the holder
+    /// can reach. Only a hint: processes without notices wait unseen, and a datagram can be forged. Blocks for one or two
+    /// reads of the store and 200 ms at most for the answer. See [`LockManager::waiting`](crate::LockManager::waiting) for
+    /// many locks.
+    ///
+    /// # Errors
+    /// Those of [`inspect`](Lock::inspect).
+    pub fn waiting(&self) -> Result<Option<WaitingLine>> {
+        let holder = self.inspect()?.holder;
+        Ok(self.session.waiting(holder.as_slice()).pop().flatten())
     }
 
     /// Returns the newest entries of the lock's history that are not older than `since`, at most `most` (256 at most), the

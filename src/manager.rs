@@ -10,6 +10,7 @@ use crate::diagnosis::diagnose;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::election::Election;
 use crate::error::{Error, Result};
+use crate::holder::Holder;
 use crate::latch::{Latch, LatchKind};
 use crate::lease::Lease;
 use crate::lease_set::LeaseSet;
@@ -20,6 +21,7 @@ use crate::metrics::family;
 use crate::name::{Level, LockName};
 use crate::session::Session;
 use crate::store::{ListCursor, LockPage, LockQuery, StoreCounters};
+use crate::waiting_line::WaitingLine;
 
 /// Manager of the locks and latches of one client id in one store. Cheap to clone; all clones are the same
 /// manager.
@@ -227,6 +229,17 @@ impl LockManager {
     /// contains NUL, if no farm is set, or if the store keeps locks only.
     pub fn latch(&self, id: &str, level: Level, kind: LatchKind) -> Result<Latch> {
         Latch::new(&self.session, id, level, kind)
+    }
+
+    /// Asks the holders of several locks who waits for them, and returns the answers in the same order: see
+    /// [`Lock::waiting`]. The holders come from [`locks`](LockManager::locks) or [`Lock::inspect`]. Blocks for 200 ms at
+    /// most for every 64 holders. No requests to the store.
+    ///
+    /// # Errors
+    /// [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
+    pub fn waiting(&self, holders: &[Holder]) -> Result<Vec<Option<WaitingLine>>> {
+        self.session.usable()?;
+        Ok(self.session.waiting(holders))
     }
 
     /// Creates what latches need in the store (a table) and checks that the store answers, as

@@ -64,6 +64,16 @@ impl NoticeEndpoint {
     }
 }
 
+/// `10.0.0.7:4242`, or the name of the socket in the directory of the store.
+impl fmt::Display for NoticeEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoticeEndpoint::Udp(address) => write!(f, "{address}"),
+            NoticeEndpoint::Local(number) => write!(f, "notices-{number:016x}"),
+        }
+    }
+}
+
 fn udp(ip: IpAddr, port: [u8; 2]) -> NoticeEndpoint {
     NoticeEndpoint::Udp(SocketAddr::new(ip, u16::from_be_bytes(port)))
 }

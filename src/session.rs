@@ -27,9 +27,10 @@ use crate::wait::asking::Askers;
 use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::looks::Looks;
-use crate::wait::notices::Notices;
+use crate::wait::notices::{Notices, ask_holders};
 use crate::wait::poller::{LatchPoller, PollTerms, locks_only};
 use crate::wait::queue::{Answer, Queue};
+use crate::waiting_line::WaitingLine;
 
 /// Shortest time-out for creating a table, which takes longer than other calls.
 const MAKING_TABLES: Duration = Duration::from_secs(60);
@@ -313,6 +314,13 @@ impl Session {
         if let Some(grant) = lock.notices() {
             self.queue.notices().ended(lock.name(), grant);
         }
+    }
+
+    /// See [`LockManager::waiting`](crate::LockManager::waiting).
+    pub(crate) fn waiting(&self, holders: &[Holder]) -> Vec<Option<WaitingLine>> {
+        let heard_at = |holder: &Holder| holder.identity.as_ref().and_then(|identity| identity.notices);
+        let grants: Vec<_> = holders.iter().map(heard_at).collect();
+        ask_holders(&grants, self.store.shared_directory())
     }
 
     /// Returns the number of held leases.

@@ -12,7 +12,7 @@ pub const DLM_LOST_TAKEN_OVER: i32 = 2;
 pub const DLM_LOST_RECORD_GONE: i32 = 3;
 /// The time ran out while this process did not run, so that nothing could renew the lease.
 pub const DLM_LOST_PROCESS_STOPPED: i32 = 4;
-/// An operator broke the lock. Reserved: not reported yet.
+/// An operator broke the lock: see dlm_seen_break(). The error says who, and why.
 pub const DLM_LOST_BROKEN: i32 = 5;
 /// The end of the lease is not known here, because its token comes from another machine. A renewal makes it known.
 pub const DLM_LOST_END_UNKNOWN: i32 = 6;

@@ -15,8 +15,8 @@ use crate::cli::{open, output};
 pub(crate) fn break_lock(global: &Global, args: &Break) -> CommandOutcome {
     let manager = open::manager(global, None, "break")?;
     let lock = open::named_lock(&manager, global, &args.lock)?;
-    let seen = lock.inspect()?;
-    let Some(holder) = &seen.holder else {
+    let seen = lock.see()?;
+    let Some(holder) = &seen.inspection().holder else {
         let text = format!("lock {} is free", lock.name());
         output::show(&if global.json {
             json!({ "broken": false, "held": false }).to_string()
@@ -28,7 +28,7 @@ pub(crate) fn break_lock(global: &Global, args: &Break) -> CommandOutcome {
     if !args.yes {
         confirm(&format!("lock {} is held by {}", lock.name(), held_by(holder)))?;
     }
-    let Some(broken) = lock.break_holder(&seen, &args.reason)? else {
+    let Some(broken) = seen.break_holder(&args.reason)? else {
         let what = "the holder that was shown has gone; nothing was broken; see `dlm show`";
         return Err(CommandFailure::new(UNAVAILABLE, what));
     };

@@ -6,7 +6,7 @@ use std::io::IsTerminal as _;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use dlm::{Fence, Holder, ListedLock, LockManager};
+use dlm::{Fence, Holder, ListedLock, LockManager, WaitingLine};
 use serde_json::json;
 
 use crate::cli::args::{Global, Top};
@@ -21,8 +21,8 @@ const COLUMNS: usize = 100;
 /// Lines above and below the locks.
 const FRAME: usize = 3;
 const BAR: usize = 10;
-/// Width of bar, time and number.
-const NUMBERS: usize = 36;
+/// Width of bar, time and numbers.
+const NUMBERS: usize = 43;
 /// Most locks whose hand-overs are counted.
 const FOLLOWED: usize = 100_000;
 
@@ -68,6 +68,8 @@ struct ShownLock {
     left: Option<Duration>,
     lock: ListedLock,
     hand_overs: u64,
+    /// `None` if the holder does not answer.
+    waiting: Option<WaitingLine>,
 }
 
 impl ShownLock {
@@ -143,12 +145,17 @@ fn read(
         held += 1;
         unnamed += u64::from(lock.name.is_none());
         let (left, changes) = (holder.remaining, hand_overs.see(&lock, holder));
-        first.push(ShownLock { left, lock, hand_overs: changes });
+        first.push(ShownLock { left, lock, hand_overs: changes, waiting: None });
         if first.len() > rows {
             first.pop();
         }
     }
-    Ok(Screen { held, unnamed, rows: first.into_sorted_vec(), hand_overs: hand_overs.count })
+    let mut rows = first.into_sorted_vec();
+    let holders: Vec<_> = rows.iter().filter_map(|row| row.lock.holder.clone()).collect();
+    for (row, line) in rows.iter_mut().zip(manager.waiting(&holders)?) {
+        row.waiting = line;
+    }
+    Ok(Screen { held, unnamed, rows, hand_overs: hand_overs.count })
 }
 
 fn drawn(store: &str, screen: &Screen, columns: usize, args: &Top) -> String {
@@ -162,13 +169,18 @@ fn drawn(store: &str, screen: &Screen, columns: usize, args: &Top) -> String {
     }
     let widest = rows.iter().map(|row| named(&row.lock).chars().count()).max().unwrap_or_default();
     let name = widest.clamp(4, (columns.saturating_sub(NUMBERS) / 2).max(20));
-    let _ = write!(text, "\n{:name$}  {:BAR$}  {:>9}  {:>5}  HOLDER", "LOCK", "TTL", "LEFT", "TURNS");
+    let _ = write!(
+        text,
+        "\n{:name$}  {:BAR$}  {:>9}  {:>5}  {:>5}  HOLDER",
+        "LOCK", "TTL", "LEFT", "WAIT", "TURNS"
+    );
     for row in rows {
         let holder = row.lock.holder.as_ref().expect("only held locks are shown");
         let left = row.left.map_or_else(|| "?".into(), seconds);
         let by = holder.identity.as_ref().map_or_else(|| "unknown".into(), ToString::to_string);
+        let waiting = row.waiting.as_ref().map_or_else(|| "?".into(), |line| waiting_count(line).to_string());
         let mut line = format!(
-            "{:name$}  {}  {left:>9}  {:>5}  {by}",
+            "{:name$}  {}  {left:>9}  {waiting:>5}  {:>5}  {by}",
             cut(&named(&row.lock), name),
             bar(holder),
             row.hand_overs
@@ -184,9 +196,22 @@ fn drawn(store: &str, screen: &Screen, columns: usize, args: &Top) -> String {
 }
 
 fn screen_json(screen: &Screen) -> String {
-    let locks: Vec<_> = screen.rows.iter().map(|row| as_json(&row.lock)).collect();
+    let locks: Vec<_> = screen
+        .rows
+        .iter()
+        .map(|row| {
+            let mut lock = as_json(&row.lock);
+            lock["waiting"] = json!(row.waiting.as_ref().map(waiting_count));
+            lock
+        })
+        .collect();
     json!({ "held": screen.held, "unnamed": screen.unnamed, "hand_overs": screen.hand_overs, "locks": locks })
         .to_string()
+}
+
+/// Returns how many wait: threads of the holder's process, and other processes.
+fn waiting_count(line: &WaitingLine) -> u64 {
+    u64::from(line.threads) + line.processes.len() as u64
 }
 
 /// Draws how much of the lease is left.

@@ -102,7 +102,7 @@ pub struct Inspection {
     pub fence: Option<Fence>,
     /// The layout in which the store keeps the lock, if the store has several.
     pub layout: Option<&'static str>,
-    /// The record of the holder, with which [`Lock::break_holder`](crate::Lock::break_holder) breaks just this grant. `None`
+    /// The record of the holder, with which [`Seen::break_holder`](crate::Seen::break_holder) breaks just this grant. `None`
     /// if the lock is free, or if the store cannot tell one grant of this holder from another.
     pub seen: Option<SeenRecord>,
 }

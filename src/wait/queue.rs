@@ -622,6 +622,13 @@ impl Waiters for Queue {
         }
     }
 
+    fn waiting_for(&self, name: &LockName) -> (usize, Duration) {
+        let Some(line) = self.lines.lock().get(name).cloned() else { return (0, Duration::ZERO) };
+        let state = line.state.lock();
+        let waited = state.waiting.front().map(|front| Moment::now().since(front.arrived));
+        (state.waiting.len(), waited.unwrap_or_default())
+    }
+
     fn acknowledged(&self, name: &LockName) {
         let Some(line) = self.lines.lock().get(name).cloned() else { return };
         let mut state = line.state.lock();

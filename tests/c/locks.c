@@ -124,7 +124,7 @@ static void holds_renews_and_releases(const char *uri)
         struct dlm_lease *held;
         struct dlm_seen *what;
         struct dlm_history *history;
-        bool broken = true;
+        bool broken = true, recorded = false;
         uint64_t higher = 1;
         OK(dlm_manager_list(manager, "DC#", 1, NULL, &list, &error));
         CHECK(dlm_lock_list_count(list) == 1 && dlm_lock_list_is_named(list, 0));
@@ -144,11 +144,12 @@ static void holds_renews_and_releases(const char *uri)
         OK(dlm_lock_see(hung, &what, &error));
         OK(dlm_seen_inspection(what, &seen, sizeof seen, &error));
         CHECK(seen.is_held == 1);
-        OK(dlm_lock_break(hung, what, "it hangs", &broken, &higher, &error));
-        CHECK(broken && higher > dlm_lease_fence(held));
-        OK(dlm_lock_break(hung, what, "it hangs", &broken, &higher, &error));
-        CHECK(!broken && higher == 0);
+        OK(dlm_seen_break(what, "it hangs", &broken, &higher, &recorded, &error));
+        CHECK(broken && recorded && higher > dlm_lease_fence(held));
+        OK(dlm_seen_break(what, "it hangs", &broken, &higher, &recorded, &error));
+        CHECK(!broken && !recorded && higher == 0);
         CHECK(dlm_lease_renew(held, DLM_DEFAULT, &error) == DLM_LEASE_LOST);
+        CHECK(dlm_error_lost_reason(error) == DLM_LOST_BROKEN);
         CHECK(strstr(dlm_error_message(error), "because \"it hangs\""));
         dlm_error_free(error);
         error = NULL;

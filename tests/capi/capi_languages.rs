@@ -99,7 +99,8 @@ fn table() -> String {
     let mut go = String::new();
     for entry in fs::read_dir(c::root().join("go")).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|it| it == "go") {
+        let is_code = path.extension().is_some_and(|it| it == "go" || it == "h");
+        if is_code && !path.ends_with("dlm.h") {
             go += &fs::read_to_string(path).unwrap();
         }
     }

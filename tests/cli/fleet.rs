@@ -79,6 +79,41 @@ fn why_shows_the_holder_and_the_last_holds() {
 }
 
 #[test]
+fn why_and_top_ask_the_holder_who_waits() {
+    let shell = Shell::new();
+    let run = |command: &[&str]| {
+        let dlm = Command::new(env!("CARGO_BIN_EXE_dlm"))
+            .args(["--store", &shell.store, "run", "--wait", "60s", "job", "--"])
+            .args(command)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Killed(dlm.unwrap())
+    };
+    let _holder = run(&["sleep", "60"]);
+    until("it holds the lock", || shell.is_held("job"));
+    assert!(shell.run(&["why", "job"]).ok().out.contains("waits nobody with notices"));
+    let _waiters = [run(&["true"]), run(&["true"])];
+    let waiting =
+        || shell.json(&["why", "--json", "job"])["waiting"]["processes"].as_array().map_or(0, Vec::len);
+    until("both are known", || waiting() == 2);
+    let text = shell.run(&["why", "job"]).ok().out;
+    assert_eq!(text.matches("waits the process at notices-").count(), 2, "{text}");
+    let top = shell.json(&["top", "--once", "--json"]);
+    assert_eq!(top["locks"][0]["waiting"], 2, "{top}");
+}
+
+/// Kills a process in the end.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
 fn top_draws_the_held_locks_once_or_again_and_again() {
     let shell = Shell::new();
     shell.acquire("a");

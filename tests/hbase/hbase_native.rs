@@ -240,17 +240,13 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
         listed(false);
         assert!(peer.acquires(table::TABLE, &row, 600_000));
         listed(true);
-        let before = lock.inspect().unwrap();
+        let before = lock.see().unwrap();
         // Java releases and acquires again: the same bytes, another grant.
         peer.releases(table::TABLE, &row);
         while !peer.acquires(table::TABLE, &row, 600_000) {}
-        assert_eq!(
-            lock.break_holder(&before, "it hangs").unwrap(),
-            None,
-            "round {round}: a later grant was broken"
-        );
+        assert_eq!(before.break_holder("it hangs").unwrap(), None, "round {round}: a later grant was broken");
         assert!(lock.inspect().unwrap().holder.is_some());
-        let broken = lock.break_holder(&lock.inspect().unwrap(), "it hangs").unwrap().unwrap();
+        let broken = lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
         assert!(broken.fence > last, "{broken:?} after {last:?}");
         last = broken.fence;
         // The record of Java would last for ten minutes. It does not appear again below ours, which is short.
@@ -259,11 +255,11 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
         watch_until_free(&lock);
         assert!(peer.acquires(table::TABLE, &row, 600_000), "a broken lock is not free for Java");
         // A record that we wrote over it and released: an old version of the same cell stands below the new one.
-        let seen = lock.inspect().unwrap();
-        assert!(lock.break_holder(&seen, "it hangs").unwrap().is_some());
+        let seen = lock.see().unwrap();
+        assert!(seen.break_holder("it hangs").unwrap().is_some());
         assert!(peer.acquires(table::TABLE, &row, 600_000));
         assert_eq!(
-            lock.break_holder(&seen, "it hangs").unwrap(),
+            seen.break_holder("it hangs").unwrap(),
             None,
             "an old version of the cell was taken for it"
         );

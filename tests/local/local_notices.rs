@@ -244,3 +244,45 @@ fn nothing_is_left_behind_by_close_or_by_the_last_handle() {
     drop(lease);
     assert_eq!(sockets(), 0);
 }
+
+#[test]
+fn whoever_asks_the_holder_learns_who_waits() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "udp://127.0.0.1");
+    let (operator, _, seen) = manager(&store, "off");
+    assert_eq!(seen.waiting().unwrap(), None, "a free lock");
+    let held = lock.acquire().unwrap();
+    let line = seen.waiting().unwrap().expect("the holder answers");
+    assert_eq!((line.threads, &line.processes[..], line.longest()), (0, &[][..], None));
+
+    let ours: Vec<_> = (0..3).map(|_| lock.start(&Default::default()).unwrap()).collect();
+    let others: Vec<_> = (0..2).map(|_| manager(&store, "udp://127.0.0.1")).collect();
+    let theirs: Vec<_> = others.iter().map(|(_, _, it)| it.start(&Default::default()).unwrap()).collect();
+    let line = || seen.waiting().unwrap().expect("the holder answers");
+    until("all are known", || line().threads == 3 && line().processes.len() == 2);
+    let line = line();
+    assert!(line.threads_waited > Duration::ZERO && line.longest().is_some());
+    assert!(
+        line.processes[0].waited >= line.processes[1].waited && line.processes[1].waited > Duration::ZERO
+    );
+
+    // Many locks with one call, and none of an operator that has closed.
+    let holder = lock.inspect().unwrap().holder.unwrap();
+    let answers = operator.waiting(&vec![holder.clone(); 200]).unwrap();
+    assert!(answers.len() == 200 && answers.iter().flatten().all(|line| line.threads == 3));
+    assert!(answers.iter().flatten().count() > 150);
+    drop((ours, theirs));
+    assert!(held.release().unwrap());
+    assert_eq!(operator.waiting(&[holder]).unwrap(), [None], "an old record");
+    operator.close().unwrap();
+    assert_eq!(seen.waiting().unwrap_err().code(), Code::Closed);
+}
+
+#[test]
+fn a_holder_without_notices_is_not_asked_who_waits() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "off");
+    let (_second, _, seen) = manager(&store, "udp://127.0.0.1");
+    let _held = lock.acquire().unwrap();
+    assert_eq!(seen.waiting().unwrap(), None);
+}

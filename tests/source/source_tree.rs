@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [(&str, &str); 6] = [
     (
         "ground",
-        "boot cancel config diagnostic error event event_sinks fence history_entry holder latch_name lease_state metrics name notice_endpoint options owner process random store_option sync text time tracing_sink",
+        "boot cancel config diagnostic error event event_sinks fence history_entry holder latch_name lease_state metrics name notice_endpoint options owner process random store_option sync text time tracing_sink waiting_line",
     ),
     ("for threads and files of one machine", "fence_gate id_lock"),
     ("stores", "store"),

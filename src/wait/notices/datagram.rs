@@ -13,9 +13,11 @@
 //! | 7 declined | first waiter, earlier holder | `key:u64` | I do not want it any more |
 //! | 8 pause | holder, waiter | `nonce:u64 ms:u32` | nobody with notices asks for this time, so that others get a turn |
 //! | 9 opened | who opened a latch, waiter | `nonce:u64` | the latch is probably open: look at the store |
+//! | 10 who waits | an operator's tool, holder | `key:u64 nonce:u64` | tell me who waits for the lock |
+//! | 11 waiting | holder, an operator's tool | `nonce:u64 threads:u32 waited_ms:u32 count:u8` and entries | so many threads of mine wait, the first for so long, and these processes |
 //!
-//! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. A register is padded, so that no reply is
-//! longer than the datagram it answers.
+//! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. Its nonce is 0 in `waiting`: it is for the
+//! holder alone. `register` and `who waits` are padded, so that no reply is longer than the datagram it answers.
 
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ const VERSION: u8 = 1;
 pub(super) const BYTES_MAX: usize = 1400;
 /// Length of the longest reply to a register.
 const REPLY_MAX: usize = 6 + 8 + 19 + 8;
+/// Length of the longest reply to a question who waits.
+const WAITING_MAX: usize = 6 + 8 + 4 + 4 + 1 + ENTRIES_MAX * (19 + 8 + 4);
 /// Highest number of entries in one datagram, and so in the line of one lock.
 pub(super) const ENTRIES_MAX: usize = 40;
 
@@ -49,6 +53,8 @@ pub(super) enum Datagram {
     Declined { key: u64 },
     Pause { nonce: u64, pause: Duration },
     Opened { nonce: u64 },
+    WhoWaits { key: u64, nonce: u64 },
+    Waiting { nonce: u64, threads: u32, waited: Duration, entries: Vec<SentEntry> },
 }
 
 impl Datagram {
@@ -81,6 +87,15 @@ impl Datagram {
                 put(&mut out, &[*nonce]);
                 out.extend_from_slice(&millis(*pause).to_be_bytes());
             }
+            Datagram::WhoWaits { key, nonce } => {
+                put(&mut out, &[*key, *nonce]);
+                out.resize(WAITING_MAX, 0);
+            }
+            Datagram::Waiting { nonce, threads, waited, entries } => {
+                put(&mut out, &[*nonce]);
+                out.extend_from_slice(&threads.to_be_bytes());
+                put_entries(&mut out, *waited, entries);
+            }
         }
         out
     }
@@ -110,6 +125,13 @@ impl Datagram {
             7 => Datagram::Declined { key: first },
             8 => Datagram::Pause { nonce: first, pause: duration(rest)?.0 },
             9 => Datagram::Opened { nonce: first },
+            // Without its padding it may be shorter than the answer.
+            10 if bytes.len() >= WAITING_MAX => Datagram::WhoWaits { key: first, nonce: number(rest)?.0 },
+            11 => {
+                let (threads, rest) = rest.split_first_chunk()?;
+                let (waited, entries) = entries(rest)?;
+                Datagram::Waiting { nonce: first, threads: u32::from_be_bytes(*threads), waited, entries }
+            }
             _ => return None,
         })
     }
@@ -125,6 +147,8 @@ impl Datagram {
             Datagram::Declined { .. } => 7,
             Datagram::Pause { .. } => 8,
             Datagram::Opened { .. } => 9,
+            Datagram::WhoWaits { .. } => 10,
+            Datagram::Waiting { .. } => 11,
         }
     }
 }
@@ -192,6 +216,8 @@ mod tests {
             Datagram::Declined { key },
             Datagram::Pause { nonce, pause: waited },
             Datagram::Opened { nonce },
+            Datagram::WhoWaits { key, nonce },
+            Datagram::Waiting { nonce, threads: 3, waited, entries: vec![entry; ENTRIES_MAX] },
         ]
     }
 
@@ -206,11 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn no_reply_is_longer_than_a_register() {
-        let register = samples()[0].encode().len();
-        for reply in &samples()[2..5] {
-            assert!(reply.encode().len() <= register, "{reply:?}");
+    fn no_reply_is_longer_than_what_it_answers() {
+        let length = |at: usize| samples()[at].encode().len();
+        for reply in 2..5 {
+            assert!(length(reply) <= length(0), "{:?}", samples()[reply]);
         }
+        assert!(length(11) <= length(10) && length(4) <= length(10));
     }
 
     #[test]
@@ -225,7 +252,7 @@ mod tests {
         }
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..100_000 {
-            let mut bytes = samples()[random.usize(..10)].encode();
+            let mut bytes = samples()[random.usize(..samples().len())].encode();
             let at = random.usize(..bytes.len());
             bytes[at] = random.u8(..);
             if let Some(decoded) = Datagram::decode(&bytes) {

@@ -61,6 +61,8 @@ pub(super) enum Effect {
     Acknowledged(LockName),
     /// Another process waits for a lock of this process.
     Wanted(LockName),
+    /// Somebody asked, with this nonce, who waits for a lock of this process: these do, and threads of its own.
+    TellWaiting(NoticeEndpoint, u64, LockName, Vec<SentEntry>),
 }
 
 /// What the threads of this process do after a release.
@@ -415,8 +417,21 @@ impl Lines {
                 let name = self.at(id).name.clone();
                 self.effects.push(Effect::Pause(name, now.after(pause)));
             }
-            // Of a latch, not of a lock.
-            Datagram::Opened { .. } => return false,
+            Datagram::WhoWaits { key, nonce } => {
+                let id = self.keys.get(&key).copied();
+                let Some(id) = id.filter(|id| !matches!(self.at(*id).turn, LineTurn::Free(_))) else {
+                    self.reply(from, Datagram::NotHere { nonce }, now);
+                    return false;
+                };
+                let line = self.at(id);
+                // Whoever asks must not learn what a notice quotes.
+                let entries =
+                    sent(&line.entries, now).into_iter().map(|entry| SentEntry { nonce: 0, ..entry });
+                let (name, entries) = (line.name.clone(), entries.collect());
+                self.effects.push(Effect::TellWaiting(from, nonce, name, entries));
+            }
+            // Of a latch, and to who asked: not of a lock.
+            Datagram::Opened { .. } | Datagram::Waiting { .. } => return false,
         }
         true
     }

@@ -26,6 +26,7 @@
 //! `dlm-notices`, hears them. It is started by the first attempt to acquire a lock or the first note at a latch, and ended
 //! by `stop`.
 
+mod ask_holders;
 mod datagram;
 mod lines;
 mod socket;
@@ -40,6 +41,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+pub(crate) use self::ask_holders::ask_holders;
 use self::datagram::{BYTES_MAX, Datagram};
 pub(crate) use self::lines::{ANSWER, NextTurn, QueueAtRelease};
 use self::lines::{Effect, Lines};
@@ -73,6 +75,8 @@ pub(crate) trait Waiters: Send + Sync {
     fn pause(&self, name: &LockName, until: Moment);
     /// The first waiter need not look at the store earlier than usual.
     fn acknowledged(&self, name: &LockName);
+    /// Returns how many threads wait, and for how long the first has.
+    fn waiting_for(&self, name: &LockName) -> (usize, Duration);
 }
 
 /// The waits for latches of a manager.
@@ -428,6 +432,15 @@ impl NoticesShared {
                 Effect::Wanted(name) => self.wanted.get().into_iter().for_each(|wanted| wanted(&name)),
                 Effect::Acknowledged(name) => {
                     waiters().iter().for_each(|waiters| waiters.acknowledged(&name))
+                }
+                Effect::TellWaiting(to, nonce, name, entries) => {
+                    let waiting = waiters().map(|waiters| waiters.waiting_for(&name));
+                    let (threads, waited) = waiting.unwrap_or_default();
+                    let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+                    self.run(
+                        open,
+                        vec![Effect::Send(to, Datagram::Waiting { nonce, threads, waited, entries })],
+                    );
                 }
             }
         }

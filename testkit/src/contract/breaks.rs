@@ -1,4 +1,4 @@
-//! What `Lock::break_holder` promises over every store, and the contract of `dlm::store::HistoryStore`.
+//! What `Seen::break_holder` promises over every store, and the contract of `dlm::store::HistoryStore`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ fn broken(site: &Site, holder: &LockManager, id: &str) -> (Lease, dlm::Broken) {
     let lease = holder.lock(id, Level::Xdc).unwrap().acquire().unwrap();
     let breaker = site.manager();
     let lock = breaker.lock(id, Level::Xdc).unwrap();
-    let seen = lock.inspect().unwrap();
-    let broken = lock.break_holder(&seen, "it hangs").unwrap().expect("the holder still has it");
+    let seen = lock.see().unwrap();
+    let broken = seen.break_holder("it hangs").unwrap().expect("the holder still has it");
     (lease, broken)
 }
 
@@ -68,7 +68,7 @@ pub fn the_holder_of_a_broken_lock_that_is_kept_alive_is_told_why(site: &Site) {
     let lease = lock.acquire_with(&AcquireOptions::new().keep(Duration::MAX)).unwrap();
     let breaker = site.manager();
     let lock = breaker.lock("a", Level::Xdc).unwrap();
-    lock.break_holder(&lock.inspect().unwrap(), "it hangs").unwrap().unwrap();
+    lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
     until("the holder notices", || lease.check().is_err());
     if site.history && lease.state() != LeaseState::Lost(LostReason::ProcessStopped) {
         until("the holder is told", || lease.state() == LeaseState::Lost(LostReason::Broken));
@@ -81,17 +81,17 @@ pub fn only_the_grant_that_was_seen_is_broken(site: &Site) {
     let (holder, breaker) = (site.manager(), site.manager());
     let (held, lock) = (holder.lock("a", Level::Xdc).unwrap(), breaker.lock("a", Level::Xdc).unwrap());
     let first = held.acquire().unwrap();
-    let seen = lock.inspect().unwrap();
+    let seen = lock.see().unwrap();
     // The same process holds the lock again: another grant.
     assert!(first.release().unwrap());
-    assert_eq!(lock.break_holder(&seen, "it hangs").unwrap(), None, "a free lock");
+    assert_eq!(seen.break_holder("it hangs").unwrap(), None, "a free lock");
     let second = held.acquire().unwrap();
-    assert_eq!(lock.break_holder(&seen, "it hangs").unwrap(), None, "another grant was broken");
+    assert_eq!(seen.break_holder("it hangs").unwrap(), None, "another grant was broken");
     second.renew().unwrap();
     // A renewal does not make it another grant.
-    let seen = lock.inspect().unwrap();
+    let seen = lock.see().unwrap();
     second.renew_for(20 * LONG).unwrap();
-    assert!(lock.break_holder(&seen, "it hangs").unwrap().is_some());
+    assert!(seen.break_holder("it hangs").unwrap().is_some());
     assert_told(site, &second, second.renew());
     if site.history {
         let kinds: Vec<_> = lock.history(None, 100).unwrap().iter().map(|entry| entry.kind).collect();
@@ -116,16 +116,16 @@ pub fn a_holder_that_lost_its_lease_otherwise_is_not_told_of_an_older_break(site
 pub fn breaks_that_make_no_sense_are_refused(site: &Site) {
     let manager = site.manager();
     let lock = manager.lock("a", Level::Xdc).unwrap();
-    let free = lock.inspect().unwrap();
-    assert_eq!(code(lock.break_holder(&free, "it hangs")), Code::InvalidArgument);
+    let free = lock.see().unwrap();
+    assert_eq!(code(free.break_holder("it hangs")), Code::InvalidArgument);
     let lease = lock.acquire().unwrap();
-    let seen = lock.inspect().unwrap();
+    let seen = lock.see().unwrap();
     for reason in ["", "a\nb", &"x".repeat(256)] {
-        assert_eq!(code(lock.break_holder(&seen, reason)), Code::InvalidArgument);
+        assert_eq!(code(seen.break_holder(reason)), Code::InvalidArgument);
     }
     lease.renew().unwrap();
     manager.close().unwrap();
-    assert_eq!(code(lock.break_holder(&seen, "it hangs")), Code::Closed);
+    assert_eq!(code(seen.break_holder("it hangs")), Code::Closed);
 }
 
 /// Holders acquire, renew, release and let go, while others break what they see.
@@ -164,11 +164,11 @@ pub fn breaks_under_fire_touch_no_other_grant(site: &Site) {
     let wanted = (site.rounds / 8).max(5);
     let by = dlm::Deadline::after(LONG);
     while broke < wanted && !by.passed() {
-        let seen = lock.inspect().unwrap();
-        if seen.holder.is_none() {
+        let seen = lock.see().unwrap();
+        if seen.inspection().holder.is_none() {
             continue;
         }
-        if let Some(broken) = lock.break_holder(&seen, "it hangs").unwrap() {
+        if let Some(broken) = seen.break_holder("it hangs").unwrap() {
             broke += 1;
             assert!(broken.fence.is_none() || broken.fence > fence, "{broken:?} after {fence:?}");
             fence = broken.fence.max(fence);
@@ -253,7 +253,7 @@ pub fn a_manager_with_a_history_writes_what_happened_to_its_locks(site: &Site) {
     let lost = lock.acquire().unwrap();
     let breaker = site.manager();
     let seen = breaker.lock("a", Level::Xdc).unwrap();
-    seen.break_holder(&seen.inspect().unwrap(), "it hangs").unwrap().unwrap();
+    seen.see().unwrap().break_holder("it hangs").unwrap().unwrap();
     assert_eq!(code(lost.renew()), Code::LeaseLost);
     // Closing writes what is left.
     manager.close().unwrap();

@@ -531,3 +531,28 @@ fn a_world_whose_datagrams_are_all_lost_is_one_without_notices() {
     }
     assert!((0..3).all(|process| world.grants_of(process) > 0), "somebody never got the lock");
 }
+
+#[test]
+fn who_waits_is_told_to_whoever_quotes_the_grant_without_what_a_notice_quotes() {
+    let (mut holder, _) = held_and_wanted(3);
+    let ask = |key| Datagram::WhoWaits { key, nonce: 9 };
+    assert!(holder.received(endpoint(8), ask(7), at(50)));
+    let effects = holder.effects();
+    let [Effect::TellWaiting(to, 9, of, entries)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((*to, of), (endpoint(8), &name()));
+    let expected: Vec<_> = (1..=3)
+        .map(|number| SentEntry {
+            endpoint: endpoint(number),
+            nonce: 0,
+            waited: MS * (50 - u32::try_from(number).unwrap()),
+        })
+        .collect();
+    assert_eq!(*entries, expected);
+    let refused = [(endpoint(8), Datagram::NotHere { nonce: 9 })];
+    assert!(!holder.received(endpoint(8), ask(6), at(50)));
+    assert_eq!(sends(&mut holder), refused);
+    // The lock is not here any more.
+    let _ = told(&mut holder, at(60));
+    assert!(!holder.received(endpoint(8), ask(7), at(61)));
+    assert_eq!(sends(&mut holder), refused);
+}

@@ -1,0 +1,36 @@
+//! Who waits for a lock, as its holder knows it.
+
+use std::time::Duration;
+
+use crate::notice_endpoint::NoticeEndpoint;
+
+/// Who waits for a lock, as its holder knows it by [notices](crate::Builder::notices). Returned by
+/// [`Lock::waiting`](crate::Lock::waiting). Processes without notices poll, and nobody knows of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitingLine {
+    /// The number of threads of the holder's process that wait.
+    pub threads: u32,
+    /// For how long the first of these threads has waited.
+    pub threads_waited: Duration,
+    /// Other processes, in order of arrival; 40 at most.
+    pub processes: Vec<WaitingProcess>,
+}
+
+/// A process that waits for a lock of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitingProcess {
+    /// Where it hears notices.
+    pub endpoint: NoticeEndpoint,
+    /// For how long it has waited.
+    pub waited: Duration,
+}
+
+impl WaitingLine {
+    /// Returns how long the longest wait has lasted; `None` if nobody waits.
+    pub fn longest(&self) -> Option<Duration> {
+        let threads = (self.threads > 0).then_some(self.threads_waited);
+        self.processes.iter().map(|process| process.waited).chain(threads).max()
+    }
+}
