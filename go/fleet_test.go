@@ -127,7 +127,7 @@ func TestAListOfManyPagesHasEachLockOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer manager.Close()
-	const count = 1200 // more than two pages
+	const count = 1200      // more than two pages
 	var leases []*dlm.Lease // a lease that is forgotten is released
 	for at := range count {
 		lease, err := manager.TryLock(ctx, dlm.XDC(fmt.Sprint("order-", at)))

@@ -16,6 +16,13 @@ pub(crate) fn secret(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
     Ok(())
 }
 
+/// Returns a number that nobody can guess.
+pub(crate) fn secret_number() -> Result<u64, getrandom::Error> {
+    let mut bytes = [0; 8];
+    secret(&mut bytes)?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
 /// Returns a number from 0 to 1, for pauses that should differ between processes.
 pub(crate) fn fraction() -> f64 {
     #[cfg(not(dlm_simulation))]

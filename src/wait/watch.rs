@@ -18,7 +18,7 @@ pub(crate) type LatchKey = (LatchName, Level);
 /// State shared by the waiters of one latch.
 pub(crate) struct Watch {
     pub(crate) key: Arc<LatchKey>,
-    state: Mutex<Seen>,
+    state: Mutex<WatchState>,
     wake: Condvar,
     /// Created by the first call of [`fd`](Watch::fd), under `state`. Becomes readable when the watch ends.
     timerfd: OnceLock<Timerfd>,
@@ -26,7 +26,7 @@ pub(crate) struct Watch {
 
 /// What the waiters know about the latch.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct WatchState {
     pub(crate) end: Option<End>,
     /// Number of the last read that was answered.
     pub(crate) looks: u64,
@@ -50,11 +50,11 @@ impl Watch {
         Watch { key, state: Mutex::default(), wake: Condvar::new(), timerfd: OnceLock::new() }
     }
 
-    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub(crate) fn seen(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock()
     }
 
-    pub(crate) fn park(&self, seen: &mut MutexGuard<'_, Seen>, time: Duration) {
+    pub(crate) fn park(&self, seen: &mut MutexGuard<'_, WatchState>, time: Duration) {
         self.wake.wait_for(seen, time);
     }
 

@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::datagram::{BYTES_MAX, Datagram};
-use super::draw;
 use super::socket::NoticeSocket;
 use crate::notice_endpoint::{GrantEndpoint, NoticeEndpoint};
+use crate::random;
 use crate::sync::HashMap;
 use crate::time::Moment;
 use crate::waiting_line::{WaitingLine, WaitingProcess};
@@ -49,7 +49,7 @@ impl Sockets<'_> {
         // By the nonce of the question.
         let mut open: HashMap<u64, (usize, GrantEndpoint)> = HashMap::default();
         for (at, holder) in holders.iter().enumerate() {
-            if let (Some(holder), Ok(nonce)) = (holder, draw()) {
+            if let (Some(holder), Ok(nonce)) = (holder, random::secret_number()) {
                 open.insert(nonce, (at, *holder));
             }
         }
@@ -98,7 +98,10 @@ impl Sockets<'_> {
         if self.open[at].is_none() {
             let (socket, _) = match (ip, self.directory) {
                 (Some(ip), _) => any(ip)?,
-                (None, Some(directory)) => NoticeSocket::local(directory, draw()?)?,
+                (None, Some(directory)) => {
+                    let number = random::secret_number().map_err(io::Error::other)?;
+                    NoticeSocket::local(directory, number)?
+                }
                 (None, None) => return Err(io::ErrorKind::AddrNotAvailable.into()),
             };
             self.open[at] = Some(socket);

@@ -303,7 +303,7 @@ impl Notices {
             NoticeEndpoint::Local(_) => "a socket in the directory of the store".into(),
         };
         let began = Moment::now();
-        let heard = self.start().and_then(|()| draw().ok()).is_some_and(|key| {
+        let heard = self.start().and_then(|()| random::secret_number().ok()).is_some_and(|key| {
             inheritable::lock(&open.state).probe = Some(key);
             let sent = open.socket.send(open.own, &Datagram::Heard { key }.encode());
             let is_open = || inheritable::lock(&open.state).probe == Some(key);
@@ -371,12 +371,6 @@ impl Drop for Notices {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn draw() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    random::secret(&mut bytes).map_err(io::Error::other)?;
-    Ok(u64::from_be_bytes(bytes))
 }
 
 impl NoticesShared {
@@ -449,14 +443,15 @@ impl NoticesShared {
 
 impl OpenNotices {
     fn local(directory: &Path) -> io::Result<OpenNotices> {
-        draw().and_then(|number| NoticeSocket::local(directory, number)).and_then(OpenNotices::new)
+        let number = random::secret_number().map_err(io::Error::other)?;
+        OpenNotices::new(NoticeSocket::local(directory, number)?)
     }
 
     fn new((socket, own): (NoticeSocket, NoticeEndpoint)) -> io::Result<OpenNotices> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
-        let lines = Lines::new(own, || draw().unwrap_or_default());
+        let lines = Lines::new(own, || random::secret_number().unwrap_or_default());
         let bits = DrawnBits { bytes: [0; 256], left: 0 };
         let state = NoticesState { lines, bits, parked_until: Moment::OVER, probe: None, is_stopping: false };
         let state = Mutex::new(state);

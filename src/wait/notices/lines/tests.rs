@@ -392,7 +392,7 @@ impl World {
                         self.under_way.push((self.now.after(delay), to as usize, from, datagram.clone()));
                     }
                 }
-                Effect::Send(..) => unreachable!(),
+                Effect::Send(..) | Effect::TellWaiting(..) => unreachable!(),
                 Effect::Ask(..) | Effect::Look(_) => {
                     if let Effect::Ask(_, age) = effect {
                         self.since[process] = Some(at(0).after(self.now.since(at(0)).saturating_sub(age)));
