@@ -5,43 +5,16 @@
 #[expect(dead_code, reason = "the example's main")]
 mod redis_store;
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{LazyLock, Mutex};
+use std::net::SocketAddr;
 
 use dlm::Code;
+use dlm_fixtures::redis::redis_or_skip;
 use dlm_testkit::contract::Site;
 use dlm_testkit::losses::{SHORT, Target};
-use dlm_testkit::{Dialect, Proxy, skipped, until};
-
-/// A Redis server. Its keeper stops it when this program has ended, even if this program was killed.
-struct Server {
-    address: SocketAddr,
-    _keeper: (Child, Mutex<ChildStdin>),
-}
-
-static SERVER: LazyLock<Option<Server>> = LazyLock::new(|| {
-    let found = Command::new("redis-server").arg("--version").output();
-    if let Err(error) = found {
-        skipped("redis", format_args!("redis-server: {error}"));
-        return None;
-    }
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let script = r#"redis-server --bind 127.0.0.1 --port "$1" --save "" --appendonly no >/dev/null 2>&1 </dev/null &
-        pid=$!; cat >/dev/null; kill $pid; wait $pid"#;
-    let mut keeper = Command::new("sh");
-    keeper.args(["-c", script, "redis", &address.port().to_string()]);
-    let mut keeper = keeper.stdin(Stdio::piped()).spawn().unwrap();
-    let stdin = Mutex::new(keeper.stdin.take().unwrap());
-    until("the server answers", || {
-        TcpStream::connect(address).is_ok_and(|mut stream| stream.write_all(b"PING\r\n").is_ok())
-    });
-    Some(Server { address, _keeper: (keeper, stdin) })
-});
+use dlm_testkit::{Dialect, Proxy};
 
 fn address() -> Option<SocketAddr> {
-    SERVER.as_ref().map(|server| server.address)
+    redis_or_skip()
 }
 
 fn uri(address: SocketAddr) -> String {

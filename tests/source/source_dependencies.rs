@@ -49,7 +49,7 @@ const FEATURES_OFF: [(&str, &str, &str); 2] = [
 ];
 
 /// Crates in more than one version, and the crate that needs the old version.
-const TWICE: [(&str, &str); 8] = [
+const TWICE: [(&str, &str); 6] = [
     (
         "getrandom",
         "0.2 by ring, which rustls needs; 0.3 by stateright, which checks the model in tests/models",
@@ -57,10 +57,8 @@ const TWICE: [(&str, &str); 8] = [
     ("hashbrown", "0.14 by dashmap, which is for benchmarks and for stateright only"),
     ("rand", "0.8 by phf, which the build of LMDB needs; 0.9 by stateright"),
     ("rand_core", "as rand"),
-    ("shlex", "1 by trycmd, which is for tests only"),
     ("syn", "2 by prost-derive and derive_more; runs in the compiler only"),
-    ("toml_datetime", "0.7 by cbindgen, for the C header only"),
-    ("winnow", "as toml_datetime"),
+    ("winnow", "0.7 by cbindgen, for the C header only"),
 ];
 
 const FEATURES: [&str; 8] =

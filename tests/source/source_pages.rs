@@ -4,7 +4,8 @@
 //! Each code block and each table is checked in one of these ways:
 //!
 //! * Rust blocks are documentation tests, in a page that `src/lib.rs` includes.
-//! * `console` blocks of the pages in [`RUN`] are run, and their outputs compared.
+//! * `console` blocks of the pages in [`RUN`] are run, and their outputs compared. Those of other pages name the test that
+//!   runs them, with the servers that they need.
 //! * `toml` blocks name features that exist.
 //! * Above everything else stands a comment `<!-- checked by: name, name -->` with the names of tests. A table of speeds
 //!   names the benchmark that prints it, as `bench name`.
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dlm::{Code, STORE_OPTIONS};
+use dlm_fixtures::console::Console;
 
 /// Pages whose `console` blocks are run in order, each page with a store of its own.
 const RUN: [&str; 3] = ["README.md", "docs/cli.md", "docs/operations.md"];
@@ -236,12 +238,22 @@ fn the_readme_is_short_and_leads_to_every_page() {
 #[test]
 fn the_commands_print_what_the_pages_show() {
     for page in RUN {
-        let dir = tempfile::tempdir().unwrap();
-        trycmd::TestCases::new()
-            .case(page)
-            .register_bin("dlm", Path::new(env!("CARGO_BIN_EXE_dlm")))
-            .env("DLM_STORE", format!("embedded:{}", dir.path().join("store").display()))
-            .run();
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        Console::new(Path::new(env!("CARGO_BIN_EXE_dlm"))).run_page(&text);
+    }
+}
+
+/// A test that runs the blocks with its name runs no others, so a block must have the name of such a test.
+#[test]
+fn the_commands_of_other_pages_are_run_by_the_tests_that_they_name() {
+    // Compares the outputs of the examples with the page.
+    const OTHERWISE: [&str; 1] = ["docs/rows.md"];
+    let sources = sources();
+    for page in pages().iter().filter(|page| ![&RUN[..], &OTHERWISE].concat().contains(&page.path.as_str())) {
+        for part in page.parts().iter().filter(|part| part.kind == Kind::Code("console")) {
+            let runs = |name: &String| sources.contains(&format!("run_blocks_of(PAGE, \"{name}\")"));
+            assert!(part.checked_by.iter().any(runs), "{}:{}: nothing runs it", page.path, part.line);
+        }
     }
 }
 
