@@ -29,7 +29,7 @@ if(TARGET dlm::dlm)
     # The number stands in the header, once.
     file(STRINGS "${_dlm_prefix}/include/dlm.h" _dlm_line REGEX "^#define DLM_ABI ")
     string(REGEX REPLACE "^#define DLM_ABI " "" _dlm_abi "${_dlm_line}")
-    set_target_properties(dlm::dlm PROPERTIES IMPORTED_SONAME "libdlm.so.${_dlm_abi}")
+    set_target_properties(dlm::dlm PROPERTIES IMPORTED_SONAME "libdlm-locks.so.${_dlm_abi}")
     unset(_dlm_line)
     unset(_dlm_abi)
 endif()

@@ -53,7 +53,7 @@ fn its_shared_library_has_every_function_of_the_header_and_the_same_name() {
     let declared = c::functions().into_iter().map(|function| function.name).collect();
     assert_eq!(c::exported(&library), declared);
     let dynamic = c::run(Command::new("readelf").arg("-d").arg(&library)).unwrap();
-    let name = format!("Library soname: [libdlm.so.{}]", c::abi(&c::root().join("include/dlm.h")));
+    let name = format!("Library soname: [{}]", c::soname(&c::abi(&c::root().join("include/dlm.h"))));
     assert!(dynamic.contains(&name) && dynamic.contains("NODELETE"), "{dynamic}");
 }
 
@@ -64,7 +64,7 @@ fn a_program_in_c_takes_a_lock_in_the_store() {
     }
     let dir = tempfile::tempdir().unwrap();
     let library = built().join("libdlm.so");
-    let name = format!("libdlm.so.{}", c::abi(&c::root().join("include/dlm.h")));
+    let name = c::soname(&c::abi(&c::root().join("include/dlm.h")));
     std::os::unix::fs::symlink(&library, dir.path().join(name)).unwrap();
     let program = compiled(dir.path(), "c-examples/lock.c", &[library.to_str().unwrap()]);
     let said = c::run(Command::new(program).arg("example:").env("LD_LIBRARY_PATH", dir.path())).unwrap();

@@ -44,7 +44,7 @@ impl Installed {
     /// Asserts that the program loads the library by its name with the ABI number.
     fn assert_asked_for(&self, program: &Path) {
         let needs = c::run(Command::new("readelf").arg("-d").arg(program)).unwrap();
-        assert!(needs.contains(&format!("Shared library: [libdlm.so.{}]", self.abi())), "{needs}");
+        assert!(needs.contains(&format!("Shared library: [{}]", c::soname(&self.abi()))), "{needs}");
     }
 
     /// Builds a program with `libdlm.a`, by path as in the README.
@@ -190,7 +190,7 @@ fn cmake_builds_and_runs(installed: &Installed, cmake: &Path) {
     }
     installed.assert_asked_for(&build.join("shared"));
     let name = fs::read_to_string(build.join("soname")).unwrap();
-    assert_eq!(name, format!("libdlm.so.{}", installed.abi()));
+    assert_eq!(name, c::soname(&installed.abi()));
 }
 
 /// `DLM_ABI` in `src/capi/version.rs` is the only place that defines the number.
