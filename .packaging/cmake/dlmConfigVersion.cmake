@@ -1,5 +1,10 @@
 # The version stands in the header, once.
-file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../../../include/dlm.h" _dlm_line REGEX "^#define DLM_VERSION ")
+set(_dlm_header "${CMAKE_CURRENT_LIST_DIR}/../../../include/dlm-locks/dlm.h")
+if(NOT EXISTS "${_dlm_header}")
+    set(_dlm_header "${CMAKE_CURRENT_LIST_DIR}/../../../include/dlm.h")
+endif()
+file(STRINGS "${_dlm_header}" _dlm_line REGEX "^#define DLM_VERSION ")
+unset(_dlm_header)
 string(REGEX REPLACE ".*\"(.*)\".*" "\\1" PACKAGE_VERSION "${_dlm_line}")
 unset(_dlm_line)
 if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)

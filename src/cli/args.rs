@@ -4,6 +4,7 @@ mod common;
 mod fleet;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -378,6 +379,15 @@ pub(crate) enum Verb {
     DemoWorker(DemoWorker),
     #[command(name = "__exec", hide = true)]
     Exec(Exec),
+    #[command(name = "__shell-files", hide = true)]
+    ShellFiles(ShellFiles),
+}
+
+/// Writes manual pages and completions for packages.
+#[derive(Debug, Args)]
+pub(crate) struct ShellFiles {
+    /// Folder that becomes /usr/share
+    pub(crate) folder: PathBuf,
 }
 
 /// How to acquire a lock.

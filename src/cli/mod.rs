@@ -13,6 +13,7 @@
 //! history   history, why                 report    which promises hold
 //! demo/     processes that contend       doctor    is the store safe for locks?
 //! logger    the library's warnings           elect     who leads, a command of the leader
+//! shell_files  manual pages, completions
 //! ```
 
 mod args;
@@ -31,6 +32,7 @@ mod output;
 mod process;
 mod report;
 mod run;
+mod shell_files;
 mod show;
 mod signals;
 mod top;
@@ -80,5 +82,6 @@ fn dispatch(cli: &Cli) -> CommandOutcome {
         Verb::Demo(demo) => demo::demo(global, demo),
         Verb::DemoWorker(worker) => demo::worker::work(global, worker),
         Verb::Exec(exec) => process::become_command(exec),
+        Verb::ShellFiles(to) => shell_files::write(to),
     }
 }
