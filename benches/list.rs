@@ -100,7 +100,8 @@ fn list(uri: &str) {
     let manager = open(uri, "tool");
     let count = |query: LockQuery, expected: usize| {
         let began = Moment::now();
-        let found = manager.locks(&query.held_only()).map(|lock| lock.expect("a list")).count();
+        let found =
+            manager.locks(&query.held_only()).inspect(|lock| assert!(lock.is_ok(), "{lock:?}")).count();
         assert_eq!(found, expected, "each held lock once");
         Moment::now().since(began).as_secs_f64()
     };
