@@ -155,7 +155,8 @@ mod capi {
         let abi = items.iter().find_map(|item| item.code().strip_prefix("#define DLM_ABI "));
         let abi = abi.expect("the header defines DLM_ABI").trim();
         // -soname: without the number, a linked program would also load a library of another binary interface.
-        // The kernel DLM's library has the name libdlm.so.3, which ours must never have. -z nodelete: the library's threads would go on running in unmapped memory.
+        // The kernel DLM's library has the name libdlm.so.3, which ours must never have. -z nodelete: the library's
+        // threads would go on running in unmapped memory.
         let argument = format!("-Wl,-soname,libdlm-locks.so.{abi},-z,nodelete");
         println!("cargo::rustc-cdylib-link-arg={argument}");
         // The same argument for a crate that builds a libdlm.so with its own stores. Its build script

@@ -611,7 +611,7 @@ struct Broken {
     bool is_recorded;
 };
 
-// Who held a lock when it was read, returned by Lock::see().
+// The holder of a lock at the moment of Lock::see().
 class Seen {
   public:
     explicit Seen(dlm_seen *handle) noexcept : handle_(handle) {}

@@ -10,7 +10,8 @@
 //! out what happened if a reply was lost. A record without an owner token has a stamp instead. If this process ends between
 //! two steps, the lock is held by the old holder or free, and nothing else is left behind.
 //!
-//! If the holder had gone before the second step, an entry takes the first one back.
+//! If the holder had gone before the second step, an entry takes the first one back. If the second step is in doubt, the
+//! first entry stays. A holder that was not broken then, and loses its lease later, is told of that break all the same.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ const OWN_TTL: Duration = Duration::from_secs(10);
 /// What the record of our own grant says, before the reason.
 const PURPOSE: &str = "breaks the lock: ";
 
-/// Who held a lock when it was read, returned by [`Lock::see`](crate::Lock::see).
+/// The holder of a lock at the moment of [`Lock::see`](crate::Lock::see).
 pub struct Seen {
     session: Arc<Session>,
     name: LockName,

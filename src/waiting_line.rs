@@ -1,11 +1,11 @@
-//! Who waits for a lock, as its holder knows it.
+//! The threads and processes that wait for a lock, as far as its holder knows them.
 
 use std::time::Duration;
 
 use crate::notice_endpoint::NoticeEndpoint;
 
-/// Who waits for a lock, as its holder knows it by [notices](crate::Builder::notices). Returned by
-/// [`Lock::waiting`](crate::Lock::waiting). Processes without notices poll, and nobody knows of them.
+/// The threads and processes that wait for a lock, as far as its holder knows them, returned by
+/// [`Lock::waiting`](crate::Lock::waiting). The holder does not know of processes without [notices](crate::Builder::notices).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitingLine {

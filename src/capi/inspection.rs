@@ -55,6 +55,20 @@ pub unsafe extern "C" fn dlm_lock_inspect(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
+    unsafe { inspected(inspection_out, size, error_out, || Ok(dlm_inspection::of(&find(lock)?.inspect()?))) }
+}
+
+/// Writes an inspection to memory of the caller. On failure all fields are 0.
+///
+/// # Safety
+/// The pointers are NULL or writable; `inspection_out` as [`zero`] says.
+pub(super) unsafe fn inspected(
+    inspection_out: *mut dlm_inspection,
+    size: usize,
+    error_out: *mut *mut dlm_error,
+    inspect: impl FnOnce() -> Outcome<dlm_inspection>,
+) -> dlm_status {
+    // SAFETY: the caller guarantees it.
     unsafe {
         // Before anything can fail. A size that no version of the struct can have is not used.
         if !inspection_out.is_null() {
@@ -65,8 +79,7 @@ pub unsafe extern "C" fn dlm_lock_inspect(
                 return Err(Failure::invalid("the output is NULL"));
             }
             checked_size(size)?;
-            let inspection = find(lock)?.inspect()?;
-            write(inspection_out, dlm_inspection::of(&inspection));
+            write(inspection_out, inspect()?);
             Ok(())
         })
     }

@@ -2,13 +2,13 @@
 
 use std::ffi::{CString, c_char};
 
-use super::answer::{answer, status};
+use super::answer::answer;
 use super::arguments::text;
 use super::error::dlm_error;
 use super::failure::Failure;
-use super::guard::{freeing, value, write};
+use super::guard::{freeing, value};
 use super::handles::HandleTable;
-use super::inspection::{checked_size, dlm_inspection, zero};
+use super::inspection::{dlm_inspection, inspected};
 use super::lock::dlm_lock;
 use super::manager::dlm_manager;
 use super::process::{Handle, PerProcess, find, free, keep};
@@ -114,22 +114,13 @@ pub unsafe extern "C" fn dlm_lock_list_inspection(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        if !inspection_out.is_null() {
-            zero(inspection_out, size);
-        }
-        status(error_out, || {
-            if inspection_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
-            checked_size(size)?;
+        inspected(inspection_out, size, error_out, || {
             let list = find(list)?;
-            let lock = list.locks.get(index).map(|(_, lock)| lock.clone());
-            let lock = lock.ok_or_else(|| {
+            let (_, lock) = list.locks.get(index).ok_or_else(|| {
                 Failure::invalid(format!("index {index} is not allowed: below {}", list.locks.len()))
             })?;
-            let ListedLock { holder, fence, layout, .. } = lock;
-            write(inspection_out, dlm_inspection::of(&Inspection { holder, fence, layout, seen: None }));
-            Ok(())
+            let ListedLock { holder, fence, layout, .. } = lock.clone();
+            Ok(dlm_inspection::of(&Inspection { holder, fence, layout, seen: None }))
         })
     }
 }

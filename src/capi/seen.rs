@@ -8,7 +8,7 @@ use super::error::dlm_error;
 use super::failure::Failure;
 use super::guard::{freeing, write};
 use super::handles::HandleTable;
-use super::inspection::{checked_size, dlm_inspection, zero};
+use super::inspection::{dlm_inspection, inspected};
 use super::lock::dlm_lock;
 use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
@@ -51,20 +51,7 @@ pub unsafe extern "C" fn dlm_seen_inspection(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe {
-        if !inspection_out.is_null() {
-            zero(inspection_out, size);
-        }
-        status(error_out, || {
-            if inspection_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
-            checked_size(size)?;
-            let seen = find(seen)?;
-            write(inspection_out, dlm_inspection::of(seen.inspection()));
-            Ok(())
-        })
-    }
+    unsafe { inspected(inspection_out, size, error_out, || Ok(dlm_inspection::of(find(seen)?.inspection()))) }
 }
 
 /// Frees what was seen. NULL is allowed. Never blocks.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::store::{Acquired, Attempt, HistoryStore, LockStore, MemoryStore, OwnerRecord, Released};
 use dlm::{Deadline, Error, Holder, Inspection, LockName, Moment, Result};
 use parking_lot::Mutex;
 
@@ -142,5 +142,13 @@ impl LockStore for Scripted {
 
     fn inspect(&self, name: &LockName, by: Deadline) -> Result<Inspection> {
         self.memory.inspect(name, by)
+    }
+
+    fn grant_number(&self, owner_record: &OwnerRecord) -> Option<u64> {
+        self.memory.grant_number(owner_record)
+    }
+
+    fn history(&self) -> Option<&dyn HistoryStore> {
+        self.memory.history()
     }
 }

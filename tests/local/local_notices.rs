@@ -286,3 +286,18 @@ fn a_holder_without_notices_is_not_asked_who_waits() {
     let _held = lock.acquire().unwrap();
     assert_eq!(seen.waiting().unwrap(), None);
 }
+
+/// A local socket keeps ten datagrams only, so a burst of questions or answers would be lost.
+#[cfg(feature = "embedded")]
+#[test]
+fn a_holder_of_many_locks_in_the_directory_of_a_store_answers_for_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let uri = format!("embedded:{}?client=tests", directory.path().display());
+    let (holder, operator) = (LockManager::open(&uri).unwrap(), LockManager::open(&uri).unwrap());
+    let lock = holder.lock("held", Level::Xdc).unwrap();
+    let _held = lock.acquire().unwrap();
+    let seen = lock.inspect().unwrap().holder.unwrap();
+    until("it answers for each", || {
+        operator.waiting(&vec![seen.clone(); 200]).unwrap().iter().all(Option::is_some)
+    });
+}

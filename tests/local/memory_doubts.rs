@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{Acquired, Attempt, LockStore, MemoryStore, OwnerRecord, Released};
-use dlm::{Code, DEFAULT_TIMEOUT, Deadline, Error, Lease, Level, Lock, LockManager, Moment, Result};
+use dlm::store::{Acquired, Attempt, HistoryKind, LockStore, MemoryStore, OwnerRecord, Released};
+use dlm::{
+    Code, DEFAULT_TIMEOUT, Deadline, Error, Lease, LeaseState, Level, Lock, LockManager, LostReason, Moment,
+    Result,
+};
 use dlm_testkit::ReleaseLine::{Applied, Lie, Truth};
 use dlm_testkit::{LONG, Scripted, until};
 
@@ -367,4 +370,71 @@ fn a_lease_that_a_copy_of_its_request_may_revive_is_renewed_only_before_it_expir
             assert_eq!((code(renewed), code(lease.check())), (Code::LeaseLost, Code::LeaseLost));
         }
     }
+}
+
+/// Returns what the history of the lock says of breaks, the newest entry first.
+fn breaks(stage: &Stage) -> Vec<HistoryKind> {
+    stage.lock.history(None, 100).unwrap().iter().map(|entry| entry.kind).collect()
+}
+
+#[test]
+fn a_break_in_doubt_that_took_effect_is_told_to_the_holder() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    let seen = stage.lock.see().unwrap();
+    stage.store.to_release([Applied(doubt())]);
+    assert_eq!(code(seen.break_holder("it hangs")), Code::InDoubt);
+    assert!(stage.is_free());
+    assert_eq!(breaks(&stage), [HistoryKind::Broken], "nothing is taken back");
+    // Whoever looks again finds the grant over. What the holder is told is still the first break.
+    assert_eq!(seen.break_holder("it hangs still").unwrap(), None);
+    assert_eq!(code(lease.renew()), Code::LeaseLost);
+    assert_eq!(lease.state(), LeaseState::Lost(LostReason::Broken));
+    let told = lease.check().unwrap_err().to_string();
+    assert!(told.contains(r#"because "it hangs""#), "{told}");
+}
+
+#[test]
+fn a_break_in_doubt_that_did_not_take_effect_is_no_loss_and_may_be_tried_again() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    let seen = stage.lock.see().unwrap();
+    stage.store.to_release([Lie(Err(doubt()))]);
+    assert_eq!(code(seen.break_holder("it hangs")), Code::InDoubt);
+    lease.renew().unwrap();
+    stage.assert_held(&lease);
+    assert!(seen.break_holder("it hangs").unwrap().unwrap().fence > lease.fence());
+    assert_eq!(code(lease.renew()), Code::LeaseLost);
+}
+
+#[test]
+fn a_break_that_certainly_failed_is_taken_back() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    let seen = stage.lock.see().unwrap();
+    stage.store.to_release([Lie(Err(broken()))]);
+    assert_eq!(code(seen.break_holder("it hangs")), Code::ConnectionError);
+    stage.assert_held(&lease);
+    let mut kinds = breaks(&stage);
+    kinds.sort_by_key(|kind| *kind as u8);
+    assert_eq!(kinds, [HistoryKind::Broken, HistoryKind::NotBroken]);
+    // A loss of another kind is not taken for that break.
+    stage.store.to_renew(|_| Ok(None));
+    assert_eq!(code(lease.renew()), Code::LeaseLost);
+    assert_ne!(lease.state(), LeaseState::Lost(LostReason::Broken));
+}
+
+#[test]
+fn a_break_whose_own_grant_is_in_doubt_leaves_the_lock_free() {
+    let stage = stage();
+    let lease = stage.lock.acquire().unwrap();
+    let seen = stage.lock.see().unwrap();
+    stage.store.to_acquire(|memory, attempt, doubtful| {
+        applied_in_secret(memory, attempt, doubtful);
+        Err(doubt())
+    });
+    let broken = seen.break_holder("it hangs").unwrap().expect("it was held");
+    assert_eq!((broken.fence, broken.is_recorded), (None, true));
+    until("the grant of the break is freed", || stage.is_free());
+    assert_eq!(code(lease.renew()), Code::LeaseLost);
 }

@@ -424,7 +424,7 @@ impl Lines {
                     return false;
                 };
                 let line = self.at(id);
-                // Whoever asks must not learn what a notice quotes.
+                // Without the nonces: a notice that quotes one is believed.
                 let entries =
                     sent(&line.entries, now).into_iter().map(|entry| SentEntry { nonce: 0, ..entry });
                 let (name, entries) = (line.name.clone(), entries.collect());

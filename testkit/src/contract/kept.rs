@@ -79,9 +79,7 @@ pub fn a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_th
 /// Returns `None` if the machine was too slow for the lease.
 fn until_lost(lease: &Lease, reason: LostReason) -> Option<()> {
     until("the lease is lost", || !lease.state().is_valid());
-    let is_slow =
-        |found| found == LostReason::ProcessStopped || found == LostReason::Expired && reason != found;
-    if matches!(lease.state(), LeaseState::Lost(found) if is_slow(found)) {
+    if lease.state() == LeaseState::Lost(LostReason::ProcessStopped) {
         return None;
     }
     assert_eq!(lease.state(), LeaseState::Lost(reason));
