@@ -37,7 +37,7 @@ struct Sockets<'a> {
 }
 
 /// A question that is not answered.
-struct Question {
+struct HolderQuestion {
     /// The place of its answer.
     at: usize,
     holder: GrantEndpoint,
@@ -63,7 +63,7 @@ impl Sockets<'_> {
         let mut answers = vec![None; holders.len()];
         let question = |(at, holder): (usize, &Option<GrantEndpoint>)| {
             let (holder, nonce) = ((*holder)?, random::secret_number().ok()?);
-            Some(Question { at, holder, nonce, due: Moment::OVER })
+            Some(HolderQuestion { at, holder, nonce, due: Moment::OVER })
         };
         let mut open: Vec<_> = holders.iter().enumerate().filter_map(question).collect();
         let end = Moment::now().after(PATIENCE);
@@ -86,7 +86,7 @@ impl Sockets<'_> {
                     }
                     _ => continue,
                 };
-                let is_answered = |it: &Question| it.nonce == nonce && it.holder.endpoint == from;
+                let is_answered = |it: &HolderQuestion| it.nonce == nonce && it.holder.endpoint == from;
                 if let Some(index) = open.iter().position(is_answered) {
                     answers[open.swap_remove(index).at] = line;
                 }
@@ -95,7 +95,7 @@ impl Sockets<'_> {
     }
 
     /// Sends the questions that are due, those first that were sent least recently. Removes those that cannot be sent.
-    fn send_due(&mut self, open: &mut Vec<Question>, now: Moment) {
+    fn send_due(&mut self, open: &mut Vec<HolderQuestion>, now: Moment) {
         let mut under_way = [0; KINDS];
         for question in open.iter().filter(|question| question.due > now) {
             under_way[kind(question.holder.endpoint)] += 1;
@@ -261,7 +261,7 @@ mod tests {
     fn a_holder_that_is_gone_is_not_waited_for_in_the_directory_of_the_store() {
         let directory = tempfile::tempdir().unwrap();
         let gone = GrantEndpoint { endpoint: NoticeEndpoint::Local(7), grant: 5 };
-        let mut open = vec![Question { at: 0, holder: gone, nonce: 1, due: Moment::OVER }];
+        let mut open = vec![HolderQuestion { at: 0, holder: gone, nonce: 1, due: Moment::OVER }];
         let mut sockets = Sockets { directory: Some(directory.path()), open: [const { None }; KINDS] };
         sockets.send_due(&mut open, Moment::now());
         assert!(open.is_empty());
@@ -276,7 +276,7 @@ mod tests {
         let (socket, endpoint) = NoticeSocket::local(directory.path(), 7).unwrap();
         let holder = GrantEndpoint { endpoint, grant: 5 };
         let mut open: Vec<_> =
-            (0..20).map(|at| Question { at, holder, nonce: at as u64, due: Moment::OVER }).collect();
+            (0..20).map(|at| HolderQuestion { at, holder, nonce: at as u64, due: Moment::OVER }).collect();
         let mut sockets = Sockets { directory: Some(directory.path()), open: [const { None }; KINDS] };
         let now = Moment::now();
         let received = || {
