@@ -11,7 +11,7 @@ use crate::notice_endpoint::NoticeEndpoint;
 pub struct WaitingLine {
     /// The number of threads of the holder's process that wait.
     pub threads: u32,
-    /// For how long the first of these threads has waited.
+    /// For how long the first of these threads has waited, in whole milliseconds.
     pub threads_waited: Duration,
     /// Other processes, in order of arrival; 40 at most.
     pub processes: Vec<WaitingProcess>,
@@ -23,7 +23,7 @@ pub struct WaitingLine {
 pub struct WaitingProcess {
     /// Where it hears notices.
     pub endpoint: NoticeEndpoint,
-    /// For how long it has waited.
+    /// For how long it has waited, in whole milliseconds.
     pub waited: Duration,
 }
 
