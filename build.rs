@@ -104,6 +104,7 @@ mod capi {
                 "dlm_manager_lock_named",
                 "dlm_seen",
                 "dlm_lock_see",
+                "dlm_lock_waiting",
                 "dlm_history",
                 "dlm_lock_history",
             ],
@@ -258,6 +259,7 @@ mod capi {
             "key_lock",
             "log",
             "waiting",
+            "waiting_line",
         ] {
             builder = builder.with_src(files.join(file).with_extension("rs"));
         }

@@ -50,6 +50,24 @@ static struct dlm_go_broken dlm_go_break(const struct dlm_seen *seen, const char
 	return to;
 }
 
+struct dlm_go_waiting {
+	enum dlm_status status;
+	bool is_known;
+	uint64_t threads, processes;
+	int64_t longest_ms;
+	struct dlm_error *error;
+};
+
+static struct dlm_go_waiting dlm_go_ask_waiting(const struct dlm_manager *manager, const char *id, int32_t level) {
+	struct dlm_go_waiting to = {0};
+	struct dlm_lock *lock;
+	to.status = dlm_go_lock(manager, id, level, &lock, &to.error);
+	if (to.status == DLM_OK)
+		to.status = dlm_lock_waiting(lock, &to.is_known, &to.threads, &to.processes, &to.longest_ms, &to.error);
+	dlm_lock_free(lock);
+	return to;
+}
+
 struct dlm_go_history {
 	enum dlm_status status;
 	struct dlm_history *history;
@@ -136,6 +154,19 @@ func breakLock(seen seenHandle, reason string) (Broken, error) {
 	}
 	to := C.dlm_go_break(seen, why)
 	return Broken{bool(to.is_broken), uint64(to.fence), bool(to.is_recorded)}, failure(to.status, to.error)
+}
+
+func askWaiting(manager managerHandle, name Name) (*WaitingLine, error) {
+	id, err := lent(name.id)
+	if err != nil {
+		return nil, err
+	}
+	to := C.dlm_go_ask_waiting(manager, id, C.int32_t(name.level))
+	if err := failure(to.status, to.error); err != nil || !bool(to.is_known) {
+		return nil, err
+	}
+	longest := time.Duration(to.longest_ms) * time.Millisecond
+	return &WaitingLine{int(to.threads), int(to.processes), longest}, nil
 }
 
 func readHistory(manager managerHandle, name Name, since time.Time, most int) ([]HistoryEntry, error) {

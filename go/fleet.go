@@ -106,6 +106,27 @@ func (s *Seen) Break(ctx context.Context, reason string) (Broken, error) {
 	})
 }
 
+// WaitingLine says who waits for a lock, as far as its holder knows.
+type WaitingLine struct {
+	// Threads is the number of acquisitions that wait in the holder's process.
+	Threads int
+	// Processes is the number of other processes that wait. It stops at 40.
+	Processes int
+	// Longest is the time that one of them has waited longest, in whole milliseconds. It is 0 if nobody waits.
+	Longest time.Duration
+}
+
+// Waiting asks the holder of the lock who waits for it. The result is nil if the lock is free, or if the holder hears no
+// notices (the option "notices") or does not answer within 200 ms. It is only a hint: processes without notices wait
+// unseen, and a datagram can be forged. It fails with the errors of [Manager.Inspect].
+func (m *Manager) Waiting(ctx context.Context, name Name) (*WaitingLine, error) {
+	question := question{m.asking, m.identity.lockRegion(name), m.timeout, "asking who waits for " + name.String()}
+	return answerTo(ctx, question, false, func() (*WaitingLine, error) {
+		defer runtime.KeepAlive(m)
+		return askWaiting(m.handle, name)
+	})
+}
+
 // HistoryEntry is something that happened to a lock.
 type HistoryEntry struct {
 	// Kind is "acquired", "released", "lost", "broken" or "not broken". Later versions may add others.
@@ -123,8 +144,9 @@ type HistoryEntry struct {
 }
 
 // History returns the newest entries of the lock's history that are not older than since, the newest first, and of them as
-// many as most says: up to 256, which is also the limit for a higher number. The zero time stands for any age. Entries are there only if the holders' managers have the option "history", except those
-// about breaks. It fails with the errors of [Manager.Inspect], and with [ErrInvalid] if the store keeps no history.
+// many as most says: up to 256, which is also the limit for a higher number. The zero time stands for any age. Entries are
+// there only if the holders' managers have the option "history", except those about breaks. It fails with the errors of
+// [Manager.Inspect], and with [ErrInvalid] if the store keeps no history.
 func (m *Manager) History(ctx context.Context, name Name, since time.Time, most int) ([]HistoryEntry, error) {
 	question := question{m.asking, everywhere, m.timeout, "reading the history of " + name.String()}
 	return answerTo(ctx, question, false, func() ([]HistoryEntry, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +95,54 @@ func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
 	none, err := tool.History(ctx, dlm.XDC("order-42"), time.Now().Add(time.Hour), 10)
 	if err != nil || len(none) != 0 {
 		t.Fatal(none, err)
+	}
+}
+
+func TestTheHolderSaysWhoWaits(t *testing.T) {
+	ctx, uri := context.Background(), "embedded:"+t.TempDir()
+	open := func() *dlm.Manager {
+		manager, err := dlm.Open(uri, dlm.Client("orders"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { manager.Close() })
+		return manager
+	}
+	holder, other := open(), open()
+	name := dlm.XDC("order-42")
+	if line, err := other.Waiting(ctx, name); err != nil || line != nil {
+		t.Fatal(line, err)
+	}
+	lease, err := holder.TryLock(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.KeepAlive(lease)
+	waiting, end := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	for _, manager := range []*dlm.Manager{holder, holder, other} {
+		ended.Add(1)
+		go func() {
+			defer ended.Done()
+			if _, err := manager.Lock(waiting, name); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}()
+	}
+	// A holder on a busy machine may not answer in time.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		line, err := other.Waiting(ctx, name)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatal(line, err)
+		}
+		if line != nil && line.Threads == 2 && line.Processes == 1 && line.Longest > 0 {
+			break
+		}
+	}
+	end()
+	ended.Wait()
+	if _, err := other.Waiting(ctx, dlm.XDC("a\x00b")); !errors.Is(err, dlm.ErrInvalid) {
+		t.Fatal(err)
 	}
 }
 

@@ -999,6 +999,24 @@ uint64_t dlm_history_fence(const struct dlm_history *history, size_t index);
 /// Frees a history. NULL is allowed. Never blocks.
 void dlm_history_free(struct dlm_history *history);
 
+/// Asks the holder of the lock who waits for it. `*known_out` is false if the lock is free, or if the holder hears no notices
+/// (the option notices) or does not answer. Then the other outputs are 0.
+///
+/// `*threads_out` is the number of threads of the holder's process that wait, and `*processes_out` that of other processes,
+/// which stops at 40. `*longest_ms_out` is the time that one of them has waited longest, in milliseconds; 0 if nobody
+/// waits. Only a hint: processes without notices wait unseen, and a datagram can be forged. This process needs no notices,
+/// but an address that the holder can reach. Blocks for one or two reads of the store, and for 200 ms at most for the
+/// answer.
+///
+/// Errors: those of dlm_lock_inspect().
+DLM_NODISCARD
+enum dlm_status dlm_lock_waiting(const struct dlm_lock *lock,
+                                 bool *known_out,
+                                 uint64_t *threads_out,
+                                 uint64_t *processes_out,
+                                 int64_t *longest_ms_out,
+                                 struct dlm_error **error_out);
+
 /* ---- Calls that do not block ---- */
 
 /// A release or a renewal that does not block. At most 8 threads of a manager make all such calls.

@@ -644,6 +644,12 @@ struct HistoryEntry {
     std::uint64_t fence;
 };
 
+// Those that wait for a lock, as far as its holder knows them. See dlm_lock_waiting().
+struct WaitingLine {
+    std::uint64_t threads, processes;
+    std::int64_t longest_ms;
+};
+
 // A lock in a list. `inspection` says who holds it.
 struct ListedLock {
     std::string key;
@@ -708,6 +714,15 @@ class Lock {
         dlm_seen *seen = nullptr;
         error.check(dlm_lock_see(get(), &seen, error));
         return Seen(seen);
+    }
+    // Asks the holder who waits. Empty if the lock is free or the holder does not answer: see dlm_lock_waiting().
+    [[nodiscard]] std::optional<WaitingLine> waiting() const {
+        detail::ErrorOut error;
+        bool known = false;
+        WaitingLine line{};
+        error.check(
+            dlm_lock_waiting(get(), &known, &line.threads, &line.processes, &line.longest_ms, error));
+        return known ? std::optional(line) : std::nullopt;
     }
     // The newest entries of the lock's history, the newest first: see dlm_lock_history().
     [[nodiscard]] std::vector<HistoryEntry> history(std::uint64_t since_ms = 0, std::size_t most = 256) const {

@@ -62,5 +62,6 @@ mod table;
 mod tests;
 mod version;
 mod waiting;
+mod waiting_line;
 #[cfg(not(feature = "hbase"))]
 mod without_hbase;

@@ -418,10 +418,13 @@ impl LatchPoller {
 }
 
 impl LatchWaits for LatchPoller {
-    fn opened(self: Arc<Self>, nonce: u64) -> bool {
+    fn opened(self: Arc<Self>, nonce: u64, count: &dyn Fn()) -> bool {
         let mut state = self.state.lock();
         let Some(name) = state.notes.take(nonce) else { return false };
         let keys: Vec<_> = state.keys_of(&name).collect();
+        if !keys.is_empty() {
+            count();
+        }
         for key in &keys {
             if let Some(watched) = state.entry(key) {
                 watched.is_told = true;

@@ -67,6 +67,32 @@ static void refuses_what_is_wrong(const char *uri)
     dlm_manager_free(manager);
 }
 
+/* Asks who waits for a lock. `hears` says that its holder hears notices. */
+static void who_waits(const struct dlm_lock *lock, bool hears)
+{
+    struct dlm_lease *held;
+    struct dlm_pending *pending;
+    bool known = true;
+    uint64_t threads = 7, processes = 7;
+    int64_t longest = 7;
+    int tries;
+
+    OK(dlm_lock_waiting(lock, &known, &threads, &processes, &longest, &error));
+    CHECK(!known && threads == 0 && processes == 0 && longest == 0);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_waiting(lock, &known, &threads, NULL, &longest, &error));
+    OK(dlm_lock_try_acquire(lock, 30000, &held, &error));
+    OK(dlm_lock_acquire_start(lock, 30000, DLM_FOREVER, 0, NULL, &pending, &error));
+    /* An answer may come late on a busy machine. */
+    for (tries = 0; hears && !(known && threads == 1); tries++) {
+        CHECK(tries < 600);
+        OK(dlm_lock_waiting(lock, &known, &threads, &processes, &longest, &error));
+        CHECK(processes == 0 && longest >= 0 && (longest == 0 || threads > 0));
+        sleep_us(20000);
+    }
+    dlm_pending_free(pending);
+    dlm_lease_free(held);
+}
+
 static void holds_renews_and_releases(const char *uri)
 {
     struct dlm_manager *manager = opened(uri, "tour"), *other = opened(uri, "tour");
@@ -160,6 +186,7 @@ static void holds_renews_and_releases(const char *uri)
         dlm_history_free(history);
         dlm_seen_free(what);
         dlm_lease_free(held);
+        who_waits(hung, strncmp(uri, "embedded:", 9) == 0);
         dlm_lock_free(hung);
     }
 

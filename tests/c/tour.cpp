@@ -161,6 +161,7 @@ static void leases(const char *uri) {
         const std::optional<dlm::Broken> broken = seen.break_holder("it hangs");
         CHECK(broken && broken->fence > held->fence() && broken->is_recorded && !seen.break_holder("it hangs"));
         CHECK(status_of([&] { held->renew(); }) == DLM_LEASE_LOST);
+        CHECK(!hung.waiting());
         const std::vector<dlm::HistoryEntry> history = hung.history();
         CHECK(history.size() == 3 && history[0].text == "it hangs" && !history[0].by.empty());
         CHECK(named.history().empty());

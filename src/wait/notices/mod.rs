@@ -81,8 +81,9 @@ pub(crate) trait Waiters: Send + Sync {
 
 /// The waits for latches of a manager.
 pub(crate) trait LatchWaits: Send + Sync {
-    /// The latch whose note has these random bits was opened. Returns `false` if there is no such note.
-    fn opened(self: Arc<Self>, nonce: u64) -> bool;
+    /// The latch whose note has these random bits was opened. Calls `count` before a wait can end by it. Returns `false` if
+    /// there is no such note.
+    fn opened(self: Arc<Self>, nonce: u64, count: &dyn Fn()) -> bool;
 }
 
 /// Called with the name of a lock of this process for which another process waits.
@@ -396,9 +397,8 @@ impl NoticesShared {
     fn is_opening(&self, datagram: &Datagram) -> bool {
         let Datagram::Opened { nonce } = datagram else { return false };
         let waits = self.latch_waits.get().and_then(Weak::upgrade);
-        let is_awaited = waits.is_some_and(|waits| waits.opened(*nonce));
-        self.counters.early.fetch_add(u64::from(is_awaited), Ordering::Relaxed);
-        is_awaited
+        let count = || _ = self.counters.early.fetch_add(1, Ordering::Relaxed);
+        waits.is_some_and(|waits| waits.opened(*nonce, &count))
     }
 
     fn run(&self, open: &OpenNotices, effects: Vec<Effect>) {

@@ -1,0 +1,51 @@
+//! What C learns of those that wait for a lock.
+
+use super::answer::status;
+use super::arguments::millis;
+use super::error::dlm_error;
+use super::failure::Failure;
+use super::guard::write;
+use super::lock::dlm_lock;
+use super::process::find;
+use super::status::dlm_status;
+
+/// Asks the holder of the lock who waits for it. `*known_out` is false if the lock is free, or if the holder hears no notices
+/// (the option notices) or does not answer. Then the other outputs are 0.
+///
+/// `*threads_out` is the number of threads of the holder's process that wait, and `*processes_out` that of other processes,
+/// which stops at 40. `*longest_ms_out` is the time that one of them has waited longest, in milliseconds; 0 if nobody
+/// waits. Only a hint: processes without notices wait unseen, and a datagram can be forged. This process needs no notices,
+/// but an address that the holder can reach. Blocks for one or two reads of the store, and for 200 ms at most for the
+/// answer.
+///
+/// Errors: those of dlm_lock_inspect().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlm_lock_waiting(
+    lock: *const dlm_lock,
+    known_out: *mut bool,
+    threads_out: *mut u64,
+    processes_out: *mut u64,
+    longest_ms_out: *mut i64,
+    error_out: *mut *mut dlm_error,
+) -> dlm_status {
+    // SAFETY: all pointers are as the header asks.
+    unsafe {
+        write(known_out, false);
+        write(threads_out, 0);
+        write(processes_out, 0);
+        write(longest_ms_out, 0);
+        status(error_out, || {
+            let outputs = [known_out.is_null(), threads_out.is_null(), processes_out.is_null()];
+            if outputs.contains(&true) || longest_ms_out.is_null() {
+                return Err(Failure::invalid("an output is NULL"));
+            }
+            if let Some(line) = find(lock)?.waiting()? {
+                write(known_out, true);
+                write(threads_out, line.threads.into());
+                write(processes_out, line.processes.len() as u64);
+                write(longest_ms_out, line.longest().map_or(0, millis));
+            }
+            Ok(())
+        })
+    }
+}
