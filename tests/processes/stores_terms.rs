@@ -249,7 +249,10 @@ fn take_sets(manager: &LockManager, rounds: usize, files: &Path) {
     let locks: Vec<_> =
         (0..LOCKS).map(|number| manager.lock(&format!("set-{number}"), Level::Xdc).unwrap()).collect();
     let options = AcquireOptions::new().ttl(LONG).wait(2 * LONG);
-    for _ in 0..rounds {
+    for round in 0..rounds {
+        if round % 100 == 0 {
+            say(format_args!("goes on"));
+        }
         let mut numbers: Vec<usize> = (0..LOCKS).collect();
         fastrand::shuffle(&mut numbers);
         numbers.truncate(fastrand::usize(2..=4));
@@ -274,7 +277,8 @@ fn processes_that_take_overlapping_sets_never_block_each_other(place: &Place, ro
     let mut processes: Vec<_> =
         (0..PROCESSES).map(|number| place.start("sets", number, rounds / PROCESSES)).collect();
     for process in processes.drain(..) {
-        process.report("done");
+        // Each report has its own time limit, so a busy machine may take as long as it needs.
+        while process.any_report() != ["done"] {}
         process.finish();
     }
     let manager = LockManager::builder().store_uri(&place.uri).client(&place.client).open().unwrap();
@@ -307,7 +311,8 @@ mod embedded {
 
     #[test]
     fn processes_that_take_overlapping_sets_never_block_each_other() {
-        super::processes_that_take_overlapping_sets_never_block_each_other(&place(), 10_000);
+        let rounds = if shortened("2,000 rounds of 10,000") { 2_000 } else { 10_000 };
+        super::processes_that_take_overlapping_sets_never_block_each_other(&place(), rounds);
     }
 }
 
