@@ -179,7 +179,8 @@ func (m *Manager) giveUp(ctx context.Context, name Name, pending pendingHandle) 
 		return grant{}, closedError("manager")
 	}
 	doing := "waiting for " + name.String()
-	if codeOf(err) == CodeCancelled {
+	// The wait may also have ended by itself, at the same moment.
+	if code := codeOf(err); code == CodeCancelled || code == CodeLocked {
 		doing = err.(*Error).Message // who holds the lock, and how long the wait was
 	}
 	return grant{}, ended(ctx, CodeCancelled, doing)
