@@ -386,7 +386,7 @@ fn a_break_in_doubt_that_took_effect_is_told_to_the_holder() {
     assert_eq!(code(seen.break_holder("it hangs")), Code::InDoubt);
     assert!(stage.is_free());
     assert_eq!(breaks(&stage), [HistoryKind::Broken], "nothing is taken back");
-    // Whoever looks again finds the grant over. What the holder is told is still the first break.
+    // A second break finds that the grant is over. The holder is told of the first one.
     assert_eq!(seen.break_holder("it hangs still").unwrap(), None);
     assert_eq!(code(lease.renew()), Code::LeaseLost);
     assert_eq!(lease.state(), LeaseState::Lost(LostReason::Broken));
