@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Latch, LatchKind, Lease, Level, Lock, LockManager};
+use dlm::{Code, LatchKind, Lease, Level, Lock, LockManager};
 use dlm_fixtures::hbase::Hbase;
 use dlm_fixtures::table;
 use dlm_testkit::{LONG, until};
@@ -112,13 +112,15 @@ fn crash_in_between<T>(hbase: &Hbase, uri: &str, last: impl FnOnce() -> T, then:
 fn a_wait_for_a_latch_outlasts_thirty_seconds_without_hbase() {
     const OUTAGE: Duration = Duration::from_secs(30);
     let Some(hbase) = Hbase::private("latch") else { return };
-    let latch = |uri: &str, id| -> Latch {
+    let manager = |uri: &str| -> LockManager {
         let builder = LockManager::builder().store_uri(uri).client("restarts").farm("dc1");
-        let manager = builder.poll(Duration::from_millis(500)).timeout(LONG / 2).open().unwrap();
-        manager.latch(id, Level::Dc, LatchKind::CountDown).unwrap()
+        builder.poll(Duration::from_millis(500)).timeout(LONG / 2).open().unwrap()
     };
+    let latch = |uri: &str, id| manager(uri).latch(id, Level::Dc, LatchKind::CountDown).unwrap();
     let direct = format!("hbase://{}/{}", hbase.master, table::TABLE);
     let ways = [(direct.clone(), "direct"), (table::uri(hbase.thrift), "gateway")];
+    // A busy machine may take longer for a table than the time-out of one call.
+    manager(&direct).initialize_latches().unwrap();
     let waiters = ways.clone().map(|(uri, id)| {
         let ours = latch(&uri, id);
         ours.create(2).unwrap();
