@@ -112,15 +112,15 @@ fn crash_in_between<T>(hbase: &Hbase, uri: &str, last: impl FnOnce() -> T, then:
 fn a_wait_for_a_latch_outlasts_thirty_seconds_without_hbase() {
     const OUTAGE: Duration = Duration::from_secs(30);
     let Some(hbase) = Hbase::private("latch") else { return };
-    let manager = |uri: &str| -> LockManager {
+    let manager = |uri: &str, timeout| -> LockManager {
         let builder = LockManager::builder().store_uri(uri).client("restarts").farm("dc1");
-        builder.poll(Duration::from_millis(500)).timeout(LONG / 2).open().unwrap()
+        builder.poll(Duration::from_millis(500)).timeout(timeout).open().unwrap()
     };
-    let latch = |uri: &str, id| manager(uri).latch(id, Level::Dc, LatchKind::CountDown).unwrap();
+    let latch = |uri: &str, id| manager(uri, LONG / 2).latch(id, Level::Dc, LatchKind::CountDown).unwrap();
     let direct = format!("hbase://{}/{}", hbase.master, table::TABLE);
     let ways = [(direct.clone(), "direct"), (table::uri(hbase.thrift), "gateway")];
-    // A busy machine may take longer for a table than the time-out of one call.
-    manager(&direct).initialize_latches().unwrap();
+    // A busy machine may take longer for a table than a latch should wait for an answer.
+    manager(&direct, 2 * LONG).initialize_latches().unwrap();
     let waiters = ways.clone().map(|(uri, id)| {
         let ours = latch(&uri, id);
         ours.create(2).unwrap();
