@@ -75,6 +75,9 @@ fn replies_out_of_order_reach_their_callers() {
 #[test]
 fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
     const THREADS: usize = 4;
+    const ROUNDS: usize = 4;
+    // If nothing arrives for that long, the socket is given up. On a busy machine that may be a while.
+    const TIMEOUT: Duration = Duration::from_secs(1);
     let shared = shared(THREADS + 1);
     let slow = shared.names[THREADS].clone();
     let mut number = 0;
@@ -83,23 +86,23 @@ fn a_call_that_times_out_disturbs_no_other_on_its_socket() {
             return Answer::Honest;
         }
         number += 1;
-        if number % 2 == 0 { Answer::Silence } else { Answer::Late(Duration::from_millis(90)) }
+        if number % 2 == 0 { Answer::Silence } else { Answer::Late(TIMEOUT + TIMEOUT / 4) }
     });
     let (timeouts, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         for id in 0..THREADS {
             let (shared, timeouts, done) = (&shared, &timeouts, &done);
             let work = move || {
-                while timeouts.load(Ordering::SeqCst) < 12 {
+                while timeouts.load(Ordering::SeqCst) < ROUNDS {
                     assert_eq!(shared.counter(id, LONG).unwrap(), COUNTER + id as u64, "a wrong reply");
                     done.fetch_add(1, Ordering::SeqCst);
                 }
             };
             thread::Builder::new().name(format!("dlm-test-{id}")).spawn_scoped(scope, work).unwrap();
         }
-        for _ in 0..12 {
+        for _ in 0..ROUNDS {
             let begin = Moment::now();
-            let error = shared.counter(THREADS, Duration::from_millis(40)).unwrap_err();
+            let error = shared.counter(THREADS, TIMEOUT).unwrap_err();
             assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
             assert!(Moment::now().since(begin) < SLACK);
             timeouts.fetch_add(1, Ordering::SeqCst);
