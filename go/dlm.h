@@ -932,8 +932,9 @@ void dlm_seen_free(struct dlm_seen *seen);
 /// Breaks just the grant that was seen, and sets `*broken_out` to true. If that grant is over, nothing is changed, and
 /// `*broken_out` is false. `*fence_out` is a fence above the old holder's, for the receivers of its writes; 0 if nothing
 /// was broken, if fencing is switched off, if another process acquired the lock first, or if the store failed after the
-/// break. The fence of the next grant is higher, too. `*recorded_out` says whether the history of the lock has an entry for
-/// the break. If not, the old holder finds its lease lost without being told why. `recorded_out` may be NULL.
+/// break. In the last two cases the fence of the next grant is above the old holder's. `*recorded_out` says whether the
+/// history of the lock has an entry for the break. If not, the old holder finds its lease lost without being told why.
+/// `recorded_out` may be NULL.
 ///
 /// The old holder may go on working until it renews or releases its lease. That fails with DLM_LEASE_LOST, the reason
 /// DLM_LOST_BROKEN, and the text of `reason`. Only receivers that compare fences are safe from it. Blocks for a few calls

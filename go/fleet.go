@@ -82,8 +82,8 @@ type Broken struct {
 	// IsBroken is false if the grant that was seen is over. Then nothing was changed.
 	IsBroken bool
 	// Fence is above the fence of the old holder, for the receivers of its writes. It is 0 if nothing was broken, if fencing
-	// is switched off, if another process acquired the lock first, or if the store failed after the break. The fence of the
-	// next grant is higher, too.
+	// is switched off, if another process acquired the lock first, or if the store failed after the break. In the last two
+	// cases the fence of the next grant is above the old holder's.
 	Fence uint64
 	// IsRecorded says whether the history of the lock has an entry for the break. If not, the old holder finds its lease lost
 	// without being told why.

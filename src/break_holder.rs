@@ -49,8 +49,8 @@ pub struct Seen {
 #[non_exhaustive]
 pub struct Broken {
     /// A fence above that of the old holder. A receiver that has seen it refuses the old holder's writes. `None` if fencing
-    /// is switched off, if another process acquired the lock first, or if the store failed after the break. The fence of
-    /// the next grant is higher, too.
+    /// is switched off, if another process acquired the lock first, or if the store failed after the break. In the last
+    /// two cases the fence of the next grant is above that of the old holder.
     pub fence: Option<Fence>,
     /// Whether the history of the lock says who broke it and why. If not, the old holder finds its lease lost without being
     /// told why.

@@ -22,7 +22,7 @@ impl Installed {
     /// Installs the libraries in the folder `libraries` with the script of the source at `root`.
     fn of(root: &Path, libraries: &Path) -> Installed {
         let dir = tempfile::tempdir().unwrap();
-        let mut install = Command::new(root.join(".packaging/install"));
+        let mut install = c::under_umask("077", &root.join(".packaging/install"));
         c::run(install.arg(dir.path().join("prefix")).env("LIBRARIES", libraries)).unwrap();
         Installed { dir }
     }
@@ -252,9 +252,10 @@ fn cargo_c_gives_the_library_the_same_name() {
 }
 
 #[test]
-fn nothing_is_left_after_uninstalling() {
+fn all_may_read_what_is_installed_and_nothing_is_left_after_uninstalling() {
     let installed = Installed::new();
     assert!(c::find(&installed.prefix(), |name| name == "dlm.hpp").is_some());
+    c::assert_for_all(&installed.prefix());
     let mut uninstall = Command::new(c::root().join(".packaging/install"));
     c::run(uninstall.arg("--uninstall").arg(installed.prefix())).unwrap();
     assert_eq!(c::find(&installed.prefix(), |_| true), None);

@@ -439,4 +439,5 @@ fn a_break_whose_own_grant_is_in_doubt_leaves_the_lock_free() {
     until("the grant of the break is freed", || stage.store.releases() == 2);
     assert!(stage.is_free());
     assert_eq!(code(lease.renew()), Code::LeaseLost);
+    assert!(stage.lock.try_acquire().unwrap().fence() > lease.fence());
 }

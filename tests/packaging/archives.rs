@@ -32,6 +32,7 @@ fn the_archive_is_complete_and_its_go_package_needs_no_rust() {
     // Unpacked elsewhere than it was made.
     let dir = tempfile::tempdir().unwrap();
     let root = unpacked(&archives, &host(), dir.path());
+    c::assert_for_all(&root);
     for file in [
         "bin/dlm",
         "lib/libdlm.a",

@@ -9,9 +9,14 @@ use std::process::Command;
 use dlm_fixtures::c;
 use dlm_testkit::skipped;
 
-/// Returns a command for a script in `.packaging`, with the libraries and the command of this test run.
+/// Returns a command for a script in `.packaging`, with the libraries and the command of this test run. The umask is one that
+/// keeps new files from others, because those of packages must not depend on it.
 fn script(name: &str) -> Command {
-    let mut script = Command::new(c::root().join(".packaging").join(name));
+    script_under("077", name)
+}
+
+fn script_under(umask: &str, name: &str) -> Command {
+    let mut script = c::under_umask(umask, &c::root().join(".packaging").join(name));
     // The generator of licences is built where this test is. The build is small.
     let target = dlm_fixtures::target_tmp().parent().unwrap().to_owned();
     script.env("LIBRARIES", libraries()).env("CARGO_TARGET_DIR", target);

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use dlm_fixtures::c;
 use dlm_testkit::{left_to_the_long_run, shortened, skipped};
 
-use crate::{commands_of, folder, has, page, script};
+use crate::{commands_of, folder, has, page, script, script_under};
 
 /// Files of the kernel DLM's packages libdlm3 and libdlm-dev, without their manual pages and their own folders.
 const OF_THE_KERNEL: [&str; 9] = [
@@ -99,6 +99,7 @@ fn the_packages_have_what_the_page_lists() {
         }
     }
     for package in packages {
+        c::assert_for_all(&package.root);
         let files = package.files();
         for theirs in OF_THE_KERNEL {
             assert!(!files.contains(theirs), "{} has {theirs}, as libdlm3 or libdlm-dev", package.name);
@@ -231,10 +232,7 @@ fn the_same_commit_gives_the_same_packages() {
     let again = folder("again");
     fs::remove_dir_all(&again).unwrap();
     // Another umask, and another time zone.
-    let mut shell = Command::new("sh");
-    let deb = script("deb");
-    shell.envs(deb.get_envs().filter_map(|(key, value)| Some((key, value?)))).env("TZ", "Asia/Tokyo");
-    c::run(shell.args(["-c", "umask 077 && \"$1\" \"$2\"", "-"]).arg(deb.get_program()).arg(&again)).unwrap();
+    c::run(script_under("002", "deb").arg(&again).env("TZ", "Asia/Tokyo")).unwrap();
     for package in packages {
         let other = again.join(package.file.file_name().unwrap());
         assert!(fs::read(&package.file).unwrap() == fs::read(other).unwrap(), "{} differs", package.name);
