@@ -4,6 +4,7 @@
 
 use std::net::TcpListener;
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -302,9 +303,15 @@ fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap()
     let hbase = hbase::hbase();
     let (row, watch, begin) = (stage.name.hbase_row(), Watch::default(), Moment::now());
     let through_gateway = manager(&table::uri(hbase.thrift), &stage.client);
+    // A busy machine may need more time until each has had its turns.
+    let have_contended = AtomicBool::new(false);
+    let is_over = || {
+        let past = Moment::now().since(begin);
+        past >= TIME && (have_contended.load(Ordering::Relaxed) || past >= LONG)
+    };
     let take_turns = |manager: &LockManager| {
         let lock = manager.lock("a", Level::Xdc).unwrap();
-        while Moment::now().since(begin) < TIME {
+        while !is_over() {
             let lease = lock.acquire().unwrap();
             watch.granted(lease.fence());
             watch.before_release();
@@ -319,7 +326,7 @@ fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap()
             let take_turns = &take_turns;
             thread::Builder::new().name(name).spawn_scoped(scope, move || take_turns(manager)).unwrap();
         }
-        while Moment::now().since(begin) < TIME {
+        while !is_over() {
             // Java's Put carries the time of its own clock. If the cell that it overwrites has a later timestamp,
             // the Put succeeds but stays hidden. This library cannot prevent that.
             if stage.peer.acquires(table::TABLE, &row, 600_000) {
@@ -329,6 +336,7 @@ fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap()
                     watch.granted(None);
                     watch.before_release();
                     stage.peer.releases(table::TABLE, &row);
+                    have_contended.store(watch.seen().grants > java + 10, Ordering::Relaxed);
                 } else {
                     java_false += 1;
                 }
@@ -338,7 +346,7 @@ fn java_gateway_and_direct_clients_contend_for_one_lock_and_ours_never_overlap()
     });
     let seen = watch.seen();
     println!("{} grants, {java} of them to Java, and {java_false} false grants to Java", seen.grants);
-    assert!(java > 0 && seen.grants > java + 10, "they did not contend");
+    assert!(have_contended.into_inner(), "they did not contend");
 }
 
 #[test]

@@ -104,11 +104,14 @@ pub fn a_kept_lease_whose_record_goes_is_lost_before_its_end_with_the_reason(sit
             let next = taken.then(|| theirs.try_acquire().unwrap());
             changes.recv_timeout(LONG).expect("nobody was told");
             let reason = if taken { LostReason::TakenOver } else { LostReason::RecordGone };
-            // The machine was too slow.
-            if lease.state() == LeaseState::Lost(LostReason::Expired) {
-                return None;
+            until("the lease is lost", || !lease.state().is_valid());
+            match lease.state() {
+                // The machine was too slow.
+                LeaseState::Lost(LostReason::Expired) => return None,
+                // It was renewed before the other process acquired the lock.
+                LeaseState::Lost(LostReason::RecordGone) if taken => return None,
+                _ => until_lost(&lease, reason)?,
             }
-            until_lost(&lease, reason)?;
             assert_eq!(lease.remaining(), Duration::ZERO);
             assert!(!lease.release().unwrap(), "there is nothing left to release");
             // The renewals have harmed nobody.
