@@ -62,6 +62,7 @@ fn role() {
     let place = Place { client: setting(CLIENT), ..Place::new(setting(URI)) };
     let (process, locks) = (setting(PROCESS).parse().unwrap(), setting(LOCKS).parse().unwrap());
     match role.as_str() {
+        "ask" => ask(&place),
         "hold" => hold(&place, process, locks),
         "work" => work(&place, process, locks),
         other => panic!("no such role: {other}"),
@@ -94,6 +95,13 @@ impl Sink {
         self.refused.fetch_add(usize::from(!accepted), Ordering::SeqCst);
         accepted
     }
+}
+
+/// Acquires one lock.
+fn ask(place: &Place) {
+    let _lease = lock(&place.manager(NEXT_TTL), 0, 0).acquire().unwrap();
+    say(format_args!("held"));
+    assert_eq!(next_order(), None);
 }
 
 // ---- Holders that are stopped while they hold --------------------------------------------------
@@ -504,7 +512,13 @@ mod embedded {
 
 #[cfg(feature = "hbase")]
 mod hbase {
-    use super::Place;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::{Place, until};
+    use dlm_fixtures::fake::{Answer, Fake, always};
     use dlm_fixtures::{hbase, table};
 
     /// Returns the table with a direct connection. If this machine cannot run HBase, says so and returns `None`.
@@ -531,6 +545,26 @@ mod hbase {
     fn a_call_that_a_pause_interrupts_gives_no_lease_that_lasts() {
         let Some(place) = place() else { return };
         super::a_call_that_a_pause_interrupts_gives_no_lease_that_lasts(&place, 8, 6);
+    }
+
+    /// When a process goes on, the system interrupts its reads that have a time-out. The connection is as good as before.
+    #[test]
+    fn a_call_whose_process_is_stopped_for_a_moment_keeps_its_connection_and_is_not_sent_again() {
+        let (fake, may_answer) = (Fake::honest(), Arc::new(AtomicBool::new(false)));
+        fake.act(always("Multi", Answer::When(Arc::clone(&may_answer))));
+        let place = Place::new(format!("hbase://{}/t", fake.address));
+        let asking = place.start("ask", 0, 1);
+        until("the lock was asked for", || fake.count("Multi") > 0);
+        for _ in 0..5 {
+            // Time to begin to read.
+            thread::sleep(Duration::from_millis(20));
+            asking.pause();
+            asking.go_on();
+        }
+        may_answer.store(true, Ordering::SeqCst);
+        asking.report("held");
+        assert_eq!((fake.count("Multi"), fake.connections("ClientService")), (1, 1));
+        asking.finish();
     }
 }
 
