@@ -3,6 +3,7 @@
 mod fencing_http;
 mod fencing_postgres;
 mod hbase_examples;
+mod side_by_side;
 mod source_dependencies;
 #[cfg(feature = "cli")]
 mod source_pages;

@@ -1,0 +1,81 @@
+//! `tests/side_by_side` runs commands at once, shows what failed, and leaves no process behind.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use dlm_testkit::until;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+fn start(dir: &Path, list: &str, budget: [&str; 2]) -> Child {
+    let script = dlm_fixtures::root().join("tests/side_by_side");
+    let mut command = Command::new(script);
+    command.arg(dir.join("out")).current_dir(dir);
+    command.envs([("DLM_TEST_BUDGET_THREADS", budget[0]), ("DLM_TEST_BUDGET_MIB", budget[1])]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
+    child
+}
+
+fn run(dir: &Path, list: &str, budget: [&str; 2]) -> (i32, String) {
+    let Output { status, stdout, stderr } = start(dir, list, budget).wait_with_output().unwrap();
+    let text = [stdout, stderr].map(|it| String::from_utf8(it).unwrap()).concat();
+    (status.code().unwrap(), text)
+}
+
+fn waits_for(file: &str) -> String {
+    format!("until [ -e {file} ]; do sleep 0.01; done")
+}
+
+#[test]
+fn commands_run_at_once_within_the_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    // The first two need each other. The third has room only when one of them has ended, and the last one is larger
+    // than the budget.
+    let list = format!(
+        "a|4|10|.|touch a; {}\nb|4|10|.|touch b; {}; [ ! -e c ]\nc|1|10|.|[ -e b ] && touch c\nd|9|99|.|[ -e c ]\n",
+        waits_for("b"),
+        waits_for("a"),
+    );
+    let (status, text) = run(dir.path(), &list, ["8", "50"]);
+    assert_eq!(status, 0, "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("ok ")).count(), 4, "{text}");
+}
+
+#[test]
+fn all_of_a_failure_is_shown_and_the_times_of_all_cases_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = "good|1|1|.|echo quiet; echo 'test a::b ... ok <1.250s>'; echo 'test result: ok. 1 passed; 0 failed; 2 ignored; rest'\n\
+                bad|1|1|/|echo shown; pwd; echo 'left test c ... FAILED <12.000s>'; echo 'test result: FAILED. 0 passed; 1 failed; 0 ignored; rest'; exit 3\n";
+    let (status, text) = run(dir.path(), list, ["8", "50"]);
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("bad: shown\nbad: /\n") && !text.contains("quiet"), "{text}");
+    assert!(text.contains("1 passed, 0 failed, 2 ignored") && text.ends_with("*** FAILED: bad\n"), "{text}");
+    assert!(
+        text.contains("    bad: FAILED. 0 passed; 1 failed;") && text.contains("    good: ok. 1 passed;")
+    );
+    let times = fs::read_to_string(dir.path().join("out/times.tsv")).unwrap();
+    assert_eq!(times, "bad\tc\t12\ngood\ta::b\t1.25\n");
+    let [slow, quick] = ["bad c\n", "good a::b\n"].map(|name| text.find(name).expect("it is shown"));
+    assert!(slow < quick, "{text}");
+}
+
+/// Also those in sessions of their own that have the variable of the run: see the function `finish` of tests/run.
+#[test]
+fn a_signal_ends_every_process() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let dir = tempfile::tempdir().unwrap();
+        let list = "a|1|1|.|sleep 1000 & echo $! >child; echo $$ >pid.new; mv pid.new pid; wait\n";
+        let mut child = start(dir.path(), list, ["8", "50"]);
+        until("it runs", || dir.path().join("pid").exists());
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(if signal == Signal::INT { 130 } else { 143 }));
+        for file in ["pid", "child"] {
+            let pid: i32 = fs::read_to_string(dir.path().join(file)).unwrap().trim().parse().unwrap();
+            until("it has ended", || test_kill_process(Pid::from_raw(pid).unwrap()).is_err());
+        }
+    }
+}
