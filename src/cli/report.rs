@@ -98,11 +98,13 @@ fn promises(uri: &str, found: &[Diagnostic]) -> Vec<Promise> {
     let has_java = matches!(kind, Hbase | Gateway | Aerospike) && !layout("own") && !layout("both");
     let torture = match kind {
         Embedded => "tests/run -- torture_breaks_no_rule_on_the_embedded_store".into(),
-        Hbase if layout("own") => "tests/run -- torture_breaks_no_rule_on_hbase_in_the_layout_own".into(),
+        Hbase if layout("own") => {
+            "tests/run --long -- torture_breaks_no_rule_on_hbase_in_the_layout_own".into()
+        }
         Hbase => "tests/run -- torture_breaks_no_rule_on_hbase".into(),
-        Gateway => "tests/run -- torture_breaks_no_rule_through_a_gateway".into(),
+        Gateway => "tests/run --long -- torture_breaks_no_rule_through_a_gateway".into(),
         Aerospike if layout("own") => {
-            "tests/run -- torture_breaks_no_rule_on_aerospike_in_the_layout_own".into()
+            "tests/run --long -- torture_breaks_no_rule_on_aerospike_in_the_layout_own".into()
         }
         Aerospike => "tests/run -- torture_breaks_no_rule_on_aerospike".into(),
         Memory | Other => kind.suite("waits"),
@@ -164,7 +166,7 @@ fn promises(uri: &str, found: &[Diagnostic]) -> Vec<Promise> {
             }
             .into(),
             match kind {
-                Hbase | Gateway => "tests/run -- a_crash_of_hbase_frees_no_lock_early".into(),
+                Hbase | Gateway => "tests/run --long -- a_crash_of_hbase_frees_no_lock_early".into(),
                 Aerospike => "tests/run -- aerospike_restarts".into(),
                 Embedded => "tests/run -- embedded_processes".into(),
                 Memory | Other => kind.suite("stores"),
@@ -334,7 +336,14 @@ mod tests {
         }
         for uri in URIS {
             for Promise { what, proof, .. } in promises(uri, &[]) {
-                let words = proof.strip_prefix("tests/run -- ").unwrap_or_else(|| panic!("{proof}"));
+                let words =
+                    ["tests/run -- ", "tests/run --long -- "].iter().find_map(|it| proof.strip_prefix(it));
+                let words = words.unwrap_or_else(|| panic!("{proof}"));
+                // The short run of such a test proves nothing.
+                let test =
+                    sources.split(&format!("fn {words}")).nth(1).and_then(|it| it.split("\n}\n").next());
+                let is_long = test.is_some_and(|test| test.contains("left_to_the_long_run()"));
+                assert_eq!(proof.contains("--long"), is_long, "{what}: {proof}");
                 for word in words.split_whitespace().next().unwrap().split("::") {
                     let named = [format!("mod {word}"), format!("fn {word}"), format!("{word} {{")];
                     assert!(

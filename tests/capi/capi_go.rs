@@ -21,7 +21,7 @@ fn the_package_passes_its_tests_under_the_race_detector() {
     let tags = go::tags(Link::Static);
     c::run(go::tool("go").args(["vet", tags, "./..."])).unwrap();
     let mut command = go::tool("go");
-    command.args(["test", tags, "-count=1", "-v", "-timeout=900s"]);
+    command.args(["test", tags, "-count=1", "-v", "-timeout=3600s"]);
     // The race detector builds Go's own packages again, and makes the tests about ten times slower.
     if !shortened("all tests, but without the race detector") {
         command.arg("-race");
@@ -69,13 +69,14 @@ fn goroutines_and_threads_of_another_process_get_equal_shares() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("compete");
     let mut build = go::tool("go");
-    c::run(build.args(["test", go::tags(Link::Static), "-c", "-o"]).arg(&program).arg(".")).unwrap();
-    let uri = format!("embedded:{}?client=shares&retry=10ms&ttl=10m", dir.path().join("store").display());
+    c::run(build.args(["test", go::tags(Link::Shared), "-c", "-o"]).arg(&program).arg(".")).unwrap();
+    let store = dir.path().join("store");
+    let uri = format!("embedded:{}?client=shares&retry=10ms&ttl=10m&timeout=60s", store.display());
     let manager = dlm::LockManager::open(&uri).unwrap();
     manager.initialize().unwrap();
     let lock = manager.lock("shared", dlm::Level::Xdc).unwrap();
     let mut command = Command::new(&program);
-    command.envs([("DLM_GO_TEST_CHILD", "compete"), ("DLM_GO_TEST_URI", &uri)]);
+    c::with_library(&mut command).envs([("DLM_GO_TEST_CHILD", "compete"), ("DLM_GO_TEST_URI", &uri)]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "ready");
@@ -138,10 +139,10 @@ fn the_example_takes_a_lock_and_gives_it_back() {
     let store = format!("embedded:{}", dir.path().join("store").display());
     let program = dir.path().join("lock");
     let mut build = go::tool("go");
-    build.args(["build", "-buildvcs=false", go::tags(Link::Static), "-o"]).arg(&program);
+    build.args(["build", "-buildvcs=false", go::tags(Link::Shared), "-o"]).arg(&program);
     c::run(build.arg("./examples/lock")).unwrap();
     for _ in 0..2 {
-        let output = c::run(Command::new(&program).arg(&store)).unwrap();
+        let output = c::run(c::with_library(&mut Command::new(&program)).arg(&store)).unwrap();
         let steps: Vec<_> = output.lines().map(|line| line.split(" with fence ").next().unwrap()).collect();
         assert_eq!(steps, ["step 0 written", "step 1 written", "step 2 written"], "{output}");
     }
@@ -159,10 +160,12 @@ fn the_example_moves_money_between_two_accounts_from_two_processes() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("transfer");
     let mut build = go::tool("go");
-    build.args(["build", "-buildvcs=false", go::tags(Link::Static), "-o"]).arg(&program);
+    build.args(["build", "-buildvcs=false", go::tags(Link::Shared), "-o"]).arg(&program);
     c::run(build.arg("./examples/transfer")).unwrap();
     let said = std::thread::scope(|scope| {
-        let running = [(); 2].map(|()| scope.spawn(|| c::run(Command::new(&program).arg(&table)).unwrap()));
+        let running = [(); 2].map(|()| {
+            scope.spawn(|| c::run(c::with_library(&mut Command::new(&program)).arg(&table)).unwrap())
+        });
         running.map(|process| process.join().unwrap())
     });
     for output in &said {

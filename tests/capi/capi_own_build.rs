@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::{env, fs};
 
 use dlm_fixtures::c;
-use dlm_testkit::skipped;
+use dlm_testkit::{left_to_the_long_run, skipped};
 
 fn own() -> PathBuf {
     c::root().join("tests/own_crate")
@@ -49,6 +49,9 @@ fn compiled(dir: &Path, source: &str, libraries: &[&str]) -> PathBuf {
 
 #[test]
 fn its_shared_library_has_every_function_of_the_header_and_the_same_name() {
+    if left_to_the_long_run() {
+        return;
+    }
     let library = built().join("libdlm.so");
     let declared = c::functions().into_iter().map(|function| function.name).collect();
     assert_eq!(c::exported(&library), declared);
@@ -59,7 +62,7 @@ fn its_shared_library_has_every_function_of_the_header_and_the_same_name() {
 
 #[test]
 fn a_program_in_c_takes_a_lock_in_the_store() {
-    if !has("gcc") {
+    if left_to_the_long_run() || !has("gcc") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +77,7 @@ fn a_program_in_c_takes_a_lock_in_the_store() {
 /// The program does not refer to the library, and the library does not refer to the store.
 #[test]
 fn a_program_that_loads_the_library_when_it_runs_finds_the_store_there() {
-    if !has("gcc") {
+    if left_to_the_long_run() || !has("gcc") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -84,7 +87,7 @@ fn a_program_that_loads_the_library_when_it_runs_finds_the_store_there() {
 
 #[test]
 fn a_program_is_linked_with_the_static_library_as_installed_or_with_all_of_cargos() {
-    if !has("gcc") {
+    if left_to_the_long_run() || !has("gcc") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -105,6 +108,9 @@ fn a_program_is_linked_with_the_static_library_as_installed_or_with_all_of_cargo
 
 #[test]
 fn its_command_runs_a_program_under_a_lock_in_the_store() {
+    if left_to_the_long_run() {
+        return;
+    }
     let dlm = |args: &[&str]| c::run(Command::new(built().join("dlm")).args(args).env_remove("DLM_STORE"));
     let run = |store| dlm(&["run", "--store", store, "--farm", "dc1", "report", "--", "echo", "working"]);
     assert_eq!(run("example:").unwrap(), "working\n");

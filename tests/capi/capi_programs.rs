@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dlm_fixtures::c::{self, Link};
-use dlm_testkit::{shortened, skipped};
+use dlm_testkit::{left_to_the_long_run, shortened, skipped};
 
 /// Programs in `tests/c`, and their arguments after the store.
 const C: [(&str, &[&str]); 14] = [
@@ -89,8 +89,8 @@ fn c_programs_run_with_the_shared_library() {
 #[test]
 fn c_programs_run_with_the_static_library_linked_as_the_readme_says() {
     // They differ from the shared library in how they are linked, which takes long, and in how they begin and end.
-    let few = shortened("five programs of fourteen");
-    let ours = ["locks", "latches", "forks", "signals", "exits"];
+    let few = shortened("two programs of fourteen");
+    let ours = ["locks", "exits"];
     run_all("clang", Link::Static, |name| !few || ours.contains(&name));
 }
 
@@ -119,7 +119,7 @@ fn a_program_may_load_the_library_and_let_go_of_it() {
 #[test]
 fn cpp_programs_run_with_both_libraries() {
     for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {
-        for link in [Link::Shared, Link::Static] {
+        for &link in c::links() {
             let place = Place::new();
             place.run(&place.cpp(compiler, link, &[]), &[]);
         }
@@ -265,24 +265,32 @@ fn a_ttl_and_a_wait_that_are_swapped_and_answers_that_are_ignored_do_not_compile
     }
 }
 
-/// Runs `tests/c/pipes.c` with a store whose peer closes its connections.
+/// Runs `tests/c/pipes.c` with a store whose peer closes its connections. `met` returns how many calls the peer has met.
+/// The program makes three calls in each of four rounds.
+///
+/// On a busy machine the time-out may pass before a call has reached the peer. Then it is tried with a longer one.
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
-fn survives(link: Link, uri: &str) {
+fn survives(link: Link, uri: &str, met: impl Fn() -> usize) {
     if !has("gcc") {
         return;
     }
     let place = Place::new();
     let program = place.c("gcc", "pipes", link, &[]);
-    let told = c::run(c::with_library(&mut Command::new(program)).arg(uri)).unwrap();
-    println!("{uri}: {told}");
+    for timeout in ["1s", "5s", "20s"] {
+        let uri = format!("{uri}&timeout={timeout}");
+        let told = c::run(c::with_library(&mut Command::new(&program)).arg(&uri)).unwrap();
+        println!("{uri}: {told}");
+        if met() >= 12 {
+            return;
+        }
+    }
+    panic!("the peer has met {} calls", met());
 }
 
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 fn survives_a_closer(uri: impl Fn(u16) -> String) {
     let closer = super::closer::Closer::start(None);
-    survives(Link::Shared, &uri(closer.address.port()));
-    // The program makes three calls in each of four rounds.
-    assert!(closer.connections() >= 12, "{}", closer.connections());
+    survives(Link::Shared, &uri(closer.address.port()), || closer.connections());
 }
 
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
@@ -291,47 +299,45 @@ fn survives_a_closer_with_tls(uri: impl Fn(u16) -> String) {
         Ok(certificate) => certificate,
         Err(failure) => return skipped("openssl", failure),
     };
-    for link in [Link::Shared, Link::Static] {
+    for &link in c::links() {
         let closer = super::closer::Closer::start(Some(&certificate));
         let options = format!("tls=on&tls_ca={}", certificate.authority().display());
-        survives(link, &format!("{}&{options}", uri(closer.address.port())));
-        assert!(closer.handshakes() >= 12, "{} of {}", closer.handshakes(), closer.connections());
+        survives(link, &format!("{}&{options}", uri(closer.address.port())), || closer.handshakes());
     }
 }
 
 #[cfg(feature = "hbase")]
 #[test]
 fn a_c_program_survives_an_hbase_that_closes() {
-    survives_a_closer(|port| format!("hbase://127.0.0.1:{port}/locks?client=c&timeout=1s"));
+    survives_a_closer(|port| format!("hbase://127.0.0.1:{port}/locks?client=c"));
     let always = dlm_fixtures::fake::always("Multi", dlm_fixtures::fake::Answer::Close);
     let fake = dlm_fixtures::fake::Fake::start(always);
-    survives(Link::Static, &format!("hbase://{}/locks?client=c&timeout=1s", fake.address));
-    assert!(fake.count("Multi") >= 12, "{}", fake.count("Multi"));
+    survives(Link::Static, &format!("hbase://{}/locks?client=c", fake.address), || fake.count("Multi"));
 }
 
 #[cfg(feature = "hbase")]
 #[test]
 fn a_c_program_survives_an_hbase_that_closes_with_tls() {
-    survives_a_closer_with_tls(|port| format!("hbase://localhost:{port}/locks?client=c&timeout=1s"));
+    survives_a_closer_with_tls(|port| format!("hbase://localhost:{port}/locks?client=c"));
 }
 
 #[cfg(feature = "gateway")]
 #[test]
 fn a_c_program_survives_a_gateway_that_closes() {
-    survives_a_closer(|port| format!("hbase+thrift://127.0.0.1:{port}/locks?client=c&timeout=1s"));
+    survives_a_closer(|port| format!("hbase+thrift://127.0.0.1:{port}/locks?client=c"));
 }
 
 #[cfg(feature = "aerospike")]
 #[test]
 fn a_c_program_survives_an_aerospike_that_closes() {
-    survives_a_closer(|port| format!("aerospike://127.0.0.1:{port}/test/locks?client=c&timeout=1s"));
+    survives_a_closer(|port| format!("aerospike://127.0.0.1:{port}/test/locks?client=c"));
 }
 
 /// Aerospike's client library writes TLS with `writev`, which raises SIGPIPE.
 #[cfg(feature = "aerospike")]
 #[test]
 fn a_c_program_survives_an_aerospike_that_closes_with_tls() {
-    survives_a_closer_with_tls(|port| format!("aerospike://localhost:{port}/test/locks?client=c&timeout=1s"));
+    survives_a_closer_with_tls(|port| format!("aerospike://localhost:{port}/test/locks?client=c"));
 }
 
 /// A thread of the library frees a lock in doubt. It must leave all signals to the program.
@@ -341,7 +347,7 @@ fn threads_that_free_locks_in_doubt_leave_signals_to_the_c_program() {
     if !has("gcc") {
         return;
     }
-    for link in [Link::Shared, Link::Static] {
+    for &link in c::links() {
         let place = Place::new();
         let fake = dlm_fixtures::fake::Fake::start(|request| match request.method.as_str() {
             "Multi" => dlm_fixtures::fake::Answer::ApplyAndClose,
@@ -398,6 +404,9 @@ fn rows_are_made_and_changed_in_c() {
         // With one more argument the program does not fork. The reason is below.
         (Link::Static, &["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"], &["no fork"]),
     ] {
+        if matches!(link, Link::Static) && shortened("without the address sanitizer") {
+            continue;
+        }
         let Some(uri) = rows_uri() else { return };
         let place = Place::new();
         let args: Vec<_> = [uri.as_str()].into_iter().chain(more.iter().copied()).collect();
@@ -414,7 +423,7 @@ fn rows_are_made_and_changed_in_cpp() {
         ("g++", Link::Static, &sanitized),
         ("clang++", Link::Static, &["-pthread"]),
     ] {
-        if !has(compiler) {
+        if matches!(link, Link::Static) && shortened("the shared library only") || !has(compiler) {
             continue;
         }
         let Some(uri) = rows_uri() else { return };
@@ -426,7 +435,7 @@ fn rows_are_made_and_changed_in_cpp() {
 #[cfg(feature = "hbase")]
 #[test]
 fn rows_in_c_are_not_reported_by_valgrind() {
-    if dlm_testkit::left_to_the_long_run() || !has("valgrind") || !has("gcc") {
+    if left_to_the_long_run() || !has("valgrind") || !has("gcc") {
         return;
     }
     let Some(uri) = rows_uri() else { return };
@@ -447,15 +456,13 @@ fn valgrind() -> Command {
 /// The library itself is not instrumented. The sanitizer checks the memory that it passes to C, and its leaks.
 #[test]
 fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
-    if !has("gcc") || !has("g++") {
+    if left_to_the_long_run() || !has("gcc") || !has("g++") {
         return;
     }
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"];
     let place = Place::new();
-    let few = shortened("four programs of fourteen");
     // With GCC 12, the sanitizer's memory allocator may be locked in a forked child. Then the child hangs.
-    let ours = |name: &str| name != "forks" && (!few || ["locks", "latches", "random"].contains(&name));
-    for (name, args) in C.iter().filter(|(name, _)| ours(name)) {
+    for (name, args) in C.iter().filter(|(name, _)| *name != "forks") {
         place.run(&place.c("gcc", name, Link::Static, &flags), args);
     }
     place.run(&place.cpp("g++", Link::Static, &flags), &[]);
@@ -463,13 +470,12 @@ fn no_c_or_cpp_program_is_reported_by_the_address_sanitizer() {
 
 #[test]
 fn no_c_or_cpp_program_is_reported_by_valgrind() {
-    if !has("valgrind") || !has("gcc") || !has("g++") {
+    if left_to_the_long_run() || !has("valgrind") || !has("gcc") || !has("g++") {
         return;
     }
     let place = Place::new();
     let mut programs = vec![(place.cpp("g++", Link::Shared, &[]), &[] as &[&str])];
-    let few = shortened("three programs of eight");
-    for name in if few { &["locks"][..] } else { &["locks", "latches", "ids", "lost", "terms", "log"] } {
+    for name in ["locks", "latches", "ids", "lost", "terms", "log"] {
         programs.push((place.c("gcc", name, Link::Shared, &[]), &[]));
     }
     programs.push((place.c("gcc", "random", Link::Shared, &[]), &["100", "42"]));
@@ -485,7 +491,7 @@ fn a_hundred_thousand_random_sequences_of_calls_neither_crash_nor_leak() {
     }
     let place = Place::new();
     let program = place.c("gcc", "random", Link::Static, &["-O2"]);
-    let each = if shortened("20,000 sequences of 100,000") { "5000" } else { "25000" };
+    let each = if shortened("4,000 sequences of 100,000") { "1000" } else { "25000" };
     let seeds = ["1", "20250131", "77", "9000"];
     let runs = seeds.map(|seed| {
         let mut command = Command::new(&program);
@@ -505,7 +511,7 @@ fn a_program_of_an_older_header_works_with_this_library() {
         return;
     }
     let place = Place::new();
-    for link in [Link::Shared, Link::Static] {
+    for &link in c::links() {
         let program = place.dir.path().join("old");
         let mut gcc = Command::new("gcc");
         // This include directory must come before the one that `link` adds.

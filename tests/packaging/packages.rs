@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use dlm_fixtures::c;
-use dlm_testkit::{left_to_the_long_run, shortened, skipped};
+use dlm_testkit::{left_to_the_long_run, skipped};
 
 use crate::{commands_of, folder, has, page, script, script_under};
 
@@ -52,7 +52,7 @@ fn multiarch() -> &'static str {
 #[track_caller]
 fn packages() -> Option<&'static [Package]> {
     static BUILT: OnceLock<Vec<Package>> = OnceLock::new();
-    if !has("dpkg-shlibdeps") {
+    if left_to_the_long_run() || !has("dpkg-shlibdeps") {
         return None;
     }
     Some(BUILT.get_or_init(|| {
@@ -115,10 +115,7 @@ fn lintian_finds_nothing() {
     let Some(packages) = packages() else { return };
     let mut lintian = Command::new("lintian");
     lintian.args(["--fail-on", "error,warning", "--allow-root"]);
-    // It reads the static library for minutes.
-    let is_short = shortened("all packages but libdlm-locks-dev");
-    let checked = packages.iter().filter(|package| !is_short || package.name != "libdlm-locks-dev");
-    c::run(lintian.args(checked.map(|package| &package.file))).unwrap();
+    c::run(lintian.args(packages.iter().map(|package| &package.file))).unwrap();
 }
 
 /// The number of the name and that of the package are `DLM_ABI`. Debian's tools write dependencies from `shlibs` and
@@ -225,9 +222,6 @@ fn the_list_of_symbols_is_that_of_the_header() {
 
 #[test]
 fn the_same_commit_gives_the_same_packages() {
-    if left_to_the_long_run() {
-        return;
-    }
     let Some(packages) = packages() else { return };
     let again = folder("again");
     fs::remove_dir_all(&again).unwrap();

@@ -42,6 +42,9 @@ fn torture_breaks_no_rule_on_aerospike() {
 /// Leases last for milliseconds, and for the store's slack more.
 #[test]
 fn torture_breaks_no_rule_on_aerospike_in_the_layout_own() {
+    if left_to_the_long_run() {
+        return;
+    }
     let Some(place) = aerospike_or_skip() else { return };
     let own = |uri: String| format!("{}?layout=own", uri.replace("/tests", "/own-torture"));
     let workload = LockWorkload { ttl: Duration::from_millis(400), ..workload() };

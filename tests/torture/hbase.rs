@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use dlm::Deadline;
 use dlm_fixtures::hbase::{Hbase, hbase_or_skip};
+use dlm_fixtures::patience::LONGEST;
 use dlm_fixtures::table::{self, TABLE};
 use dlm_fixtures::{rpc_proxy, thrift_proxy};
 use dlm_testkit::history::Tolerances;
+use dlm_testkit::left_to_the_long_run;
 use dlm_testkit::workload::LockWorkload;
-use dlm_testkit::{LONG, left_to_the_long_run};
 
 use crate::messages::Storm;
 use crate::neighbour::Neighbour;
@@ -45,9 +46,12 @@ fn torture_breaks_no_rule_on_hbase() {
 /// Without a Java service, because the server refuses it.
 #[test]
 fn torture_breaks_no_rule_on_hbase_in_the_layout_own() {
+    if left_to_the_long_run() {
+        return;
+    }
     let Some(hbase) = hbase_or_skip() else { return };
     let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
-    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
+    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONGEST)).unwrap();
     directly("hbase-own", hbase, &uri, Vec::new());
 }
 
@@ -70,13 +74,16 @@ fn torture_breaks_no_rule_on_hbase_in_the_layout_own_if_locks_stay() {
     }
     let Some(hbase) = hbase_or_skip() else { return };
     let uri = |address| format!("hbase://{address}/dlm_test_own_torture?layout=own");
-    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
+    dlm::store::open(&uri(hbase.master)).unwrap().initialize(Deadline::after(LONGEST)).unwrap();
     staying("hbase-own-linger", hbase, &uri, Vec::new(), LINGER);
 }
 
 /// Every other process has the layout `java`, and a Java service uses the same locks.
 #[test]
 fn torture_breaks_no_rule_on_hbase_in_the_layouts_java_and_both() {
+    if left_to_the_long_run() {
+        return;
+    }
     let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
     let neighbour = Neighbour::on(hbase);
     let java = |address| format!("hbase://{address}/{TABLE}");
@@ -86,6 +93,9 @@ fn torture_breaks_no_rule_on_hbase_in_the_layouts_java_and_both() {
 /// Every other process has the layout `own`.
 #[test]
 fn torture_breaks_no_rule_on_hbase_in_the_layouts_both_and_own() {
+    if left_to_the_long_run() {
+        return;
+    }
     let Some(hbase) = hbase_or_skip() else { return };
     let own = |address| format!("hbase://{address}/{TABLE}_own?layout=own");
     beside_both("hbase-both-own", hbase, &own, Vec::new());
@@ -98,7 +108,7 @@ fn beside_both(
     others: Vec<Other<'_>>,
 ) {
     let both = |address| format!("hbase://{address}/{TABLE}?layout=both");
-    dlm::store::open(&both(hbase.master)).unwrap().initialize(Deadline::after(LONG)).unwrap();
+    dlm::store::open(&both(hbase.master)).unwrap().initialize(Deadline::after(LONGEST)).unwrap();
     // The first URI is that of the process which uses all locks at the end.
     let opened = AtomicUsize::new(0);
     let uri = |address| {
@@ -155,6 +165,9 @@ fn staying(
 
 #[test]
 fn torture_breaks_no_rule_through_a_gateway() {
+    if left_to_the_long_run() {
+        return;
+    }
     let (Some(gateway), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
     let neighbour = Neighbour::on(hbase);
     torture(&Subject {

@@ -16,7 +16,7 @@ use crate::round::Stage;
 
 /// TTL of its leases. They must not expire before they are released: it would then delete the lock of the next holder.
 /// `docs/guarantees.md` says so.
-const TTL: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(40);
 /// How long it holds a lock.
 const HOLDS: Duration = Duration::from_millis(30);
@@ -75,8 +75,8 @@ fn release(
     lease: &CallId,
     since: Moment,
 ) {
-    // After a long pause of the machine it lets the lease expire.
-    if Moment::now().since(since) > TTL / 2 {
+    // After a long pause of the machine it lets the lease expire. Its request may take most of the TTL.
+    if Moment::now().since(since) > TTL / 4 {
         return;
     }
     let release = log.call(key, Operation::Release { lease: lease.clone() });

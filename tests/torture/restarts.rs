@@ -34,8 +34,8 @@ fn is_asked_for() -> bool {
 /// Creates the table as soon as the servers serve. On a busy machine a cluster needs minutes for that.
 fn create_table(uri: &str) {
     let store = dlm::store::open(uri).unwrap();
-    let deadline = Deadline::after(5 * LONG);
-    while let Err(error) = store.initialize(Deadline::after(LONG)) {
+    let deadline = Deadline::after(10 * LONG);
+    while let Err(error) = store.initialize(Deadline::after(5 * LONG)) {
         assert!(!deadline.passed(), "the servers do not serve: {}", error.chain());
         thread::sleep(Duration::from_millis(500));
     }

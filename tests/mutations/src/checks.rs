@@ -116,3 +116,37 @@ pub fn lines(faults: &[Fault], root: &Path) -> Vec<String> {
     }
     wrong
 }
+
+/// Returns the number of broken lines that the short run notices, and a message for each fault of which it notices none.
+/// A test is left to the long run if its own code says so, or if the function that gives its suite a store does.
+pub fn in_the_short_run(faults: &[Fault], root: &Path) -> (usize, Vec<String>) {
+    let (mut noticed, mut unnoticed) = (0, Vec::new());
+    for fault in faults {
+        let short =
+            fault.breaks.iter().filter(|broken| !is_left_to_the_long_run(&broken.fails, root)).count();
+        if short == 0 {
+            unnoticed.push(format!("fault {}: only the long run notices its broken lines", fault.number));
+        }
+        noticed += short;
+    }
+    (noticed, unnoticed)
+}
+
+fn is_left_to_the_long_run(test: &str, root: &Path) -> bool {
+    let Some((file, path)) = test.split_once("::") else { return false };
+    let Ok(text) = fs::read_to_string(root.join(file)) else { return false };
+    let function = |name: &str| {
+        let body = text.split(&format!("fn {name}(")).nth(1);
+        body.and_then(|body| body.split("\n}\n").next()).unwrap_or_default()
+    };
+    let says_so = |name: &str| function(name).contains("left_to_the_long_run()");
+    let (modules, name) = path.rsplit_once("::").unwrap_or(("", path));
+    // A suite is a macro: `linger_contract!(site)`, or `contract! { site => linger: .. }`.
+    let in_suite = text.split("_contract!(").skip(1).chain(text.split("contract! { ").skip(1)).any(|rest| {
+        let maker = rest.split([')', ' ']).next().unwrap_or_default();
+        let layer = text[..text.len() - rest.len()].ends_with("linger_contract!(");
+        (layer && modules == "linger" || rest.starts_with(&format!("{maker} => {modules}:")))
+            && says_so(maker)
+    });
+    says_so(name) || in_suite
+}

@@ -38,6 +38,48 @@ fn every_line_to_break_is_there_once() {
     nothing(&checks::lines(&faults(), root()));
 }
 
+/// Faults of which only the long run notices a broken line, with the reason.
+const ONLY_IN_THE_LONG_RUN: [(usize, &str); 0] = [];
+
+#[test]
+fn the_short_run_notices_most_lines_and_one_of_each_fault() {
+    let (noticed, unnoticed) = checks::in_the_short_run(&faults(), root());
+    let unexplained: Vec<_> = unnoticed
+        .into_iter()
+        .filter(|it| {
+            !ONLY_IN_THE_LONG_RUN.iter().any(|(fault, _)| it.starts_with(&format!("fault {fault}:")))
+        })
+        .collect();
+    nothing(&unexplained);
+    assert!(noticed >= 50, "the short run notices {noticed} broken lines");
+}
+
+#[test]
+fn a_fault_that_only_the_long_run_notices_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |test: &str| {
+        fs::create_dir_all(dir.path().join("tests")).unwrap();
+        fs::write(dir.path().join("tests/a.rs"), test).unwrap();
+        let mut fault = faults().remove(0);
+        fault.breaks.truncate(1);
+        fault.breaks[0].fails = "tests/a.rs::linger::a_case".into();
+        checks::in_the_short_run(&[fault], dir.path())
+    };
+    let left = "{\n    if left_to_the_long_run() {\n        return;\n    }\n}\n";
+    for long in [
+        format!("fn a_case() {left}"),
+        format!("dlm_testkit::linger_contract!(site);\nfn site(test: &str) {left}"),
+        format!("dlm_testkit::contract! {{ site => linger:\n a_case }}\nfn site(test: &str) {left}"),
+    ] {
+        let (noticed, unnoticed) = file(&long);
+        assert_eq!(noticed, 0, "{long}");
+        only(&unnoticed, "only the long run");
+    }
+    let short =
+        format!("fn a_case() {{\n}}\ndlm_testkit::linger_contract!(other);\nfn site(test: &str) {left}");
+    assert_eq!(file(&short), (1, vec![]));
+}
+
 #[test]
 fn the_page_is_what_the_list_says() {
     let (path, page) = (root().join(page::PATH), page::of(&faults()));
