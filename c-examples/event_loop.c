@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TTL_MS = 3000, ROUNDS = 3 };
+enum { TTL_MS = 12000, RENEW_MS = 1000, ROUNDS = 3 };
 
 /* Takes the error by pointer: C may evaluate the arguments of a call in any order. */
 static void check(enum dlm_status status, struct dlm_error **error)
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     fds[0].events = POLLIN;
 
     for (;;) {
-        int ready = poll(fds, 1, round < ROUNDS ? TTL_MS / 3 : -1);
+        int ready = poll(fds, 1, round < ROUNDS ? RENEW_MS : -1);
         if (ready > 0) {
             /* Do not read the descriptor. Check the lease. */
             enum dlm_status status = dlm_lease_check(lease, &error);

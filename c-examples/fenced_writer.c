@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     const struct dlm_family families[] = {{"d", 1}};
     const struct dlm_cell by_first[] = {{DLM_TEXT("d:report"), DLM_TEXT("by the first"), DLM_FOREVER}};
     const struct dlm_cell by_second[] = {{DLM_TEXT("d:report"), DLM_TEXT("by the second"), DLM_FOREVER}};
-    const struct timespec pause = {0, 500000000};
+    const struct timespec pause = {3, 0};
     struct dlm_options *options = dlm_options_new();
     struct dlm_manager *manager;
     struct dlm_lock *lock;
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
     check(dlm_table_create_if_missing(table, families, 1, NULL, 0, &error), &error);
 
     /* A short lease, which expires while its holder is paused. */
-    check(dlm_lock_acquire_within(lock, 200, DLM_DEFAULT, NULL, &first, &error), &error);
+    check(dlm_lock_acquire_within(lock, 2000, DLM_DEFAULT, NULL, &first, &error), &error);
     check(dlm_lease_row(first, table, DLM_TEXT("report"), &row_of_first, &error), &error);
     check(dlm_row_put(row_of_first, by_first, 1, &error), &error);
     nanosleep(&pause, NULL);

@@ -14,7 +14,7 @@ const ROWS: usize = 100;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let uri = arguments.next().ok_or("usage: create_or_update hbase://master:16000/table")?;
-    let table = Table::open(&format!("{uri}?anchor=d:id"))?;
+    let table = Table::open(&format!("{uri}?anchor=d:id&timeout=1m"))?;
     if let Some(process) = arguments.next() {
         println!("{}", work(&table, &process)?);
         return Ok(());

@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(1);
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let uri = arguments.next().ok_or("usage: fenced_writer hbase://master:16000/table")?;
-    let table = Table::open(&format!("{uri}?family=d"))?;
+    let table = Table::open(&format!("{uri}?family=d&timeout=1m"))?;
     let lock = LockManager::builder().client("fenced-writer").open()?.lock("order-42", Level::Xdc)?;
     if arguments.next().is_some() {
         return holder(&table, &lock);

@@ -10,12 +10,50 @@ import (
 	"time"
 )
 
-// eventually waits until done returns true. It fails the test after 30 s, which is enough for slow machines.
+// long is a time that no step of a test takes on any machine. With it, a bug makes a test fail and not hang.
+const long = 2 * time.Minute
+
+// eventually waits until done returns true. It fails the test after a long time.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(long); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s did not happen in 30 s", what)
+			t.Fatalf("%s did not happen in %v", what, long)
+		}
+	}
+}
+
+// patiently runs a case with a short time, and with longer ones if it returns false: this machine was too slow for it.
+func patiently(t *testing.T, short time.Duration, run func(t *testing.T, length time.Duration) bool) {
+	t.Helper()
+	for _, factor := range []time.Duration{1, 5, 25} {
+		if run(t, factor*short) {
+			return
+		}
+		t.Logf("%v was too short", factor*short)
+	}
+	t.Fatal("the machine was too slow three times")
+}
+
+// isLate returns whether a call failed because its lease had ended before. It fails the test after other errors.
+func isLate(t *testing.T, err error) bool {
+	t.Helper()
+	if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrRetriesExhausted) {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
+// brief acquires a lock for a short time. On a busy machine the grant may take longer than the lease, and is tried again.
+func brief(t testing.TB, m *Manager, name Name, ttl time.Duration) *Lease {
+	t.Helper()
+	for end := time.Now().Add(long); ; {
+		lease, err := m.Lock(t.Context(), name, TTL(ttl))
+		if err == nil {
+			return lease
+		}
+		if !errors.Is(err, ErrRetriesExhausted) || time.Now().After(end) {
+			t.Fatal(err)
 		}
 	}
 }

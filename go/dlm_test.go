@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // leftOver returns 1 if the tests together left library handles open.
 func leftOver() int {
-	for range 3000 {
+	for range 12000 {
 		runtime.GC() // some tests leave handles to the garbage collector
 		if handlesOpen() == 0 {
 			return 0
@@ -47,7 +47,7 @@ func leftOver() int {
 }
 
 func embedded(t testing.TB) string {
-	return "embedded:" + filepath.Join(t.TempDir(), "store") + "?client=tests&farm=dc1"
+	return "embedded:" + filepath.Join(t.TempDir(), "store") + "?client=tests&farm=dc1&timeout=60s"
 }
 
 func open(t testing.TB, uri string, options ...Option) *Manager {
@@ -265,7 +265,7 @@ func TestASecondReleaseIsAnErrorAndNeverACrash(t *testing.T) {
 
 func TestALeaseThatRanOutIsLostAndTheNextHolderIsLeftAlone(t *testing.T) {
 	m := open(t, embedded(t), Retry(5*time.Millisecond))
-	lease := lock(t, m, XDC("a"), TTL(300*time.Millisecond))
+	lease := brief(t, m, XDC("a"), 300*time.Millisecond)
 	next := lock(t, m, XDC("a"))
 	wants(t, lease.Check(), ErrLost)
 	wants(t, lease.Renew(t.Context()), ErrLost)
@@ -290,7 +290,7 @@ func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
 		t.Helper()
 		select {
 		case <-lost:
-		case <-time.After(20 * time.Second):
+		case <-time.After(long):
 			t.Fatalf("the end by %s was not reported", what)
 		}
 	}
@@ -305,7 +305,7 @@ func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
 	soon("release", lost)
 	soon("release, asked later", lease.Lost())
 
-	lease = lock(t, m, XDC("ttl"), TTL(100*time.Millisecond))
+	lease = brief(t, m, XDC("ttl"), 100*time.Millisecond)
 	lost = lease.Lost()
 	began := time.Now()
 	soon("its TTL", lost)
@@ -313,12 +313,16 @@ func TestLostIsClosedWhenTheLeaseIsOver(t *testing.T) {
 	t.Logf("a TTL of 100 ms ended after %v", time.Since(began))
 	_ = lease.Release()
 
-	lease = lock(t, m, XDC("renewed"), TTL(2*time.Second))
-	lost = lease.Lost()
-	if err := lease.RenewFor(t.Context(), time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(2100 * time.Millisecond)
+	patiently(t, 2*time.Second, func(t *testing.T, ttl time.Duration) bool {
+		lease = brief(t, m, XDC("renewed"), ttl)
+		lost = lease.Lost()
+		if isLate(t, lease.RenewFor(t.Context(), time.Hour)) {
+			_ = lease.Release()
+			return false
+		}
+		time.Sleep(ttl + 100*time.Millisecond)
+		return true
+	})
 	if !open(lost) || lease.Check() != nil {
 		t.Fatal("the first TTL ended a renewed lease")
 	}
@@ -411,17 +415,20 @@ func TestAWaitEndsWithItsTimeOrItsContext(t *testing.T) {
 	}
 	_, err = m.Lock(t.Context(), XDC("a"), Wait(10*time.Millisecond))
 	wants(t, err, ErrLocked)
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	_, err = m.Lock(ctx, XDC("a")) // the deadline of the context replaces the manager's default, which is shorter
-	wants(t, err, context.DeadlineExceeded)
-	if errors.Is(err, ErrLocked) || time.Since(began) < 250*time.Millisecond {
-		t.Fatal(err, time.Since(began))
-	}
-	if !strings.Contains(err.Error(), "is held by pid") {
-		t.Fatal(err)
-	}
+	var ctx context.Context
+	patiently(t, 300*time.Millisecond, func(t *testing.T, timeout time.Duration) bool {
+		began := time.Now()
+		var cancel func()
+		ctx, cancel = context.WithTimeout(t.Context(), timeout)
+		t.Cleanup(cancel)
+		_, err = m.Lock(ctx, XDC("a")) // the deadline of the context replaces the manager's default, which is shorter
+		wants(t, err, context.DeadlineExceeded)
+		if errors.Is(err, ErrLocked) || time.Since(began) < timeout*5/6 {
+			t.Fatal(err, time.Since(began))
+		}
+		// On a busy machine the store may not have answered in this time.
+		return strings.Contains(err.Error(), "is held by pid")
+	})
 	_, err = m.TryLock(ctx, XDC("b")) // ctx has ended, so the store is not asked
 	wants(t, err, context.DeadlineExceeded)
 	_, err = m.Lock(ctx, XDC("b"))
@@ -451,9 +458,17 @@ func TestACancelledCallReturnsAtOnce(t *testing.T) {
 	child(t, "hold", uri)
 	elsewhere := open(t, uri)
 	here := open(t, embedded(t))
-	held := lock(t, here, XDC("held"))
+	held := lock(t, here, XDC("held"), TTL(time.Hour))
 	defer release(t, held)
-	hung := open(t, silent(t), Timeout(5*time.Second))
+	patiently(t, 5*time.Second, func(t *testing.T, timeout time.Duration) bool {
+		return returnAtOnce(t, elsewhere, here, open(t, silent(t), Timeout(timeout)), timeout)
+	})
+}
+
+// returnAtOnce cancels calls. Those to the store that hangs would last for its timeout. It returns whether each of them
+// has returned much sooner.
+func returnAtOnce(t *testing.T, elsewhere, here, hung *Manager, timeout time.Duration) bool {
+	areSoon := true
 	for _, of := range []struct {
 		what    string
 		manager *Manager
@@ -487,13 +502,14 @@ func TestACancelledCallReturnsAtOnce(t *testing.T) {
 			cancel()
 			err := <-failed
 			slowest = max(slowest, time.Since(began))
-			wants(t, err, context.Canceled)
+			if time.Since(began) < timeout/5 {
+				wants(t, err, context.Canceled)
+			}
 		}
 		t.Logf("%-32s %8v from cancel to return, the slowest of 5", of.what, slowest.Round(time.Microsecond))
-		if slowest > time.Second {
-			t.Errorf("%s: %v", of.what, slowest)
-		}
+		areSoon = areSoon && slowest <= timeout/5
 	}
+	return areSoon
 }
 
 // threadsAtMost is what the package's comment promises per manager, for the two managers of a test, plus the threads
@@ -514,45 +530,50 @@ func TestACrowdThatWaitsHoldsFewThreads(t *testing.T) {
 	uri := embedded(t)
 	child(t, "hold", uri)
 	many := open(t, uri, Retry(50*time.Millisecond))
-	hung := open(t, silent(t), Timeout(3*time.Second))
-	for _, of := range []struct {
-		what    string
-		manager *Manager
-		name    func(number int) Name
-	}{
-		{"on one lock", many, func(int) Name { return XDC("held") }},
-		{"on 1000 locks", many, func(number int) Name { return XDC(fmt.Sprint("held-", number)) }},
-		{"on 1000 locks of a store that hangs", hung, func(number int) Name { return XDC(fmt.Sprint("held-", number)) }},
-	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		for number := range crowd {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				if _, err := of.manager.Lock(ctx, of.name(number), Wait(Forever)); !errors.Is(err, context.Canceled) {
-					t.Error(err)
-				}
-			}()
-		}
-		eventually(t, "all in line", func() bool { return of.manager.Stats().Waiting == crowd })
-		most := 0
-		for range 40 {
-			most = max(most, threads(t))
-			time.Sleep(10 * time.Millisecond)
-		}
-		began := time.Now()
-		cancel()
-		all.Wait()
-		t.Logf("1000 goroutines %s: %d threads; all returned %v after cancel",
-			of.what, most, time.Since(began).Round(time.Millisecond))
-		if most > threadsAtMost {
-			t.Errorf("%d threads, more than %d", most, threadsAtMost)
-		}
-		if left := of.manager.Stats().Waiting; left != 0 {
-			t.Errorf("%d are left in line", left)
+	each := func(number int) Name { return XDC(fmt.Sprint("held-", number)) }
+	waitInACrowd(t, "on one lock", many, crowd, func(int) Name { return XDC("held") }, time.Hour)
+	waitInACrowd(t, "on 1000 locks", many, crowd, each, time.Hour)
+	patiently(t, 3*time.Second, func(t *testing.T, timeout time.Duration) bool {
+		hung := open(t, silent(t), Timeout(timeout))
+		return waitInACrowd(t, "on 1000 locks of a store that hangs", hung, crowd, each, timeout)
+	})
+}
+
+// waitInACrowd lets many goroutines wait, and cancels them. It returns false if that took longer than the time after
+// which their calls fail.
+func waitInACrowd(t *testing.T, what string, m *Manager, crowd int, name func(int) Name, fails time.Duration) bool {
+	ctx, cancel := context.WithCancel(t.Context())
+	began := time.Now()
+	errs := make(chan error, crowd)
+	for number := range crowd {
+		go func() {
+			_, err := m.Lock(ctx, name(number), Wait(Forever))
+			errs <- err
+		}()
+	}
+	eventually(t, "all in line", func() bool { return m.Stats().Waiting == crowd || time.Since(began) > fails })
+	most := 0
+	for range 40 {
+		most = max(most, threads(t))
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancelled := time.Now()
+	cancel()
+	isInTime := time.Since(began) < fails
+	for range crowd {
+		if err := <-errs; isInTime && !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	}
+	t.Logf("%d goroutines %s: %d threads; all returned %v after cancel",
+		crowd, what, most, time.Since(cancelled).Round(time.Millisecond))
+	if most > threadsAtMost {
+		t.Errorf("%d threads, more than %d", most, threadsAtMost)
+	}
+	if left := m.Stats().Waiting; left != 0 {
+		t.Errorf("%d are left in line", left)
+	}
+	return isInTime
 }
 
 // At whatever moment the context ends, either the caller has the lease or nobody has it.
@@ -622,7 +643,7 @@ func TestAReleaseGoesStraightToTheNextInLine(t *testing.T) {
 		release(t, lease)
 		select {
 		case lease = <-next:
-		case <-time.After(20 * time.Second):
+		case <-time.After(long):
 			t.Fatal("the next one waits for its interval of an hour")
 		}
 	}
@@ -674,23 +695,33 @@ func TestClosingWakesAllWhoWaitAndReleasesWhatIsHeld(t *testing.T) {
 }
 
 func TestClosingEndsCallsToAStoreThatHangs(t *testing.T) {
-	hung := open(t, silent(t), Timeout(3*time.Second))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ends := make(chan error)
-	for number := range 2 * callsAtOnce {
-		go func() {
-			_, err := hung.Lock(ctx, XDC(fmt.Sprint(number)))
-			ends <- err
-		}()
-	}
-	eventually(t, "all slots taken", func() bool { return hung.asking.underWay() == callsAtOnce })
-	if err := hung.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 * callsAtOnce {
-		wants(t, <-ends, ErrClosed)
-	}
+	patiently(t, 3*time.Second, func(t *testing.T, timeout time.Duration) bool {
+		began := time.Now()
+		hung := open(t, silent(t), Timeout(timeout))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ends := make(chan error, 2*callsAtOnce)
+		for number := range 2 * callsAtOnce {
+			go func() {
+				_, err := hung.Lock(ctx, XDC(fmt.Sprint(number)))
+				ends <- err
+			}()
+		}
+		eventually(t, "all slots taken", func() bool {
+			return hung.asking.underWay() == callsAtOnce || time.Since(began) > timeout
+		})
+		// Later, calls may have ended by themselves.
+		isInTime := time.Since(began) < timeout/2
+		if err := hung.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 * callsAtOnce {
+			if err := <-ends; isInTime {
+				wants(t, err, ErrClosed)
+			}
+		}
+		return isInTime
+	})
 }
 
 func TestWhatIsForgottenIsSaidAndGivenUp(t *testing.T) {
@@ -703,7 +734,7 @@ func TestWhatIsForgottenIsSaidAndGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = lock(t, m, XDC("forgotten"))
-		over := lock(t, m, XDC("left to its TTL"), TTL(300*time.Millisecond))
+		over := brief(t, m, XDC("left to its TTL"), 300*time.Millisecond)
 		<-over.Lost()
 	}()
 	other := open(t, uri)

@@ -23,7 +23,7 @@ func store() (uri string, remove func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return "embedded:" + dir, func() { os.RemoveAll(dir) }
+	return "embedded:" + dir + "?timeout=60s", func() { os.RemoveAll(dir) }
 }
 
 func Example() {
@@ -112,7 +112,7 @@ func ExampleLease_Context() {
 		log.Fatal(err)
 	}
 	defer manager.Close()
-	lease, err := manager.Lock(context.Background(), dlm.XDC("order-42"), dlm.TTL(200*time.Millisecond))
+	lease, err := manager.Lock(context.Background(), dlm.XDC("order-42"), dlm.TTL(3*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func ExampleLease_Context() {
 
 	<-ctx.Done() // the lease is not renewed
 	fmt.Println(errors.Is(context.Cause(ctx), dlm.ErrLost), errors.Is(lease.Check(), dlm.ErrLost))
-	time.Sleep(100 * time.Millisecond) // in the store, the lease ends a tenth of the TTL later
+	time.Sleep(time.Second) // in the store, the lease ends a tenth of the TTL later
 	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost))
 	// Output:
 	// true true

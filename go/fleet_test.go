@@ -16,7 +16,7 @@ import (
 )
 
 func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
-	ctx, uri := context.Background(), "embedded:"+t.TempDir()
+	ctx, uri := context.Background(), "embedded:"+t.TempDir()+"?ttl=10m&wait=10m&timeout=60s"
 	open := func(client string) *dlm.Manager {
 		manager, err := dlm.Open(uri, dlm.Client(client), dlm.Farm("dc1"))
 		if err != nil {
@@ -99,7 +99,7 @@ func TestLocksAreListedAndBrokenAndTheirHoldersAreTold(t *testing.T) {
 }
 
 func TestTheHolderSaysWhoWaits(t *testing.T) {
-	ctx, uri := context.Background(), "embedded:"+t.TempDir()
+	ctx, uri := context.Background(), "embedded:"+t.TempDir()+"?ttl=10m&wait=10m&timeout=60s"
 	open := func() *dlm.Manager {
 		manager, err := dlm.Open(uri, dlm.Client("orders"))
 		if err != nil {
@@ -148,7 +148,7 @@ func TestTheHolderSaysWhoWaits(t *testing.T) {
 
 func TestALockHasTheSameHolderByItsFullName(t *testing.T) {
 	ctx := context.Background()
-	manager, err := dlm.Open("embedded:"+t.TempDir(), dlm.Client("orders"), dlm.Farm("dc1"))
+	manager, err := dlm.Open("embedded:"+t.TempDir()+"?ttl=1h&timeout=60s", dlm.Client("orders"), dlm.Farm("dc1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestALockHasTheSameHolderByItsFullName(t *testing.T) {
 
 func TestAListOfManyPagesHasEachLockOnce(t *testing.T) {
 	ctx := context.Background()
-	manager, err := dlm.Open("embedded:"+t.TempDir(), dlm.Client("orders"), dlm.Farm("dc1"))
+	manager, err := dlm.Open("embedded:"+t.TempDir()+"?ttl=1h&timeout=60s", dlm.Client("orders"), dlm.Farm("dc1"))
 	if err != nil {
 		t.Fatal(err)
 	}

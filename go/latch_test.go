@@ -156,7 +156,7 @@ func TestALatchOpensForAllWhoWaitAlsoFromAnotherProcess(t *testing.T) {
 
 func TestACrowdThatWaitsForLatchesHoldsFewThreads(t *testing.T) {
 	const crowd = 1000
-	m := open(t, embedded(t))
+	m := open(t, embedded(t), Setting("poll", "1h"))
 	ctx, cancel := context.WithCancel(t.Context())
 	files := descriptorsWithoutCollector(t)
 	var all sync.WaitGroup
@@ -185,7 +185,7 @@ func TestACrowdThatWaitsForLatchesHoldsFewThreads(t *testing.T) {
 	if most > threadsAtMost {
 		t.Errorf("%d threads, more than %d", most, threadsAtMost)
 	}
-	if took > 5*time.Second {
+	if took > 30*time.Second {
 		t.Error("they did not return at once")
 	}
 }
@@ -228,19 +228,19 @@ func TestAChangeThatIsGivenUpIsInDoubtAndAReadIsNot(t *testing.T) {
 		{latchPending, false},
 		{latchArrived, false},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
 		hang := make(chan struct{})
 		question := question{m.asking, 7, time.Minute, "testing"}
 		_, err := answerTo(ctx, question, of.call.changes(), func() (int, error) {
+			cancel()
 			<-hang
 			return 0, nil
 		})
-		wants(t, err, context.DeadlineExceeded)
+		wants(t, err, context.Canceled)
 		if errors.Is(err, ErrInDoubt) != of.inDoubt {
 			t.Fatal(of.call, err)
 		}
 		close(hang)
-		cancel()
 	}
 }
 
@@ -262,6 +262,9 @@ func withoutDescriptors(uri string) {
 	latch := m.Latch(DC("a"), CountDown)
 	must(latch.Create(ctx, 1))
 	lease, err := m.Lock(ctx, XDC("a"), TTL(time.Second))
+	for errors.Is(err, ErrRetriesExhausted) { // on a busy machine the grant may take longer than the lease
+		lease, err = m.Lock(ctx, XDC("a"), TTL(time.Second))
+	}
 	must(err)
 
 	time.Sleep(time.Millisecond) // timers need the runtime's poller, which needs a descriptor

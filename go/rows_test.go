@@ -73,7 +73,7 @@ func value(t testing.TB, row *Row, column string) string {
 // eachWay runs body with each kind of row: plain, exactly once, fenced, and both.
 func eachWay(t *testing.T, body func(t *testing.T, row, plain *Row)) {
 	table, _ := newRows(t)
-	lease := lock(t, open(t, embedded(t)), XDC("guard"))
+	lease := lock(t, open(t, embedded(t)), XDC("guard"), TTL(time.Hour))
 	fenced := func(key string) *Row {
 		row, err := lease.Row(table, key)
 		if err != nil {
@@ -238,7 +238,7 @@ func TestManyGoroutinesModifyARow(t *testing.T) {
 func TestALaterHolderShutsAnEarlierOneOut(t *testing.T) {
 	ctx := t.Context()
 	table, _ := newRows(t)
-	m := open(t, embedded(t))
+	m := open(t, embedded(t), DefaultTTL(time.Hour))
 	first := lock(t, m, XDC("guard"))
 	early, err := first.Row(table, "guarded")
 	if err != nil {
@@ -328,7 +328,7 @@ func TestAContextAndCloseEndCallsWithRows(t *testing.T) {
 		return new(Changes).Put("d:b", nil), nil
 	})
 	wants(t, err, context.Canceled)
-	lease := lock(t, open(t, embedded(t)), XDC("guard"))
+	lease := lock(t, open(t, embedded(t)), XDC("guard"), TTL(time.Hour))
 	fenced, err := lease.Row(table, "fenced")
 	if err != nil {
 		t.Fatal(err)

@@ -61,7 +61,7 @@ func TestAProcessThatLoopsInOneGoroutineLeavesOthersTheirTurn(t *testing.T) {
 	child(t, "loop", uri)
 	m := open(t, uri, Retry(loopRetry))
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	for turn := range turns {
 		lease, err := m.Lock(ctx, XDC("looped"), Wait(Forever))
@@ -91,7 +91,7 @@ func TestAProcessThatKeepsTakingALockStandsBackNowAndThen(t *testing.T) {
 		var mu sync.Mutex
 		var released time.Time
 		pauses, rounds := 0, 0
-		end := time.Now().Add(time.Minute)
+		end := time.Now().Add(5 * time.Minute)
 		done := func() bool {
 			mu.Lock()
 			defer mu.Unlock()

@@ -26,7 +26,12 @@ func init() {
 // elsewhere holds a lock in another manager over the same store.
 func elsewhere(t *testing.T, uri string, name Name, options ...LockOption) *Lease {
 	t.Helper()
-	lease, err := open(t, uri).TryLock(t.Context(), name, options...)
+	m := open(t, uri)
+	lease, err := m.TryLock(t.Context(), name, options...)
+	for end := time.Now().Add(long); errors.Is(err, ErrRetriesExhausted) && time.Now().Before(end); {
+		// On a busy machine the grant may take longer than a short lease.
+		lease, err = m.TryLock(t.Context(), name, options...)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,26 +132,42 @@ func hung(t *testing.T) (uri string, asked *atomic.Int32) {
 // The end of the first one says nothing about the lock, so the next one must not wait for an interval, nor for the
 // request of the first.
 func TestAGoroutineThatGivesUpACallLeavesItsTurnToTheNext(t *testing.T) {
+	patiently(t, 8*time.Second, leavesItsTurnToTheNext)
+}
+
+// leavesItsTurnToTheNext returns false if the timeout has ended the first call before that was given up.
+func leavesItsTurnToTheNext(t *testing.T, timeout time.Duration) bool {
 	uri, asked := hung(t)
-	m := open(t, uri, Retry(time.Hour), Timeout(8*time.Second))
+	began := time.Now()
+	m := open(t, uri, Retry(time.Hour), Timeout(timeout))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ends := make(chan error)
+	ends := make(chan error, 2)
 	wait := func(ctx context.Context) {
 		_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
 		ends <- err
 	}
 	go wait(ctx)
-	eventually(t, "a request", func() bool { return asked.Load() == 1 })
+	isOver := func() bool { return time.Since(began) > timeout }
+	eventually(t, "a request", func() bool { return asked.Load() == 1 || isOver() })
 	rest, end := context.WithCancel(t.Context())
 	defer end()
 	go wait(rest)
-	inLine(t, m, 2)
+	eventually(t, "2 in line", func() bool { return m.Stats().Waiting == 2 || isOver() })
 	cancel()
-	wants(t, <-ends, context.Canceled)
-	eventually(t, "a request of the next", func() bool { return asked.Load() == 2 })
+	err := <-ends
+	if isOver() {
+		return false
+	}
+	wants(t, err, context.Canceled)
+	eventually(t, "a request of the next", func() bool { return asked.Load() == 2 || isOver() })
+	isInTime := !isOver()
 	end()
-	wants(t, <-ends, context.Canceled)
+	err = <-ends
+	if isInTime {
+		wants(t, err, context.Canceled)
+	}
+	return isInTime
 }
 
 func TestAStoreThatFailsEndsAllWaits(t *testing.T) {
@@ -237,21 +258,22 @@ func TestAWaitThatEndsSaysWhoHoldsTheLock(t *testing.T) {
 	uri := embedded(t)
 	defer release(t, elsewhere(t, uri, XDC("a")))
 	m := open(t, uri, Retry(5*time.Millisecond))
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error)
-	go func() {
-		_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
-		failed <- err
-	}()
-	inLine(t, m, 1)
-	eventually(t, "a refusal", func() bool { return m.asking.underWay() == 0 })
-	time.Sleep(50 * time.Millisecond)
-	cancel()
-	err := <-failed
-	wants(t, err, context.Canceled)
-	if !strings.Contains(err.Error(), "is held by pid ") {
-		t.Fatal(err)
-	}
+	// On a busy machine it takes longer until the store has answered.
+	patiently(t, 50*time.Millisecond, func(t *testing.T, pause time.Duration) bool {
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error)
+		go func() {
+			_, err := m.Lock(ctx, XDC("a"), Wait(Forever))
+			failed <- err
+		}()
+		inLine(t, m, 1)
+		eventually(t, "a refusal", func() bool { return m.asking.underWay() == 0 })
+		time.Sleep(pause)
+		cancel()
+		err := <-failed
+		wants(t, err, context.Canceled)
+		return strings.Contains(err.Error(), "is held by pid ")
+	})
 }
 
 // One descriptor serves all goroutines.

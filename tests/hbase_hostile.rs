@@ -19,9 +19,23 @@ use parking_lot::Mutex;
 /// Time limit of a call whose server misbehaves.
 const TIMEOUT: Duration = Duration::from_millis(300);
 /// How late an answer may be on a busy machine. Some calls end with a clean-up of two seconds.
-const SLACK: Duration = Duration::from_secs(15);
+const SLACK: Duration = Duration::from_secs(30);
 /// Time limit of a call that should be answered in time.
 const PLENTY: Duration = Duration::from_secs(60);
+/// TTL of leases that do not end during a test.
+const TTL: Duration = Duration::from_secs(1800);
+
+/// Runs a case with a time-out, and then with longer ones if the machine was too slow. The case returns `None` if the
+/// server did not receive enough, or if its answers did not arrive in that time.
+#[track_caller]
+fn patiently(timeout: Duration, mut case: impl FnMut(Duration) -> Option<()>) {
+    for times in [1, 6, 36] {
+        if case(timeout * times).is_some() {
+            return;
+        }
+    }
+    panic!("too little happened in {:?}", timeout * 36);
+}
 
 const NOT_SERVING: &str = "org.apache.hadoop.hbase.NotServingRegionException";
 const MOVED: &str = "org.apache.hadoop.hbase.exceptions.RegionMovedException";
@@ -273,16 +287,26 @@ fn two_servers_that_send_us_to_each_other_for_ever_are_not_believed() {
 
 #[test]
 fn a_server_that_is_always_busy_is_an_error_by_the_deadline_and_not_a_storm() {
-    let fake = Fake::start(always(
-        "Multi",
-        Answer::Refuse("org.apache.hadoop.hbase.RegionTooBusyException", "x".into()),
-    ));
-    let begin = Moment::now();
-    let error = lock(fake.address, 4 * TIMEOUT).try_acquire().unwrap_err();
-    assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
-    assert!(error.chain().contains("RegionTooBusyException"), "{}", error.chain());
-    assert!(Moment::now().since(begin) <= 4 * TIMEOUT + SLACK);
-    assert!(fake.count("Multi") <= 20, "asked {} times", fake.count("Multi"));
+    patiently(4 * TIMEOUT, |timeout| {
+        let busy = Answer::Refuse("org.apache.hadoop.hbase.RegionTooBusyException", "x".into());
+        let fake = Fake::start(always("Multi", busy));
+        let begin = Moment::now();
+        let error = lock(fake.address, timeout).try_acquire().unwrap_err();
+        let (took, asked) = (Moment::now().since(begin), fake.count("Multi"));
+        assert!(took <= timeout + SLACK);
+        // It asks again after pauses of up to half a second.
+        assert!(
+            asked <= 20 * (timeout.as_millis() / TIMEOUT.as_millis()) as usize / 4,
+            "asked {asked} times"
+        );
+        if asked < 2 {
+            assert!(error.is_retryable(), "{}", error.chain());
+            return None;
+        }
+        assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());
+        assert!(error.chain().contains("RegionTooBusyException"), "{}", error.chain());
+        Some(())
+    });
 }
 
 /// A retry would get the same answer.
@@ -346,53 +370,64 @@ fn pauses(rounds: usize) -> Duration {
 /// The exception class is not in the library's lists. Reads show that the write was not applied, so it is sent again.
 #[test]
 fn an_exception_that_nobody_listed_is_met_with_pauses_and_is_quoted() {
-    const UNLISTED: &str = "org.apache.hadoop.hbase.DoNotRetryIOException";
-    // Enough for about seven rounds.
-    let timeout = 4 * TIMEOUT;
-    let refuse = || Answer::Refuse(UNLISTED, "no space is left".into());
     // The refused step: the acquire, the renewal, the release, or only the fence count of an acquire.
     for refused in ["acquire", "renew", "release", "count"] {
-        let fake = Fake::honest();
-        let manager = manager(fake.address, timeout);
-        let lock = manager.lock("a", Level::Xdc).unwrap();
-        let lease = match refused {
-            "acquire" | "count" => None,
-            _ => Some(lock.try_acquire().unwrap()),
-        };
-        let (before, mut taken) = (fake.count("Multi"), false);
-        fake.act(move |request| match request.method.as_str() {
-            "Multi" if refused == "count" && !std::mem::replace(&mut taken, true) => {
-                Answer::ApplyFirst(UNLISTED, "no space is left".into())
-            }
-            // The release after the failed count.
-            "Multi" if refused == "count" && !holds(&request.parameter, b"F#XDC#") => Answer::Honest,
-            "Multi" => refuse(),
-            _ => Answer::Honest,
-        });
-        let begin = Moment::now();
-        let error = match (refused, &lease) {
-            ("renew", Some(lease)) => lease.renew().unwrap_err(),
-            ("release", Some(lease)) => lease.release().unwrap_err(),
-            _ => lock.try_acquire().unwrap_err(),
-        };
-        let took = Moment::now().since(begin);
-        let code = if refused == "count" { Code::RetriesExhausted } else { Code::InDoubt };
-        assert_eq!(error.code(), code, "{refused}: {}", error.chain());
-        assert!(error.chain().contains("DoNotRetryIOException"), "{refused}: {}", error.chain());
-        assert!(error.chain().contains("no space is left"), "{refused}: {}", error.chain());
-        // Writes that are not retries. A failed acquire ends with an empty cell over the free lock, which keeps a
-        // hidden record hidden. In the case `count`, the first write stores the record and the last one releases it.
-        let others = match refused {
-            "acquire" => 1,
-            "count" => 2,
-            _ => 0,
-        };
-        let writes = fake.count("Multi") - before - others;
-        assert!(writes >= 2, "{refused}: there was no retry");
-        assert!(took >= pauses(writes), "{refused}: {writes} writes in {took:?}");
-        assert!(took <= timeout + SLACK, "{refused}: {took:?}");
-        fake.act(|_| Answer::Honest);
+        // Enough for about seven rounds.
+        patiently(4 * TIMEOUT, |timeout| unlisted(refused, timeout));
     }
+}
+
+/// Returns `None` if the machine was so slow that there was no time for a retry.
+fn unlisted(refused: &'static str, timeout: Duration) -> Option<()> {
+    const UNLISTED: &str = "org.apache.hadoop.hbase.DoNotRetryIOException";
+    let refuse = || Answer::Refuse(UNLISTED, "no space is left".into());
+    let fake = Fake::honest();
+    let manager = manager(fake.address, timeout);
+    let lock = manager.lock("a", Level::Xdc).unwrap();
+    let lease = match refused {
+        "acquire" | "count" => None,
+        _ => match lock.try_acquire() {
+            Err(error) if error.is_retryable() => return None,
+            lease => Some(lease.unwrap()),
+        },
+    };
+    let (before, mut taken) = (fake.count("Multi"), false);
+    fake.act(move |request| match request.method.as_str() {
+        "Multi" if refused == "count" && !std::mem::replace(&mut taken, true) => {
+            Answer::ApplyFirst(UNLISTED, "no space is left".into())
+        }
+        // The release after the failed count.
+        "Multi" if refused == "count" && !holds(&request.parameter, b"F#XDC#") => Answer::Honest,
+        "Multi" => refuse(),
+        _ => Answer::Honest,
+    });
+    let begin = Moment::now();
+    let error = match (refused, &lease) {
+        ("renew", Some(lease)) => lease.renew().unwrap_err(),
+        ("release", Some(lease)) => lease.release().unwrap_err(),
+        _ => lock.try_acquire().unwrap_err(),
+    };
+    let took = Moment::now().since(begin);
+    assert!(took <= timeout + SLACK, "{refused}: {took:?}");
+    // Writes that are not retries. A failed acquire ends with an empty cell over the free lock, which keeps a
+    // hidden record hidden. In the case `count`, the first write stores the record and the last one releases it.
+    let others = match refused {
+        "acquire" => 1,
+        "count" => 2,
+        _ => 0,
+    };
+    let writes = (fake.count("Multi") - before).saturating_sub(others);
+    assert!(took >= pauses(writes), "{refused}: {writes} writes in {took:?}");
+    fake.act(|_| Answer::Honest);
+    if writes < 2 {
+        assert!(error.is_retryable(), "{refused}: {}", error.chain());
+        return None;
+    }
+    let code = if refused == "count" { Code::RetriesExhausted } else { Code::InDoubt };
+    assert_eq!(error.code(), code, "{refused}: {}", error.chain());
+    assert!(error.chain().contains("DoNotRetryIOException"), "{refused}: {}", error.chain());
+    assert!(error.chain().contains("no space is left"), "{refused}: {}", error.chain());
+    Some(())
 }
 
 /// The error does not show whether the change was applied. So the latch is read back, and that read fails as well.
@@ -407,26 +442,34 @@ fn what_a_server_said_of_a_latch_is_not_lost_over_a_look_that_fails() {
         (|latch| latch.count_down_as("w").map(drop), 1),
     ];
     for (number, (change, reads)) in changes.into_iter().enumerate() {
-        let fake = Fake::honest();
-        let manager = manager(fake.address, TIMEOUT);
-        let latch = manager.latch("a", Level::Dc, dlm::LatchKind::CountDown).unwrap();
-        if number > 0 {
-            fake.put(latch.name().hbase_row(), "count_dc1", 5i64.to_be_bytes().to_vec());
-        }
-        let mut asked = 0;
-        fake.act(move |request| {
-            asked += usize::from(request.method == "Get");
-            match request.method.as_str() {
-                "Multi" => Answer::Refuse(UNLISTED, "no space is left".into()),
-                "Get" if asked > reads => Answer::Close,
-                _ => Answer::Honest,
+        patiently(TIMEOUT, |timeout| {
+            let fake = Fake::honest();
+            let manager = manager(fake.address, timeout);
+            let latch = manager.latch("a", Level::Dc, dlm::LatchKind::CountDown).unwrap();
+            if number > 0 {
+                fake.put(latch.name().hbase_row(), "count_dc1", 5i64.to_be_bytes().to_vec());
             }
+            let mut asked = 0;
+            fake.act(move |request| {
+                asked += usize::from(request.method == "Get");
+                match request.method.as_str() {
+                    "Multi" => Answer::Refuse(UNLISTED, "no space is left".into()),
+                    "Get" if asked > reads => Answer::Close,
+                    _ => Answer::Honest,
+                }
+            });
+            let error = change(&latch).unwrap_err();
+            // The look follows the answer to the change.
+            if fake.count("Get") <= reads {
+                assert!(error.is_retryable(), "{number}: {}", error.chain());
+                return None;
+            }
+            assert_eq!(error.code(), Code::InDoubt, "{number}: {}", error.chain());
+            assert!(error.chain().contains("DoNotRetryIOException"), "{number}: {}", error.chain());
+            assert!(error.chain().contains("no space is left"), "{number}: {}", error.chain());
+            assert_eq!(fake.count("Multi"), 1, "{number}: the change was sent again");
+            Some(())
         });
-        let error = change(&latch).unwrap_err();
-        assert_eq!(error.code(), Code::InDoubt, "{number}: {}", error.chain());
-        assert!(error.chain().contains("DoNotRetryIOException"), "{number}: {}", error.chain());
-        assert!(error.chain().contains("no space is left"), "{number}: {}", error.chain());
-        assert_eq!(fake.count("Multi"), 1, "{number}: the change was sent again");
     }
 }
 
@@ -478,20 +521,27 @@ fn a_reply_lost_after_the_write_was_applied_is_settled_by_looking() {
 
 #[test]
 fn a_write_whose_fate_cannot_be_found_out_is_in_doubt_and_is_freed_later() {
-    let fake = Fake::start(|request| match request.method.as_str() {
-        "Multi" => Answer::ApplyAndClose,
-        "Get" => Answer::Close,
-        _ => Answer::Honest,
+    patiently(TIMEOUT, |timeout| {
+        let fake = Fake::start(|request| match request.method.as_str() {
+            "Multi" => Answer::ApplyAndClose,
+            "Get" => Answer::Close,
+            _ => Answer::Honest,
+        });
+        let hasty = lock(fake.address, timeout);
+        let error = hasty.try_acquire().unwrap_err();
+        if fake.count("Multi") == 0 {
+            assert!(error.is_retryable(), "{}", error.chain());
+            return None;
+        }
+        assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
+        let row = hasty.name().hbase_row();
+        assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "the write was not applied");
+        fake.assert_no_write_was_repeated_blindly();
+        fake.act(|_| Answer::Honest);
+        until("the lock of the request in doubt is freed", || fake.cell(&row, "L") == Some(Vec::new()));
+        acquired_and_released(&fake, &lock(fake.address, PLENTY));
+        Some(())
     });
-    let lock = lock(fake.address, TIMEOUT);
-    let error = lock.try_acquire().unwrap_err();
-    assert_eq!(error.code(), Code::InDoubt, "{}", error.chain());
-    let row = lock.name().hbase_row();
-    assert!(fake.cell(&row, "L").is_some_and(|value| !value.is_empty()), "the write was not applied");
-    fake.assert_no_write_was_repeated_blindly();
-    fake.act(|_| Answer::Honest);
-    until("the lock of the request in doubt is freed", || fake.cell(&row, "L") == Some(Vec::new()));
-    acquired_and_released(&fake, &lock);
 }
 
 /// A Delete of the Java library can hide a record of the same millisecond. The record is visible again when a
@@ -580,22 +630,26 @@ fn a_server_that_speaks_tls_or_says_nothing_is_named_as_such() {
     assert!(error.chain().contains("tls=on"), "{}", error.chain());
     assert!(Moment::now().since(begin) < PLENTY / 2, "waited for the deadline");
     fake.act(|_| Answer::Close);
-    let error = lock(fake.address, TIMEOUT).try_acquire().unwrap_err();
-    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
-    assert!(error.chain().contains("without an answer"), "{}", error.chain());
+    patiently(TIMEOUT, |timeout| {
+        let error = lock(fake.address, timeout).try_acquire().unwrap_err();
+        assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+        error.chain().contains("without an answer").then_some(())
+    });
 }
 
 /// The deadline ends the last try without an answer. The error must quote the last answer before that.
 #[test]
 fn a_server_that_says_why_and_then_nothing_is_quoted() {
-    let mut asked = 0;
-    let fake = Fake::start(move |_| {
-        asked += 1;
-        if asked <= 2 { Answer::Close } else { Answer::Silence }
+    patiently(5 * TIMEOUT, |timeout| {
+        let mut asked = 0;
+        let fake = Fake::start(move |_| {
+            asked += 1;
+            if asked <= 2 { Answer::Close } else { Answer::Silence }
+        });
+        let error = lock(fake.address, timeout).try_acquire().unwrap_err();
+        assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+        error.chain().contains("without an answer").then_some(())
     });
-    let error = lock(fake.address, 10 * TIMEOUT).try_acquire().unwrap_err();
-    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
-    assert!(error.chain().contains("without an answer"), "{}", error.chain());
 }
 
 /// The next active master continues the procedure.
@@ -665,8 +719,7 @@ impl Many {
         let lease = |id: usize| {
             let name =
                 LockName::new(Level::Xdc, "hostile", None, &id.to_string(), NamePolicy::Strict).unwrap();
-            let attempt =
-                Attempt { name: &name, ttl: PLENTY, identity: &identity, by: Deadline::after(PLENTY) };
+            let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: Deadline::after(PLENTY) };
             match store.acquire(attempt, &mut Vec::new()).unwrap() {
                 Acquired::Granted(grant) => (name.clone(), grant.owner_record),
                 Acquired::Held(holder) => panic!("held by {holder}"),
@@ -684,12 +737,7 @@ impl Many {
         let asked: Vec<_> = self.leases.iter().enumerate().map(renewal).collect();
         let renewals: Vec<_> = asked
             .iter()
-            .map(|(at, name, owner_record)| Renewal {
-                name,
-                owner_record,
-                ttl: 2 * PLENTY,
-                alone: alone(*at),
-            })
+            .map(|(at, name, owner_record)| Renewal { name, owner_record, ttl: 2 * TTL, alone: alone(*at) })
             .collect();
         let (begin, mut answers) = (Moment::now(), Vec::new());
         answers.resize_with(renewals.len(), || None);
@@ -733,7 +781,7 @@ fn many_renewals_share_requests_and_each_has_its_own_answer() {
     fake.put(many.row(gone), "L", Vec::new());
     fake.put(many.row(taken), "L", other.as_bytes().to_vec());
     let (name, record) = &many.leases[newer];
-    many.store.renew(name, record, PLENTY + PLENTY / 2, Deadline::after(PLENTY)).unwrap().unwrap();
+    many.store.renew(name, record, TTL + TTL / 2, Deadline::after(PLENTY)).unwrap().unwrap();
     let before = fake.count("Multi");
     let told = many.renew_until(Deadline::after(PLENTY), |at| at == alone);
     for (at, (answer, _)) in told.into_iter().enumerate() {
@@ -839,29 +887,35 @@ fn a_server_that_hangs_delays_no_renewal_on_another_server() {
 }
 
 fn hung_delays_no_other(many: &Many, is_hung: impl Fn(usize) -> bool) {
-    // The other server answers within half of it, also on a busy machine.
-    let timeout = 12 * TIMEOUT;
-    let begin = Moment::now();
-    let told = many.renew_until(Deadline::after(timeout), |at| at == 0);
-    let took = Moment::now().since(begin);
-    assert!(took < timeout + timeout / 2, "{took:?}");
-    let (mut in_doubt, mut unsent) = (0, 0);
-    for (at, (answer, took)) in told.iter().enumerate() {
-        match answer {
-            Ok(renewed) => assert!(renewed.is_some() && !is_hung(at) && *took < timeout / 2, "{took:?}"),
-            Err(error) => {
-                assert!(is_hung(at), "{at}: {}", error.chain());
-                match error.code() {
+    patiently(12 * TIMEOUT, |timeout| {
+        let begin = Moment::now();
+        let told = many.renew_until(Deadline::after(timeout), |at| at == 0);
+        let took = Moment::now().since(begin);
+        assert!(took < timeout + timeout / 2 + SLACK, "{took:?}");
+        let (mut in_doubt, mut unsent) = (0, 0);
+        for (at, (answer, took)) in told.iter().enumerate() {
+            match answer {
+                Ok(renewed) => assert!(renewed.is_some() && !is_hung(at)),
+                Err(error) if !is_hung(at) => {
+                    assert!(error.is_retryable() && *took >= timeout / 2, "{at}: {}", error.chain());
+                }
+                Err(error) => match error.code() {
                     Code::InDoubt => in_doubt += 1,
                     Code::ConnectionError => unsent += 1,
                     code => panic!("{code:?}: {}", error.chain()),
-                }
+                },
             }
         }
-    }
-    // Four requests at most are under way. The lease that goes alone may be on this server.
-    assert!([256, 193].contains(&in_doubt), "{in_doubt}");
-    assert_eq!(in_doubt + unsent, (0..600).filter(|at| is_hung(*at)).count());
+        // The other server answers within half of the time, unless the machine is very busy.
+        let is_late = |(at, (_, took)): (usize, &Told)| !is_hung(at) && *took >= timeout / 2;
+        if told.iter().enumerate().any(is_late) {
+            return None;
+        }
+        // Four requests at most are under way. The lease that goes alone may be on this server.
+        assert!([256, 193].contains(&in_doubt), "{in_doubt}");
+        assert_eq!(in_doubt + unsent, (0..600).filter(|at| is_hung(*at)).count());
+        Some(())
+    });
 }
 
 #[test]
@@ -899,39 +953,54 @@ fn renewals_on_a_server_that_is_down_fail_by_the_deadline_and_are_not_in_doubt()
     fake.second_region(gone.address);
     let many = Many::new(fake.address, 100);
     drop(gone);
-    let timeout = 8 * TIMEOUT;
-    let told = many.renew_until(Deadline::after(timeout), |_| false);
-    for (at, (answer, took)) in told.into_iter().enumerate() {
-        match answer {
-            Ok(renewed) => assert!(renewed.is_some() && took < timeout),
-            Err(error) => {
-                assert!(many.row(at)[0] >= 0x80);
-                assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
-                assert!(took < 2 * timeout, "{took:?}");
+    patiently(8 * TIMEOUT, |timeout| {
+        let told = many.renew_until(Deadline::after(timeout), |_| false);
+        let mut is_late = false;
+        for (at, (answer, took)) in told.into_iter().enumerate() {
+            let is_there = many.row(at)[0] < 0x80;
+            match answer {
+                Ok(renewed) => assert!(renewed.is_some() && is_there),
+                // The server that is there did not answer in time.
+                Err(error) if is_there => {
+                    assert!(error.is_retryable() && took >= timeout / 2, "{}", error.chain());
+                    is_late = true;
+                }
+                Err(error) => {
+                    assert_eq!(error.code(), Code::ConnectionError, "{}", error.chain());
+                    assert!(took < timeout + SLACK, "{took:?}");
+                }
             }
         }
-    }
+        (!is_late).then_some(())
+    });
 }
 
 /// The thread that renews waits for each request in turn. Between these waits another thread must read the connection.
 #[test]
 fn renewals_without_an_answer_do_not_keep_other_calls_from_theirs() {
-    let fake = Fake::honest();
-    let many = Many::new(fake.address, 100);
-    fake.act(always("Multi", Answer::Silence));
-    thread::scope(|scope| {
-        let renewing = scope.spawn(|| many.renew_until(Deadline::after(16 * TIMEOUT), |_| false));
-        until("the renewals are sent", || fake.count("Multi") >= 2);
-        let mut reads = 0;
-        while !renewing.is_finished() {
-            let (begin, by) = (Moment::now(), Deadline::after(PLENTY));
-            assert!(many.store.holder(&many.leases[0].0, by).unwrap().is_some());
-            let took = Moment::now().since(begin);
-            assert!(took < 8 * TIMEOUT, "{took:?}");
-            reads += 1;
-        }
-        assert!(reads > 10, "{reads}");
-        assert_codes(&renewing.join().unwrap(), &[Some(Code::InDoubt); 100]);
+    patiently(16 * TIMEOUT, |timeout| {
+        let fake = Fake::honest();
+        let many = Many::new(fake.address, 100);
+        fake.act(always("Multi", Answer::Silence));
+        let is_quick = thread::scope(|scope| {
+            let renewing = scope.spawn(|| many.renew_until(Deadline::after(timeout), |_| false));
+            until("the renewals are sent", || fake.count("Multi") >= 2 || renewing.is_finished());
+            let (mut reads, mut longest) = (0, Duration::ZERO);
+            while !renewing.is_finished() {
+                let (begin, by) = (Moment::now(), Deadline::after(PLENTY));
+                assert!(many.store.holder(&many.leases[0].0, by).unwrap().is_some());
+                longest = longest.max(Moment::now().since(begin));
+                reads += 1;
+            }
+            let told = renewing.join().unwrap();
+            // A read that waits for the renewals takes until their end.
+            let is_quick = reads > 10 && longest < timeout / 2 && fake.count("Multi") >= 2;
+            if is_quick {
+                assert_codes(&told, &[Some(Code::InDoubt); 100]);
+            }
+            is_quick
+        });
+        assert_eq!(fake.connections("ClientService"), 1, "each of them was heard");
+        is_quick.then_some(())
     });
-    assert_eq!(fake.connections("ClientService"), 1, "each of them was heard");
 }

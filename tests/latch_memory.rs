@@ -21,6 +21,7 @@ fn a_watched_latch_keeps_less_than_two_kilobytes_and_nothing_afterwards() {
         .client("order-service")
         .farm("dc1")
         .poll(Duration::from_millis(200))
+        .timeout(Duration::from_secs(60))
         .open()
         .unwrap();
     let latches: Vec<_> = (0..LATCHES)

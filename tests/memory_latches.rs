@@ -14,7 +14,7 @@ use dlm::{
     AwaitOptions, Builder, Code, Deadline, Error, Holder, Inspection, Latch, LatchKind, LatchName,
     LatchWatch, Level, LockManager, LockName, Moment, Result, Roster,
 };
-use dlm_testkit::{LONG, Spy, until};
+use dlm_testkit::{Call, LONG, Spy, until};
 use parking_lot::Mutex;
 
 /// A poll interval that is longer than any test.
@@ -184,7 +184,7 @@ impl fmt::Debug for Faulty {
 }
 
 fn builder(store: Arc<dyn LockStore>) -> Builder {
-    LockManager::builder().store(store).client("latches").farm("dc1")
+    LockManager::builder().store(store).client("latches").farm("dc1").timeout(LONG)
 }
 
 fn manager(store: Arc<dyn LockStore>, poll: Duration) -> LockManager {
@@ -390,19 +390,30 @@ fn a_panic_of_the_first_read_after_an_outage_leaves_nobody_waiting() {
 /// The next read may be a long time away. So the wait must return the error of the outage, and not "not open".
 #[test]
 fn a_wait_that_ends_during_an_outage_says_so_whenever_the_latch_was_read_last() {
+    let is_in_time = [1, 8, 60].into_iter().any(|limit_s| outage_is_told(Duration::from_secs(limit_s)));
+    assert!(is_in_time, "no read failed in a minute");
+}
+
+/// Returns `false` if the machine was so slow that the first read did not fail in this time.
+fn outage_is_told(timeout: Duration) -> bool {
     let faulty = Arc::new(Faulty::default());
-    let manager = builder(faulty.clone()).poll(NEVER).timeout(Duration::from_secs(1)).open().unwrap();
+    let manager = builder(faulty.clone()).poll(NEVER).timeout(timeout).open().unwrap();
     let latches = latches(&manager, 3);
     let read_before = latches[0].watch().unwrap();
     // Its pauses are now a second and more, so it is not read together with the others.
     until("reads have become rare", || faulty.reads.load(Ordering::SeqCst) >= 6);
     faulty.down.store(true, Ordering::SeqCst);
-    for latch in &latches[1..] {
-        let told = latch.await_open_for(Duration::ZERO).unwrap_err();
+    let began = Moment::now();
+    let first = latches[1].await_open_for(Duration::ZERO).unwrap_err();
+    if first.code() == Code::RetriesExhausted && Moment::now().since(began) >= timeout {
+        return false;
+    }
+    let second = latches[2].await_open_for(Duration::ZERO).unwrap_err();
+    let third = read_before.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap_err();
+    for told in [first, second, third] {
         assert_eq!(told.code(), Code::ConnectionError, "{}", told.chain());
     }
-    let told = read_before.wait(&AwaitOptions::new().wait(Duration::ZERO)).unwrap_err();
-    assert_eq!(told.code(), Code::ConnectionError, "{}", told.chain());
+    true
 }
 
 /// Waiting cannot help: somebody has to change something in the store first.
@@ -556,36 +567,59 @@ fn a_count_down_in_this_process_opens_without_another_look() {
     assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap().unwrap()));
 
     // The sum over all farms must be read from the store. A count-down causes that read at once.
-    *faulty.claimed.lock() = None;
+    assert!((6..10).any(one_read_opens_a_sum), "the machine was too slow each time");
+}
+
+/// The pause after so many reads with a poll interval of hours: 50, 100, 200 ms and so on, plus or minus a tenth. At least.
+fn pause_after(reads: usize) -> Duration {
+    Duration::from_millis(50 << (reads - 1)).mul_f64(0.85)
+}
+
+/// Counts down a latch when it has been read so often. Returns `false` if the machine was so slow that the next read was
+/// due.
+fn one_read_opens_a_sum(reads: usize) -> bool {
+    let spy = Spy::on(Arc::new(MemoryStore::new()));
+    let manager = manager(spy.clone(), NEVER);
     let sum = manager.latch("b", Level::Xdc, LatchKind::CountDown).unwrap();
     sum.create(1).unwrap();
     let watch = sum.watch().unwrap();
-    let mut reads = 0;
-    until("reads have become rare", || {
-        let before = std::mem::replace(&mut reads, faulty.reads.load(Ordering::SeqCst));
-        before == reads && {
-            thread::sleep(Duration::from_millis(700));
-            faulty.reads.load(Ordering::SeqCst) == reads
-        }
-    });
+    until("reads have become rare", || spy.reads().len() >= reads);
+    let (before, last) = (spy.reads().len(), last_read(&spy));
     sum.count_down().unwrap();
     open_in_time(&watch);
-    assert_eq!(faulty.reads.load(Ordering::SeqCst), reads + 1);
+    let is_in_time = Moment::now().since(last) < pause_after(before);
+    assert!(!is_in_time || spy.reads().len() == before + 1, "{} reads", spy.reads().len() - before);
+    is_in_time
+}
+
+/// Returns when a latch was read last.
+fn last_read(spy: &Spy) -> Moment {
+    let log = spy.log();
+    log.iter().rfind(|(call, _)| matches!(call, Call::Counts(_))).expect("it was read").1
 }
 
 #[test]
 fn a_newcomer_has_a_latch_looked_at_though_looks_have_become_rare() {
-    let faulty = Arc::new(Faulty::default());
-    let manager = builder(faulty.clone()).poll(NEVER).timeout(Duration::from_secs(1)).open().unwrap();
+    assert!((7..10).any(newcomer_is_looked_after), "the machine was too slow each time");
+}
+
+/// A second wait begins when the latch has been read so often. Returns `false` if the machine was so slow that the next
+/// read was due.
+fn newcomer_is_looked_after(reads: usize) -> bool {
+    let spy = Spy::on(Arc::new(MemoryStore::new()));
+    let manager = manager(spy.clone(), NEVER);
     let latch = &latches(&manager, 1)[0];
     let _watched = latch.watch().unwrap();
-    // The pauses are 50, 100, 200 ms and so on: the eighth read is 3.2 s (plus or minus a tenth) after the seventh.
-    until("reads have become rare", || faulty.reads.load(Ordering::SeqCst) >= 7);
-    let reads = faulty.reads.load(Ordering::SeqCst);
+    until("reads have become rare", || spy.reads().len() >= reads);
+    let (before, last) = (spy.reads().len(), last_read(&spy));
     assert!(!latch.await_open_for(Duration::ZERO).unwrap());
-    assert!(faulty.reads.load(Ordering::SeqCst) > reads);
-    faulty.memory.step(&step(latch)).unwrap();
+    if Moment::now().since(last) >= pause_after(before) {
+        return false;
+    }
+    assert!(spy.reads().len() > before);
+    spy.latches().unwrap().step(&step(latch)).unwrap();
     assert!(latch.await_open_for(Duration::ZERO).unwrap(), "an old read was used as the answer");
+    true
 }
 
 #[test]
@@ -593,7 +627,7 @@ fn ten_thousand_latches_are_watched_by_two_threads_in_few_reads_and_all_open_in_
     const LATCHES: usize = 10_000;
     const POLL: Duration = Duration::from_secs(1);
     /// How late a machine with two busy cores may be.
-    const SLACK: Duration = Duration::from_secs(10);
+    const SLACK: Duration = Duration::from_secs(30);
     let memory = Arc::new(MemoryStore::new());
     let spy = Spy::on(memory.clone());
     let manager = manager(spy.clone(), POLL);

@@ -117,7 +117,7 @@ class Manager:
 
 
 async def main(library, store):
-    manager = Manager(library, store + "?client=python&retry=20ms")
+    manager = Manager(library, store + "?client=python&retry=20ms&timeout=60s")
     counted, fences = 0, []
 
     async def count():
@@ -140,7 +140,7 @@ async def main(library, store):
             except DlmError as error:
                 print("the wait is over:", str(error).split(" by ")[0])
         lease.guard()
-    await (await manager.acquire("held", wait=0)).release()
+    await (await manager.acquire("held", wait=10)).release()
     await manager.close()
 
 

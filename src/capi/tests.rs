@@ -3,7 +3,10 @@
 
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use super::answer::status;
 use super::arguments::{DLM_DEFAULT, DLM_FOREVER, DLM_LEVEL_XDC};
@@ -18,6 +21,7 @@ use super::manager::{dlm_manager_free, dlm_manager_lock, dlm_manager_open};
 use super::options::{dlm_options_free, dlm_options_new, dlm_options_set};
 use super::status::{dlm_status, dlm_status_name};
 use crate::Code;
+use crate::patience::until;
 
 /// A handle that is passed to another thread, as C programs do.
 #[derive(Clone, Copy)]
@@ -108,14 +112,19 @@ fn freeing_wakes_those_who_wait() {
     unsafe {
         let locks = Sent(dlm_id_lock_new());
         assert_eq!(dlm_id_lock_acquire(locks.0, 1, 0, null_mut()), dlm_status::DLM_OK);
+        let begun = Arc::new(AtomicUsize::new(0));
         let waiters = [(); 2].map(|()| {
+            let begun = Arc::clone(&begun);
             let wait = move || {
                 let locks = locks;
+                begun.fetch_add(1, Ordering::SeqCst);
                 dlm_id_lock_acquire(locks.0, 1, DLM_FOREVER, null_mut())
             };
             thread::Builder::new().name("dlm-test".into()).spawn(wait).unwrap()
         });
-        thread::yield_now();
+        until("both have begun", || begun.load(Ordering::SeqCst) == 2);
+        // So that they wait by now. One that comes later gets the same answer.
+        thread::sleep(Duration::from_millis(20));
         dlm_id_lock_free(locks.0);
         for waiter in waiters {
             assert_eq!(waiter.join().unwrap(), dlm_status::DLM_CLOSED);

@@ -95,7 +95,7 @@ fn run_if_child(pid: i32, run: impl FnOnce() -> bool) -> bool {
         unsafe { _exit(if answer { 0 } else { 1 }) }
     }
     let pid = Pid::from_raw(pid).expect("fork failed");
-    let by = Deadline::after(LONG / 2);
+    let by = Deadline::after(2 * LONG);
     loop {
         if let Some((_, status)) = waitpid(Some(pid), WaitOptions::NOHANG).unwrap() {
             let well = status.exit_status() == Some(0);
@@ -160,7 +160,7 @@ impl LockStore for Slow {
 }
 
 fn manager(store: Arc<dyn LockStore>) -> LockManager {
-    LockManager::builder().store(store).client("fork").open().unwrap()
+    LockManager::builder().store(store).client("fork").timeout(LONG).open().unwrap()
 }
 
 fn is<T>(answer: Result<T>, code: Code) -> bool {
@@ -313,7 +313,7 @@ fn a_pass_of_a_fence_gate_ends_with_its_parent_also_while_a_child_lives_that_was
             let own = FenceGate::open(&path).unwrap();
             let held = is(own.pass_within(Fence(8), Duration::ZERO), Code::LockUnavailable);
             std::fs::write(&forked, "").unwrap();
-            held && own.pass_within(Fence(8), LONG / 4).is_ok()
+            held && own.pass_within(Fence(8), LONG).is_ok()
         }));
     });
     assert!(is(gate.pass(Fence(7)), Code::StaleFence));

@@ -148,13 +148,14 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
 
     use super::*;
     use crate::name::{Level, NamePolicy};
-
-    const LONG: Duration = Duration::from_secs(60);
+    use crate::patience::LONG;
+    use crate::time::Deadline;
 
     fn name(id: usize) -> LockName {
         LockName::new(Level::Xdc, "tests", None, &format!("{id}"), NamePolicy::Strict).unwrap()
@@ -172,14 +173,16 @@ mod tests {
         read_many: impl Fn(&[LockName], &mut dyn FnMut(usize, Option<Holder>)) + Sync,
     ) -> (Vec<Option<Holder>>, usize, usize) {
         let (many, one, seen) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(vec![None; threads]));
+        let at_once = Barrier::new(threads);
         thread::scope(|scope| {
             for id in 0..threads {
-                let (many, one, seen, read_many) = (&many, &one, &seen, &read_many);
+                let (many, one, seen, read_many, at_once) = (&many, &one, &seen, &read_many, &at_once);
                 scope.spawn(move || {
                     let counted = |names: &[LockName], report: &mut dyn FnMut(usize, Option<Holder>)| {
                         many.fetch_add(1, Ordering::SeqCst);
                         read_many(names, report);
                     };
+                    at_once.wait();
                     let found = looks.look(&name(id), LONG, &counted, || {
                         one.fetch_add(1, Ordering::SeqCst);
                         Ok(holder(id))
@@ -199,22 +202,22 @@ mod tests {
     #[test]
     fn each_thread_gets_the_answer_for_its_own_lock_and_few_calls_read_them() {
         let all: Vec<_> = (0..40).map(holder).collect();
-        let (mut fewest, mut rounds) = (usize::MAX, 0);
+        let (mut fewest, by) = (usize::MAX, Deadline::after(LONG));
         // How many calls it takes depends on when the threads run.
-        while fewest > 4 && rounds < 200 {
+        while fewest > 4 {
+            assert!(!by.passed(), "{fewest} calls for 40 locks at best");
             let (seen, many, one) = look_all(&Looks::default(), 40, |names, report| {
                 names.iter().enumerate().rev().for_each(|(at, name)| report(at, holder(id_of(name))));
             });
             assert_eq!(seen, all);
             fewest = fewest.min(many + one);
-            rounds += 1;
         }
-        assert!(fewest <= 4, "{fewest} calls for 40 locks");
     }
 
     #[test]
     fn what_is_not_reported_each_thread_reads_for_itself() {
-        for round in 0..50 {
+        let by = Deadline::after(LONG);
+        loop {
             let (seen, many, one) = look_all(&Looks::default(), 10, |names, report| {
                 for (at, name) in names.iter().enumerate().filter(|(_, name)| id_of(name).is_multiple_of(2)) {
                     report(at, holder(id_of(name)));
@@ -225,36 +228,51 @@ mod tests {
             if many > 0 {
                 return;
             }
-            assert!(round < 49, "no two threads came together");
+            assert!(!by.passed(), "no two threads came together");
         }
     }
 
     #[test]
     fn after_a_call_that_reported_nothing_nobody_gathers_for_a_while() {
         let looks = Looks::default();
-        let mut many = 0;
-        for _ in 0..50 {
-            many += look_all(&looks, 10, |_, _| {}).1;
+        let (mut apart, by) = (0, Deadline::after(LONG));
+        // Rounds in which each thread read for itself.
+        while apart < 50 {
+            assert!(!by.passed(), "{apart} rounds");
+            let before = looks.state.lock().apart_until;
+            let many = look_all(&looks, 10, |_, _| {}).1;
+            match before {
+                Some(until) if Moment::now() < until => {
+                    assert_eq!(many, 0, "somebody gathered");
+                    apart += 1;
+                }
+                _ => {
+                    assert!(many <= 5, "{many}: those under way at once at most");
+                    assert_eq!(many > 0, looks.state.lock().apart_until != before);
+                }
+            }
         }
-        assert!(many <= 5, "{many}: those under way at once at most");
-        assert!(looks.state.lock().apart_until.is_some());
     }
 
     #[test]
     fn a_panic_of_the_store_leaves_no_thread_waiting() {
         let looks = Looks::default();
-        let mut panicked = false;
-        for _ in 0..50 {
+        let (mut panicked, mut rounds, by) = (false, 0, Deadline::after(LONG));
+        while !panicked || rounds < 50 {
+            assert!(panicked || !by.passed(), "no two threads came together");
+            rounds += 1;
+            let at_once = Barrier::new(4);
             let panics = AtomicUsize::new(0);
             let seen = thread::scope(|scope| {
                 let threads: Vec<_> = (0..4)
                     .map(|id| {
-                        let (looks, panics) = (&looks, &panics);
+                        let (looks, panics, at_once) = (&looks, &panics, &at_once);
                         scope.spawn(move || {
                             let fails = |_: &[LockName], _: &mut dyn FnMut(usize, Option<Holder>)| {
                                 panics.fetch_add(1, Ordering::SeqCst);
                                 std::panic::resume_unwind(Box::new("told"));
                             };
+                            at_once.wait();
                             let look = || looks.look(&name(id), LONG, &fails, || Ok(holder(id)));
                             catch_unwind(AssertUnwindSafe(look)).map(|found| found.unwrap())
                         })
@@ -269,6 +287,5 @@ mod tests {
             }
             panicked |= failed > 0;
         }
-        assert!(panicked, "no two threads came together");
     }
 }

@@ -8,6 +8,7 @@
 //! Every thread has a name and ends with its connection. Dropping the proxy joins all threads.
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Deref;
@@ -17,6 +18,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::patience::until;
 
 /// What the proxy does to one request and its reply.
 #[derive(Debug, Clone)]
@@ -55,9 +58,9 @@ pub struct Gate {
 }
 
 impl Default for Gate {
-    /// A gate that opens by itself after 120 s. With it, a bug makes a test fail and not hang.
+    /// A gate that opens by itself after 10 min. With it, a bug makes a test fail and not hang.
     fn default() -> Gate {
-        Gate::opening_after(Duration::from_secs(120))
+        Gate::opening_after(Duration::from_secs(600))
     }
 }
 
@@ -98,6 +101,17 @@ type Storm = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
 /// A proxy in front of a server. It passes everything on until a method of [`Wire`] gives it a rule. Create it with
 /// [`Proxy::speaking`], or over a [`Wire`] for other protocols.
 pub struct Proxy(Arc<Wire>);
+
+/// Whether a connection is open for its first end, as `/proc/net/tcp` says. It is not if the other end has closed it.
+fn is_open(table: &str, from: SocketAddr, to: SocketAddr) -> bool {
+    let hex = |address: SocketAddr| match address {
+        SocketAddr::V4(it) => format!("{:08X}:{:04X}", u32::from_ne_bytes(it.ip().octets()), it.port()),
+        // Those are in another table. No proxy listens at one.
+        SocketAddr::V6(_) => String::new(),
+    };
+    let open = [hex(from), hex(to), "01".to_owned()];
+    table.lines().any(|line| line.split_whitespace().skip(1).take(3).eq(open.iter().map(String::as_str)))
+}
 
 /// The state that a proxy shares with its threads.
 #[derive(Default)]
@@ -196,6 +210,22 @@ impl Wire {
         for stream in self.streams.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Like [`hang_up`](Wire::hang_up), but returns when the sockets of the clients know it. On a busy machine this takes
+    /// the operating system a moment. On Linux only: elsewhere it does not wait.
+    #[track_caller]
+    pub fn hang_up_and_wait(&self) {
+        let listening = self.listening.lock().clone();
+        let ends = |stream: &TcpStream| Some((stream.peer_addr().ok()?, stream.local_addr().ok()?));
+        let mut clients: Vec<_> = self.streams.lock().iter().filter_map(ends).collect();
+        clients.retain(|(_, own)| listening.contains(own));
+        self.hang_up();
+        until("the clients see that their connections are closed", || {
+            let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+            clients.retain(|(client, own)| is_open(&table, *client, *own));
+            clients.is_empty()
+        });
     }
 
     /// Like [`fault_for`](Wire::fault_for), but the fault may also depend on the bytes of the request: see

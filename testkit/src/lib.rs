@@ -11,6 +11,7 @@
 //! | [`Spy`] | counts the calls that reach a store, and runs a hook before an answer is returned |
 //! | [`Scripted`] | a store whose answers the test chooses |
 //! | [`until`], [`LONG`] | wait for another thread or process without hanging |
+//! | [`unless_stalled`], [`void`](fn@void) | repeat a case about real time if the machine stood still during it |
 //! | [`skipped`], [`left_to_the_long_run`], [`shortened`] | leave out a test or a part of it, and say so |
 //!
 //! # A store of your own
@@ -48,6 +49,7 @@
 //! * `DLM_TEST_LONG=1`: tests that are [`left_to_the_long_run`] or [`shortened`] run in full.
 //! * `DLM_TEST_LEFT_OUT=file`: the file gets one line for each test that was left out or shortened without
 //!   `DLM_TEST_LONG`.
+//! * `DLM_TEST_VOID=file`: the file gets one line for each time that [`unless_stalled`] repeated a case.
 
 pub mod contract;
 mod dialect;
@@ -60,6 +62,7 @@ mod patience;
 mod scripted;
 mod skip;
 mod spy;
+mod void;
 pub mod workload;
 
 pub use dialect::Dialect;
@@ -69,3 +72,4 @@ pub use patience::{LONG, until};
 pub use scripted::{ReleaseLine, Scripted};
 pub use skip::skipped;
 pub use spy::{Call, Spy};
+pub use void::{unless_stalled, void};

@@ -43,10 +43,10 @@
 //! ```
 //!
 //! The time-out of a call that must time out is [`SHORT`]. If another call that must succeed shares the time-out, it
-//! is [`BLIND`].
+//! is [`BLIND`]. A case whose calls were too slow for that is repeated with longer time-outs.
 
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -60,17 +60,19 @@ use dlm::{
 use parking_lot::Mutex;
 
 use crate::fault::{Fault, Gate, Proxy};
-use crate::patience::{LONG, until};
+use crate::patience::{LIMIT, LONG, until, until_within};
 
 /// TTL of the leases of these tests. It never ends during a test: a lock that becomes free was released.
 const TTL: Duration = Duration::from_secs(1800);
 /// Time-out of calls that must time out.
 pub const SHORT: Duration = Duration::from_millis(700);
-/// Time-out of calls that must time out and of calls that must succeed first. No call that is answered takes this
-/// long.
+/// Time-out of calls that must time out and of calls that must succeed first. On an idle machine, no call that is
+/// answered takes this long.
 pub const BLIND: Duration = Duration::from_secs(2);
-/// A lease that ends while the test waits. It is in whole seconds, because some stores know no other times.
-const BRIEF: Duration = Duration::from_secs(2);
+/// Such time-outs on a slow machine, one after the other: see [`Case::patiently`].
+const SHORTS: [Duration; 3] = [SHORT, Duration::from_secs(4), Duration::from_secs(20)];
+/// The same. In whole seconds, because some stores know no other times, and the cases use them as TTLs, too.
+const BLINDS: [Duration; 3] = [BLIND, Duration::from_secs(8), Duration::from_secs(30)];
 
 /// How to reach a store, and the names of its requests on the wire. The [`Dialect`](crate::Dialect) of the proxy
 /// returns these names.
@@ -136,7 +138,7 @@ impl Case<'_> {
         let manager = self.manager(&client, proxy.address(), timeout);
         let ours = manager.lock("a", Level::Xdc).unwrap();
         until("the store answers", || ours.inspect().is_ok());
-        let theirs = self.manager(&client, server, LONG / 2).lock("a", Level::Xdc).unwrap();
+        let theirs = self.manager(&client, server, LONG).lock("a", Level::Xdc).unwrap();
         Some(Stage { proxy, manager, ours, theirs, last_fence: Mutex::default() })
     }
 
@@ -152,11 +154,24 @@ impl Case<'_> {
             .store_uri(&(self.target.uri)(address))
             .client(client)
             .ttl(TTL)
-            .wait(LONG)
+            .wait(LIMIT)
             .retry(Duration::from_millis(100))
             .timeout(timeout)
             .open()
             .unwrap()
+    }
+
+    /// Runs `part` on a stage with a short time-out, and then with longer ones if the machine was too slow. It returns
+    /// `None` if a call that must succeed took until its time-out, or if a call that must time out sent no request.
+    #[track_caller]
+    fn patiently(&self, timeouts: [Duration; 3], mut part: impl FnMut(&Stage, Duration) -> Option<()>) {
+        for timeout in timeouts {
+            let Some(stage) = self.stage(timeout) else { return };
+            if part(&stage, timeout).is_some() {
+                return;
+            }
+        }
+        panic!("a call took longer than {:?}, or sent nothing in that time", timeouts[2]);
     }
 
     /// Returns the ways to lose one message.
@@ -195,6 +210,16 @@ impl Stage {
         self.assert_free();
     }
 
+    /// Like [`cycle`](Stage::cycle). Returns `None` if a call took until this time-out.
+    #[track_caller]
+    fn cycle_in_time(&self, timeout: Duration) -> Option<()> {
+        let lease = in_time(timeout, || self.ours.try_acquire())?;
+        self.assert_held(&lease);
+        assert!(in_time(timeout, || lease.release())?);
+        self.assert_free();
+        Some(())
+    }
+
     /// From now on all requests meet `fault`.
     pub fn lose_everything(&self, fault: Fault) {
         self.proxy.later("*", 0, usize::MAX, fault);
@@ -215,9 +240,30 @@ pub fn code<T: fmt::Debug>(answer: dlm::Result<T>) -> Code {
     answer.expect_err("this must fail").code()
 }
 
+/// Makes a call that must succeed. Returns `None` if it failed because the machine was too slow: after a part of its
+/// time-out, because a store may keep time for another try.
+#[track_caller]
+fn in_time<T>(timeout: Duration, call: impl FnOnce() -> dlm::Result<T>) -> Option<T> {
+    let asked = Moment::now();
+    match call() {
+        Ok(value) => Some(value),
+        Err(error) if error.is_retryable() && Moment::now().since(asked) >= timeout / 4 => None,
+        Err(error) => panic!("{}", error.chain()),
+    }
+}
+
+/// Returns the code of a call that must time out after it has sent enough requests. Returns `None` if it has not, because
+/// the machine was too slow.
+#[track_caller]
+fn code_if<T: fmt::Debug>(is_sent: bool, answer: dlm::Result<T>) -> Option<Code> {
+    let error = answer.expect_err("this must fail");
+    assert!(is_sent || error.is_retryable(), "{}", error.chain());
+    is_sent.then(|| error.code())
+}
+
 #[doc(hidden)]
 pub fn an_acquire_of_which_any_one_message_is_lost_is_a_grant_with_a_fence(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let mut faults = 0;
     for method in case.target.acquire {
         for loss in case.losses() {
@@ -234,7 +280,7 @@ pub fn an_acquire_of_which_any_one_message_is_lost_is_a_grant_with_a_fence(case:
 
 #[doc(hidden)]
 pub fn an_acquire_in_doubt_of_which_any_further_message_is_lost_is_a_grant_with_a_fence(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     for step in 0..case.target.settle.len() {
         case.losses().into_iter().for_each(|loss| settle(case, &stage, step, 1, loss));
     }
@@ -243,7 +289,7 @@ pub fn an_acquire_in_doubt_of_which_any_further_message_is_lost_is_a_grant_with_
 /// Networks usually lose single replies, but in a bad second they lose a dozen in a row.
 #[doc(hidden)]
 pub fn an_acquire_in_doubt_looks_counts_and_looks_again_until_it_is_answered(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     for step in 0..case.target.settle.len() {
         settle(case, &stage, step, 12, Fault::LoseReply);
     }
@@ -266,7 +312,7 @@ fn settle(case: &Case<'_>, stage: &Stage, step: usize, times: usize, loss: Fault
 /// The Java library sends the request again and is refused by its own record. Then nobody has the lock for its TTL.
 #[doc(hidden)]
 pub fn an_acquire_whose_reply_was_lost_is_not_refused_over_its_own_record(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     // The first cycle of a lock also creates its counter.
     stage.cycle();
     let Target { requests, acquire, settle, .. } = case.target;
@@ -284,7 +330,7 @@ pub fn an_acquire_whose_reply_was_lost_is_not_refused_over_its_own_record(case: 
 
 #[doc(hidden)]
 pub fn a_lock_whose_counter_is_new_gets_its_fence_though_messages_are_lost(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     for (number, loss) in case.losses().into_iter().enumerate() {
         for (method, after) in case.target.seed {
             let (name, hits) = (format!("{number}-{method}-{after}"), stage.proxy.hits());
@@ -301,7 +347,7 @@ pub fn a_lock_whose_counter_is_new_gets_its_fence_though_messages_are_lost(case:
 
 #[doc(hidden)]
 pub fn a_release_of_which_a_message_is_lost_says_true_and_the_lock_is_free(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     for loss in case.losses() {
         let lease = stage.ours.try_acquire().unwrap();
         stage.assert_held(&lease);
@@ -316,7 +362,7 @@ pub fn a_release_of_which_a_message_is_lost_says_true_and_the_lock_is_free(case:
 
 #[doc(hidden)]
 pub fn a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let lease = stage.ours.try_acquire().unwrap();
     // The release is carried out. Before its outcome can be read, the lock has a new holder.
     let (gate, [request, question]) = (Arc::new(Gate::default()), case.target.release);
@@ -337,7 +383,7 @@ pub fn a_release_whose_reply_is_lost_is_ours_though_another_has_the_lock_by_then
 
 #[doc(hidden)]
 pub fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     for loss in case.losses() {
         let lease = stage.ours.try_acquire().unwrap();
         stage.assert_held(&lease);
@@ -353,7 +399,7 @@ pub fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last(case: 
             assert!(lease.ends() >= asked.after(ttl - ttl / 10));
             let holder = stage.theirs.inspect().unwrap().holder.unwrap();
             assert!(holder.since.unwrap() > granted, "the store was not asked");
-            assert!(holder.remaining.unwrap() > ttl - ttl / 100);
+            assert!(holder.remaining.unwrap() > ttl - ttl / 10);
         }
         assert!(lease.release().unwrap());
         stage.assert_free();
@@ -363,77 +409,94 @@ pub fn a_renewal_of_which_a_message_is_lost_is_ok_and_lets_the_lease_last(case: 
 /// The store's record then differs from the one that the lease knows.
 #[doc(hidden)]
 pub fn a_renewal_in_doubt_that_took_effect_can_be_followed_by_another_and_by_a_release(case: &Case<'_>) {
-    let Some(stage) = case.stage(BLIND) else { return };
     let [request, question] = case.target.renew;
-    for again in [true, false] {
-        let lease = stage.ours.try_acquire().unwrap();
-        let (hits, ends) = (stage.proxy.hits(), lease.ends());
-        stage.proxy.next(request, Fault::LoseReply);
-        // The renewal looks for its outcome until its time-out.
-        stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
-        assert_eq!(code(lease.renew_for(2 * TTL)), Code::InDoubt);
-        stage.proxy.heal();
-        assert!(stage.proxy.hits() > hits + 4, "{} faults", stage.proxy.hits() - hits);
-        assert_eq!(lease.ends(), ends);
-        stage.assert_held(&lease);
-        if again {
-            lease.renew().unwrap();
-            stage.theirs.inspect().unwrap().holder.expect("the renewal lost the lock");
+    case.patiently(BLINDS, |stage, timeout| {
+        for again in [true, false] {
+            let lease = in_time(timeout, || stage.ours.try_acquire())?;
+            let (hits, ends) = (stage.proxy.hits(), lease.ends());
+            stage.proxy.next(request, Fault::LoseReply);
+            // The renewal looks for its outcome until its time-out.
+            stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
+            let answer = lease.renew_for(2 * TTL);
+            stage.proxy.heal();
+            assert_eq!(code_if(stage.proxy.hits() > hits + 4, answer)?, Code::InDoubt);
+            assert_eq!(lease.ends(), ends);
+            stage.assert_held(&lease);
+            if again {
+                in_time(timeout, || lease.renew())?;
+                stage.theirs.inspect().unwrap().holder.expect("the renewal lost the lock");
+            }
+            assert!(in_time(timeout, || lease.release())?);
+            stage.assert_free();
         }
-        assert!(lease.release().unwrap());
-        stage.assert_free();
-    }
+        Some(())
+    });
 }
 
 /// The holder relies on the end that it knows. The record must not end earlier.
 #[doc(hidden)]
 pub fn a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok(case: &Case<'_>) {
-    let Some(stage) = case.stage(BLIND) else { return };
     let [request, question] = case.target.renew;
-    let lease = stage.ours.try_acquire_with_ttl(BRIEF * 4).unwrap();
-    let ends = lease.ends();
-    stage.proxy.next(request, Fault::LoseReply);
-    stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
-    assert_eq!(code(lease.renew_for(BRIEF)), Code::InDoubt);
-    assert!(stage.proxy.hits() > 1, "{} faults", stage.proxy.hits());
-    assert_eq!(lease.ends(), ends, "a renewal in doubt must not change the lease");
-    until("the record expires", || {
-        let held = stage.theirs.inspect().unwrap().holder.is_some();
-        // Checked after the store was read.
-        let certain = lease.check().is_ok();
-        assert!(held || !certain, "the record is gone, but check() is Ok for {:?} more", lease.remaining());
-        !held
+    case.patiently(BLINDS, |stage, timeout| {
+        // Leases that end while the test waits.
+        let brief = timeout;
+        let lease = in_time(timeout, || stage.ours.try_acquire_with_ttl(4 * brief))?;
+        let ends = lease.ends();
+        stage.proxy.next(request, Fault::LoseReply);
+        stage.proxy.later(question, 0, usize::MAX, Fault::LoseRequest);
+        let answer = lease.renew_for(brief);
+        assert_eq!(code_if(stage.proxy.hits() > 1, answer)?, Code::InDoubt);
+        assert_eq!(lease.ends(), ends, "a renewal in doubt must not change the lease");
+        until_within(LIMIT, "the record expires", || {
+            let held = stage.theirs.inspect().unwrap().holder.is_some();
+            // Checked after the store was read.
+            let certain = lease.check().is_ok();
+            assert!(
+                held || !certain,
+                "the record is gone, but check() is Ok for {:?} more",
+                lease.remaining()
+            );
+            !held
+        });
+        Some(())
     });
 }
 
 /// The request of a renewal is delayed, and arrives after another renewal was answered.
 #[doc(hidden)]
 pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &Case<'_>) {
-    let Some(stage) = case.stage(BLIND) else { return };
-    for (round, breaks) in [false, true].into_iter().enumerate() {
-        let lease = stage.ours.try_acquire().unwrap();
-        let (gate, hits) = (Arc::new(Gate::default()), stage.proxy.hits());
-        if breaks {
-            // The client sends it again at once and receives an answer.
-            stage.proxy.next(case.target.renew[0], Fault::KeepAndBreak(Arc::clone(&gate)));
-            lease.renew_for(BRIEF).unwrap();
-        } else {
-            stage.proxy.later(case.target.renew[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
-            assert_eq!(code(lease.renew_for(BRIEF)), Code::InDoubt);
-            stage.proxy.heal();
+    let request = case.target.renew[0];
+    case.patiently(BLINDS, |stage, timeout| {
+        let brief = timeout;
+        for (round, breaks) in [false, true].into_iter().enumerate() {
+            let lease = in_time(timeout, || stage.ours.try_acquire())?;
+            let (gate, hits) = (Arc::new(Gate::default()), stage.proxy.hits());
+            if breaks {
+                // The client sends it again at once and receives an answer.
+                stage.proxy.next(request, Fault::KeepAndBreak(Arc::clone(&gate)));
+                in_time(timeout, || lease.renew_for(brief).and_then(|()| lease.renew_for(TTL)))?;
+            } else {
+                stage.proxy.later(request, 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
+                let answer = lease.renew_for(brief);
+                stage.proxy.heal();
+                assert_eq!(code_if(stage.proxy.hits() > hits, answer)?, Code::InDoubt);
+                in_time(timeout, || lease.renew_for(TTL))?;
+            }
+            assert!(stage.proxy.hits() > hits, "no request was delayed");
+            stage.let_late_ones_in(&gate);
+            // This lease is acquired after the late request was carried out, and with the same TTL.
+            let beside = stage.manager.lock(&format!("beside-{round}"), Level::Xdc).unwrap();
+            let besides = beside.try_acquire_with_ttl(brief);
+            until_within(LIMIT, "the short lease ends", || {
+                in_time(timeout, || beside.inspect()).is_some_and(|found| found.holder.is_none())
+            });
+            drop(besides);
+            stage.assert_held(&lease);
+            assert!(in_time(timeout, || lease.release())?);
+            stage.assert_free();
         }
-        lease.renew_for(TTL).unwrap();
-        assert!(stage.proxy.hits() > hits, "no request was delayed");
-        stage.let_late_ones_in(&gate);
-        // This lease is acquired after the late request was carried out, and with the same TTL.
-        let beside = stage.manager.lock(&format!("beside-{round}"), Level::Xdc).unwrap();
-        let brief = beside.try_acquire_with_ttl(BRIEF);
-        until("the short lease ends", || beside.inspect().unwrap().holder.is_none());
-        drop(brief);
-        stage.assert_held(&lease);
-        assert!(lease.release().unwrap());
-        stage.assert_free();
-    }
+        Some(())
+    });
 }
 
 /// Servers also carry out requests whose client has gone.
@@ -441,24 +504,27 @@ pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &
 pub fn an_acquire_that_arrives_after_its_deadline_is_in_doubt_and_is_freed_in_the_background(
     case: &Case<'_>,
 ) {
-    let Some(stage) = case.stage(SHORT) else { return };
-    let gate = Arc::new(Gate::default());
-    // All requests, because a store may keep time for another try.
-    stage.proxy.later(case.target.acquire[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
-    assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
-    stage.proxy.heal();
-    stage.assert_free();
-    stage.let_late_ones_in(&gate);
-    // The TTL is half an hour, so the lock does not become free by expiry.
-    let lease = stage.theirs.acquire().unwrap();
-    stage.assert_held(&lease);
+    case.patiently(SHORTS, |stage, _| {
+        let gate = Arc::new(Gate::default());
+        // All requests, because a store may keep time for another try.
+        stage.proxy.later(case.target.acquire[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
+        let answer = stage.ours.try_acquire();
+        stage.proxy.heal();
+        assert_eq!(code_if(stage.proxy.hits() > 0, answer)?, Code::InDoubt);
+        stage.assert_free();
+        stage.let_late_ones_in(&gate);
+        // The TTL is half an hour, so the lock does not become free by expiry.
+        let lease = stage.theirs.acquire().unwrap();
+        stage.assert_held(&lease);
+        Some(())
+    });
 }
 
 #[doc(hidden)]
 pub fn a_request_that_arrives_after_the_lock_was_used_and_released_is_freed_in_the_background(
     case: &Case<'_>,
 ) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let gate = Arc::new(Gate::default());
     stage.proxy.next(case.target.acquire[0], Fault::KeepAndBreak(Arc::clone(&gate)));
     stage.cycle();
@@ -469,7 +535,7 @@ pub fn a_request_that_arrives_after_the_lock_was_used_and_released_is_freed_in_t
 
 #[doc(hidden)]
 pub fn a_request_that_arrives_while_its_sender_holds_the_lock_does_no_harm(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let gate = Arc::new(Gate::default());
     stage.proxy.next(case.target.acquire[0], Fault::KeepAndBreak(Arc::clone(&gate)));
     let lease = stage.ours.try_acquire().unwrap();
@@ -483,22 +549,25 @@ pub fn a_request_that_arrives_while_its_sender_holds_the_lock_does_no_harm(case:
 
 #[doc(hidden)]
 pub fn a_renewal_that_arrives_after_the_release_does_not_bring_the_lock_back(case: &Case<'_>) {
-    let Some(stage) = case.stage(BLIND) else { return };
-    let lease = stage.ours.try_acquire().unwrap();
-    let (gate, ends) = (Arc::new(Gate::default()), lease.ends());
-    stage.proxy.later(case.target.renew[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
-    assert_eq!(code(lease.renew()), Code::InDoubt);
-    stage.proxy.heal();
-    assert_eq!(lease.ends(), ends, "a renewal in doubt must not change the lease");
-    lease.check().unwrap();
-    assert!(lease.release().unwrap());
-    stage.let_late_ones_in(&gate);
-    stage.assert_free();
+    case.patiently(BLINDS, |stage, timeout| {
+        let lease = in_time(timeout, || stage.ours.try_acquire())?;
+        let (gate, ends) = (Arc::new(Gate::default()), lease.ends());
+        stage.proxy.later(case.target.renew[0], 0, usize::MAX, Fault::Keep(Arc::clone(&gate)));
+        let answer = lease.renew();
+        stage.proxy.heal();
+        assert_eq!(code_if(stage.proxy.hits() > 0, answer)?, Code::InDoubt);
+        assert_eq!(lease.ends(), ends, "a renewal in doubt must not change the lease");
+        lease.check().unwrap();
+        assert!(in_time(timeout, || lease.release())?);
+        stage.let_late_ones_in(&gate);
+        stage.assert_free();
+        Some(())
+    });
 }
 
 #[doc(hidden)]
 pub fn a_dropped_lease_whose_release_was_lost_is_freed_in_the_background(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let lease = stage.ours.try_acquire().unwrap();
     stage.assert_held(&lease);
     stage.lose_everything(Fault::LoseRequest);
@@ -511,20 +580,23 @@ pub fn a_dropped_lease_whose_release_was_lost_is_freed_in_the_background(case: &
 
 #[doc(hidden)]
 pub fn a_failed_release_may_be_repeated(case: &Case<'_>) {
-    let Some(stage) = case.stage(BLIND) else { return };
-    let lease = stage.ours.try_acquire().unwrap();
-    stage.assert_held(&lease);
-    stage.lose_everything(Fault::Swallow);
-    assert_eq!(code(lease.release()), Code::InDoubt);
-    assert_eq!(code(lease.check()), Code::LeaseLost, "after a failed release another may hold the lock");
-    stage.proxy.heal();
-    assert!(lease.release().unwrap());
-    stage.assert_free();
+    case.patiently(BLINDS, |stage, timeout| {
+        let lease = in_time(timeout, || stage.ours.try_acquire())?;
+        stage.assert_held(&lease);
+        stage.lose_everything(Fault::Swallow);
+        let answer = lease.release();
+        stage.proxy.heal();
+        assert_eq!(code_if(stage.proxy.hits() > 0, answer)?, Code::InDoubt);
+        assert_eq!(code(lease.check()), Code::LeaseLost, "after a failed release another may hold the lock");
+        assert!(in_time(timeout, || lease.release())?);
+        stage.assert_free();
+        Some(())
+    });
 }
 
 #[doc(hidden)]
 pub fn connections_that_the_server_closed_are_replaced_and_nobody_notices(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let sent = || {
         let sent = stage.proxy.requests();
         sent.iter().filter(|sent| case.target.requests.contains(&sent.as_str())).count()
@@ -538,12 +610,13 @@ pub fn connections_that_the_server_closed_are_replaced_and_nobody_notices(case: 
     cycle();
     let usual = (0..3).map(|_| cycle()).min().expect("three cycles");
     let rounds = (0..19).map(|_| {
-        stage.proxy.hang_up();
+        stage.proxy.hang_up_and_wait();
+        // A client need not check a connection that it used a moment ago.
+        thread::sleep(Duration::from_millis(5));
         cycle()
     });
     let more: Vec<_> = rounds.filter(|sent| *sent > usual).collect();
-    // Now and then a busy machine tells the client too late that the connection is gone: in 9 of 19 rounds beside two
-    // compilers. A client that always asks once more does so in every round.
+    // On a slow machine, a client may ask once more for another reason. One that always does so does it in every round.
     assert!(more.len() <= 14, "requests were sent twice: {more:?} instead of {usual}");
     assert!(stage.proxy.connections() >= 20, "{} connections", stage.proxy.connections());
 
@@ -560,7 +633,8 @@ pub fn connections_that_the_server_closed_are_replaced_and_nobody_notices(case: 
 
 #[doc(hidden)]
 pub fn a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
-    let manager = manager_of_nobody(case);
+    let nobody = Nobody::new();
+    let manager = case.manager("down", nobody.address(), case.target.down);
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let began = Moment::now();
     assert_eq!(code(lock.try_acquire()), Code::ConnectionError);
@@ -568,28 +642,47 @@ pub fn a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
     // A refused connection is reported at once, because waiting would not help.
     assert_eq!(code(lock.acquire()), Code::ConnectionError);
     let took = Moment::now().since(began);
-    assert!(took < LONG / 4, "{took:?}");
+    assert!(took < LONG / 2, "{took:?}");
     manager.close().unwrap();
 }
 
 /// The lease is short, and the time-out is longer than the lease.
 #[doc(hidden)]
 pub fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(case: &Case<'_>) {
-    const TTL: Duration = Duration::from_secs(12);
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let (method, look) = (case.target.renew[0], case.target.renew[1]);
     // First only the renewal has no answer, then also the first read of its outcome.
     for silent in [&[method][..], &[method, look]] {
-        let lease = stage.ours.try_acquire_with_ttl(TTL).unwrap();
-        let (ends, hits) = (lease.ends(), stage.proxy.hits());
-        silent.iter().for_each(|method| stage.proxy.next(method, Fault::Swallow));
-        lease.renew().unwrap_or_else(|error| panic!("{silent:?}: {}", error.chain()));
-        assert!(Moment::now() < ends, "{silent:?}: the lease had ended before");
-        assert!(lease.ends() > ends, "{silent:?}");
-        assert_eq!(stage.proxy.hits(), hits + silent.len(), "{silent:?}");
-        assert_eq!(code(stage.theirs.try_acquire()), Code::LockUnavailable, "{silent:?}");
-        assert!(lease.release().unwrap(), "{silent:?}");
+        let is_renewed = [12, 40, 120]
+            .into_iter()
+            .any(|ttl_s| renewed_again(&stage, silent, Duration::from_secs(ttl_s)).is_some());
+        assert!(is_renewed, "{silent:?}: a lease of two minutes ended before its renewal was made again");
     }
+}
+
+/// Returns `None` if the lease ended, by the clock, before the calls did.
+fn renewed_again(stage: &Stage, silent: &[&'static str], ttl: Duration) -> Option<()> {
+    let lease = in_time(ttl, || stage.ours.acquire_with_ttl(ttl))?;
+    let (ends, hits) = (lease.ends(), stage.proxy.hits());
+    silent.iter().for_each(|method| stage.proxy.next(method, Fault::Swallow));
+    let answer = lease.renew();
+    stage.proxy.heal();
+    match answer {
+        Ok(()) => {}
+        // The last try may have been given up when no time was left for it.
+        Err(error) if error.is_retryable() && Moment::now().after(ttl / 4) >= ends => return None,
+        Err(error) => panic!("{silent:?}: {}", error.chain()),
+    }
+    assert!(lease.ends() > ends, "{silent:?}");
+    assert_eq!(stage.proxy.hits(), hits + silent.len(), "{silent:?}");
+    if Moment::now() >= ends {
+        return None;
+    }
+    let refused = stage.theirs.try_acquire().map(drop);
+    lease.check().ok()?;
+    assert_eq!(code(refused), Code::LockUnavailable, "{silent:?}");
+    assert!(lease.release().ok()?, "{silent:?}");
+    Some(())
 }
 
 /// For a store that puts many renewals into one request. The request has the name of a renewal, or `batch`.
@@ -597,13 +690,13 @@ pub fn a_renewal_that_is_never_answered_is_made_again_before_the_lease_ends(case
 pub fn many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated(case: &Case<'_>) {
     // So few that they go in one request.
     const LEASES: usize = 12;
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let store = dlm::store::open(&(case.target.uri)(stage.proxy.address())).unwrap();
     let (client, identity) = (case.client(), Identity::this_process("").unwrap());
     let name = |id: usize| {
         LockName::new(Level::Xdc, &client, None, &format!("many {id}"), NamePolicy::Strict).unwrap()
     };
-    let by = || Deadline::after(LONG / 2);
+    let by = || Deadline::after(LONG);
     let take = |name: &LockName| {
         let attempt = Attempt { name, ttl: TTL, identity: &identity, by: by() };
         match store.acquire(attempt, &mut Vec::new()).unwrap() {
@@ -646,40 +739,65 @@ pub fn many_renewals_whose_reply_is_lost_are_all_in_doubt_and_may_be_repeated(ca
 /// Not for a store that waits until a cluster has formed.
 #[doc(hidden)]
 pub fn initializing_over_a_server_that_is_down_is_a_connection_error_soon(case: &Case<'_>) {
-    let (manager, began) = (manager_of_nobody(case), Moment::now());
+    let nobody = Nobody::new();
+    let manager = case.manager("down", nobody.address(), case.target.down);
+    let began = Moment::now();
     assert_eq!(code(manager.initialize()), Code::ConnectionError);
     let took = Moment::now().since(began);
-    assert!(took < LONG / 4, "{took:?}");
+    assert!(took < LONG / 2, "{took:?}");
 }
 
-/// Opens a manager of a port that was free a moment ago, so no server listens there.
-fn manager_of_nobody(case: &Case<'_>) -> LockManager {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    case.manager("down", address, case.target.down)
+/// A port at which no server listens: the client's end of a connection. Nobody else can listen there meanwhile.
+struct Nobody {
+    client: TcpStream,
+    _server: TcpListener,
+}
+
+impl Nobody {
+    fn new() -> Nobody {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
+        Nobody { client, _server: server }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.client.local_addr().unwrap()
+    }
 }
 
 #[doc(hidden)]
 pub fn a_server_that_never_answers_costs_no_more_than_the_deadline(case: &Case<'_>) {
     // The operating system accepts connections, and no program reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let lock = case.manager("silent", silent.local_addr().unwrap(), SHORT).lock("a", Level::Xdc).unwrap();
-    let began = Moment::now();
-    assert_eq!(code(lock.try_acquire()), case.target.silent);
-    assert_eq!(code(lock.inspect()), Code::ConnectionError, "a read that can be repeated");
-    let took = Moment::now().since(began);
-    assert!(took >= 2 * SHORT && took < LONG / 4, "{took:?}");
+    for timeout in SHORTS {
+        let manager = case.manager("silent", silent.local_addr().unwrap(), timeout);
+        let lock = manager.lock("a", Level::Xdc).unwrap();
+        let began = Moment::now();
+        let acquired = code(lock.try_acquire());
+        assert_eq!(code(lock.inspect()), Code::ConnectionError, "a read that can be repeated");
+        let took = Moment::now().since(began);
+        assert!(took >= 2 * timeout && took < 2 * timeout + LONG / 2, "{took:?}");
+        if acquired == case.target.silent {
+            return;
+        }
+        // The machine was too slow to send the request in time.
+        assert_eq!(acquired, Code::ConnectionError);
+    }
+    panic!("nothing was sent in {:?}", SHORTS[2]);
 }
 
 #[doc(hidden)]
 pub fn a_server_that_comes_back_is_used_again(case: &Case<'_>) {
-    let Some(stage) = case.stage(BLIND) else { return };
-    stage.cycle();
-    stage.lose_everything(Fault::LoseRequest);
-    let error = stage.ours.acquire().expect_err("nothing came through");
-    assert!(error.is_retryable(), "{}", error.chain());
-    stage.proxy.heal();
-    let lease = stage.ours.acquire().unwrap();
-    stage.assert_held(&lease);
+    case.patiently(BLINDS, |stage, timeout| {
+        stage.cycle_in_time(timeout)?;
+        stage.lose_everything(Fault::LoseRequest);
+        let error = stage.ours.acquire().expect_err("nothing came through");
+        assert!(error.is_retryable(), "{}", error.chain());
+        stage.proxy.heal();
+        let lease = in_time(timeout, || stage.ours.acquire())?;
+        stage.assert_held(&lease);
+        Some(())
+    });
 }
 
 /// On a machine that is too busy to renew at all, the reason is the second one.
@@ -691,82 +809,101 @@ fn is_expired(state: LeaseState) -> bool {
 #[doc(hidden)]
 pub fn kept_leases_over_a_server_that_is_down_are_at_risk_then_lost_and_stay_lost(case: &Case<'_>) {
     const LEASES: usize = 30;
-    let Some(stage) = case.stage(BLIND) else { return };
-    // Not so brief that a busy machine loses them while the server answers.
-    let terms = AcquireOptions::new().ttl(2 * BRIEF).keep(Duration::MAX);
-    let lock = |id: usize| stage.manager.lock(&id.to_string(), Level::Xdc).unwrap();
-    let leases: Vec<_> = (0..LEASES).map(|id| lock(id).acquire_with(&terms).unwrap()).collect();
-    assert!(leases.iter().all(|lease| lease.state().is_valid()));
-    stage.lose_everything(Fault::Swallow);
-    thread::scope(|scope| {
-        for lease in &leases {
-            scope.spawn(|| {
-                let changes = lease.changes().unwrap();
-                let mut seen = Vec::new();
-                while changes.recv_timeout(LONG).is_ok() {
-                    seen.push(lease.state());
-                    if !lease.state().is_valid() {
-                        break;
-                    }
-                }
-                // A renewal that was answered just before the server fell silent may come first.
-                seen.retain(|state| *state != LeaseState::Renewing);
-                // Of both changes there may be one message, if this machine is busy.
-                let lost = *seen.last().expect("the loss is told");
-                assert!(is_expired(lost), "{lost:?}");
-                assert!(seen == [LeaseState::AtRisk, lost] || seen == [lost], "{seen:?}");
-                assert_eq!(code(lease.guard()), Code::LeaseLost);
-            });
+    case.patiently(BLINDS, |stage, timeout| {
+        let terms = AcquireOptions::new().ttl(2 * timeout).keep(Duration::MAX);
+        let lock = |id: usize| stage.manager.lock(&id.to_string(), Level::Xdc).unwrap();
+        let mut leases = Vec::new();
+        for id in 0..LEASES {
+            leases.push(in_time(timeout, || lock(id).acquire_with(&terms))?);
         }
+        let changes: Vec<_> = leases.iter().map(|lease| lease.changes().unwrap()).collect();
+        // A busy machine may have lost one while the server answers.
+        leases.iter().try_for_each(Lease::check).ok()?;
+        stage.lose_everything(Fault::Swallow);
+        thread::scope(|scope| {
+            for (lease, changes) in leases.iter().zip(changes) {
+                scope.spawn(move || told_of_the_loss(lease, || changes.recv_timeout(LIMIT).is_ok()));
+            }
+        });
+        stage.proxy.heal();
+        stage.cycle_in_time(timeout)?;
+        thread::sleep(timeout);
+        for lease in &leases {
+            assert!(is_expired(lease.state()), "brought back");
+        }
+        // The lease has ended in the store too.
+        let next = in_time(timeout, || lock(0).acquire())?;
+        assert!(next.fence() > leases[0].fence());
+        Some(())
     });
-    stage.proxy.heal();
-    stage.cycle();
-    thread::sleep(BRIEF);
-    for lease in &leases {
-        assert!(is_expired(lease.state()), "brought back");
+}
+
+/// Follows a lease until it is lost. `has_changed` waits for a message.
+fn told_of_the_loss(lease: &Lease, has_changed: impl Fn() -> bool) {
+    let mut seen = Vec::new();
+    while has_changed() {
+        seen.push(lease.state());
+        if !lease.state().is_valid() {
+            break;
+        }
     }
-    let next = lock(0).acquire().expect("the lease has ended in the store too");
-    assert!(next.fence() > leases[0].fence());
+    // A renewal that was answered just before the server fell silent may come first. Two messages may be read so late
+    // that both show the same state.
+    seen.retain(|state| *state != LeaseState::Renewing);
+    seen.dedup();
+    // Of both changes there may be one message, if this machine is busy.
+    let lost = *seen.last().expect("the loss is told");
+    assert!(is_expired(lost), "{lost:?}");
+    assert!(seen == [LeaseState::AtRisk, lost] || seen == [lost], "{seen:?}");
+    assert_eq!(code(lease.guard()), Code::LeaseLost);
 }
 
 #[doc(hidden)]
 pub fn a_reply_that_comes_drop_by_drop_does_not_stretch_the_deadline(case: &Case<'_>) {
-    let Some(stage) = case.stage(SHORT) else { return };
-    // After this, a store that first checks something has done so.
-    assert!(stage.ours.try_acquire().unwrap().release().unwrap());
-    // A time-out that started again with each byte would never end these calls.
-    let drip = Fault::Drip(SHORT / 5);
-    stage.lose_everything(drip);
-    assert_eq!(code(stage.ours.try_acquire()), Code::InDoubt);
-    let hits = stage.proxy.hits();
-    assert_eq!(code(stage.ours.inspect()), Code::ConnectionError);
-    assert!(hits > 0 && stage.proxy.hits() > hits);
-    stage.proxy.heal();
-    let lease = stage.theirs.acquire().expect("a grant that was carried out is released in the background");
-    stage.assert_held(&lease);
+    case.patiently(SHORTS, |stage, timeout| {
+        // After this, a store that first checks something has done so.
+        let lease = in_time(timeout, || stage.ours.try_acquire())?;
+        assert!(in_time(timeout, || lease.release())?);
+        // A time-out that started again with each byte would never end these calls.
+        let drip = Fault::Drip(timeout / 5);
+        stage.lose_everything(drip);
+        let answer = stage.ours.try_acquire();
+        let hits = stage.proxy.hits();
+        assert_eq!(code_if(hits > 0, answer)?, Code::InDoubt);
+        let answer = stage.ours.inspect();
+        assert_eq!(code_if(stage.proxy.hits() > hits, answer)?, Code::ConnectionError);
+        stage.proxy.heal();
+        let lease =
+            stage.theirs.acquire().expect("a grant that was carried out is released in the background");
+        stage.assert_held(&lease);
+        Some(())
+    });
 }
 
 /// The network loses a fifth of all replies, all the time.
 #[doc(hidden)]
 pub fn of_many_cycles_with_a_fifth_of_the_replies_lost_none_is_granted_twice(case: &Case<'_>) {
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     for method in case.target.requests {
         stage.proxy.sometimes(method, 5, Fault::LoseReply);
     }
-    for _ in 0..100 {
+    let mut cycles = 0;
+    // The proxy draws at random, so it may take a few cycles more until enough is lost.
+    while cycles < 100 || (stage.proxy.hits() <= 20 && cycles < 1000) {
         let lease = stage.ours.acquire().unwrap();
         stage.assert_held(&lease);
         assert!(lease.release().unwrap());
         stage.assert_free();
+        cycles += 1;
     }
-    assert!(stage.proxy.hits() > 20, "{} faults", stage.proxy.hits());
+    assert!(stage.proxy.hits() > 20, "{} faults in {cycles} cycles", stage.proxy.hits());
 }
 
 /// About every third or fourth message is lost, for several threads in two processes. One process loses none.
 #[doc(hidden)]
 pub fn in_a_storm_of_losses_no_two_hold_the_lock_and_none_is_left_behind(case: &Case<'_>) {
     const CYCLES: usize = 40;
-    let Some(stage) = case.stage(LONG / 2) else { return };
+    let Some(stage) = case.stage(LONG) else { return };
     let seed = fastrand::u64(..);
     eprintln!("the seed is {seed}");
     let mut random = fastrand::Rng::with_seed(seed);

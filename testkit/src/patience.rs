@@ -10,6 +10,9 @@ use dlm::Deadline;
 /// hang.
 pub const LONG: Duration = Duration::from_secs(60);
 
+/// Time limit of one step that may itself take a minute or two, such as a wait for the end of a lease.
+pub(crate) const LIMIT: Duration = LONG.saturating_mul(5);
+
 /// Lets this thread sleep. In a simulation the simulated clock counts.
 pub(crate) fn sleep(duration: Duration) {
     #[cfg(not(dlm_simulation))]
@@ -27,10 +30,21 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// After [`LONG`], with a message that contains `what`.
 #[track_caller]
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Deadline::after(LONG);
-    while !done() {
-        assert!(!deadline.passed(), "waited for {LONG:?}: {what}");
+pub fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(LONG, what, done);
+}
+
+/// Like [`until`], with another limit, for what itself takes a minute or more.
+#[track_caller]
+pub(crate) fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Deadline::after(limit);
+    loop {
+        // Read before the check: on a machine that stands still, the last check must come after the limit.
+        let is_over = deadline.passed();
+        if done() {
+            return;
+        }
+        assert!(!is_over, "waited for {limit:?}: {what}");
         sleep(PAUSE);
     }
 }

@@ -25,7 +25,8 @@ fn both() -> Option<(LockManager, String, Java)> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let client = format!("java-{since}");
     let builder = LockManager::builder().store_uri(&place.uri()).client(&client).farm(FARM);
-    Some((builder.notices("udp://127.0.0.1").open().unwrap(), client, java))
+    let builder = builder.notices("udp://127.0.0.1").ttl(10 * LONG).timeout(LONG);
+    Some((builder.open().unwrap(), client, java))
 }
 
 #[test]
@@ -39,12 +40,12 @@ fn a_lock_that_java_holds_is_refused_here_and_the_other_way_round() {
             let lease = lock.try_acquire().unwrap();
             assert!(lease.fence() > fence, "a release by Java set the fence back");
             fence = lease.fence();
-            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "unavailable");
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 600")), "unavailable");
             lease.renew().unwrap();
-            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "unavailable");
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 600")), "unavailable");
             assert!(lease.release().unwrap());
 
-            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "acquired");
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 600")), "acquired");
             let error = lock.try_acquire().unwrap_err();
             assert_eq!(error.code(), Code::LockUnavailable);
             let holder = lock.inspect().unwrap().holder.unwrap();
@@ -71,12 +72,12 @@ fn a_lock_that_java_holds_is_listed_and_broken_and_no_later_grant_of_java_is() {
         };
         let mut last = None;
         for _ in 0..3 {
-            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "acquired");
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 600")), "acquired");
             assert!(unnamed() >= 1, "a record of Java is listed without a name");
             let before = lock.see().unwrap();
             assert_eq!(java.ask(&format!("release {place}")), "released");
             assert_eq!(before.break_holder("it hangs").unwrap(), None, "a free lock");
-            assert_eq!(java.ask(&format!("acquire {place} {FARM} 90")), "acquired");
+            assert_eq!(java.ask(&format!("acquire {place} {FARM} 600")), "acquired");
             assert_eq!(before.break_holder("it hangs").unwrap(), None, "a later grant was broken");
             let broken = lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
             assert!(broken.fence > last);

@@ -13,6 +13,8 @@ use dlm_fixtures::aerospike_proxy;
 use dlm_testkit::losses::{Case, Target, code};
 use dlm_testkit::{Fault, Gate, LONG, Proxy, until};
 
+use crate::aerospike_raw::{client_policy, read_policy, write_policy};
+
 static SERVER: Target = Target {
     server: || Some(aerospike_or_skip()?.address),
     proxy: aerospike_proxy::before,
@@ -50,7 +52,7 @@ fn a_fence_that_was_counted_after_the_lease_ended_is_no_grant() {
     // Without a manager, because it would check the lease once more.
     let store = dlm::store::open(&uri(stage.proxy.address())).unwrap();
     let (name, identity) = (stage.ours.name(), Identity::this_process("late").unwrap());
-    let by = Deadline::after(LONG);
+    let by = Deadline::after(2 * LONG);
     let attempt = Attempt { name, ttl: Duration::from_secs(1), identity: &identity, by };
     thread::scope(|scope| {
         let late = thread::Builder::new().name("dlm-test-late".into());
@@ -84,7 +86,7 @@ fn latch_stage(test: &str) -> Option<LatchStage> {
     let proxy = aerospike_proxy::before(place.address);
     let latch = |address| {
         let manager = LockManager::builder().store_uri(&place.uri_by(address)).client(&client).farm("dc1");
-        manager.timeout(LONG / 2).open().unwrap().latch("a", Level::Dc, LatchKind::CountUpDown).unwrap()
+        manager.timeout(LONG).open().unwrap().latch("a", Level::Dc, LatchKind::CountUpDown).unwrap()
     };
     let (ours, theirs) = (latch(proxy.address()), latch(place.address));
     Some(LatchStage { place, proxy, client, ours, theirs })
@@ -134,14 +136,14 @@ impl LatchStage {
     /// Reads the record of the latch.
     fn record(&self) -> ::aerospike::Record {
         self.raw(|client, key| async move {
-            client.get(&::aerospike::ReadPolicy::default(), &key, ::aerospike::Bins::All).await.unwrap()
+            client.get(&read_policy(), &key, ::aerospike::Bins::All).await.unwrap()
         })
     }
 
     /// Deletes the record. This has the effect of its expiry.
     fn delete(&self) {
         self.raw(|client, key| async move {
-            assert!(client.delete(&::aerospike::WritePolicy::default(), &key).await.unwrap(), "no record");
+            assert!(client.delete(&write_policy(), &key).await.unwrap(), "no record");
         });
     }
 
@@ -151,7 +153,7 @@ impl LatchStage {
             bins.iter().map(|(name, value)| ::aerospike::Bin::new(*name, value.clone())).collect();
         self.raw(|client, key| async move {
             let expiration = ::aerospike::Expiration::Seconds(600);
-            let policy = ::aerospike::WritePolicy { expiration, ..::aerospike::WritePolicy::default() };
+            let policy = ::aerospike::WritePolicy { expiration, ..write_policy() };
             client.put(&policy, &key, &bins).await.unwrap();
         });
     }
@@ -162,8 +164,8 @@ impl LatchStage {
     ) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let policy = ::aerospike::ClientPolicy::default();
-            let client = ::aerospike::Client::new(&policy, &self.place.address.to_string()).await.unwrap();
+            let client =
+                ::aerospike::Client::new(&client_policy(), &self.place.address.to_string()).await.unwrap();
             let (namespace, name) = (self.place.namespace.as_str(), format!("D_LTCH#{}#a", self.client));
             let key = ::aerospike::Key::new(namespace, "D_LTCH#tests", name.into()).unwrap();
             request(client, key).await

@@ -7,6 +7,7 @@ mod aerospike_hostile;
 mod aerospike_java;
 mod aerospike_losses;
 mod aerospike_own;
+mod aerospike_raw;
 mod aerospike_records;
 mod aerospike_restarts;
 mod aerospike_split;

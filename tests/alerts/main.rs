@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -241,13 +242,51 @@ fn ask(address: SocketAddr, path: &str) -> Option<Value> {
     (answer["status"] == "success").then(|| answer["data"].clone())
 }
 
-/// Returns the names of the alerts that fire, each with its class.
+/// Returns the names of the alerts that fire, each with its class. Blocks until Prometheus answers.
 fn firing(address: SocketAddr) -> BTreeSet<(String, String)> {
-    let data = ask(address, "/api/v1/alerts").expect("it answers");
+    let mut data = None;
+    until("Prometheus answers", || {
+        data = ask(address, "/api/v1/alerts");
+        data.is_some()
+    });
+    let data = data.unwrap();
     let alerts = data["alerts"].as_array().unwrap().iter();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let firing = alerts.filter(|alert| alert["state"] == "firing");
     firing.map(|alert| (text(&alert["labels"]["alertname"]), text(&alert["labels"]["class"]))).collect()
+}
+
+/// Starts a Prometheus that scrapes `target`, and waits until it answers.
+fn start_prometheus(dir: &Path, target: &str) -> (Running, SocketAddr) {
+    let config = format!(
+        "global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 1s}}\n\
+         rule_files: ['{}']\n\
+         scrape_configs: [{{job_name: orders, static_configs: [{{targets: ['{target}']}}]}}]\n",
+        root().join("docs/alerts.yml").display()
+    );
+    let file = dir.join("prometheus.yml");
+    fs::write(&file, config).unwrap();
+    // Another program may take the port before Prometheus does. Then Prometheus ends.
+    for number in 0..5 {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut prometheus = Command::new("prometheus");
+        prometheus
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", dir.join(format!("data-{number}")).display()))
+            .arg(format!("--web.listen-address={address}"))
+            .current_dir(dir);
+        let log = fs::File::create(dir.join("log")).unwrap();
+        let mut running = Running(prometheus.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+        let mut is_over = false;
+        until("Prometheus answers, or ends", || {
+            is_over = running.0.try_wait().unwrap().is_some();
+            is_over || ask(address, "/api/v1/alerts").is_some()
+        });
+        if !is_over {
+            return (running, address);
+        }
+    }
+    panic!("Prometheus does not start: {}", fs::read_to_string(dir.join("log")).unwrap());
 }
 
 #[test]
@@ -258,30 +297,19 @@ fn a_real_prometheus_fires_when_renewals_fail() {
     let dir = tempfile::tempdir().unwrap();
     let mut process = Dialogue::start(&mut role::process(module_path!(), "holds", dir.path()));
     let target = process.report("serves").remove(0);
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let config = format!(
-        "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
-         rule_files: ['{}']\n\
-         scrape_configs: [{{job_name: orders, static_configs: [{{targets: ['{target}']}}]}}]\n",
-        root().join("docs/alerts.yml").display()
-    );
-    let file = dir.path().join("prometheus.yml");
-    fs::write(&file, config).unwrap();
-    let mut prometheus = Command::new("prometheus");
-    prometheus
-        .arg(format!("--config.file={}", file.display()))
-        .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
-        .arg(format!("--web.listen-address={address}"))
-        .current_dir(dir.path());
-    let log = fs::File::create(dir.path().join("log")).unwrap();
-    let _prometheus = Running(prometheus.stdout(Stdio::null()).stderr(log).spawn().unwrap());
-
+    let (_prometheus, address) = start_prometheus(dir.path(), &target);
     let count = |query: &str| -> Option<f64> {
         let data = ask(address, &format!("/api/v1/query?query={query}"))?;
         data["result"][0]["value"][1].as_str()?.parse().ok()
     };
     until("it has scraped the process twice", || count("count_over_time(dlm_leases_held[1m])") >= Some(2.0));
-    assert_eq!(count("dlm_leases_held"), Some(1.0));
+    // No value is there after a scrape that took too long.
+    let mut held = None;
+    until("the lease is seen", || {
+        held = count("dlm_leases_held");
+        held.is_some()
+    });
+    assert_eq!(held, Some(1.0));
     assert_eq!(firing(address), BTreeSet::new(), "all is well");
 
     process.order("fail");

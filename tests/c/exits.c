@@ -20,6 +20,7 @@ static void open_all(const char *store)
     OK(dlm_options_set(options, "client", "exits", &error));
     OK(dlm_options_set(options, "farm", "dc1", &error));
     OK(dlm_options_set(options, "poll", "10ms", &error));
+    OK(dlm_options_set(options, "timeout", "60s", &error));
     OK(dlm_manager_open(store, options, &manager, &error));
     dlm_options_free(options);
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, &error));
@@ -95,7 +96,7 @@ int main(int argc, char **argv)
     ends(argv[0], argv[1], "handler");
     /* The handler has released the lock. */
     open_all(argv[1]);
-    OK(dlm_lock_try_acquire(lock, 60000, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, 600000, &lease, &error));
     give_back();
     ends(argv[0], argv[1], "open");
     return 0;

@@ -50,7 +50,7 @@ static void child(const char *uri)
     uint64_t id = 1;
     int fd;
 
-    alarm(60);
+    alarm(300);
     CHECK(dlm_lease_check(lease, &inherited) == DLM_FORKED);
     CHECK(dlm_error_status(inherited) == DLM_FORKED && !dlm_error_is_retryable(inherited));
     dlm_error_free(inherited);
@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     int round, status, fd;
 
     CHECK(argc == 2);
-    snprintf(uri, sizeof uri, "%s?client=forks&farm=dc1&retry=10ms", argv[1]);
+    snprintf(uri, sizeof uri, "%s?client=forks&farm=dc1&retry=10ms&ttl=10m&wait=10m&timeout=60s", argv[1]);
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_initialize(manager, &error));
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));

@@ -126,7 +126,7 @@ static void waits(const struct dlm_manager *manager)
     OK(dlm_latch_count_down(latch, &error));
     CHECK(pthread_join(threads[1], NULL) == 0);
     CHECK(opened.status == DLM_OK && opened.open);
-    CHECK(readable(fd, 30000) == 1);
+    CHECK(readable(fd, 60000) == 1);
     OK(dlm_watch_is_open(watch, &open, &error));
     CHECK(open);
     dlm_watch_free(watch);
@@ -135,7 +135,7 @@ static void waits(const struct dlm_manager *manager)
 
     OK(dlm_latch_watch(never, &missing, &error));
     OK(dlm_watch_fd(missing, &none, &error));
-    CHECK(readable(none, 30000) == 1);
+    CHECK(readable(none, 60000) == 1);
     EXPECT(DLM_NOT_FOUND, dlm_watch_is_open(missing, &open, &error));
     dlm_watch_free(missing);
 
@@ -160,7 +160,7 @@ int main(int argc, char **argv)
     int fd;
 
     CHECK(argc == 2);
-    snprintf(uri, sizeof uri, "%s?client=latches&farm=dc1", argv[1]);
+    snprintf(uri, sizeof uri, "%s?client=latches&farm=dc1&timeout=60s", argv[1]);
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_initialize(manager, &error));
     OK(dlm_manager_initialize_latches(manager, &error));
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
     OK(dlm_latch_watch(late, &watch, &error));
     OK(dlm_watch_fd(watch, &fd, &error));
     OK(dlm_manager_close(manager, &error));
-    CHECK(readable(fd, 30000) == 1);
+    CHECK(readable(fd, 60000) == 1);
     EXPECT(DLM_CLOSED, dlm_watch_is_open(watch, &open, &error));
     dlm_watch_free(watch);
     dlm_latch_free(late);

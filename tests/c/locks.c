@@ -16,6 +16,8 @@ static struct dlm_manager *opened(const char *uri, const char *client)
     OK(dlm_options_set(options, "farm", "dc1", &error));
     OK(dlm_options_set(options, "purpose", "tour", &error));
     OK(dlm_options_set(options, "retry", "20ms", &error));
+    OK(dlm_options_set(options, "ttl", "10m", &error));
+    OK(dlm_options_set(options, "timeout", "60s", &error));
     OK(dlm_manager_open(uri, options, &manager, &error));
     dlm_options_free(options);
     OK(dlm_manager_initialize(manager, &error));
@@ -80,11 +82,11 @@ static void who_waits(const struct dlm_lock *lock, bool hears)
     OK(dlm_lock_waiting(lock, &known, &threads, &processes, &longest, &error));
     CHECK(!known && threads == 0 && processes == 0 && longest == 0);
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lock_waiting(lock, &known, &threads, NULL, &longest, &error));
-    OK(dlm_lock_try_acquire(lock, 30000, &held, &error));
-    OK(dlm_lock_acquire_start(lock, 30000, DLM_FOREVER, 0, NULL, &pending, &error));
+    OK(dlm_lock_try_acquire(lock, 600000, &held, &error));
+    OK(dlm_lock_acquire_start(lock, 600000, DLM_FOREVER, 0, NULL, &pending, &error));
     /* An answer may come late on a busy machine. */
     for (tries = 0; hears && !(known && threads == 1); tries++) {
-        CHECK(tries < 600);
+        CHECK(tries < 3000);
         OK(dlm_lock_waiting(lock, &known, &threads, &processes, &longest, &error));
         CHECK(processes == 0 && longest >= 0 && (longest == 0 || threads > 0));
         sleep_us(20000);
@@ -110,10 +112,10 @@ static void holds_renews_and_releases(const char *uri)
     /* Two managers do not share a memory store, so that store is tested with one manager. */
     OK(dlm_manager_lock(strcmp(uri, "memory:") ? other : manager, "order-42", DLM_LEVEL_DC, &same, &error));
 
-    OK(dlm_lock_try_acquire(lock, 30000, &lease, &error));
+    OK(dlm_lock_try_acquire(lock, 600000, &lease, &error));
     OK(dlm_lease_check(lease, &error));
     left = dlm_lease_remaining_ms(lease);
-    CHECK(left > 0 && left <= 30000);
+    CHECK(left > 0 && left <= 600000);
     fence = dlm_lease_fence(lease);
     CHECK(fence > 0);
     OK(dlm_lease_guard(lease, &guarded, &error));
@@ -166,7 +168,7 @@ static void holds_renews_and_releases(const char *uri)
         dlm_lock_list_free(list);
 
         OK(dlm_manager_lock(manager, "hung", DLM_LEVEL_XDC, &hung, &error));
-        OK(dlm_lock_try_acquire(hung, 30000, &held, &error));
+        OK(dlm_lock_try_acquire(hung, 600000, &held, &error));
         OK(dlm_lock_see(hung, &what, &error));
         OK(dlm_seen_inspection(what, &seen, sizeof seen, &error));
         CHECK(seen.is_held == 1);
@@ -190,8 +192,8 @@ static void holds_renews_and_releases(const char *uri)
         dlm_lock_free(hung);
     }
 
-    OK(dlm_lease_renew(lease, 60000, &error));
-    CHECK(dlm_lease_remaining_ms(lease) > 30000);
+    OK(dlm_lease_renew(lease, 1200000, &error));
+    CHECK(dlm_lease_remaining_ms(lease) > 600000);
     OK(dlm_lease_renew(lease, DLM_DEFAULT, &error));
     EXPECT(DLM_INVALID_ARGUMENT, dlm_lease_renew(lease, 0, &error));
     /* The lease goes to another manager, as to another process. */
@@ -297,7 +299,7 @@ static void wait_until(struct dlm_manager *manager, uint64_t waiting)
 {
     struct dlm_stats stats = {0};
     int i;
-    for (i = 0; i < 30000 && stats.threads_waiting != waiting; i++) {
+    for (i = 0; i < 60000 && stats.threads_waiting != waiting; i++) {
         sleep_us(1000);
         OK(dlm_manager_stats(manager, &stats, sizeof stats, &error));
     }

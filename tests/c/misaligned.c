@@ -59,12 +59,12 @@ int main(int argc, char **argv)
     int32_t *fd_out;
 
     CHECK(argc == 2);
-    snprintf(uri, sizeof uri, "%s?client=misaligned&farm=f&ttl=30s", argv[1]);
+    snprintf(uri, sizeof uri, "%s?client=misaligned&farm=f&ttl=10m&timeout=60s", argv[1]);
     TAKE(manager, manager_out, dlm_manager_open(uri, NULL, manager_out, &error));
     TAKE(lock, lock_out, dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, lock_out, &error));
     TAKE(lease, lease_out, dlm_lock_try_acquire(lock, DLM_DEFAULT, lease_out, &error));
     TAKE(number, number_out, dlm_manager_setting_ms(manager, "ttl", number_out, &error));
-    CHECK(number == 30000);
+    CHECK(number == 600000);
     TAKE(stats, stats_out, dlm_manager_stats(manager, stats_out, sizeof stats, &error));
     CHECK(stats.leases_held == 1);
     TAKE(fd, fd_out, dlm_lease_lost_fd(lease, fd_out, &error));

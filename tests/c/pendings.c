@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     char uri[4096];
 
     CHECK(argc == 2);
-    snprintf(uri, sizeof uri, "%s?client=pendings&retry=1h", argv[1]);
+    snprintf(uri, sizeof uri, "%s?client=pendings&retry=1h&ttl=10m&timeout=60s", argv[1]);
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_XDC, &lock, &error));
     results(lock);

@@ -384,6 +384,8 @@ int main(int argc, char **argv)
 
     CHECK(argc >= 3);
     OK(dlm_options_set(options, "client", "rows", &error));
+    OK(dlm_options_set(options, "ttl", "10m", &error));
+    OK(dlm_options_set(options, "timeout", "60s", &error));
     OK(dlm_manager_open(argv[1], options, &manager, &error));
     dlm_options_free(options);
     OK(dlm_table_open(argv[2], &table, &error));

@@ -145,7 +145,7 @@ static void fenced(const dlm::Manager &manager, const dlm::Table &table) {
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     {
-        const dlm::Manager manager(argv[1], {{"client", "rows"}});
+        const dlm::Manager manager(argv[1], {{"client", "rows"}, {"ttl", "10m"}, {"timeout", "60s"}});
         const dlm::Table table(argv[2]);
         table.create_if_missing({{"d"}, {"e", 2}}, {"m"});
         table.create_if_missing({{"d"}});

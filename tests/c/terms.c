@@ -153,7 +153,7 @@ static void wait_for(const struct dlm_call *call)
     int32_t fd;
     OK(dlm_call_fd(call, &fd, &error));
     polled.fd = fd;
-    CHECK(poll(&polled, 1, 30000) == 1);
+    CHECK(poll(&polled, 1, 60000) == 1);
 }
 
 static void calls(const struct dlm_manager *manager, const struct dlm_manager *other)
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
     struct dlm_manager *manager, *other;
 
     CHECK(argc == 2);
-    snprintf(uri, sizeof uri, "%s?client=terms&farm=f&retry=5ms", argv[1]);
+    snprintf(uri, sizeof uri, "%s?client=terms&farm=f&retry=5ms&ttl=10m&timeout=60s", argv[1]);
     OK(dlm_manager_open(uri, NULL, &manager, &error));
     OK(dlm_manager_open(uri, NULL, &other, &error));
     sets(manager, other);

@@ -126,13 +126,13 @@ static void one_waits(const dlm::Lock &lock) {
 }
 
 static void pendings(const char *uri) {
-    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"retry", "1h"}});
+    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"retry", "1h"}, {"ttl", "10m"}, {"timeout", "60s"}});
     const dlm::Lock lock = manager.lock("pending", dlm::Level::xdc);
     dlm::Lease lease = finished(lock.start());
     const dlm::Completions completions;
     const dlm::Cancel cancel;
     const dlm::Pending first = lock.start_for(dlm::use_default, dlm::forever, nullptr, dlm::Wait(1h));
-    const dlm::Pending second = lock.start_for(dlm::Ttl(30s), dlm::use_default, &cancel);
+    const dlm::Pending second = lock.start_for(dlm::Ttl(600s), dlm::use_default, &cancel);
     first.notify(completions, 1);
     second.notify(completions, 2);
     CHECK(!first.take() && !second.take() && !completions.next());
@@ -154,10 +154,10 @@ static void pendings(const char *uri) {
 }
 
 static void leases(const char *uri) {
-    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"farm", "dc1"}, {"retry", "20ms"}});
+    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"farm", "dc1"}, {"retry", "20ms"}, {"timeout", "60s"}});
     manager.initialize();
     const dlm::Lock lock = manager.lock("order-42");
-    dlm::Acquired acquired = lock.acquire_for(dlm::Ttl(30s), dlm::Wait(5s));
+    dlm::Acquired acquired = lock.acquire_for(dlm::Ttl(600s), dlm::Wait(60s));
     CHECK(acquired && acquired->is_held() && acquired->remaining() > 1s);
     CHECK(acquired.holder().empty() && !acquired.holder_left());
     const std::uint64_t fence = fence_elsewhere(acquired.lease());
@@ -186,7 +186,7 @@ static void leases(const char *uri) {
     const dlm::Acquired refused = lock.try_acquire();
     CHECK(!refused && refused.holder().find("order-42") != std::string::npos);
     CHECK(refused.holder().find("pid " + std::to_string(getpid())) != std::string::npos);
-    CHECK(refused.holder_left() && *refused.holder_left() > 0ms && *refused.holder_left() <= 30s);
+    CHECK(refused.holder_left() && *refused.holder_left() > 0ms && *refused.holder_left() <= 600s);
     try {
         (void)refused.lease();
         CHECK(false);
@@ -205,8 +205,8 @@ static void leases(const char *uri) {
     CHECK(std::chrono::steady_clock::now() >= deadline);
 
     acquired->renew();
-    acquired->renew(dlm::Ttl(60s));
-    CHECK(acquired->remaining() > 30s);
+    acquired->renew(dlm::Ttl(1200s));
+    CHECK(acquired->remaining() > 600s);
     pollfd polled{acquired->lost_fd(), POLLIN, 0};
     CHECK(poll(&polled, 1, 0) == 0);
     CHECK(acquired->state() == dlm::LeaseState::held);
@@ -230,7 +230,7 @@ static void leases(const char *uri) {
     } catch (const std::runtime_error &) {
     }
     {
-        auto held = lock.acquire_for(dlm::Ttl(10s), dlm::Wait::until(std::chrono::steady_clock::time_point::min()));
+        auto held = lock.acquire_for(dlm::Ttl(60s), dlm::Wait::until(std::chrono::steady_clock::time_point::min()));
         CHECK(held && held->fence() > fence);
         // An assignment releases the old lease.
         const dlm::Lock other = manager.lock("order-43", dlm::Level::xdc);
@@ -258,7 +258,7 @@ static void leases(const char *uri) {
 }
 
 static void latches(const char *uri) {
-    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"farm", "dc1"}});
+    dlm::Manager manager(uri, {{"client", "tour-cpp"}, {"farm", "dc1"}, {"timeout", "60s"}});
     manager.initialize_latches();
     const dlm::Latch latch = manager.latch("loaded");
     CHECK(status_of([&] { (void)latch.count(); }) == DLM_NOT_FOUND);
@@ -274,7 +274,7 @@ static void latches(const char *uri) {
     std::thread waiter([&] { latch.await_open(); });
     latch.count_down();
     waiter.join();
-    CHECK(poll(&polled, 1, 30000) == 1 && watch.is_open());
+    CHECK(poll(&polled, 1, 60000) == 1 && watch.is_open());
     CHECK(status_of([&] { latch.count_up(); }) == DLM_INVALID_ARGUMENT);
     const dlm::Latch crew = manager.latch("crew", dlm::Level::xdc, dlm::LatchKind::count_up_down, dlm::Ttl(1h));
     CHECK(crew.get_or_create(0));
@@ -288,7 +288,7 @@ static void latches(const char *uri) {
 }
 
 static void terms(const char *uri) {
-    dlm::Manager manager(uri, {{"client", "tour-terms"}, {"farm", "f"}, {"retry", "5ms"}});
+    dlm::Manager manager(uri, {{"client", "tour-terms"}, {"farm", "f"}, {"retry", "5ms"}, {"timeout", "60s"}});
     const dlm::Lock a = manager.lock("a", dlm::Level::xdc), b = manager.lock("b", dlm::Level::xdc);
     CHECK(a.name() == "XDC#tour-terms#a" && manager.store().rfind("embedded:", 0) == 0);
     {
@@ -346,7 +346,7 @@ static void refusals(const char *uri) {
     CHECK(status_of([&] { (void)manager.lock("a"); }) == DLM_INVALID_ARGUMENT);
     const dlm::Lock lock = manager.lock("a", dlm::Level::xdc);
     CHECK(status_of([&] { (void)lock.try_acquire(dlm::Ttl(0ms)); }) == DLM_INVALID_ARGUMENT);
-    CHECK(lock.acquire_for(dlm::Ttl(1s), dlm::Wait(-5ms)));
+    CHECK(lock.acquire_for(dlm::Ttl(60s), dlm::Wait(-5ms)));
 }
 
 static void locks_by_id() {

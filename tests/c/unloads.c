@@ -45,7 +45,7 @@ int main(int argc, char **argv)
             CHECK(dlm_manager_open_(store, NULL, &manager, &error) == DLM_OK);
             CHECK(dlm_manager_lock_(manager, round % 2 ? "odd" : "even", DLM_LEVEL_XDC, &lock, &error) == DLM_OK);
             /* In round three, the lease of round one still holds the lock: the library was never unloaded. */
-            CHECK(dlm_lock_try_acquire_(lock, 60000, &lease, NULL) ==
+            CHECK(dlm_lock_try_acquire_(lock, 600000, &lease, NULL) ==
                   (round == 2 ? DLM_LOCK_UNAVAILABLE : DLM_OK));
             CHECK(dlclose(library) == 0);
             /* Threads of the library may run, so its code stays loaded. */

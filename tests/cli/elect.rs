@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlm_testkit::until;
 use rustix::process::Signal;
 
-use super::{Running, Shell, is_running};
+use super::{Running, Shell, catches, is_running};
 
 /// Writes its fence to the file `terms` and its process id to the file of this candidate, and runs until it is ended.
 fn script(candidate: &str) -> String {
@@ -34,15 +34,18 @@ fn until_led(shell: &Shell, expected: &[&str]) {
 #[test]
 fn the_next_candidate_leads_at_once_when_the_command_ends_or_its_dlm_is_killed() {
     let shell = Shell::new();
-    let mut first = candidate(&shell, "a", "60s");
+    // A candidate that leads within a minute has not waited for the end of a lease.
+    let mut first = candidate(&shell, "a", "1d");
     until_led(&shell, &["a"]);
-    let mut second = candidate(&shell, "b", "60s");
+    let mut second = candidate(&shell, "b", "1d");
+    // The process catches signals before it is a candidate.
+    catches(&mut second, Signal::TERM);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(terms(&shell), ["a"], "two lead at once");
     first.signal(Signal::KILL);
     until_led(&shell, &["a", "b"]);
 
-    let last = candidate(&shell, "c", "60s");
+    let last = candidate(&shell, "c", "1d");
     second.signal(Signal::TERM);
     second.finish().ends_with(143);
     until_led(&shell, &["a", "b", "c"]);
@@ -77,8 +80,8 @@ fn a_leader_that_loses_its_lock_ends_its_command_and_is_a_candidate_again() {
 fn a_signal_ends_a_candidate() {
     let shell = Shell::new();
     let lease = shell.acquire("e");
-    let mut waiting = candidate(&shell, "a", "2s");
-    std::thread::sleep(Duration::from_millis(100));
+    let mut waiting = candidate(&shell, "a", "60s");
+    catches(&mut waiting, Signal::INT);
     waiting.signal(Signal::INT);
     assert!(waiting.finish().fails_with(130).contains("INT"));
     shell.run(&["release", &lease]).ok();

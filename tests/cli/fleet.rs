@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use dlm_testkit::{skipped, until};
+use dlm_testkit::{LONG, skipped, until};
 
 use super::Shell;
 
@@ -16,7 +16,7 @@ fn the_locks_of_all_clients_are_listed() {
     let shell = Shell::new();
     shell.acquire("a");
     shell.acquire("b");
-    shell.run(&["--client", "orders", "acquire", "--level", "xdc", "c"]).ok();
+    shell.run(&["--client", "orders", "acquire", "--ttl", "10m", "--level", "xdc", "c"]).ok();
     let free = shell.acquire("free");
     shell.run(&["release", &free]).ok();
     let listed = lines(&shell.run(&["ls", "--held", "--json"]).ok().out);
@@ -83,14 +83,14 @@ fn why_and_top_ask_the_holder_who_waits() {
     let shell = Shell::new();
     let run = |command: &[&str]| {
         let dlm = Command::new(env!("CARGO_BIN_EXE_dlm"))
-            .args(["--store", &shell.store, "run", "--wait", "60s", "job", "--"])
+            .args(["--store", &shell.store, "run", "--wait", "600s", "job", "--"])
             .args(command)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
         Killed(dlm.unwrap())
     };
-    let _holder = run(&["sleep", "60"]);
+    let _holder = run(&["sleep", "600"]);
     until("it holds the lock", || shell.is_held("job"));
     assert!(shell.run(&["why", "job"]).ok().out.contains("waits nobody with notices"));
     let _waiters = [run(&["true"]), run(&["true"])];
@@ -117,7 +117,7 @@ impl Drop for Killed {
 fn top_draws_the_held_locks_once_or_again_and_again() {
     let shell = Shell::new();
     shell.acquire("a");
-    shell.acquire_for("first", "30s");
+    shell.acquire_for("first", "5m");
     let screen = shell.run(&["top", "--once"]).ok().out;
     let rows: Vec<_> = screen.lines().collect();
     assert!(rows[0].ends_with(": 2 held") && rows[1].starts_with("LOCK"), "{screen}");
@@ -135,7 +135,7 @@ fn top_in_a_terminal_is_drawn_over_the_last_screen() {
     shell.acquire("deploy");
     let log = shell.path("typescript");
     let dlm = format!("{} --store {} top --interval 100ms", env!("CARGO_BIN_EXE_dlm"), shell.store);
-    let script = format!("stty rows 10 cols 90; timeout -s INT 3 {dlm}");
+    let script = format!("stty rows 10 cols 90; timeout -s INT 60 {dlm}");
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &script]).arg(&log).stdin(Stdio::null()).stdout(Stdio::null());
     let mut terminal = match terminal.spawn() {
@@ -174,7 +174,7 @@ fn the_report_says_of_each_promise_whether_it_holds_and_what_proves_it() {
 fn ten_thousand_locks_are_listed() {
     let shell = Shell::new();
     let manager = dlm::LockManager::builder().store_uri(&shell.store).client("many");
-    let manager = manager.ttl(Duration::from_secs(3600)).open().unwrap();
+    let manager = manager.ttl(Duration::from_secs(3600)).timeout(LONG).open().unwrap();
     let leases: Vec<_> = (0..10_000)
         .map(|number| manager.lock(&format!("lock-{number}"), dlm::Level::Xdc).unwrap().acquire().unwrap())
         .collect();

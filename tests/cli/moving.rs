@@ -1,11 +1,14 @@
-//! The commands of docs/moving.md, unchanged, with the real `flock`, etcd and Redis.
+//! The commands of docs/moving.md with the real `flock`, etcd and Redis. They are unchanged, except for times that a
+//! busy machine does not keep.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use dlm_fixtures::console::Console;
 use dlm_fixtures::etcd::etcd_or_skip;
 use dlm_fixtures::redis::redis_or_skip;
+use dlm_testkit::unless_stalled;
 
 use super::Running;
 use super::tables::{code_in, rows_after};
@@ -24,8 +27,10 @@ fn what_the_page_shows_of_flock_is_so() {
 #[test]
 fn what_the_page_shows_of_etcdctl_is_so() {
     let Some(etcd) = etcd_or_skip() else { return };
-    let mut console = console();
+    // The command has to print its message before it is ended.
+    let mut console = console().place("timeout 1 etcdctl", "timeout 5 etcdctl");
     console.run(&format!("export ETCDCTL_API=3 ETCDCTL_ENDPOINTS={etcd}"));
+    console.run("export ETCDCTL_COMMAND_TIMEOUT=60s ETCDCTL_DIAL_TIMEOUT=60s");
     console.run_blocks_of(PAGE, "what_the_page_shows_of_etcdctl_is_so");
 }
 
@@ -35,7 +40,26 @@ fn what_the_page_shows_of_redis_is_so() {
     let program = Command::new("sh").args(["-c", "command -v redis-cli"]).output().unwrap();
     let program = String::from_utf8(program.stdout).unwrap();
     let wrapper = format!("#!/bin/sh\nexec {} -p {} \"$@\"\n", program.trim(), redis.port());
-    console().file("bin/redis-cli", &wrapper).run_blocks_of(PAGE, "what_the_page_shows_of_redis_is_so");
+    let begun = "until [ -e begun ]; do sleep 0.1; done";
+    // The lease of 5 s is renewed by a process of its own, which must not stand still.
+    unless_stalled(Duration::from_secs(1), || {
+        // The page gives each step a second. Here the first command waits until the second one has ended.
+        let mut console = console()
+            .file("bin/redis-cli", &wrapper)
+            .file(
+                "until-over",
+                "#!/bin/sh\necho >begun; until [ -e over ]; do sleep 0.1; done; rm -f begun over\n",
+            )
+            .place("night 200 sleep 2 & sleep 1;", &format!("night 200 ./until-over & {begun}; sleep 1;"))
+            .place(
+                "500ms night -- sleep 2 & sleep 1;",
+                &format!("5s night -- ./until-over & {begun}; sleep 6;"),
+            )
+            .place("wait %1", "echo >over; wait %1")
+            .place("--ttl 100ms week); sleep 0.3;", "--ttl 2s week); sleep 2.1;");
+        console.run("redis-cli DEL report night week");
+        console.run_blocks_of(PAGE, "what_the_page_shows_of_redis_is_so");
+    });
 }
 
 /// Runs the jobs as cron does: by `sh`, with few variables.
@@ -68,20 +92,26 @@ fn the_lines_of_the_crontab_exclude_each_other() {
     }
 }
 
-/// Each command runs with a free lock, and with one that another process gives up after half a second.
+/// Each command runs with a free lock, and with one that another process gives up half a second later, or after the
+/// command if it does not wait.
 #[test]
 fn every_row_of_flock_and_dlm_does_what_it_says() {
     let mut console = console();
     let rows = rows_after(PAGE, "\n### The same lines\n");
     assert_eq!(rows.len(), 5);
-    let hold = [
-        ("flock lock sh -c 'echo >held; sleep 0.5'", "`flock`"),
-        ("dlm run lock -- sh -c 'echo >held; sleep 0.5'", "`dlm`"),
-    ];
+    // The holder gives up the lock when the file `go` exists.
+    let script = "'echo >held; until [ -e go ]; do sleep 0.01; done; echo >over'";
+    let hold = [("flock lock sh -c", "`flock`"), ("dlm run lock -- sh -c", "`dlm`")];
     for row in &rows {
+        let waits = !["try once", "another status if the lock is held"].contains(&row[0].as_str());
         for ((hold, name), command) in hold.iter().zip(row[1..].iter().map(|cell| code_in(cell)[0])) {
             assert_eq!(console.run(command).0, 0, "{name}: {command}");
-            console.run(&format!("rm -f held; {hold} & until [ -e held ]; do sleep 0.01; done"));
+            console.run(&format!(
+                "rm -f held go over; {hold} {script} & until [ -e held ]; do sleep 0.01; done"
+            ));
+            if waits {
+                console.run("{ sleep 0.5; echo >go; } &");
+            }
             let (status, printed) = console.run(command);
             let expected = match (row[0].as_str(), *name) {
                 ("try once", "`flock`") => 1,
@@ -90,7 +120,9 @@ fn every_row_of_flock_and_dlm_does_what_it_says() {
                 _ => 0,
             };
             assert_eq!(status, expected, "{name}: {command}: {printed}");
-            console.run("wait");
+            let was_over = console.run("[ -e over ]").0 == 0;
+            assert_eq!(was_over, waits, "{name}: {command}: ran beside the holder, or after it");
+            console.run("echo >go; wait");
         }
     }
 }

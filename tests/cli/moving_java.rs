@@ -17,9 +17,21 @@ const PAGE: &str = include_str!("../../docs/moving_java.md");
 const JAVA: [&str; 5] =
     ["CONNECTION_ERROR", "INTERNAL_ERROR", "LOCK_UNAVAILABLE", "RETRIES_EXHAUSTED", "TABLE_CREATION_ERROR"];
 
+/// Gives each URI of the page, whose path ends with this word, a time-out that a busy server keeps.
+fn with_long_timeout(console: Console, end: &str) -> Console {
+    // The first ones are for URIs without options, and the last one takes the option out of what is printed.
+    ["' run", " DLM_CLIENT", " init", " acquire", " release"]
+        .into_iter()
+        .fold(console, |console, next| {
+            console.place(&format!("/{end}{next}"), &format!("/{end}?timeout=60s{next}"))
+        })
+        .place("?layout=", "?timeout=60s&layout=")
+        .place(" is ready", "?timeout=60s is ready")
+}
+
 /// A shell in which the page's names of the server and the table stand for these.
 fn console(hbase: &Hbase, table: &str) -> Console {
-    let console = Console::new(Path::new(env!("CARGO_BIN_EXE_dlm")));
+    let console = with_long_timeout(Console::new(Path::new(env!("CARGO_BIN_EXE_dlm"))), "locks");
     let console = console.place("master1:16000/locks", &format!("{}/{table}", hbase.master));
     console.place("latches=locks", &format!("latches={table}"))
 }
@@ -50,7 +62,7 @@ fn a_fleet_leaves_the_rows_of_java_by_the_commands_of_the_page() {
 fn console_on(place: &dlm_fixtures::aerospike::Place, test: &str) -> (String, Console) {
     let suffix = fresh_table(test);
     let uri = format!("aerospike://{}/{}/{suffix}", place.address, place.namespace);
-    let console = Console::new(Path::new(env!("CARGO_BIN_EXE_dlm")));
+    let console = with_long_timeout(Console::new(Path::new(env!("CARGO_BIN_EXE_dlm"))), "sfx");
     (suffix, console.place("aerospike://host1:3000/ns/sfx", &uri))
 }
 

@@ -3,10 +3,10 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use dlm_testkit::until;
+use dlm_testkit::{unless_stalled, until};
 use rustix::process::{Pid, Signal};
 
-use super::{Running, Shell, is_running};
+use super::{Running, Shell, is_running, line_in};
 
 /// A script that writes its process id and that of a child to files, and runs until it is ended.
 const LONG: &str = "sleep 300 >/dev/null 2>&1 & echo $! >child; echo $$ >pid; wait";
@@ -21,7 +21,7 @@ fn no_longer_run(pids: &[Pid]) {
 fn the_command_gets_name_fence_deadline_input_and_output_and_its_status_is_passed_on() {
     let shell = Shell::new();
     let script = r#"read line; echo "$line $DLM_LOCK $DLM_FENCE $DLM_DEADLINE_MS"; echo oops >&2; exit 3"#;
-    let mut command = shell.dlm(&["run", "--ttl", "60s", "the lock", "--", "sh", "-c", script]);
+    let mut command = shell.dlm(&["run", "--ttl", "600s", "the lock", "--", "sh", "-c", script]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"hello\n").unwrap();
     let done = Running(Some(child)).finish().ends_with(3);
@@ -30,7 +30,7 @@ fn the_command_gets_name_fence_deadline_input_and_output_and_its_status_is_passe
     let numbers: Vec<u64> = rest.split_whitespace().map(|number| number.parse().unwrap()).collect();
     let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap();
     let left = numbers[1] as i128 - now.as_millis() as i128;
-    assert!((1..=60_010).contains(&left), "{left}");
+    assert!((1..=600_010).contains(&left), "{left}");
     let again = shell.run(&["run", "the lock", "--", "sh", "-c", "echo $DLM_FENCE"]).ok().out;
     assert!(again.trim().parse::<u64>().unwrap() > numbers[0]);
     assert!(!shell.is_held("the lock"));
@@ -70,13 +70,18 @@ fn commands_of_several_processes_exclude_each_other() {
 
 #[test]
 fn a_command_may_run_for_longer_than_the_ttl() {
-    let shell = Shell::new();
-    let running = shell.start(&["run", "--ttl", "10s", "x", "--", "sh", "-c", "echo go >began; sleep 14"]);
-    shell.content("began");
-    std::thread::sleep(Duration::from_secs(12));
-    shell.run(&["run", "--no-wait", "x", "--", "true"]).fails_with(75);
-    assert_eq!(running.finish().ok().err, "");
-    assert!(!shell.is_held("x"));
+    let script = "echo go >began; while [ ! -e done ]; do sleep 0.1; done";
+    // `dlm` has to renew the lease in time.
+    unless_stalled(Duration::from_secs(1), || {
+        let shell = Shell::new();
+        let running = shell.start(&["run", "--ttl", "10s", "x", "--", "sh", "-c", script]);
+        shell.content("began");
+        std::thread::sleep(Duration::from_secs(12));
+        shell.run(&["run", "--no-wait", "x", "--", "true"]).fails_with(75);
+        std::fs::write(shell.path("done"), "").unwrap();
+        assert_eq!(running.finish().ok().err, "");
+        assert!(!shell.is_held("x"));
+    });
 }
 
 #[test]
@@ -208,21 +213,40 @@ fn a_lease_that_was_printed_outlives_its_process() {
 #[test]
 fn a_killed_dlm_without_takeover_leaves_its_lock_until_the_ttl_ends() {
     let shell = Shell::new();
-    let mut running = shell.start(&[
-        "run",
-        "--no-takeover",
-        "--ttl",
-        "1s",
-        "x",
-        "--",
-        "sh",
-        "-c",
-        "echo $$ >pid; exec sleep 300",
-    ]);
-    let pid = shell.pid_in("pid");
-    running.signal(Signal::KILL);
-    no_longer_run(&[pid]);
-    shell.run(&["run", "--wait", "30s", "--retry", "50ms", "x", "--", "true"]).ok();
+    let script = "echo $$ >pid; exec sleep 300";
+    let (_running, pids) = signalled(&shell, &["--no-takeover"], script, ["pid"], Signal::KILL);
+    no_longer_run(&pids);
+    shell.run(&["run", "--wait", "60s", "--retry", "50ms", "x", "--", "true"]).ok();
+}
+
+/// Starts `dlm run` with a short TTL, and sends it this signal when the command has written these files. Returns the
+/// process ids in them. A busy machine may lose the lease before that; then it is tried with a longer TTL.
+fn signalled<const N: usize>(
+    shell: &Shell,
+    options: &[&str],
+    script: &str,
+    files: [&str; N],
+    signal: Signal,
+) -> (Running, [Pid; N]) {
+    for ttl in ["1s", "5s", "20s"] {
+        let tail: &[&str] = &["x", "--", "sh", "-c", script];
+        let mut running = shell.start(&[&["run", "--ttl", ttl][..], options, tail].concat());
+        let are_written = || files.iter().all(|file| line_in(&shell.path(file)));
+        let has_ended = |running: &mut Running| running.child().try_wait().unwrap().is_some();
+        until("the command has begun", || are_written() || has_ended(&mut running));
+        if !has_ended(&mut running) {
+            running.signal(signal);
+            let pids = files.map(|file| shell.pid_in(file));
+            if signal == Signal::KILL || pids.iter().all(|pid| is_running(*pid)) {
+                return (running, pids);
+            }
+        }
+        drop(running);
+        for file in files {
+            let _ = std::fs::remove_file(shell.path(file));
+        }
+    }
+    panic!("a lease of 20 s was lost before its command had begun");
 }
 
 /// `dlm` is stopped for longer than its lease, and another process acquires the lock.
@@ -231,9 +255,7 @@ fn a_command_whose_lease_was_lost_is_ended_with_all_it_started_and_the_next_hold
     let shell = Shell::new();
     let stubborn = format!("trap '' TERM; {LONG}");
     for script in [LONG, &stubborn] {
-        let mut running = shell.start(&["run", "--ttl", "1s", "x", "--", "sh", "-c", script]);
-        let pids = [shell.pid_in("pid"), shell.pid_in("child")];
-        running.signal(Signal::STOP);
+        let (mut running, pids) = signalled(&shell, &[], script, ["pid", "child"], Signal::STOP);
         let next = shell.acquire("x");
         assert!(is_running(pids[0]), "the command ended while dlm was stopped");
         running.signal(Signal::CONT);
@@ -251,20 +273,23 @@ fn a_command_whose_lease_was_lost_is_ended_with_all_it_started_and_the_next_hold
 /// A store that is deleted does not end the lease at once, but the command must end before the lease does.
 #[test]
 fn a_command_is_ended_before_the_lease_ends_when_the_store_stays_away() {
-    let shell = Shell::new();
     let script = format!("trap 'date +%s%3N >ended; exit 0' TERM; echo $DLM_DEADLINE_MS >deadline; {LONG}");
-    let running = shell.start(&["run", "--ttl", "30s", "x", "--", "sh", "-c", &script]);
-    let pids = [shell.pid_in("pid"), shell.pid_in("child")];
-    std::fs::remove_dir_all(shell.path("store")).unwrap();
-    let done = running.finish().ends_with(77);
-    assert!(
-        done.err.contains("not renewed yet") && done.err.contains("could not be renewed"),
-        "{}",
-        done.err
-    );
-    assert!(!pids.iter().any(|pid| is_running(*pid)));
-    let told: u64 = shell.content("ended").trim().parse().unwrap();
-    let deadline: u64 = shell.content("deadline").trim().parse().unwrap();
-    // TERM arrives a quarter of the TTL before the end and not much earlier, because the store may come back.
-    assert!((deadline - 8000..deadline).contains(&told), "{told} {deadline}");
+    // `dlm` and the shell have to run within the last quarter of the TTL.
+    unless_stalled(Duration::from_secs(1), || {
+        let shell = Shell::new();
+        let running = shell.start(&["run", "--ttl", "30s", "x", "--", "sh", "-c", &script]);
+        let pids = [shell.pid_in("pid"), shell.pid_in("child")];
+        std::fs::remove_dir_all(shell.path("store")).unwrap();
+        let done = running.finish().ends_with(77);
+        assert!(
+            done.err.contains("not renewed yet") && done.err.contains("could not be renewed"),
+            "{}",
+            done.err
+        );
+        assert!(!pids.iter().any(|pid| is_running(*pid)));
+        let told: u64 = shell.content("ended").trim().parse().unwrap();
+        let deadline: u64 = shell.content("deadline").trim().parse().unwrap();
+        // TERM arrives a quarter of the TTL before the end and not much earlier, because the store may come back.
+        assert!((deadline - 8000..deadline).contains(&told), "{told} {deadline}");
+    });
 }

@@ -1,20 +1,24 @@
 //! The options for connections to the gateway, and the limits of the connection pool.
 #![cfg(feature = "gateway")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
 use dlm::store::LockStore;
-use dlm::{Code, Level, LockManager, LockName, Moment, NamePolicy};
+use dlm::{Code, Level, LockManager, LockName, NamePolicy};
 use dlm_fixtures::thrift_proxy;
 use dlm_fixtures::{hbase, table};
 use dlm_testkit::{Fault, Gate, LONG, Proxy, until};
 
 /// Opens a manager for locks of `client` in `store`.
 fn manager(store: &Arc<dyn LockStore>, client: &str, timeout: Duration) -> LockManager {
-    LockManager::builder().store(Arc::clone(store)).client(client).timeout(timeout).open().unwrap()
+    let builder = LockManager::builder().store(Arc::clone(store)).client(client).timeout(timeout);
+    builder.ttl(10 * LONG).open().unwrap()
 }
+
+/// A time-out after which no call of these tests has ended. One message may take a third of it.
+const PATIENT: Duration = LONG.saturating_mul(10);
 
 /// Opens a store that connects through the proxy, with this `pool=`.
 fn store(proxy: &Proxy, pool: usize) -> Arc<dyn LockStore> {
@@ -27,12 +31,16 @@ fn many_threads_share_no_more_connections_than_the_pool_may_have() {
     const POOL: usize = 2;
     let Some(gateway) = table::gateway() else { return };
     let proxy = thrift_proxy::before(gateway);
-    let manager = manager(&store(&proxy, POOL), &hbase::fresh_table("pool"), LONG);
+    let manager = manager(&store(&proxy, POOL), &hbase::fresh_table("pool"), PATIENT);
+    let begin = &Barrier::new(THREADS);
     thread::scope(|scope| {
         for number in 0..THREADS {
             // Each thread has its own lock, so the threads wait only for connections.
             let lock = manager.lock(&number.to_string(), Level::Xdc).unwrap();
-            let work = move || (0..20).for_each(|_| assert!(lock.acquire().unwrap().release().unwrap()));
+            let work = move || {
+                begin.wait();
+                (0..20).for_each(|_| assert!(lock.acquire().unwrap().release().unwrap()));
+            };
             let name = format!("dlm-test-pool-{number}");
             thread::Builder::new().name(name).spawn_scoped(scope, work).unwrap();
         }
@@ -45,7 +53,7 @@ fn a_pool_that_is_too_small_is_named_in_the_error_and_serves_again() {
     let Some(gateway) = table::gateway() else { return };
     let proxy = thrift_proxy::before(gateway);
     let (store, client) = (store(&proxy, 1), hbase::fresh_table("pool"));
-    let patient = manager(&store, &client, LONG).lock("a", Level::Xdc).unwrap();
+    let patient = manager(&store, &client, PATIENT).lock("a", Level::Xdc).unwrap();
     let hasty = manager(&store, &client, Duration::from_millis(300)).lock("b", Level::Xdc).unwrap();
     let gate = Arc::new(Gate::default());
     proxy.next("checkAndPut", Fault::Keep(Arc::clone(&gate)));
@@ -60,7 +68,7 @@ fn a_pool_that_is_too_small_is_named_in_the_error_and_serves_again() {
         assert!(error.chain().contains("`pool`"), "{}", error.chain());
         assert!(waiter.join().unwrap().unwrap().release().unwrap());
     });
-    assert!(manager(&store, &client, LONG).lock("b", Level::Xdc).unwrap().try_acquire().is_ok());
+    assert!(manager(&store, &client, PATIENT).lock("b", Level::Xdc).unwrap().try_acquire().is_ok());
     assert_eq!(proxy.connections_at_once(), 1);
 }
 
@@ -71,7 +79,7 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
     let Some(gateway) = table::gateway() else { return };
     let proxy = thrift_proxy::before(gateway);
     let (store, client) = (store(&proxy, POOL), hbase::fresh_table("pool"));
-    let patient = manager(&store, &client, LONG);
+    let patient = manager(&store, &client, PATIENT);
     let dead = patient.lock("dead", Level::Xdc).unwrap();
     let row = dead.name().hbase_row();
     // Returns ids of locks whose rows have the same first byte as the dead row, or another one.
@@ -82,19 +90,19 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
         };
         (0..).map(|id: u32| id.to_string()).filter(is_so).take(if same { 1 } else { 10 }).collect()
     };
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(Gate::opening_after(PATIENT));
     proxy.naming(&dead.name().hbase_row(), Fault::Keep(Arc::clone(&gate)));
     thread::scope(|scope| {
         // More threads than connections.
-        for number in 0..2 * POOL {
+        let ask = |number: usize| {
             let name = format!("dlm-test-dead-{number}");
-            thread::Builder::new().name(name).spawn_scoped(scope, || drop(dead.try_acquire())).unwrap();
-        }
+            thread::Builder::new().name(name).spawn_scoped(scope, || drop(dead.try_acquire())).unwrap()
+        };
+        let asking: Vec<_> = (0..2 * POOL).map(ask).collect();
         until("the share of the dead row is in use", || proxy.hits() == POOL / 2);
-        let begin = Moment::now();
         let cycle = |id: &String| patient.lock(id, Level::Xdc)?.try_acquire()?.release();
         let others: Vec<_> = ids(false).iter().map(cycle).collect();
-        let took = Moment::now().since(begin);
+        let still_ask = asking.iter().all(|thread| !thread.is_finished());
         let hasty = manager(&store, &client, Duration::from_millis(300));
         let refused = hasty.lock(&ids(true)[0], Level::Xdc).unwrap().try_acquire();
         let hits = proxy.hits();
@@ -104,7 +112,7 @@ fn calls_for_a_row_that_does_not_answer_leave_connections_to_other_rows() {
         for other in others {
             assert!(other.unwrap_or_else(|error| panic!("{}", error.chain())));
         }
-        assert!(took < LONG / 2, "the other rows took {took:?}");
+        assert!(still_ask, "the other rows waited for the dead one");
         assert_eq!(hits, POOL / 2, "the row that does not answer got more than its share");
         let error = refused.unwrap_err();
         assert_eq!(error.code(), Code::RetriesExhausted, "{}", error.chain());

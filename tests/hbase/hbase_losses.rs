@@ -46,7 +46,7 @@ fn a_connection_that_breaks_under_many_threads_leaves_each_with_a_grant_or_a_fre
     let site = Case { target: &SERVER, test: "shared" };
     let Some(server) = (SERVER.server)() else { return };
     let (proxy, client) = (rpc_proxy::before(server), site.client());
-    let managers = [proxy.address(), server].map(|address| site.manager(&client, address, LONG / 2));
+    let managers = [proxy.address(), server].map(|address| site.manager(&client, address, 2 * LONG));
     for method in SERVER.requests {
         proxy.sometimes(method, 10, Fault::LoseReply);
         proxy.sometimes(method, 20, Fault::LoseRequest);

@@ -156,7 +156,7 @@ impl Stage {
         let theirs = Table::open(&rows::uri(&name, "?family=d")).unwrap();
         theirs.create_if_missing(&rows::families(), &[]).unwrap();
         let proxy = rpc_proxy::before(hbase().master);
-        let uri = format!("hbase://{}/{name}?family=d&timeout=60s", proxy.address());
+        let uri = format!("hbase://{}/{name}?family=d&timeout=5m", proxy.address());
         let place = tempfile::tempdir().unwrap();
         let lock = guard::guard(place.path());
         Some(Stage { proxy, ours: Table::open(&uri).unwrap(), theirs, lock, _place: place })

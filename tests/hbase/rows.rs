@@ -7,8 +7,11 @@ use dlm_fixtures::hbase::{fresh_table, hbase, hbase_or_skip};
 
 pub(crate) const TABLE: &str = "dlm_test_rows";
 
+/// Returns the URI of a table. Unless the options have another time-out, no call fails because this machine is busy.
 pub(crate) fn uri(table: &str, options: &str) -> String {
-    format!("hbase://{}/{table}{options}", hbase().master)
+    let separator = if options.is_empty() { '?' } else { '&' };
+    let timeout = if options.contains("timeout=") { String::new() } else { format!("{separator}timeout=5m") };
+    format!("hbase://{}/{table}{options}{timeout}", hbase().master)
 }
 
 /// Creates a new table, split at key `8`, so a test may use any keys. Its URI has the option `family=d`, followed

@@ -1,13 +1,16 @@
 //! Stores without a defect break no rule, also on a busy machine and in a process that is stopped now and then.
 
 use std::collections::HashSet;
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use dlm::Deadline;
 use dlm::store::{LockStore, MemoryStore};
 use dlm_fixtures::role;
+use dlm_testkit::LONG;
 use dlm_testkit::history::{History, Operation, Tolerances, check};
 use dlm_testkit::mutants::{ModelRow, Receiver};
 use dlm_testkit::workload::{LatchWorkload, LockWorkload, RowWorkload};
@@ -71,21 +74,51 @@ fn calls(history: &History, wanted: fn(&Operation) -> bool) -> usize {
     history.events().iter().filter(|event| wanted(&event.operation)).count()
 }
 
+/// Whether a call is of a kind.
+type Kind = fn(&Operation) -> bool;
+
+/// Runs a workload with one seed after another, on a slow machine with more than one, until it has made more than so many
+/// calls of each kind: until it has done what the rules are about. No history may break a rule.
+fn run_until_enough(run: fn(u64) -> History, kinds: &[(Kind, usize)]) {
+    let (by, mut made) = (Deadline::after(LONG), vec![0; kinds.len()]);
+    for seed in 1.. {
+        let history = run(seed);
+        assert_clean(&history);
+        for (made, (kind, _)) in made.iter_mut().zip(kinds) {
+            *made += calls(&history, *kind);
+        }
+        if made.iter().zip(kinds).all(|(made, (_, enough))| made > enough) {
+            return;
+        }
+        assert!(!by.passed(), "only {made:?} calls in {seed} runs");
+    }
+}
+
 #[test]
 fn locks_of_the_memory_store_break_no_rule() {
-    let history = lock_history(1);
-    assert_clean(&history);
-    // The workload does what the rules are about.
-    assert!(calls(&history, |operation| matches!(operation, Operation::Acquire { .. })) > 50);
-    assert!(calls(&history, |operation| matches!(operation, Operation::Renew { .. })) > 5);
-    assert!(calls(&history, |operation| matches!(operation, Operation::Release { .. })) > 5);
-    assert!(calls(&history, |operation| matches!(operation, Operation::Write { .. })) > 5);
+    run_until_enough(
+        lock_history,
+        &[
+            (|operation| matches!(operation, Operation::Acquire { .. }), 50),
+            (|operation| matches!(operation, Operation::Renew { .. }), 5),
+            (|operation| matches!(operation, Operation::Release { .. }), 5),
+            (|operation| matches!(operation, Operation::Write { .. }), 5),
+        ],
+    );
 }
 
 #[test]
 fn a_quiet_lock_is_used_by_one_client_and_is_never_busy_unless_that_client_left_it() {
+    // On a slow machine, some clients may not come to all their locks in a short time.
+    let all_were_used =
+        [1500, 6_000, 24_000].map(Duration::from_millis).into_iter().any(quiet_locks_are_quiet);
+    assert!(all_were_used);
+}
+
+/// Returns whether all locks were used.
+fn quiet_locks_are_quiet(lasts: Duration) -> bool {
     let store: Arc<dyn LockStore> = Arc::new(MemoryStore::new());
-    let workload = LockWorkload { quiet_locks: 2, outlast_one_in: 64, ..LockWorkload::new(1) };
+    let workload = LockWorkload { quiet_locks: 2, outlast_one_in: 64, lasts, ..LockWorkload::new(1) };
     let history = workload.run(&store, &Receiver::new());
     assert_clean(&history);
     let (mut quiet, mut contended) = (0, 0);
@@ -94,21 +127,26 @@ fn a_quiet_lock_is_used_by_one_client_and_is_never_busy_unless_that_client_left_
         let clients: HashSet<_> = used.map(|event| &event.id.client).collect();
         match (key.starts_with("quiet-"), clients.len()) {
             (true, 1) => quiet += 1,
+            (true, 2..) => panic!("{key} was used by {clients:?}"),
             (false, 2..) => contended += 1,
-            _ => assert_eq!(&*key, "beats", "{clients:?}"),
+            // Used by nobody or by one client only, or no lock.
+            _ => {}
         }
     }
-    assert_eq!((quiet, contended), (12, 2));
+    (quiet, contended) == (12, 2)
 }
 
 #[test]
 fn latches_of_the_memory_store_break_no_rule() {
-    let history = latch_history(1);
-    assert_clean(&history);
-    assert!(calls(&history, |operation| matches!(operation, Operation::CreateLatch { .. })) > 5);
-    assert!(calls(&history, |operation| matches!(operation, Operation::CountDown { .. })) > 20);
-    assert!(calls(&history, |operation| matches!(operation, Operation::ReadCount)) > 20);
-    assert!(calls(&history, |operation| matches!(operation, Operation::Await { .. })) > 5);
+    run_until_enough(
+        latch_history,
+        &[
+            (|operation| matches!(operation, Operation::CreateLatch { .. }), 5),
+            (|operation| matches!(operation, Operation::CountDown { .. }), 20),
+            (|operation| matches!(operation, Operation::ReadCount), 20),
+            (|operation| matches!(operation, Operation::Await { .. }), 5),
+        ],
+    );
 }
 
 fn row_history(seed: u64) -> History {
@@ -146,15 +184,22 @@ fn leases_of_many_lengths_break_no_rule_for_a_long_time() {
     }
 }
 
+/// In the directory of a test: its process has been stopped often enough.
+const ENOUGH: &str = "enough";
+
 /// What the process of a test does.
 #[test]
 #[ignore = "a process of the tests"]
 fn role() {
-    if role::asked().is_some() {
+    let Some((_, dir)) = role::asked() else { return };
+    for seed in 10.. {
         thread::scope(|scope| {
-            scope.spawn(|| assert_clean(&lock_history(10)));
-            scope.spawn(|| assert_clean(&latch_history(10)));
+            scope.spawn(|| assert_clean(&lock_history(seed)));
+            scope.spawn(|| assert_clean(&latch_history(seed)));
         });
+        if dir.join(ENOUGH).exists() {
+            return;
+        }
     }
 }
 
@@ -176,6 +221,9 @@ fn a_process_that_is_stopped_and_goes_on_breaks_no_rule() {
         thread::sleep(Duration::from_millis(random.u64(20..400)));
         kill_process(pid, Signal::CONT).unwrap();
         stops += 1;
+        if stops == 4 {
+            fs::write(directory.path().join(ENOUGH), "").unwrap();
+        }
     };
     assert!(status.success() && stops > 3, "{status}, {stops} stops");
 }

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use dlm::Deadline;
 use dlm::store::{LockStore, MemoryStore};
+use dlm_testkit::LONG;
 use dlm_testkit::history::{History, Rule, Tolerances, Violation, check};
 use dlm_testkit::mutants::{
     LatchMutant, LatchMutation, LockMutant, LockMutation, ModelRow, Receiver, RowMutation,
 };
 use dlm_testkit::workload::{LatchWorkload, LockWorkload, RowWorkload};
 
-/// Runs of a workload go on for so long, until one shows the defect.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Runs of a workload go on for so long, until one shows the defect. A busy machine needs many seeds.
+const PATIENCE: Duration = LONG.saturating_mul(3);
 
 /// Longest delay of a wake-up. Short, so that a wake-up that never happens is found soon.
 const WAKE: Duration = Duration::from_millis(500);
@@ -130,8 +131,7 @@ fn a_late_renewal_that_shortens_the_lease_is_found() {
 
 /// Over a store with this defect, locks stay with their processes for as long as a lease lasts.
 fn lingering_mutant_breaks(mutation: LockMutation, rule: Rule) {
-    // A busy machine needs many seeds.
-    let by = Deadline::after(4 * PATIENCE);
+    let by = Deadline::after(PATIENCE);
     for seed in 0.. {
         let store: Arc<dyn LockStore> = Arc::new(LockMutant::new(Arc::new(MemoryStore::new()), mutation));
         let workload = LockWorkload { lasts: LASTS, ..LockWorkload::new(seed) };

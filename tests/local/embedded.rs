@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use dlm::store::{Acquired, Attempt, EmbeddedStore, Grant, Identity, Level, LockName, LockStore, NamePolicy};
 use dlm::{Deadline, Result};
+use dlm_testkit::LONG;
 
 /// Longer than any test takes: no lease of this length expires.
-pub(crate) const TTL: Duration = Duration::from_secs(60);
+pub(crate) const TTL: Duration = Duration::from_secs(1800);
 
 pub(crate) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+    Deadline::after(LONG)
 }
 
 pub(crate) fn name(id: &str) -> LockName {
@@ -42,9 +43,9 @@ pub(crate) fn grant(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Op
     }
 }
 
-/// Tries to acquire the lock until it is free. Panics after a minute.
+/// Tries to acquire the lock until it is free. Panics after five minutes.
 pub(crate) fn wait_for(store: &EmbeddedStore, name: &LockName, ttl: Duration) -> Grant {
-    let by = soon();
+    let by = Deadline::after(5 * LONG);
     loop {
         if let Some(grant) = grant(store, name, ttl) {
             return grant;

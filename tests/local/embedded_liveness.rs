@@ -7,10 +7,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Code, Fence, Lease, Level, Lock, LockManager};
+use dlm::{AcquireOptions, Code, Deadline, Fence, Lease, Level, Lock, LockManager};
 use dlm_fixtures::role::{self, Running, process};
 use dlm_testkit::{LONG, skipped, until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,7 +64,8 @@ fn said(fence: Fence) {
 
 fn manager(store: &Path) -> LockManager {
     let uri = format!("embedded:{}", store.display());
-    LockManager::builder().store_uri(&uri).client("tests").retry(RETRY).wait(LONG).open().unwrap()
+    let builder = LockManager::builder().store_uri(&uri).client("tests").retry(RETRY);
+    builder.wait(5 * LONG).timeout(LONG).open().unwrap()
 }
 
 fn lock(manager: &LockManager, id: &str) -> Lock {
@@ -247,15 +249,24 @@ fn of_many_who_find_a_dead_holder_at_once_exactly_one_gets_the_lock() {
     for round in 0..8 {
         let before = site.start("hold").kill();
         let waiters = 6;
-        let (barrier, managers) = (Barrier::new(waiters), (0..waiters).map(|_| site.manager()));
-        let managers: Vec<_> = managers.collect();
+        let (barrier, is_taken) = (Barrier::new(waiters), AtomicBool::new(false));
+        let managers: Vec<_> = (0..waiters).map(|_| site.manager()).collect();
         let leases: Vec<Lease> = thread::scope(|scope| {
             let attempts = managers.iter().map(|manager| {
-                let barrier = &barrier;
+                let (barrier, is_taken) = (&barrier, &is_taken);
                 scope.spawn(move || {
                     barrier.wait();
-                    // A check by another one may be in the way of a single attempt.
-                    (0..LOOKS).find_map(|_| dying(manager, "a").ok())
+                    let (by, mut looks) = (Deadline::after(LONG), 0);
+                    // A check by another one may be in the way of a single attempt. When one has the lock, the others look
+                    // so many times more.
+                    while looks < LOOKS && !by.passed() {
+                        if let Ok(lease) = dying(manager, "a") {
+                            is_taken.store(true, Ordering::SeqCst);
+                            return Some(lease);
+                        }
+                        looks += u32::from(is_taken.load(Ordering::SeqCst));
+                    }
+                    None
                 })
             });
             let attempts: Vec<_> = attempts.collect();
@@ -338,7 +349,13 @@ fn a_lease_that_was_lost_becomes_no_token() {
     let site = Site::new();
     let manager = site.manager();
     let options = AcquireOptions::new().ttl(Duration::from_millis(50)).dies_with_process();
-    let lease = lock(&manager, "a").acquire_with(&options).unwrap();
+    let mut lease = None;
+    // On a slow machine, a grant may come only after its lease has ended.
+    until("a grant comes in time", || {
+        lease = lock(&manager, "a").acquire_with(&options).ok();
+        lease.is_some()
+    });
+    let lease = lease.unwrap();
     let _next = lock(&manager, "a").acquire().unwrap();
     assert_eq!(lease.into_token().unwrap_err().code(), Code::LeaseLost);
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use dlm::{
     AcquireOptions, CancelToken, Code, Error, Event, EventSink, LatchKind, Lease, LeaseState, Level, Lock,
-    LockManager, LostReason, StoreCall,
+    LockManager, LostReason, Moment, StoreCall,
 };
 use dlm_testkit::ReleaseLine::{Lie, Truth};
-use dlm_testkit::{LONG, Scripted, until};
+use dlm_testkit::{LONG, Scripted, unless_stalled, until};
 
 /// No lease with this TTL expires during a test.
 const TTL: Duration = Duration::from_secs(1800);
@@ -68,7 +68,7 @@ struct Stage {
 
 fn stage() -> Stage {
     let (store, notes) = (Arc::new(Scripted::default()), Arc::new(Notes::default()));
-    let builder = LockManager::builder().store(store.clone()).client("events").ttl(TTL).wait(LONG);
+    let builder = LockManager::builder().store(store.clone()).client("events").ttl(TTL).wait(5 * LONG);
     let manager = builder.retry(Duration::from_millis(20)).event_sink(notes.clone()).open().unwrap();
     Stage { lock: manager.lock("a", Level::Xdc).unwrap(), manager, store, notes }
 }
@@ -77,6 +77,20 @@ fn stage() -> Stage {
 fn held_by_another(stage: &Stage) -> Lease {
     let other = LockManager::builder().store(stage.store.clone()).client("events").ttl(TTL).open().unwrap();
     other.lock("a", Level::Xdc).unwrap().try_acquire().unwrap()
+}
+
+impl Stage {
+    /// Acquires the lock for a short time. On a slow machine, a grant may come only after its lease has ended. Only the
+    /// events of the last attempt are kept.
+    fn briefly(&self, options: &AcquireOptions) -> Lease {
+        let mut lease = None;
+        until("a grant comes in time", || {
+            self.notes.told();
+            lease = self.lock.acquire_with(options).ok();
+            lease.is_some()
+        });
+        lease.unwrap()
+    }
 }
 
 fn broken() -> Error {
@@ -125,6 +139,8 @@ fn each_way_to_acquire_and_release_a_lock_is_told_once() {
     let pending = lock.start(&AcquireOptions::new()).unwrap();
     until("it is granted", || !notes.locks.lock().unwrap().is_empty());
     drop(pending);
+    // The thread that acquired it may release it.
+    until("it is released", || notes.locks.lock().unwrap().len() > 1);
     assert_eq!(notes.told(), ["acquired a", "released a"], "nobody has taken it");
 
     let held = lock.acquire_with(&AcquireOptions::new().min_hold(TTL)).unwrap();
@@ -141,7 +157,7 @@ fn each_way_to_acquire_and_release_a_lock_is_told_once() {
 fn each_way_to_fail_is_told_once_with_its_code() {
     let stage = stage();
     let Stage { notes, lock, .. } = &stage;
-    let held = held_by_another(&stage);
+    let _held = held_by_another(&stage);
     lock.try_acquire().unwrap_err();
     assert_eq!(notes.told(), ["unavailable a: LOCK_UNAVAILABLE"]);
     assert_eq!(notes.called(), ["acquire held"]);
@@ -169,7 +185,9 @@ fn each_way_to_fail_is_told_once_with_its_code() {
     lock.acquire_within(Duration::ZERO, LONG).unwrap_err();
     assert_eq!(notes.told(), [""; 0], "a TTL that is not allowed");
 
-    drop(held);
+    // In a new stage: a request of a cancelled acquisition may still be under way.
+    let stage = self::stage();
+    let Stage { notes, lock, .. } = &stage;
     stage.store.to_acquire(|_, _, _| Err(broken()));
     lock.acquire().unwrap_err();
     assert_eq!(notes.told(), ["unavailable a: CONNECTION_ERROR"]);
@@ -251,10 +269,11 @@ fn renewals_and_what_they_find_are_told() {
 
 #[test]
 fn an_expired_lease_is_told_by_whoever_looks_first() {
-    let Stage { store, notes, lock, .. } = stage();
-    let short = Duration::from_millis(300);
+    let stage = stage();
+    let Stage { store, notes, .. } = &stage;
+    let short = AcquireOptions::new().ttl(Duration::from_millis(300));
     let expired = || {
-        let lease = lock.acquire_within(short, LONG).unwrap();
+        let lease = stage.briefly(&short);
         assert_eq!(notes.told(), ["acquired a"]);
         until("it expires", || lease.remaining().is_zero());
         assert_eq!(notes.told(), [""; 0], "nobody has looked");
@@ -280,65 +299,97 @@ fn an_expired_lease_is_told_by_whoever_looks_first() {
 /// A renewal by the caller brings a lease back if the store has still its record.
 #[test]
 fn a_lease_that_comes_back_can_be_lost_again() {
+    let is_back = [4, 20, 60].into_iter().any(|ttl_s| lost_twice(Duration::from_secs(ttl_s)).is_some());
+    assert!(is_back, "the record of a lease of a minute ended before its renewal");
+}
+
+/// Returns `None` if the machine was too slow for the renewal.
+fn lost_twice(ttl: Duration) -> Option<()> {
     let Stage { notes, manager, store, .. } = stage();
     let other = LockManager::builder().store(store).client("events").clock_margin_ppm(500_000);
     let other = other.event_sink(notes.clone()).open().unwrap();
     drop(manager);
     // It ends here after half of its time.
-    let ttl = Duration::from_secs(4);
-    let lease = other.lock("a", Level::Xdc).unwrap().try_acquire_with_ttl(ttl).unwrap();
+    let asked = Moment::now();
+    let lease = other.lock("a", Level::Xdc).unwrap().try_acquire_with_ttl(ttl);
+    if Moment::now().since(asked) >= ttl / 4 {
+        return None;
+    }
+    let lease = lease.unwrap();
     until("it expires", || lease.check().is_err());
-    lease.renew().unwrap();
+    let renewed = lease.renew();
+    if Moment::now().since(asked) >= ttl * 3 / 4 {
+        return None;
+    }
+    renewed.unwrap();
     until("it expires again", || lease.check().is_err());
     assert_eq!(notes.told(), ["acquired a", "lost a: EXPIRED", "renewed a", "lost a: EXPIRED"]);
+    Some(())
 }
 
 #[test]
 fn a_kept_lease_tells_its_renewals_its_risk_and_its_loss() {
-    let Stage { store, notes, lock, .. } = stage();
-    let ttl = Duration::from_secs(2);
-    let lease = lock.acquire_with(&AcquireOptions::new().ttl(ttl).keep(Duration::MAX)).unwrap();
-    until("it is renewed", || notes.locks.lock().unwrap().iter().any(|line| line == "renewed a"));
-    // The store renews, and nobody hears of it.
-    for _ in 0..10_000 {
-        store.to_renew(|_| Err(broken()));
-    }
-    until("it is lost", || notes.locks.lock().unwrap().iter().any(|line| line.starts_with("lost")));
-    let told = notes.told();
-    let count = |what: &str| told.iter().filter(|line| line.starts_with(what)).count();
-    assert_eq!((count("acquired"), count("at risk"), count("lost")), (1, 1, 1), "{told:?}");
-    let at = |what: &str| told.iter().position(|line| line.starts_with(what)).unwrap();
-    assert!(at("acquired") < at("renewed") && at("renewed") < at("renewal failed"), "{told:?}");
-    assert!(at("renewal failed") < at("at risk") && at("at risk") < at("lost"), "{told:?}");
-    assert!(told.iter().any(|line| line == "renewal failed a: CONNECTION_ERROR"), "{told:?}");
-    drop(lease);
-    assert_eq!(notes.told(), [""; 0]);
-    let calls = notes.called();
-    assert!(calls.iter().any(|call| call == "renew_many ok"), "{calls:?}");
-    assert!(calls.iter().any(|call| call == "renew_many CONNECTION_ERROR"), "{calls:?}");
+    unless_stalled(Duration::from_millis(200), || {
+        let stage = stage();
+        let Stage { store, notes, .. } = &stage;
+        let ttl = Duration::from_secs(3);
+        let lease = stage.briefly(&AcquireOptions::new().ttl(ttl).keep(Duration::MAX));
+        until("it is renewed", || notes.locks.lock().unwrap().iter().any(|line| line == "renewed a"));
+        // The store renews, and nobody hears of it.
+        for _ in 0..10_000 {
+            store.to_renew(|_| Err(broken()));
+        }
+        until("it is lost", || notes.locks.lock().unwrap().iter().any(|line| line.starts_with("lost")));
+        let told = notes.told();
+        let count = |what: &str| told.iter().filter(|line| line.starts_with(what)).count();
+        assert_eq!((count("acquired"), count("at risk"), count("lost")), (1, 1, 1), "{told:?}");
+        let at = |what: &str| told.iter().position(|line| line.starts_with(what)).unwrap();
+        assert!(at("acquired") < at("renewed") && at("renewed") < at("renewal failed"), "{told:?}");
+        assert!(at("renewal failed") < at("at risk") && at("at risk") < at("lost"), "{told:?}");
+        assert!(told.iter().any(|line| line == "renewal failed a: CONNECTION_ERROR"), "{told:?}");
+        drop(lease);
+        assert_eq!(notes.told(), [""; 0]);
+        let calls = notes.called();
+        assert!(calls.iter().any(|call| call == "renew_many ok"), "{calls:?}");
+        assert!(calls.iter().any(|call| call == "renew_many CONNECTION_ERROR"), "{calls:?}");
+    });
 }
 
 #[test]
 fn a_kept_lease_whose_record_is_gone_tells_its_loss() {
-    let Stage { store, notes, lock, .. } = stage();
-    store.to_renew(|_| Ok(None));
-    let ttl = Duration::from_secs(2);
-    let lease = lock.acquire_with(&AcquireOptions::new().ttl(ttl).keep(Duration::MAX)).unwrap();
-    until("it is lost", || notes.locks.lock().unwrap().len() > 1);
-    assert_eq!(notes.told(), ["acquired a", "lost a: TAKEN_OVER"], "its record is still there");
-    drop(lease);
-    assert_eq!(notes.told(), [""; 0]);
+    unless_stalled(Duration::from_millis(500), || {
+        let stage = stage();
+        let Stage { store, notes, .. } = &stage;
+        store.to_renew(|_| Ok(None));
+        let ttl = Duration::from_secs(4);
+        let lease = stage.briefly(&AcquireOptions::new().ttl(ttl).keep(Duration::MAX));
+        until("it is lost", || notes.locks.lock().unwrap().len() > 1);
+        assert_eq!(notes.told(), ["acquired a", "lost a: TAKEN_OVER"], "its record is still there");
+        drop(lease);
+        assert_eq!(notes.told(), [""; 0]);
+    });
 }
 
 /// Somebody listens to the changes of a lease that is not kept alive: the same thread tells both.
 #[test]
 fn a_loss_by_the_clock_is_told_in_time_if_somebody_listens() {
-    let Stage { notes, lock, .. } = stage();
-    let lease = lock.acquire_within(Duration::from_millis(500), LONG).unwrap();
+    let is_told =
+        [500, 4_000, 20_000].into_iter().any(|ttl_ms| told_by_the_clock(Duration::from_millis(ttl_ms)));
+    assert!(is_told, "a lease of 20 s ended before somebody listened");
+}
+
+/// Returns `false` if the machine was so slow that the lease may have ended before anybody listened.
+fn told_by_the_clock(ttl: Duration) -> bool {
+    let stage = stage();
+    let lease = stage.briefly(&AcquireOptions::new().ttl(ttl));
     let changes = lease.changes().unwrap();
+    if lease.remaining().is_zero() {
+        return false;
+    }
     changes.recv_timeout(LONG).unwrap();
-    until("it is told", || notes.locks.lock().unwrap().len() > 1);
-    assert_eq!(notes.told(), ["acquired a", "lost a: EXPIRED"]);
+    until("it is told", || stage.notes.locks.lock().unwrap().len() > 1);
+    assert_eq!(stage.notes.told(), ["acquired a", "lost a: EXPIRED"]);
+    true
 }
 
 #[test]
@@ -354,9 +405,14 @@ fn doubts_and_releases_in_the_background_are_told() {
         doubtful.push(dlm::store::OwnerRecord::from_bytes([1; 16]));
         memory.acquire(attempt, doubtful)
     });
-    let lease = lock.try_acquire().unwrap();
-    assert_eq!(notes.told(), ["in doubt a: acquire", "acquired a"]);
+    drop(lock.try_acquire().unwrap());
+    assert_eq!(notes.told(), ["in doubt a: acquire", "acquired a", "released a"]);
+    drop(manager);
 
+    // In a new stage, because the background releases what is in doubt.
+    let Stage { store, notes, lock, .. } = stage();
+    let lease = lock.try_acquire().unwrap();
+    assert_eq!(notes.told(), ["acquired a"]);
     store.to_release([Lie(Err(doubt())), Lie(Err(broken())), Truth]);
     assert_eq!(lease.release().unwrap_err().code(), Code::InDoubt);
     assert_eq!(lease.release().unwrap_err().code(), Code::ConnectionError);
@@ -365,15 +421,16 @@ fn doubts_and_releases_in_the_background_are_told() {
     drop(lease);
     assert_eq!(notes.told(), ["released a"]);
 
-    let b = manager.lock("b", Level::Xdc).unwrap().acquire().unwrap();
-    store.to_release([Lie(Err(broken()))]);
-    drop(b);
-    assert_eq!(notes.told(), ["acquired b", "released b, not freed"]);
-    let c = manager.lock("c", Level::Xdc).unwrap().acquire().unwrap();
-    store.to_release([Lie(Err(broken()))]);
-    c.release().unwrap_err();
-    drop(c);
-    assert_eq!(notes.told(), ["acquired c", "released c, not freed"]);
+    for is_dropped_at_once in [true, false] {
+        let Stage { store, notes, lock, .. } = stage();
+        let lease = lock.acquire().unwrap();
+        store.to_release([Lie(Err(broken()))]);
+        if !is_dropped_at_once {
+            lease.release().unwrap_err();
+        }
+        drop(lease);
+        assert_eq!(notes.told(), ["acquired a", "released a, not freed"]);
+    }
 }
 
 #[test]
@@ -397,7 +454,7 @@ fn calls_of_latches_are_told() {
 #[test]
 fn a_lock_that_stays_is_told_each_time() {
     let directory = tempfile::tempdir().unwrap();
-    let uri = format!("embedded:{}?client=events&linger=10s", directory.path().display());
+    let uri = format!("embedded:{}?client=events&timeout=60s&ttl=1h&linger=1h", directory.path().display());
     let notes = Arc::new(Notes::default());
     let manager = LockManager::builder().store_uri(&uri).event_sink(notes.clone()).open().unwrap();
     manager.initialize().unwrap();
@@ -413,7 +470,8 @@ fn a_lock_that_stays_is_told_each_time() {
 #[test]
 fn a_lease_that_dies_with_its_process_is_told() {
     let directory = tempfile::tempdir().unwrap();
-    let uri = format!("embedded:{}?client=events&dies_with_process=true", directory.path().display());
+    let uri =
+        format!("embedded:{}?client=events&timeout=60s&dies_with_process=true", directory.path().display());
     let notes = Arc::new(Notes::default());
     let manager = LockManager::builder().store_uri(&uri).event_sink(notes.clone()).open().unwrap();
     let lease = manager.lock("a", Level::Xdc).unwrap().acquire().unwrap();
@@ -471,10 +529,12 @@ fn no_lock_of_the_library_is_held_when_an_event_is_told() {
     lease.renew().unwrap();
     store.to_renew(|_| Err(doubt()));
     lease.renew().unwrap_err();
-    lease.renew_for(Duration::from_secs(2)).unwrap();
+    lease.renew_for(Duration::from_secs(6)).unwrap();
     lease.keep(Duration::MAX).unwrap();
-    // The background threads renew it.
-    thread::sleep(Duration::from_secs(1));
+    let renewals = || uses.calls.lock().unwrap().iter().filter(|call| call.starts_with("Renewed")).count();
+    let before = renewals();
+    until("the background threads renew it", || renewals() > before);
+    lease.renew_for(TTL).unwrap();
     assert!(lease.release().unwrap());
     lock.start(&AcquireOptions::new()).unwrap().cancel();
     let calls = std::mem::take(&mut *uses.calls.lock().unwrap());
@@ -500,7 +560,8 @@ fn a_sink_that_panics_harms_nobody_and_the_next_one_is_told() {
     let builder = LockManager::builder().store(store).client("events").event_sink(Arc::new(Panics));
     let manager = builder.event_sink(notes.clone()).open().unwrap();
     let lock = manager.lock("a", Level::Xdc).unwrap();
-    let ttl = Duration::from_secs(1);
+    // Not so short that it is lost on a slow machine.
+    let ttl = Duration::from_secs(6);
     let lease = lock.acquire_with(&AcquireOptions::new().ttl(ttl).keep(Duration::MAX)).unwrap();
     let renewals = || notes.locks.lock().unwrap().iter().filter(|line| *line == "renewed a").count();
     // The thread that renews goes on.

@@ -30,3 +30,4 @@ mod metrics;
 mod metrics_facade;
 #[cfg(feature = "tracing")]
 mod tracing_spans;
+mod void_cases;

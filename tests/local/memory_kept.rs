@@ -12,7 +12,7 @@ use dlm::{
     AcquireOptions, Code, Deadline, Error, Holder, Inspection, Lease, LeaseState, Level, LockManager,
     LockName, LostReason, Moment, Result,
 };
-use dlm_testkit::{LONG, until};
+use dlm_testkit::{LONG, unless_stalled, until};
 
 const SERVES: u8 = 0;
 /// No call returns before its deadline.
@@ -96,7 +96,13 @@ fn manager(store: &Arc<Halves>) -> LockManager {
 
 fn kept(manager: &LockManager, name: &str, ttl: Duration) -> Lease {
     let options = AcquireOptions::new().ttl(ttl).keep(Duration::MAX);
-    manager.lock(name, Level::Xdc).unwrap().acquire_with(&options).unwrap()
+    let (lock, mut lease) = (manager.lock(name, Level::Xdc).unwrap(), None);
+    // On a slow machine, a grant may come only after its lease has ended.
+    until("a grant comes in time", || {
+        lease = lock.acquire_with(&options).ok();
+        lease.is_some()
+    });
+    lease.unwrap()
 }
 
 /// Returns the number of threads that renew leases, of all managers of this process.
@@ -106,13 +112,14 @@ fn keepers() -> usize {
     threads.filter(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(is_keeper)).count()
 }
 
-/// What the listener of a lease has seen, in order.
-fn story(manager: &LockManager, store: &Arc<Halves>, down: u8) {
+/// What the listener of a lease has seen, in order. Returns `None` if the machine was so slow that a lease was lost while
+/// the store was there.
+fn story(manager: &LockManager, store: &Arc<Halves>, down: u8, ttl: Duration) -> Option<()> {
     const LEASES: usize = 1000;
-    const TTL: Duration = Duration::from_secs(2);
     let leases: Vec<_> =
-        (0..LEASES).map(|number| kept(manager, &format!("down-{down}-{number}"), TTL)).collect();
+        (0..LEASES).map(|number| kept(manager, &format!("down-{down}-{number}"), ttl)).collect();
     let changes: Vec<_> = leases.iter().map(|lease| lease.changes().unwrap()).collect();
+    leases.iter().try_for_each(Lease::check).ok()?;
     store.down.store(down, Ordering::SeqCst);
     let went_down = Moment::now();
     let mut stories = vec![Vec::new(); LEASES];
@@ -129,12 +136,14 @@ fn story(manager: &LockManager, store: &Arc<Halves>, down: u8) {
         stories.iter().all(|story| story.last().is_some_and(|state| !state.is_valid()))
     });
     // Two TTLs, in which renewals would be answered if they were sent.
-    thread::sleep((2 * TTL).saturating_sub(Moment::now().since(went_down)));
+    thread::sleep((2 * ttl).saturating_sub(Moment::now().since(went_down)));
     store.down.store(SERVES, Ordering::SeqCst);
-    thread::sleep(TTL);
+    thread::sleep(ttl);
     for (lease, mut story) in leases.iter().zip(stories) {
-        // A renewal that was answered just before the store went down may come first.
+        // A renewal that was answered just before the store went down may come first. Two messages may be read so late
+        // that both show the same state.
         story.retain(|state| *state != LeaseState::Renewing);
+        story.dedup();
         // A busy machine may see only the second of two messages, and may be too busy to renew at all.
         let lost = lease.state();
         let expired = [LostReason::Expired, LostReason::ProcessStopped].map(LeaseState::Lost);
@@ -142,65 +151,78 @@ fn story(manager: &LockManager, store: &Arc<Halves>, down: u8) {
         assert!(story == [LeaseState::AtRisk, lost] || story == [lost], "{story:?}");
         assert_eq!(lease.guard().unwrap_err().code(), Code::LeaseLost);
     }
+    Some(())
 }
 
 #[test]
 fn each_of_a_thousand_leases_over_a_store_that_is_down_is_at_risk_then_lost_and_stays_lost() {
     let before = keepers();
     for down in [HANGS, FAILS] {
-        let store = Halves::new();
-        let manager = manager(&store);
-        story(&manager, &store, down);
-        // The other tests of this program have such threads, too.
-        let mine = |threads: usize| threads.saturating_sub(before);
-        assert!(mine(keepers()) <= 2 + 8, "{} threads", keepers());
-        manager.close().unwrap();
+        let lasted = [2, 6, 20].map(Duration::from_secs).into_iter().any(|ttl| {
+            let store = Halves::new();
+            let manager = manager(&store);
+            let told = story(&manager, &store, down, ttl);
+            // The other tests of this program have such threads, too, for a while.
+            let mine = |threads: usize| threads.saturating_sub(before);
+            until("two threads renew all leases", || mine(keepers()) <= 2 + 8);
+            manager.close().unwrap();
+            told.is_some()
+        });
+        assert!(lasted, "a lease of 20 s was lost while the store was there");
     }
 }
 
 /// A renewal by the caller is an exception to "lost is lost": the store says whether the lock is still ours.
 #[test]
 fn the_caller_may_renew_an_expired_lease_and_it_is_kept_alive_again() {
-    let store = Halves::new();
-    let manager = manager(&store);
-    let lease = kept(&manager, "down", Duration::from_secs(2));
-    store.down.store(FAILS, Ordering::SeqCst);
-    until("the lease expires", || !lease.state().is_valid());
-    store.down.store(SERVES, Ordering::SeqCst);
-    // The store keeps it for a tenth of its TTL longer, which may be too short on a busy machine.
-    if lease.renew().is_ok() {
-        assert_eq!(lease.state(), LeaseState::Renewing);
-        let renewed = lease.ends();
+    let is_renewed = [2, 10, 30].map(Duration::from_secs).into_iter().any(|ttl| {
+        let store = Halves::new();
+        let manager = manager(&store);
+        let lease = kept(&manager, "down", ttl);
+        store.down.store(FAILS, Ordering::SeqCst);
+        until("the lease expires", || !lease.state().is_valid());
+        store.down.store(SERVES, Ordering::SeqCst);
+        // The store keeps it for a tenth of its TTL longer, which may be too short on a busy machine.
+        let asked = Moment::now();
+        if lease.renew().is_err() {
+            return false;
+        }
+        let (state, renewed) = (lease.state(), lease.ends());
+        assert!(state == LeaseState::Renewing || Moment::now().since(asked) >= ttl / 2, "{state:?}");
         until("it is kept alive", || lease.ends() > renewed || !lease.state().is_valid());
-    }
+        lease.state().is_valid()
+    });
+    assert!(is_renewed, "a lease that had expired a moment ago could not be renewed and kept alive");
 }
 
 #[test]
 fn a_server_that_hangs_delays_no_renewals_of_others() {
     // Long, because a busy machine may be late, too.
     const TTL: Duration = Duration::from_secs(6);
-    let store = Halves::new();
-    let manager = manager(&store);
-    let downs: Vec<_> = (0..20).map(|number| kept(&manager, &format!("down-{number}"), TTL)).collect();
-    let others: Vec<_> = (0..20).map(|number| kept(&manager, &format!("up-{number}"), TTL)).collect();
-    store.down.store(HANGS, Ordering::SeqCst);
-    let over = Moment::now().after(3 * TTL);
-    while Moment::now() < over {
-        for lease in &others {
-            assert!(lease.state().is_valid(), "{:?}", lease.state());
+    unless_stalled(Duration::from_millis(500), || {
+        let store = Halves::new();
+        let manager = manager(&store);
+        let downs: Vec<_> = (0..20).map(|number| kept(&manager, &format!("down-{number}"), TTL)).collect();
+        let others: Vec<_> = (0..20).map(|number| kept(&manager, &format!("up-{number}"), TTL)).collect();
+        store.down.store(HANGS, Ordering::SeqCst);
+        let over = Moment::now().after(3 * TTL);
+        while Moment::now() < over {
+            for lease in &others {
+                assert!(lease.state().is_valid(), "{:?}", lease.state());
+            }
+            thread::sleep(Duration::from_millis(20));
         }
-        thread::sleep(Duration::from_millis(20));
-    }
-    assert!(downs.iter().all(|lease| !lease.state().is_valid()));
-    store.down.store(SERVES, Ordering::SeqCst);
-    assert!(others.iter().all(|lease| lease.release().unwrap()));
+        assert!(downs.iter().all(|lease| !lease.state().is_valid()));
+        store.down.store(SERVES, Ordering::SeqCst);
+        assert!(others.iter().all(|lease| lease.release().unwrap()));
+    });
 }
 
 #[test]
 fn closing_waits_for_no_more_than_one_request_of_a_store_that_hangs() {
     let store = Halves::new();
     let manager = manager(&store);
-    let lease = kept(&manager, "down", Duration::from_secs(1));
+    let lease = kept(&manager, "down", Duration::from_secs(3));
     store.down.store(HANGS, Ordering::SeqCst);
     until("renewals hang", || lease.state() == LeaseState::AtRisk || !lease.state().is_valid());
     let began = Moment::now();

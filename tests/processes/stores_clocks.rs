@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, fs, thread};
 
 use dlm::{Code, Latch, LatchKind, LeaseToken, Level, Lock, LockManager, Moment};
 use dlm_fixtures::dialogue::{Dialogue, next_order, say};
+use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::role::{self, Running};
 use dlm_testkit::{LONG, skipped, until};
 
@@ -15,12 +17,11 @@ use dlm_testkit::{LONG, skipped, until};
 const STEPS: [i64; 4] = [-DAY, -30, 30, DAY];
 const DAY: i64 = 24 * 3600;
 
-/// TTL of the leases that expire, and of those that are renewed. The clock is set long before their end.
-const TTL: Duration = Duration::from_secs(6);
+/// TTLs of the leases that expire, and of those that are renewed. The clock is set long before their end. The next
+/// one is used if this machine was too slow for that, or for the renewals of a command.
+const TTLS: [Duration; 3] = [Duration::from_secs(6), Duration::from_secs(20), Duration::from_secs(60)];
 /// TTL of all other leases. They do not expire during a test.
 const HELD_TTL: Duration = LONG.saturating_mul(10);
-/// How long the client waits for a lock or latch that it does not get.
-const WAIT: Duration = Duration::from_secs(4);
 /// Allowed error when readings of two clocks are compared, in milliseconds. Times are shown in tenths of a second,
 /// and clocks may be slewed.
 const READING_MS: i64 = 1_000;
@@ -28,6 +29,7 @@ const READING_MS: i64 = 1_000;
 const URI: &str = "DLM_TEST_URI";
 const CLIENT: &str = "DLM_TEST_CLIENT";
 const LATCHES: &str = "DLM_TEST_LATCHES";
+const TTL_S: &str = "DLM_TEST_TTL_S";
 
 /// The store and the client name that the processes of one test share.
 #[derive(Clone)]
@@ -43,13 +45,15 @@ struct Place {
 impl Place {
     fn new(uri: String) -> Place {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        // Also for the commands.
+        let uri = if uri.contains('?') { uri } else { format!("{uri}?timeout=1m") };
         Place { uri, client: format!("clocks-{since}"), latches: true, stamped_by_client: true }
     }
 
     fn manager(&self) -> LockManager {
         let builder = LockManager::builder().store_uri(&self.uri).client(&self.client).farm("f");
         let pause = Duration::from_millis(100);
-        builder.ttl(HELD_TTL).wait(2 * LONG).retry(pause).poll(pause).open().unwrap()
+        builder.ttl(HELD_TTL).wait(LONGEST).timeout(LONG).retry(pause).poll(pause).open().unwrap()
     }
 }
 
@@ -61,9 +65,22 @@ fn latch(manager: &LockManager, id: &str) -> Latch {
     manager.latch(id, Level::Xdc, LatchKind::CountDown).unwrap()
 }
 
-fn wall_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    since.as_millis() as i64
+/// How long the client waits for a lock or latch that it does not get. The clock is set before the wait is over.
+fn wait_within(ttl: Duration) -> Duration {
+    ttl * 2 / 3
+}
+
+/// Reads the wall clock, in milliseconds, and the clock that nobody sets, in nanoseconds, at about the same time.
+fn both_clocks() -> (i64, u64) {
+    loop {
+        let before = Moment::now();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+        let after = Moment::now();
+        // Otherwise this thread stood still in between.
+        if after.since(before) < Duration::from_millis(READING_MS as u64 / 10) {
+            return (wall, after.as_nanos());
+        }
+    }
 }
 
 // ---- The client whose clock is set -------------------------------------------------------------
@@ -76,10 +93,13 @@ fn role() {
     assert_eq!(role, "client");
     let setting = |name: &str| env::var(name).unwrap();
     let place = Place { client: setting(CLIENT), ..Place::new(setting(URI)) };
-    be_the_client(&place.manager(), setting(LATCHES) == "true");
+    let ttl = Duration::from_secs(setting(TTL_S).parse().unwrap());
+    be_the_client(&place.manager(), setting(LATCHES) == "true", ttl);
 }
 
-fn be_the_client(manager: &LockManager, latches: bool) {
+/// Reports `slow` if a lease ended too soon, and then waits until it is killed.
+fn be_the_client(manager: &LockManager, latches: bool, ttl: Duration) {
+    let (wait, is_over) = (wait_within(ttl), AtomicBool::new(false));
     thread::scope(|scope| {
         let spawn = |name: &str, job: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(format!("dlm-test-{name}")).spawn_scoped(scope, job).unwrap();
@@ -89,18 +109,31 @@ fn be_the_client(manager: &LockManager, latches: bool) {
         let handed_on_ends = handed_on.ends();
         let token: LeaseToken = handed_on.into_token().unwrap();
         assert_eq!(next_order().as_deref(), Some("wait"));
-        spawn("taken", Box::new(|| wait_for_lock(manager, "taken", WAIT)));
-        spawn("freed", Box::new(|| wait_for_lock(manager, "freed", 2 * LONG)));
-        until("both wait", || manager.stats().threads_waiting == 2);
+        let wait_in_vain = || {
+            wait_for_lock(manager, "taken", wait);
+            is_over.store(true, Ordering::SeqCst);
+        };
+        spawn("taken", Box::new(wait_in_vain));
+        spawn("freed", Box::new(|| wait_for_lock(manager, "freed", 2 * LONGEST)));
+        until("both wait", || manager.stats().threads_waiting == 2 || is_over.load(Ordering::SeqCst));
         if latches {
-            spawn("shut", Box::new(|| wait_for_latch(manager, "shut", WAIT)));
-            spawn("opened", Box::new(|| wait_for_latch(manager, "opened", 2 * LONG)));
+            spawn("shut", Box::new(|| wait_for_latch(manager, "shut", wait)));
+            spawn("opened", Box::new(|| wait_for_latch(manager, "opened", 2 * LONGEST)));
         }
-        let renewed = lock(manager, "renewed").acquire_with_ttl(TTL).unwrap();
-        let ending = lock(manager, "ending").acquire_with_ttl(TTL).unwrap();
-        say(format_args!("ready {} {} {}", wall_ms(), Moment::now().as_nanos(), ending.ends().as_nanos()));
+        let asked = Moment::now();
+        let acquired = ["renewed", "ending"].map(|id| lock(manager, id).acquire_with_ttl(ttl));
+        let [Ok(renewed), Ok(ending)] = acquired else {
+            assert!(Moment::now().since(asked) >= ttl / 2, "not granted in time");
+            return be_slow();
+        };
+        if is_over.load(Ordering::SeqCst) {
+            return be_slow();
+        }
+        let (wall, now) = both_clocks();
+        say(format_args!("ready {wall} {now} {}", ending.ends().as_nanos()));
         assert_eq!(next_order().as_deref(), Some("stepped"));
-        say(format_args!("stepped {} {}", wall_ms(), Moment::now().as_nanos()));
+        let (wall, now) = both_clocks();
+        say(format_args!("stepped {wall} {now}"));
 
         // A renewal extends the lease from now on, by the clock that was not set.
         let adopted = manager.adopt(token).unwrap();
@@ -108,7 +141,14 @@ fn be_the_client(manager: &LockManager, latches: bool) {
         for lease in [&renewed, &adopted] {
             let (ttl, asked) = (lease.ttl(), Moment::now());
             let useful = ttl - ttl / 10; // the clock margin
-            lease.renew().unwrap();
+            let ends = lease.ends();
+            if let Err(error) = lease.renew() {
+                assert!(Moment::now() >= ends, "{}", error.chain());
+                return be_slow();
+            }
+            if Moment::now().since(asked) >= useful / 2 {
+                return be_slow();
+            }
             assert!(lease.ends() >= asked.after(useful), "{:?}", lease.ends());
             assert!(lease.ends() <= Moment::now().after(useful), "{:?}", lease.ends());
             lease.check().unwrap();
@@ -132,6 +172,11 @@ fn be_the_client(manager: &LockManager, latches: bool) {
         while next_order().is_some() {}
         assert!(before.release().unwrap() && after.release().unwrap());
     });
+}
+
+fn be_slow() {
+    say(format_args!("slow"));
+    while next_order().is_some() {}
 }
 
 fn granted(manager: &LockManager, id: &str) -> dlm::Lease {
@@ -238,15 +283,23 @@ fn a_wall_clock_that_is_set_changes_no_lease_and_no_wait(place: &Place) {
     let Some(libfaketime) = libfaketime_or_skip() else { return };
     thread::scope(|scope| {
         for step in STEPS {
-            let place = Place { client: format!("{}{step:+}", place.client), ..place.clone() };
-            let clock = Clock::new(&libfaketime);
-            let work = move || set_the_clock_of_a_client(&place, &clock, step);
+            let libfaketime = &libfaketime;
+            let work = move || {
+                let done = TTLS.into_iter().find_map(|ttl| {
+                    // A round that was too slow leaves locks behind.
+                    let client = format!("{}{step:+}-{}", place.client, ttl.as_secs());
+                    let place = Place { client, ..place.clone() };
+                    set_the_clock_of_a_client(&place, &Clock::new(libfaketime), step, ttl)
+                });
+                done.expect("a lease was lost, even one of a minute");
+            };
             thread::Builder::new().name(format!("dlm-test{step:+}")).spawn_scoped(scope, work).unwrap();
         }
     });
 }
 
-fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64) {
+/// Returns `None` if a lease expired because this machine was too slow.
+fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64, ttl: Duration) -> Option<()> {
     let ours = place.manager();
     let [taken, freed] = ["taken", "freed"].map(|id| lock(&ours, id).acquire().unwrap());
     if place.latches {
@@ -256,23 +309,30 @@ fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64) {
     }
     let files = tempfile::tempdir().unwrap();
     let [began, go] = ["began", "go"].map(|name| files.path().join(name));
-    let mut command = Running(start_a_command(clock, place, &began, &go));
+    let mut command = Running(start_a_command(clock, place, ttl, &began, &go));
     let mut client = role::process(module_path!(), "client", files.path());
     client.env(URI, &place.uri).env(CLIENT, &place.client).env(LATCHES, place.latches.to_string());
+    client.env(TTL_S, ttl.as_secs().to_string());
     let mut client = Dialogue::start(clock.rule(&mut client));
     let before = times(&client.report("granted")[1..]);
-    until("the command runs", || began.exists());
+    eventually("the command runs", || began.exists() || command.0.try_wait().unwrap().is_some());
+    if !began.exists() {
+        return None;
+    }
     let looked = Moment::now();
     let age = clock.shown_age(place, "before");
     must_be_between(age, looked, Moment::now(), &before, 0);
 
     client.order("wait");
-    let ready = times(&client.report("ready"));
+    let mut reports = Reports::default();
+    let ready = times(&reports.next(&client, "ready")?);
     clock.set(step);
-    assert!((Moment::now().as_nanos() as i64) < ready[2], "this machine is too slow: the lease has expired");
+    if Moment::now().as_nanos() as i64 >= ready[2] {
+        return None;
+    }
     client.order("stepped");
     // All waits and leases continue unchanged. Only the times that are shown to people have moved.
-    let stepped = times(&client.report("stepped"));
+    let stepped = times(&reports.next(&client, "stepped")?);
     let moved = (stepped[0] - ready[0]) - (stepped[1] - ready[1]) / 1_000_000;
     assert!((moved - step * 1000).abs() < READING_MS, "the client's clock moved by {moved} ms");
     let looked = Moment::now();
@@ -283,7 +343,9 @@ fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64) {
         latch(&ours, "opened").count_down().unwrap();
     }
 
-    let mut reports = Reports::take(&client, if place.latches { 6 } else { 4 });
+    let mut left = if place.latches { 6 } else { 4 };
+    left -= reports.0.len();
+    (0..left).try_for_each(|_| reports.take(&client))?;
     let after = times(&reports.one("granted")[1..]);
     if place.stamped_by_client {
         let moved = clock.shown_since(place, "after") - clock.shown_since(place, "before");
@@ -292,27 +354,36 @@ fn set_the_clock_of_a_client(place: &Place, clock: &Clock<'_>, step: i64) {
         assert!((least..=most).contains(&moved), "`since` moved by {moved} ms");
     }
     let unavailable = Code::LockUnavailable.name();
-    reports.must_have_waited("taken", unavailable, WAIT, WAIT + LONG);
-    reports.must_have_waited("freed", "OK", Duration::ZERO, LONG);
+    // A wait that used the wall clock would last for a day, or end too soon.
+    let wait = wait_within(ttl);
+    reports.must_have_waited("taken", unavailable, wait, wait + LONGEST);
+    reports.must_have_waited("freed", "OK", Duration::ZERO, LONGEST);
     if place.latches {
-        reports.must_have_waited("shut", "false", WAIT, WAIT + LONG);
-        reports.must_have_waited("opened", "true", Duration::ZERO, LONG);
+        reports.must_have_waited("shut", "false", wait, wait + LONGEST);
+        reports.must_have_waited("opened", "true", Duration::ZERO, LONGEST);
     }
     reports.one("ended");
     assert_eq!(client.finish(), Vec::<Vec<String>>::new());
     assert!(taken.release().unwrap());
 
-    // The lease of the command has been renewed several times.
-    assert!(command.0.try_wait().unwrap().is_none(), "the command was stopped");
+    // The lease of the command has been renewed several times. It is lost if this machine was too slow for a renewal.
+    let was_stopped = command.0.try_wait().unwrap().is_some();
     fs::write(go, "").unwrap();
-    until("the command ends", || command.0.try_wait().unwrap().is_some());
-    assert!(command.0.wait().unwrap().success(), "the command lost its lock");
+    eventually("the command ends", || command.0.try_wait().unwrap().is_some());
+    let has_succeeded = command.0.wait().unwrap().success();
+    (!was_stopped && has_succeeded).then_some(())
 }
 
-/// Starts a command that runs under a lock until the file `go` exists.
-fn start_a_command(clock: &Clock<'_>, place: &Place, began: &Path, go: &Path) -> std::process::Child {
-    let ttl = format!("{}s", TTL.as_secs());
-    let script = r#": >"$0"; until [ -e "$1" ]; do sleep 0.1; done"#;
+/// Starts a command that runs under a lock until the file `go` exists, or its directory is gone.
+fn start_a_command(
+    clock: &Clock<'_>,
+    place: &Place,
+    ttl: Duration,
+    began: &Path,
+    go: &Path,
+) -> std::process::Child {
+    let ttl = format!("{}s", ttl.as_secs());
+    let script = r#": >"$0"; until [ -e "$1" ] || ! [ -e "$0" ]; do sleep 0.1; done"#;
     let mut command = clock.dlm(place, &["run", "--level", "xdc", "--ttl", &ttl, "command", "--"]);
     command.args(["sh", "-c", script]).args([began, go]).spawn().unwrap()
 }
@@ -331,12 +402,30 @@ fn must_be_between(age: i64, looked: Moment, saw: Moment, granted: &[i64], step:
     assert!((least..=most).contains(&age), "{age} ms ago, not {least} to {most}");
 }
 
-/// The last reports of the client, in any order.
+/// Reports of the client, in any order.
+#[derive(Default)]
 struct Reports(Vec<Vec<String>>);
 
 impl Reports {
-    fn take(client: &Dialogue, count: usize) -> Reports {
-        Reports((0..count).map(|_| client.any_report()).collect())
+    /// Takes one more report. Returns `None` if it is that the client was too slow.
+    fn take(&mut self, client: &Dialogue) -> Option<()> {
+        let report = client.any_report();
+        if report[0] == "slow" {
+            return None;
+        }
+        self.0.push(report);
+        Some(())
+    }
+
+    /// Takes reports until one begins with this word, and returns its other words. On a slow machine, a wait may end
+    /// before.
+    fn next(&mut self, client: &Dialogue, word: &str) -> Option<Vec<String>> {
+        loop {
+            self.take(client)?;
+            if self.0.last().is_some_and(|report| report[0] == word) {
+                return self.0.pop().map(|report| report[1..].to_vec());
+            }
+        }
     }
 
     #[track_caller]

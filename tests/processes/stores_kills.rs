@@ -9,14 +9,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, fs, thread};
 
 use dlm::{Fence, Level, Lock, LockManager, Moment};
+use dlm_fixtures::patience::LONGEST;
 use dlm_fixtures::role::test_in;
+use dlm_testkit::LONG;
 
-const LONG: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(300);
 /// How late a thread on a busy machine may be, at any time.
-const SLACK: Duration = Duration::from_secs(10);
-/// How late it may be in the best of a few rounds. Machines are not busy all the time.
+const SLACK: Duration = LONG;
+/// How late it may be in the best of some rounds. Machines are not busy all the time.
 const BEST_SLACK: Duration = Duration::from_secs(1);
+/// Rounds that are made in any case, and rounds after which no better one is waited for.
+const ROUNDS: [usize; 2] = [4, 20];
 
 /// The store and the client name that the processes of one test share.
 struct Place {
@@ -33,8 +36,9 @@ impl Place {
     }
 
     fn lock(&self) -> Lock {
-        let builder = LockManager::builder().store_uri(&self.uri).client(&self.client);
-        builder.wait(2 * LONG).retry(RETRY).open().unwrap().lock("a", Level::Xdc).unwrap()
+        let builder = LockManager::builder().store_uri(&self.uri).client(&self.client).timeout(LONG);
+        let manager = builder.ttl(10 * LONG).wait(LONGEST).retry(RETRY).open().unwrap();
+        manager.lock("a", Level::Xdc).unwrap()
     }
 
     /// Starts this program as a process with this role.
@@ -132,17 +136,23 @@ fn read(file: &Path) -> (u64, u64) {
 
 /// Acquires the lock and holds it until the process is killed.
 fn hold(lock: &Lock, ttl: Duration) {
-    let asked = Moment::now();
-    let lease = lock.acquire_with_ttl(ttl).unwrap();
+    // On a busy machine the lease may end before the grant arrives.
+    let (asked, lease) = loop {
+        let asked = Moment::now();
+        match lock.acquire_with_ttl(ttl) {
+            Ok(lease) => break (asked, lease),
+            Err(error) => assert!(error.is_retryable(), "{}", error.chain()),
+        }
+    };
     println!("\nheld {} {} {}", asked.as_nanos(), lease.ends().as_nanos(), lease.fence().unwrap());
-    thread::sleep(LONG);
+    thread::sleep(LONGEST);
 }
 
 /// Acquires and releases the lock until the process is killed.
 fn churn(lock: &Lock, ttl: Duration) {
     println!("\nchurning");
     let began = Moment::now();
-    while Moment::now().since(began) < LONG {
+    while Moment::now().since(began) < LONGEST {
         // On a busy machine a short lease may expire too soon. Then the loop tries again.
         if let Ok(lease) = lock.acquire_with_ttl(ttl) {
             let _ = lease.release();
@@ -166,7 +176,11 @@ fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends(place: &Place) {
     let ttl = Duration::from_millis(2500);
     let lock = place.lock();
     let mut least_late = Duration::MAX;
-    for _ in 0..4 {
+    let most_late = RETRY + RETRY / 10 + BEST_SLACK + place.rounding;
+    for round in 0..ROUNDS[1] {
+        if round >= ROUNDS[0] && least_late <= most_late {
+            break;
+        }
         let mut holder = place.start("hold", &[("DLM_TEST_TTL_MS", ttl.as_millis().to_string())]);
         let told = holder.hear("held ");
         let (asked, ends) = (Moment::from_nanos(told[0]), Moment::from_nanos(told[1]));
@@ -181,10 +195,7 @@ fn the_lock_of_a_killed_process_is_granted_when_its_ttl_ends(place: &Place) {
         assert!(next.fence() > Some(Fence(told[2])));
         assert!(next.release().unwrap());
     }
-    assert!(
-        least_late <= RETRY + RETRY / 10 + BEST_SLACK + place.rounding,
-        "{least_late:?} late in the best round"
-    );
+    assert!(least_late <= most_late, "{least_late:?} late in the best round");
 }
 
 fn a_process_killed_at_any_moment_leaves_a_lock_for_its_ttl_at_most(place: &Place) {

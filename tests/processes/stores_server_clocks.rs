@@ -10,18 +10,21 @@ use std::time::Duration;
 
 use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 use dlm_fixtures::clock::Clock;
-use dlm_testkit::{LONG, left_to_the_long_run, until};
+use dlm_fixtures::patience::{LONGEST, eventually};
+use dlm_testkit::{LONG, left_to_the_long_run};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// How far the clock is set forward and then back again. The second step is longer than the 30 days for which the
 /// fence counters are kept.
-const STEPS: [Duration; 2] = [LONG.saturating_mul(2), HOUR.saturating_mul(24 * 40)];
-/// TTL of the leases that a step back makes longer.
-const SHORT: Duration = Duration::from_secs(2);
+const STEPS: [Duration; 2] = [LONG.saturating_mul(10), HOUR.saturating_mul(24 * 40)];
+/// TTL of the leases that a step back makes longer. The clock is set back long before their end.
+const SHORT: Duration = Duration::from_secs(10);
 /// How much longer than its TTL a store may keep a lease.
 const ROUNDING: Duration = Duration::from_secs(2);
 /// How long a thread waits for a lock that stays held.
 const WAIT: Duration = Duration::from_secs(2);
+/// Time-out of a call. A server whose clock is set may drop a call, and the caller notices that only then.
+const TIMEOUT: Duration = Duration::from_secs(LONG.as_secs() / 2);
 
 /// Two managers. The store sees them as two processes.
 struct Test<'a> {
@@ -33,10 +36,10 @@ struct Test<'a> {
 impl Test<'_> {
     fn new<'a>(uri: &str, clock: &'a Clock) -> Test<'a> {
         let [ours, theirs] = [(); 2].map(|()| {
-            let builder = LockManager::builder().store_uri(uri).client("clocks").ttl(HOUR).wait(LONG);
-            builder.timeout(LONG / 4).retry(Duration::from_millis(50)).open().unwrap()
+            let builder = LockManager::builder().store_uri(uri).client("clocks").ttl(HOUR).wait(LONGEST);
+            builder.timeout(TIMEOUT).retry(Duration::from_millis(50)).open().unwrap()
         });
-        ours.initialize().unwrap();
+        eventually("the store is initialized", || ours.initialize().is_ok());
         Test { clock, ours, theirs }
     }
 
@@ -75,13 +78,14 @@ impl Test<'_> {
                 (answer.map(|_| ()).unwrap_err(), Moment::now().since(asked))
             };
             let waiting = thread::Builder::new().name("dlm-test-waits".into()).spawn_scoped(scope, wait);
-            until("a thread waits", || self.theirs.stats().threads_waiting > 0);
+            eventually("a thread waits", || self.theirs.stats().threads_waiting > 0);
             let done = set();
             let (error, waited) = waiting.unwrap().join().unwrap();
             // Not always LOCK_UNAVAILABLE: by the new time, waiting calls are older than their time-out. A
             // RegionServer drops such calls without an answer.
             assert!(error.is_retryable(), "{}", error.chain());
-            assert!(waited >= WAIT && waited < WAIT + LONG, "{waited:?}");
+            // The shortest step is twice as long.
+            assert!(waited >= WAIT && waited < WAIT + LONGEST, "{waited:?}");
             done
         })
     }
@@ -123,7 +127,7 @@ impl Test<'_> {
         });
         // The holder's lease ends early by a clock margin, and the store may keep it longer.
         let over = short.ends().after(SHORT / 10 + ROUNDING);
-        until("the lease ends for its holder", || Moment::now() > over);
+        eventually("the lease ends for its holder", || Moment::now() > over);
         assert_eq!(short.check().unwrap_err().code(), Code::LeaseLost);
         // It lasts longer in the store. Its holder may still release it.
         self.must_be_held(&id("short"));
@@ -152,7 +156,7 @@ fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(uri: &str, cl
         }
         let go_on = || {
             let before = grants.lock().unwrap().len();
-            until("locks are granted", || grants.lock().unwrap().len() > before + 20);
+            eventually("locks are granted", || grants.lock().unwrap().len() > before + 20);
         };
         // In a separate thread: if it fails, the other threads must be stopped as well.
         let steps = move || {
@@ -222,7 +226,7 @@ fn a_clock_of_hbase_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
     // A gateway creates the table with one region. The 257 regions of a direct connection would take a minute.
     dlm::store::open(&format!("hbase+thrift://{}/{table}", hbase.thrift))
         .unwrap()
-        .initialize(Deadline::after(LONG))
+        .initialize(Deadline::after(LONGEST))
         .unwrap();
     let uri = format!("hbase://{}/{table}", hbase.masters);
     a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock);

@@ -213,6 +213,12 @@ impl<C> Drop for PooledClient<'_, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patience::LONG;
+
+    /// Lets a lane stay as if it had just been used, however slow this machine is.
+    fn just_used<C>(slot: &PoolSlot<C>) {
+        slot.used.store(Moment::now().after(LONG).as_nanos(), Ordering::Relaxed);
+    }
 
     #[test]
     fn a_lane_in_use_is_shared_only_when_no_other_is_allowed() {
@@ -223,6 +229,7 @@ mod tests {
         assert!(Arc::ptr_eq(&third.member, &first.member) || Arc::ptr_eq(&third.member, &second.member));
         let member = Arc::clone(&first.member);
         drop((first, second, third));
+        pool.slots.iter().for_each(just_used);
         LAST.set(0);
         assert!(Arc::ptr_eq(&pool.lend().unwrap().member, &member), "the first is preferred");
     }
@@ -233,7 +240,7 @@ mod tests {
         let (first, second) = (pool.lend().unwrap(), pool.lend().unwrap());
         let member = Arc::clone(&second.member);
         drop((first, second));
-        pool.slots[1].used.store(Moment::now().as_nanos(), Ordering::Relaxed);
+        just_used(&pool.slots[1]);
         assert!(Arc::ptr_eq(&pool.lend().unwrap().member, &member));
         let before = Moment::now().as_nanos() - 2 * WARM.as_nanos() as u64;
         pool.slots[1].used.store(before, Ordering::Relaxed);
@@ -253,6 +260,7 @@ mod tests {
     fn a_lane_that_lay_idle_is_made_anew() {
         let pool: ClientPool<u8> = ClientPool::new(1, false);
         pool.lend().unwrap().adopt(1);
+        just_used(&pool.slots[0]);
         assert!(pool.lend().unwrap().client().is_some());
         let long_ago = Moment::now().as_nanos() - 2 * IDLE_MAX.as_nanos() as u64;
         pool.slots[0].used.store(long_ago, Ordering::Relaxed);

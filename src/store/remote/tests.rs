@@ -2,6 +2,7 @@
 
 mod copies;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
@@ -19,11 +20,16 @@ use crate::holder::Identity;
 use crate::name::{Level, LockName, NamePolicy};
 use crate::owner::OwnerRecord;
 use crate::store::{Acquired, Attempt, Grant, LockStore, Released, StoreCounters};
-use crate::time::Deadline;
+use crate::time::{Deadline, Moment};
 use crate::{Code, Fence};
 
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(30);
+
+thread_local! {
+    /// How long answers to this thread have been late on purpose.
+    static SLEPT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
 
 /// The fate of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,12 +87,12 @@ impl Scripted {
             Fate::Down => Reply::Down(down()),
             Fate::Late => {
                 let answer = change(server);
-                thread::sleep(self.can.repeats_after.unwrap_or_default());
+                self.be_late();
                 Reply::of_bool(Ok(answer))
             }
             Fate::Twice => {
                 change(server);
-                thread::sleep(self.can.repeats_after.unwrap_or_default());
+                self.be_late();
                 Reply::of_bool(Ok(change(server)))
             }
             Fate::Hidden => {
@@ -100,6 +106,12 @@ impl Scripted {
                 Reply::of_bool(Ok(change(server)))
             }
         }
+    }
+
+    fn be_late(&self) {
+        let began = Moment::now();
+        thread::sleep(self.can.repeats_after.unwrap_or_default());
+        SLEPT.set(SLEPT.get() + Moment::now().since(began));
     }
 
     fn stands(&self, server: &Server, expected: &Record) -> bool {

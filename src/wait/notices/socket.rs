@@ -160,6 +160,7 @@ fn remove_unheard(directory: &Path, short: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patience::until;
 
     fn pair(directory: &Path) -> [(NoticeSocket, NoticeEndpoint); 2] {
         [NoticeSocket::local(directory, 1).unwrap(), NoticeSocket::local(directory, u64::MAX).unwrap()]
@@ -169,7 +170,12 @@ mod tests {
         let mut bytes = [0; 9];
         assert!(matches!(second.receive(&mut bytes), Ok(None)));
         first.send(*at_second, b"hello").unwrap();
-        assert_eq!(second.receive(&mut bytes).unwrap(), Some((5, Some(*at_first))));
+        let mut received = None;
+        until("it arrives", || {
+            received = second.receive(&mut bytes).unwrap();
+            received.is_some()
+        });
+        assert_eq!(received, Some((5, Some(*at_first))));
         assert_eq!(&bytes[..5], b"hello");
     }
 

@@ -6,11 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use dlm::store::{HISTORY_MAX, HistoryKind};
-use dlm::{AcquireOptions, Code, Lease, LeaseState, Level, LockManager, LostReason};
+use dlm::{AcquireOptions, Code, Deadline, Lease, LeaseState, Level, LockManager, LostReason, Moment};
 
-use super::{LONG, Site, code, spawn};
+use super::{HELD, LONG, Site, code, in_time, patiently, spawn, until};
 use crate::long::shortened;
-use crate::patience::until;
 
 /// A store without histories says so.
 fn keeps_history(site: &Site) -> bool {
@@ -27,8 +26,11 @@ fn broken(site: &Site, holder: &LockManager, id: &str) -> (Lease, dlm::Broken) {
     let lease = holder.lock(id, Level::Xdc).unwrap().acquire().unwrap();
     let breaker = site.manager();
     let lock = breaker.lock(id, Level::Xdc).unwrap();
-    let seen = lock.see().unwrap();
+    let (seen, began) = (lock.see().unwrap(), Moment::now());
     let broken = seen.break_holder("it hangs").unwrap().expect("the holder still has it");
+    // The grant of the break lasts for 10 s. If the store is slower than that, the break has no fence.
+    let is_slow = Moment::now().since(began) >= Duration::from_secs(5);
+    assert!(broken.fence > lease.fence() || (is_slow && broken.fence.is_none()), "{broken:?}");
     (lease, broken)
 }
 
@@ -49,10 +51,11 @@ pub fn a_broken_lock_is_free_with_a_higher_fence_and_its_holder_is_told_why(site
     let holder = site.manager();
     for (id, renews) in [("renews", true), ("releases", false)] {
         let (lease, broken) = broken(site, &holder, id);
-        assert!(broken.fence > lease.fence(), "{broken:?}");
         assert_eq!(broken.is_recorded, site.history);
-        let next = site.manager().lock(id, Level::Xdc).unwrap().try_acquire().unwrap();
-        assert!(next.fence() > broken.fence);
+        let lock = site.manager().lock(id, Level::Xdc).unwrap();
+        // A grant of the break that came too late is released in the background.
+        let next = if broken.fence.is_some() { lock.try_acquire() } else { lock.acquire() }.unwrap();
+        assert!(next.fence() > broken.fence.max(lease.fence()));
         if renews {
             assert_told(site, &lease, lease.renew());
         } else {
@@ -64,18 +67,33 @@ pub fn a_broken_lock_is_free_with_a_higher_fence_and_its_holder_is_told_why(site
 }
 
 pub fn the_holder_of_a_broken_lock_that_is_kept_alive_is_told_why(site: &Site) {
-    let manager = site.builder().store(site.store()).ttl(Duration::from_secs(3)).open().unwrap();
-    let lock = manager.lock("a", Level::Xdc).unwrap();
-    let lease = lock.acquire_with(&AcquireOptions::new().keep(Duration::MAX)).unwrap();
-    let breaker = site.manager();
-    let lock = breaker.lock("a", Level::Xdc).unwrap();
-    lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
-    until("the holder notices", || lease.check().is_err());
-    if site.history && lease.state() != LeaseState::Lost(LostReason::ProcessStopped) {
-        until("the holder is told", || lease.state() == LeaseState::Lost(LostReason::Broken));
+    // The thread that renews asks for the reason once, for up to a second.
+    const ANSWERED: Duration = Duration::from_secs(10);
+    patiently(|ttl| {
+        let id = format!("{ttl:?}");
+        let (manager, breaker) = (site.manager(), site.manager());
+        let lock = manager.lock(&id, Level::Xdc).unwrap();
+        let lease = in_time(lock.acquire_with(&AcquireOptions::new().ttl(ttl).keep(Duration::MAX)))?;
+        let seen = breaker.lock(&id, Level::Xdc).unwrap().see().unwrap();
+        let is_held = seen.inspection().holder.is_some();
+        if !is_held || seen.break_holder("it hangs").unwrap().is_none() {
+            assert!(lease.check().is_err(), "a lease that is kept alive has another grant, or none");
+            return None;
+        }
+        until("the holder notices", || lease.check().is_err());
+        if !site.history {
+            return Some(());
+        }
+        let by = Deadline::after(ANSWERED);
+        until("the holder is told", || lease.state() == LeaseState::Lost(LostReason::Broken) || by.passed());
+        if lease.state() != LeaseState::Lost(LostReason::Broken) {
+            // The machine was too slow for the renewal, or for the read of the reason.
+            return None;
+        }
         let text = lease.check().unwrap_err().to_string();
         assert!(text.contains(r#"because "it hangs""#), "{text}");
-    }
+        Some(())
+    });
 }
 
 pub fn only_the_grant_that_was_seen_is_broken(site: &Site) {
@@ -91,7 +109,7 @@ pub fn only_the_grant_that_was_seen_is_broken(site: &Site) {
     second.renew().unwrap();
     // A renewal does not make it another grant.
     let seen = lock.see().unwrap();
-    second.renew_for(20 * LONG).unwrap();
+    second.renew_for(2 * HELD).unwrap();
     assert!(seen.break_holder("it hangs").unwrap().is_some());
     assert_told(site, &second, second.renew());
     if site.history {
@@ -145,7 +163,7 @@ pub fn breaks_under_fire_touch_no_other_grant(site: &Site) {
                 let lock = manager.lock("hot", Level::Xdc).unwrap();
                 let (mut last, mut told, mut kept) = (None, 0, 0_u32);
                 while !over.load(Ordering::Relaxed) {
-                    let Ok(lease) = lock.acquire_within(LONG, Duration::from_millis(50)) else { continue };
+                    let Ok(lease) = lock.acquire_within(HELD, Duration::from_millis(50)) else { continue };
                     assert!(lease.fence() > last, "{:?} after {last:?}", lease.fence());
                     last = lease.fence();
                     // Long enough to be seen and broken, and sometimes not.
@@ -168,7 +186,7 @@ pub fn breaks_under_fire_touch_no_other_grant(site: &Site) {
         true => (site.rounds / 8).max(5),
         false => 1000,
     };
-    let by = dlm::Deadline::after(10 * LONG);
+    let by = Deadline::after(10 * LONG);
     while broke < wanted && !by.passed() {
         let seen = lock.see().unwrap();
         if seen.inspection().holder.is_none() {
@@ -204,7 +222,7 @@ pub fn entries_of_a_history_come_newest_first_and_end(site: &Site) {
     let entry = lock.history(None, 10).unwrap().remove(0);
     let later = |ms| entry.numbered(entry.at_ms + ms, 1000 + ms);
     for ms in [3, 1, 2, 1] {
-        history.append(lock.name(), &later(ms), LONG, super::soon()).unwrap();
+        history.append(lock.name(), &later(ms), HELD, super::soon()).unwrap();
     }
     let times = |most, since_ms| {
         let read = history.entries(lock.name(), since_ms, most, super::soon()).unwrap();
@@ -236,7 +254,7 @@ pub fn a_long_history_keeps_its_newest_entries(site: &Site) {
     let count = HISTORY_MAX as u64 + 20;
     for number in 0..count {
         let entry = entry.numbered(entry.at_ms + number, number);
-        history.append(lock.name(), &entry, LONG, super::soon()).unwrap();
+        history.append(lock.name(), &entry, HELD, super::soon()).unwrap();
     }
     let read = lock.history(None, usize::MAX).unwrap();
     assert_eq!(read.len(), HISTORY_MAX);
@@ -246,11 +264,11 @@ pub fn a_long_history_keeps_its_newest_entries(site: &Site) {
 
 pub fn a_manager_with_a_history_writes_what_happened_to_its_locks(site: &Site) {
     if !keeps_history(site) {
-        let refused = site.builder().store(site.store()).history(LONG).open();
+        let refused = site.builder().store(site.store()).history(HELD).open();
         assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
         return;
     }
-    let manager = site.builder().store(site.store()).history(10 * LONG).open().unwrap();
+    let manager = site.builder().store(site.store()).history(HELD).open().unwrap();
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let (first, second) = (lock.acquire().unwrap(), lock.try_acquire());
     assert_eq!(code(second), Code::LockUnavailable);

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use dlm::{Code, LeaseState, Level, PendingCall};
 
-use super::{LONG, Site, code};
-use crate::until;
+use super::{HELD, Site, code, until};
 
 /// Waits for the result of a call.
 fn result<T: Send>(call: &PendingCall<T>) -> dlm::Result<T> {
@@ -20,12 +19,12 @@ fn result<T: Send>(call: &PendingCall<T>) -> dlm::Result<T> {
 pub fn a_release_and_a_renewal_do_not_block_and_tell_their_results(site: &Site) {
     let (ours, theirs) = (site.manager(), site.manager());
     let [lock, other] = [&ours, &theirs].map(|manager| manager.lock("a", Level::Xdc).unwrap());
-    let lease = lock.try_acquire_with_ttl(LONG).unwrap();
+    let lease = lock.try_acquire_with_ttl(HELD).unwrap();
     assert_eq!(code(lease.start_renewal(Some(Duration::ZERO))), Code::InvalidArgument);
-    let renewal = lease.start_renewal(Some(2 * LONG)).unwrap();
+    let renewal = lease.start_renewal(Some(2 * HELD)).unwrap();
     assert!(renewal.fd().is_ok());
     result(&renewal).unwrap();
-    assert_eq!(lease.ttl(), 2 * LONG);
+    assert_eq!(lease.ttl(), 2 * HELD);
     assert_eq!(code(renewal.take()), Code::InvalidArgument, "taken twice");
 
     let release = lease.start_release().unwrap();

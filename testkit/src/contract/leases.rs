@@ -4,16 +4,11 @@ use std::time::Duration;
 
 use dlm::{Code, Lease, Level, Lock, Moment};
 
-use super::{LONG, Site, code, patiently};
+use super::{HELD, Site, code, in_time, patiently};
 
-/// Acquires a lease of about `ttl`, which may have expired already.
+/// Acquires a lease of about `ttl`. Returns `None` if the machine was too slow: the lease expired before it was granted.
 fn brief(lock: &Lock, ttl: Duration) -> Option<Lease> {
-    match lock.try_acquire_with_ttl(ttl) {
-        Ok(lease) => Some(lease),
-        // The machine was too slow: the lease expired before it was granted.
-        Err(error) if error.is_retryable() && error.code() != Code::LockUnavailable => None,
-        Err(error) => panic!("{}", error.chain()),
-    }
+    in_time(lock.try_acquire_with_ttl(ttl))
 }
 
 /// Renews a lease for a short time, or tries to. Returns `None` if the machine was too slow: a renewal waits no longer than
@@ -130,7 +125,7 @@ pub fn a_lost_lease_cannot_be_renewed(site: &Site) {
         assert_eq!(code(renewed_briefly(first.renew())?), Code::LeaseLost);
         assert_eq!(code(first.check()), Code::LeaseLost);
         assert_eq!(code(first.guard()), Code::LeaseLost, "it has a fence, and may not use it");
-        assert_eq!(code(first.renew_for(LONG)), Code::LeaseLost);
+        assert_eq!(code(first.renew_for(HELD)), Code::LeaseLost);
         second.renew().unwrap();
         assert!(second.release().unwrap());
 
@@ -145,7 +140,7 @@ pub fn a_lost_lease_cannot_be_renewed(site: &Site) {
 pub fn a_shorter_renewal_ends_the_lease_sooner_and_is_released_as_ours(site: &Site) {
     patiently(|ttl| {
         let (ours, theirs) = locks(site, ttl);
-        let lease = ours.acquire_with_ttl(2 * LONG).unwrap();
+        let lease = ours.acquire_with_ttl(HELD).unwrap();
         renewed_briefly(lease.renew_for(ttl))?.unwrap();
         assert!(lease.remaining() <= ttl);
         super::until("the lease ends", || lease.check().is_err());

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use dlm::{Builder, Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 
-use super::{LONG, Site, code, patiently, until};
+use super::{HELD, LIMIT, LONG, Site, code, in_time, patiently, until};
 use crate::{Call, Spy};
 
 /// Longer than any case.
-const STAYS: Duration = Duration::from_secs(600);
+const STAYS: Duration = HELD;
 const NOTICES: &str = "udp://127.0.0.1";
 
 fn builder(site: &Site, linger: Duration) -> Builder {
@@ -89,12 +89,13 @@ pub fn another_process_gets_a_lock_that_stays_when_its_time_is_over(site: &Site)
     let got = Moment::now();
     // The machine may have been so slow that the lock did not stay at all.
     assert!(fence(&theirs) > before);
-    assert!(got.since(asked) < LONG / 2, "it stayed {:?}", got.since(asked));
+    assert!(got.since(asked) < LIMIT, "it stayed {:?}", got.since(asked));
     assert_eq!(code(lock(&ours).try_acquire()), Code::LockUnavailable);
 }
 
 pub fn another_process_with_notices_gets_a_lock_that_stays_at_once(site: &Site) {
-    let never = 2 * LONG;
+    // Longer than the wait.
+    let never = 2 * LIMIT;
     let open =
         || builder(site, STAYS).retry(never).option("notices", NOTICES).store(site.store()).open().unwrap();
     let (ours, theirs) = (open(), open());
@@ -181,7 +182,8 @@ pub fn a_lock_does_not_stay_after_a_token_a_loss_or_a_minimum_hold(site: &Site) 
     theirs.close().unwrap();
     // A lease that has ended leaves nothing, whatever its record does.
     patiently(|ttl| {
-        let lease = lock.try_acquire_with_ttl(ttl).unwrap();
+        // A grant that came too late may still hold the lock for a moment.
+        let lease = in_time(lock.acquire_with_ttl(ttl))?;
         until("it ends", || lease.check().is_err());
         let _ = lease.release();
         let calls = ours.stats().leases_retaken;
@@ -195,37 +197,49 @@ pub fn a_lock_does_not_stay_after_a_token_a_loss_or_a_minimum_hold(site: &Site) 
 pub fn a_lease_of_another_length_has_a_record_of_its_own(site: &Site) {
     let (ours, spy) = counted(site, builder(site, STAYS));
     let lock = lock(&ours);
-    assert!(lock.acquire_with_ttl(20 * LONG).unwrap().release().unwrap());
+    assert!(lock.acquire_with_ttl(2 * HELD).unwrap().release().unwrap());
     // If this process dies now, others wait for the end of the longer one.
-    let shorter = lock.acquire_with_ttl(10 * LONG).unwrap();
+    let shorter = lock.acquire_with_ttl(HELD).unwrap();
     assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (2, 1));
     assert!(shorter.release().unwrap());
-    let longer = lock.acquire_with_ttl(40 * LONG).unwrap();
+    let longer = lock.acquire_with_ttl(4 * HELD).unwrap();
     assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (3, 2));
     assert!(longer.release().unwrap());
 }
 
 pub fn closing_and_the_last_handle_give_back_what_stays(site: &Site) {
-    let theirs = manager(site, Duration::ZERO);
     for is_closed in [true, false] {
-        let ours = manager(site, STAYS);
-        for id in ["a", "b", "c"] {
-            assert!(ours.lock(id, Level::Xdc).unwrap().acquire().unwrap().release().unwrap());
-            assert_eq!(code(theirs.lock(id, Level::Xdc).unwrap().try_acquire()), Code::LockUnavailable);
-        }
-        if is_closed {
-            ours.close().unwrap();
-        }
-        drop(ours);
-        for id in ["a", "b", "c"] {
-            assert!(theirs.lock(id, Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
-        }
+        let given_back = (0..5).any(|round| given_back(site, is_closed, round));
+        assert!(given_back, "the drop of the last handle was too slow each time");
     }
+}
+
+/// Returns `false` if the drop of the last handle took so long that it may not have given back all: it does so for two
+/// seconds at most.
+fn given_back(site: &Site, is_closed: bool, round: usize) -> bool {
+    let (ours, theirs) = (manager(site, STAYS), manager(site, Duration::ZERO));
+    let ids = ["a", "b", "c"].map(|id| format!("{id} {is_closed} {round}"));
+    for id in &ids {
+        assert!(ours.lock(id, Level::Xdc).unwrap().acquire().unwrap().release().unwrap());
+        assert_eq!(code(theirs.lock(id, Level::Xdc).unwrap().try_acquire()), Code::LockUnavailable);
+    }
+    if is_closed {
+        ours.close().unwrap();
+    }
+    let began = Moment::now();
+    drop(ours);
+    if Moment::now().since(began) >= Duration::from_millis(500) {
+        return false;
+    }
+    for id in &ids {
+        assert!(theirs.lock(id, Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
+    }
+    true
 }
 
 pub fn threads_pass_on_a_lock_that_stays_without_the_store(site: &Site) {
     const THREADS: usize = 4;
-    let (ours, spy) = counted(site, builder(site, STAYS).retry(LONG));
+    let (ours, spy) = counted(site, builder(site, STAYS).retry(2 * LIMIT));
     let lock = lock(&ours);
     let first = lock.acquire().unwrap();
     thread::scope(|scope| {
@@ -268,17 +282,20 @@ pub fn a_lease_of_a_lock_that_stays_ends_before_its_record(site: &Site) {
         let ours = ours.store(site.store()).open().unwrap();
         let (lock, other) = (lock(&ours), lock(&theirs));
         let began = Moment::now();
-        assert!(lock.acquire().unwrap().release().unwrap());
+        let first = in_time(lock.acquire())?;
+        if !first.release().ok()? {
+            return None;
+        }
         thread::sleep(ttl / 2);
         let retaken = ours.stats().leases_retaken;
-        let lease = lock.acquire().unwrap();
+        let lease = in_time(lock.acquire())?;
         if ours.stats().leases_retaken == retaken {
             // The machine was too slow.
             drop(lease);
             return None;
         }
         // It ends later than a lease from the beginning would have.
-        assert!(Moment::now().after(lease.remaining()) > began.after(ttl));
+        assert!(lease.ends() > began.after(ttl));
         while lease.check().is_ok() {
             if let Ok(theirs) = other.try_acquire() {
                 assert!(lease.check().is_err(), "two valid leases: {theirs:?}");

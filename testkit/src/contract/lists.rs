@@ -8,7 +8,7 @@ use dlm::store::{ListCursor, ListedLock, LockQuery, LockStore};
 use dlm::{Code, Level, LockName, Moment, NamePolicy};
 
 use super::stores::ODD_IDS;
-use super::{LONG, Site, code, patiently, soon, spawn, take, take_briefly};
+use super::{HELD, Site, code, patiently, soon, spawn, take, take_briefly, until};
 
 /// Reads all pages of a list.
 fn list(store: &dyn LockStore, query: &LockQuery, most: usize) -> Vec<ListedLock> {
@@ -53,7 +53,7 @@ pub fn held_locks_are_listed_with_their_holders_and_free_ones_are_not(site: &Sit
     let taken: Vec<_> = (0..30)
         .map(|number| {
             let name = site.name(&format!("lock-{number}"));
-            (take(&*store, &name, LONG), name)
+            (take(&*store, &name, HELD), name)
         })
         .collect();
     for (grant, name) in taken.iter().step_by(2) {
@@ -87,7 +87,7 @@ pub fn a_list_of_a_prefix_has_just_the_names_that_begin_with_it(site: &Site) {
     let dc = |id| LockName::new(Level::Dc, site.client(), Some("dc1"), id, NamePolicy::Strict).unwrap();
     let names = [site.name("a"), site.name("ab"), site.name("b"), dc("a"), dc("ac")];
     for name in &names {
-        take(&*store, name, LONG);
+        take(&*store, name, HELD);
     }
     let client = site.client();
     for (prefix, expected) in [
@@ -126,7 +126,7 @@ pub fn locks_of_odd_names_are_listed_once(site: &Site) {
     let mut names: Vec<_> = ODD_IDS.iter().map(|id| site.name(id)).collect();
     names.push(site.name(&"x".repeat(1024)));
     for name in &names {
-        take(&*store, name, LONG);
+        take(&*store, name, HELD);
     }
     let listed = counted(&list(&*store, &held(site), 3));
     assert_eq!(listed, names.into_iter().map(|name| (name, 1)).collect());
@@ -145,9 +145,7 @@ pub fn a_lock_whose_lease_has_ended_is_not_listed_as_held(site: &Site) {
             return None;
         }
         assert!(listed.contains_key(&name));
-        crate::patience::until("the lease ends", || {
-            !counted(&list(&*store, &held(site), 100)).contains_key(&name)
-        });
+        until("the lease ends", || !counted(&list(&*store, &held(site), 100)).contains_key(&name));
         assert!(Moment::now().since(begun) >= ttl, "a list called a held lock free");
         Some(())
     });
@@ -162,7 +160,7 @@ pub fn of_locks_that_come_and_go_those_that_stay_are_listed_once(site: &Site) {
     let staying: Vec<_> = (0..20).map(|number| site.name(&format!("stays-{number}"))).collect();
     let free: Vec<_> = (0..20).map(|number| site.name(&format!("free-{number}"))).collect();
     for name in free.iter().chain(&staying) {
-        let grant = take(&*store, name, LONG);
+        let grant = take(&*store, name, HELD);
         if free.contains(name) {
             store.release(name, &grant.owner_record, soon()).unwrap();
         }
@@ -177,7 +175,7 @@ pub fn of_locks_that_come_and_go_those_that_stay_are_listed_once(site: &Site) {
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
-                    let grant = take(&*store, name, LONG);
+                    let grant = take(&*store, name, HELD);
                     thread::yield_now();
                     store.release(name, &grant.owner_record, soon()).unwrap();
                 }
@@ -222,7 +220,7 @@ pub fn a_manager_lists_the_locks_of_all_clients(site: &Site) {
     let (manager, store) = (site.manager(), site.store());
     let name = LockName::new(Level::Xdc, &format!("{}-other", site.client()), None, "a", NamePolicy::Strict);
     let (name, lease) = (name.unwrap(), manager.lock("a", Level::Xdc).unwrap().acquire().unwrap());
-    let grant = take(&*store, &name, LONG);
+    let grant = take(&*store, &name, HELD);
     let query = LockQuery::new().prefix(&format!("XDC#{}", site.client())).held_only();
     let listed: Vec<_> = manager.locks(&query).collect::<dlm::Result<_>>().unwrap();
     assert_eq!(counted(&listed), BTreeMap::from([(lease.name().clone(), 1), (name.clone(), 1)]));

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Error, LeaseToken, Level, LockManager};
+use dlm::{Code, Error, LeaseToken, Level, LockManager, Moment};
 
 use super::stores::ODD_IDS;
-use super::{LONG, Site, code, patiently};
+use super::{HELD, LONG, Site, acquire_after_drop, code, in_time, patiently};
 use crate::{Call, Spy};
 
 pub fn a_held_lock_is_refused_at_once_with_its_holder(site: &Site) {
@@ -43,31 +43,41 @@ pub fn a_second_release_is_false_and_asks_no_store(site: &Site) {
 }
 
 pub fn fences_rise_over_managers(site: &Site) {
-    let mut last = None;
+    let (mut last, mut dropped) = (None, Moment::now());
+    // The manager of the round before, which releases in the background what a drop could not.
+    let mut before = None;
     for round in 0..site.rounds.div_ceil(4) {
         let manager = site.manager();
         let lock = manager.lock("a", Level::Xdc).unwrap();
-        let lease = if round % 2 == 0 { lock.acquire() } else { lock.try_acquire() }.unwrap();
+        let lease = if round % 2 == 0 { lock.acquire().unwrap() } else { acquire_after_drop(dropped, &lock) };
         assert!(lease.fence() > last, "{:?} after {last:?}", lease.fence());
         last = lease.fence();
+        before = Some(manager);
         if round % 3 == 0 {
             lease.release().unwrap();
         }
+        dropped = Moment::now();
     }
+    drop(before);
 }
 
 pub fn a_dropped_lease_frees_the_lock(site: &Site) {
-    let lock = site.manager().lock("a", Level::Xdc).unwrap();
-    let other = site.manager().lock("a", Level::Xdc).unwrap();
-    drop(lock.acquire().unwrap());
-    drop(other.try_acquire().unwrap());
+    let (manager, theirs) = (site.manager(), site.manager());
+    let [lock, other] = [&manager, &theirs].map(|manager| manager.lock("a", Level::Xdc).unwrap());
+    let lease = lock.acquire().unwrap();
+    let began = Moment::now();
+    drop(lease);
+    let lease = acquire_after_drop(began, &other);
+    let began = Moment::now();
+    drop(lease);
     // The same when a panic drops the lease.
     let panicked = super::spawn("panics", move || {
-        let _lease = lock.try_acquire().unwrap();
+        let _lease = acquire_after_drop(began, &lock);
         panic!("planted");
     });
+    let began = Moment::now();
     assert!(panicked.join().is_err());
-    drop(other.try_acquire().unwrap());
+    drop(acquire_after_drop(began, &other));
 }
 
 fn only(error: Error, code: Code) -> Result<(), Error> {
@@ -202,10 +212,12 @@ pub fn the_longest_and_the_shortest_ttl_work(site: &Site) {
     // Stores count milliseconds. Fractions are rounded up and never become 0.
     patiently(|ttl| {
         let ttl = ttl + Duration::from_nanos(1);
-        let lease = lock.acquire_with_ttl(ttl).ok()?;
+        let lease = in_time(lock.acquire_with_ttl(ttl))?;
         assert!(lease.remaining() <= ttl + Duration::from_millis(1));
-        let over = code(lock.try_acquire()) == Code::LockUnavailable && lease.release().ok()?;
-        over.then_some(())
+        let refused = lock.try_acquire().map(drop);
+        lease.check().ok()?;
+        assert_eq!(code(refused), Code::LockUnavailable, "granted while held");
+        lease.release().ok()?.then_some(())
     });
 }
 
@@ -213,14 +225,14 @@ pub fn inspecting_tells_holder_and_fence_and_changes_nothing(site: &Site) {
     let manager = site.manager();
     let lock = manager.lock("a", Level::Xdc).unwrap();
     assert!(lock.inspect().unwrap().holder.is_none());
-    let lease = lock.acquire_with_ttl(LONG).unwrap();
+    let lease = lock.acquire_with_ttl(HELD).unwrap();
     let other = site.manager().lock("a", Level::Xdc).unwrap();
     for _ in 0..2 {
         let found = other.inspect().unwrap();
         let holder = found.holder.unwrap();
         assert_eq!(found.fence, lease.fence());
         assert_eq!(holder.identity.unwrap().pid, std::process::id());
-        assert!(holder.remaining.unwrap() <= LONG + site.slack);
+        assert!(holder.remaining.unwrap() <= HELD + site.slack);
     }
     assert!(lease.release().unwrap());
     assert!(other.inspect().unwrap().holder.is_none());
@@ -230,7 +242,7 @@ pub fn inspecting_tells_holder_and_fence_and_changes_nothing(site: &Site) {
 pub fn a_lease_goes_to_another_process_as_text_and_the_first_lets_go(site: &Site) {
     let (ours, theirs) = (site.manager(), site.manager());
     let lock = ours.lock("a", Level::Dc).unwrap();
-    let lease = lock.acquire_with_ttl(2 * LONG).unwrap();
+    let lease = lock.acquire_with_ttl(HELD).unwrap();
     let (fence, ends) = (lease.fence(), lease.ends());
     let text = lease.into_token().unwrap().to_string();
     ours.close().unwrap();
@@ -240,8 +252,8 @@ pub fn a_lease_goes_to_another_process_as_text_and_the_first_lets_go(site: &Site
     adopted.check().unwrap();
     assert_eq!((adopted.name(), adopted.fence()), (lock.name(), fence));
     assert_eq!(adopted.ends(), ends, "one machine has one boot clock");
-    adopted.renew_for(3 * LONG).unwrap();
-    assert!(adopted.remaining() > 2 * LONG);
+    adopted.renew_for(2 * HELD).unwrap();
+    assert!(adopted.remaining() > HELD);
     // A renewal may have changed the record of the lease, so a new token is needed.
     let text = adopted.into_token().unwrap().to_string();
     let adopted = site.manager().adopt(text.parse().unwrap()).unwrap();

@@ -37,7 +37,7 @@
 //! ```
 //!
 //! Times are checked for lower bounds. No upper bound is below [`LONG`], because a slow machine must not fail a
-//! store. A case that needs a lease to last for a few calls is repeated with longer leases.
+//! store. A case that needs a lease to last for a few calls is repeated with longer leases, of up to a minute.
 
 #[doc(hidden)]
 pub mod breaks;
@@ -75,9 +75,13 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dlm::store::{Acquired, Attempt, Grant, LockStore};
-use dlm::{Builder, Code, Deadline, Identity, Level, LockManager, LockName, Moment, NamePolicy};
+use dlm::{Builder, Code, Deadline, Identity, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
 
-use crate::patience::{LONG, until};
+pub(crate) use crate::patience::LIMIT;
+use crate::patience::{LONG, until_within};
+
+/// TTL of the leases that do not end during a case.
+pub(crate) const HELD: Duration = LONG.saturating_mul(10);
 
 /// The part of a store that one test uses: names that no other test has, and a way to open the store.
 pub struct Site {
@@ -207,8 +211,9 @@ impl Site {
         LockManager::builder()
             .client(&self.client)
             .farm("dc1")
-            .ttl(10 * LONG)
-            .wait(LONG)
+            .ttl(HELD)
+            .wait(LIMIT)
+            .timeout(LONG)
             .retry(Duration::from_millis(20))
             .purpose("contract")
     }
@@ -222,7 +227,13 @@ impl fmt::Debug for Site {
 
 /// Returns a deadline for one call.
 pub(crate) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(20))
+    Deadline::after(LONG)
+}
+
+/// Calls `done` every few milliseconds until it returns true. Panics after [`LIMIT`].
+#[track_caller]
+pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(LIMIT, what, done);
 }
 
 /// Makes one attempt to acquire a lock, directly at the store.
@@ -270,12 +281,35 @@ pub(crate) fn take_when_free(store: &dyn LockStore, name: &LockName, ttl: Durati
 /// Runs `case` with a short TTL, and then with longer ones if the machine was too slow. The case returns `None` when
 /// its lease ended, by the clock, before the case did.
 pub(crate) fn patiently(mut case: impl FnMut(Duration) -> Option<()>) {
-    for ttl_ms in [400, 3_000, 15_000] {
+    for ttl_ms in [400, 3_000, 15_000, 60_000] {
         if case(Duration::from_millis(ttl_ms)).is_some() {
             return;
         }
     }
-    panic!("a lease of 15 s ended before a few calls did: the store hangs, or ends leases too soon");
+    panic!("a lease of a minute ended before a few calls did: the store hangs, or ends leases too soon");
+}
+
+/// Whether a drop that began then took so long that it may have left the release of its lease to the background: it waits
+/// for the store for two seconds at most.
+pub(crate) fn was_slow(began: Moment) -> bool {
+    Moment::now().since(began) >= Duration::from_secs(1)
+}
+
+/// Acquires a lock that a drop has released since `began`.
+#[track_caller]
+pub(crate) fn acquire_after_drop(began: Moment, lock: &Lock) -> Lease {
+    if was_slow(began) { lock.acquire() } else { lock.try_acquire() }.unwrap()
+}
+
+/// Returns the value of a call that needs its lease to last. Returns `None` if the call was too slow for that: the store
+/// did not answer in time.
+#[track_caller]
+pub(crate) fn in_time<T>(answer: dlm::Result<T>) -> Option<T> {
+    match answer {
+        Ok(value) => Some(value),
+        Err(error) if error.is_retryable() && error.code() != Code::LockUnavailable => None,
+        Err(error) => panic!("{}", error.chain()),
+    }
 }
 
 /// Returns the code of a call that must fail.

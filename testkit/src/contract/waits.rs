@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlm::{AcquireOptions, CancelToken, Code, Error, Level, Moment};
 use parking_lot::Mutex;
 
-use super::{LONG, Site, code, patiently, spawn, until};
+use super::{HELD, LIMIT, LONG, Site, acquire_after_drop, code, patiently, spawn, until};
 use crate::{Call, Spy};
 
 /// A retry interval that is longer than any wait, so the waiter must be woken.
@@ -35,7 +35,7 @@ pub fn threads_that_wait_for_many_locks_read_them_together(site: &Site) {
     let waiters: Vec<_> = (0..24)
         .map(|id| {
             let lock = ours.lock(&id.to_string(), Level::Xdc).unwrap();
-            spawn(&format!("waiter-{id}"), move || lock.acquire_within(10 * LONG, 2 * LONG).unwrap())
+            spawn(&format!("waiter-{id}"), move || lock.acquire_within(HELD, LIMIT).unwrap())
         })
         .collect();
     let together = |call: &(Call, Moment)| matches!(call.0, Call::Holders(locks) if locks > 1);
@@ -83,9 +83,9 @@ pub fn a_wait_that_is_over_says_how_long_it_was_and_who_has_the_lock(site: &Site
 pub fn a_wait_of_zero_asks_once(site: &Site) {
     let spy = Spy::on(site.store());
     let lock = site.manager_over(spy.clone()).lock("a", Level::Xdc).unwrap();
-    let lease = lock.acquire_within(LONG, Duration::ZERO).unwrap();
+    let lease = lock.acquire_within(HELD, Duration::ZERO).unwrap();
     let calls = spy.calls();
-    assert_eq!(code(lock.acquire_within(LONG, Duration::ZERO)), Code::LockUnavailable);
+    assert_eq!(code(lock.acquire_within(HELD, Duration::ZERO)), Code::LockUnavailable);
     assert_eq!(spy.calls(), calls + 1);
     assert!(lease.release().unwrap());
 }
@@ -127,8 +127,10 @@ pub fn a_grant_that_comes_after_the_cancellation_is_given_back(site: &Site) {
         })
     };
     let lock = site.manager_over(spy).lock("a", Level::Xdc).unwrap();
+    let began = Moment::now();
     assert_eq!(code(lock.acquire_with(&AcquireOptions::new().cancel(&token))), Code::Cancelled);
-    assert!(site.manager().lock("a", Level::Xdc).unwrap().try_acquire().unwrap().release().unwrap());
+    let other = site.manager().lock("a", Level::Xdc).unwrap();
+    assert!(acquire_after_drop(began, &other).release().unwrap());
 }
 
 pub fn closing_wakes_every_waiter(site: &Site) {
@@ -160,7 +162,7 @@ pub fn a_holder_that_vanished_is_followed_when_its_ttl_ends(site: &Site) {
         let ends = gone.ends();
         std::mem::forget(gone);
         // The retry interval is longer than the wait. The store says when the lease ends, and the waiter asks then.
-        let manager = site.builder().store(site.store()).retry(LONG + LONG / 5).open().unwrap();
+        let manager = site.builder().store(site.store()).retry(LIMIT + LONG).open().unwrap();
         let next = manager.lock(&id, Level::Xdc).unwrap().acquire().unwrap();
         assert!(Moment::now() >= ends, "granted while the first lease was still valid");
         assert!(next.release().unwrap());

@@ -324,8 +324,8 @@ mod tests {
 
     use super::super::operation::{BinOperation, BinValue, RecordExistsAction, Write};
     use super::*;
+    use crate::patience::{LONG, until};
 
-    const LONG: Duration = Duration::from_secs(30);
     const SHORT: Duration = Duration::from_millis(200);
 
     /// What a scripted node does with one request. The reply that it would send is correct.
@@ -378,6 +378,12 @@ mod tests {
         assert!(matches!(reply, Err(NoReply::Lost(_))), "{reply:?}");
     }
 
+    /// Returns when the idle connection must not be used again: it was closed, or has bytes that nobody asked for.
+    #[track_caller]
+    fn until_spoilt(node: &NodeSockets) {
+        until("something arrives", || !node.lines.lock().idle[0].is_usable());
+    }
+
     fn open(node: &NodeSockets) -> (usize, usize) {
         let lines = node.lines.lock();
         (lines.open, lines.idle.len())
@@ -396,15 +402,17 @@ mod tests {
     /// for the reply to the second.
     #[test]
     fn a_connection_whose_reply_came_too_late_is_not_used_again() {
-        static LATE: AtomicBool = AtomicBool::new(false);
-        let node = node(2, |stream, reply| {
-            if !LATE.swap(true, Ordering::SeqCst) {
-                thread::sleep(SHORT * 2);
-            }
+        static GAVE_UP: AtomicBool = AtomicBool::new(false);
+        let node = node(10, |stream, reply| {
+            until("the first gives up", || GAVE_UP.load(Ordering::SeqCst));
             stream.write_all(&reply)
         });
-        assert_lost(ask(&node, SHORT));
+        // On a slow machine the time may be over before the request is sent.
+        let mut tries = [SHORT, 10 * SHORT, LONG / 2].into_iter().map(|limit| ask(&node, limit));
+        let first = tries.find(|reply| !matches!(reply, Err(NoReply::NotSent(_))));
+        assert_lost(first.expect("a request was sent"));
         assert_eq!(open(&node), (0, 0), "closed");
+        GAVE_UP.store(true, Ordering::SeqCst);
         assert!(ask(&node, LONG).is_ok());
     }
 
@@ -426,13 +434,19 @@ mod tests {
         assert_lost(ask(&twice, LONG));
         assert_eq!(open(&twice), (0, 0));
         // After the reply.
+        static TAKEN: AtomicBool = AtomicBool::new(false);
+        static AGAIN: AtomicBool = AtomicBool::new(false);
         let later = node(2, |stream, reply| {
             stream.write_all(&reply)?;
-            thread::sleep(SHORT);
+            if AGAIN.swap(true, Ordering::SeqCst) {
+                return Ok(());
+            }
+            until("the reply is taken", || TAKEN.load(Ordering::SeqCst));
             stream.write_all(&reply)
         });
         ask(&later, LONG).unwrap();
-        thread::sleep(SHORT * 2);
+        TAKEN.store(true, Ordering::SeqCst);
+        until_spoilt(&later);
         assert_eq!(ask(&later, LONG).unwrap().number(), Some(1), "a new connection");
     }
 
@@ -444,7 +458,7 @@ mod tests {
         });
         for _ in 0..3 {
             assert_eq!(ask(&node, LONG).unwrap().number(), Some(1));
-            thread::sleep(SHORT);
+            until_spoilt(&node);
         }
     }
 
@@ -467,19 +481,21 @@ mod tests {
 
     #[test]
     fn who_finds_all_connections_in_use_waits_for_one_until_the_deadline() {
+        static KEEPS: AtomicBool = AtomicBool::new(false);
         let node = node(1, |stream, reply| {
-            thread::sleep(SHORT);
+            thread::sleep(SHORT / 10);
+            until("it may answer", || !KEEPS.load(Ordering::SeqCst));
             stream.write_all(&reply)
         });
         thread::scope(|scope| {
             let asking: Vec<_> = (0..4).map(|_| scope.spawn(|| ask(&node, LONG))).collect();
             assert!(asking.into_iter().all(|asking| asking.join().unwrap().is_ok()));
+            KEEPS.store(true, Ordering::SeqCst);
             let held = scope.spawn(|| ask(&node, LONG));
-            while open(&node).1 != 0 {
-                thread::yield_now();
-            }
+            until("the connection is in use", || open(&node).1 == 0);
             let late = ask(&node, SHORT / 4);
             assert!(matches!(&late, Err(NoReply::NotSent(error)) if error.kind() == io::ErrorKind::TimedOut));
+            KEEPS.store(false, Ordering::SeqCst);
             held.join().unwrap().unwrap();
         });
         assert_eq!(open(&node), (1, 1));

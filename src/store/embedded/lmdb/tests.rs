@@ -7,6 +7,7 @@ use crate::error::Code;
 use crate::holder::Identity;
 use crate::name::{Level, LockName, NamePolicy};
 use crate::owner::OwnerRecord;
+use crate::patience::LONG;
 use crate::process::fork::{alone, in_forked_child};
 use crate::store::{Acquired, Attempt, EmbeddedStore, LockStore, Released};
 use crate::{AwaitOptions, LatchKind, LockManager};
@@ -16,7 +17,7 @@ fn name(id: &str) -> LockName {
 }
 
 fn acquire(store: &EmbeddedStore, id: &str) -> Result<Option<OwnerRecord>> {
-    let (identity, ttl, by) = (Identity::this_process("")?, Duration::from_secs(60), soon());
+    let (identity, ttl, by) = (Identity::this_process("")?, Duration::from_secs(3600), soon());
     match store.acquire(Attempt { name: &name(id), ttl, identity: &identity, by }, &mut Vec::new())? {
         Acquired::Granted(grant) => Ok(Some(grant.owner_record)),
         Acquired::Held(_) => Ok(None),
@@ -24,7 +25,7 @@ fn acquire(store: &EmbeddedStore, id: &str) -> Result<Option<OwnerRecord>> {
 }
 
 fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(30))
+    Deadline::after(LONG)
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn a_forked_child_is_refused_latches_and_hangs_on_none_and_the_parent_is_unhurt(
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let uri = format!("embedded:{}?client=tests&farm=dc1&poll=10ms", dir.path().display());
+    let uri = format!("embedded:{}?client=tests&farm=dc1&poll=10ms&timeout=60s", dir.path().display());
     let manager = LockManager::open(&uri).unwrap();
     let latch = manager.latch("a", Level::Dc, LatchKind::CountDown).unwrap();
     latch.create(1).unwrap();
@@ -107,7 +108,7 @@ fn a_forked_child_is_refused_latches_and_hangs_on_none_and_the_parent_is_unhurt(
         assert!(ran, "round {round}");
     }
     latch.count_down().unwrap();
-    assert!(watch.wait(&AwaitOptions::new().wait(Duration::from_secs(30))).unwrap());
+    assert!(watch.wait(&AwaitOptions::new().wait(LONG)).unwrap());
 }
 
 #[test]

@@ -208,8 +208,7 @@ mod tests {
 
     use super::*;
     use crate::Code;
-
-    const LONG: Duration = Duration::from_secs(60);
+    use crate::patience::{LONG, until};
 
     fn pool(size: usize) -> Pool {
         Pool::new("nowhere:1", size, LONG)
@@ -289,9 +288,9 @@ mod tests {
             };
             let same: Vec<_> = (0..3).map(|_| waiter(1)).collect();
             let other = waiter(3);
-            while waiting.load(Ordering::SeqCst) < 4 {
-                std::thread::yield_now();
-            }
+            until("all have begun", || waiting.load(Ordering::SeqCst) == 4);
+            // This tells how many wait. They look in vain, and wait again.
+            until("all wait", || pool.freed.notify_all() == 4);
             std::thread::sleep(Duration::from_millis(50));
             drop(serving);
             assert_eq!(other.join().unwrap().unwrap(), share(3), "a connection is free and was not used");
