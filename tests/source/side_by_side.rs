@@ -53,9 +53,11 @@ fn all_of_a_failure_is_shown_and_the_times_of_all_cases_are_listed() {
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("bad: shown\nbad: /\n") && !text.contains("quiet"), "{text}");
     assert!(text.contains("1 passed, 0 failed, 2 ignored") && text.ends_with("*** FAILED: bad\n"), "{text}");
-    assert!(
-        text.contains("    bad: FAILED. 0 passed; 1 failed;") && text.contains("    good: ok. 1 passed;")
-    );
+    assert!(text.contains("\nAll of them: ") && text.contains(", 1 passed, 1 failed, 2 ignored\n"), "{text}");
+    let results = fs::read_to_string(dir.path().join("out/results")).unwrap();
+    let [bad, good] = results.lines().collect::<Vec<_>>().try_into().unwrap();
+    assert!(bad.starts_with("bad: test result: FAILED. 0 passed; 1 failed;"), "{results}");
+    assert!(good.starts_with("good: test result: ok. 1 passed;"), "{results}");
     let times = fs::read_to_string(dir.path().join("out/times.tsv")).unwrap();
     assert_eq!(times, "bad\tc\t12\ngood\ta::b\t1.25\n");
     let [slow, quick] = ["bad c\n", "good a::b\n"].map(|name| text.find(name).expect("it is shown"));
