@@ -17,6 +17,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// How far the clock is set forward and then back again. The second step is longer than the 30 days for which the
 /// fence counters are kept.
 const STEPS: [Duration; 2] = [LONG.saturating_mul(10), HOUR.saturating_mul(24 * 40)];
+/// The same for the layout `own`, in which no lease is longer than 30 days.
+const STEPS_OF_OWN: [Duration; 2] = [STEPS[0], HOUR.saturating_mul(24 * 25)];
 /// TTL of the leases that a step back makes longer. The clock is set back long before their end.
 const SHORT: Duration = Duration::from_secs(10);
 /// How much longer than its TTL a store may keep a lease.
@@ -144,7 +146,11 @@ impl Test<'_> {
 /// A grant: the moments of the request and of the answer, and the fence.
 type Granted = (Moment, Moment, Fence);
 
-fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(uri: &str, clock: &Clock) {
+fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(
+    uri: &str,
+    clock: &Clock,
+    steps: [Duration; 2],
+) {
     let test = Test::new(uri, clock);
     let (stop, grants) = (AtomicBool::new(false), Mutex::<Vec<Granted>>::default());
     thread::scope(|scope| {
@@ -160,7 +166,7 @@ fn a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(uri: &str, cl
         };
         // In a separate thread: if it fails, the other threads must be stopped as well.
         let steps = move || {
-            for by in STEPS {
+            for by in steps {
                 go_on();
                 test.set_forward(by);
                 go_on();
@@ -229,7 +235,7 @@ fn a_clock_of_hbase_that_is_set_moves_the_ends_of_leases_and_no_fence_falls() {
         .initialize(Deadline::after(LONGEST))
         .unwrap();
     let uri = format!("hbase://{}/{table}", hbase.masters);
-    a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock);
+    a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock, STEPS);
 }
 
 #[cfg(feature = "aerospike")]
@@ -244,7 +250,7 @@ fn a_clock_of_aerospike_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(
     let environment = [("LD_PRELOAD", clock.library().into()), clock.environment()];
     let Some(server) = own_server_in_or_skip(IN_MEMORY, &environment) else { return };
     let uri = server.place().uri();
-    for uri in [format!("{uri}?layout=own"), uri] {
-        a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock);
+    for (uri, steps) in [(format!("{uri}?layout=own"), STEPS_OF_OWN), (uri, STEPS)] {
+        a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock, steps);
     }
 }
