@@ -250,7 +250,9 @@ fn a_clock_of_aerospike_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(
     let environment = [("LD_PRELOAD", clock.library().into()), clock.environment()];
     let Some(server) = own_server_in_or_skip(IN_MEMORY, &environment) else { return };
     let uri = server.place().uri();
-    for (uri, steps) in [(format!("{uri}?layout=own"), STEPS_OF_OWN), (uri, STEPS)] {
+    // In a set of its own: a client of one layout is refused where the other one has locks.
+    let own = format!("{}?layout=own", uri.replace("/tests", "/own-tests"));
+    for (uri, steps) in [(uri, STEPS), (own, STEPS_OF_OWN)] {
         a_clock_that_is_set_moves_the_ends_of_leases_and_no_fence_falls(&uri, &clock, steps);
     }
 }

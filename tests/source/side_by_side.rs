@@ -32,10 +32,10 @@ fn waits_for(file: &str) -> String {
 #[test]
 fn commands_run_at_once_within_the_budget() {
     let dir = tempfile::tempdir().unwrap();
-    // The first two need each other. The third has room only when one of them has ended, and the last one is larger
-    // than the budget.
+    // The first two need each other. The third has room only when one of them has ended, and the last one is larger than
+    // the budget.
     let list = format!(
-        "a|4|10|.|touch a; {}\nb|4|10|.|touch b; {}; [ ! -e c ]\nc|1|10|.|[ -e b ] && touch c\nd|9|99|.|[ -e c ]\n",
+        "a|4|10|.|touch a; {}; touch done\nb|4|10|.|touch b; {}; touch done\nc|1|10|.|[ -e done ] && touch c\nd|9|99|.|[ -e c ]\n",
         waits_for("b"),
         waits_for("a"),
     );
@@ -62,6 +62,19 @@ fn all_of_a_failure_is_shown_and_the_times_of_all_cases_are_listed() {
     assert_eq!(times, "bad\tc\t12\ngood\ta::b\t1.25\n");
     let [slow, quick] = ["bad c\n", "good a::b\n"].map(|name| text.find(name).expect("it is shown"));
     assert!(slow < quick, "{text}");
+}
+
+/// A run has thousands of cases.
+#[test]
+fn many_cases_and_no_failure_are_a_success() {
+    let dir = tempfile::tempdir().unwrap();
+    // The fields of a line are separated by `|`, but the command is the last one.
+    let list = "many|1|1|.|seq 9000 | sed 's/.*/test a::case_number_& ... ok <0.&s>/'\n";
+    let (status, text) = run(dir.path(), list, ["8", "50"]);
+    assert_eq!(status, 0, "{text}");
+    assert!(text.contains("\nAll of them: "), "{text}");
+    let times = fs::read_to_string(dir.path().join("out/times.tsv")).unwrap();
+    assert_eq!(times.lines().count(), 9000);
 }
 
 /// Also those in sessions of their own that have the variable of the run: see the function `finish` of tests/run.
