@@ -10,7 +10,7 @@
 //! | [`Proxy`], [`Fault`], [`Gate`] | lose, delay, cut or replace chosen messages to a real server |
 //! | [`Spy`] | counts the calls that reach a store, and runs a hook before an answer is returned |
 //! | [`Scripted`] | a store whose answers the test chooses |
-//! | [`until`], [`LONG`] | wait for another thread or process without hanging |
+//! | [`until`], [`LONG`], [`eventually`], [`LONGEST`] | wait for another thread or process without hanging |
 //! | [`unless_stalled`], [`void`](fn@void) | repeat a case about real time if the machine stood still during it |
 //! | [`skipped`], [`left_to_the_long_run`], [`shortened`] | leave out a test or a part of it, and say so |
 //!
@@ -58,6 +58,7 @@ pub mod history;
 mod long;
 pub mod losses;
 pub mod mutants;
+mod notes;
 mod patience;
 mod scripted;
 mod skip;
@@ -68,7 +69,7 @@ pub mod workload;
 pub use dialect::Dialect;
 pub use fault::{Fault, Gate, Proxy, Wire};
 pub use long::{is_long, left_to_the_long_run, shortened};
-pub use patience::{LONG, until};
+pub use patience::{LONG, LONGEST, eventually, until};
 pub use scripted::{ReleaseLine, Scripted};
 pub use skip::skipped;
 pub use spy::{Call, Spy};

@@ -1,8 +1,8 @@
 //! Tests that take long. They run in full only when `DLM_TEST_LONG=1` is set, and say so otherwise.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::{env, thread};
+use std::env;
+
+use crate::notes;
 
 /// Returns whether this is the long run: whether `DLM_TEST_LONG=1` is set.
 pub fn is_long() -> bool {
@@ -27,13 +27,8 @@ pub fn shortened(part: &str) -> bool {
     }
 }
 
-/// Writes a message to the terminal, and to the file that `DLM_TEST_LEFT_OUT` names. The program that runs the tests
-/// prints this file at its end, where people read it.
+/// The program that runs the tests prints the list at its end, where people read it.
 fn say(what: &str) {
-    let test = thread::current().name().unwrap_or("a test").to_owned();
-    let _ = std::io::stderr().write_all(format!("\n*** {test} {what} (DLM_TEST_LONG=1)\n").as_bytes());
-    let Some(list) = env::var_os("DLM_TEST_LEFT_OUT") else { return };
-    // A failure to write the list must not fail the test.
-    let list = File::options().append(true).create(true).open(list);
-    let _ = list.and_then(|mut list| list.write_all(format!("{test} {what}\n").as_bytes()));
+    notes::say(&format!("{what} (DLM_TEST_LONG=1)"));
+    notes::list("DLM_TEST_LEFT_OUT", what);
 }

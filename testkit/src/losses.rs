@@ -60,7 +60,7 @@ use dlm::{
 use parking_lot::Mutex;
 
 use crate::fault::{Fault, Gate, Proxy};
-use crate::patience::{LIMIT, LONG, until, until_within};
+use crate::patience::{LONG, LONGEST, eventually, until};
 
 /// TTL of the leases of these tests. It never ends during a test: a lock that becomes free was released.
 const TTL: Duration = Duration::from_secs(1800);
@@ -154,7 +154,7 @@ impl Case<'_> {
             .store_uri(&(self.target.uri)(address))
             .client(client)
             .ttl(TTL)
-            .wait(LIMIT)
+            .wait(LONGEST)
             .retry(Duration::from_millis(100))
             .timeout(timeout)
             .open()
@@ -447,7 +447,7 @@ pub fn a_shorter_renewal_whose_reply_is_lost_ends_no_record_while_check_is_ok(ca
         let answer = lease.renew_for(brief);
         assert_eq!(code_if(stage.proxy.hits() > 1, answer)?, Code::InDoubt);
         assert_eq!(lease.ends(), ends, "a renewal in doubt must not change the lease");
-        until_within(LIMIT, "the record expires", || {
+        eventually("the record expires", || {
             let held = stage.theirs.inspect().unwrap().holder.is_some();
             // Checked after the store was read.
             let certain = lease.check().is_ok();
@@ -487,7 +487,7 @@ pub fn a_shorter_renewal_that_arrives_late_does_not_shorten_a_longer_one(case: &
             // This lease is acquired after the late request was carried out, and with the same TTL.
             let beside = stage.manager.lock(&format!("beside-{round}"), Level::Xdc).unwrap();
             let besides = beside.try_acquire_with_ttl(brief);
-            until_within(LIMIT, "the short lease ends", || {
+            eventually("the short lease ends", || {
                 in_time(timeout, || beside.inspect()).is_some_and(|found| found.holder.is_none())
             });
             drop(besides);
@@ -822,7 +822,7 @@ pub fn kept_leases_over_a_server_that_is_down_are_at_risk_then_lost_and_stay_los
         stage.lose_everything(Fault::Swallow);
         thread::scope(|scope| {
             for (lease, changes) in leases.iter().zip(changes) {
-                scope.spawn(move || told_of_the_loss(lease, || changes.recv_timeout(LIMIT).is_ok()));
+                scope.spawn(move || told_of_the_loss(lease, || changes.recv_timeout(LONGEST).is_ok()));
             }
         });
         stage.proxy.heal();

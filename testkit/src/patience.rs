@@ -10,8 +10,9 @@ use dlm::Deadline;
 /// hang.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Time limit of one step that may itself take a minute or two, such as a wait for the end of a lease.
-pub(crate) const LIMIT: Duration = LONG.saturating_mul(5);
+/// A time limit for what itself takes a minute or two: the end of a lease, the start of a server, a table with hundreds
+/// of regions, a thousand grants. No such step reaches it on any machine.
+pub const LONGEST: Duration = LONG.saturating_mul(5);
 
 /// Lets this thread sleep. In a simulation the simulated clock counts.
 pub(crate) fn sleep(duration: Duration) {
@@ -34,9 +35,18 @@ pub fn until(what: &str, done: impl FnMut() -> bool) {
     until_within(LONG, what, done);
 }
 
-/// Like [`until`], with another limit, for what itself takes a minute or more.
+/// Like [`until`], with the limit [`LONGEST`].
+///
+/// # Panics
+///
+/// After [`LONGEST`], with a message that contains `what`.
 #[track_caller]
-pub(crate) fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
+pub fn eventually(what: &str, done: impl FnMut() -> bool) {
+    until_within(LONGEST, what, done);
+}
+
+#[track_caller]
+fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Deadline::after(limit);
     loop {
         // Read before the check: on a machine that stands still, the last check must come after the limit.

@@ -1,8 +1,9 @@
 //! Tests that a machine cannot run. They are left out with a message, or they fail.
 
+use std::env;
 use std::fmt::Display;
-use std::io::Write as _;
-use std::{env, thread};
+
+use crate::notes;
 
 /// Writes to standard error that this test is skipped because the machine has no `tool`. The test must return after
 /// this call. The test harness does not capture the message.
@@ -14,9 +15,7 @@ use std::{env, thread};
 #[track_caller]
 pub fn skipped(tool: &str, reason: impl Display) {
     assert!(!required(tool), "this test needs {tool}: {reason}");
-    let test = thread::current().name().unwrap_or("a test").to_owned();
-    let line = format!("\n*** {test} SKIPPED, it did not run: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    notes::say(&format!("SKIPPED, it did not run: {reason}"));
 }
 
 fn required(tool: &str) -> bool {

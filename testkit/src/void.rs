@@ -1,12 +1,12 @@
 //! Cases about real time on a machine that stands still.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
+
+use crate::notes;
 
 /// Repetitions of a void case.
 const REPEATS: usize = 3;
@@ -85,11 +85,7 @@ impl Witness {
 /// Says that a case is void and is repeated: `what` it was, and what the machine did. Writes it to the terminal, and to the
 /// file that `DLM_TEST_VOID` names. [`unless_stalled`] calls it.
 pub fn void(what: &str) {
-    let test = thread::current().name().unwrap_or("a test").to_owned();
     let what = format!("repeats a void {what}");
-    let _ = std::io::stderr().write_all(format!("\n*** {test} {what}\n").as_bytes());
-    let Some(list) = env::var_os("DLM_TEST_VOID") else { return };
-    // A failure to write the list must not fail the test.
-    let list = File::options().append(true).create(true).open(list);
-    let _ = list.and_then(|mut list| list.write_all(format!("{test} {what}\n").as_bytes()));
+    notes::say(&what);
+    notes::list("DLM_TEST_VOID", &what);
 }

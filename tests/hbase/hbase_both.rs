@@ -8,20 +8,19 @@ use std::time::Duration;
 
 use dlm::{Code, Deadline, Fence, Lease, Level, LockManager, Moment, Severity};
 use dlm_fixtures::hbase::{self, fresh_table, hbase_or_skip};
-use dlm_fixtures::patience::{self, eventually};
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::rpc_proxy;
 use dlm_fixtures::watch::{self, Workers};
 use dlm_testkit::contract::Site;
 use dlm_testkit::losses::{Case, SHORT, Target};
-use dlm_testkit::{Fault, Gate, LONG, left_to_the_long_run};
+use dlm_testkit::{Fault, Gate, LONG, eventually, left_to_the_long_run};
 
 const TABLE: &str = "dlm_test_both";
 /// The default of `own_table`.
 const OWN_TABLE: &str = "dlm_test_both_own";
 
 /// A time-out after which no call has ended that is answered. One message may take a part of it.
-const PATIENT: Duration = patience::LONGEST;
+const PATIENT: Duration = dlm_testkit::LONGEST;
 /// The longest lease of the layout `own`.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -46,7 +45,7 @@ fn created() -> Option<&'static hbase::Hbase> {
 }
 
 fn initialize(uri: &str) -> dlm::Result<()> {
-    dlm::store::open(uri).unwrap().initialize(Deadline::after(patience::LONGEST))
+    dlm::store::open(uri).unwrap().initialize(Deadline::after(dlm_testkit::LONGEST))
 }
 
 /// Returns managers of one client.

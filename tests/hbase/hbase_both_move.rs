@@ -10,10 +10,9 @@ use std::time::Duration;
 use dlm::store::{LockName, NamePolicy};
 use dlm::{Deadline, Level, LockManager, Moment, Severity};
 use dlm_fixtures::hbase::{Hbase, fresh_table, hbase_or_skip};
-use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::watch::{self, Counters, Workers};
-use dlm_testkit::{LONG, left_to_the_long_run, shortened};
+use dlm_testkit::{LONG, LONGEST, eventually, left_to_the_long_run, shortened};
 
 /// Processes at a time.
 const PROCESSES: usize = 4;

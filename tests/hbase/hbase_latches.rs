@@ -15,13 +15,12 @@ use dlm::{
     Code, Deadline, Error, LatchKind, LatchListener, Level, LockManager, Moment, NamePolicy, NoticeEndpoint,
 };
 use dlm_fixtures::hbase::{self, Hbase, hbase_or_skip};
-use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::role::test_in;
 use dlm_fixtures::rpc_proxy;
 use dlm_fixtures::table;
 use dlm_fixtures::thrift_proxy;
-use dlm_testkit::{Fault, Gate, LONG, Proxy, until};
+use dlm_testkit::{Fault, Gate, LONG, LONGEST, Proxy, eventually, until};
 
 use super::raw::Raw;
 

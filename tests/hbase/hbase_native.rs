@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use dlm::{Code, Deadline, Fence, Lease, Level, LockManager, LockName, Moment, Severity};
 use dlm_fixtures::hbase::{self, Hbase, fresh_table, hbase_or_skip};
-use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::server::free_ports;
 use dlm_fixtures::table;
 use dlm_fixtures::watch::{self, Watch, Workers};
 use dlm_testkit::contract::Site;
+use dlm_testkit::{LONGEST, eventually};
 use parking_lot::Mutex;
 
 use super::raw::Raw;

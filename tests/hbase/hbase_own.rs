@@ -8,13 +8,12 @@ use std::time::Duration;
 use dlm::hbase::{Cells, Family, Table};
 use dlm::{Code, Deadline, Fence, Lease, Level, LockManager, Moment, Severity};
 use dlm_fixtures::hbase::{self, fresh_table, hbase_or_skip};
-use dlm_fixtures::patience::LONGEST;
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::rpc_proxy;
 use dlm_fixtures::watch::{self, Workers};
 use dlm_testkit::contract::Site;
 use dlm_testkit::losses::{SHORT, Target};
-use dlm_testkit::{LONG, left_to_the_long_run};
+use dlm_testkit::{LONG, LONGEST, left_to_the_long_run};
 
 const TABLE: &str = "dlm_test_own";
 

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use dlm::store::{Acquired, Attempt, Grant, LockStore, Released};
 use dlm::{Code, Deadline, Fence, Identity, Level, Lock, LockManager, LockName, Moment, NamePolicy};
-use dlm_fixtures::patience::LONGEST;
 use dlm_fixtures::{hbase, table};
-use dlm_testkit::{LONG, shortened, unless_stalled, until};
+use dlm_testkit::{LONG, LONGEST, shortened, unless_stalled, until};
 use parking_lot::Mutex;
 
 use super::raw::Raw;

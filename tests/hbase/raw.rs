@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use dlm::LockName;
-use dlm_fixtures::patience::eventually;
+use dlm_testkit::eventually;
 use hbase_thrift::hbase::{
     AlreadyExists, ColumnDescriptor, HbaseSyncClient, IOError, Mutation, THbaseSyncClient as _,
 };

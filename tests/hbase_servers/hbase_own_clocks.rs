@@ -7,9 +7,8 @@ use std::time::Duration;
 use dlm::{Code, Fence, Level, Lock, LockManager, Severity};
 use dlm_fixtures::clock::Clock;
 use dlm_fixtures::hbase::{Hbase, Kind};
-use dlm_fixtures::patience::eventually;
 use dlm_fixtures::peer::{Peer, hex};
-use dlm_testkit::{LONG, left_to_the_long_run};
+use dlm_testkit::{LONG, eventually, left_to_the_long_run};
 
 /// How far the clock of the first RegionServer is ahead of that of the second one.
 const AHEAD: Duration = Duration::from_secs(2);

@@ -8,9 +8,8 @@ use std::time::Duration;
 use dlm::store::LockStore;
 use dlm::{Code, LatchKind, Lease, Level, Lock, LockManager};
 use dlm_fixtures::hbase::Hbase;
-use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::table;
-use dlm_testkit::{Spy, left_to_the_long_run};
+use dlm_testkit::{LONGEST, Spy, eventually, left_to_the_long_run};
 
 /// A TTL that is longer than any restart takes. Tests of expiry use shorter ones.
 const TTL: Duration = Duration::from_secs(1800);

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use dlm::hbase::{Cells, Table};
 use dlm::{AcquireOptions, CancelToken, Code, Deadline, Level, LockManager};
 use dlm_fixtures::hbase::{Hbase, Kind, fresh_table};
-use dlm_fixtures::patience::{LONGEST, eventually};
-use dlm_testkit::left_to_the_long_run;
+use dlm_testkit::{LONGEST, eventually, left_to_the_long_run};
 
 /// Number of calls that the RegionServer runs at the same time.
 const HANDLERS: usize = 5;

@@ -14,11 +14,10 @@ use dlm::Code;
 use dlm::hbase::{Cells, Changes, Creation, RowCells, Select, Table};
 use dlm_fixtures::dialogue::{Dialogue, next_order, say};
 use dlm_fixtures::hbase::{Hbase, Kind, fresh_table, hbase, hbase_or_skip};
-use dlm_fixtures::patience::eventually;
 use dlm_fixtures::peer::{Peer, hex};
 use dlm_fixtures::role;
 use dlm_fixtures::rpc_proxy;
-use dlm_testkit::{Fault, Proxy, is_long, left_to_the_long_run};
+use dlm_testkit::{Fault, Proxy, eventually, is_long, left_to_the_long_run};
 
 const PROCESSES: usize = 16;
 /// Number of threads in each process that creates rows.

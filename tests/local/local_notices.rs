@@ -167,7 +167,7 @@ fn datagrams_that_match_nothing_cost_no_request_and_grant_nothing() {
         datagram.extend((0..random.usize(0..100)).map(|_| random.u8(..)));
         let _ = attacker.send_to(&datagram, if number % 2 == 0 { at_holder } else { at_waiter });
     }
-    // Who answers a question has read all that came before it. This makes no request to the store.
+    // A process answers a question only after it has read all earlier datagrams. This makes no request to the store.
     until("both have read all", || second.waiting(&holders).unwrap().iter().all(Option::is_some));
     assert_eq!((ours.calls(), theirs.calls()), before);
     assert!(pending.take().unwrap().is_none());

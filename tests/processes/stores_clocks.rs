@@ -9,9 +9,8 @@ use std::{env, fs, thread};
 
 use dlm::{Code, Latch, LatchKind, LeaseToken, Level, Lock, LockManager, Moment};
 use dlm_fixtures::dialogue::{Dialogue, next_order, say};
-use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::role::{self, Running};
-use dlm_testkit::{LONG, skipped, until};
+use dlm_testkit::{LONG, LONGEST, eventually, skipped, until};
 
 /// How far the clock is set, in seconds.
 const STEPS: [i64; 4] = [-DAY, -30, 30, DAY];

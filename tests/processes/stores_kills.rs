@@ -9,9 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, fs, thread};
 
 use dlm::{Fence, Level, Lock, LockManager, Moment};
-use dlm_fixtures::patience::LONGEST;
 use dlm_fixtures::role::test_in;
-use dlm_testkit::LONG;
+use dlm_testkit::{LONG, LONGEST};
 
 const RETRY: Duration = Duration::from_millis(300);
 /// How late a thread on a busy machine may be, at any time.

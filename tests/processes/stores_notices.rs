@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dlm::{Code, Level, LockManager, Moment};
 use dlm_fixtures::dialogue::{Dialogue, next_order, say};
-use dlm_fixtures::patience::LONGEST;
 use dlm_fixtures::role;
-use dlm_testkit::{LONG, unless_stalled};
+use dlm_testkit::{LONG, LONGEST, unless_stalled};
 
 const URI: &str = "DLM_TEST_URI";
 const CLIENT: &str = "DLM_TEST_CLIENT";

@@ -10,9 +10,8 @@ use std::{env, thread};
 
 use dlm::{Code, Fence, Lease, Level, Lock, LockManager, Moment};
 use dlm_fixtures::dialogue::{Dialogue, next_order, say};
-use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::role;
-use dlm_testkit::LONG;
+use dlm_testkit::{LONG, LONGEST, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// TTLs of leases that expire during a pause, in processes that only hold them. The next one is used if this machine

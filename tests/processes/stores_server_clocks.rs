@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 use dlm_fixtures::clock::Clock;
-use dlm_fixtures::patience::{LONGEST, eventually};
-use dlm_testkit::{LONG, left_to_the_long_run};
+use dlm_testkit::{LONG, LONGEST, eventually, left_to_the_long_run};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// How far the clock is set forward and then back again. The second step is longer than the 30 days for which the

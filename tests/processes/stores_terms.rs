@@ -11,9 +11,8 @@ use std::{env, thread};
 
 use dlm::{AcquireOptions, Lease, LeaseState, Level, LockManager, LostReason, Moment};
 use dlm_fixtures::dialogue::{Dialogue, next_order, say};
-use dlm_fixtures::patience::{LONGEST, eventually};
 use dlm_fixtures::role;
-use dlm_testkit::{LONG, shortened, until};
+use dlm_testkit::{LONG, LONGEST, eventually, shortened, until};
 use tempfile::TempDir;
 
 const TTL: Duration = Duration::from_secs(1);

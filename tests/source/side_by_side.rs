@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use dlm_testkit::until;
+use dlm_testkit::{LONG, until};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 fn start(dir: &Path, list: &str, budget: [&str; 2]) -> Child {
@@ -13,6 +13,7 @@ fn start(dir: &Path, list: &str, budget: [&str; 2]) -> Child {
     let mut command = Command::new(script);
     command.arg(dir.join("out")).current_dir(dir);
     command.envs([("DLM_TEST_BUDGET_THREADS", budget[0]), ("DLM_TEST_BUDGET_MIB", budget[1])]);
+    command.env("DLM_TEST_LIMIT_S", LONG.as_secs().to_string());
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
@@ -77,12 +78,14 @@ fn many_cases_and_no_failure_are_a_success() {
     assert_eq!(times.lines().count(), 9000);
 }
 
-/// Also those in sessions of their own that have the variable of the run: see the function `finish` of tests/run.
+/// `tests/run` also ends those in sessions of their own, which it knows by a variable.
 #[test]
 fn a_signal_ends_every_process() {
     for signal in [Signal::INT, Signal::TERM] {
         let dir = tempfile::tempdir().unwrap();
-        let list = "a|1|1|.|sleep 1000 & echo $! >child; echo $$ >pid.new; mv pid.new pid; wait\n";
+        // Both ignore the polite signal.
+        let list =
+            "a|1|1|.|trap '' TERM; sleep 1000 & echo $! >child; echo $$ >pid.new; mv pid.new pid; wait\n";
         let mut child = start(dir.path(), list, ["8", "50"]);
         until("it runs", || dir.path().join("pid").exists());
         kill_process(Pid::from_child(&child), signal).unwrap();

@@ -10,7 +10,7 @@ use dlm_testkit::workload::LockWorkload;
 
 use crate::hbase::DELAY_MAX;
 use crate::messages::Storm;
-use crate::round::torture;
+use crate::round::{asked_seconds, torture};
 use crate::subject::{Least, Network, Subject};
 
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ fn torture_breaks_no_rule_on_aerospike() {
 /// Leases last for milliseconds, and for the store's slack more.
 #[test]
 fn torture_breaks_no_rule_on_aerospike_in_the_layout_own() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let Some(place) = aerospike_or_skip() else { return };
@@ -55,7 +55,7 @@ fn torture_breaks_no_rule_on_aerospike_in_the_layout_own() {
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_aerospike_if_locks_stay() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let Some(place) = aerospike_or_skip() else { return };
@@ -68,7 +68,7 @@ fn torture_breaks_no_rule_on_aerospike_if_locks_stay() {
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_aerospike_in_the_layout_own_if_locks_stay() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let Some(place) = aerospike_or_skip() else { return };

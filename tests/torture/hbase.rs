@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use dlm::Deadline;
 use dlm_fixtures::hbase::{Hbase, hbase_or_skip};
-use dlm_fixtures::patience::LONGEST;
 use dlm_fixtures::table::{self, TABLE};
 use dlm_fixtures::{rpc_proxy, thrift_proxy};
 use dlm_testkit::history::Tolerances;
-use dlm_testkit::left_to_the_long_run;
 use dlm_testkit::workload::LockWorkload;
+use dlm_testkit::{LONGEST, left_to_the_long_run};
 
 use crate::messages::Storm;
 use crate::neighbour::Neighbour;
-use crate::round::torture;
+use crate::round::{asked_seconds, torture};
 use crate::subject::{Least, Network, Other, Subject};
 
 /// Longest delay of a message.
@@ -46,7 +45,7 @@ fn torture_breaks_no_rule_on_hbase() {
 /// Without a Java service, because the server refuses it.
 #[test]
 fn torture_breaks_no_rule_on_hbase_in_the_layout_own() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let Some(hbase) = hbase_or_skip() else { return };
@@ -58,7 +57,7 @@ fn torture_breaks_no_rule_on_hbase_in_the_layout_own() {
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_hbase_if_locks_stay() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
@@ -69,7 +68,7 @@ fn torture_breaks_no_rule_on_hbase_if_locks_stay() {
 /// With notices over UDP.
 #[test]
 fn torture_breaks_no_rule_on_hbase_in_the_layout_own_if_locks_stay() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let Some(hbase) = hbase_or_skip() else { return };
@@ -81,7 +80,7 @@ fn torture_breaks_no_rule_on_hbase_in_the_layout_own_if_locks_stay() {
 /// Every other process has the layout `java`, and a Java service uses the same locks.
 #[test]
 fn torture_breaks_no_rule_on_hbase_in_the_layouts_java_and_both() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let (Some(_), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };
@@ -93,7 +92,7 @@ fn torture_breaks_no_rule_on_hbase_in_the_layouts_java_and_both() {
 /// Every other process has the layout `own`.
 #[test]
 fn torture_breaks_no_rule_on_hbase_in_the_layouts_both_and_own() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let Some(hbase) = hbase_or_skip() else { return };
@@ -165,7 +164,7 @@ fn staying(
 
 #[test]
 fn torture_breaks_no_rule_through_a_gateway() {
-    if left_to_the_long_run() {
+    if asked_seconds().is_none() && left_to_the_long_run() {
         return;
     }
     let (Some(gateway), Some(hbase)) = (table::gateway(), hbase_or_skip()) else { return };

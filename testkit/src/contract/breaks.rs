@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlm::store::{HISTORY_MAX, HistoryKind};
 use dlm::{AcquireOptions, Code, Deadline, Lease, LeaseState, Level, LockManager, LostReason, Moment};
 
-use super::{HELD, LONG, Site, code, in_time, patiently, spawn, until};
+use super::{HELD, LONG, Site, code, eventually, in_time, patiently, spawn};
 use crate::long::shortened;
 
 /// A store without histories says so.
@@ -80,12 +80,14 @@ pub fn the_holder_of_a_broken_lock_that_is_kept_alive_is_told_why(site: &Site) {
             assert!(lease.check().is_err(), "a lease that is kept alive has another grant, or none");
             return None;
         }
-        until("the holder notices", || lease.check().is_err());
+        eventually("the holder notices", || lease.check().is_err());
         if !site.history {
             return Some(());
         }
         let by = Deadline::after(ANSWERED);
-        until("the holder is told", || lease.state() == LeaseState::Lost(LostReason::Broken) || by.passed());
+        eventually("the holder is told", || {
+            lease.state() == LeaseState::Lost(LostReason::Broken) || by.passed()
+        });
         if lease.state() != LeaseState::Lost(LostReason::Broken) {
             // The machine was too slow for the renewal, or for the read of the reason.
             return None;
@@ -239,7 +241,7 @@ pub fn entries_of_a_history_come_newest_first_and_end(site: &Site) {
     // An entry ends.
     let other = manager.lock("short", Level::Xdc).unwrap();
     history.append(other.name(), &later(0), Duration::from_secs(1), super::soon()).unwrap();
-    until("the entry ends", || other.history(None, 10).unwrap().is_empty());
+    eventually("the entry ends", || other.history(None, 10).unwrap().is_empty());
 }
 
 pub fn a_long_history_keeps_its_newest_entries(site: &Site) {

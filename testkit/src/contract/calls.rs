@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use dlm::{Code, LeaseState, Level, PendingCall};
 
-use super::{HELD, Site, code, until};
+use super::{HELD, Site, code, eventually};
 
 /// Waits for the result of a call.
 fn result<T: Send>(call: &PendingCall<T>) -> dlm::Result<T> {
     let mut result = None;
-    until("the call finishes", || {
+    eventually("the call finishes", || {
         result = call.take().transpose();
         result.is_some()
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlm::{AcquireOptions, CancelToken, Code, Election, LeaseState, Level, Moment, Observed};
 
-use super::{LIMIT, Site, code, patiently, until, was_slow};
+use super::{LONGEST, Site, code, eventually, patiently, was_slow};
 use crate::{Call, Spy};
 
 fn election(site: &Site) -> Election {
@@ -22,7 +22,7 @@ pub fn a_candidate_leads_when_nobody_does_and_the_next_one_when_it_resigns(site:
 
     let term = first.campaign(&AcquireOptions::new()).unwrap();
     assert_eq!(term.state(), LeaseState::Renewing, "not kept alive");
-    let Some(Observed::Leads(leader)) = observer.wait_for_change(LIMIT).unwrap() else {
+    let Some(Observed::Leads(leader)) = observer.wait_for_change(LONGEST).unwrap() else {
         panic!("nobody leads")
     };
     assert_eq!(leader.fence, term.lease().fence());
@@ -37,16 +37,16 @@ pub fn a_candidate_leads_when_nobody_does_and_the_next_one_when_it_resigns(site:
         let next = next.join().unwrap();
         assert!(leader.fence.is_none() || next.guard().unwrap() > leader.fence.unwrap());
         // The change may come as one or as two: nobody leads, and the next one leads.
-        let seen = observer.wait_for_change(LIMIT).unwrap().expect("a change");
+        let seen = observer.wait_for_change(LONGEST).unwrap().expect("a change");
         let seen =
-            if seen == Observed::Nobody { observer.wait_for_change(LIMIT).unwrap().unwrap() } else { seen };
+            if seen == Observed::Nobody { observer.wait_for_change(LONGEST).unwrap().unwrap() } else { seen };
         assert!(matches!(seen, Observed::Leads(new) if new.fence == next.lease().fence()));
         next
     });
     let began = Moment::now();
     drop(next);
     if was_slow(began) {
-        until("it is resigned in the background", || second.leader().unwrap().is_none());
+        eventually("it is resigned in the background", || second.leader().unwrap().is_none());
     }
     assert!(second.leader().unwrap().is_none(), "a dropped term is resigned");
 }
@@ -104,7 +104,7 @@ pub fn a_candidate_tries_again_when_the_store_fails(site: &Site) {
         }
 
         let term = election.campaign(&AcquireOptions::new()).unwrap();
-        until("the term is kept", || term.state() == LeaseState::Renewing);
+        eventually("the term is kept", || term.state() == LeaseState::Renewing);
         manager.close().unwrap();
         assert_eq!(term.state(), LeaseState::Released);
         assert_eq!(code(election.campaign(&AcquireOptions::new())), Code::Closed);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlm::{AcquireOptions, Code, Lease, LeaseState, Level, Lock, LostReason, Moment};
 
-use super::{LIMIT, Site, acquire_after_drop, code, patiently, until};
+use super::{LONGEST, Site, acquire_after_drop, code, eventually, patiently};
 
 /// Opens the lock in two processes: the first keeps it, the second one looks at it.
 fn locks(site: &Site, ttl: Duration) -> (Lock, Lock) {
@@ -23,7 +23,7 @@ fn kept(lock: &Lock, ttl: Duration, max_hold: Duration) -> Option<Lease> {
 
 /// Waits until the state is this one. Returns `false` if the lease was lost instead, because the machine was too slow.
 fn reaches(lease: &Lease, wanted: LeaseState) -> bool {
-    until("the state changes", || lease.state() == wanted || !lease.state().is_valid());
+    eventually("the state changes", || lease.state() == wanted || !lease.state().is_valid());
     lease.state() == wanted
 }
 
@@ -60,16 +60,16 @@ pub fn a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_th
         }
         assert!(lease.check().is_ok() || Moment::now() >= lease.ends());
         assert!(lease.ends() <= latest_end, "kept for longer than was asked");
-        changes.recv_timeout(LIMIT).expect("nobody was told of the risk");
+        changes.recv_timeout(LONGEST).expect("nobody was told of the risk");
         let before_the_end = lease.state().is_valid();
         until_lost(&lease, LostReason::Expired)?;
         assert!(Moment::now() >= lease.ends());
         // Of both changes there may be one message, which was read above.
         if before_the_end {
-            changes.recv_timeout(LIMIT).expect("nobody was told of the loss");
+            changes.recv_timeout(LONGEST).expect("nobody was told of the loss");
         }
         assert_eq!(code(lease.guard()), Code::LeaseLost);
-        until("the store ends the lease", || theirs.inspect().unwrap().holder.is_none());
+        eventually("the store ends the lease", || theirs.inspect().unwrap().holder.is_none());
         assert_eq!(lease.state(), LeaseState::Lost(LostReason::Expired), "brought back");
         Some(())
     });
@@ -77,7 +77,7 @@ pub fn a_lease_is_kept_for_its_longest_time_at_risk_before_that_ends_and_lost_th
 
 /// Returns `None` if the machine was too slow for the lease.
 fn until_lost(lease: &Lease, reason: LostReason) -> Option<()> {
-    until("the lease is lost", || !lease.state().is_valid());
+    eventually("the lease is lost", || !lease.state().is_valid());
     if lease.state() == LeaseState::Lost(LostReason::ProcessStopped) {
         return None;
     }
@@ -101,9 +101,9 @@ pub fn a_kept_lease_whose_record_goes_is_lost_before_its_end_with_the_reason(sit
             let changes = lease.changes().unwrap();
             other.adopt(token).unwrap().release().ok().filter(|freed| *freed)?;
             let next = taken.then(|| theirs.try_acquire().unwrap());
-            changes.recv_timeout(LIMIT).expect("nobody was told");
+            changes.recv_timeout(LONGEST).expect("nobody was told");
             let reason = if taken { LostReason::TakenOver } else { LostReason::RecordGone };
-            until("the lease is lost", || !lease.state().is_valid());
+            eventually("the lease is lost", || !lease.state().is_valid());
             match lease.state() {
                 // The machine was too slow.
                 LeaseState::Lost(LostReason::Expired) => return None,
@@ -139,7 +139,7 @@ pub fn a_lease_is_not_kept_after_its_release_its_drop_or_its_token(site: &Site) 
         }
         assert!(acquire_after_drop(dropped, &theirs).release().unwrap());
         let _token = kept(&ours, ttl, Duration::MAX)?.into_token().ok()?;
-        until("the lease of the token ends", || theirs.inspect().unwrap().holder.is_none());
+        eventually("the lease of the token ends", || theirs.inspect().unwrap().holder.is_none());
         Some(())
     });
 }
@@ -157,10 +157,10 @@ pub fn a_lease_that_is_no_longer_kept_ends_at_its_end(site: &Site) {
         assert_eq!(state, LeaseState::Held);
         // Of several changes there may be one message.
         while lease.state().is_valid() {
-            changes.recv_timeout(LIMIT).expect("nobody was told of the end");
+            changes.recv_timeout(LONGEST).expect("nobody was told of the end");
         }
         assert_eq!(lease.state(), LeaseState::Lost(LostReason::Expired));
-        until("the store ends the lease", || theirs.inspect().unwrap().holder.is_none());
+        eventually("the store ends the lease", || theirs.inspect().unwrap().holder.is_none());
         Some(())
     });
 }

@@ -8,7 +8,7 @@ use dlm::store::{LISTENERS_MAX, LatchName, LatchNote, LatchStore, LockStore, New
 use dlm::{Code, Deadline, LatchListener, Level, Moment, NamePolicy, NoticeEndpoint};
 
 use super::stores::ODD_IDS;
-use super::{HELD, LONG, Site, code, patiently, soon, take, until};
+use super::{HELD, LONG, Site, code, eventually, patiently, soon, take};
 
 /// A TTL that is longer than any case.
 const TTL: Duration = Duration::from_secs(3600);
@@ -125,7 +125,7 @@ pub fn steps_of_many_at_once_are_all_counted(site: &Site) {
             let add = if asking % 3 == 0 { 1 } else { -1 };
             scope.spawn(move || {
                 for _ in 0..rounds {
-                    until("the step is not refused", || match step(&*store, name, add) {
+                    eventually("the step is not refused", || match step(&*store, name, add) {
                         Ok(stepped) => matches!(stepped, Stepped::Counted(_)),
                         Err(error) if !site.settles && error.is_retryable() && !error.is_in_doubt() => false,
                         Err(error) => panic!("{}", error.chain()),
@@ -159,7 +159,7 @@ fn create_briefly(store: &dyn LockStore, name: &LatchName, count: i64, ttl: Dura
 }
 
 fn until_gone(store: &dyn LockStore, name: &LatchName) -> Moment {
-    until("the latch is gone", || count(store, name).is_none());
+    eventually("the latch is gone", || count(store, name).is_none());
     Moment::now()
 }
 
@@ -431,7 +431,7 @@ pub fn noting_who_waits_prolongs_no_latch_and_makes_none(site: &Site) {
         create_briefly(&*store, &name, 7, ttl)?;
         let created = Moment::now();
         let mut noted = 0;
-        until("the latch is gone", || {
+        eventually("the latch is gone", || {
             noted += usize::from(listen(&*store, (&name, Level::Dc), listener(1), TTL));
             thread::sleep(ttl / 20);
             count(&*store, &name).is_none()

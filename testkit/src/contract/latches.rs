@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlm::{AwaitOptions, Builder, CancelToken, Code, Error, Latch, LatchKind, Level, LockManager, Moment};
 
 use super::stores::ODD_IDS;
-use super::{LIMIT, LONG, Site, code, patiently, soon, spawn, until};
+use super::{LONG, LONGEST, Site, code, eventually, patiently, soon, spawn};
 use crate::{Call, Spy};
 
 /// A poll interval that is longer than any wait, so the waiter must be woken.
@@ -31,7 +31,7 @@ fn latch_of(manager: &LockManager, id: &str) -> Latch {
 }
 
 fn count_down(site: &Site, latch: &Latch) {
-    until("the count-down is not refused", || match latch.count_down() {
+    eventually("the count-down is not refused", || match latch.count_down() {
         Ok(()) => true,
         Err(error) if !site.settles && error.is_retryable() && !error.is_in_doubt() => false,
         Err(error) => panic!("{}", error.chain()),
@@ -60,7 +60,7 @@ fn not_found_by_every_call(site: &Site, latch: &Latch) {
         assert_eq!(code(latch.pending()), Code::NotFound);
     }
     assert_eq!(code(latch.await_open()), Code::NotFound);
-    assert_eq!(code(latch.await_open_for(LIMIT)), Code::NotFound);
+    assert_eq!(code(latch.await_open_for(LONGEST)), Code::NotFound);
     assert_eq!(code(latch.await_open_for(Duration::ZERO)), Code::NotFound);
     assert_eq!(code(latch.count()), Code::NotFound, "a call created the latch");
 }
@@ -132,7 +132,7 @@ pub fn a_latch_counts_down_to_zero_and_below_and_up_only_if_it_may(site: &Site) 
         latch.count_down().unwrap();
         assert_eq!(latch.count().unwrap(), expected);
     }
-    assert!(latch.await_open_for(LIMIT).unwrap());
+    assert!(latch.await_open_for(LONGEST).unwrap());
     for _ in 0..2 {
         latch.count_up().unwrap();
     }
@@ -250,13 +250,13 @@ pub fn named_participants_are_counted_once_and_told(site: &Site) {
     assert_eq!((ours.count().unwrap(), ours.pending().unwrap()), (1, vec!["worker-3".to_owned()]));
     assert!(!ours.await_open_for(POLL).unwrap());
     assert!(ours.count_down_as("worker-3").unwrap());
-    assert!(theirs.await_open_for(LIMIT).unwrap() && theirs.pending().unwrap().is_empty());
+    assert!(theirs.await_open_for(LONGEST).unwrap() && theirs.pending().unwrap().is_empty());
 }
 
 /// Waits until the manager has polled the store once more. Then at least one wait is active.
 fn until_watched(spy: &Spy) {
     let before = spy.reads().len();
-    until("the latch is polled", || spy.reads().len() > before);
+    eventually("the latch is polled", || spy.reads().len() > before);
 }
 
 pub fn a_wait_ends_when_another_process_opens_the_latch(site: &Site) {
@@ -275,7 +275,7 @@ pub fn a_wait_ends_when_another_process_opens_the_latch(site: &Site) {
     theirs.count_down().unwrap();
     waiter.join().unwrap().unwrap();
     // A later waiter finds the latch open.
-    assert!(ours.await_open_for(LIMIT).unwrap() && theirs.await_open_for(Duration::ZERO).unwrap());
+    assert!(ours.await_open_for(LONGEST).unwrap() && theirs.await_open_for(Duration::ZERO).unwrap());
 }
 
 pub fn a_count_down_in_this_process_wakes_its_waiters_at_once(site: &Site) {
@@ -295,7 +295,7 @@ pub fn a_count_down_in_this_process_wakes_its_waiters_at_once(site: &Site) {
         count_down(site, &latch);
         assert!(!watched.is_open().unwrap());
         count_down(site, &latch);
-        assert!(watched.wait(&AwaitOptions::new().wait(LIMIT)).unwrap());
+        assert!(watched.wait(&AwaitOptions::new().wait(LONGEST)).unwrap());
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
     }
 }
@@ -312,7 +312,7 @@ pub fn a_sum_over_farms_opens_when_the_last_farm_is_done(site: &Site) {
     one.count_down().unwrap();
     assert!(!watched.wait(&AwaitOptions::new().wait(4 * POLL)).unwrap(), "the other farm is not done");
     two.count_down().unwrap();
-    assert!(watched.wait(&AwaitOptions::new().wait(LIMIT)).unwrap());
+    assert!(watched.wait(&AwaitOptions::new().wait(LONGEST)).unwrap());
 }
 
 /// Checks that nothing reads the store for some time.
@@ -334,7 +334,7 @@ pub fn a_wait_that_is_over_says_no_and_leaves_nothing_behind(site: &Site) {
     drop(latch.watch().unwrap());
     is_quiet(&spy);
     latch.count_down().unwrap();
-    assert!(latch.await_open_for(LIMIT).unwrap());
+    assert!(latch.await_open_for(LONGEST).unwrap());
     is_quiet(&spy);
 }
 
@@ -361,7 +361,7 @@ pub fn a_cancelled_wait_for_a_latch_ends_and_leaves_nothing_behind(site: &Site) 
     let mut least = LONG;
     for _ in 0..3 {
         token = CancelToken::new();
-        let (other, how) = (latch.watch().unwrap(), AwaitOptions::new().wait(LIMIT).cancel(&token));
+        let (other, how) = (latch.watch().unwrap(), AwaitOptions::new().wait(LONGEST).cancel(&token));
         let latch = latch.clone();
         let waiter = spawn("waiter", move || latch.await_open_with(&how));
         until_watched(&spy);
@@ -424,7 +424,7 @@ pub fn many_waiters_of_one_latch_cost_one_look_at_a_time(site: &Site) {
     let watched: Vec<_> = (0..WAITERS).map(|_| latch.watch().unwrap()).collect();
     let began = Moment::now();
     let before = spy.reads().len();
-    until("it was polled for a while", || {
+    eventually("it was polled for a while", || {
         assert!(!latch.await_open_for(20 * POLL).unwrap());
         spy.reads().len() >= before + 3
     });
@@ -435,7 +435,7 @@ pub fn many_waiters_of_one_latch_cost_one_look_at_a_time(site: &Site) {
     assert!(spy.reads().iter().all(|asked| *asked == 1));
     self::latch(site, "a").count_down().unwrap();
     for watch in &watched {
-        assert!(watch.wait(&AwaitOptions::new().wait(LIMIT)).unwrap());
+        assert!(watch.wait(&AwaitOptions::new().wait(LONGEST)).unwrap());
     }
     assert_eq!(spy.calls_of(Call::Step), 0);
 }
@@ -455,7 +455,7 @@ pub fn processes_that_count_down_open_the_latch_exactly(site: &Site) {
     assert_eq!(ours.count().unwrap(), 1);
     assert!(!watched.is_open().unwrap(), "opened with one count missing");
     latch(site, "a").count_down().unwrap();
-    assert!(watched.wait(&AwaitOptions::new().wait(LIMIT)).unwrap());
+    assert!(watched.wait(&AwaitOptions::new().wait(LONGEST)).unwrap());
     assert_eq!(ours.count().unwrap(), 0);
 }
 
@@ -484,8 +484,8 @@ fn are_told(site: &Site, reads: usize) -> bool {
     let watches = waiting.each_ref().map(|latch| latch.watch().unwrap());
     let is_told = thread::scope(|scope| {
         let waiters =
-            watches.map(|watch| scope.spawn(move || watch.wait(&AwaitOptions::new().wait(LIMIT)).unwrap()));
-        until("they are noted and read seldom", || {
+            watches.map(|watch| scope.spawn(move || watch.wait(&AwaitOptions::new().wait(LONGEST)).unwrap()));
+        eventually("they are noted and read seldom", || {
             spy.reads().iter().sum::<usize>() >= levels.len() * reads && is_noted()
         });
         count_down(site, &latch);

@@ -47,7 +47,7 @@ pub fn a_late_release_says_lost_though_nobody_came(site: &Site) {
     patiently(|ttl| {
         let (ours, theirs) = locks(site, ttl);
         let lease = brief(&ours, ttl)?;
-        super::until("the lease ends", || theirs.inspect().unwrap().holder.is_none());
+        super::eventually("the lease ends", || theirs.inspect().unwrap().holder.is_none());
         assert!(Moment::now() >= lease.ends());
         assert_eq!(code(lease.release()), Code::LeaseLost);
         assert!(theirs.try_acquire().unwrap().release().unwrap());
@@ -78,7 +78,7 @@ pub fn a_lease_knows_its_end_without_asking(site: &Site) {
         assert!(lease.ends() <= answered.after(useful), "the TTL must count from before the request");
         assert!(lease.ends() >= asked.after(useful));
         let calls = spy.calls();
-        super::until("the lease ends", || match lease.check() {
+        super::eventually("the lease ends", || match lease.check() {
             Ok(()) => false,
             Err(error) => {
                 assert_eq!(error.code(), Code::LeaseLost);
@@ -130,7 +130,7 @@ pub fn a_lost_lease_cannot_be_renewed(site: &Site) {
         assert!(second.release().unwrap());
 
         let alone = brief(&ours, ttl)?;
-        super::until("the lease ends", || theirs.inspect().unwrap().holder.is_none());
+        super::eventually("the lease ends", || theirs.inspect().unwrap().holder.is_none());
         assert_eq!(code(renewed_briefly(alone.renew())?), Code::LeaseLost);
         assert!(theirs.try_acquire().unwrap().release().unwrap(), "a late renewal made the lock held again");
         Some(())
@@ -143,7 +143,7 @@ pub fn a_shorter_renewal_ends_the_lease_sooner_and_is_released_as_ours(site: &Si
         let lease = ours.acquire_with_ttl(HELD).unwrap();
         renewed_briefly(lease.renew_for(ttl))?.unwrap();
         assert!(lease.remaining() <= ttl);
-        super::until("the lease ends", || lease.check().is_err());
+        super::eventually("the lease ends", || lease.check().is_err());
         // A store may keep the record for the longer time. The lock is then still ours and can be released.
         match lease.release() {
             Ok(freed) => assert!(freed),

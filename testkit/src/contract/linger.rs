@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlm::{Builder, Code, Deadline, Fence, Lease, Level, Lock, LockManager, Moment};
 
-use super::{HELD, LIMIT, LONG, Site, code, in_time, patiently, until};
+use super::{HELD, LONG, LONGEST, Site, code, eventually, in_time, patiently};
 use crate::{Call, Spy};
 
 /// Longer than any case.
@@ -51,7 +51,7 @@ pub fn a_lock_that_stays_is_taken_again_without_the_store_and_its_fence_rises(si
             _ => {
                 let pending = lock.start(&Default::default()).unwrap();
                 let mut lease = None;
-                until("it is taken again", || {
+                eventually("it is taken again", || {
                     lease = pending.take().unwrap();
                     lease.is_some()
                 });
@@ -89,13 +89,13 @@ pub fn another_process_gets_a_lock_that_stays_when_its_time_is_over(site: &Site)
     let got = Moment::now();
     // The machine may have been so slow that the lock did not stay at all.
     assert!(fence(&theirs) > before);
-    assert!(got.since(asked) < LIMIT, "it stayed {:?}", got.since(asked));
+    assert!(got.since(asked) < LONGEST, "it stayed {:?}", got.since(asked));
     assert_eq!(code(lock(&ours).try_acquire()), Code::LockUnavailable);
 }
 
 pub fn another_process_with_notices_gets_a_lock_that_stays_at_once(site: &Site) {
     // Longer than the wait.
-    let never = 2 * LIMIT;
+    let never = 2 * LONGEST;
     let open =
         || builder(site, STAYS).retry(never).option("notices", NOTICES).store(site.store()).open().unwrap();
     let (ours, theirs) = (open(), open());
@@ -109,7 +109,7 @@ pub fn another_process_with_notices_gets_a_lock_that_stays_at_once(site: &Site) 
         thread::scope(|scope| {
             let theirs = scope.spawn(|| lock(&theirs).acquire().unwrap());
             if let Some(lease) = held.take() {
-                until("it has registered", || theirs_is_waiting(&ours, &lease));
+                eventually("it has registered", || theirs_is_waiting(&ours, &lease));
                 assert!(lease.release().unwrap());
             }
             let lease = theirs.join().unwrap();
@@ -184,7 +184,7 @@ pub fn a_lock_does_not_stay_after_a_token_a_loss_or_a_minimum_hold(site: &Site) 
     patiently(|ttl| {
         // A grant that came too late may still hold the lock for a moment.
         let lease = in_time(lock.acquire_with_ttl(ttl))?;
-        until("it ends", || lease.check().is_err());
+        eventually("it ends", || lease.check().is_err());
         let _ = lease.release();
         let calls = ours.stats().leases_retaken;
         let again = lock.acquire().unwrap();
@@ -239,7 +239,7 @@ fn given_back(site: &Site, is_closed: bool, round: usize) -> bool {
 
 pub fn threads_pass_on_a_lock_that_stays_without_the_store(site: &Site) {
     const THREADS: usize = 4;
-    let (ours, spy) = counted(site, builder(site, STAYS).retry(2 * LIMIT));
+    let (ours, spy) = counted(site, builder(site, STAYS).retry(2 * LONGEST));
     let lock = lock(&ours);
     let first = lock.acquire().unwrap();
     thread::scope(|scope| {
@@ -247,9 +247,9 @@ pub fn threads_pass_on_a_lock_that_stays_without_the_store(site: &Site) {
             let lock = &lock;
             scope.spawn(move || (0..5).for_each(|_| assert!(lock.acquire().unwrap().release().unwrap())));
         }
-        until("they wait", || ours.stats().threads_waiting == THREADS as u64);
+        eventually("they wait", || ours.stats().threads_waiting == THREADS as u64);
         // The first of them has asked the store once.
-        until("it was refused", || spy.calls_of(Call::Acquire) == 2);
+        eventually("it was refused", || spy.calls_of(Call::Acquire) == 2);
         assert!(first.release().unwrap());
     });
     assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (2, 0));
@@ -267,7 +267,7 @@ pub fn a_loop_over_a_lock_that_stays_leaves_turns_to_others(site: &Site) {
                 assert!(lock(&ours).acquire().unwrap().release().unwrap());
             }
         });
-        until("the loop runs", || ours.stats().leases_retaken > 0);
+        eventually("the loop runs", || ours.stats().leases_retaken > 0);
         for _ in 0..2 {
             assert!(lock(&theirs).acquire().unwrap().release().unwrap());
         }

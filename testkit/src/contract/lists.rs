@@ -8,7 +8,7 @@ use dlm::store::{ListCursor, ListedLock, LockQuery, LockStore};
 use dlm::{Code, Level, LockName, Moment, NamePolicy};
 
 use super::stores::ODD_IDS;
-use super::{HELD, Site, code, patiently, soon, spawn, take, take_briefly, until};
+use super::{HELD, Site, code, eventually, patiently, soon, spawn, take, take_briefly};
 
 /// Reads all pages of a list.
 fn list(store: &dyn LockStore, query: &LockQuery, most: usize) -> Vec<ListedLock> {
@@ -145,7 +145,7 @@ pub fn a_lock_whose_lease_has_ended_is_not_listed_as_held(site: &Site) {
             return None;
         }
         assert!(listed.contains_key(&name));
-        until("the lease ends", || !counted(&list(&*store, &held(site), 100)).contains_key(&name));
+        eventually("the lease ends", || !counted(&list(&*store, &held(site), 100)).contains_key(&name));
         assert!(Moment::now().since(begun) >= ttl, "a list called a held lock free");
         Some(())
     });

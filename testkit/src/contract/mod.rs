@@ -77,8 +77,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dlm::store::{Acquired, Attempt, Grant, LockStore};
 use dlm::{Builder, Code, Deadline, Identity, Lease, Level, Lock, LockManager, LockName, Moment, NamePolicy};
 
-pub(crate) use crate::patience::LIMIT;
-use crate::patience::{LONG, until_within};
+use crate::patience::LONG;
+pub(crate) use crate::patience::{LONGEST, eventually};
 
 /// TTL of the leases that do not end during a case.
 pub(crate) const HELD: Duration = LONG.saturating_mul(10);
@@ -212,7 +212,7 @@ impl Site {
             .client(&self.client)
             .farm("dc1")
             .ttl(HELD)
-            .wait(LIMIT)
+            .wait(LONGEST)
             .timeout(LONG)
             .retry(Duration::from_millis(20))
             .purpose("contract")
@@ -228,12 +228,6 @@ impl fmt::Debug for Site {
 /// Returns a deadline for one call.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(LONG)
-}
-
-/// Calls `done` every few milliseconds until it returns true. Panics after [`LIMIT`].
-#[track_caller]
-pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
-    until_within(LIMIT, what, done);
 }
 
 /// Makes one attempt to acquire a lock, directly at the store.
@@ -268,7 +262,7 @@ pub(crate) fn take_briefly(store: &dyn LockStore, name: &LockName, ttl: Duration
 /// Tries until the lock is granted. Also returns when the grant was seen.
 pub(crate) fn take_when_free(store: &dyn LockStore, name: &LockName, ttl: Duration) -> (Grant, Moment) {
     let mut granted = None;
-    until("the lock becomes free", || match attempt(store, name, ttl).unwrap() {
+    eventually("the lock becomes free", || match attempt(store, name, ttl).unwrap() {
         Acquired::Granted(grant) => {
             granted = Some((grant, Moment::now()));
             true

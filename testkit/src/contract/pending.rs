@@ -14,7 +14,7 @@ use dlm::{
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{LIMIT, Site, acquire_after_drop, code, patiently, spawn, until};
+use super::{LONGEST, Site, acquire_after_drop, code, eventually, patiently, spawn};
 use crate::{Call, Spy};
 
 /// An interval that no test waits for.
@@ -39,8 +39,12 @@ fn result(pending: &Pending) -> dlm::Result<Lease> {
 }
 
 fn readable(fd: &impl AsFd) {
-    let limit = LIMIT.try_into().unwrap();
-    assert_eq!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&limit)).unwrap(), 1, "nothing in {LIMIT:?}");
+    let limit = LONGEST.try_into().unwrap();
+    assert_eq!(
+        poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&limit)).unwrap(),
+        1,
+        "nothing in {LONGEST:?}"
+    );
 }
 
 pub fn a_pending_acquires_a_free_lock_and_gives_its_result_once(site: &Site) {
@@ -60,7 +64,7 @@ pub fn a_pending_waits_for_a_release_in_another_process(site: &Site) {
     let spy = Spy::on(site.store());
     let manager = site.manager_over(spy.clone());
     let pending = start(&lock(&manager));
-    until("the pending asks repeatedly", || spy.calls() >= 3);
+    eventually("the pending asks repeatedly", || spy.calls() >= 3);
     assert!(pending.take().unwrap().is_none(), "the lock is held");
     assert_eq!(spy.calls_of(Call::Acquire), 1, "a held lock is read, not acquired again");
     let fence = lease.fence();
@@ -90,7 +94,7 @@ pub fn pendings_and_threads_are_one_line_in_order_of_arrival(site: &Site) {
                 assert!(lease.release().unwrap());
             }));
         }
-        until("the waiter is in line", || manager.stats().threads_waiting == number as u64 + 1);
+        eventually("the waiter is in line", || manager.stats().threads_waiting == number as u64 + 1);
     }
     assert!(held.release().unwrap());
     for _ in 0..WAITERS / 2 {
@@ -136,7 +140,7 @@ pub fn a_cancelled_pending_ends_at_once_and_holds_nothing(site: &Site) {
     let lock = lock(&manager);
     let first = start(&lock);
     // No request is under way after that: one that arrives after the release below would be granted for a moment.
-    until("the first pending is refused", || is_refused.load(Ordering::SeqCst));
+    eventually("the first pending is refused", || is_refused.load(Ordering::SeqCst));
     let token = CancelToken::new();
     let others = [start(&lock), lock.start(&AcquireOptions::new().cancel(&token)).unwrap(), start(&lock)];
     others[0].cancel();
@@ -164,13 +168,13 @@ pub fn a_grant_that_comes_after_a_pending_was_cancelled_is_given_back(site: &Sit
             let (asked, go_on) = (Arc::clone(&asked), Arc::clone(&go_on));
             Spy::with_hook(site.store(), move |call| {
                 if call == Call::Acquire && !asked.swap(true, Ordering::SeqCst) {
-                    until("the pending is cancelled", || go_on.load(Ordering::SeqCst));
+                    eventually("the pending is cancelled", || go_on.load(Ordering::SeqCst));
                 }
             })
         };
         let manager = manager(site, spy, NEVER);
         let pending = start(&lock(&manager));
-        until("the request is under way", || asked.load(Ordering::SeqCst));
+        eventually("the request is under way", || asked.load(Ordering::SeqCst));
         let next = start(&lock(&manager));
         if drops {
             drop(pending);
@@ -193,7 +197,7 @@ pub fn closing_ends_every_pending(site: &Site) {
     let pendings: Vec<_> = (0..8).map(|_| start(&lock(&manager))).collect();
     let granted = manager.lock("free", Level::Xdc).unwrap().start(&AcquireOptions::new()).unwrap();
     readable(&granted.fd().unwrap());
-    until("the first pending is refused", || spy.calls() >= 2);
+    eventually("the first pending is refused", || spy.calls() >= 2);
     manager.close().unwrap();
     for pending in &pendings {
         assert_eq!(code(pending.take()), Code::Closed);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlm::{AcquireOptions, Code, Deadline, LeaseState, Level, Lock, LockManager, LostReason, Moment};
 
-use super::{HELD, LIMIT, LONG, Site, acquire_after_drop, code, in_time, patiently, until};
+use super::{HELD, LONG, LONGEST, Site, acquire_after_drop, code, eventually, in_time, patiently};
 use crate::{Call, Spy};
 
 fn locks<const N: usize>(manager: &LockManager, ids: [&str; N]) -> [Lock; N] {
@@ -66,7 +66,7 @@ pub fn callers_of_overlapping_sets_do_not_block_each_other(site: &Site) {
             scope.spawn(move || {
                 let [first, second] = locks(manager, *ids);
                 for _ in 0..rounds {
-                    let options = AcquireOptions::new().wait(LIMIT);
+                    let options = AcquireOptions::new().wait(LONGEST);
                     let set = manager.acquire_all(&[&first, &second], &options).unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -87,8 +87,8 @@ pub fn the_locks_of_a_set_are_kept_while_others_are_waited_for(site: &Site) {
         let held = their_b.try_acquire().unwrap();
         thread::scope(|scope| {
             let waiter =
-                scope.spawn(|| ours.acquire_all(&[&a, &b], &AcquireOptions::new().ttl(ttl).wait(LIMIT)));
-            until("the first lock is held, or was not kept", || {
+                scope.spawn(|| ours.acquire_all(&[&a, &b], &AcquireOptions::new().ttl(ttl).wait(LONGEST)));
+            eventually("the first lock is held, or was not kept", || {
                 their_a.inspect().unwrap().holder.is_some() || waiter.is_finished()
             });
             let long_enough = Moment::now().after(3 * ttl);
@@ -122,7 +122,7 @@ pub fn a_set_that_loses_a_lock_while_it_waits_is_given_back(site: &Site) {
             Spy::with_hook(site.store(), move |call| {
                 acquired.fetch_add(usize::from(call == Call::Acquire), Ordering::SeqCst);
                 // With a limit, so that a failure of this case does not hang.
-                let by = Deadline::after(LIMIT);
+                let by = Deadline::after(LONGEST);
                 while call == Call::Renew && hangs.load(Ordering::SeqCst) && !by.passed() {
                     thread::sleep(Duration::from_millis(5));
                 }
@@ -133,10 +133,10 @@ pub fn a_set_that_loses_a_lock_while_it_waits_is_given_back(site: &Site) {
         let [a, b] = locks(&ours, ids.each_ref().map(String::as_str));
         let [their_a, their_b] = locks(&theirs, ids.each_ref().map(String::as_str));
         let held = their_b.try_acquire().unwrap();
-        let options = AcquireOptions::new().ttl(ttl).wait(LIMIT);
+        let options = AcquireOptions::new().ttl(ttl).wait(LONGEST);
         let answer = thread::scope(|scope| {
             let waiter = scope.spawn(|| ours.acquire_all(&[&b, &a], &options).map(drop));
-            until("the first lock was asked for", || acquired.load(Ordering::SeqCst) > 0);
+            eventually("the first lock was asked for", || acquired.load(Ordering::SeqCst) > 0);
             thread::sleep(2 * ttl);
             assert!(held.release().unwrap());
             waiter.join().unwrap()
@@ -189,7 +189,7 @@ pub fn a_lock_with_a_minimum_hold_is_free_when_that_is_over_and_not_before(site:
     drop(lease);
     let next = other.acquire().unwrap();
     assert!(Moment::now().since(before) >= MIN, "free before the minimum was over");
-    assert!(Moment::now().since(granted) < LIMIT, "left to its TTL");
+    assert!(Moment::now().since(granted) < LONGEST, "left to its TTL");
     assert!(next.release().unwrap());
 
     // The minimum is over before the release.
@@ -219,7 +219,7 @@ pub fn after_a_lease_that_expired_nobody_gets_the_lock_during_its_delay(site: &S
         lease.renew().ok()?;
         let renewed = Moment::now();
         assert!(lease.remaining() <= ttl, "the holder counts its TTL only");
-        until("the lease ends", || !lease.state().is_valid());
+        eventually("the lease ends", || !lease.state().is_valid());
         assert_eq!(lease.state(), LeaseState::Lost(LostReason::Expired));
         let next = theirs.acquire().unwrap();
         assert!(Moment::now().since(renewed) >= DELAY, "no delay");

@@ -175,7 +175,7 @@ pub fn a_lease_that_ran_out_cannot_be_renewed(site: &Site) {
     patiently(|ttl| {
         let (store, name) = (site.store(), site.name(&format!("{ttl:?}")));
         let grant = take_briefly(&*store, &name, ttl)?;
-        super::until("the lease ends", || store.holder(&name, soon()).unwrap().is_none());
+        super::eventually("the lease ends", || store.holder(&name, soon()).unwrap().is_none());
         assert!(store.renew(&name, &grant.owner_record, LONG, soon()).unwrap().is_none());
         assert_eq!(store.holder(&name, soon()).unwrap(), None, "a renewal brought the lease back");
         assert_eq!(store.release(&name, &grant.owner_record, soon()).unwrap(), Released::NotOurs);
@@ -215,7 +215,7 @@ pub fn a_shorter_renewal_never_shortens_what_stands(site: &Site) {
         // Another lease starts later with the same short TTL, and ends.
         let beside = site.name(&format!("short {short:?}"));
         take_briefly(&*store, &beside, short)?;
-        super::until("the short lease ends", || store.holder(&beside, soon()).unwrap().is_none());
+        super::eventually("the short lease ends", || store.holder(&beside, soon()).unwrap().is_none());
         assert!(store.holder(&name, soon()).unwrap().is_some(), "the shorter renewal shortened the lease");
         assert!(matches!(attempt(&*site.store(), &name, HELD).unwrap(), Acquired::Held(_)));
         assert_eq!(store.release(&name, &owner_record, soon()).unwrap(), Released::Freed);

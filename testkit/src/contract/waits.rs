@@ -8,7 +8,7 @@ use std::time::Duration;
 use dlm::{AcquireOptions, CancelToken, Code, Error, Level, Moment};
 use parking_lot::Mutex;
 
-use super::{HELD, LIMIT, LONG, Site, acquire_after_drop, code, patiently, spawn, until};
+use super::{HELD, LONG, LONGEST, Site, acquire_after_drop, code, eventually, patiently, spawn};
 use crate::{Call, Spy};
 
 /// A retry interval that is longer than any wait, so the waiter must be woken.
@@ -19,7 +19,7 @@ pub fn acquire_waits_for_a_release_in_another_process(site: &Site) {
     let spy = Spy::on(site.store());
     let lock = site.manager_over(spy.clone()).lock("a", Level::Xdc).unwrap();
     let waiter = spawn("waiter", move || lock.acquire().unwrap());
-    until("the waiter is refused", || spy.calls() >= 3);
+    eventually("the waiter is refused", || spy.calls() >= 3);
     assert!(lease.release().unwrap());
     let next = waiter.join().unwrap();
     next.check().unwrap();
@@ -35,16 +35,16 @@ pub fn threads_that_wait_for_many_locks_read_them_together(site: &Site) {
     let waiters: Vec<_> = (0..24)
         .map(|id| {
             let lock = ours.lock(&id.to_string(), Level::Xdc).unwrap();
-            spawn(&format!("waiter-{id}"), move || lock.acquire_within(HELD, LIMIT).unwrap())
+            spawn(&format!("waiter-{id}"), move || lock.acquire_within(HELD, LONGEST).unwrap())
         })
         .collect();
     let together = |call: &(Call, Moment)| matches!(call.0, Call::Holders(locks) if locks > 1);
-    until("several locks are read with one call", || spy.log().iter().any(together));
+    eventually("several locks are read with one call", || spy.log().iter().any(together));
     if site.reads_many {
         // After a call without any answer, the locks would be read alone for a while.
         let many = || spy.log().iter().filter(|call| together(call)).count();
         let before = many();
-        until("they are read together again", || many() >= before + 8);
+        eventually("they are read together again", || many() >= before + 8);
     }
     held.into_iter().for_each(|lease| assert!(lease.release().unwrap()));
     for waiter in waiters {
@@ -59,7 +59,7 @@ pub fn acquire_waits_for_a_release_in_this_process(site: &Site) {
     let lock = manager.lock("a", Level::Xdc).unwrap();
     let lease = lock.acquire_with_ttl(Duration::from_secs(24 * 3600)).unwrap();
     let waiter = spawn("waiter", move || lock.acquire().unwrap());
-    until("the waiter is refused", || spy.calls() >= 2);
+    eventually("the waiter is refused", || spy.calls() >= 2);
     assert!(lease.release().unwrap());
     assert!(waiter.join().unwrap().release().unwrap());
 }
@@ -100,7 +100,7 @@ pub fn a_cancelled_wait_ends_and_holds_nothing(site: &Site) {
         let (lock, how) = (lock.clone(), AcquireOptions::new().cancel(&token));
         spawn("waiter", move || lock.acquire_with(&how))
     });
-    until("a waiter is refused", || spy.calls() >= 1);
+    eventually("a waiter is refused", || spy.calls() >= 1);
     for (token, waiter) in tokens.iter().zip(waiters) {
         token.cancel();
         match waiter.join().unwrap() {
@@ -144,7 +144,7 @@ pub fn closing_wakes_every_waiter(site: &Site) {
             spawn("waiter", move || lock.acquire())
         })
         .collect();
-    until("the first waiter is refused", || spy.calls() >= 1);
+    eventually("the first waiter is refused", || spy.calls() >= 1);
     manager.close().unwrap();
     for waiter in waiters {
         assert_eq!(code(waiter.join().unwrap()), Code::Closed);
@@ -162,7 +162,7 @@ pub fn a_holder_that_vanished_is_followed_when_its_ttl_ends(site: &Site) {
         let ends = gone.ends();
         std::mem::forget(gone);
         // The retry interval is longer than the wait. The store says when the lease ends, and the waiter asks then.
-        let manager = site.builder().store(site.store()).retry(LIMIT + LONG).open().unwrap();
+        let manager = site.builder().store(site.store()).retry(LONGEST + LONG).open().unwrap();
         let next = manager.lock(&id, Level::Xdc).unwrap().acquire().unwrap();
         assert!(Moment::now() >= ends, "granted while the first lease was still valid");
         assert!(next.release().unwrap());

@@ -132,7 +132,8 @@ pub fn in_the_short_run(faults: &[Fault], root: &Path) -> (usize, Vec<String>) {
     (noticed, unnoticed)
 }
 
-fn is_left_to_the_long_run(test: &str, root: &Path) -> bool {
+/// Returns whether the short run leaves this test of the list out.
+pub fn is_left_to_the_long_run(test: &str, root: &Path) -> bool {
     let Some((file, path)) = test.split_once("::") else { return false };
     let Ok(text) = fs::read_to_string(root.join(file)) else { return false };
     let function = |name: &str| {

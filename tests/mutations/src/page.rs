@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::checks::is_left_to_the_long_run;
 use crate::list::Fault;
+use crate::root;
 
 /// The page, from the root of the repository.
 pub const PATH: &str = "docs/faults.md";
@@ -21,7 +23,8 @@ cargo run -p dlm-mutations -- 2 14      these rows
 ```
 
 `tests/run --long` does this for all rows. A test fails if a named test or a named line is gone. This page is generated
-from `tests/mutations/faults.txt`: `DLM_BLESS=1 cargo test -p dlm-mutations` writes it.
+from `tests/mutations/faults.txt`: `DLM_BLESS=1 cargo test -p dlm-mutations` writes it. `tests/run` runs all tests of the
+list but those with (long run), which `tests/run --long` has.
 
 ## The rows
 
@@ -76,7 +79,8 @@ pub fn of(faults: &[Fault]) -> String {
 
 fn test_cell(test: &str) -> String {
     let (file, name) = test.split_once("::").unwrap_or((test, ""));
-    format!("`{file}` `{name}`")
+    let long = if is_left_to_the_long_run(test, root()) { " (long run)" } else { "" };
+    format!("`{file}` `{name}`{long}")
 }
 
 /// Code in a cell: on one line, with its pipes escaped.
