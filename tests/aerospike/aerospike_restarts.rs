@@ -139,6 +139,17 @@ fn on_disk(copies: usize) -> String {
     )
 }
 
+/// Returns how often the server has written records to its file.
+fn flushes(server: &Server) -> u64 {
+    let told = info(server.place().address, "namespace/test").unwrap_or_default();
+    let counts = told.split(';').filter(|it| it.starts_with("storage-engine.file[") && it.contains("]."));
+    let counts = counts.filter_map(|it| it.split_once("].")?.1.split_once('='));
+    counts
+        .filter(|(name, _)| ["writes", "partial_writes"].contains(name))
+        .map(|(_, count)| count.parse::<u64>().unwrap())
+        .sum()
+}
+
 /// A deleted record may come back from the disk until it expires. A fence must not fall.
 #[test]
 fn a_lock_on_a_disk_outlives_its_server_and_a_released_one_is_free_after_its_ttl_at_the_latest() {
@@ -159,8 +170,13 @@ fn a_lock_on_a_disk_outlives_its_server_and_a_released_one_is_free_after_its_ttl
         }
     });
     let first = released.expect("45 s are enough for two calls");
-    // After this signal the server writes all that it has to its disk.
-    server.shut_down();
+    let more = lock(&server, "more");
+    // The first flush may have begun before these records were written. The second one begins after the first.
+    for _ in 0..2 {
+        let before = flushes(&server);
+        assert!(more.try_acquire().unwrap().release().unwrap());
+        until("the server writes to its disk", || flushes(&server) > before);
+    }
     server.restart();
     assert_eq!(lock(&server, "disk").try_acquire().unwrap_err().code(), Code::LockUnavailable);
     held.renew().unwrap();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use dlm::hbase::{Cells, Changes, Column, Creation, Row, Select, Table, Update};
 use dlm::{Code, Fence, Level, Lock, LockManager, Moment, STORE_OPTIONS, TABLE_OPTIONS};
 #[cfg(feature = "gateway")]
-use dlm_testkit::{LONG, eventually, until};
+use dlm_testkit::eventually;
+use dlm_testkit::{LONG, until};
 
 use super::rows;
 
