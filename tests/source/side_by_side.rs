@@ -10,8 +10,9 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 fn start(dir: &Path, list: &str, budget: [&str; 2]) -> Child {
     let script = dlm_fixtures::root().join("tests/side_by_side");
-    let mut command = Command::new(script);
-    command.arg(dir.join("out")).current_dir(dir);
+    // Whoever started the tests may ignore signals, which a shell cannot undo.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM"]).arg(script).arg(dir.join("out")).current_dir(dir);
     command.envs([("DLM_TEST_BUDGET_THREADS", budget[0]), ("DLM_TEST_BUDGET_MIB", budget[1])]);
     command.env("DLM_TEST_LIMIT_S", LONG.as_secs().to_string());
     let mut child =
