@@ -6,6 +6,7 @@ mod gateway_losses;
 mod gateway_pool;
 mod hbase_both;
 mod hbase_both_move;
+mod hbase_covers;
 mod hbase_latches;
 mod hbase_losses;
 mod hbase_native;

@@ -37,7 +37,7 @@ pub(super) fn java_record(found: &FoundRecord) -> Found {
     let record = token.map(|token| {
         Record::of_parts(&token, left.unwrap_or_default(), found.bytes(java_bins::WHO).unwrap_or_default())
     });
-    Found { record, written_ms: updated, left }
+    Found { record, written_ms: updated, left, beneath: None }
 }
 
 /// Returns the state of a lock with these answers to [`TOLD`].

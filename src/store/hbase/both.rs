@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use super::cell_store::{CellColumn, CellStore as _, Content, LockTable as _, OwnStore as _, RowScan};
-use super::layout::{FREE, LOCK, OWN_LOCK};
+use super::cell_store::{CellStore as _, Content, LockTable as _, OwnStore, RowScan, ScannedRow};
+use super::layout::{CellColumn, LOCK, OWN_LOCK};
 use super::native::{Native, NativeLatches};
-use super::own::checked;
+use super::own::{self, checked};
 use super::rules::{FencePlace, Rules};
 use super::steps::shown;
-use super::{HbaseOwnStore, HbaseStore};
+use super::{HbaseOwnStore, HbaseStore, locks};
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::name::{LockName, checked_table};
 use crate::options::Options;
 use crate::store::LockStore as _;
 use crate::store::both::LayoutBridge;
-use crate::store::remote::{RemoteStore, Reply};
+use crate::store::remote::{RemoteStore, Reply, Standing};
 use crate::time::Deadline;
 
 /// Longest time to look for locks that are held in one layout only.
@@ -58,11 +58,11 @@ impl HbaseBridge {
 
     /// Returns whether the cell of a lock holds a record now.
     fn is_held(&self, table: &Native, row: &[u8], by: Deadline) -> Result<bool> {
-        let cell = match table.content() {
-            Content::OwnLocks => table.look(row, by)?.record,
-            _ => table.get(row, LOCK, by)?,
+        let standing = match table.content() {
+            Content::OwnLocks => own::standing(OwnStore::look(table, row, by)?),
+            _ => locks::standing(table.get(row, LOCK, by)?),
         };
-        Ok(cell.is_some_and(|cell| cell.value != FREE))
+        Ok(standing != Standing::Free)
     }
 
     /// Looks for locks that are held in `table` and not in `twin`.
@@ -70,9 +70,10 @@ impl HbaseBridge {
         let column: CellColumn = if table.content() == Content::OwnLocks { OWN_LOCK } else { LOCK };
         let mut next = Some(Vec::new());
         while let Some(start) = next {
-            let scan = RowScan { column, from: &start, to: b"", filled: true, most: usize::MAX };
+            let scan =
+                RowScan { column, beside: None, from: &start, to: b"", filled: true, most: usize::MAX };
             let page = table.scan(&scan, by)?;
-            for (row, _) in page.rows {
+            for ScannedRow { row, .. } in page.rows {
                 if by.passed() {
                     let what = format!("it took more than {SCAN_TIME:?}");
                     return Err(Error::RetriesExhausted { store: self.java.describe(), what, source: None });

@@ -3,15 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::layout::{COVER, CellColumn, LOCK};
 use crate::error::Result;
+use crate::store::remote::Record;
 use crate::time::{Deadline, Moment};
-
-/// A column. Family and qualifier have one byte each, as in the Java library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CellColumn {
-    pub(super) family: &'static str,
-    pub(super) qualifier: &'static str,
-}
 
 /// Purpose of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,7 +55,7 @@ pub(super) const PROBE: &[u8] = b"?doctor";
 pub(super) const NO_TABLE: &str = "does not exist; create it with initialize() or `dlm init`";
 
 /// The newest version of a cell.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) value: Vec<u8>,
     /// Server time, in milliseconds since 1970.
@@ -89,6 +84,9 @@ pub(super) struct CheckAndPut<'a> {
     pub(super) value: &'a [u8],
     /// Lifetime of the new version.
     pub(super) ttl: Duration,
+    /// Whether to write this lifetime into the column [`COVER`](super::layout::COVER) too, in the same step. A transport
+    /// that cannot do that writes it first.
+    pub(super) cover: bool,
     pub(super) durability: Durability,
     /// The remaining time is divided into this many equal parts, and one try takes at most one part. If the first
     /// try meets a dead connection, there is still time for another try.
@@ -104,8 +102,6 @@ pub(super) struct Take<'a> {
     pub(super) ttl: Duration,
     /// The counter to add one to.
     pub(super) count: Option<Count<'a>>,
-    /// Whether to read the cell at the end.
-    pub(super) verify: bool,
 }
 
 /// A counter and its first value.
@@ -128,8 +124,17 @@ pub(super) struct Taken {
     pub(super) put: bool,
     /// The new number of the counter; `None` if the caller must still count.
     pub(super) counted: Option<i64>,
-    /// The cell after the put; `None` if the caller must still read it.
-    pub(super) found: Option<Option<Cell>>,
+    /// The cells after the put; `None` if the caller must still read them.
+    pub(super) found: Option<LockCells>,
+}
+
+/// The cells of a lock in the layout `java`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct LockCells {
+    /// Empty or missing means free.
+    pub(super) record: Option<Cell>,
+    /// See [`COVER`](super::layout::COVER).
+    pub(super) cover: Option<Cell>,
 }
 
 /// A table for locks.
@@ -162,6 +167,8 @@ pub(super) trait LockTable: Send + Sync + fmt::Debug {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowScan<'a> {
     pub(super) column: CellColumn,
+    /// A column of the same family to read too.
+    pub(super) beside: Option<CellColumn>,
     pub(super) from: &'a [u8],
     /// The first row behind the range. Empty: the range has no end.
     pub(super) to: &'a [u8],
@@ -171,10 +178,19 @@ pub(super) struct RowScan<'a> {
     pub(super) most: usize,
 }
 
-/// Some rows of a range in their order, with the newest version of the cell.
+/// A row with the newest versions of its cells.
+#[derive(Debug)]
+pub(super) struct ScannedRow {
+    pub(super) row: Vec<u8>,
+    pub(super) cell: Cell,
+    /// The cell of [`RowScan::beside`], if there is one.
+    pub(super) beside: Option<Cell>,
+}
+
+/// Some rows of a range in their order.
 #[derive(Debug, Default)]
 pub(super) struct RowPage {
-    pub(super) rows: Vec<(Vec<u8>, Cell)>,
+    pub(super) rows: Vec<ScannedRow>,
     /// Where the next page begins; `None` after the last one.
     pub(super) next: Option<Vec<u8>>,
 }
@@ -199,6 +215,13 @@ pub(super) trait CellStore: LockTable {
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>>;
 
+    /// Reads the record of a lock and what covers it.
+    ///
+    /// Default: one after the other.
+    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+        Ok(LockCells { record: self.get(row, LOCK, by)?, cover: self.get(row, COVER, by)? })
+    }
+
     /// Reads this cell of many rows. Calls `report` with the position of each row that was read, and its cell.
     ///
     /// Default: reads none.
@@ -221,7 +244,7 @@ pub(super) trait CellStore: LockTable {
     }
 
     /// Like [`check_and_put`](CellStore::check_and_put), and the cell must have been written at this time of the server.
-    /// Called only if it is possible.
+    /// Deletes that version in the same step. Called only if it is possible.
     fn check_stamp_and_put(&self, swap: &CheckAndPut<'_>, written_ms: u64, by: Deadline) -> Result<bool> {
         let _ = (swap, written_ms, by);
         Ok(false)
@@ -240,14 +263,14 @@ pub(super) trait CellStore: LockTable {
             let RecordSwap { row, expected, value, ttl, .. } = swap;
             let (durability, parts) = (Durability::UseDefault, RENEW_PARTS);
             self.check_and_put(
-                &CheckAndPut { row, column, expected, value, ttl: *ttl, durability, parts },
+                &CheckAndPut { row, column, expected, value, ttl: *ttl, cover: false, durability, parts },
                 by,
             )
         });
     }
 
-    /// Puts a record into an empty cell. A transport that can do so also counts and then reads the cell in the
-    /// same call.
+    /// Puts a record into an empty cell. A transport that can do so also counts and then reads the lock in the same
+    /// call.
     fn take(&self, take: &Take<'_>, by: Deadline) -> Result<Taken> {
         let Take { row, column, value, ttl, .. } = *take;
         let put = self.check_and_put(
@@ -257,6 +280,7 @@ pub(super) trait CellStore: LockTable {
                 expected: b"",
                 value,
                 ttl,
+                cover: false,
                 durability: Durability::UseDefault,
                 parts: 1,
             },
@@ -271,6 +295,17 @@ pub(super) trait CellStore: LockTable {
 pub(super) struct OwnCells {
     pub(super) number: Option<u64>,
     pub(super) record: Option<Cell>,
+}
+
+impl OwnCells {
+    /// Returns the cell with the record, unless that is the record of an earlier grant than the last one.
+    pub(super) fn current(self) -> Option<Cell> {
+        let OwnCells { number: last, record } = self;
+        record.filter(|cell| {
+            let number = Record::decode(cell.value.as_slice()).and_then(|record| record.number());
+            number.is_none_or(|number| last.is_none_or(|last| number >= last))
+        })
+    }
 }
 
 /// The cells that one change writes, for [`OwnStore`].
@@ -289,12 +324,14 @@ pub(super) struct OwnWrite<'a> {
 }
 
 /// What [`OwnStore::claim`] expects of the row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expects {
     /// It has no cells. The cheaper condition.
     Unused,
     /// The lock is free and its number is below the new one.
     Free,
+    /// It has this number, and this record of an earlier grant.
+    Outlived { number: u64, record: Vec<u8> },
 }
 
 /// Result of [`OwnStore::claim`].
@@ -361,10 +398,12 @@ fn one_by_one(
 /// # Errors
 /// As for [`CellStore`].
 pub(super) trait OwnStore: LockTable {
-    /// Writes both cells if the row is as expected. With [`Expects::Free`] it also reads the cells in the same call.
-    fn claim(&self, write: &OwnWrite<'_>, expects: Expects, by: Deadline) -> Result<Claimed>;
+    /// Writes both cells if the row is as expected. Unless that is [`Expects::Unused`], it also reads the cells in the
+    /// same call.
+    fn claim(&self, write: &OwnWrite<'_>, expects: &Expects, by: Deadline) -> Result<Claimed>;
 
-    /// Writes both cells if the record is `expected`. `parts` is as in [`CheckAndPut`].
+    /// Writes both cells if the record is `expected`, and the number is the one to write. `parts` is as in
+    /// [`CheckAndPut`].
     fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool>;
 
     /// Makes several changes like [`rewrite`](OwnStore::rewrite), each of another row, as

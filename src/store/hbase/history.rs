@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::cell_store::{CellColumn, LockTable, RowPage, RowScan};
+use super::cell_store::{LockTable, RowPage, RowScan};
+use super::layout::CellColumn;
 use crate::error::Result;
 use crate::history_entry::HistoryEntry;
 use crate::name::{LockName, salted};
@@ -39,9 +40,10 @@ pub(super) fn entries(
     let to = [&rows[..], &(!since_ms).to_be_bytes(), &[0xff; 9]].concat();
     let (mut entries, mut next) = (Vec::new(), Some(rows));
     while let Some(from) = next.take().filter(|from| *from < to && entries.len() < most) {
-        let scan = RowScan { column, from: &from, to: &to, filled: false, most: most - entries.len() };
+        let scan =
+            RowScan { column, beside: None, from: &from, to: &to, filled: false, most: most - entries.len() };
         let RowPage { rows, next: further } = table.scan(&scan, by)?;
-        entries.extend(rows.into_iter().filter_map(|(_, cell)| HistoryEntry::decode(&cell.value)));
+        entries.extend(rows.into_iter().filter_map(|row| HistoryEntry::decode(&row.cell.value)));
         next = further;
     }
     Ok(entries)

@@ -2,9 +2,17 @@
 //! another row. In the layout `own` both stand in one row of another family, so the server refuses clients of the
 //! other layout.
 
-use super::cell_store::CellColumn;
+/// A column. Family and qualifier have one byte each, as in the Java library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CellColumn {
+    pub(super) family: &'static str,
+    pub(super) qualifier: &'static str,
+}
 
 pub(super) const LOCK: CellColumn = CellColumn { family: "D", qualifier: "L" };
+/// How long the records of a lock may last: the longest time from the time of this cell, in milliseconds, 8 bytes,
+/// big-endian. The cell itself lasts as long.
+pub(super) const COVER: CellColumn = CellColumn { family: "D", qualifier: "C" };
 pub(super) const FENCE: CellColumn = CellColumn { family: "D", qualifier: "F" };
 
 pub(super) const OWN_LOCK: CellColumn = CellColumn { family: "O", qualifier: "L" };

@@ -4,7 +4,8 @@
 //! fences and histories have other prefixes and are not read. A row is in one range only and ranges are read in their
 //! order, so no lock is read twice.
 
-use super::cell_store::{Cell, CellColumn, LockTable, RowPage, RowScan};
+use super::cell_store::{LockTable, RowPage, RowScan, ScannedRow};
+use super::layout::CellColumn;
 use crate::error::Result;
 use crate::name::LockName;
 use crate::store::remote::Standing;
@@ -14,11 +15,11 @@ use crate::time::Deadline;
 /// What the names of locks begin with.
 const LEVELS: [&[u8]; 2] = [b"DC#", b"XDC#"];
 
-/// Reads the locks from `after` on, at most `most`. `standing` decodes the cell with the record.
+/// Reads the locks from `after` on, at most `most`. `column` has the record. `standing` decodes the cells.
 pub(super) fn page(
     table: &dyn LockTable,
-    column: CellColumn,
-    standing: impl Fn(Cell) -> Standing,
+    (column, beside): (CellColumn, Option<CellColumn>),
+    standing: impl Fn(&mut ScannedRow) -> Standing,
     query: &LockQuery,
     after: Option<&ListCursor>,
     most: usize,
@@ -37,10 +38,14 @@ pub(super) fn page(
                 return Ok(LockPage::new(locks, Some(ListCursor::from_bytes(from))));
             }
             let filled = query.is_held_only();
-            let scan = RowScan { column, from: &from, to: &to, filled, most: most - locks.len() };
+            let scan = RowScan { column, beside, from: &from, to: &to, filled, most: most - locks.len() };
             let RowPage { rows, next: further } = table.scan(&scan, by)?;
             has_read = true;
-            locks.extend(rows.into_iter().filter_map(|(row, cell)| listed(&row, standing(cell))));
+            let listed = |mut row: ScannedRow| {
+                let standing = standing(&mut row);
+                listed(&row.row, standing).filter(|lock| !filled || lock.holder.is_some())
+            };
+            locks.extend(rows.into_iter().filter_map(listed));
             next = further;
         }
         at = to;

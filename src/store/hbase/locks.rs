@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::cell_store::{
-    Cell, CellStore, CheckAndPut, Content, Count, Durability, RENEW_PARTS, RecordSwap, Swapped, Take,
+    Cell, CellStore, CheckAndPut, Content, Count, Durability, LockCells, RENEW_PARTS, RecordSwap, ScannedRow,
+    Swapped, Take,
 };
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
@@ -103,6 +104,7 @@ impl HbaseStore {
             expected: expected.as_ref().map_or(&[][..], |number| &number[..]),
             value: &value,
             ttl: FENCE_TTL,
+            cover: false,
             durability: Durability::UseDefault,
             parts: 1,
         };
@@ -142,7 +144,8 @@ impl Register for HbaseStore {
             // A gateway can only add one.
             reserves: self.rows.repeats_after().is_none(),
             compares: Compares::Record,
-            read_back: if self.rules.verifies() { ReadBack::Always } else { ReadBack::AfterCount },
+            // The read-back also shows how long older records last.
+            read_back: ReadBack::Always,
             repeats_after: self.rows.repeats_after(),
             hides: true,
             // A gateway goes on with a call for minutes after its client has closed the connection.
@@ -166,10 +169,9 @@ impl Register for HbaseStore {
                 .as_deref()
                 .zip(create.count)
                 .map(|(row, least)| counter(row, least, create.numbers)),
-            verify: create.read_back,
         };
         Reply::of(self.rows.take(&take, by).map(|taken| {
-            let standing = taken.found.map(standing);
+            let standing = taken.found.map(covered);
             if taken.put {
                 Ok(Created { count: taken.counted.and_then(seeded), standing })
             } else {
@@ -186,6 +188,7 @@ impl Register for HbaseStore {
             value: replace.record.as_bytes(),
             // The longest TTL of any version. If the newest version expired first, HBase would show an older one.
             ttl: replace.record.ttl(),
+            cover: false,
             durability: Durability::UseDefault,
             parts: RENEW_PARTS,
         };
@@ -211,11 +214,12 @@ impl Register for HbaseStore {
         let ttl = expected.ttl();
         let durability = if ttl <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::UseDefault };
         let (row, expected) = (&name.hbase_row(), expected.as_bytes());
-        self.swap(&CheckAndPut { row, column: LOCK, expected, value: FREE, ttl, durability, parts: 1 }, by)
+        let (value, cover) = (FREE, true);
+        self.swap(&CheckAndPut { row, column: LOCK, expected, value, ttl, cover, durability, parts: 1 }, by)
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        self.rows.get(&name.hbase_row(), LOCK, by).map(standing)
+        self.rows.look(&name.hbase_row(), by).map(covered)
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
@@ -245,6 +249,7 @@ impl Register for HbaseStore {
                 expected,
                 value,
                 ttl,
+                cover: false,
                 durability: Durability::UseDefault,
                 parts: 1,
             };
@@ -263,15 +268,19 @@ impl Register for HbaseStore {
         Ok(cell.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?))))
     }
 
-    /// Writes an empty cell over a free lock. It keeps a hidden record hidden.
+    /// Writes an empty cell over a free lock. It keeps a hidden record hidden, and lasts as long as what covered the lock
+    /// before.
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
         let row = &name.hbase_row();
+        let before = self.rows.look(row, by)?.cover.and_then(|cell| cell.value.try_into().ok());
+        let ttl = ttl.max(before.map_or(Duration::ZERO, |ms| Duration::from_millis(u64::from_be_bytes(ms))));
         let swap = CheckAndPut {
             row,
             column: LOCK,
             expected: FREE,
             value: FREE,
             ttl,
+            cover: true,
             durability: Durability::UseDefault,
             parts: 1,
         };
@@ -287,7 +296,9 @@ impl Register for HbaseStore {
         Ok(cell.map(|Cell { value, written_ms }| [&written_ms.to_be_bytes()[..], &value].concat().into()))
     }
 
-    /// Writes an empty cell, as a release does. It lasts for 30 days, because the TTL of the record below is not known.
+    /// Writes an empty cell, as a release does, and deletes the version with this stamp. The TTL of that record is not
+    /// known, so nothing that is written over it could be known to outlast it. The Delete hides no other version: the
+    /// server gives later ones a later time.
     fn remove_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Reply {
         let split = stamp.split_first_chunk().filter(|_| self.rows.compares_stamps());
         let Some((written_ms, value)) = split else {
@@ -299,6 +310,7 @@ impl Register for HbaseStore {
             expected: value,
             value: FREE,
             ttl: FENCE_TTL,
+            cover: false,
             durability: Durability::UseDefault,
             parts: RENEW_PARTS,
         };
@@ -316,7 +328,8 @@ impl Register for HbaseStore {
         most: usize,
         by: Deadline,
     ) -> Result<LockPage> {
-        list::page(&*self.rows, LOCK, |cell| standing(Some(cell)), query, after, most, by)
+        let stands = |row: &mut ScannedRow| standing(Some(std::mem::take(&mut row.cell)));
+        list::page(&*self.rows, (LOCK, None), stands, query, after, most, by)
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
@@ -327,6 +340,7 @@ impl Register for HbaseStore {
                 expected: FREE,
                 value: FREE,
                 ttl: PROBE_TTL,
+                cover: false,
                 durability: Durability::Async,
                 parts: 1,
             };
@@ -356,6 +370,23 @@ pub(super) fn told(
     let Swapped { index, since, answer } = swapped;
     let reply = Reply::of(answer.map(|held| held.map_err(|seen| seen.map(standing))));
     Some((index, answered(Replaced { index, since, reply })?))
+}
+
+/// Decodes the cells of a lock. The times are all the server's, so no clock is compared with another.
+fn covered(cells: LockCells) -> Standing {
+    let LockCells { record, cover } = cells;
+    let ends_ms = cover.and_then(|Cell { value, written_ms }| {
+        Some(written_ms.saturating_add(u64::from_be_bytes(value.try_into().ok()?)))
+    });
+    match standing(record) {
+        Standing::Held(found) => {
+            let left_ms = ends_ms.zip(found.written_ms).map(|(ends, written)| ends.saturating_sub(written));
+            let beneath = left_ms.map(Duration::from_millis);
+            let ttl = found.record.as_ref().map(Record::ttl);
+            Standing::Held(Found { beneath: beneath.filter(|beneath| Some(*beneath) > ttl), ..found })
+        }
+        free => free,
+    }
 }
 
 /// Decodes the cell of a lock. No cell or an empty cell means free. Any other value means held, even if it is not
@@ -401,6 +432,26 @@ mod tests {
     fn the_java_library_reads_our_record_as_held() {
         assert_eq!(draw().as_bytes()[0], b'M');
         assert!(!draw().as_bytes().is_empty() && FREE.is_empty());
+    }
+
+    /// By the times of the cells, whatever this machine's clock says.
+    #[test]
+    fn a_record_lasts_as_long_as_what_covers_it() {
+        let (record, lasts_ms) = (draw(), TTL.as_millis() as u64);
+        let beneath = |cover: Option<(u64, u64)>, written_ms| {
+            let cell = |value: &[u8], written_ms| Cell { value: value.to_vec(), written_ms };
+            let cover = cover.map(|(written_ms, ms)| cell(&ms.to_be_bytes(), written_ms));
+            match covered(LockCells { record: Some(cell(record.as_bytes(), written_ms)), cover }) {
+                Standing::Held(found) => found.beneath.map(|beneath| beneath.as_millis() as u64),
+                Standing::Free => panic!("it is held"),
+            }
+        };
+        assert_eq!(beneath(None, 1000), None);
+        assert_eq!(beneath(Some((900, lasts_ms + 100)), 1000), None, "it ends at the same time");
+        assert_eq!(beneath(Some((900, lasts_ms + 101)), 1000), Some(lasts_ms + 1));
+        assert_eq!(beneath(Some((u64::MAX, u64::MAX)), 0), Some(u64::MAX), "no overflow");
+        assert_eq!(beneath(Some((0, 5)), 1000), None);
+        assert_eq!(covered(LockCells { record: None, cover: None }), Standing::Free);
     }
 
     #[test]

@@ -3,14 +3,20 @@
 //! ```text
 //! create   no cells -> our record with n, n                   a row that this process has not used
 //!          O:L empty, O:F below n -> our record with n, n     any other; n comes from the clock
-//! replace  O:L our record -> our record, O:F n -> n           with a new TTL
-//! remove   O:L our record -> empty, O:F n -> n
+//!          O:L of number m, O:F above m -> our record with n  a record of an earlier grant
+//! replace  O:L our record, O:F n -> our record, n             with a new TTL
+//! remove   O:L our record, O:F n -> empty, n
 //! ```
 //!
 //! The number is the fence. It stands in the record too, so one read after a lost reply shows whether the lock was
-//! acquired, and with which fence. The second kind of create reads both cells in the same call. If it was refused, the
-//! lock is held, or its number is higher than ours because another machine's clock is ahead. Then the next try takes
-//! the number after that one.
+//! acquired, and with which fence. All creates but the first kind read both cells in the same call. If one was refused,
+//! the lock is held, or its number is higher than ours because another machine's clock is ahead. Then the next try
+//! takes the number after that one.
+//!
+//! A flush, a split or a move drops all versions of a cell but the newest. If that one does not last as long as a record
+//! below it, which an earlier flush has written to a file, then the old record is the newest version again when the
+//! newer one ends. The number lasts longer than any record, so a record with another number than the row has is of an
+//! earlier grant: the lock is free, and its old holder can change nothing.
 //!
 //! Each change writes both cells, so the number always has the newest timestamp of the row, and lives longest. The
 //! server gives new cells a timestamp that is not older, even if its clock is set back or the region moves to a server
@@ -20,12 +26,14 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::cell_store::{Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS};
+use super::cell_store::{
+    Cell, Claimed, Content, Durability, Expects, OwnCells, OwnStore, OwnWrite, RENEW_PARTS, ScannedRow,
+};
 use super::diagnose::{PROBE_TTL, diagnose};
 use super::history;
-use super::layout::{FREE, OWN_HISTORY, OWN_LOCK};
+use super::layout::{FREE, OWN_FENCE, OWN_HISTORY, OWN_LOCK};
 use super::list;
-use super::locks::{FENCE_TTL, LAZY_RELEASE_TTL, standing, swap_of, told};
+use super::locks::{self, FENCE_TTL, LAZY_RELEASE_TTL, swap_of, told};
 use super::rules::refuse_own_table;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
@@ -87,7 +95,7 @@ impl HbaseOwnStore {
             let record = create.record.numbered(number);
             let write = write(row, number, (record.as_bytes(), record.ttl()), Durability::Sync);
             let write = OwnWrite { first: number - further, ..write };
-            let refused = match self.cells.claim(&write, expects, by)? {
+            let refused = match self.cells.claim(&write, &expects, by)? {
                 Claimed::Made => {
                     self.used.remember(row);
                     if expects == Expects::Unused {
@@ -101,22 +109,28 @@ impl HbaseOwnStore {
                 }
                 Claimed::Refused(cells) => cells,
             };
-            let OwnCells { number: last, record: stored } = match refused {
+            let cells = match refused {
                 Some(cells) => cells,
                 None => {
                     self.counters.read_after_refusal();
                     self.cells.look(row, by)?
                 }
             };
+            let last = cells.number;
             if last.is_some() {
                 self.used.remember(row);
             }
-            match standing(stored) {
+            let stored = cells.record.as_ref().map(|cell| cell.value.clone()).filter(|value| value != FREE);
+            match standing(cells) {
                 Standing::Free => {
                     if last.is_some_and(|last| last >= number - further) {
                         self.counters.stale_number();
                     }
-                    expects = if last.is_some() { Expects::Free } else { Expects::Unused };
+                    expects = match (last, stored) {
+                        (Some(number), Some(record)) => Expects::Outlived { number, record },
+                        (Some(_), None) => Expects::Free,
+                        (None, _) => Expects::Unused,
+                    };
                     number = number.max(last.unwrap_or_default().saturating_add(1 + further));
                 }
                 // The server ran an earlier copy of this request.
@@ -238,12 +252,12 @@ impl Register for HbaseOwnStore {
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
-        Ok(standing(self.cells.look(&name.hbase_row(), by)?.record))
+        Ok(standing(self.cells.look(&name.hbase_row(), by)?))
     }
 
     fn read_many(&self, names: &[LockName], by: Deadline, report: &mut dyn FnMut(usize, Standing)) {
         let rows: Vec<_> = names.iter().map(LockName::hbase_row).collect();
-        self.cells.look_many(&rows, by, &mut |index, cells| report(index, standing(cells.record)));
+        self.cells.look_many(&rows, by, &mut |index, cells| report(index, standing(cells)));
     }
 
     fn count(&self, name: &LockName, _: u64, _: Deadline) -> Result<u64> {
@@ -266,7 +280,11 @@ impl Register for HbaseOwnStore {
         most: usize,
         by: Deadline,
     ) -> Result<LockPage> {
-        list::page(&*self.cells, OWN_LOCK, |cell| standing(Some(cell)), query, after, most, by)
+        let stands = |row: &mut ScannedRow| {
+            let record = Some(std::mem::take(&mut row.cell));
+            standing(OwnCells { number: row.beside.take().and_then(number), record })
+        };
+        list::page(&*self.cells, (OWN_LOCK, Some(OWN_FENCE)), stands, query, after, most, by)
     }
 
     fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
@@ -274,7 +292,7 @@ impl Register for HbaseOwnStore {
             let number = self.cells.look(row, by)?.number.unwrap_or_default().saturating_add(1);
             let write = write(row, number, (FREE, PROBE_TTL), Durability::Async);
             let expects = if number > 1 { Expects::Free } else { Expects::Unused };
-            self.cells.claim(&write, expects, by)?;
+            self.cells.claim(&write, &expects, by)?;
             Ok(self.cells.look(row, by)?.record)
         })
     }
@@ -286,6 +304,16 @@ impl Register for HbaseOwnStore {
     fn latches(&self) -> Option<&dyn LatchStore> {
         self.latches.as_deref()
     }
+}
+
+/// Decodes the cells of a lock. A record of an earlier grant means free.
+pub(super) fn standing(cells: OwnCells) -> Standing {
+    locks::standing(cells.current())
+}
+
+/// Decodes the cell of a number.
+pub(super) fn number(cell: Cell) -> Option<u64> {
+    cell.value.try_into().ok().map(u64::from_be_bytes)
 }
 
 fn write<'a>(
@@ -354,7 +382,8 @@ mod tests {
     use crate::Code;
     use crate::holder::Identity;
     use crate::name::{Level, NamePolicy};
-    use crate::store::hbase::cell_store::{Cell, CellColumn, LockTable, RowPage, RowScan, SchemaFault};
+    use crate::store::hbase::cell_store::{LockTable, RowPage, RowScan, SchemaFault};
+    use crate::store::hbase::layout::CellColumn;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -404,8 +433,8 @@ mod tests {
     }
 
     impl OwnStore for Table {
-        fn claim(&self, write: &OwnWrite<'_>, expects: Expects, _: Deadline) -> Result<Claimed> {
-            self.0.claims.lock().push((expects, write.number));
+        fn claim(&self, write: &OwnWrite<'_>, expects: &Expects, _: Deadline) -> Result<Claimed> {
+            self.0.claims.lock().push((expects.clone(), write.number));
             self.0.firsts.lock().push(write.first);
             let mut answers = self.0.answers.lock();
             let answer = answers.pop_front().expect("an answer is planned");

@@ -44,12 +44,6 @@ impl Rules {
         }
         Ok(Rules { fence, mixed_fleet })
     }
-
-    /// Returns whether an acquire ends with a read-back of its record. The read-back detects peers that delete. A
-    /// fence in a separate row needs it too: it is sound only if the lock is still held after the count.
-    pub(super) fn verifies(self) -> bool {
-        self.mixed_fleet || self.fence == FencePlace::Row
-    }
 }
 
 /// Refuses the option `own_table` in a layout that has one table for locks.

@@ -7,9 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::cell_store::{
-    Cell, CellColumn, CellStore, CheckAndPut, Count, LockTable, RowPage, RowScan, SchemaFault,
+    Cell, CellStore, CheckAndPut, Count, LockCells, LockTable, RowPage, RowScan, SchemaFault,
 };
 use super::diagnose::diagnose_version;
+use super::layout::{CellColumn, LOCK};
 use super::locks::HbaseStore;
 use super::rules::{FencePlace, Rules};
 use crate::Code;
@@ -102,6 +103,10 @@ impl CellStore for Scripted {
         self.0.serve(|cells| cells.get(row).map(|value| Cell { value: value.clone(), written_ms: 0 }))
     }
 
+    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+        Ok(LockCells { record: self.get(row, LOCK, by)?, cover: None })
+    }
+
     fn check_and_put(&self, swap: &CheckAndPut<'_>, _: Deadline) -> Result<bool> {
         self.0.serve(|cells| {
             let cell = cells.entry(swap.row.to_vec()).or_default();
@@ -130,7 +135,7 @@ struct Stage {
     identity: Identity,
 }
 
-/// A store without fence and read-back: each acquire, release and renewal is one request.
+/// A store without fence: each release and renewal is one request, and an acquire is two.
 fn stage() -> Stage {
     stage_with(Rules { fence: FencePlace::Off, mixed_fleet: false })
 }

@@ -18,11 +18,17 @@
 //! | exchanging | Yes, late | exchanging, at most twice |
 //! | exchanging | No or Lost | reading; the old attempt is open, and the new one if late or Lost |
 //! | exchanging | Down | end: release the lock and return the error |
-//! | counting | a number, and our record is read back | end: granted |
+//! | counting | a number, and our record is read back | end: granted; lengthening if an older record would outlast ours |
 //! | counting | a number, and another record is read back | end: held; the attempt is open if records can be hidden |
 //! | counting | a number, and the lock is free | creating, 2 ms later; the attempt is open if records can be hidden |
 //! | counting | the count or the read-back fails | end: release the lock and return the error |
+//! | lengthening | Yes | end: granted |
+//! | lengthening | No or Lost | reading; the attempt is open |
+//! | lengthening | Down | end: release the lock and return the error |
 //! | any | 16 rounds, or no time left | end: held by an unknown holder; IN_DOUBT while an attempt is open |
+//!
+//! Lengthening writes our record again with a longer TTL. A store that keeps old versions may show one again when the
+//! newest one ends. So no record ends before one that it has replaced: if its holder dies, others wait that long.
 //!
 //! An exchange replaces our record by one with a new token. A copy of the creation can then only bring the old token
 //! back, which no lease has and which the background threads release. The lease counts from before the exchange, and
@@ -762,7 +768,10 @@ impl<R: Register> Acquisition<'_, R> {
             None => return Ok(self.granted(&tried, fence, self.numbers)),
             Some(Standing::Held(found)) => match found.record {
                 Some(record) if record.same_owner(&tried.record) => {
-                    return Ok(self.granted(&tried, fence, self.numbers));
+                    return match found.beneath {
+                        None => Ok(self.granted(&tried, fence, self.numbers)),
+                        Some(beneath) => self.lengthen(tried, beneath, fence),
+                    };
                 }
                 _ => Some(found.holder()),
             },
@@ -779,6 +788,29 @@ impl<R: Register> Acquisition<'_, R> {
                 time::sleep(HIDDEN_PAUSE);
                 Ok(Round::Again)
             }
+        }
+    }
+
+    /// Writes our record again, so that it outlasts what it has replaced.
+    fn lengthen(&mut self, mut tried: Tried, beneath: Duration, fence: Option<Fence>) -> Result<Round> {
+        let record = tried.record.renewed(beneath);
+        let replace =
+            Replace { name: self.attempt.name, expected: &tried.record, record: &record, alone: true };
+        match self.ask(true, |register, by| register.replace(&replace, by).settled()) {
+            Ok(Ok(())) => {
+                tried.record = record;
+                Ok(self.granted(&tried, fence, self.numbers))
+            }
+            Ok(Err(_)) => {
+                self.open.push(tried);
+                Ok(Round::Look)
+            }
+            Err(error) if error.is_in_doubt() => {
+                self.open.push(tried);
+                self.lost.get_or_insert(error);
+                Ok(Round::Look)
+            }
+            Err(error) => Err(self.hand_back(tried, error)),
         }
     }
 

@@ -83,6 +83,9 @@ pub struct Found {
     pub written_ms: Option<u64>,
     /// How long the store keeps the record from now on, if the store reports it. No grant depends on it.
     pub left: Option<Duration>,
+    /// Set if a record that this one has replaced may outlast it, so that it could show again: the TTL with which this
+    /// record must be written to outlast it. Only for a store that keeps old versions.
+    pub beneath: Option<Duration>,
 }
 
 impl Found {
@@ -94,7 +97,7 @@ impl Found {
             let ends_ms = written_ms.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
             Duration::from_millis(ends_ms.saturating_sub(wall_ms())).min(ttl)
         });
-        Found { record, written_ms: Some(written_ms), left }
+        Found { record, written_ms: Some(written_ms), left, beneath: None }
     }
 
     /// Describes a record that the store keeps for `left` from now on. `written_ms` is estimated with this
@@ -104,7 +107,7 @@ impl Found {
             let age = record.ttl().saturating_sub(left);
             wall_ms().saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
         });
-        Found { record, written_ms, left: Some(left) }
+        Found { record, written_ms, left: Some(left), beneath: None }
     }
 
     /// Returns the holder that the record names, with the two hints.

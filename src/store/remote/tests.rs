@@ -62,6 +62,8 @@ struct Server {
     writes: Vec<(Option<Record>, Record)>,
     covered: usize,
     cannot_count: bool,
+    /// How long a record of an earlier grant lasts.
+    beneath: Duration,
 }
 
 #[derive(Debug)]
@@ -199,7 +201,8 @@ impl Register for Scripted {
         match server.fates.pop_front().unwrap_or(Fate::Served) {
             Fate::Down => Err(down()),
             _ => Ok(server.record.clone().map_or(Standing::Free, |record| {
-                Standing::Held(Found { record: Some(record), ..Found::default() })
+                let beneath = Some(server.beneath).filter(|beneath| *beneath > record.ttl());
+                Standing::Held(Found { record: Some(record), beneath, ..Found::default() })
             })),
         }
     }
@@ -310,6 +313,29 @@ fn all() -> [Capabilities; 4] {
 /// The requests that follow a creation which took effect.
 fn after_creation(can: Capabilities) -> &'static [&'static str] {
     if can.counts_in_record { &[] } else { &["count", "read"] }
+}
+
+#[test]
+fn a_record_that_an_older_one_would_outlast_is_written_again_with_its_ttl() {
+    let found_again = ["create", "count", "read", "replace", "read", "count", "read"];
+    let cases: [(Fate, Vec<_>); 4] = [
+        (Fate::Served, found_again[..4].into()),
+        (Fate::ReplyLost, found_again.into()),
+        (Fate::RequestLost, [&found_again[..], &["replace"]].concat()),
+        (Fate::Expired, [&found_again[..5], &found_again[..4]].concat()),
+    ];
+    for (fate, requests) in cases {
+        let stage = stage(Capabilities { read_back: ReadBack::Always, ..Capabilities::default() });
+        stage.server.lock().beneath = 3 * TTL;
+        stage.next([Fate::Served, Fate::Served, Fate::Served, fate]);
+        let (grant, _) = stage.granted();
+        assert_eq!(stage.requests(), requests, "{fate:?}");
+        assert_eq!(stage.server.lock().record.as_ref().unwrap().ttl(), 3 * TTL, "{fate:?}");
+        // A renewal and the release know the longer TTL.
+        let renewed = stage.renew(&grant.owner_record, TTL).unwrap().unwrap();
+        assert_eq!(stage.server.lock().record.as_ref().unwrap().ttl(), 3 * TTL, "{fate:?}");
+        assert_eq!(stage.release(&renewed).unwrap(), Released::Freed, "{fate:?}");
+    }
 }
 
 #[test]

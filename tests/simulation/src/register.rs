@@ -21,6 +21,8 @@ use crate::network::Network;
 const SEEDED: u64 = 1 << 40;
 /// One in so many creations finds that the counter is in another region, and counts later.
 const SPLIT_EVERY: u32 = 50;
+/// One in so many requests to HBase comes after a flush of the lock's region.
+const FLUSH_EVERY: u32 = 24;
 
 /// The gateway waits so long for an answer of the server, and then sends the request again.
 const GATEWAY_PAUSE: Duration = Duration::from_millis(100);
@@ -71,6 +73,11 @@ impl Dialect {
         }
     }
 
+    /// Whether a record lasts as long as older ones below it, although its holder is gone.
+    pub fn covers(self) -> bool {
+        matches!(self, Dialect::Hbase | Dialect::HbaseLockRow | Dialect::Gateway)
+    }
+
     /// Whether the record contains its number.
     fn counts_in_record(self) -> bool {
         matches!(self, Dialect::HbaseOwn | Dialect::AerospikeOwn)
@@ -98,6 +105,8 @@ struct Server {
     counters: HashMap<String, u64>,
     /// When each number of [`Dialect::HbaseOwn`] was written.
     numbered_ms: HashMap<String, u64>,
+    /// Until when records of a lock may last, in a cell beside the record.
+    covers_ms: HashMap<String, u64>,
 }
 
 /// One version of a record. HBase shows an older version when the newest one has expired.
@@ -107,6 +116,8 @@ struct Version {
     record: Option<Record>,
     written_ms: u64,
     ends_ms: u64,
+    /// Whether a flush has written it to a file. It stays there.
+    is_in_file: bool,
 }
 
 fn server_ms() -> u64 {
@@ -123,18 +134,54 @@ impl Server {
 
     fn holder(&self, name: &str) -> Option<(&Record, &Version)> {
         let newest = self.newest(name)?;
-        newest.record.as_ref().map(|record| (record, newest))
+        let record = newest.record.as_ref()?;
+        // A record of an earlier grant, which a flush has brought back, holds nothing in the layout `own`.
+        let last = self.counters.get(name).filter(|_| record.number().is_some());
+        (record.number() >= last.copied()).then_some((record, newest))
     }
 
     fn standing(&self, name: &str) -> Standing {
         match self.holder(name) {
             Some((record, version)) => {
                 let left = Duration::from_millis(version.ends_ms.saturating_sub(server_ms()));
+                let cover = self
+                    .covers_ms
+                    .get(name)
+                    .filter(|_| false)
+                    .map(|ends| ends.saturating_sub(version.written_ms));
+                let beneath = cover.map(Duration::from_millis).filter(|beneath| *beneath > record.ttl());
                 let (record, written_ms) = (Some(record.clone()), Some(version.written_ms));
-                Standing::Held(Found { record, written_ms, left: Some(left) })
+                Standing::Held(Found { record, written_ms, left: Some(left), beneath })
             }
             None => Standing::Free,
         }
+    }
+
+    /// Writes what is in memory to a file: of each cell, the newest version that has not expired. The others are gone.
+    fn flush(&mut self, name: &str) {
+        let now = server_ms();
+        let Some(versions) = self.locks.get_mut(name) else { return };
+        let lasts = |version: &Version| !version.is_in_file && now < version.ends_ms;
+        let newest = versions.iter().rposition(lasts);
+        let mut at = 0;
+        versions.retain(|version| {
+            at += 1;
+            version.is_in_file || newest == Some(at - 1)
+        });
+        versions.iter_mut().for_each(|version| version.is_in_file = true);
+    }
+
+    /// Writes the empty cell of a release, and how long records below it may last.
+    fn put_free(&mut self, name: &str, ttl: Duration) {
+        self.put(name, None, ttl);
+        let ends_ms = self.newest(name).map_or(0, |free| free.ends_ms);
+        self.covers_ms.insert(name.to_owned(), ends_ms);
+    }
+
+    /// Does the same for a lock of which it is not known what lies below.
+    fn cover(&mut self, name: &str, ttl: Duration) {
+        let before = self.covers_ms.get(name).map_or(0, |ends| ends.saturating_sub(server_ms()));
+        self.put_free(name, ttl.max(Duration::from_millis(before)));
     }
 
     /// Adds a version over the newest one, as HBase does.
@@ -157,7 +204,7 @@ impl Server {
         let ends_ms = written_ms + ttl.as_millis() as u64;
         let versions = self.locks.entry(name.to_owned()).or_default();
         let place = versions.partition_point(|version| version.written_ms <= written_ms);
-        versions.insert(place, Version { record, written_ms, ends_ms });
+        versions.insert(place, Version { record, written_ms, ends_ms, is_in_file: false });
         let old = versions.len().saturating_sub(8);
         versions.drain(..old);
     }
@@ -168,14 +215,15 @@ impl Server {
         let ends_ms = (written_ms + 1000 * whole_seconds(ttl)).next_multiple_of(1000);
         let versions = self.locks.entry(name.to_owned()).or_default();
         versions.clear();
-        versions.push(Version { record, written_ms, ends_ms });
+        versions.push(Version { record, written_ms, ends_ms, is_in_file: false });
     }
 
     /// Replaces the record, as the layout `own` on Aerospike does: it lasts for its TTL after its last update.
     fn update(&mut self, name: &str, record: Option<Record>, ttl: Duration) {
         let written_ms = server_ms();
         let ends_ms = written_ms + (ttl + OWN_SLACK).as_millis() as u64 + 1;
-        self.locks.insert(name.to_owned(), vec![Version { record, written_ms, ends_ms }]);
+        let version = Version { record, written_ms, ends_ms, is_in_file: false };
+        self.locks.insert(name.to_owned(), vec![version]);
     }
 
     /// Creates a record with the number that its client has chosen. Returns `None` if it was created, or else the
@@ -261,7 +309,15 @@ impl SimulatedRegister {
         serve: impl Fn(&mut Server, &str) -> T + 'static,
     ) -> crate::network::Outcome<T> {
         let (server, name) = (Arc::clone(&self.server), name.to_string());
-        let serve = Rc::new(move || serve(&mut server.lock(), &name));
+        let flushed = !matches!(self.dialect, Dialect::Aerospike | Dialect::AerospikeOwn)
+            && engine().draw(|random| random.u32(..FLUSH_EVERY) == 0);
+        let serve = Rc::new(move || {
+            let mut server = server.lock();
+            if flushed {
+                server.flush(&name);
+            }
+            serve(&mut server, &name)
+        });
         let twice = self.dialect == Dialect::Gateway && engine().draw(|random| random.u8(..16) == 0);
         self.network.call_through(by, twice.then_some(GATEWAY_PAUSE), serve)
     }
@@ -381,7 +437,7 @@ impl Register for SimulatedRegister {
                 (Dialect::HbaseOwn, Some(number)) => {
                     server.put_with_number(name, None, expected.ttl(), number)
                 }
-                _ => server.put(name, None, expected.ttl()),
+                _ => server.put_free(name, expected.ttl()),
             }
             Ok(())
         });
@@ -436,7 +492,7 @@ impl Register for SimulatedRegister {
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
         let covered = self.call(name, by, move |server, name| {
             if server.holder(name).is_none() {
-                server.put(name, None, ttl);
+                server.cover(name, ttl);
             }
         });
         covered.of_change()

@@ -263,6 +263,8 @@ impl World {
             _ => Duration::ZERO,
         });
         let slow = self.faults.slow + Duration::from_millis(10);
+        // The workload renews for up to twice the TTL.
+        let covered = if self.dialect.covers() { 2 * self.ttl } else { Duration::ZERO };
         let stalls = if self.schedule.stalls_every > 0 { self.schedule.stall * 20 } else { Duration::ZERO };
         let delays = stopped + stalls + slow + 2 * self.timeout;
         // With background threads that wait for a server, a read waits for its turn. Pauses grow after failures.
@@ -270,7 +272,7 @@ impl World {
         Tolerances {
             clock_rate: 0.035,
             epsilon: Duration::from_millis(5) + forward,
-            store_slack: self.dialect.slack() + back,
+            store_slack: self.dialect.slack() + back + covered,
             linger: self.linger(),
             // A client that was killed may have sent its last request one wait and one time-out after its call.
             late: delays + 2 * self.ttl + down,

@@ -22,9 +22,10 @@ use super::send_error::{SendError, protocol_violation};
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
 use crate::store::hbase::cell_store::{
-    Answered, Cell, CellColumn, CellStore, CheckAndPut, Count, Durability, LockTable, PROBE, RecordSwap,
+    Answered, Cell, CellStore, CheckAndPut, Count, Durability, LockCells, LockTable, PROBE, RecordSwap,
     RowPage, RowScan, SchemaFault, Swapped, Take, Taken,
 };
+use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 use crate::time::Deadline;
@@ -112,16 +113,16 @@ impl Native {
         &self,
         region: &Region,
         take: &TakeBytes,
-        verify: bool,
+        read_back: bool,
         by: Deadline,
     ) -> Result<Taken, SendError> {
         let mut actions = vec![conditional(region, take.free(), [take.put()])];
-        if verify {
+        if read_back {
             actions.push(in_turn(region, vec![take.read()]));
         }
         let mut results = self.multi(region, actions, by)?.into_iter();
         let put = processed(&results.next().ok_or_else(protocol_violation)?)?;
-        Ok(Taken { put, counted: None, found: results.next().and_then(|result| found(result).ok()) })
+        Ok(Taken { put, counted: None, found: results.next().and_then(|result| lock_cells(&result).ok()) })
     }
 
     /// The Put need not be synced: the count is written to the same log after it and is synced.
@@ -133,8 +134,7 @@ impl Native {
         by: Deadline,
     ) -> Result<Taken, SendError> {
         let put = durable(Durability::Async, take.put());
-        let mut behind = vec![changing(count.increment())];
-        behind.extend(take.verify.then(|| take.read()));
+        let behind = vec![changing(count.increment()), take.read()];
         let actions =
             vec![conditional(region, take.free(), [put]), count.begin(region), in_turn(region, behind)];
         let results: [_; 3] =
@@ -142,7 +142,7 @@ impl Native {
         let [first, _, behind] = results;
         let put = processed(&first)?;
         let sum = counted(&behind).ok();
-        Ok(Taken { put, counted: sum, found: if take.verify { found(behind).ok() } else { None } })
+        Ok(Taken { put, counted: sum, found: lock_cells(&behind).ok() })
     }
 
     fn take_with_count_within(
@@ -153,15 +153,16 @@ impl Native {
         by: Deadline,
     ) -> Result<Taken, SendError> {
         let both = [take.put(), count.increment()];
-        let mut actions = vec![count.begin(region), conditional(region, take.free(), both)];
-        if take.verify {
-            actions.push(in_turn(region, vec![take.read()]));
-        }
+        let actions = vec![
+            count.begin(region),
+            conditional(region, take.free(), both),
+            in_turn(region, vec![take.read()]),
+        ];
         let mut results = self.multi(region, actions, by)?.into_iter().skip(1);
         let first = results.next().ok_or_else(protocol_violation)?;
         let put = processed(&first)?;
         let sum = if put { counted(&first).ok() } else { None };
-        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| found(result).ok()) })
+        Ok(Taken { put, counted: sum, found: results.next().and_then(|result| lock_cells(&result).ok()) })
     }
 }
 
@@ -231,6 +232,19 @@ impl CellStore for Native {
         })
     }
 
+    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+        let key = Bytes::copy_from_slice(row);
+        self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
+            let request = GetRequest { region: region.specifier(), get: Some(get_lock(&key)) };
+            let answer: GetResponse = self
+                .locator
+                .servers()
+                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
+                .map_err(SendError::Call)?;
+            Ok(decoded(answer.result.iter().flat_map(|result| &result.cell)))
+        })
+    }
+
     fn get_many(
         &self,
         rows: &[Vec<u8>],
@@ -251,12 +265,12 @@ impl CellStore for Native {
     }
 
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
-        let CheckAndPut { row, column, expected, value, ttl, durability, parts } = *swap;
+        let CheckAndPut { row, column, expected, value, parts, .. } = *swap;
         let [key, expected, value] = packed([row, expected, value]);
         self.on_region(RequestKind::Write, "conditional Put", row, by, |region, by| {
             let by = part(by, parts);
-            let put = durable(durability, one_put(&key, column, &value, ttl));
-            let action = conditional(region, holding(&key, column, &expected), [put]);
+            let condition = holding(&key, column, &expected);
+            let action = conditional(region, condition, writes(&key, &value, swap));
             let results = self.multi(region, vec![action], by)?;
             let result = results.into_iter().next().ok_or_else(protocol_violation)?;
             processed(&result)
@@ -268,13 +282,14 @@ impl CellStore for Native {
     }
 
     fn check_stamp_and_put(&self, swap: &CheckAndPut<'_>, written_ms: u64, by: Deadline) -> Result<bool> {
-        let CheckAndPut { row, column, expected, value, ttl, durability, parts } = *swap;
+        let CheckAndPut { row, column, expected, value, parts, .. } = *swap;
         let [key, expected, value] = packed([row, expected, value]);
         let (family, qualifier) = names(column);
         self.on_region(RequestKind::Write, "conditional Put", row, by, |region, by| {
-            let put = durable(durability, one_put(&key, column, &value, ttl));
             let test = FilterTest::is(&family, &qualifier, &expected);
-            let action = conditional(region, written_at(&key, test, written_ms), [put]);
+            let gone = request::delete_version(&key, &family, &qualifier, written_ms);
+            let writes = writes(&key, &value, swap).chain([gone]);
+            let action = conditional(region, written_at(&key, test, written_ms), writes);
             let results = self.multi(region, vec![action], part(by, parts))?;
             processed(results.first().ok_or_else(protocol_violation)?)
         })
@@ -309,7 +324,7 @@ impl CellStore for Native {
             // After a split the counter may be in another region. Then a separate call counts it, and a read-back
             // before that count would prove nothing.
             Some(_) => self.take_alone(region, &bytes, false, by),
-            None => self.take_alone(region, &bytes, take.verify, by),
+            None => self.take_alone(region, &bytes, true, by),
         })
     }
 }
@@ -320,14 +335,13 @@ struct TakeBytes {
     column: CellColumn,
     value: Bytes,
     ttl: Duration,
-    verify: bool,
 }
 
 impl TakeBytes {
     fn new(take: &Take<'_>) -> TakeBytes {
-        let Take { column, ttl, verify, .. } = *take;
+        let Take { column, ttl, .. } = *take;
         let [row, value] = packed([take.row, take.value]);
-        TakeBytes { row, column, value, ttl, verify }
+        TakeBytes { row, column, value, ttl }
     }
 
     fn put(&self) -> MutationProto {
@@ -339,7 +353,7 @@ impl TakeBytes {
     }
 
     fn read(&self) -> Action {
-        reading(one_get(&self.row, self.column))
+        reading(get_lock(&self.row))
     }
 }
 
@@ -380,6 +394,36 @@ fn names(column: CellColumn) -> (Bytes, Bytes) {
 fn one_get(row: &Bytes, column: CellColumn) -> Get {
     let (family, qualifier) = names(column);
     request::get(row, &family, &[qualifier])
+}
+
+/// Builds a read of a lock's record and of what covers it.
+fn get_lock(row: &Bytes) -> Get {
+    let ((family, record), (_, cover)) = (names(LOCK), names(COVER));
+    request::get(row, &family, &[cover, record])
+}
+
+fn lock_cells(result: &RegionActionResult) -> Result<LockCells, SendError> {
+    check(result)?;
+    let last = result.result_or_exception.last().and_then(|part| part.result.as_ref());
+    Ok(decoded(last.into_iter().flat_map(|result| &result.cell)))
+}
+
+fn decoded<'a>(found: impl IntoIterator<Item = &'a messages::Cell>) -> LockCells {
+    let mut cells = LockCells::default();
+    for found in found {
+        let is_cover = found.qualifier == COVER.qualifier.as_bytes();
+        *(if is_cover { &mut cells.cover } else { &mut cells.record }) = Some(cell(found.clone()));
+    }
+    cells
+}
+
+/// Builds the writes of a conditional change.
+fn writes(row: &Bytes, value: &Bytes, put: &CheckAndPut<'_>) -> impl Iterator<Item = MutationProto> {
+    let CheckAndPut { column, ttl, cover, durability, .. } = *put;
+    let cover_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).to_be_bytes();
+    let cover = cover.then(|| one_put(row, COVER, &Bytes::copy_from_slice(&cover_ms), ttl));
+    let put = one_put(row, column, value, ttl);
+    [put].into_iter().chain(cover).map(move |put| durable(durability, put))
 }
 
 fn one_put(row: &Bytes, column: CellColumn, value: &Bytes, ttl: Duration) -> MutationProto {

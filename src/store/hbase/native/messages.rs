@@ -142,6 +142,8 @@ pub(super) const PUT: i32 = 2;
 pub(super) const DELETE: i32 = 3;
 /// `QualifierValue.delete_type`: all versions of a column up to a timestamp.
 pub(super) const DELETE_COLUMN: i32 = 1;
+/// The same for the version with that timestamp alone.
+pub(super) const DELETE_VERSION: i32 = 0;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct MutationProto {

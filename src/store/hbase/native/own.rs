@@ -39,14 +39,14 @@ struct OwnBytes {
 }
 
 impl OwnStore for Native {
-    fn claim(&self, write: &OwnWrite<'_>, expects: Expects, by: Deadline) -> Result<Claimed> {
+    fn claim(&self, write: &OwnWrite<'_>, expects: &Expects, by: Deadline) -> Result<Claimed> {
         let (what, number) = ("conditional Put of record and number", write.number.to_be_bytes());
         let first = write.first.to_be_bytes();
         let [row, number, first, record] = packed([write.row, &number, &first, write.record]);
         let bytes = OwnBytes { row, number, first, record };
         self.on_region(RequestKind::Write, what, write.row, by, |region, by| {
             let mut actions = vec![conditional(region, condition(&bytes, expects), puts(&bytes, write))];
-            if expects == Expects::Free {
+            if *expects != Expects::Unused {
                 actions.push(in_turn(region, vec![reading(both(&bytes.row))]));
             }
             let results = self.multi(region, actions, by)?;
@@ -58,14 +58,12 @@ impl OwnStore for Native {
         })
     }
 
-    /// The record contains its number, so no other condition is needed.
     fn rewrite(&self, write: &OwnWrite<'_>, expected: &[u8], parts: u32, by: Deadline) -> Result<bool> {
         let (what, number) = ("conditional Put of record and number", write.number.to_be_bytes());
         let [row, number, record, expected] = packed([write.row, &number, write.record, expected]);
         let bytes = OwnBytes { row, first: number.clone(), number, record };
         self.on_region(RequestKind::Write, what, write.row, by, |region, by| {
-            let held = comparing(&bytes.row, &FAMILY, &RECORD, EQUAL, &expected);
-            let action = conditional(region, held, puts(&bytes, write));
+            let action = conditional(region, held(&bytes, &expected), puts(&bytes, write));
             let results = self.multi(region, vec![action], part(by, parts))?;
             processed(results.first().ok_or_else(protocol_violation)?)
         })
@@ -80,11 +78,10 @@ impl OwnStore for Native {
             let durability = Durability::Sync;
             let (number, first) = (*number, *number);
             let write = OwnWrite { row, number, first, number_ttl, record, ttl: *ttl, durability };
-            let held = comparing(&bytes.row, &FAMILY, &RECORD, EQUAL, &expected);
-            let action = conditional_somewhere(held, puts(&bytes, &write));
+            let action = conditional_somewhere(held(&bytes, &expected), puts(&bytes, &write));
             (bytes.row.clone(), action)
         };
-        let record = |seen: RegionActionResult| Ok(decoded(cells(&seen)?).record);
+        let record = |seen: RegionActionResult| Ok(decoded(cells(&seen)?).current());
         self.swap_each(swaps, by, answered, &ManySwaps { change: &change, read: &both, record: &record });
     }
 
@@ -112,14 +109,28 @@ impl OwnStore for Native {
 
 /// A filter never passes for a row without cells, so an unused row needs a plain comparison. The number sorts before the
 /// record, so it is the first cell that the filter passes: the server stamps the Puts no older than that.
-fn condition(bytes: &OwnBytes, expects: Expects) -> Condition {
+fn condition(bytes: &OwnBytes, expects: &Expects) -> Condition {
     match expects {
         Expects::Unused => comparing(&bytes.row, &FAMILY, &NUMBER, EQUAL, &EMPTY),
         Expects::Free => {
             let below = FilterTest::below(&FAMILY, &NUMBER, &bytes.first);
             filtering(&bytes.row, &[below, FilterTest::none(&FAMILY, &RECORD)])
         }
+        Expects::Outlived { number, record } => {
+            let [number, record] = packed([&number.to_be_bytes(), record]);
+            both_are(&bytes.row, &number, &record)
+        }
     }
+}
+
+/// The condition of a change by the holder. The record alone would not do: if a flush has dropped newer versions that
+/// did not last as long, the record of an earlier grant is the newest one again. The number lasts longer than any record.
+fn held(bytes: &OwnBytes, expected: &Bytes) -> Condition {
+    both_are(&bytes.row, &bytes.number, expected)
+}
+
+fn both_are(row: &Bytes, number: &Bytes, record: &Bytes) -> Condition {
+    filtering(row, &[FilterTest::is(&FAMILY, &NUMBER, number), FilterTest::is(&FAMILY, &RECORD, record)])
 }
 
 /// Builds the Puts of both cells. There are two, because a TTL belongs to a whole Put.

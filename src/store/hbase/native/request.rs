@@ -13,8 +13,9 @@ use super::bytes::constant;
 use super::exception::Exception;
 use super::filter::{self, COMPARATOR, FilterTest, comparator};
 use super::messages::{
-    ASYNC_WAL, Action, Attribute, Cell, Column, ColumnValue, Condition, DELETE, DELETE_COLUMN, Get,
-    INCREMENT, MutationProto, PUT, QualifierValue, RegionAction, RegionActionResult, SYNC_WAL,
+    ASYNC_WAL, Action, Attribute, Cell, Column, ColumnValue, Condition, DELETE, DELETE_COLUMN,
+    DELETE_VERSION, Get, INCREMENT, MutationProto, PUT, QualifierValue, RegionAction, RegionActionResult,
+    SYNC_WAL,
 };
 use super::region::Region;
 use super::send_error::{SendError, protocol_violation};
@@ -68,6 +69,22 @@ pub(super) fn delete(
         qualifier_value: qualifiers.into_iter().map(column).collect(),
     });
     mutation(DELETE, row, families.collect(), None)
+}
+
+/// Builds a Delete of one version of a column. It hides every put with this timestamp, even one that arrives later.
+pub(super) fn delete_version(
+    row: &Bytes,
+    family: &Bytes,
+    qualifier: &Bytes,
+    written_ms: u64,
+) -> MutationProto {
+    let version = QualifierValue {
+        qualifier: qualifier.clone(),
+        value: None,
+        timestamp: Some(written_ms),
+        delete_type: Some(DELETE_VERSION),
+    };
+    mutation(DELETE, row, vec![ColumnValue { family: family.clone(), qualifier_value: vec![version] }], None)
 }
 
 /// Builds an addition to an 8-byte counter. Without a TTL the cell keeps its own TTL, which starts again.

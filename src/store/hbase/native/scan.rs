@@ -9,7 +9,7 @@ use super::rpc::Native;
 use super::send_error::SendError;
 use super::servers::CLIENT_SERVICE;
 use crate::error::Result;
-use crate::store::hbase::cell_store::{RowPage, RowScan};
+use crate::store::hbase::cell_store::{RowPage, RowScan, ScannedRow};
 use crate::store::request_kind::RequestKind;
 use crate::time::Deadline;
 
@@ -20,17 +20,27 @@ impl Native {
     /// See [`LockTable::scan`](crate::store::hbase::cell_store::LockTable::scan). One request, which reads one region at
     /// most.
     pub(super) fn scan_page(&self, rows: &RowScan<'_>, by: Deadline) -> Result<RowPage> {
-        let RowScan { column, from, to, filled, most } = *rows;
+        let RowScan { column, beside, from, to, filled, most } = *rows;
         let (family, qualifier) = (constant(column.family), constant(column.qualifier));
+        let beside = beside.map(|column| constant(column.qualifier));
         let most = most.clamp(1, PAGE);
         self.on_region(RequestKind::Read, "Scan", from, by, |region, by| {
             let ends_here = region.end.is_empty() || (!to.is_empty() && to <= &region.end[..]);
             let stop = if ends_here { to } else { &region.end };
             let scan = Scan {
-                column: vec![Column { family: family.clone(), qualifier: vec![qualifier.clone()] }],
+                column: vec![Column {
+                    family: family.clone(),
+                    qualifier: [&qualifier].into_iter().chain(&beside).cloned().collect(),
+                }],
                 start_row: from.to_vec(),
                 stop_row: stop.to_vec(),
-                filter: filled.then(|| filter::all(&[FilterTest::some(&family, &qualifier)])),
+                filter: filled.then(|| match &beside {
+                    None => filter::all(&[FilterTest::some(&family, &qualifier)]),
+                    Some(beside) => filter::all(&[
+                        FilterTest::some(&family, beside),
+                        FilterTest::some(&family, &qualifier),
+                    ]),
+                }),
                 max_versions: 1,
                 reversed: false,
                 caching: most as u32,
@@ -50,12 +60,21 @@ impl Native {
                 .call(&region.server, CLIENT_SERVICE, "Scan", &request, by)
                 .map_err(SendError::Call)?;
             let is_over = found.more_results_in_region == Some(false) && found.results.len() < most;
-            let rows = found.results.into_iter().filter_map(|row| row.cell.into_iter().next());
-            let rows: Vec<_> = rows.map(|found| (found.row.clone(), cell(found))).collect();
+            let last = found.results.last().and_then(|row| row.cell.first()).map(|cell| cell.row.clone());
+            let rows = found.results.into_iter().filter_map(|row| {
+                let (mut own, mut second) = (None, None);
+                for found in row.cell {
+                    let is_own = found.qualifier == qualifier;
+                    *(if is_own { &mut own } else { &mut second }) = Some(found);
+                }
+                let own = own?;
+                Some(ScannedRow { row: own.row.clone(), cell: cell(own), beside: second.map(cell) })
+            });
+            let rows: Vec<_> = rows.collect();
             // The server may end a page early. Unless it says that it has read the region, only a page without rows ends
             // it.
-            let next = match rows.last() {
-                Some((last, _)) if !is_over => Some([last, &b"\0"[..]].concat()),
+            let next = match last {
+                Some(last) if !is_over => Some([&last, &b"\0"[..]].concat()),
                 _ if ends_here => None,
                 _ => Some(region.end.to_vec()),
             };

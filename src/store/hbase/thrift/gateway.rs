@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hbase_thrift::hbase::{
-    AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, THbaseSyncClient as _, TRowResult,
-    TScan,
+    AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, TCell, THbaseSyncClient as _,
+    TRowResult, TScan,
 };
 
 use super::pool::{Pool, PoolShare};
@@ -14,9 +14,10 @@ use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::options::{Options, parse_duration};
 use crate::store::hbase::cell_store::{
-    Cell, CellColumn, CellStore, CheckAndPut, Content, Count, LockTable, NO_TABLE, PROBE, RowPage, RowScan,
-    SchemaFault,
+    Cell, CellStore, CheckAndPut, Content, Count, LockCells, LockTable, NO_TABLE, PROBE, RowPage, RowScan,
+    ScannedRow, SchemaFault,
 };
+use crate::store::hbase::layout::{COVER, CellColumn, LOCK};
 use crate::store::remote::resolve::part;
 use crate::store::request_kind::RequestKind;
 use crate::store_option::{self, StoreOption};
@@ -358,7 +359,7 @@ impl LockTable for Gateway {
 
     /// Opens a scanner, reads one part of its rows and closes it.
     fn scan(&self, scan: &RowScan<'_>, by: Deadline) -> Result<RowPage> {
-        let RowScan { column, from, to, filled, most } = *scan;
+        let RowScan { column, from, to, filled, most, .. } = *scan;
         let most = most.clamp(1, ROWS_MAX);
         let found = self.call(RequestKind::Read, "scan", Some(from), by, |client| {
             let scan = TScan {
@@ -383,11 +384,10 @@ impl LockTable for Gateway {
         let is_full = found.len() >= most;
         let last = found.last().and_then(|row| row.row.clone());
         let row = |found: TRowResult| {
-            let (_, cell) = found.columns.unwrap_or_default().into_iter().next()?;
-            let written_ms = cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
-            Some((found.row?, Cell { value: cell.value.unwrap_or_default(), written_ms }))
+            let (_, found_cell) = found.columns.unwrap_or_default().into_iter().next()?;
+            Some(ScannedRow { row: found.row?, cell: cell(found_cell), beside: None })
         };
-        let rows = found.into_iter().filter_map(row).filter(|(_, cell)| !filled || !cell.value.is_empty());
+        let rows = found.into_iter().filter_map(row).filter(|row| !filled || !row.cell.value.is_empty());
         let next = last.filter(|_| is_full).map(|last| [&last[..], b"\0"].concat());
         Ok(RowPage { rows: rows.collect(), next })
     }
@@ -411,14 +411,25 @@ impl CellStore for Gateway {
         let cells = self.call(RequestKind::Read, "get", Some(row), by, |client| {
             client.get(self.table(), row.to_vec(), name(column), BTreeMap::new())
         })?;
-        Ok(cells.into_iter().next().map(|cell| Cell {
-            value: cell.value.unwrap_or_default(),
-            written_ms: cell.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default(),
-        }))
+        Ok(cells.into_iter().next().map(cell))
+    }
+
+    fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
+        let columns = vec![name(LOCK), name(COVER)];
+        let found = self.call(RequestKind::Read, "get", Some(row), by, |client| {
+            client.get_row_with_columns(self.table(), row.to_vec(), columns.clone(), BTreeMap::new())
+        })?;
+        let mut columns = found.into_iter().next().and_then(|row| row.columns).unwrap_or_default();
+        let mut take = |column| columns.remove(&name(column)).map(cell);
+        Ok(LockCells { record: take(LOCK), cover: take(COVER) })
     }
 
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
-        let CheckAndPut { row, column, expected, value, ttl, durability: _, parts } = *swap;
+        let CheckAndPut { row, column, expected, value, ttl, cover, durability: _, parts } = *swap;
+        if cover {
+            let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+            self.put(row, COVER, &ttl_ms.to_be_bytes(), ttl, by)?;
+        }
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         self.call_in_parts(RequestKind::Write, "checkAndPut", Some(row), (by, parts), |client| {
             let put = Mutation::new(false, name(column), value.to_vec(), true);
@@ -434,6 +445,11 @@ impl CellStore for Gateway {
             client.atomic_increment(self.table(), count.row.to_vec(), name(count.column), 1)
         })
     }
+}
+
+fn cell(found: TCell) -> Cell {
+    let written_ms = found.timestamp.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
+    Cell { value: found.value.unwrap_or_default(), written_ms }
 }
 
 fn checked_pause(pause: Duration) -> Result<Duration> {
