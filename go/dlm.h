@@ -29,7 +29,11 @@
  *
  * fork(): a handle belongs to the process that created it. In a child process, calls with the parent's
  * handles fail with DLM_FORKED and change nothing. Freeing them there is allowed and does nothing. A child
- * may create its own handles, up to 62 forks deep.
+ * may create its own handles, up to 62 forks deep, also if it executes no program and other threads of its
+ * parent were in calls during the fork. fork() waits while another thread opens or closes an embedded store.
+ * A host name is looked up by the C library, whose locks a child may inherit from such a thread: where
+ * children look names up, give the servers by address. A child made by a bare clone system call must not
+ * use the library.
  *
  * Process: the library starts threads only when it needs them, with names that begin with dlm-. It installs
  * no signal handlers and no exit handlers. Once loaded, it is never unloaded. If a program exits without

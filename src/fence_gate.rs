@@ -7,7 +7,6 @@ use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
@@ -15,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::process::process_mark;
 use crate::random;
+use crate::sync::real::{TimedGuard, TimedMutex};
 use crate::text::quoted;
 use crate::time::{self, Deadline, Moment};
 
@@ -104,7 +104,7 @@ pub struct FenceGate {
     id: u64,
     sync: bool,
     /// Threads wait for this mutex, not in the polling loop that processes use.
-    turn: Mutex<()>,
+    turn: TimedMutex<()>,
     /// The process that opened the gate, see [`process_mark`].
     process: u64,
 }
@@ -119,7 +119,7 @@ pub struct Pass<'a> {
     fence: Fence,
     /// Open file whose `flock` is the pass.
     file: File,
-    _thread: MutexGuard<'a, ()>,
+    _thread: TimedGuard<'a, ()>,
 }
 
 impl FenceGate {
@@ -166,7 +166,7 @@ impl FenceGate {
             path,
             id: 0,
             sync: true,
-            turn: Mutex::new(()),
+            turn: TimedMutex::new(()),
             process: process_mark::current(),
         };
         gate.id = gate.read(&file)?.id;

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use shard::Shard;
 
+use crate::process::fork_pause::ForkPause;
 use crate::time::instant;
 
 /// Seeded for each [`IdLock`], so ids that collide in one process do not collide in the next. Several
@@ -41,13 +42,15 @@ const SHARDS: usize = 128;
 
 /// One lock per id. Ids are 64-bit numbers by default, and can be any hashable key.
 ///
-/// The methods are those of a `parking_lot` mutex with an id as argument, and behave in the same way:
+/// The methods are those of a mutex of the crate `parking_lot` with an id as argument, and behave in the same way:
 ///
 /// - Threads: any number may share an `IdLock` by reference. All methods take `&self`.
 /// - Blocking: `lock`, `lock_many` and the timed calls park the calling thread, after a few
 ///   hundred nanoseconds of spinning and a few yields. All other calls return at once.
 /// - Not reentrant: a thread that locks an id it already holds waits for itself, for ever or until
 ///   its wait times out.
+/// - Forks: a forked child must create its own. In an inherited one, ids may stay locked for ever by threads that the
+///   child does not have.
 /// - No poisoning: a guard dropped by a panic releases its id as usual.
 /// - Fairness: a released id goes to the first thread that asks for it, which avoids a thread switch
 ///   for every grant. Every half millisecond of waiting, one release hands the id to the thread that
@@ -85,7 +88,7 @@ impl<K> IdLock<K> {
     /// one for each use.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_hasher(FastHash::default())
+        Self::default()
     }
 }
 
@@ -215,6 +218,8 @@ impl<K: Hash + Ord + Clone, S: BuildHasher> IdLock<K, S> {
 
 impl<K, S: Default> Default for IdLock<K, S> {
     fn default() -> Self {
+        // The first hasher of a process draws a seed that the others share.
+        let _pause = ForkPause::new();
         Self::with_hasher(S::default())
     }
 }

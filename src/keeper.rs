@@ -15,8 +15,6 @@
 //!
 //! No lease is locked during a request, and no thread holds the manager. A renewal never begins after the end of its
 //! lease, and one that is answered after that end does not bring it back.
-//!
-//! The threads may be parked while the program forks, so they park on what a child may inherit: see [`inheritable`].
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,8 +31,8 @@ use crate::lease_state::LostReason;
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
 use crate::store::{LockStore, Renewal, Renewed};
-use crate::sync::inheritable::{self, Condvar, Mutex, MutexGuard};
 use crate::sync::{AtomicBool, HashMap};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Deadline, Moment, jittered};
 
 /// Longest wait of the first thread for the answers to its requests.
@@ -133,7 +131,7 @@ enum After {
 
 impl KeeperShared {
     fn lock(&self) -> MutexGuard<'_, KeeperState> {
-        inheritable::lock(&self.state)
+        self.state.lock()
     }
 
     /// Returns how long one request for this lease may take.
@@ -418,7 +416,7 @@ fn work(shared: &Arc<KeeperShared>, lane: KeeperLane) {
             let now = Moment::now();
             let pause = state.next(lane).map_or(LONGEST_PARK, |at| at.since(now).min(LONGEST_PARK));
             if !pause.is_zero() {
-                state = inheritable::wait_for(&shared.wake, state, pause);
+                shared.wake.wait_for(&mut state, pause);
             }
             continue;
         }

@@ -141,18 +141,18 @@ pub(crate) fn instant() -> Instant {
     *START + Duration::from_nanos(now_nanos())
 }
 
-/// A mutex as in `parking_lot`. A thread that waits for it lets others run. It is handed to no thread in particular:
+/// A mutex as in `sync::real`. A thread that waits for it lets others run. It is handed to no thread in particular:
 /// all that wait try again.
 #[derive(Default)]
 pub(crate) struct Mutex<T> {
     /// Locked and unlocked without blocking, because only one simulated thread runs at a time.
-    value: parking_lot::Mutex<T>,
-    waiting: parking_lot::Mutex<Vec<ThreadNumber>>,
+    value: crate::sync::real::Mutex<T>,
+    waiting: crate::sync::real::Mutex<Vec<ThreadNumber>>,
 }
 
 impl<T> Mutex<T> {
     pub(crate) fn new(value: T) -> Mutex<T> {
-        Mutex { value: parking_lot::Mutex::new(value), waiting: parking_lot::Mutex::default() }
+        Mutex { value: crate::sync::real::Mutex::new(value), waiting: crate::sync::real::Mutex::default() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
@@ -187,7 +187,7 @@ impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
     /// `None` only inside of [`Condvar`].
-    guard: Option<parking_lot::MutexGuard<'a, T>>,
+    guard: Option<crate::sync::real::MutexGuard<'a, T>>,
 }
 
 impl<T> MutexGuard<'_, T> {
@@ -219,10 +219,10 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable as in `parking_lot`, except that it wakes any of the waiting threads, and not the first one.
+/// A condition variable as in `sync::real`, except that it wakes any of the waiting threads, and not the first one.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
-    waiting: parking_lot::Mutex<Vec<ThreadNumber>>,
+    waiting: crate::sync::real::Mutex<Vec<ThreadNumber>>,
 }
 
 /// Whether a wait timed out.

@@ -1,10 +1,19 @@
-//! Mutexes, condition variables, atomic variables and hash maps of the library's core.
+//! Mutexes, condition variables, atomic variables and hash maps of the library.
 //!
-//! They are those of `parking_lot` and of the standard library, and cost nothing more. In a build with
-//! `--cfg dlm_simulation` they are those of `simulation`, where a seed decides which thread runs next.
+//! They are those of the standard library, and cost nothing more. In a build with `--cfg dlm_simulation`, those of the
+//! core are those of `simulation`, where a seed decides which thread runs next.
+//!
+//! **Forks.** A program may fork while its threads wait for each other here, and the child uses the library with
+//! objects of its own. So nothing here has state that all objects of a process share: a child would inherit entries for
+//! threads that it does not have, and hang or crash. The table of parked threads of `parking_lot` is such a state. A
+//! `static` mutex may be locked during the fork: see [`fork_pause`](crate::process::fork_pause).
+
+/// What waits in the operating system also in the simulation: in stores over real sockets and files, and where no
+/// simulated thread waits.
+pub(crate) mod real;
 
 #[cfg(not(dlm_simulation))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(crate) use real::{Condvar, Mutex, MutexGuard};
 #[cfg(not(dlm_simulation))]
 pub(crate) use std::collections::HashMap;
 #[cfg(not(dlm_simulation))]
@@ -17,65 +26,3 @@ pub(crate) use crate::simulation::{AtomicBool, AtomicU64, Condvar, Mutex, MutexG
 #[cfg(dlm_simulation)]
 pub(crate) type HashMap<K, V> =
     std::collections::HashMap<K, V, std::hash::BuildHasherDefault<std::collections::hash_map::DefaultHasher>>;
-
-/// Mutexes and condition variables that a forked child may have inherited in any state: those of the standard library.
-/// `parking_lot` keeps all parked threads of a process in one table. A child would inherit entries for threads that it
-/// does not have, whose stacks it reuses, and any parking in the child could then fail.
-///
-/// Nothing may panic while such a mutex is locked.
-pub(crate) mod inheritable {
-    use std::time::Duration;
-
-    #[cfg(dlm_simulation)]
-    pub(crate) use super::{Condvar, Mutex, MutexGuard};
-    #[cfg(not(dlm_simulation))]
-    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
-
-    #[cfg(not(dlm_simulation))]
-    mod blocking {
-        use std::sync::PoisonError;
-
-        use super::*;
-
-        pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-            mutex.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-
-        pub(crate) fn wait<'a, T>(wake: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-            wake.wait(guard).unwrap_or_else(PoisonError::into_inner)
-        }
-
-        pub(crate) fn wait_for<'a, T>(
-            wake: &Condvar,
-            guard: MutexGuard<'a, T>,
-            time: Duration,
-        ) -> MutexGuard<'a, T> {
-            wake.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
-        }
-    }
-
-    #[cfg(dlm_simulation)]
-    mod blocking {
-        use super::*;
-
-        pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-            mutex.lock()
-        }
-
-        pub(crate) fn wait<'a, T>(wake: &Condvar, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-            wake.wait(&mut guard);
-            guard
-        }
-
-        pub(crate) fn wait_for<'a, T>(
-            wake: &Condvar,
-            mut guard: MutexGuard<'a, T>,
-            time: Duration,
-        ) -> MutexGuard<'a, T> {
-            wake.wait_for(&mut guard, time);
-            guard
-        }
-    }
-
-    pub(crate) use blocking::{lock, wait, wait_for};
-}

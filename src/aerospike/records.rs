@@ -11,8 +11,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::bins::Bins;
 use super::guard::{GuardBins, State};
 use crate::config::checked_ttl;
@@ -30,6 +28,7 @@ use crate::store::aerospike::keys::{RecordKey, checked_bin, whole_seconds};
 use crate::store::aerospike::options::Setup;
 use crate::store::remote::resolve::{Doubt, Pauses};
 use crate::store::uri::Opener;
+use crate::sync::real::TimedMutex;
 use crate::text::quoted;
 use crate::time::Deadline;
 
@@ -198,7 +197,7 @@ pub struct Record {
     lock: LockName,
     fence: i64,
     /// State after our last call, if known.
-    seen: Mutex<Option<State>>,
+    seen: TimedMutex<Option<State>>,
 }
 
 impl fmt::Debug for Record {
@@ -230,7 +229,7 @@ impl Record {
             return Err(Error::invalid("fence", fence.to_string(), format!("at most {}", i64::MAX)));
         };
         let record_key = RecordKey { set: records.inner.set.clone(), key: key.to_owned() };
-        Ok(Record { records, record_key, lock: lock.clone(), fence: number, seen: Mutex::default() })
+        Ok(Record { records, record_key, lock: lock.clone(), fence: number, seen: TimedMutex::default() })
     }
 
     /// Returns the fence that each write carries.

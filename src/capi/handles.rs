@@ -14,9 +14,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-
 use super::failure::Failure;
+use crate::sync::real::Mutex;
 
 pub(super) const PROCESSES: u8 = 1 << 6;
 const USES: u32 = 1 << 27;

@@ -2,13 +2,13 @@ use std::cell::Cell;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
-use parking_lot::RwLock;
-
 use super::answer::status;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::process::PerProcess;
 use super::status::dlm_status;
+use crate::process::fork_pause::ForkPause;
+use crate::sync::real::RwLock;
 
 /// Log level: a failure that the library could not repair.
 pub const DLM_LOG_ERROR: i32 = 1;
@@ -86,6 +86,7 @@ impl ::log::Log for Bridge {
 /// Whether this library is the logger of the program. Installs it on the first call.
 fn is_ours() -> bool {
     static OURS: OnceLock<bool> = OnceLock::new();
+    let _pause = ForkPause::new();
     *OURS.get_or_init(|| ::log::set_logger(&Bridge).is_ok())
 }
 

@@ -1,7 +1,5 @@
 use std::ffi::c_char;
 
-use parking_lot::Mutex;
-
 use super::answer::status;
 use super::arguments::text;
 use super::error::dlm_error;
@@ -10,6 +8,7 @@ use super::guard::{freeing, value};
 use super::handles::HandleTable;
 use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
+use crate::sync::real::Mutex;
 
 /// Settings for dlm_manager_open(), by key. The URI of a store takes the same keys.
 pub struct dlm_options(());

@@ -4,15 +4,17 @@
 //! parent left them. The child therefore gets its own tables, and each handle says which process it belongs to.
 //! The child's calls with inherited handles are refused before they read any state of the parent.
 
-use std::ffi::c_int;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::failure::{Failure, Outcome};
 use super::handles::{HandleTable, Missing, PROCESSES, Parts, SlotUse};
+use crate::process::process_mark;
 
-/// Number of forks between the process that first used the library and this one.
-static FORKS: AtomicU8 = AtomicU8::new(0);
+/// Returns the number of forks between the process that first used the library and this one.
+#[inline]
+fn forks() -> u8 {
+    u8::try_from(process_mark::current() - 1).unwrap_or(u8::MAX).min(PROCESSES - 1)
+}
 
 /// One `T` for each process, created on first use.
 pub(super) struct PerProcess<T>([OnceLock<T>; PROCESSES as usize]);
@@ -28,7 +30,7 @@ impl<T: Default> PerProcess<T> {
     /// FORKED in a process that is more than 62 forks deep.
     #[inline]
     pub(super) fn this(&self) -> Outcome<&T> {
-        let forks = FORKS.load(Ordering::Relaxed);
+        let forks = forks();
         match self.0[usize::from(forks)].get() {
             Some(this) => Ok(this),
             None => self.first_call(forks),
@@ -40,37 +42,8 @@ impl<T: Default> PerProcess<T> {
         if forks == PROCESSES - 1 {
             return Err(Failure::forked("this process is more than 62 forks deep"));
         }
-        notice_forks();
         Ok(self.0[usize::from(forks)].get_or_init(T::default))
     }
-}
-
-/// Makes every later child process count its fork. This does not detect a child that was created by a bare system
-/// call instead of the C library's `fork`. Managers detect it by their process mark.
-fn notice_forks() {
-    unsafe extern "C" {
-        fn pthread_atfork(
-            prepare: Option<extern "C" fn()>,
-            parent: Option<extern "C" fn()>,
-            child: Option<extern "C" fn()>,
-        ) -> c_int;
-    }
-
-    extern "C" fn in_child() {
-        let forks = FORKS.load(Ordering::Relaxed);
-        FORKS.store((forks + 1).min(PROCESSES - 1), Ordering::Relaxed);
-    }
-
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        // SAFETY: the declaration is that of POSIX. The hook lives as long as the process, because the library
-        // is linked with `nodelete` and never unloaded. The hook only changes an atomic, as it must in the
-        // child of a process with threads.
-        let failed = unsafe { pthread_atfork(None, None, Some(in_child)) };
-        if failed != 0 {
-            ::log::error!("forks will not be detected: pthread_atfork failed with error {failed}");
-        }
-    });
 }
 
 /// A handle type of C: a number that names an `Object`.
@@ -129,14 +102,14 @@ pub(super) fn locate<H>(handle: *const H, kind: u8, name: &str) -> Outcome<SlotU
     if parts.kind != kind {
         return Err(not_one(handle.is_null(), name));
     }
-    if parts.process != FORKS.load(Ordering::Relaxed) {
+    if parts.process != forks() {
         return Err(foreign(parts.process, name));
     }
     Ok((parts.slot, parts.usage))
 }
 
 pub(super) fn handle<H>(kind: u8, (slot, usage): SlotUse) -> *mut H {
-    let process = FORKS.load(Ordering::Relaxed);
+    let process = forks();
     std::ptr::without_provenance_mut(Parts { kind, process, usage, slot }.bits())
 }
 
@@ -147,7 +120,7 @@ fn not_one(null: bool, name: &str) -> Failure {
 
 #[cold]
 fn foreign(process: u8, name: &str) -> Failure {
-    if process < FORKS.load(Ordering::Relaxed) {
+    if process < forks() {
         let what = format!("this {name} was created before the process forked; create one in the child");
         Failure::forked(what)
     } else {

@@ -106,7 +106,6 @@ fn stale_handles_are_told() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri of nightly refuses the futex call of parking_lot_core 0.9.12")]
 fn freeing_wakes_those_who_wait() {
     // SAFETY: the library never dereferences a handle, even an invalid one.
     unsafe {

@@ -50,7 +50,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "Miri of nightly refuses the futex call of parking_lot_core 0.9.12")]
     fn waiters_of_an_evicted_lock_leave_with_nothing() {
         let locks = Arc::new(IdLock::<u64>::new());
         let ids = [1_u64, 1, 1, 2];

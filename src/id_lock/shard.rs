@@ -450,7 +450,6 @@ mod tests {
     /// A holder that locks again right after its release would exclude all others if an id always went to the
     /// first thread that asks.
     #[test]
-    #[cfg_attr(miri, ignore = "Miri of nightly refuses the futex call of parking_lot_core 0.9.12")]
     fn a_greedy_thread_does_not_starve_a_waiter() {
         const ID: u64 = 7;
         let shard = Shard::default();

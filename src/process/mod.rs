@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 pub(crate) mod fork;
+pub(crate) mod fork_pause;
 mod identity;
 pub(crate) mod process_mark;
 pub(crate) mod signals;

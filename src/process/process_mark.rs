@@ -4,7 +4,10 @@
 //! distinguishes children of the C library's `fork` and of a bare `clone` system call. It does not distinguish a
 //! child that shares its parent's memory (`vfork`), but such a child may only call exec.
 //!
-//! Without such a page, the process id is used instead, which costs a system call.
+//! Without such a page, the process id tells, which costs a system call.
+//!
+//! Marks are counted: the first process has 1, its children have 2, and so on. Threads that draw at the same moment may
+//! leave a number out.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -18,7 +21,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// The mark in the page, or null before the first call. The page is never unmapped.
 static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-/// Value of `MARK` if no page can be mapped.
+/// `MARK` points to it if no page can be mapped. The process that drew the last mark, and this mark:
+/// `process id << 32 | mark`.
 static NO_PAGE: AtomicU64 = AtomicU64::new(0);
 /// Number of marks drawn. A child continues the count of its parent, so it draws a mark that no ancestor had.
 static DRAWN: AtomicU64 = AtomicU64::new(0);
@@ -52,14 +56,41 @@ fn current_slow(mut mark: *const AtomicU64) -> u64 {
         }
     }
     if ptr::eq(mark, &raw const NO_PAGE) {
-        return u64::from(std::process::id());
+        return without_page();
     }
-    let drawn = DRAWN.fetch_add(1, Ordering::Relaxed) + 1;
     // SAFETY: as in `current`.
     let number = unsafe { &*mark };
-    match number.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => drawn,
-        Err(other) => other,
+    loop {
+        let drawn = DRAWN.load(Ordering::Relaxed);
+        match number.load(Ordering::Relaxed) {
+            0 => {}
+            mark => return mark,
+        }
+        if draw(drawn).is_some_and(|mark| {
+            number.compare_exchange(0, mark, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        }) {
+            return drawn + 1;
+        }
+    }
+}
+
+/// Draws the mark after `drawn`, unless another thread has drawn it.
+fn draw(drawn: u64) -> Option<u64> {
+    DRAWN.compare_exchange(drawn, drawn + 1, Ordering::Relaxed, Ordering::Relaxed).ok().map(|_| drawn + 1)
+}
+
+fn without_page() -> u64 {
+    let pid = u64::from(std::process::id()) << 32;
+    loop {
+        let (drawn, last) = (DRAWN.load(Ordering::Relaxed), NO_PAGE.load(Ordering::Relaxed));
+        if last >> 32 == pid >> 32 {
+            return last & u64::from(u32::MAX);
+        }
+        if draw(drawn).is_some_and(|mark| {
+            NO_PAGE.compare_exchange(last, pid | mark, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        }) {
+            return drawn + 1;
+        }
     }
 }
 

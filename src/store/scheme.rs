@@ -11,12 +11,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{LockStore, StoreUri};
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::process::fork_pause::ForkPause;
 use crate::store_option::{MANAGER, StoreOption};
+use crate::sync::real::Mutex;
 
 /// The schemes of all stores of this crate, including those that this build leaves out.
 const BUILT_IN: [&str; 5] = ["memory", "embedded", "hbase", "hbase+thrift", "aerospike"];
@@ -205,6 +205,7 @@ pub fn register_scheme(scheme: Scheme) -> Result<()> {
     if let Some(fault) = scheme.fault() {
         return Err(Error::invalid(fault.what, fault.value, fault.allowed));
     }
+    let _pause = ForkPause::new();
     let mut given = GIVEN.lock();
     if given.iter().copied().chain(linked()).any(|other| other.name() == scheme.name()) {
         return Err(twice(scheme.name()));
@@ -215,6 +216,7 @@ pub fn register_scheme(scheme: Scheme) -> Result<()> {
 
 /// Returns the registered schemes, sorted by name. The schemes of this crate's stores are not included.
 pub fn schemes() -> Vec<Scheme> {
+    let _pause = ForkPause::new();
     let mut all: Vec<_> = GIVEN.lock().iter().copied().chain(linked()).collect();
     all.sort_by_key(Scheme::name);
     all

@@ -19,8 +19,6 @@
 //! Threads are started when there is work for them, end when they have had none for a while, and are joined by `stop`.
 //! No thread is started before the first inquiry. An inquiry may hold the last handle of the manager, so it is never
 //! dropped under the lock.
-//!
-//! The threads may be parked while the program forks, so they park on what a child may inherit: see [`inheritable`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -31,8 +29,8 @@ use std::time::Duration;
 
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
-use crate::sync::inheritable::{self, Condvar, Mutex, MutexGuard};
 use crate::sync::{AtomicU64, HashMap};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::Moment;
 
 /// Highest number of threads of one manager.
@@ -103,7 +101,7 @@ struct AskersShared {
 impl AskersShared {
     /// Locks the state. No inquiry is called or dropped under the lock.
     fn lock(&self) -> MutexGuard<'_, AskersState> {
-        inheritable::lock(&self.state)
+        self.state.lock()
     }
 }
 
@@ -466,7 +464,7 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
             state.watched = watches;
         }
         state.idle += 1;
-        state = inheritable::wait_for(&shared.wake, state, until.since(now).min(LONGEST_PARK));
+        shared.wake.wait_for(&mut state, until.since(now).min(LONGEST_PARK));
         state.idle -= 1;
         if watches.is_some() && state.watched == watches {
             state.watched = None;

@@ -11,9 +11,6 @@
 //! Jobs that free locks never use the last thread. A server that hangs blocks such a job for seconds, and meanwhile
 //! the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job
 //! never holds the manager, because the end of the manager stops the threads.
-//!
-//! The threads may be parked while the program forks, so they park on what a child may inherit: see
-//! [`inheritable`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +20,7 @@ use std::time::Duration;
 
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
-use crate::sync::inheritable::{self, Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Deadline, Moment};
 
 /// Time in which a stopping pool runs the open jobs once more.
@@ -83,7 +80,7 @@ struct JobsShared {
 impl JobsShared {
     /// Locks the state. No job runs under the lock.
     fn lock(&self) -> MutexGuard<'_, JobsState> {
-        inheritable::lock(&self.state)
+        self.state.lock()
     }
 }
 
@@ -287,10 +284,10 @@ fn work(shared: &JobsShared) {
                 state = run_taken(shared, state, kind, job);
             }
             None if stopping.is_some() => return,
-            None => state = inheritable::wait(&shared.wake, state),
+            None => shared.wake.wait(&mut state),
             Some((ticket, _)) => {
                 let pause = ticket.due.since(now).min(LONGEST_PARK);
-                state = inheritable::wait_for(&shared.wake, state, pause);
+                shared.wake.wait_for(&mut state, pause);
             }
         }
     }
@@ -440,7 +437,7 @@ mod tests {
     #[test]
     fn jobs_run_when_they_are_due_and_a_cancelled_one_never() {
         let background = Background::new(1);
-        let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let order = Arc::new(Mutex::new(Vec::new()));
         let (planted, all_planted) = std::sync::mpsc::channel::<()>();
         // Keeps the thread until all the others are there.
         let keeps = move || {

@@ -116,6 +116,42 @@ fn a_program_may_load_the_library_and_let_go_of_it() {
     place.run(&out, &[c::library("libdlm.so").to_str().unwrap()]);
 }
 
+/// Runs `tests/c/prefork.c`: children that execute no program open the store and use threads.
+fn prefork(store: &str, forks: usize) {
+    if !has("gcc") {
+        return;
+    }
+    let program = Place::new();
+    let built = program.c("gcc", "prefork", Link::Shared, &["-O1"]);
+    c::run(c::with_library(&mut Command::new(built)).args([store, &forks.to_string()])).unwrap();
+}
+
+#[test]
+fn children_of_a_server_that_forks_beside_its_threads_work_in_memory() {
+    prefork("memory:", if shortened("60 forks of 1,000") { 60 } else { 1_000 });
+}
+
+#[test]
+fn children_of_a_server_that_forks_beside_its_threads_work_on_an_embedded_store() {
+    prefork(&Place::new().store(), if shortened("60 forks of 1,000") { 60 } else { 1_000 });
+}
+
+#[cfg(feature = "aerospike")]
+#[test]
+fn children_of_a_server_that_forks_beside_its_threads_work_on_aerospike() {
+    let Some(server) = dlm_fixtures::aerospike::aerospike_or_skip() else { return };
+    prefork(&server.uri(), if shortened("20 forks of 1,000") { 20 } else { 1_000 });
+}
+
+#[cfg(feature = "hbase")]
+#[test]
+fn children_of_a_server_that_forks_beside_its_threads_work_on_hbase() {
+    let Some(hbase) = dlm_fixtures::hbase::hbase_or_skip() else { return };
+    let table = dlm_fixtures::hbase::fresh_table("prefork");
+    let forks = if shortened("20 forks of 1,000") { 20 } else { 1_000 };
+    prefork(&format!("hbase://{}/{table}", hbase.master), forks);
+}
+
 #[test]
 fn cpp_programs_run_with_both_libraries() {
     for compiler in ["g++", "clang++"].into_iter().filter(|it| has(it)) {

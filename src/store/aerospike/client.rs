@@ -48,6 +48,7 @@ use super::keys::RecordKey;
 use super::options::{Login, Setup};
 use super::pool::{ClientPool, PooledClient};
 use crate::error::{Error, Result};
+use crate::process::fork_pause::ForkPause;
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, Moment, jittered};
 
@@ -584,8 +585,16 @@ impl Client {
             None => {
                 let left =
                     Duration::from_millis(left_ms(by).ok_or_else(|| self.name.late("connect"))?.into());
-                let connect = async { aerospike::Client::new(&self.policy, &self.seeds).await };
-                let connected = pooled.drive(async { tokio::time::timeout(left, connect).await });
+                let connect = async {
+                    let mut connect = pin!(aerospike::Client::new(&self.policy, &self.seeds));
+                    // While it connects, the crate fills `static` variables of its own.
+                    let connect = poll_fn(|context| {
+                        let _pause = ForkPause::new();
+                        connect.as_mut().poll(context)
+                    });
+                    tokio::time::timeout(left, connect).await
+                };
+                let connected = pooled.drive(connect);
                 match connected {
                     Some(Ok(Ok(client))) => pooled.adopt(client),
                     Some(Ok(Err(error))) => return Err(self.name.unreachable(&error)),

@@ -27,8 +27,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-
 use super::client::{
     BinOperation, BinValue, Client, FoundRecord, RecordExistsAction, TTL_KEPT, When, Write, Written,
 };
@@ -42,6 +40,7 @@ use crate::owner::OwnerToken;
 use crate::store::latch_store::{LISTENERS_MAX, check_participant};
 use crate::store::remote::resolve::Doubt;
 use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
+use crate::sync::real::Mutex;
 use crate::time::{self, Deadline};
 
 /// Maximum number of rounds of one change. Another round is needed only after a lost reply or a change by a peer.

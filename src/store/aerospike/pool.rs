@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, Result};
 use crate::process::signals::{self, NoSigpipe};
 use crate::process::threads;
+use crate::sync::real::Mutex;
 use crate::time::Moment;
 
 /// After this idle time, what a member knows about the cluster is too old.

@@ -3,13 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::*;
 use crate::holder::Identity;
 use crate::name::{Level, NamePolicy};
 use crate::patience::{LONG, until};
 use crate::store::remote::{Capabilities, Create, Created, Found, ReadBack, Record, Replace, Standing};
+use crate::sync::real::Mutex;
 use crate::{Code, LockManager};
 
 /// The deadline of an acquire that must not succeed.

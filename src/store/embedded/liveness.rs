@@ -29,13 +29,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::process::process_mark;
 use crate::random;
 use crate::store::embedded::lmdb::Access;
+use crate::sync::real::Mutex;
 
 /// Begin of the name of a liveness file. Its id follows, in hexadecimal digits.
 const PREFIX: &str = "alive-";

@@ -5,10 +5,9 @@ use std::cell::Cell;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::error::Result;
 use crate::owner::OwnerToken;
+use crate::sync::real::Mutex;
 use crate::time::Deadline;
 
 /// Longest time after the first send in which a request is sent again.

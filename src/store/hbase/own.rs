@@ -376,14 +376,13 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
-    use parking_lot::Mutex;
-
     use super::*;
     use crate::Code;
     use crate::holder::Identity;
     use crate::name::{Level, NamePolicy};
     use crate::store::hbase::cell_store::{LockTable, RowPage, RowScan, SchemaFault};
     use crate::store::hbase::layout::CellColumn;
+    use crate::sync::real::Mutex;
 
     const LONG: Duration = Duration::from_secs(60);
 

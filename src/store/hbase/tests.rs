@@ -4,8 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::cell_store::{
     Cell, CellStore, CheckAndPut, Count, LockCells, LockTable, RowPage, RowScan, SchemaFault,
 };
@@ -21,6 +19,7 @@ use crate::name::{Level, LockName, NamePolicy};
 use crate::owner::OwnerRecord;
 use crate::store::remote::RemoteStore;
 use crate::store::{Acquired, Attempt, LockStore, MemoryStore, Released};
+use crate::sync::real::Mutex;
 use crate::time::Deadline;
 
 const LONG: Duration = Duration::from_secs(60);

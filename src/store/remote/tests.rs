@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::lock::RemoteStore;
 use super::record::Record;
 use super::register::{
@@ -20,6 +18,7 @@ use crate::holder::Identity;
 use crate::name::{Level, LockName, NamePolicy};
 use crate::owner::OwnerRecord;
 use crate::store::{Acquired, Attempt, Grant, LockStore, Released, StoreCounters};
+use crate::sync::real::Mutex;
 use crate::time::{Deadline, Moment};
 use crate::{Code, Fence};
 

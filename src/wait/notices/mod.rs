@@ -54,7 +54,7 @@ use crate::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
 use crate::random;
-use crate::sync::inheritable::{self, Mutex};
+use crate::sync::Mutex;
 use crate::sync::{AtomicBool, AtomicU64};
 use crate::time::{self, Moment};
 
@@ -222,7 +222,7 @@ impl Notices {
     /// Whether another process waits for the lock, which is held here.
     pub(crate) fn is_wanted(&self, name: &LockName) -> bool {
         let Some(open) = &self.shared.open else { return false };
-        inheritable::lock(&open.state).lines.is_wanted(name)
+        open.state.lock().lines.is_wanted(name)
     }
 
     /// Returns what a note at a latch tells others. `None` as for [`for_grant`](Notices::for_grant).
@@ -247,7 +247,7 @@ impl Notices {
         if !self.runs.load(Ordering::Acquire) {
             self.start()?;
         }
-        let grant = inheritable::lock(&self.shared.open.as_ref()?.state).bits.draw().ok()?;
+        let grant = self.shared.open.as_ref()?.state.lock().bits.draw().ok()?;
         Some(GrantEndpoint { endpoint, grant })
     }
 
@@ -305,9 +305,9 @@ impl Notices {
         };
         let began = Moment::now();
         let heard = self.start().and_then(|()| random::secret_number().ok()).is_some_and(|key| {
-            inheritable::lock(&open.state).probe = Some(key);
+            open.state.lock().probe = Some(key);
             let sent = open.socket.send(open.own, &Datagram::Heard { key }.encode());
-            let is_open = || inheritable::lock(&open.state).probe == Some(key);
+            let is_open = || open.state.lock().probe == Some(key);
             while sent.is_ok() && is_open() && Moment::now().since(began) < PROBE {
                 time::sleep(PROBE / 500);
             }
@@ -339,9 +339,9 @@ impl Notices {
             return;
         }
         let Some(open) = &self.shared.open else { return };
-        let was_stopping = std::mem::replace(&mut inheritable::lock(&open.state).is_stopping, true);
+        let was_stopping = std::mem::replace(&mut open.state.lock().is_stopping, true);
         open.wake();
-        let thread = inheritable::lock(&self.thread).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread
             && !threads::is_current(&thread)
             && thread.join().is_err()
@@ -355,7 +355,7 @@ impl Notices {
 
     /// Starts the thread.
     fn start(&self) -> Option<()> {
-        let mut thread = inheritable::lock(&self.thread);
+        let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
             let started = threads::spawn("dlm-notices".into(), move || hear(&shared));
@@ -378,7 +378,7 @@ impl NoticesShared {
     /// Calls `change`, and does what follows from it. `None` if notices are off.
     fn with<T>(&self, change: impl FnOnce(&mut Lines, Moment) -> T) -> Option<T> {
         let open = self.open.as_ref()?;
-        let mut state = inheritable::lock(&open.state);
+        let mut state = open.state.lock();
         let result = change(&mut state.lines, Moment::now());
         let effects = state.lines.effects();
         let is_late = state.lines.next().is_some_and(|next| next < state.parked_until);
@@ -460,7 +460,7 @@ impl OpenNotices {
 
     fn is_probe(&self, from: NoticeEndpoint, datagram: &Datagram) -> bool {
         let Datagram::Heard { key } = datagram else { return false };
-        from == self.own && inheritable::lock(&self.state).probe.take_if(|probe| probe == key).is_some()
+        from == self.own && self.state.lock().probe.take_if(|probe| probe == key).is_some()
     }
 
     fn wake(&self) {
@@ -476,7 +476,7 @@ fn hear(shared: &Arc<NoticesShared>) {
     let mut active_until = Moment::OVER;
     loop {
         let now = Moment::now();
-        let mut state = inheritable::lock(&open.state);
+        let mut state = open.state.lock();
         if state.is_stopping {
             return;
         }

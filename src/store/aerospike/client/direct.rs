@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use parking_lot::Mutex;
 
 use super::batch::{self, BatchRow};
 use super::node_sockets::{NoReply, NodeSockets};
 use super::wire::{Asked, PARTITIONS, RecordDigest, RecordReply};
 use crate::store::aerospike::keys::RecordKey;
+use crate::sync::real::{Mutex, TimedMutex};
 use crate::time::{Deadline, Moment};
 
 /// The partitions are asked for again after this time.
@@ -48,7 +48,7 @@ pub(super) struct Direct {
     connect_timeout: Duration,
     known: Mutex<Known>,
     /// Held by the caller who asks for the partitions.
-    asking: Mutex<()>,
+    asking: TimedMutex<()>,
     /// Whether a request failed because the partitions may have moved.
     is_doubted: AtomicBool,
 }
@@ -75,7 +75,7 @@ impl Direct {
             most,
             connect_timeout,
             known: Mutex::default(),
-            asking: Mutex::default(),
+            asking: TimedMutex::default(),
             is_doubted: AtomicBool::new(false),
         }
     }

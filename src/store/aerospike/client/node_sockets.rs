@@ -8,11 +8,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::wire::{self, Asked, PREFIX, RecordDigest, RecordReply};
 use crate::store::aerospike::keys::RecordKey;
 use crate::store::deadline_socket::{Arrived, DeadlineSocket};
+use crate::sync::real::{Condvar, Mutex};
 use crate::time::{Deadline, Moment};
 
 /// A connection that was idle for this long is replaced, because firewalls and servers drop idle connections.

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls};
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
@@ -31,6 +30,8 @@ use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
 use self::private::FileId;
 use self::writer_lock::WriterLock;
 use crate::error::{Cause, Error, Result};
+use crate::process::fork_pause::ForkPause;
+use crate::sync::real::{RwLock, TimedGuard, TimedMutex};
 use crate::time::{self, Deadline};
 
 pub(crate) use self::private::{Access, check_private};
@@ -58,7 +59,7 @@ const WRITER_LOCK_FILE: &str = "gate";
 
 /// All environments that this process has open, by directory (device, inode). Two paths to one directory must not
 /// open it twice.
-static OPEN: Mutex<BTreeMap<FileId, ReaderEntry>> = Mutex::new(BTreeMap::new());
+static OPEN: TimedMutex<BTreeMap<FileId, ReaderEntry>> = TimedMutex::new(BTreeMap::new());
 
 struct ReaderEntry {
     inner: Arc<EnvironmentInner>,
@@ -67,7 +68,9 @@ struct ReaderEntry {
 
 /// The right to open and close environments: one thread of the process at a time.
 pub(crate) struct Turn {
-    open: MutexGuard<'static, BTreeMap<FileId, ReaderEntry>>,
+    // In this order: `OPEN` is free before a fork may go on.
+    open: TimedGuard<'static, BTreeMap<FileId, ReaderEntry>>,
+    _pause: ForkPause,
 }
 
 /// One environment. All users of its directory in this process share it. Dropping the last user closes it. It may
@@ -131,17 +134,22 @@ pub(crate) fn has_files(dir: &Path) -> bool {
 }
 
 impl Turn {
-    /// Waits up to ten seconds for threads that are opening or closing. The limit is for a forked child: if the
-    /// process was forked during an open or a close, no thread of the child finishes it.
+    /// Waits up to ten seconds for threads that are opening or closing.
     pub(crate) fn take(store: &str) -> Result<Turn> {
-        let open = OPEN.try_lock_for(OPEN_WAIT).ok_or_else(|| Error::Connection {
-            store: store.to_owned(),
-            what: "another thread has been opening or closing a store for 10 s, or this process was forked \
-                   while one did: fork before stores are opened"
-                .into(),
-            source: None,
-        })?;
-        Ok(Turn { open })
+        let unable =
+            |what: &str| Error::Connection { store: store.to_owned(), what: what.to_owned(), source: None };
+        // `OPEN` and the list of environments in `heed` are locked meanwhile.
+        let pause = ForkPause::new();
+        if ForkPause::is_spoilt() {
+            return Err(unable(
+                "this process was forked while another thread had been opening or closing a store for 10 s: fork \
+                 before stores are opened",
+            ));
+        }
+        let open = OPEN
+            .try_lock_for(OPEN_WAIT)
+            .ok_or_else(|| unable("another thread has been opening or closing a store for 10 s"))?;
+        Ok(Turn { open, _pause: pause })
     }
 
     /// Fills the empty directory `dir` with an environment that holds `key` = `value`.
@@ -263,6 +271,7 @@ impl Drop for Environment {
             mem::forget(inner);
             return;
         }
+        let _pause = ForkPause::new();
         let mut open = OPEN.lock();
         let Some(entry) = open.get_mut(&inner.id) else { return };
         entry.users -= 1;

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
+use crate::sync::real::{TimedGuard, TimedMutex};
 use crate::time::{self, Deadline};
 
 /// A write takes about ten microseconds, so the first tries follow each other without a sleep.
@@ -26,7 +26,7 @@ const SLEEP_MAX: Duration = Duration::from_micros(500);
 /// process that acquired it, even if a forked child lives on. An `flock` would not.
 #[derive(Debug)]
 pub(super) struct WriterLock {
-    threads: Mutex<()>,
+    threads: TimedMutex<()>,
     file: File,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct WriterLock {
 #[derive(Debug)]
 pub(super) struct WriterGuard<'a> {
     file: &'a File,
-    _thread: MutexGuard<'a, ()>,
+    _thread: TimedGuard<'a, ()>,
 }
 
 impl WriterLock {
@@ -44,7 +44,7 @@ impl WriterLock {
     /// locks on it.
     pub(super) fn open(path: &Path) -> io::Result<WriterLock> {
         let file = File::options().read(true).write(true).open(path)?;
-        Ok(WriterLock { threads: Mutex::new(()), file })
+        Ok(WriterLock { threads: TimedMutex::new(()), file })
     }
 
     /// Waits for the lock until `by`. Returns `None` if it stayed locked. Tries the file lock at least once, if no

@@ -5,17 +5,17 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustls::{ClientConnection, pki_types::ServerName};
 
 use crate::store::deadline_socket::{Arrived, DeadlineSocket, left};
+use crate::sync::real::TimedMutex;
 use crate::time::Deadline;
 
 pub(super) use crate::store::tls::Security;
 
 pub(super) struct Channel {
     socket: DeadlineSocket,
-    tls: Option<Mutex<ClientConnection>>,
+    tls: Option<TimedMutex<ClientConnection>>,
 }
 
 impl Channel {
@@ -44,7 +44,7 @@ impl Channel {
             }
         }
         push(&mut tls, &socket, by)?;
-        Ok(Channel { socket, tls: Some(Mutex::new(tls)) })
+        Ok(Channel { socket, tls: Some(TimedMutex::new(tls)) })
     }
 
     /// Sends all of `bytes`. Only one thread at a time may call it. After an error the channel is unusable.

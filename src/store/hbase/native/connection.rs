@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use prost::Message;
 
 use super::channel::Channel;
 use super::exception::Exception;
 use super::frame;
+use crate::sync::real::{Condvar, Mutex, TimedMutex};
 use crate::time::{Deadline, Moment};
 
 /// A connection that was idle for this long is replaced, because firewalls drop idle connections.
@@ -95,7 +95,7 @@ pub(super) struct Connection {
     /// See [`frame::FRAME_BYTES_MAX`].
     reply_max: u32,
     /// Held while a request is written, so frames do not mix.
-    sending: Mutex<()>,
+    sending: TimedMutex<()>,
     /// Only the receiving thread uses it.
     inbox: Mutex<Inbox>,
     calls: Mutex<Calls>,
@@ -181,7 +181,7 @@ impl Connection {
         Ok(Connection {
             channel,
             reply_max,
-            sending: Mutex::new(()),
+            sending: TimedMutex::new(()),
             inbox: Mutex::new(Inbox::default()),
             calls: Mutex::new(calls),
         })

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, RwLock};
 use prost::Message;
 use prost::bytes::Bytes;
 
@@ -32,6 +31,7 @@ use super::messages::{
 use super::region::{Lookup, Region, catalogued, described, lies_between};
 use super::request;
 use super::servers::{CLIENT_SERVICE, META_SERVICE, ServerAccess, Servers, share};
+use crate::sync::real::{Condvar, Mutex, RwLock};
 use crate::time::Deadline;
 
 /// State that all tables of a cluster share.
@@ -338,7 +338,7 @@ impl LookUp {
     /// Waits for the end of the look-up, at most until `by`. `None` if it has not ended.
     fn wait(&self, by: Deadline) -> Option<LookUpEnd> {
         let mut end = self.end.lock();
-        self.ended.wait_while_for(&mut end, |end| end.is_none(), by.remaining());
+        while end.is_none() && !self.ended.wait_for(&mut end, by.remaining()).timed_out() {}
         end.clone()
     }
 }

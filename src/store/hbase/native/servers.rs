@@ -6,13 +6,13 @@ use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 
 use super::address::Address;
 use super::channel::{Channel, Security};
 use super::connection::{CallFailure, Connection};
 use super::frame;
+use crate::sync::real::{Mutex, TimedGuard, TimedMutex};
 use crate::time::{Deadline, Moment};
 
 pub(super) const CLIENT_SERVICE: &str = "ClientService";
@@ -37,7 +37,7 @@ pub(super) struct Servers {
 /// The connection to one service of one server. It is opened when it is needed.
 #[derive(Default)]
 struct Server {
-    state: Mutex<ServerState>,
+    state: TimedMutex<ServerState>,
 }
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Server {
     /// Returns whether it has no usable connection and no thread is connecting.
     fn is_spent(&self) -> bool {
         let idle =
-            |state: MutexGuard<'_, ServerState>| state.connection.as_ref().is_none_or(|c| !c.is_usable());
+            |state: TimedGuard<'_, ServerState>| state.connection.as_ref().is_none_or(|c| !c.is_usable());
         self.state.try_lock().is_some_and(idle)
     }
 }
@@ -114,7 +114,7 @@ impl Servers {
         const LOCKED: Duration = Duration::from_millis(5);
         let known = self.known.lock().get(CLIENT_SERVICE).and_then(|servers| servers.get(server)).cloned();
         let answers =
-            |state: MutexGuard<'_, ServerState>| state.connection.as_ref().is_some_and(|c| c.is_usable());
+            |state: TimedGuard<'_, ServerState>| state.connection.as_ref().is_some_and(|c| c.is_usable());
         known.is_some_and(|known| known.state.try_lock_for(LOCKED).is_some_and(answers))
     }
 

@@ -10,7 +10,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use hbase_thrift::hbase::HbaseSyncClient;
-use parking_lot::Mutex;
 use rustix::net::RecvFlags;
 use thrift::protocol::{
     TBinaryOutputProtocol, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
@@ -18,6 +17,7 @@ use thrift::protocol::{
 };
 use thrift::{ProtocolError, ProtocolErrorKind};
 
+use crate::sync::real::Mutex;
 use crate::time::Deadline;
 
 /// Largest reply, in bytes. Most replies for this library have one or two cells; the list of a table's families is
