@@ -73,6 +73,14 @@ type question struct {
 	doing string
 }
 
+// allowed returns the error of a call of a zero value, which has no places, and of a nil context.
+func (q question) allowed(ctx context.Context) error {
+	if q.in == nil {
+		return invalid(q.doing + ": the zero value of a type is not allowed: Open and OpenTable make what is needed")
+	}
+	return noContext(ctx)
+}
+
 // call takes a place and runs a function that may block. If it returns before the function has ended, it passes the
 // later outcome to late, in another goroutine.
 //
@@ -140,6 +148,10 @@ func stopped(ctx context.Context, fate fate, of, doing string) error {
 // answerTo runs call for a request that cannot be undone, and returns its error. changes says whether the request
 // changes something. Only then can its outcome be in doubt.
 func answerTo[T any](ctx context.Context, q question, changes bool, run func() (T, error)) (T, error) {
+	if err := q.allowed(ctx); err != nil {
+		var nothing T
+		return nothing, err
+	}
 	got, fate, err := call(ctx, q, run, func(T, error) {})
 	if fate == answered {
 		return got, err

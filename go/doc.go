@@ -40,6 +40,13 @@
 // the background, and a lock that it acquires is released. With a context that cannot end, such as
 // [context.Background], a call to the store returns when the store has answered or the setting "timeout" has passed.
 //
+// # Zero values and nil
+//
+// The zero values of [Cells], [Changes] and [RowCells] are empty, and can be used. Other types with methods are made by
+// functions of this package. The calls of their zero values fail with [ErrInvalid], and so do calls with a nil context, a
+// nil option or a nil function. A nil pointer panics in the goroutine that uses it, as everywhere in Go. Where a nil value
+// means something, its comment says so.
+//
 // # Rows
 //
 // A [Table] is an HBase table of the application. Its rows are created, changed and deleted safely without a lock.

@@ -29,7 +29,7 @@ func (e *Election) Name() Name { return e.name }
 // It fails with the error that ended ctx, with [ErrLocked] when the wait is over, and with [ErrClosed], [ErrInvalid],
 // [ErrTableCreation] and [ErrInternal].
 func (e *Election) Campaign(ctx context.Context, options ...LockOption) (*Lease, error) {
-	how, err := e.manager.acquisition(options)
+	how, err := e.manager.acquisition(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +67,9 @@ func (e *Election) Campaign(ctx context.Context, options ...LockOption) (*Lease,
 //
 // It returns the error of [Election.Campaign] or of the work.
 func (e *Election) Lead(ctx context.Context, work func(ctx context.Context, term *Lease) error, options ...LockOption) error {
+	if work == nil {
+		return invalid("a nil work is not allowed: Campaign leads without one")
+	}
 	term, err := e.Campaign(ctx, options...)
 	if err != nil {
 		return err
@@ -79,6 +82,9 @@ func (e *Election) Lead(ctx context.Context, work func(ctx context.Context, term
 
 // Leader returns who leads now. The Holder is nil if nobody does. It blocks and fails as [Manager.Inspect] does.
 func (e *Election) Leader(ctx context.Context) (Inspection, error) {
+	if err := e.manager.made(); err != nil {
+		return Inspection{}, err
+	}
 	return e.manager.Inspect(ctx, e.name)
 }
 
@@ -92,6 +98,15 @@ func (e *Election) Observe(ctx context.Context, told func(Inspection) error) err
 		started time.Time
 		fence   uint64
 		held    bool
+	}
+	if err := e.manager.made(); err != nil {
+		return err
+	}
+	if err := noContext(ctx); err != nil {
+		return err
+	}
+	if told == nil {
+		return invalid("a nil function is not allowed: nobody would be told")
 	}
 	var last term
 	isFirst := true

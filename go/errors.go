@@ -125,6 +125,19 @@ func (e *Error) also(other error) *Error {
 
 func invalid(message string) error { return newError(CodeInvalidArgument, message) }
 
+// unmade returns the error of a call with a zero value of a type that only by makes.
+func unmade(of, by string) error {
+	return invalid("the zero value of " + of + " is not allowed: " + by + " makes one")
+}
+
+// noContext returns the error of a call with a nil context.
+func noContext(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("a nil context is not allowed: context.Background() never ends")
+	}
+	return nil
+}
+
 // closedError returns the error for a closed "manager" or "table".
 func closedError(of string) error { return newError(CodeClosed, "the "+of+" was closed") }
 

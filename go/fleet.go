@@ -100,6 +100,9 @@ type Broken struct {
 // It fails with [ErrInvalid] if the lock was free, with [ErrInDoubt] if the lock may or may not be broken, and with the
 // errors of [Manager.Inspect].
 func (s *Seen) Break(ctx context.Context, reason string) (Broken, error) {
+	if s.manager == nil {
+		return Broken{}, unmade("Seen", "See")
+	}
 	question := question{s.manager.asking, everywhere, s.manager.timeout, "breaking " + s.name.String()}
 	return answerTo(ctx, question, true, func() (Broken, error) {
 		defer runtime.KeepAlive(s)

@@ -131,6 +131,12 @@ func (l *Latch) Arrived(ctx context.Context) ([]string, error) {
 // a value that is not a count; with [ErrClosed], [ErrInvalid], and the error that ended ctx.
 func (l *Latch) Wait(ctx context.Context) error {
 	defer runtime.KeepAlive(l.manager)
+	if err := l.manager.made(); err != nil {
+		return err
+	}
+	if err := noContext(ctx); err != nil {
+		return err
+	}
 	doing := "waiting for latch " + l.name.String()
 	if ctx.Err() != nil {
 		return ended(ctx, CodeCancelled, doing)
@@ -195,6 +201,9 @@ func (l *Latch) call(ctx context.Context, which latchCall, count int64, particip
 
 func (l *Latch) question(which latchCall) question {
 	m := l.manager
+	if m == nil {
+		m = new(Manager)
+	}
 	return question{m.asking, m.identity.latchRegion(l.name), m.timeout, which.doing() + " latch " + l.name.String()}
 }
 

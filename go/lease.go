@@ -39,6 +39,13 @@ type held struct {
 	atRisk    chan struct{}
 }
 
+// neverHeld is the channel of a lease that never was.
+var neverHeld = func() chan struct{} {
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}()
+
 func newLease(m *Manager, name Name, handle leaseHandle, fence uint64) *Lease {
 	l := &Lease{held: &held{
 		manager: m, name: name, handle: handle, fence: fence,
@@ -48,13 +55,31 @@ func newLease(m *Manager, name Name, handle leaseHandle, fence uint64) *Lease {
 	return l
 }
 
+// made returns an error for the zero value.
+func (l *Lease) made() error {
+	if l.held == nil {
+		return unmade("Lease", "Lock")
+	}
+	return nil
+}
+
 // Name returns the name of the lock.
-func (l *Lease) Name() Name { return l.name }
+func (l *Lease) Name() Name {
+	if l.made() != nil {
+		return Name{}
+	}
+	return l.name
+}
 
 // Fence returns the number to send with every write that the lock protects. It grows with every grant, so a
 // receiver can refuse numbers lower than the highest it has seen. It is 0 where the store's options switch fencing
 // off.
-func (l *Lease) Fence() uint64 { return l.fence }
+func (l *Lease) Fence() uint64 {
+	if l.made() != nil {
+		return 0
+	}
+	return l.fence
+}
 
 // Check returns nil while the lease is valid by this machine's clock. Call it before each step that needs the lock.
 // It does no I/O and takes some tens of nanoseconds. The goroutine may be paused right after the check; use
@@ -63,6 +88,9 @@ func (l *Lease) Fence() uint64 { return l.fence }
 // It fails with [ErrLost] when the lease has expired, was released or was found lost.
 func (l *Lease) Check() error {
 	defer runtime.KeepAlive(l)
+	if err := l.made(); err != nil {
+		return err
+	}
 	return l.check()
 }
 
@@ -94,6 +122,9 @@ func (l *Lease) Guard() (uint64, error) {
 // Remaining returns the remaining time of the lease, rounded down to milliseconds; 0 when the lease has ended.
 func (l *Lease) Remaining() time.Duration {
 	defer runtime.KeepAlive(l)
+	if l.made() != nil {
+		return 0
+	}
 	return leaseRemaining(l.handle)
 }
 
@@ -102,6 +133,9 @@ func (l *Lease) Remaining() time.Duration {
 //
 // The first call opens a file descriptor and starts a goroutine. Both end with the lease.
 func (l *Lease) Lost() <-chan struct{} {
+	if l.made() != nil {
+		return neverHeld
+	}
 	held := l.held // the goroutine must not refer to l, which could then never be collected
 	held.watch.Do(func() {
 		// A renewal may have moved the end after the timer fired.
@@ -114,6 +148,10 @@ func (l *Lease) Lost() <-chan struct{} {
 // [*Error] with its reason, which wraps [ErrLost]. Call the returned function to free the resources of the context.
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	if err := l.made(); err != nil {
+		cancel(err)
+		return ctx, func() {}
+	}
 	lost, held := l.Lost(), l.held
 	go func() {
 		select {
@@ -146,6 +184,9 @@ func (l *Lease) RenewFor(ctx context.Context, ttl time.Duration) error {
 
 func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 	defer runtime.KeepAlive(l)
+	if err := l.made(); err != nil {
+		return err
+	}
 	held := l.held
 	if held.released.Load() {
 		return held.over("it was released")
@@ -176,6 +217,9 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 // After any other failure it is unknown whether the lock is free, and the library retries in the background until the
 // TTL ends: [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt].
 func (l *Lease) Release() error {
+	if err := l.made(); err != nil {
+		return err
+	}
 	if !l.released.CompareAndSwap(false, true) {
 		return l.over("it was released earlier")
 	}
@@ -208,6 +252,9 @@ func (l *Lease) Release() error {
 //
 // It fails with [ErrLost] when the lease was released or found lost, and with [ErrClosed]. It does no I/O.
 func (l *Lease) IntoToken() (string, error) {
+	if err := l.made(); err != nil {
+		return "", err
+	}
 	if !l.released.CompareAndSwap(false, true) {
 		return "", l.over("it was released earlier")
 	}

@@ -31,7 +31,7 @@ type LeaseSet struct {
 // others were waited for, and with [ErrInvalid] for no name, for a name twice, and for several locks with a TTL below
 // 100 ms.
 func (m *Manager) LockAll(ctx context.Context, names []Name, options ...LockOption) (*LeaseSet, error) {
-	how, err := m.acquisition(options)
+	how, err := m.acquisition(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -129,11 +129,22 @@ func (s *LeaseSet) giveBack(err error) error {
 	return err
 }
 
+// made returns an error for the zero value, whose leases must not all seem valid.
+func (s *LeaseSet) made() error {
+	if len(s.leases) == 0 {
+		return unmade("LeaseSet", "LockAll")
+	}
+	return nil
+}
+
 // Leases returns the leases, in the order in which the names were passed.
 func (s *LeaseSet) Leases() []*Lease { return slices.Clone(s.leases) }
 
 // Check returns nil while all leases are valid. It fails as [Lease.Check] does for the first lease that is not.
 func (s *LeaseSet) Check() error {
+	if err := s.made(); err != nil {
+		return err
+	}
 	for _, lease := range s.leases {
 		if err := lease.Check(); err != nil {
 			return err
@@ -161,6 +172,9 @@ func (s *LeaseSet) Guard() ([]uint64, error) {
 
 // Remaining returns the remaining time of the lease that ends first.
 func (s *LeaseSet) Remaining() time.Duration {
+	if s.made() != nil {
+		return 0
+	}
 	left := s.leases[0].Remaining()
 	for _, lease := range s.leases[1:] {
 		left = min(left, lease.Remaining())
@@ -170,6 +184,9 @@ func (s *LeaseSet) Remaining() time.Duration {
 
 // KeepAlive keeps all leases alive, for maxHold at most. See [Lease.KeepAlive], whose errors it has.
 func (s *LeaseSet) KeepAlive(maxHold time.Duration) error {
+	if err := s.made(); err != nil {
+		return err
+	}
 	for _, lease := range s.leases {
 		if err := lease.KeepAlive(maxHold); err != nil {
 			return err
@@ -181,6 +198,9 @@ func (s *LeaseSet) KeepAlive(maxHold time.Duration) error {
 // Renew renews all leases, one after the other. It returns the first error of [Lease.Renew], and renews the others
 // nevertheless.
 func (s *LeaseSet) Renew(ctx context.Context) error {
+	if err := s.made(); err != nil {
+		return err
+	}
 	var first error
 	for _, at := range s.order {
 		if err := s.leases[at].Renew(ctx); err != nil && first == nil {
@@ -192,6 +212,9 @@ func (s *LeaseSet) Renew(ctx context.Context) error {
 
 // Release releases all locks. It returns the first error of [Lease.Release], and releases the others nevertheless.
 func (s *LeaseSet) Release() error {
+	if err := s.made(); err != nil {
+		return err
+	}
 	var first error
 	for _, at := range slices.Backward(s.order) {
 		if err := s.leases[at].Release(); err != nil && first == nil {

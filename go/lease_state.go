@@ -52,6 +52,9 @@ const (
 // State returns the state of the lease by this machine's clock, and why it was lost if it was. It does no I/O.
 func (l *Lease) State() (LeaseState, LostReason) {
 	defer runtime.KeepAlive(l)
+	if l.made() != nil {
+		return Released, NotLost
+	}
 	return l.state()
 }
 
@@ -73,6 +76,9 @@ func (h *held) state() (LeaseState, LostReason) {
 // lease is below 100 ms, and with [ErrClosed].
 func (l *Lease) KeepAlive(maxHold time.Duration) error {
 	defer runtime.KeepAlive(l)
+	if err := l.made(); err != nil {
+		return err
+	}
 	if maxHold <= 0 {
 		return invalid("the longest time " + maxHold.String() + " is not allowed: above zero, or Forever")
 	}
@@ -90,6 +96,9 @@ func (l *Lease) KeepAlive(maxHold time.Duration) error {
 // way may still make it longer. It does nothing for a lease that is not kept alive, or that was released.
 func (l *Lease) StopKeepAlive() error {
 	defer runtime.KeepAlive(l)
+	if err := l.made(); err != nil {
+		return err
+	}
 	if l.released.Load() {
 		return nil
 	}
@@ -108,6 +117,9 @@ func (l *Lease) StopKeepAlive() error {
 // It fails with [ErrInvalid] for a time below zero or longer than the TTL, and with [ErrLost].
 func (l *Lease) HoldAtLeast(minHold time.Duration) error {
 	defer runtime.KeepAlive(l)
+	if err := l.made(); err != nil {
+		return err
+	}
 	if l.released.Load() {
 		return l.over("it was released")
 	}
@@ -120,6 +132,9 @@ func (l *Lease) HoldAtLeast(minHold time.Duration) error {
 // TTL returns the TTL with which the lease was granted or last renewed.
 func (l *Lease) TTL() time.Duration {
 	defer runtime.KeepAlive(l)
+	if l.made() != nil {
+		return 0
+	}
 	return leaseTTL(l.handle)
 }
 
@@ -128,6 +143,9 @@ func (l *Lease) TTL() time.Duration {
 //
 // The first call opens a file descriptor and starts a goroutine. Both end with the lease.
 func (l *Lease) AtRisk() <-chan struct{} {
+	if l.made() != nil {
+		return neverHeld
+	}
 	held := l.held // as in Lost
 	held.riskWatch.Do(func() {
 		held.startWatch(held.atRisk, atRiskDescriptor, func() bool {

@@ -65,7 +65,7 @@ func Wait(d time.Duration) LockOption {
 // [ErrTableCreation] or [ErrInternal] when the store does not serve the request, and with [ErrInDoubt] when it is
 // unknown whether the lock was granted. Other errors are [ErrClosed], [ErrInvalid], and the error that ended ctx.
 func (m *Manager) TryLock(ctx context.Context, name Name, options ...LockOption) (*Lease, error) {
-	how, err := m.acquisition(options)
+	how, err := m.acquisition(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (m *Manager) TryLock(ctx context.Context, name Name, options ...LockOption)
 // Lock fails with [ErrLocked] when the wait ended first; the message says who holds the lock. It fails with the error
 // that ended ctx; the message says the same. Errors of [Manager.TryLock] other than ErrLocked end the wait at once.
 func (m *Manager) Lock(ctx context.Context, name Name, options ...LockOption) (*Lease, error) {
-	how, err := m.acquisition(options)
+	how, err := m.acquisition(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -186,9 +186,18 @@ func (m *Manager) giveUp(ctx context.Context, name Name, pending pendingHandle) 
 	return grant{}, ended(ctx, CodeCancelled, doing)
 }
 
-func (m *Manager) acquisition(options []LockOption) (acquisition, error) {
+func (m *Manager) acquisition(ctx context.Context, options []LockOption) (acquisition, error) {
 	var how acquisition
+	if err := m.made(); err != nil {
+		return how, err
+	}
+	if err := noContext(ctx); err != nil {
+		return how, err
+	}
 	for _, option := range options {
+		if option == nil {
+			return how, invalid("a nil LockOption is not allowed: leave it out")
+		}
 		option(&how)
 	}
 	switch {
@@ -235,6 +244,9 @@ func (m *Manager) try(ctx context.Context, name Name, ttl time.Duration) (*Lease
 // It fails with [ErrInvalid] if the text is not the whole token of a lease of this lock, and with [ErrClosed]. It does no
 // I/O.
 func (m *Manager) Adopt(name Name, token string) (*Lease, error) {
+	if err := m.made(); err != nil {
+		return nil, err
+	}
 	defer runtime.KeepAlive(m)
 	lease, fence, err := adoptLease(m.handle, name, token)
 	if err != nil {

@@ -164,7 +164,9 @@ func passLinesOn(pipe io.Reader, logger func() *slog.Logger) {
 		_, err := io.ReadFull(in, head[:])
 		// Reported here and not at the moment of the loss, because the pipe has room only now.
 		if count := linesDropped(); count > 0 {
-			logger().Warn(fmt.Sprintf("dlm: %d lines of the library's log were dropped, the handler was too slow", count))
+			guarded(func() {
+				logger().Warn(fmt.Sprintf("dlm: %d lines of the library's log were dropped, the handler was too slow", count))
+			})
 		}
 		if err != nil {
 			return
@@ -179,6 +181,6 @@ func passLinesOn(pipe io.Reader, logger func() *slog.Logger) {
 				level = of.here
 			}
 		}
-		logger().Log(context.Background(), level, "dlm: "+strings.ToValidUTF8(string(text), ""))
+		guarded(func() { logger().Log(context.Background(), level, "dlm: "+strings.ToValidUTF8(string(text), "")) })
 	}
 }

@@ -104,7 +104,7 @@ func Timeout(d time.Duration) Option { return duration("timeout", d) }
 func Setting(key, value string) Option { return func(s *settings) { s.set(key, value) } }
 
 // Logger sets the logger for warnings about leases and managers that the program dropped without Release or Close.
-// It is [slog.Default] unless set. The library's own log is common to the process: see [SetLogger].
+// It is [slog.Default] unless set, and with nil. The library's own log is common to the process: see [SetLogger].
 func Logger(logger *slog.Logger) Option { return func(s *settings) { s.logger = logger } }
 
 func duration(key string, d time.Duration) Option {
@@ -129,7 +129,13 @@ func duration(key string, d time.Duration) Option {
 func Open(uri string, options ...Option) (*Manager, error) {
 	settings := settings{logger: slog.Default()}
 	for _, option := range options {
+		if option == nil {
+			return nil, invalid("a nil Option is not allowed: leave it out")
+		}
 		option(&settings)
+	}
+	if settings.logger == nil {
+		settings.logger = slog.Default()
 	}
 	handle, err := openManager(uri, settings.list)
 	if err != nil {
@@ -231,8 +237,19 @@ func (m *Manager) Diagnose(ctx context.Context) (findings []string, isSafe bool,
 // request for a lock is under way, and a few seconds for the threads. It returns the error of the first release that failed. It tries the other
 // releases all the same. A lock that was not released is free when its TTL ends.
 func (m *Manager) Close() error {
+	if err := m.made(); err != nil {
+		return err
+	}
 	m.cleanup.Stop()
 	return m.close()
+}
+
+// made returns an error for the zero value.
+func (m *Manager) made() error {
+	if m == nil || m.handle == nil {
+		return unmade("Manager", "Open")
+	}
+	return nil
 }
 
 func (m *Manager) closed() bool { return m.asking.over() }
@@ -257,7 +274,13 @@ type leak struct {
 // forgotten is called by the garbage collector and must not block.
 func forgotten(leak leak) {
 	go func() {
-		leak.logger.Warn("dlm: "+leak.what, "of", leak.about)
-		leak.free()
+		defer leak.free()
+		guarded(func() { leak.logger.Warn("dlm: "+leak.what, "of", leak.about) })
 	}()
+}
+
+// guarded runs a log handler in a goroutine of this package. A handler that panics must not end the program from there.
+func guarded(handler func()) {
+	defer func() { _ = recover() }()
+	handler()
 }

@@ -69,6 +69,9 @@ func OpenTable(uri string) (*Table, error) {
 // Close ends the table: later calls on its rows fail with [ErrClosed]. Close does not block. Calls under way continue
 // in the library. Closing twice does nothing more.
 func (t *Table) Close() {
+	if t.made() != nil {
+		return
+	}
 	t.cleanup.Stop()
 	t.close()
 }
@@ -89,6 +92,14 @@ func (t *Table) CreateIfMissing(ctx context.Context, families []Family, splits .
 	return err
 }
 
+// made returns an error for the zero value.
+func (t *Table) made() error {
+	if t == nil || t.handle == nil {
+		return unmade("Table", "OpenTable")
+	}
+	return nil
+}
+
 // Row returns a handle for the row with this key of 1 to 32,000 bytes. It does no I/O. The calls of the row fail with
 // [ErrInvalid] if the key is not allowed.
 func (t *Table) Row(key string) *Row { return &Row{table: t, key: key} }
@@ -103,6 +114,12 @@ func (t *Table) Row(key string) *Row { return &Row{table: t, key: key} }
 func (l *Lease) Row(table *Table, key string) (*Row, error) {
 	defer runtime.KeepAlive(l)
 	defer runtime.KeepAlive(table)
+	if err := l.made(); err != nil {
+		return nil, err
+	}
+	if err := table.made(); err != nil {
+		return nil, err
+	}
 	if l.released.Load() {
 		return nil, l.over("it was released")
 	}
@@ -377,6 +394,15 @@ const (
 func (r *Row) Modify(
 	ctx context.Context, columns []string, change func(*RowCells) (*Changes, error),
 ) (Modified, error) {
+	if err := r.table.made(); err != nil {
+		return Modified{}, err
+	}
+	if err := noContext(ctx); err != nil {
+		return Modified{}, err
+	}
+	if change == nil {
+		return Modified{}, invalid("a nil function is not allowed: it says what to change")
+	}
 	end := time.Now().Add(r.table.timeout)
 	pause := modifyPauseFirst
 	for attempt := 1; ; attempt++ {
@@ -437,6 +463,9 @@ func (r *Row) read(ctx context.Context, which rowCall, columns []string) (*RowCe
 
 func (r *Row) write(ctx context.Context, which rowCall, cells *Cells) (rowAnswer, error) {
 	var with items
+	if cells == nil {
+		cells = new(Cells) // the library says that there are none
+	}
 	for _, cell := range cells.list {
 		with.cell(cell.column, cell.value, cell.ttl)
 	}
@@ -448,6 +477,12 @@ func (r *Row) call(ctx context.Context, which rowCall, asRead cellsHandle, with 
 		return rowAnswer{}, r.err
 	}
 	t := r.table
+	if err := t.made(); err != nil {
+		return rowAnswer{}, err
+	}
+	if err := noContext(ctx); err != nil {
+		return rowAnswer{}, err
+	}
 	if t.asking.over() {
 		return rowAnswer{}, closedError("table")
 	}
