@@ -3,16 +3,23 @@
 //! On Linux this process is the subreaper of its descendants: a descendant whose parent has ended becomes
 //! its child. So every descendant stays within reach, also what a shell started in the background.
 //!
-//! Only the main thread waits for processes and signals them. So a process id that is signalled cannot have been
-//! reused yet.
+//! Only the main thread waits for processes and signals them. So the id of a child that is signalled cannot have been
+//! reused yet. Other descendants are signalled by a descriptor, so that none is taken for a process that had its id before.
+//!
+//! Process ids are numbers of a PID namespace. In a container, `/proc` may be that of another namespace, whose numbers mean
+//! other processes here. Such a `/proc` is not read: see [`descendants`].
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, pidfd_open,
+    pidfd_send_signal, wait, waitid,
+};
 
 use crate::cli::args::Exec;
 use crate::cli::exit::{CommandFailure, CommandOutcome, NOT_EXECUTABLE, NOT_FOUND, of_signal};
@@ -22,6 +29,8 @@ use crate::cli::exit::{CommandFailure, CommandOutcome, NOT_EXECUTABLE, NOT_FOUND
 pub(crate) struct Command {
     pid: Pid,
     status: Option<WaitStatus>,
+    /// The log says that processes cannot be found.
+    is_warned: Cell<bool>,
 }
 
 impl Command {
@@ -53,7 +62,11 @@ impl Command {
         // Only the id is kept: `reap` waits for it, together with the orphans.
         let child = command.spawn().map_err(|error| failed(&error))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Ok(Command { pid: pid.ok_or_else(|| failed(&"it has an invalid process id"))?, status: None })
+        Ok(Command {
+            pid: pid.ok_or_else(|| failed(&"it has an invalid process id"))?,
+            status: None,
+            is_warned: Cell::new(false),
+        })
     }
 
     /// Waits for every child that has ended, without blocking. Keeps the status of the command.
@@ -75,28 +88,56 @@ impl Command {
     /// Sends `signal` to the command, unless the command has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.status.is_none() {
-            send(self.pid, signal);
+            send(self.pid, signal, || true);
         }
     }
 
-    /// Sends `signal` to the command and to all processes that it started.
+    /// Sends `signal` to the command and to all processes that it started. Without `/proc`, only to the command.
     pub(crate) fn signal_all(&self, signal: Signal) {
-        for pid in self.alive() {
-            send(pid, signal);
+        let Some(found) = descendants() else {
+            self.signal(signal);
+            if self.status.is_some() && has_children() && !self.is_warned.replace(true) {
+                log::warn!(
+                    "processes that the command has left running cannot be found, so they get no signal: /proc does \
+                     not show the processes of this PID namespace"
+                );
+            }
+            return;
+        };
+        for process in found {
+            send(process.pid, signal, || stat(process.pid).is_some_and(|now| now.started == process.started));
         }
     }
 
-    /// Returns the running processes among the command and all that it started.
-    pub(crate) fn alive(&self) -> Vec<Pid> {
-        match descendants() {
-            Some(found) => found,
-            None => self.status.is_none().then_some(self.pid).into_iter().collect(),
-        }
+    /// Returns whether the command or a process that it started is running.
+    pub(crate) fn is_any_alive(&self) -> bool {
+        // What has lost its parent is a child of this process.
+        descendants().map_or_else(has_children, |found| !found.is_empty())
     }
 }
 
-fn send(pid: Pid, signal: Signal) {
-    match kill_process(pid, signal) {
+/// Whether this process has a child, also one that has ended and was not waited for.
+fn has_children() -> bool {
+    let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::All, looks).err() != Some(Errno::CHILD)
+}
+
+/// Sends `signal` to the process that has the id now, if `is_it`.
+fn send(pid: Pid, signal: Signal, is_it: impl Fn() -> bool) {
+    // The descriptor means this process for ever. So the answer holds until the signal is sent.
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return,
+        // An older kernel has none, and a filter of system calls may refuse it.
+        handle => handle.ok(),
+    };
+    if !is_it() {
+        return;
+    }
+    let sent = match &handle {
+        Some(handle) => pidfd_send_signal(handle, signal),
+        None => kill_process(pid, signal),
+    };
+    match sent {
         // It has ended meanwhile.
         Ok(()) | Err(Errno::SRCH) => {}
         Err(error) => {
@@ -115,45 +156,68 @@ fn adopt_orphans() {
 #[cfg(not(target_os = "linux"))]
 fn adopt_orphans() {}
 
-/// Returns all running descendants of this process, parents first. `None` without a Linux `/proc`.
-fn descendants() -> Option<Vec<Pid>> {
-    let mut processes = Vec::new();
-    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        // A process that has ended meanwhile has no file.
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        processes.extend(parent_of_running(&stat).map(|parent| (pid, parent)));
-    }
-    // A Linux /proc lists this process at least.
-    let this: i32 = rustix::process::getpid().as_raw_pid();
-    processes.iter().find(|(pid, _)| *pid == this)?;
-    let mut found: Vec<i32> = vec![this];
-    let mut seen = 0;
-    while let Some(&parent) = found.get(seen) {
-        seen += 1;
-        found.extend(
-            processes.iter().filter(|(pid, of)| *of == parent && *pid != parent).map(|(pid, _)| *pid),
-        );
-    }
-    Some(found.into_iter().skip(1).filter_map(Pid::from_raw).collect())
+/// A process that is running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Running {
+    pid: Pid,
+    parent: i32,
+    /// When it was started. Of two processes that had one id, the second was started later.
+    started: u64,
 }
 
-/// Returns the parent's id from a line of `/proc/<pid>/stat`, or `None` for a zombie. The second field is a name in
-/// brackets that may contain anything.
-fn parent_of_running(stat: &str) -> Option<i32> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    match fields.next()? {
-        "Z" | "X" => None,
-        _ => fields.next()?.parse().ok(),
+/// Returns all running descendants of this process, parents first. `None` without a Linux `/proc` of this PID namespace.
+fn descendants() -> Option<Vec<Running>> {
+    let this: i32 = rustix::process::getpid().as_raw_pid();
+    // In a `/proc` of an outer namespace, this process has another number. In any other one, it has none.
+    if std::fs::read_link("/proc/self").ok()?.to_str()?.parse() != Ok(this) {
+        return None;
     }
+    let mut processes = Vec::new();
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        processes.extend(pid.and_then(stat));
+    }
+    // A Linux /proc lists this process at least.
+    let mut found = vec![*processes.iter().find(|process| process.pid.as_raw_pid() == this)?];
+    let mut seen = 0;
+    while let Some(parent) = found.get(seen).map(|process| process.pid.as_raw_pid()) {
+        seen += 1;
+        let is_child = |process: &&Running| process.parent == parent && process.pid.as_raw_pid() != parent;
+        found.extend(processes.iter().filter(is_child));
+    }
+    found.remove(0);
+    Some(found)
+}
+
+/// Reads `/proc/<pid>/stat`. `None` for a process that has ended.
+fn stat(pid: Pid) -> Option<Running> {
+    running(pid, &std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?)
+}
+
+/// Reads a line of `/proc/<pid>/stat`. `None` for a zombie. The second field is a name in brackets that may contain
+/// anything.
+fn running(pid: Pid, stat: &str) -> Option<Running> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    if let "Z" | "X" = fields.next()? {
+        return None;
+    }
+    let parent = fields.next()?.parse().ok()?;
+    // The 22nd field of all.
+    let started = fields.nth(17)?.parse().ok()?;
+    Some(Running { pid, parent, started })
 }
 
 /// Returns the path of this program. On Linux it is valid also if the program's file was replaced meanwhile.
 fn this_program() -> Result<std::path::PathBuf, CommandFailure> {
-    if cfg!(target_os = "linux") {
-        return Ok("/proc/self/exe".into());
+    const SELF: &str = "/proc/self/exe";
+    if std::path::Path::new(SELF).exists() {
+        return Ok(SELF.into());
+    }
+    // Without a `/proc` that shows this process. A name without a slash is looked up in PATH, as it was before.
+    if cfg!(target_os = "linux")
+        && let Some(name) = std::env::args_os().next()
+    {
+        return Ok(name.into());
     }
     std::env::current_exe()
         .map_err(|error| CommandFailure::internal(format!("the path of this program is unknown: {error}")))
@@ -204,8 +268,25 @@ mod tests {
 
     #[test]
     fn a_process_name_cannot_pass_itself_off_as_another_parent() {
-        assert_eq!(parent_of_running("42 (a) S 1) S 7 42 42 0 -1"), Some(7));
-        assert_eq!(parent_of_running("42 (sleep) Z 7 42 42 0 -1"), None);
-        assert_eq!(parent_of_running(""), None);
+        let pid = Pid::from_raw(42).unwrap();
+        let rest = "7 42 42 0 -1 4194560 124 0 0 0 1 2 3 4 20 0 1 0 8812 5 6";
+        let found = running(pid, &format!("42 (a) S 1) S {rest}"));
+        assert_eq!(found, Some(Running { pid, parent: 7, started: 8812 }));
+        assert_eq!(running(pid, &format!("42 (sleep) Z {rest}")), None);
+        assert_eq!(running(pid, ""), None);
+    }
+
+    #[test]
+    fn a_process_that_has_the_id_of_another_gets_no_signal() {
+        let mut child = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).unwrap();
+        let now = descendants().unwrap().into_iter().find(|process| process.pid == pid).unwrap();
+        assert_eq!(stat(pid), Some(now));
+        send(pid, Signal::KILL, || stat(pid).is_some_and(|it| it.started == now.started + 1));
+        assert!(child.try_wait().unwrap().is_none());
+        send(pid, Signal::KILL, || stat(pid).is_some_and(|it| it.started == now.started));
+        assert!(!child.wait().unwrap().success());
+        // It has ended and is waited for.
+        send(pid, Signal::KILL, || true);
     }
 }

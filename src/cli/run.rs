@@ -232,12 +232,12 @@ impl<'a> LeaseWatch<'a> {
     fn is_over(&self) -> bool {
         let ended = self.command.status().is_some();
         let must_all_end = self.lost.is_some() || self.told_to_end;
-        ended && (!must_all_end || self.command.alive().is_empty()) || self.hangs()
+        ended && (!must_all_end || !self.command.is_any_alive()) || self.hangs()
     }
 
     /// Whether a process is still running after [`KILL_GRACE`].
     fn hangs(&self) -> bool {
-        self.give_up_at.is_some_and(|at| Moment::now() >= at) && !self.command.alive().is_empty()
+        self.give_up_at.is_some_and(|at| Moment::now() >= at) && self.command.is_any_alive()
     }
 
     /// Does what is due. Returns the time until the next check.

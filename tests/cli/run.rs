@@ -1,9 +1,9 @@
 //! `dlm run`: the command, its lock and its signals.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use dlm_testkit::{unless_stalled, until};
+use dlm_testkit::{skipped, unless_stalled, until};
 use rustix::process::{Pid, Signal};
 
 use super::{Running, Shell, is_running, line_in};
@@ -124,6 +124,77 @@ fn what_a_command_leaves_in_the_background_is_not_waited_for() {
     let left = shell.pid_in("child");
     assert!(is_running(left));
     rustix::process::kill_process(left, Signal::KILL).unwrap();
+}
+
+/// Returns a command that runs `script` as the first process of a PID namespace, with the `/proc` of this one. Its
+/// arguments are those of `dlm` with `args`. `None` if that is not possible here.
+fn with_a_foreign_proc(shell: &Shell, script: &str, args: &[&str]) -> Option<Command> {
+    let unshare = || {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "sh", "-c"]);
+        unshare
+    };
+    let works = unshare().arg("echo 1000 >/proc/sys/kernel/ns_last_pid").output();
+    if !works.as_ref().is_ok_and(|done| done.status.success()) {
+        skipped("unshare", format!("only root can have a PID namespace here: {works:?}"));
+        return None;
+    }
+    let dlm = shell.dlm(args);
+    let mut command = unshare();
+    command.arg(script).arg("sh").arg(dlm.get_program()).args(dlm.get_args());
+    for (key, value) in dlm.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    command.current_dir(shell.dir.path());
+    Some(command)
+}
+
+/// The numbers in its `/proc` are those of other processes.
+#[test]
+fn beside_the_proc_of_another_pid_namespace_it_signals_no_strangers() {
+    let shell = Shell::new();
+    // In the new namespace, `dlm` gets the number that this process has here, and a stranger that of a child.
+    let script = r#"
+        numbers=/proc/sys/kernel/ns_last_pid
+        echo $(($STRANGER - 1)) >$numbers
+        sleep 300 &
+        test $! = $STRANGER || exit 99
+        echo $(($ITSELF - 1)) >$numbers
+        "$@"
+        echo dlm $?
+        kill -KILL $STRANGER
+        wait $STRANGER
+        echo stranger $?"#;
+    let told = "test $PPID = $ITSELF || exit 99; kill -TERM $PPID; exec sleep 300";
+    let Some(mut command) = with_a_foreign_proc(&shell, script, &["run", "x", "--", "sh", "-c", told]) else {
+        return;
+    };
+    let mut child = Command::new("sleep").arg("300").spawn().unwrap();
+    command.env("STRANGER", child.id().to_string()).env("ITSELF", std::process::id().to_string());
+    let done = command.output().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!(out, "dlm 143\nstranger 137\n", "{err}");
+    assert!(!shell.is_held("x"));
+}
+
+#[test]
+fn as_the_first_process_of_a_pid_namespace_it_ends_with_its_command() {
+    let shell = Shell::new();
+    let told = "test $PPID = 1 || exit 99; kill -TERM 1; exec sleep 300";
+    let without =
+        r#"mkdir -p proc/sys && mount --bind /proc/sys proc/sys && mount --rbind proc /proc && exec "$@""#;
+    for script in [r#"exec "$@""#, without] {
+        let args = ["run", "x", "--", "sh", "-c", told];
+        let Some(mut command) = with_a_foreign_proc(&shell, script, &args) else { return };
+        let done = command.output().unwrap();
+        assert_eq!(done.status.code(), Some(143), "{}", String::from_utf8_lossy(&done.stderr));
+        assert!(!shell.is_held("x"));
+    }
 }
 
 #[test]
