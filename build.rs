@@ -57,7 +57,11 @@ mod capi {
  *
  * Process: the library starts threads only when it needs them, with names that begin with dlm-. It installs
  * no signal handlers and no exit handlers. Once loaded, it is never unloaded. If a program exits without
- * releasing its leases, they expire.
+ * releasing its leases, they expire. If there is no memory left, the library ends the program by abort().
+ *
+ * pthread_cancel() does not end a thread inside a call, also not in a call that blocks. It ends the thread at
+ * its next cancellation point after the call. To end a wait, use struct dlm_cancel. A thread whose type is
+ * PTHREAD_CANCEL_ASYNCHRONOUS must not call the library.
  *
  * Signals: no call raises SIGPIPE. The library's threads block all signals except those that a thread
  * raises itself (SIGSEGV and the like). The other signals therefore reach the program's own threads, its

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
-use super::guard::{guarded, write};
+use super::guard::{caught, guarded, write};
 use super::process::keep;
 use super::status::dlm_status;
 
@@ -39,7 +39,28 @@ impl Output for i32 {
 /// `error_out` is as the header asks.
 #[inline]
 pub(super) unsafe fn status(error_out: *mut *mut dlm_error, body: impl FnOnce() -> Outcome) -> dlm_status {
-    match guarded(body) {
+    // SAFETY: the caller guarantees it.
+    unsafe { conclude(guarded(body), error_out) }
+}
+
+/// Like [`status`], for calls that reach no cancellation point: see [`caught`].
+///
+/// # Safety
+/// `error_out` is as the header asks.
+#[inline]
+pub(super) unsafe fn quick_status(
+    error_out: *mut *mut dlm_error,
+    body: impl FnOnce() -> Outcome,
+) -> dlm_status {
+    // SAFETY: the caller guarantees it.
+    unsafe { conclude(caught(body), error_out) }
+}
+
+/// # Safety
+/// `error_out` is as the header asks.
+#[inline]
+unsafe fn conclude(outcome: Outcome, error_out: *mut *mut dlm_error) -> dlm_status {
+    match outcome {
         Ok(()) => {
             // SAFETY: the caller guarantees it.
             unsafe { write(error_out, std::ptr::null_mut()) };

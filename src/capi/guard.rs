@@ -1,9 +1,10 @@
-//! Catches panics and writes outputs.
+//! Catches panics, keeps `pthread_cancel` away, and writes outputs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::failure::{Failure, Outcome};
 use super::status::dlm_status;
+use crate::process::cancellation::CancellationPause;
 
 /// Runs a call that has no status. Returns `otherwise` if it fails.
 pub(super) fn value<T>(otherwise: T, body: impl FnOnce() -> Outcome<T>) -> T {
@@ -24,6 +25,15 @@ pub(super) fn freeing(body: impl FnOnce() -> Outcome) {
 
 #[inline]
 pub(super) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    // The unwinding of a cancelled thread would end the program at `catch_unwind`.
+    let _pause = CancellationPause::new();
+    caught(body)
+}
+
+/// Like [`guarded`], for calls of a few nanoseconds that reach no cancellation point: no I/O, no log. They need no pause,
+/// which takes as long as the call.
+#[inline]
+pub(super) fn caught<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     // State that a panic leaves half changed is behind locks and handles, and the library must survive that
     // in Rust programs as well.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(Failure::panic(&*payload)))

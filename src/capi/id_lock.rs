@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::answer::status;
+use super::answer::quick_status;
 use super::arguments::{slice, wait_without_default};
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn dlm_id_lock_acquire(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { status(error_out, || Ids::of(lock)?.enter(id, wait_without_default(wait_ms)?)) }
+    unsafe { quick_status(error_out, || Ids::of(lock)?.enter(id, wait_without_default(wait_ms)?)) }
 }
 
 /// Releases `id`. Any thread may release it. Never blocks.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn dlm_id_lock_release(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { status(error_out, || Ids::of(lock)?.leave(id)) }
+    unsafe { quick_status(error_out, || Ids::of(lock)?.leave(id)) }
 }
 
 /// Locks all of `count` ids, or none. Acquires each id once, in ascending order, even if it is listed more
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn dlm_id_lock_acquire_many(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        status(error_out, || {
+        quick_status(error_out, || {
             Ids::of(lock)?.enter_all(slice("ids", ids, count)?, wait_without_default(wait_ms)?)
         })
     }
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn dlm_id_lock_release_many(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { status(error_out, || Ids::of(lock)?.leave_all(slice("ids", ids, count)?)) }
+    unsafe { quick_status(error_out, || Ids::of(lock)?.leave_all(slice("ids", ids, count)?)) }
 }
 
 /// Returns the number of ids that are locked or waited for right now; 0 for NULL. Never blocks for long.

@@ -2,7 +2,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::status;
+use super::answer::quick_status;
 use super::arguments::{slice, wait_without_default};
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn dlm_key_lock_acquire(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        status(error_out, || {
+        quick_status(error_out, || {
             Key::of(lock, slice("bytes of the key", key.cast::<u8>(), size)?)?
                 .enter(wait_without_default(wait_ms)?)
         })
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn dlm_key_lock_release(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        status(error_out, || Key::of(lock, slice("bytes of the key", key.cast::<u8>(), size)?)?.leave())
+        quick_status(error_out, || Key::of(lock, slice("bytes of the key", key.cast::<u8>(), size)?)?.leave())
     }
 }
 

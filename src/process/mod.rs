@@ -3,6 +3,8 @@
 //! Each file states why its calls into the system are sound.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "capi")]
+pub(crate) mod cancellation;
 #[cfg(test)]
 pub(crate) mod fork;
 pub(crate) mod fork_pause;
