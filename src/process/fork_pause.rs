@@ -53,6 +53,7 @@ impl ForkPause {
     }
 
     /// Whether this process was forked during work that should have been waited for. That work never ends here.
+    #[cfg(any(test, feature = "embedded"))]
     pub(crate) fn is_spoilt() -> bool {
         IS_SPOILT.load(SeqCst)
     }

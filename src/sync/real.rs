@@ -1,4 +1,5 @@
 //! Mutexes and condition variables of the standard library, without poisoning: a panic while one is locked unlocks it.
+#![allow(dead_code, reason = "without some stores, a part is not used")]
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{self, PoisonError, RwLockReadGuard, RwLockWriteGuard};
