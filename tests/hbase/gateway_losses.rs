@@ -21,13 +21,13 @@ const REPEATING: Target = Target {
     server: table::gateway,
     proxy: thrift_proxy::before,
     uri: table::uri,
-    requests: &["checkAndPut", "atomicIncrement", "get"],
-    acquire: &["checkAndPut", "atomicIncrement", "get"],
-    settle: &["get", "checkAndPut", "atomicIncrement", "get"],
+    requests: &["checkAndPut", "atomicIncrement", "getRowWithColumns"],
+    acquire: &["checkAndPut", "atomicIncrement", "getRowWithColumns"],
+    settle: &["getRowWithColumns", "checkAndPut", "atomicIncrement", "getRowWithColumns"],
     // The first conditional put acquires the lock. The second one creates its counter.
     seed: &[("checkAndPut", 0), ("checkAndPut", 1)],
-    renew: ["checkAndPut", "get"],
-    release: ["checkAndPut", "get"],
+    renew: ["checkAndPut", "getRowWithColumns"],
+    release: ["checkAndPut", "getRowWithColumns"],
     // Version, length of the name, name, sequence number, header of one field, its bool, end of the fields.
     reply_bytes: 4 + 4 + "checkAndPut".len() + 4 + 3 + 1 + 1,
     down: Duration::from_secs(LONG.as_secs() / 4),
@@ -67,7 +67,7 @@ fn an_acquire_that_was_sent_twice_and_cannot_be_looked_for_is_in_doubt_and_is_fr
         let Some(stage) = site.stage(timeout) else { return };
         stage.proxy.next("checkAndPut", Fault::Twice(PAUSE));
         // Each read-back is lost until the call's time-out.
-        stage.proxy.later("get", 0, usize::MAX, Fault::LoseRequest);
+        stage.proxy.later("getRowWithColumns", 0, usize::MAX, Fault::LoseRequest);
         let answer = stage.ours.try_acquire();
         stage.proxy.heal();
         let faults = stage.proxy.hits();
