@@ -126,6 +126,10 @@ struct QueueState {
     ours_since: Option<Moment>,
     /// The holder that the last read of the lock returned.
     holder: Option<Holder>,
+    /// When the lease of that holder ends, if it is known.
+    holder_ends: Moment,
+    /// Whether a notice has made the front wait longer since it last asked the store.
+    has_paused: bool,
     /// Whether a thread of this process holds the lock.
     ours: bool,
     /// Number of local releases and notices. One of them while the front asks makes the answer outdated.
@@ -141,6 +145,7 @@ struct QueueState {
 #[derive(Debug)]
 struct Waiter {
     arrived: Moment,
+    retry: Duration,
     wake: Wake,
     /// Set by the front when it got an error that concerns the whole queue.
     failure: Mutex<Option<Error>>,
@@ -155,8 +160,8 @@ enum Wake {
 }
 
 impl Waiter {
-    fn new(wake: Wake) -> Arc<Waiter> {
-        Arc::new(Waiter { arrived: Moment::now(), wake, failure: Mutex::default() })
+    fn new(retry: Duration, wake: Wake) -> Arc<Waiter> {
+        Arc::new(Waiter { arrived: Moment::now(), retry, wake, failure: Mutex::default() })
     }
 
     fn wake(&self) {
@@ -365,7 +370,7 @@ impl Queue {
 
 impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
     fn join(queue: Q, name: &LockName, retry: Duration, wake: Wake) -> QueueTicket<Q> {
-        let waiter = Waiter::new(wake);
+        let waiter = Waiter::new(retry, wake);
         let is_first = queue.notices.are_open() && !queue.lines.lock().contains_key(name);
         let is_registered = is_first && queue.notices.joined(name);
         let mut lines = queue.lines.lock();
@@ -400,6 +405,8 @@ impl QueueState {
             yielding: false,
             ours_since: None,
             holder: None,
+            holder_ends: Moment::NEVER,
+            has_paused: false,
             ours: matches!(past, Past::Held(_)),
             releases: 0,
             unless_acknowledged: None,
@@ -495,6 +502,7 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
         let mut state = self.line.state.lock();
         state.ours_since.get_or_insert(Moment::now());
         state.holder = None;
+        (state.holder_ends, state.has_paused) = (Moment::NEVER, false);
         state.ours = true;
         // The next waiter need not ask while a thread of this process holds the lock. The release makes
         // `next_ask` earlier.
@@ -506,6 +514,7 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
         let retry = terms.retry;
         let mut next = self.queue.next_poll(retry);
         let mut state = self.line.state.lock();
+        state.has_paused = false;
         if state.releases != releases {
             // The lock was released meanwhile, and the release or its notice has set `next_ask`.
             return;
@@ -518,10 +527,10 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
             // notices, this waiter need not poll.
             next = next.min(now.after(ANSWER));
         }
-        if let Some(left) = holder.as_ref().and_then(|holder| holder.remaining) {
-            // Ask when the lease ends at the latest, but not in a tight loop if the clocks disagree.
-            next = next.min(now.after(left.max(retry / 20)));
-        }
+        let left = holder.as_ref().and_then(|holder| holder.remaining);
+        // Ask when the lease ends at the latest, but not in a tight loop if the clocks disagree.
+        state.holder_ends = left.map_or(Moment::NEVER, |left| now.after(left.max(retry / 20)));
+        next = next.min(state.holder_ends);
         // If a thread of this process holds the lock, no other process has had a turn.
         if !state.ours {
             state.ours_since = None;
@@ -541,6 +550,7 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
         // Before the others leave: their turn may go to another process.
         self.queue.notices.failed(&self.name);
         let mut state = self.line.state.lock();
+        state.has_paused = false;
         if state.releases == releases {
             state.ask_at(Moment::now().after(jittered(terms.retry)), Ask::Look);
         }
@@ -617,7 +627,10 @@ impl Waiters for Queue {
     fn pause(&self, name: &LockName, until: Moment) {
         let Some(line) = self.lines.lock().get(name).cloned() else { return };
         let mut state = line.state.lock();
-        if state.next_ask < until {
+        let Some(retry) = state.waiting.front().map(|front| front.retry) else { return };
+        // Any number may come with a datagram, and any number of them.
+        let until = until.min(others_turn(Moment::now(), retry)).min(state.holder_ends);
+        if state.next_ask < until && !std::mem::replace(&mut state.has_paused, true) {
             state.yield_until(until);
         }
     }

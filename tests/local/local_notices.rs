@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dlm::store::{LatchStore, MemoryStore};
-use dlm::{Code, Deadline, LatchKind, LatchListener, Lease, Level, Lock, LockManager, NoticeEndpoint};
+use dlm::store::{Acquired, Attempt, LatchStore, LockStore, MemoryStore};
+use dlm::{
+    Code, Deadline, GrantEndpoint, Identity, LatchKind, LatchListener, Lease, Level, Lock, LockManager,
+    NoticeEndpoint,
+};
 use dlm_testkit::{Call, LONG, Spy, until};
 
 /// Longer than every test.
@@ -176,6 +179,47 @@ fn datagrams_that_match_nothing_cost_no_request_and_grant_nothing() {
     assert!(held.release().unwrap());
     until("it is granted", || pending.take().unwrap().is_some());
     assert!(elsewhere.release().unwrap());
+}
+
+/// The holder is a socket of this test. It says anything that it likes.
+#[test]
+fn a_waiter_polls_on_although_its_holder_tells_it_to_wait_for_weeks() {
+    const WEEKS_MS: u32 = u32::MAX;
+    let (store, by) = (Arc::new(MemoryStore::new()), Deadline::after(LONG));
+    let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
+    holder.set_read_timeout(Some(LONG)).unwrap();
+    let endpoint = NoticeEndpoint::Udp(holder.local_addr().unwrap());
+    let notices = Some(GrantEndpoint { endpoint, grant: 5 });
+    let identity = Identity { host: "h".into(), pid: 1, start_ms: 1, purpose: String::new(), notices };
+    let builder = LockManager::builder().store(Arc::clone(&store) as _).client("tests");
+    let builder = builder.notices("udp://127.0.0.1").retry(Duration::from_millis(100)).wait(LONG);
+    let lock = builder.open().unwrap().lock("told", Level::Xdc).unwrap();
+    let attempt = Attempt { name: lock.name(), ttl: RETRY, identity: &identity, by };
+    let Ok(Acquired::Granted(grant)) = store.acquire(attempt, &mut Vec::new()) else { panic!("it is free") };
+    let pending = lock.start(&Default::default()).unwrap();
+
+    let mut bytes = [0; 2000];
+    let mut receive = |kind: u8| {
+        loop {
+            let (len, from) = holder.recv_from(&mut bytes).unwrap();
+            if bytes[..len].starts_with(&[b'd', b'l', b'm', b'N', 1, kind]) {
+                return (from, bytes[6..len].to_vec());
+            }
+        }
+    };
+    let (waiter, register) = receive(1);
+    let nonce = &register[8..16];
+    let send = |kind: u8, fields: &[u8]| {
+        let datagram = [b"dlmN\x01".as_slice(), &[kind], fields].concat();
+        holder.send_to(&datagram, waiter).unwrap();
+    };
+    send(2, nonce);
+    send(8, &[nonce, &WEEKS_MS.to_be_bytes()].concat());
+    // A register that quotes nothing is answered, after all datagrams before it were heard.
+    send(1, &[0; 21]);
+    receive(4);
+    store.release(lock.name(), &grant.owner_record, by).unwrap();
+    until("it is granted", || pending.take().unwrap().is_some());
 }
 
 /// Returns the note of the only process that waits for the latch.

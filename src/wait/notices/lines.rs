@@ -138,6 +138,8 @@ struct NoticeLine {
     handed: Option<HandedOn>,
     /// Since when processes with notices have passed the lock on.
     since: Moment,
+    /// When this process last ended a quantum and its pause.
+    yielded: Moment,
     timer: Option<Moment>,
     /// Early looks at the store since this moment.
     looks: (Moment, u8),
@@ -240,6 +242,7 @@ impl Lines {
             return NextTurn::Ours;
         }
         line.since = queue.since.unwrap_or(now);
+        line.yielded = queue.yield_until.unwrap_or(line.yielded);
         let Some(first) = line.entries.first().map(|entry| entry.arrived) else {
             self.set_free(id, now);
             return NextTurn::Ours;
@@ -391,8 +394,9 @@ impl Lines {
                 let line = self.at(id);
                 if !matches!(line.turn, LineTurn::Held(_)) {
                     line.turn = LineTurn::Asking;
-                    line.since = Moment::from_nanos(now.as_nanos().saturating_sub(age.as_nanos() as u64));
-                    let (name, handed) = (line.name.clone(), line.handed.take());
+                    // An age that is too great makes this process leave the lock free, but once in a quantum at most.
+                    line.since = earlier(now, age).max(line.yielded);
+                    let (age, name, handed) = (now.since(line.since), line.name.clone(), line.handed.take());
                     self.forget_handed(handed);
                     self.effects.push(Effect::Ask(name, age));
                 }
@@ -486,6 +490,7 @@ impl Lines {
             wait: None,
             handed: None,
             since: now,
+            yielded: Moment::OVER,
             timer: None,
             looks: (Moment::OVER, 0),
         };
@@ -578,7 +583,8 @@ impl Lines {
         if wait.with != Some(with) || wait.is_acknowledged {
             (wait.with, wait.is_acknowledged, wait.sends) = (Some(with), false, 0);
         }
-        wait.sends += 1;
+        // At each look at the store, for as long as the holder is silent.
+        wait.sends = wait.sends.saturating_add(1);
         wait.send_again = if wait.sends < SENDS_MAX { now.after(ANSWER) } else { Moment::NEVER };
         let (to, key) = with;
         let (nonce, waited) = (wait.nonce, now.since(wait.arrived));
@@ -663,8 +669,7 @@ impl Lines {
         if endpoint == self.own {
             return;
         }
-        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        let arrived = Moment::from_nanos(now.as_nanos().saturating_sub(nanos));
+        let arrived = earlier(now, waited);
         let has_room = self.entries < ENTRIES_ALL;
         let line = self.at(id);
         let before = line.entries.len();
@@ -781,6 +786,12 @@ impl Lines {
             at.map(|at| self.timers.insert((at, id)));
         }
     }
+}
+
+/// Returns the moment that was so long ago, or the start of the machine.
+fn earlier(now: Moment, ago: Duration) -> Moment {
+    let nanos = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
+    Moment::from_nanos(now.as_nanos().saturating_sub(nanos))
 }
 
 fn sent(entries: &[LineEntry], now: Moment) -> Vec<SentEntry> {

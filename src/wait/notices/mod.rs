@@ -71,7 +71,8 @@ pub(crate) trait Waiters: Send + Sync {
     fn ask_now(&self, name: &LockName, age: Duration) -> bool;
     /// The first waiter looks at the store now.
     fn look_now(&self, name: &LockName);
-    /// All waiters wait until this moment.
+    /// All waiters wait until this moment, which comes from a datagram: for an interval of their own at most, once between
+    /// two looks at the store, and not after the lease that they wait for has ended.
     fn pause(&self, name: &LockName, until: Moment);
     /// The first waiter need not look at the store earlier than usual.
     fn acknowledged(&self, name: &LockName);

@@ -273,6 +273,53 @@ fn the_next_question_comes_no_later_than_the_lease_it_waits_for() {
     assert!(wait >= Duration::from_secs(3), "clocks that disagree must not make it spin: {wait:?}");
 }
 
+/// The length of a pause comes with a datagram, which anybody may have sent.
+#[test]
+fn a_pause_of_any_length_delays_one_poll_by_little_and_never_past_the_end_of_the_lease() {
+    let (queue, retry) = (Queue::default(), Duration::from_secs(60));
+    let ticket = queue.join(&name(), retry);
+    let next_ask = || ticket.line.state.lock().next_ask;
+    let before = Moment::now();
+    ticket.refused(None, &rarely(), 0);
+    queue.pause(&name(), Moment::NEVER);
+    let paused = next_ask();
+    assert!(paused > before.after(retry * 11 / 10), "it pauses");
+    assert!(paused <= Moment::now().after(retry * 6 / 5), "{:?}", paused.since(before));
+    queue.pause(&name(), Moment::NEVER);
+    assert_eq!(next_ask(), paused, "one pause until it has looked at the store");
+    let holder = Some(Holder::new(None, Some(retry / 4), None));
+    ticket.refused(holder, &rarely(), 0);
+    queue.pause(&name(), Moment::NEVER);
+    assert!(next_ask() <= Moment::now().after(retry / 4), "the lease ends earlier");
+    // A holder whose end is not known.
+    ticket.refused(None, &rarely(), 0);
+    let polled = next_ask();
+    queue.pause(&name(), Moment::now().after(retry / 10));
+    assert_eq!(next_ask(), polled, "a short pause makes nobody ask earlier");
+    queue.pause(&name(), Moment::now().after(retry * 23 / 20));
+    assert!(next_ask() > polled, "and prevents no later one");
+}
+
+#[test]
+fn a_waiter_polls_on_whatever_pauses_it_is_told() {
+    let (queue, is_over) = (Queue::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                queue.pause(&name(), Moment::NEVER);
+                thread::yield_now();
+            }
+        });
+        let mut polls = 0;
+        let ended = queue.wait(&name(), &terms(LONG), |_| {
+            polls += 1;
+            Ok(if polls == 10 { Answer::Got(()) } else { Answer::Busy(None) })
+        });
+        is_over.store(true, Ordering::SeqCst);
+        assert!(ended.is_ok(), "it asked {polls} times: {ended:?}");
+    });
+}
+
 #[test]
 fn the_reads_of_many_locks_fall_together_and_those_of_few_do_not() {
     let (queue, retry) = (Queue::default(), Duration::from_secs(8));

@@ -273,6 +273,44 @@ fn a_register_is_repeated_until_it_is_answered_and_not_for_ever() {
 }
 
 #[test]
+fn a_holder_that_never_answers_is_asked_once_more_at_each_look_for_ever() {
+    let mut waiter = lines(1);
+    let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
+    for look in 0..1000 {
+        waiter.refused(&name(), Some(grant), at(0), at(look * 1000));
+        assert_eq!(sends(&mut waiter).len(), 1);
+    }
+}
+
+/// The age comes with a datagram. An age beyond the quantum makes its receiver leave the lock free for a while.
+#[test]
+fn an_age_of_any_length_makes_a_process_yield_no_more_than_once_in_a_quantum() {
+    let mut waiter = lines(1);
+    let ages: Vec<_> = [0, 5_000, 10_000]
+        .into_iter()
+        .map(|ms| {
+            let grant = GrantEndpoint { endpoint: endpoint(0), grant: 7 };
+            waiter.refused(&name(), Some(grant), at(ms), at(ms));
+            let sent = sends(&mut waiter);
+            let [(_, Datagram::Register { nonce, .. })] = sent[..] else { panic!("{sent:?}") };
+            let age = Duration::from_millis(u32::MAX.into());
+            let ask = Datagram::Ask { nonce, key: ms + 1, age, entries: Vec::new() };
+            assert!(waiter.received(endpoint(0), ask, at(ms + 1)));
+            let effects = waiter.effects();
+            let [Effect::Ask(_, age), Effect::Send(..)] = effects[..] else { panic!("{effects:?}") };
+            waiter.granted(&name(), ms + 2, at(ms + 2));
+            let yields = age > RETRY * 10;
+            let yield_until = yields.then(|| at(ms + 1000));
+            waiter.released(&name(), ms + 2, QueueAtRelease { yield_until, ..NOBODY }, at(ms + 3));
+            waiter.effects();
+            age
+        })
+        .collect();
+    // It had yielded until 1,000.
+    assert!(ages[0] > RETRY * 10 && ages[1..] == [MS * 4001, MS * 9001], "{ages:?}");
+}
+
+#[test]
 fn datagrams_that_quote_nothing_change_nothing_and_get_few_replies() {
     let (mut holder, _) = held_and_wanted(3);
     let sizes = holder.sizes();
