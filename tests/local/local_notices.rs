@@ -1,6 +1,6 @@
 //! Notices between managers of one process, and what hostile datagrams do.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn until_registered(lock: &Lock, processes: usize) {
 }
 
 /// Returns where the holder of the lock hears notices.
-fn address(lock: &Lock) -> std::net::SocketAddr {
+fn address(lock: &Lock) -> SocketAddr {
     let identity = lock.inspect().unwrap().holder.unwrap().identity.unwrap();
     match identity.notices.expect("it hears notices").endpoint {
         NoticeEndpoint::Udp(address) => address,
@@ -181,13 +181,120 @@ fn datagrams_that_match_nothing_cost_no_request_and_grant_nothing() {
     assert!(elsewhere.release().unwrap());
 }
 
+/// Returns what the datagrams of this kind have after it, and passes over others.
+fn receive(socket: &UdpSocket, kind: u8) -> (SocketAddr, Vec<u8>) {
+    let mut bytes = [0; 2000];
+    loop {
+        let (len, from) = socket.recv_from(&mut bytes).unwrap();
+        if bytes[..len].starts_with(&[b'd', b'l', b'm', b'N', 1, kind]) {
+            return (from, bytes[6..len].to_vec());
+        }
+    }
+}
+
+fn send(socket: &UdpSocket, to: SocketAddr, kind: u8, fields: &[u8]) {
+    let datagram = [b"dlmN\x01".as_slice(), &[kind], fields].concat();
+    socket.send_to(&datagram, to).unwrap();
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket
+}
+
+/// The fields of a register, as every version sends them. `entries` are other processes, with the number 1 each.
+fn register(lock: &Lock, nonce: u64, entries: &[SocketAddr]) -> Vec<u8> {
+    let identity = lock.inspect().unwrap().holder.unwrap().identity.unwrap();
+    let mut fields = identity.notices.unwrap().grant.to_be_bytes().to_vec();
+    fields.extend(nonce.to_be_bytes());
+    fields.extend([0, 0, 0, 9, entries.len() as u8]);
+    for entry in entries {
+        fields.extend([1, 127, 0, 0, 1]);
+        fields.extend(entry.port().to_be_bytes());
+        fields.extend(1_u64.to_be_bytes());
+        fields.extend([0, 0, 0, 9]);
+    }
+    fields.resize(fields.len().max(35), 0);
+    fields
+}
+
+/// Whoever can read the record of the lock sends registrations.
+#[test]
+fn an_address_that_does_not_answer_gets_no_notice_of_a_release() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "udp://127.0.0.1");
+    let held = lock.acquire().unwrap();
+    let (attacker, foreign) = (socket(), [socket(), socket(), socket()]);
+    let addresses: Vec<_> = foreign.iter().map(|it| it.local_addr().unwrap()).collect();
+    send(&attacker, address(&lock), 1, &register(&lock, 5, &addresses));
+    // A register that quotes nothing is answered, after all datagrams before it were heard.
+    send(&attacker, address(&lock), 1, &[0; 21]);
+    receive(&attacker, 4);
+    assert_eq!(lock.waiting().unwrap().map(|line| line.processes), Some(vec![]));
+    assert!(held.release().unwrap());
+    for socket in foreign {
+        socket.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 2000];
+        let lengths: Vec<_> = std::iter::from_fn(|| socket.recv(&mut bytes).ok()).collect();
+        assert_eq!(lengths, [27], "one challenge, and no notice");
+    }
+}
+
+/// A process of the version before, which knows neither challenges nor that a waiter may leave.
+#[test]
+fn a_waiter_of_an_earlier_version_is_registered_and_told() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "udp://127.0.0.1");
+    let held = lock.acquire().unwrap();
+    let waiter = socket();
+    send(&waiter, address(&lock), 1, &register(&lock, 5, &[]));
+    // It answers each register that quotes nothing of its own.
+    let (from, challenge) = receive(&waiter, 1);
+    assert_eq!((from, &challenge[..8]), (address(&lock), &[0; 8][..]));
+    send(&waiter, from, 4, &challenge[8..16]);
+    assert_eq!(receive(&waiter, 2).1, 5_u64.to_be_bytes());
+    until_registered(&lock, 1);
+    assert!(held.release().unwrap());
+    assert_eq!(receive(&waiter, 5).1[..8], 5_u64.to_be_bytes());
+}
+
+#[test]
+fn whoever_has_given_up_is_in_no_line_and_the_others_are_told() {
+    #[cfg(feature = "embedded")]
+    let directory = tempfile::tempdir().unwrap();
+    let store = Arc::new(MemoryStore::new());
+    let over_udp = || manager(&store, "udp://127.0.0.1").2;
+    #[cfg(feature = "embedded")]
+    let local = || {
+        let uri = format!("embedded:{}?client=tests&timeout=60s&ttl=1h&retry=1h", directory.path().display());
+        LockManager::open(&uri).unwrap().lock("told", Level::Xdc).unwrap()
+    };
+    let cases: &[&dyn Fn() -> Lock] = &[
+        &over_udp,
+        #[cfg(feature = "embedded")]
+        &local,
+    ];
+    for lock in cases {
+        let (holder, gone, stays) = (lock(), [lock(), lock()], lock());
+        let held = holder.acquire().unwrap();
+        let waits: Vec<_> = gone.iter().map(|it| it.start(&Default::default()).unwrap()).collect();
+        until_registered(&holder, 2);
+        let pending = stays.start(&Default::default()).unwrap();
+        until_registered(&holder, 3);
+        drop(waits);
+        until_registered(&holder, 1);
+        assert!(held.release().unwrap());
+        until("the one that waits is told", || pending.take().unwrap().is_some());
+    }
+}
+
 /// The holder is a socket of this test. It says anything that it likes.
 #[test]
 fn a_waiter_polls_on_although_its_holder_tells_it_to_wait_for_weeks() {
     const WEEKS_MS: u32 = u32::MAX;
     let (store, by) = (Arc::new(MemoryStore::new()), Deadline::after(LONG));
-    let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
-    holder.set_read_timeout(Some(LONG)).unwrap();
+    let holder = socket();
     let endpoint = NoticeEndpoint::Udp(holder.local_addr().unwrap());
     let notices = Some(GrantEndpoint { endpoint, grant: 5 });
     let identity = Identity { host: "h".into(), pid: 1, start_ms: 1, purpose: String::new(), notices };
@@ -198,26 +305,13 @@ fn a_waiter_polls_on_although_its_holder_tells_it_to_wait_for_weeks() {
     let Ok(Acquired::Granted(grant)) = store.acquire(attempt, &mut Vec::new()) else { panic!("it is free") };
     let pending = lock.start(&Default::default()).unwrap();
 
-    let mut bytes = [0; 2000];
-    let mut receive = |kind: u8| {
-        loop {
-            let (len, from) = holder.recv_from(&mut bytes).unwrap();
-            if bytes[..len].starts_with(&[b'd', b'l', b'm', b'N', 1, kind]) {
-                return (from, bytes[6..len].to_vec());
-            }
-        }
-    };
-    let (waiter, register) = receive(1);
-    let nonce = &register[8..16];
-    let send = |kind: u8, fields: &[u8]| {
-        let datagram = [b"dlmN\x01".as_slice(), &[kind], fields].concat();
-        holder.send_to(&datagram, waiter).unwrap();
-    };
-    send(2, nonce);
-    send(8, &[nonce, &WEEKS_MS.to_be_bytes()].concat());
+    let (waiter, registered) = receive(&holder, 1);
+    let nonce = &registered[8..16];
+    send(&holder, waiter, 2, nonce);
+    send(&holder, waiter, 8, &[nonce, &WEEKS_MS.to_be_bytes()].concat());
     // A register that quotes nothing is answered, after all datagrams before it were heard.
-    send(1, &[0; 21]);
-    receive(4);
+    send(&holder, waiter, 1, &[0; 21]);
+    receive(&holder, 4);
     store.release(lock.name(), &grant.owner_record, by).unwrap();
     until("it is granted", || pending.take().unwrap().is_some());
 }

@@ -15,6 +15,10 @@
 //! | 9 opened | who opened a latch, waiter | `nonce:u64` | the latch is probably open: look at the store |
 //! | 10 who waits | an operator's tool, holder | `key:u64 nonce:u64` | tell me who waits for the lock |
 //! | 11 waiting | holder, an operator's tool | `nonce:u64 threads:u32 waited_ms:u32 count:u8` and entries | so many threads of mine wait, the first for so long, and these processes |
+//! | 12 leave | waiter, holder | `key:u64 nonce:u64` | I do not wait any more |
+//!
+//! A register whose key is 0 is a challenge: `not here` with its nonce shows that the process hears this endpoint. Every
+//! version answers so. Kinds that a version does not know are ignored.
 //!
 //! An entry is another waiting process: `endpoint nonce:u64 waited_ms:u32`. Its nonce is 0 in `waiting`: it is for the
 //! holder alone. `register` and `who waits` are padded, so that no reply is longer than the datagram it answers.
@@ -31,6 +35,8 @@ pub(super) const BYTES_MAX: usize = 1400;
 const REPLY_MAX: usize = 6 + 8 + 19 + 8;
 /// Length of the longest reply to a question who waits.
 const WAITING_MAX: usize = 6 + 8 + 4 + 4 + 1 + ENTRIES_MAX * (19 + 8 + 4);
+/// What a challenge quotes. No grant has it.
+const NO_KEY: u64 = 0;
 /// Highest number of entries in one datagram, and so in the line of one lock.
 pub(super) const ENTRIES_MAX: usize = 40;
 
@@ -55,6 +61,8 @@ pub(super) enum Datagram {
     Opened { nonce: u64 },
     WhoWaits { key: u64, nonce: u64 },
     Waiting { nonce: u64, threads: u32, waited: Duration, entries: Vec<SentEntry> },
+    Leave { key: u64, nonce: u64 },
+    Challenge { nonce: u64 },
 }
 
 impl Datagram {
@@ -69,6 +77,12 @@ impl Datagram {
                 put_entries(&mut out, *waited, entries);
                 out.resize(out.len().max(REPLY_MAX), 0);
             }
+            // Not padded: it is shorter than any entry that causes it.
+            Datagram::Challenge { nonce } => {
+                put(&mut out, &[NO_KEY, *nonce]);
+                put_entries(&mut out, Duration::ZERO, &[]);
+            }
+            Datagram::Leave { key, nonce } => put(&mut out, &[*key, *nonce]),
             Datagram::Ask { nonce, key, age, entries } => {
                 put(&mut out, &[*nonce, *key]);
                 put_entries(&mut out, *age, entries);
@@ -108,7 +122,10 @@ impl Datagram {
             1 => {
                 let (nonce, rest) = number(rest)?;
                 let (waited, entries) = entries(rest)?;
-                Datagram::Register { key: first, nonce, waited, entries }
+                match first {
+                    NO_KEY => Datagram::Challenge { nonce },
+                    key => Datagram::Register { key, nonce, waited, entries },
+                }
             }
             2 => Datagram::Registered { nonce: first },
             3 => {
@@ -132,13 +149,33 @@ impl Datagram {
                 let (waited, entries) = entries(rest)?;
                 Datagram::Waiting { nonce: first, threads: u32::from_be_bytes(*threads), waited, entries }
             }
+            12 => Datagram::Leave { key: first, nonce: number(rest)?.0 },
             _ => return None,
         })
     }
 
+    /// Whether it goes to a process that waits, or is said to.
+    pub(super) fn is_to_a_waiter(&self) -> bool {
+        match self {
+            Datagram::Registered { .. }
+            | Datagram::Moved { .. }
+            | Datagram::Ask { .. }
+            | Datagram::Pause { .. }
+            | Datagram::Challenge { .. } => true,
+            Datagram::Register { .. }
+            | Datagram::NotHere { .. }
+            | Datagram::Heard { .. }
+            | Datagram::Declined { .. }
+            | Datagram::Opened { .. }
+            | Datagram::WhoWaits { .. }
+            | Datagram::Waiting { .. }
+            | Datagram::Leave { .. } => false,
+        }
+    }
+
     fn kind(&self) -> u8 {
         match self {
-            Datagram::Register { .. } => 1,
+            Datagram::Register { .. } | Datagram::Challenge { .. } => 1,
             Datagram::Registered { .. } => 2,
             Datagram::Moved { .. } => 3,
             Datagram::NotHere { .. } => 4,
@@ -149,6 +186,7 @@ impl Datagram {
             Datagram::Opened { .. } => 9,
             Datagram::WhoWaits { .. } => 10,
             Datagram::Waiting { .. } => 11,
+            Datagram::Leave { .. } => 12,
         }
     }
 }
@@ -218,6 +256,8 @@ mod tests {
             Datagram::Opened { nonce },
             Datagram::WhoWaits { key, nonce },
             Datagram::Waiting { nonce, threads: 3, waited, entries: vec![entry; ENTRIES_MAX] },
+            Datagram::Leave { key, nonce },
+            Datagram::Challenge { nonce },
         ]
     }
 
@@ -238,6 +278,25 @@ mod tests {
             assert!(length(reply) <= length(0), "{:?}", samples()[reply]);
         }
         assert!(length(11) <= length(10) && length(4) <= length(10));
+    }
+
+    /// The bytes of earlier versions, which know the kinds 1 to 11.
+    #[test]
+    fn what_earlier_versions_send_is_understood_and_what_they_do_not_know_has_a_kind_of_its_own() {
+        let nonce = 0x0102_0304_0506_0708_u64;
+        let old = |kind: u8, fields: &[&[u8]]| [b"dlmN\x01", &[kind][..], &fields.concat()].concat();
+        let (key, bytes) = (9_u64.to_be_bytes(), nonce.to_be_bytes());
+        let register = old(1, &[&key, &bytes, &[0, 0, 0, 70, 0], &[0; 14]]);
+        let waited = Duration::from_millis(70);
+        let expected = Datagram::Register { key: 9, nonce, waited, entries: Vec::new() };
+        assert_eq!((Datagram::decode(&register), expected.encode()), (Some(expected), register));
+        assert_eq!(Datagram::decode(&old(4, &[&bytes])), Some(Datagram::NotHere { nonce }));
+        // They take it for a register that quotes nothing, and answer `not here`.
+        assert_eq!(Datagram::Challenge { nonce }.encode(), old(1, &[&[0; 8], &bytes, &[0; 5]]));
+        assert_eq!(Datagram::Leave { key: 9, nonce }.encode(), old(12, &[&key, &bytes]));
+        for kind in (0..=u8::MAX).filter(|kind| !(1..=12).contains(kind)) {
+            assert_eq!(Datagram::decode(&old(kind, &[&[7; 1300]])), None, "{kind}");
+        }
     }
 
     #[test]

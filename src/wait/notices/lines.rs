@@ -13,6 +13,11 @@
 //! many wait. The line is in one place only. If it is lost there, as when its process is killed, nothing happens but
 //! this: its processes find the lock by polling, as without notices, and register with the next holder.
 //!
+//! **Only processes that answer are in a line.** Whoever registers over UDP, or is sent along by another process, gets a
+//! challenge, unless it has answered lately. With its answer it registers, whatever has become of the lock meanwhile. So
+//! nobody can register the addresses of others. An entry ends by itself, its process renews it, and takes it back when it
+//! does not wait any more.
+//!
 //! A key is what a register must quote: the random bits of a grant, which are in its record, or the random bits with
 //! which the last holder told the next one. A nonce is what a notice must quote. It is drawn by the waiter and used once.
 
@@ -34,6 +39,16 @@ pub(crate) const ANSWER: Duration = Duration::from_millis(50);
 const SENDS_MAX: u8 = 3;
 /// How long after a release a register is still answered, and a waiter of this process goes to the next holder first.
 const REMEMBERED: Duration = Duration::from_secs(2);
+/// How long an entry lasts that is not renewed. Earlier versions renew none.
+const ENTRY_LASTS: Duration = Duration::from_secs(60);
+/// How long after its registration a waiter renews it.
+const RENEW: Duration = Duration::from_secs(20);
+/// How long an endpoint that has answered gets no challenge.
+const KNOWN_LASTS: Duration = Duration::from_secs(600);
+/// Highest number of endpoints that are known, and of challenges without an answer.
+const KNOWN_MAX: usize = 1024;
+/// Challenges in one second.
+const CHALLENGES_MAX: u32 = 1000;
 /// Highest number of free lines that are remembered.
 const FREE_MAX: usize = 256;
 /// Highest number of entries of all lines.
@@ -100,6 +115,16 @@ struct LineEntry {
     endpoint: NoticeEndpoint,
     nonce: u64,
     arrived: Moment,
+    ends: Moment,
+}
+
+/// A process that registers as soon as it answers a challenge.
+#[derive(Debug)]
+struct Challenged {
+    /// What its register quoted.
+    key: u64,
+    entry: SentEntry,
+    at: Moment,
 }
 
 /// The wait of this process.
@@ -111,6 +136,7 @@ struct OwnWait {
     with: Option<(NoticeEndpoint, u64)>,
     is_acknowledged: bool,
     sends: u8,
+    /// When it registers again: soon if the last register was not answered, otherwise to renew its entry.
     send_again: Moment,
     /// Redirections since the last look at the store.
     hops: u8,
@@ -165,6 +191,12 @@ pub(super) struct Lines {
     drawn: LineId,
     /// Replies to datagrams that quote nothing, since this moment.
     replies: (Moment, u32),
+    /// Until when a UDP endpoint is known to be that of a process with notices.
+    known: HashMap<NoticeEndpoint, Moment>,
+    /// By the nonces of the challenges.
+    challenged: HashMap<u64, Challenged>,
+    /// Challenges since this moment.
+    challenges: (Moment, u32),
     effects: Vec<Effect>,
     /// Whether to tell when another process waits for a lock of this one.
     tells_wanted: bool,
@@ -186,6 +218,9 @@ impl Lines {
             entries: 0,
             drawn: 0,
             replies: (Moment::OVER, 0),
+            known: HashMap::default(),
+            challenged: HashMap::default(),
+            challenges: (Moment::OVER, 0),
             effects: Vec::new(),
             tells_wanted: false,
         }
@@ -339,7 +374,9 @@ impl Lines {
     /// The last waiter of this process has left.
     pub(super) fn left(&mut self, name: &LockName, now: Moment) {
         let Some(&id) = self.ids.get(name) else { return };
-        self.forget_wait(id);
+        if let Some(OwnWait { nonce, with: Some((to, key)), .. }) = self.forget_wait(id) {
+            self.effects.push(Effect::Send(to, Datagram::Leave { key, nonce }));
+        }
         if self.at(id).turn == LineTurn::Asking {
             self.pass(id, now);
         }
@@ -350,17 +387,18 @@ impl Lines {
     pub(super) fn received(&mut self, from: NoticeEndpoint, datagram: Datagram, now: Moment) -> bool {
         match datagram {
             Datagram::Register { key, nonce, waited, entries } => {
-                let entry = SentEntry { endpoint: from, nonce, waited };
-                let id = self.keys.get(&key).copied();
-                if !id.is_some_and(|id| self.registered_here(id, from, entry, &entries, now)) {
+                let mut entries = entries;
+                entries.insert(0, SentEntry { endpoint: from, nonce, waited });
+                if !self.registered_here(key, entries, now) {
                     self.reply(from, Datagram::NotHere { nonce }, now);
                     return false;
                 }
             }
             Datagram::Registered { nonce } => {
                 let Some(id) = self.waits_with(nonce, from) else { return false };
+                self.know(from, now);
                 let wait = self.at(id).wait.as_mut().expect("it has this nonce");
-                wait.is_acknowledged = true;
+                (wait.is_acknowledged, wait.send_again) = (true, now.after(RENEW));
                 let name = self.at(id).name.clone();
                 self.effects.push(Effect::Acknowledged(name));
                 self.set_timer(id);
@@ -377,6 +415,15 @@ impl Lines {
                 }
             }
             Datagram::NotHere { nonce } => {
+                if let Some(Challenged { key, entry, at }) = self.answered(nonce, from) {
+                    self.know(from, now);
+                    let waited = entry.waited.saturating_add(now.since(at));
+                    let entry = SentEntry { waited, ..entry };
+                    if !self.registered_here(key, vec![entry], now) {
+                        self.reply(from, Datagram::NotHere { nonce: entry.nonce }, now);
+                    }
+                    return true;
+                }
                 let Some(id) = self.waits_with(nonce, from) else { return false };
                 self.forget_with(id);
                 if self.may_look(id, now) {
@@ -401,13 +448,15 @@ impl Lines {
                     self.effects.push(Effect::Ask(name, age));
                 }
                 self.effects.push(Effect::Send(from, Datagram::Heard { key }));
-                entries.iter().for_each(|entry| self.add_entry(id, entry, now));
+                let known = self.known_of(key, entries, now);
+                known.iter().for_each(|entry| self.add_entry(id, entry, now));
                 self.set_timer(id);
             }
             Datagram::Heard { key } => {
                 let Some((id, handed)) = self.handed_to(key, from) else { return false };
                 handed.is_heard = true;
                 handed.rest = Vec::new();
+                self.know(from, now);
                 self.set_timer(id);
             }
             Datagram::Declined { key } => {
@@ -434,6 +483,12 @@ impl Lines {
                 let (name, entries) = (line.name.clone(), entries.collect());
                 self.effects.push(Effect::TellWaiting(from, nonce, name, entries));
             }
+            Datagram::Leave { key, nonce } => {
+                let Some(&id) = self.keys.get(&key) else { return false };
+                self.challenged.retain(|_, it| (it.entry.endpoint, it.entry.nonce) != (from, nonce));
+                self.drop_entries_of(id, |entry| (entry.endpoint, entry.nonce) == (from, nonce));
+            }
+            Datagram::Challenge { nonce } => self.reply(from, Datagram::NotHere { nonce }, now),
             // Of a latch, and to who asked: not of a lock.
             Datagram::Opened { .. } | Datagram::Waiting { .. } => return false,
         }
@@ -447,8 +502,9 @@ impl Lines {
             if !self.timers.remove(&(at, id)) {
                 continue;
             }
+            self.at(id).timer = None;
+            self.drop_entries_of(id, |entry| entry.ends <= now);
             let line = self.at(id);
-            line.timer = None;
             if matches!(line.turn, LineTurn::Yields(until) if until <= now) {
                 line.turn = LineTurn::Asking;
                 self.pass(id, now);
@@ -457,12 +513,27 @@ impl Lines {
             if line.handed.as_ref().is_some_and(|handed| !handed.is_heard && handed.at.after(ANSWER) <= now) {
                 self.pass_again(id, now);
             }
-            let again =
-                self.at(id).wait.as_ref().filter(|wait| !wait.is_acknowledged && wait.send_again <= now);
+            let again = self.at(id).wait.as_ref().filter(|wait| wait.send_again <= now);
             if let Some(with) = again.and_then(|wait| wait.with) {
                 self.register(id, with, Vec::new(), now);
             }
             self.set_timer(id);
+        }
+    }
+
+    /// A process with a socket in the directory of the store has ended. Whatever else it was told is lost with it.
+    pub(super) fn gone(&mut self, endpoint: NoticeEndpoint, now: Moment) {
+        let is_told = |line: &NoticeLine| {
+            line.handed.as_ref().is_some_and(|handed| handed.to == endpoint && !handed.is_heard)
+        };
+        let is_in = |line: &NoticeLine| line.entries.iter().any(|entry| entry.endpoint == endpoint);
+        let lines = self.lines.iter().filter(|(_, line)| is_told(line) || is_in(line));
+        let ids: Vec<_> = lines.map(|(id, line)| (*id, is_told(line))).collect();
+        for (id, is_told) in ids {
+            self.drop_entries_of(id, |entry| entry.endpoint == endpoint);
+            if is_told {
+                self.pass_again(id, now);
+            }
         }
     }
 
@@ -563,10 +634,10 @@ impl Lines {
         self.nonces.insert(nonce, id);
     }
 
-    fn forget_wait(&mut self, id: LineId) {
-        if let Some(wait) = self.at(id).wait.take() {
-            self.nonces.remove(&wait.nonce);
-        }
+    fn forget_wait(&mut self, id: LineId) -> Option<OwnWait> {
+        let wait = self.at(id).wait.take()?;
+        self.nonces.remove(&wait.nonce);
+        Some(wait)
     }
 
     fn forget_with(&mut self, id: LineId) {
@@ -621,20 +692,22 @@ impl Lines {
         }
     }
 
-    fn registered_here(
-        &mut self,
-        id: LineId,
-        from: NoticeEndpoint,
-        entry: SentEntry,
-        behind: &[SentEntry],
-        now: Moment,
-    ) -> bool {
-        let nonce = entry.nonce;
+    /// The first of these processes has registered, and brings the others. Returns `false` if the lock was not here lately.
+    fn registered_here(&mut self, key: u64, entries: Vec<SentEntry>, now: Moment) -> bool {
+        let Some(id) = self.keys.get(&key).copied() else { return false };
+        if matches!(self.at(id).turn, LineTurn::Free(at) if now.since(at) >= REMEMBERED) {
+            return false;
+        }
+        let sender = entries[0].endpoint;
+        let known = self.known_of(key, entries, now);
+        // The others register when they answer.
+        let Some(&SentEntry { endpoint: from, nonce, .. }) = known.first() else { return true };
+        let is_sender = from == sender;
         match self.at(id).turn {
             LineTurn::Held(_) | LineTurn::Asking | LineTurn::Yields(_) => {
-                self.add_entry(id, &entry, now);
-                behind.iter().for_each(|entry| self.add_entry(id, entry, now));
-                if self.at(id).entries.iter().any(|entry| entry.nonce == nonce) {
+                known.iter().for_each(|entry| self.add_entry(id, entry, now));
+                self.set_timer(id);
+                if is_sender && self.at(id).entries.iter().any(|entry| entry.nonce == nonce) {
                     self.effects.push(Effect::Send(from, Datagram::Registered { nonce }));
                     if self.tells_wanted && matches!(self.at(id).turn, LineTurn::Held(_)) {
                         let name = self.at(id).name.clone();
@@ -642,7 +715,6 @@ impl Lines {
                     }
                 }
             }
-            LineTurn::Free(at) if now.since(at) >= REMEMBERED => return false,
             LineTurn::Free(_) => {
                 let handed = self.at(id).handed.as_ref().filter(|handed| now.since(handed.at) < REMEMBERED);
                 if let Some(HandedOn { to, key, .. }) = handed {
@@ -651,17 +723,78 @@ impl Lines {
                         // It was told. Perhaps it has not heard it.
                         return true;
                     }
-                    self.effects.push(Effect::Send(from, Datagram::Moved { nonce, to, key }));
+                    if is_sender {
+                        self.effects.push(Effect::Send(from, Datagram::Moved { nonce, to, key }));
+                    }
                     return true;
                 }
                 self.at(id).turn = LineTurn::Asking;
-                self.add_entry(id, &entry, now);
-                behind.iter().for_each(|entry| self.add_entry(id, entry, now));
+                known.iter().for_each(|entry| self.add_entry(id, entry, now));
                 self.at(id).since = now;
                 self.pass(id, now);
             }
         }
         true
+    }
+
+    /// Returns those of these processes that have answered lately. The others get a challenge, and register with this key
+    /// when they answer it.
+    fn known_of(&mut self, key: u64, mut entries: Vec<SentEntry>, now: Moment) -> Vec<SentEntry> {
+        entries.retain(|entry| {
+            let is_known = self.is_known(entry.endpoint, now);
+            if !is_known {
+                self.challenge(key, *entry, now);
+            }
+            is_known
+        });
+        entries
+    }
+
+    /// Whether a process hears this endpoint. A datagram to a local socket that nobody hears fails at once.
+    fn is_known(&self, endpoint: NoticeEndpoint, now: Moment) -> bool {
+        match endpoint {
+            NoticeEndpoint::Local(_) => true,
+            NoticeEndpoint::Udp(_) => self.known.get(&endpoint).is_some_and(|until| now < *until),
+        }
+    }
+
+    /// The process at this endpoint has quoted what was sent to it, and to nobody else.
+    fn know(&mut self, endpoint: NoticeEndpoint, now: Moment) {
+        if matches!(endpoint, NoticeEndpoint::Local(_)) {
+            return;
+        }
+        if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&endpoint) {
+            self.known.retain(|_, until| now < *until);
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+        }
+        self.known.insert(endpoint, now.after(KNOWN_LASTS));
+    }
+
+    fn challenge(&mut self, key: u64, entry: SentEntry, now: Moment) {
+        let (since, count) = &mut self.challenges;
+        if now.since(*since) >= Duration::from_secs(1) {
+            (*since, *count) = (now, 0);
+        }
+        if *count >= CHALLENGES_MAX || entry.endpoint == self.own {
+            return;
+        }
+        *count += 1;
+        // Its last registration counts.
+        let is_other = |it: &Challenged| (it.key, it.entry.endpoint) != (key, entry.endpoint);
+        self.challenged.retain(|_, it| is_other(it) && now.since(it.at) < REMEMBERED);
+        if self.challenged.len() < KNOWN_MAX {
+            let nonce = (self.random)();
+            self.challenged.insert(nonce, Challenged { key, entry, at: now });
+            self.effects.push(Effect::Send(entry.endpoint, Datagram::Challenge { nonce }));
+        }
+    }
+
+    /// Returns who has answered a challenge.
+    fn answered(&mut self, nonce: u64, from: NoticeEndpoint) -> Option<Challenged> {
+        self.challenged.get(&nonce).filter(|it| it.entry.endpoint == from)?;
+        self.challenged.remove(&nonce)
     }
 
     fn add_entry(&mut self, id: LineId, entry: &SentEntry, now: Moment) {
@@ -677,7 +810,8 @@ impl Lines {
         line.entries.retain(|entry| entry.endpoint != endpoint);
         if line.entries.len() < ENTRIES_MAX && (has_room || line.entries.len() < before) {
             let place = line.entries.partition_point(|entry| entry.arrived <= arrived);
-            line.entries.insert(place, LineEntry { endpoint, nonce, arrived });
+            let ends = now.after(ENTRY_LASTS);
+            line.entries.insert(place, LineEntry { endpoint, nonce, arrived, ends });
         }
         let after = line.entries.len();
         self.entries = self.entries - before + after;
@@ -687,6 +821,19 @@ impl Lines {
         let entries = std::mem::take(&mut self.at(id).entries);
         self.entries -= entries.len();
         entries
+    }
+
+    /// Drops these entries of the line, and of what was sent along with the last hand-over.
+    fn drop_entries_of(&mut self, id: LineId, is_dropped: impl Fn(&LineEntry) -> bool) {
+        let line = self.at(id);
+        let before = line.entries.len();
+        line.entries.retain(|entry| !is_dropped(entry));
+        let dropped = before - line.entries.len();
+        if let Some(handed) = &mut line.handed {
+            handed.rest.retain(|entry| !is_dropped(entry));
+        }
+        self.entries -= dropped;
+        self.set_timer(id);
     }
 
     /// Ends the turn of this process, which did not get the lock. Returns the line that it had.
@@ -707,7 +854,8 @@ impl Lines {
         let own = self.own;
         if let Some(OwnWait { arrived, nonce, .. }) = self.at(id).wait {
             let place = entries.partition_point(|entry| entry.arrived <= arrived);
-            entries.insert(place, LineEntry { endpoint: own, nonce, arrived });
+            let ends = now.after(ENTRY_LASTS);
+            entries.insert(place, LineEntry { endpoint: own, nonce, arrived, ends });
         }
         self.set_free(id, now);
         self.pass_to_first(id, entries, now);
@@ -749,7 +897,7 @@ impl Lines {
         if let Some(wait) = &mut line.wait {
             wait.with = Some((first.endpoint, key));
             // It is told with the line, so it need not be sent.
-            (wait.is_acknowledged, wait.send_again) = (true, Moment::NEVER);
+            (wait.is_acknowledged, wait.send_again) = (true, now.after(RENEW));
         }
         let before = line.handed.replace(handed);
         self.forget_handed(before);
@@ -777,9 +925,9 @@ impl Lines {
         };
         let handed =
             line.handed.as_ref().filter(|handed| !handed.is_heard).map(|handed| handed.at.after(ANSWER));
-        let wait =
-            line.wait.as_ref().filter(|wait| !wait.is_acknowledged && wait.send_again != Moment::NEVER);
-        let at = [yields, handed, wait.map(|wait| wait.send_again)].into_iter().flatten().min();
+        let wait = line.wait.as_ref().map(|wait| wait.send_again).filter(|at| *at != Moment::NEVER);
+        let ends = line.entries.iter().map(|entry| entry.ends).min();
+        let at = [yields, handed, wait, ends].into_iter().flatten().min();
         let before = std::mem::replace(&mut line.timer, at);
         if before != at {
             before.map(|before| self.timers.remove(&(before, id)));

@@ -407,9 +407,13 @@ impl NoticesShared {
         for effect in effects {
             match effect {
                 Effect::Send(to, datagram) => {
-                    let sent = open.socket.send(to, &datagram.encode()).is_ok();
-                    let counter = if sent { &self.counters.sent } else { &self.counters.unsent };
+                    let sent = open.socket.send(to, &datagram.encode());
+                    let counter = if sent.is_ok() { &self.counters.sent } else { &self.counters.unsent };
                     counter.fetch_add(1, Ordering::Relaxed);
+                    if datagram.is_to_a_waiter() && sent.is_err_and(|error| is_unheard(to, &error)) {
+                        // The next one is told at once. It may be gone as well, but none is told twice.
+                        self.with(|lines, now| lines.gone(to, now));
+                    }
                 }
                 Effect::Ask(name, age) => {
                     self.counters.early.fetch_add(1, Ordering::Relaxed);
@@ -470,6 +474,13 @@ impl OpenNotices {
     }
 }
 
+/// Whether a datagram could not be sent because no process hears the endpoint any more.
+fn is_unheard(to: NoticeEndpoint, error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, ConnectionRefused, NotFound};
+    matches!(to, NoticeEndpoint::Local(_))
+        && [AddrNotAvailable, ConnectionRefused, NotFound].contains(&error.kind())
+}
+
 /// The thread that hears notices.
 fn hear(shared: &Arc<NoticesShared>) {
     let Some(open) = &shared.open else { return };
@@ -520,6 +531,55 @@ fn hear(shared: &Arc<NoticesShared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::{Level, NamePolicy};
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no sockets there")]
+    fn a_process_that_has_ended_is_passed_over_before_the_release_returns() {
+        let directory = tempfile::tempdir().unwrap();
+        let holder = Notices::new(&NoticesSetting::Local, false, Some(directory.path())).unwrap();
+        let name = LockName::new(Level::Xdc, "tests", None, "told", NamePolicy::Strict).unwrap();
+        holder.granted(&name, 7);
+        let [ended, next] = [1, 2].map(|number| NoticeSocket::local(directory.path(), number).unwrap());
+        for (endpoint, waited) in [(ended.1, 9), (next.1, 5)] {
+            let waited = Duration::from_secs(waited);
+            let register =
+                Datagram::Register { key: 7, nonce: waited.as_secs(), waited, entries: Vec::new() };
+            let is_ours = holder.shared.with(|lines, now| lines.received(endpoint, register, now));
+            assert_eq!(is_ours, Some(true));
+        }
+        drop(ended);
+        let queue = QueueAtRelease { front: None, since: None, yield_until: None };
+        assert_eq!(holder.released(&name, 7, queue), NextTurn::Told);
+        let (mut bytes, mut last) = ([0; BYTES_MAX], None);
+        while let Some((len, _)) = next.0.receive(&mut bytes).unwrap() {
+            last = Datagram::decode(&bytes[..len]);
+        }
+        assert!(matches!(last, Some(Datagram::Ask { nonce: 5, .. })), "{last:?}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no sockets there")]
+    fn a_socket_that_is_full_is_not_one_that_nobody_hears() {
+        let directory = tempfile::tempdir().unwrap();
+        let [(ours, _), (theirs, to)] =
+            [1, 2].map(|number| NoticeSocket::local(directory.path(), number).unwrap());
+        let mut failed = None;
+        for _ in 0..100_000 {
+            failed = ours.send(to, b"full").err();
+            if failed.is_some() {
+                break;
+            }
+        }
+        assert!(!is_unheard(to, &failed.expect("a local socket keeps few datagrams")));
+        // As after a kill, which leaves the file, and after an orderly end.
+        drop(theirs);
+        assert!(is_unheard(to, &ours.send(to, b"ended").unwrap_err()));
+        std::fs::remove_file(directory.path().join("notices-0000000000000002")).unwrap();
+        assert!(is_unheard(to, &ours.send(to, b"ended").unwrap_err()));
+        let udp = NoticeEndpoint::Udp(([127, 0, 0, 1], 9).into());
+        assert!(!is_unheard(udp, &ours.send(udp, b"another network").unwrap_err()));
+    }
 
     #[test]
     fn no_two_grants_have_the_same_bits() {

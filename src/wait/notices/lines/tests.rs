@@ -381,6 +381,224 @@ fn lines_and_entries_are_bounded() {
     assert_eq!(lines.sizes()[1], ENTRIES_MAX);
 }
 
+// ---- Who is in a line ---------------------------------------------------------------------------
+
+fn udp(port: u16) -> NoticeEndpoint {
+    NoticeEndpoint::Udp(([127, 0, 0, 1], port).into())
+}
+
+fn register(nonce: u64, entries: &[SentEntry]) -> Datagram {
+    Datagram::Register { key: 7, nonce, waited: MS, entries: entries.to_vec() }
+}
+
+/// Lines of a process at a UDP address, which holds the lock with key 7.
+fn held_at_udp() -> Lines {
+    let mut holder = Lines::new(udp(1), || fastrand::u64(1..));
+    holder.granted(&name(), 7, at(0));
+    holder
+}
+
+/// Returns the number of the only challenge, and to whom it goes.
+#[track_caller]
+fn challenge_in(sent: &[(NoticeEndpoint, Datagram)]) -> (NoticeEndpoint, u64) {
+    let [(to, Datagram::Challenge { nonce })] = sent else { panic!("{sent:?}") };
+    (*to, *nonce)
+}
+
+#[test]
+fn a_process_whose_last_waiter_has_left_says_so_and_is_in_no_line_any_more() {
+    let (mut holder, mut waiters) = held_and_wanted(3);
+    waiters[0].left(&name(), at(10));
+    let sent = sends(&mut waiters[0]);
+    let [(to, leave @ Datagram::Leave { key: 7, nonce })] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(*to, endpoint(0));
+    // Of another process, with other numbers, or for a lock that is not here.
+    for (from, forged) in [
+        (endpoint(2), leave.clone()),
+        (endpoint(1), Datagram::Leave { key: 7, nonce: nonce ^ 1 }),
+        (endpoint(1), Datagram::Leave { key: 8, nonce: *nonce }),
+    ] {
+        holder.received(from, forged, at(11));
+        assert_eq!(holder.sizes()[1], 3);
+    }
+    assert!(holder.received(endpoint(1), leave.clone(), at(11)));
+    assert_eq!(holder.sizes()[1], 2);
+    let (to, ask) = told(&mut holder, at(100));
+    let Datagram::Ask { entries, .. } = ask else { panic!() };
+    assert_eq!((to, entries.len()), (endpoint(2), 1));
+    // While the next is being told, the rest is still here.
+    waiters[2].left(&name(), at(101));
+    let leave = sends(&mut waiters[2]).remove(0).1;
+    assert!(holder.received(endpoint(3), leave, at(101)));
+    holder.tick(at(100).after(ANSWER));
+    assert_eq!(sends(&mut holder), [], "nobody is left");
+    // Who got the lock, and who never registered, has nothing to take back.
+    waiters[1].granted(&name(), 8, at(102));
+    waiters[1].left(&name(), at(102));
+    assert_eq!(sends(&mut waiters[1]), []);
+}
+
+#[test]
+fn an_entry_ends_by_itself_unless_its_process_registers_again() {
+    let (mut holder, mut waiters) = held_and_wanted(2);
+    let mut now = at(0);
+    while now < at(0).after(ENTRY_LASTS + RENEW) {
+        now = now.after(MS * 100);
+        waiters[1].tick(now);
+        for (_, register) in sends(&mut waiters[1]) {
+            assert!(holder.received(endpoint(2), register, now));
+        }
+        holder.tick(now);
+        for (to, registered) in sends(&mut holder) {
+            assert_eq!(to, endpoint(2));
+            waiters[1].received(endpoint(0), registered, now);
+        }
+    }
+    assert_eq!((holder.sizes()[1], waiters[1].sizes()[3]), (1, 1));
+    let (to, ask) = told(&mut holder, now);
+    assert_eq!(to, endpoint(2));
+    assert!(waiters[1].received(endpoint(0), ask, now), "it knows the number");
+}
+
+#[test]
+fn a_local_process_that_has_ended_is_passed_over_at_once_in_all_lines() {
+    let (mut holder, _) = held_and_wanted(3);
+    let other = LockName::new(Level::Xdc, "tests", None, "other", NamePolicy::Strict).unwrap();
+    holder.granted(&other, 8, at(10));
+    let register = Datagram::Register { key: 8, nonce: 1, waited: MS, entries: Vec::new() };
+    assert!(holder.received(endpoint(1), register, at(10)));
+    holder.effects();
+    let (to, _) = told(&mut holder, at(100));
+    assert_eq!(to, endpoint(1));
+    holder.gone(endpoint(1), at(100));
+    assert!(matches!(sends(&mut holder)[..], [(to, Datagram::Ask { .. })] if to == endpoint(2)));
+    assert_eq!(holder.sizes()[1], 0);
+}
+
+/// As with all that a record of the store says.
+#[test]
+fn whoever_can_read_a_record_registers_no_address_that_does_not_answer() {
+    let mut holder = held_at_udp();
+    let entry = |port| SentEntry { endpoint: udp(port), nonce: port.into(), waited: Duration::from_secs(9) };
+    let foreign: Vec<_> = (100..140).map(entry).collect();
+    let hostile = register(3, &foreign);
+    assert!(holder.received(udp(99), hostile.clone(), at(1)));
+    let sent = sends(&mut holder);
+    let to: Vec<_> = sent.iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [udp(99)].into_iter().chain((100..140).map(udp)).collect::<Vec<_>>());
+    assert!(sent.iter().all(|(_, it)| matches!(it, Datagram::Challenge { .. })), "{sent:?}");
+    // The answers of others, and wrong ones.
+    for (_, challenge) in &sent {
+        let &Datagram::Challenge { nonce } = challenge else { panic!() };
+        assert!(!holder.received(udp(99), Datagram::NotHere { nonce: nonce ^ 1 }, at(2)));
+        if *challenge != sent[0].1 {
+            assert!(!holder.received(udp(99), Datagram::NotHere { nonce }, at(2)));
+        }
+    }
+    assert_eq!((holder.sizes()[1], sends(&mut holder)), (0, vec![]));
+    // A flood of them.
+    let mut sent = 0;
+    for number in 0..1000_u64 {
+        let foreign: Vec<_> = (1000 + number as u16 * 40..).take(40).map(entry).collect();
+        holder.received(udp(99), register(number, &foreign), at(3));
+        sent += sends(&mut holder).len();
+    }
+    assert!(sent <= CHALLENGES_MAX as usize, "{sent}");
+    assert!(holder.challenged.len() <= KNOWN_MAX);
+    assert_eq!(holder.released(&name(), 7, NOBODY, at(2000)), NextTurn::Ours);
+    assert_eq!(sends(&mut holder), [], "nobody is told");
+}
+
+#[test]
+fn a_process_that_answers_a_challenge_is_registered_and_gets_no_other_for_a_while() {
+    let mut holder = held_at_udp();
+    let mut waiter = Lines::new(udp(2), || fastrand::u64(1..));
+    let grant = GrantEndpoint { endpoint: udp(1), grant: 7 };
+    let mut exchanges = 0;
+    let mut talk = |waiter: &mut Lines, holder: &mut Lines, now| {
+        let mut under_way: Vec<_> = sends(waiter);
+        for _ in 0..6 {
+            let to_waiter: Vec<_> = under_way
+                .drain(..)
+                .flat_map(|(_, it)| {
+                    // Through the bytes, as on a network.
+                    holder.received(udp(2), Datagram::decode(&it.encode()).unwrap(), now);
+                    sends(holder)
+                })
+                .collect();
+            exchanges += to_waiter.len();
+            for (_, it) in to_waiter {
+                waiter.received(udp(1), Datagram::decode(&it.encode()).unwrap(), now);
+                under_way.extend(sends(waiter));
+            }
+        }
+        std::mem::take(&mut exchanges)
+    };
+    waiter.refused(&name(), Some(grant), at(1), at(1));
+    assert_eq!(talk(&mut waiter, &mut holder, at(1)), 2, "a challenge, and registered");
+    assert_eq!(holder.sizes()[1], 1);
+    let renewed = at(1).after(RENEW);
+    waiter.tick(renewed);
+    assert_eq!(talk(&mut waiter, &mut holder, renewed), 1, "registered");
+    let late = at(1).after(KNOWN_LASTS);
+    waiter.tick(late);
+    assert_eq!(talk(&mut waiter, &mut holder, late), 2, "a challenge again");
+    let (to, ask) = told(&mut holder, late);
+    assert!(to == udp(2) && waiter.received(udp(1), ask, late));
+}
+
+#[test]
+fn whoever_answers_after_the_release_is_told_or_sent_on() {
+    for others in [false, true] {
+        let mut holder = held_at_udp();
+        assert!(holder.received(udp(2), register(5, &[]), at(1)));
+        let (to, nonce) = challenge_in(&sends(&mut holder));
+        assert_eq!(to, udp(2));
+        if others {
+            holder.know(udp(3), at(1));
+            assert!(holder.received(udp(3), register(6, &[]), at(1)));
+            holder.effects();
+            assert_eq!(holder.released(&name(), 7, NOBODY, at(2)), NextTurn::Told);
+        } else {
+            assert_eq!(holder.released(&name(), 7, NOBODY, at(2)), NextTurn::Ours);
+        }
+        holder.effects();
+        assert!(holder.received(udp(2), Datagram::NotHere { nonce }, at(3)));
+        let sent = sends(&mut holder);
+        let [(to, datagram)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(*to, udp(2));
+        match datagram {
+            Datagram::Ask { nonce: 5, .. } => assert!(!others),
+            Datagram::Moved { nonce: 5, to, .. } => assert!(others && *to == udp(3)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What comes with the lock was perhaps registered by somebody else.
+#[test]
+fn those_who_come_with_the_lock_answer_first_as_well() {
+    let mut next = Lines::new(udp(2), || fastrand::u64(1..));
+    next.refused(&name(), Some(GrantEndpoint { endpoint: udp(1), grant: 7 }), at(1), at(1));
+    let sent = sends(&mut next);
+    let [(_, Datagram::Register { nonce, .. })] = sent[..] else { panic!("{sent:?}") };
+    let entries = vec![SentEntry { endpoint: udp(3), nonce: 9, waited: MS }];
+    assert!(next.received(udp(1), Datagram::Ask { nonce, key: 8, age: MS, entries }, at(2)));
+    let (asked, sent): (Vec<_>, Vec<_>) =
+        next.effects().into_iter().partition(|it| !matches!(it, Effect::Send(..)));
+    assert!(matches!(asked[..], [Effect::Ask(..)]));
+    let [Effect::Send(_, Datagram::Heard { key: 8 }), Effect::Send(to, Datagram::Challenge { nonce })] =
+        sent[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((to, next.sizes()[1]), (udp(3), 0));
+    next.granted(&name(), 10, at(3));
+    assert!(next.received(udp(3), Datagram::NotHere { nonce }, at(4)));
+    assert_eq!(sends(&mut next), [(udp(3), Datagram::Registered { nonce: 9 })]);
+    assert_eq!(next.sizes()[1], 1);
+}
+
 // ---- Worlds --------------------------------------------------------------------------------------
 
 #[derive(Clone, Copy)]
