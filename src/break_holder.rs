@@ -1,7 +1,8 @@
 //! Breaking a lock: an operator takes it from a holder that does not release it.
 //!
 //! ```text
-//! 1  history   an entry: broken by ... because ...       the holder reads it when it finds that its lease is lost
+//! 1  history   two entries: broken by ... because ...    the holder reads that of its grant when it finds that its lease is
+//!                                                        lost; the other is for people, who read that of the lock
 //! 2  release   the record that was seen, and no other    as its holder would release it
 //! 3  acquire   a grant of our own, released at once      its fence shuts out the old holder at receivers of writes
 //! ```
@@ -10,8 +11,8 @@
 //! out what happened if a reply was lost. A record without an owner token has a stamp instead. If this process ends between
 //! two steps, the lock is held by the old holder or free, and nothing else is left behind.
 //!
-//! If the holder had gone before the second step, an entry takes the first one back. If the second step is in doubt, the
-//! first entry stays. A holder that was not broken then, and loses its lease later, is told of that break all the same.
+//! If the holder had gone before the second step, entries take the first ones back. If the second step is in doubt, the
+//! first entries stay. A holder that was not broken then, and loses its lease later, is told of that break all the same.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::history_entry::{HistoryEntry, HistoryKind, checked_reason};
 use crate::holder::{Identity, PART_BYTES_MAX};
 use crate::name::LockName;
 use crate::session::Session;
-use crate::store::{Acquired, Attempt, Inspection, Released, SeenRecord};
+use crate::store::{Acquired, Attempt, HistoryOf, Inspection, Released, SeenRecord};
 use crate::time::Deadline;
 use crate::wait::freeing::LockDoubt;
 
@@ -131,7 +132,7 @@ fn break_holder(
         grant,
         ..HistoryEntry::now(HistoryKind::Broken, &session.identity)
     };
-    let is_recorded = record_entry(session, name, &entry);
+    let (is_told, is_recorded) = record_break(session, name, grant, &entry);
     let by = Deadline::after(session.settings.timeout);
     let released = match record {
         SeenRecord::Ours(owner_record) => session.store.release(name, owner_record, by),
@@ -142,10 +143,10 @@ fn break_holder(
         Ok(Released::NotOurs) => true,
         Err(error) => !error.is_in_doubt(),
     };
-    if has_gone && is_recorded {
+    if has_gone && (is_told || is_recorded) {
         let kind = HistoryKind::NotBroken;
         let back = HistoryEntry::now(kind, &session.identity);
-        record_entry(session, name, &HistoryEntry { text: entry.text, takes_back: entry.id, ..back });
+        record_break(session, name, grant, &HistoryEntry { text: entry.text, takes_back: entry.id, ..back });
     }
     match released.map_err(|error| error.context(format!("breaking lock {name}")))? {
         Released::NotOurs => Ok(None),
@@ -185,18 +186,25 @@ fn raise_fence(session: &Session, name: &LockName, reason: &str) -> Option<Fence
     fence
 }
 
-/// Adds an entry to the history. Returns `false` if the store keeps none, or did not confirm it.
-fn record_entry(session: &Session, name: &LockName, entry: &HistoryEntry) -> bool {
+/// Adds an entry to those of the grant, where its holder finds it, and to the history of the lock, which later entries push
+/// it out of. Returns whether each was confirmed. No holder asks for a grant without a number.
+fn record_break(session: &Session, name: &LockName, grant: u64, entry: &HistoryEntry) -> (bool, bool) {
+    let is_told = grant != 0 && record_entry(session, HistoryOf::Grant(name, grant), entry);
+    (is_told, record_entry(session, HistoryOf::Lock(name), entry))
+}
+
+/// Returns `false` if the store keeps no histories, or did not confirm it.
+fn record_entry(session: &Session, of: HistoryOf<'_>, entry: &HistoryEntry) -> bool {
     let Some(history) = session.store.history() else { return false };
     let by = Deadline::after(session.settings.timeout);
     let lasts = KEPT.max(session.settings.history);
     for _ in 0..WRITES {
-        match history.append(name, entry, lasts, by) {
+        match history.append(of, entry, lasts, by) {
             Ok(()) => return true,
             // Adding it again changes nothing.
             Err(error) if error.is_in_doubt() && !by.passed() => {}
             Err(error) => {
-                log::warn!("the history of lock {name} has no entry for a break: {}", error.chain());
+                log::warn!("the history of lock {} has no entry for a break: {}", of.name(), error.chain());
                 return false;
             }
         }

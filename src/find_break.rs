@@ -3,10 +3,10 @@
 use crate::history_entry::{HistoryEntry, HistoryKind};
 use crate::name::LockName;
 use crate::owner::OwnerRecord;
-use crate::store::{HISTORY_MAX, LockStore};
+use crate::store::{HISTORY_MAX, HistoryOf, LockStore};
 use crate::time::Deadline;
 
-/// Finds out who broke the lock of the lease with this record, and why. One read of the store.
+/// Finds out who broke the lock of the lease with this record, and why. Two reads of the store at most.
 pub(crate) fn find_break(
     store: &dyn LockStore,
     name: &LockName,
@@ -15,7 +15,13 @@ pub(crate) fn find_break(
 ) -> Option<String> {
     let grant = store.grant_number(owner_record)?;
     // Without a history, or if it cannot be read, the lease is lost for a reason that is not known.
-    let entries = store.history()?.entries(name, 0, HISTORY_MAX, by).ok()?;
+    let history = store.history()?;
+    let read = |of| history.entries(of, 0, HISTORY_MAX, by).ok();
+    let mut entries = read(HistoryOf::Grant(name, grant))?;
+    if entries.is_empty() {
+        // Earlier versions write a break only into the history of the lock.
+        entries = read(HistoryOf::Lock(name))?;
+    }
     let taken_back = |entry: &HistoryEntry| {
         entries.iter().any(|it| it.kind == HistoryKind::NotBroken && it.takes_back == entry.id)
     };
@@ -54,7 +60,8 @@ mod tests {
     fn told(entries: &[HistoryEntry], owner_record: &OwnerRecord) -> Option<String> {
         let (store, by) = (MemoryStore::new(), Deadline::after(LONG));
         for (at, entry) in entries.iter().enumerate() {
-            store.append(&name(), &entry.numbered(at as u64, at as u64), LONG, by).unwrap();
+            let entry = entry.numbered(at as u64, at as u64);
+            store.append(HistoryOf::Lock(&name()), &entry, LONG, by).unwrap();
         }
         find_break(&store, &name(), owner_record, by)
     }
@@ -69,6 +76,27 @@ mod tests {
         assert!(told(&entries, &other).unwrap().contains("second"));
         assert_eq!(told(&entries, &OwnerRecord::from_bytes([3; 16])), None);
         assert_eq!(told(&entries, &OwnerRecord::from_bytes([1; 15])), None);
+    }
+
+    /// A busy lock has 256 newer entries in seconds.
+    #[test]
+    fn a_break_is_found_by_its_grant_whatever_happened_to_the_lock_since() {
+        let (store, by) = (MemoryStore::new(), Deadline::after(LONG));
+        let [ours, other] = [1, 2].map(|byte| OwnerRecord::from_bytes([byte; 16]));
+        let grant = store.grant_number(&ours).unwrap();
+        let entry = broken(grant, "first").numbered(1, 1);
+        store.append(HistoryOf::Grant(&name(), grant), &entry, LONG, by).unwrap();
+        store.append(HistoryOf::Lock(&name()), &entry, LONG, by).unwrap();
+        for at in 2..HISTORY_MAX as u64 + 3 {
+            let later = HistoryEntry::now(HistoryKind::Acquired, &identity(1)).numbered(at, at);
+            store.append(HistoryOf::Lock(&name()), &later, LONG, by).unwrap();
+        }
+        assert!(find_break(&store, &name(), &ours, by).unwrap().contains("first"));
+        assert_eq!(find_break(&store, &name(), &other, by), None);
+        let back = HistoryEntry::now(HistoryKind::NotBroken, &identity(1));
+        let back = HistoryEntry { takes_back: 1, ..back };
+        store.append(HistoryOf::Grant(&name(), grant), &back, LONG, by).unwrap();
+        assert_eq!(find_break(&store, &name(), &ours, by), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::holder::Identity;
 use crate::name::LockName;
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
-use crate::store::LockStore;
+use crate::store::{HistoryOf, LockStore};
 use crate::sync::{AtomicU64, Mutex};
 use crate::time::Deadline;
 
@@ -157,7 +157,7 @@ fn write_all(
         let by = Deadline::after(timeout);
         let by = stop_by.map_or(by, |stop| by.sooner(stop));
         // Adding an entry again changes nothing.
-        let write = || history.append(&name, &entry, lasts, by);
+        let write = || history.append(HistoryOf::Lock(&name), &entry, lasts, by);
         let mut answer = write();
         for _ in 1..WRITES {
             if !answer.as_ref().is_err_and(|error| error.is_in_doubt()) || by.passed() {

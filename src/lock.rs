@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::name::{Level, LockName, Mode};
 use crate::pending::Pending;
 use crate::session::Session;
-use crate::store::Inspection;
+use crate::store::{HistoryOf, Inspection};
 use crate::time::Deadline;
 use crate::wait::queue::{Answer, Ended};
 use crate::waiting_line::WaitingLine;
@@ -239,7 +239,8 @@ impl Lock {
         })?;
         let since = since.and_then(|since| since.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
         let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        history.entries(&self.name, since_ms, most, Deadline::after(self.session.settings.timeout))
+        let by = Deadline::after(self.session.settings.timeout);
+        history.entries(HistoryOf::Lock(&self.name), since_ms, most, by)
     }
 
     /// Makes the lease of a token of this lock. No I/O. See [`LockManager::adopt`](crate::LockManager::adopt).

@@ -21,8 +21,9 @@ use crate::name::{Level, LockName};
 use crate::notice_endpoint::LatchListener;
 use crate::owner::OwnerRecord;
 use crate::store::{
-    Acquired, Attempt, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor, LivenessStore, LockPage,
-    LockQuery, LockStore, NewLatch, Released, Renewal, Renewed, Roster, Step, Stepped, StoreCounters,
+    Acquired, Attempt, HistoryOf, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor, LivenessStore,
+    LockPage, LockQuery, LockStore, NewLatch, Released, Renewal, Renewed, Roster, Step, Stepped,
+    StoreCounters,
 };
 use crate::sync::Mutex;
 use crate::time::{Deadline, Moment};
@@ -377,21 +378,21 @@ impl LockStore for ObservedStore {
 }
 
 impl HistoryStore for ObservedStore {
-    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        self.observe_plain(StoreCall::Append, Some(name), |store| {
-            store.history().ok_or_else(no_history)?.append(name, entry, lasts, by)
+    fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        self.observe_plain(StoreCall::Append, Some(of.name()), |store| {
+            store.history().ok_or_else(no_history)?.append(of, entry, lasts, by)
         })
     }
 
     fn entries(
         &self,
-        name: &LockName,
+        of: HistoryOf<'_>,
         since_ms: u64,
         most: usize,
         by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
-        self.observe_plain(StoreCall::Entries, Some(name), |store| {
-            store.history().ok_or_else(no_history)?.entries(name, since_ms, most, by)
+        self.observe_plain(StoreCall::Entries, Some(of.name()), |store| {
+            store.history().ok_or_else(no_history)?.entries(of, since_ms, most, by)
         })
     }
 }

@@ -9,8 +9,9 @@ use super::latch_record::LatchRecord;
 use super::latch_record::listener_set::ListenerSet;
 use super::latch_store::check_participant;
 use super::{
-    Acquired, Attempt, Grant, HISTORY_MAX, HistoryStore, Inspection, LatchNote, LatchStore, ListCursor,
-    ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, SeenRecord, Step, Stepped,
+    Acquired, Attempt, Grant, HISTORY_MAX, HistoryOf, HistoryStore, Inspection, LatchNote, LatchStore,
+    ListCursor, ListedLock, LockPage, LockQuery, LockStore, NewLatch, Released, Roster, SeenRecord, Step,
+    Stepped,
 };
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
@@ -33,7 +34,8 @@ const HISTORIES_MAX: usize = 1024;
 pub struct MemoryStore {
     state: Mutex<MemoryState>,
     latches: Mutex<MemoryLatches>,
-    histories: Mutex<HashMap<LockName, VecDeque<(Moment, HistoryEntry)>>>,
+    /// Of locks, and of grants that were broken.
+    histories: Mutex<HashMap<(LockName, Vec<u8>), VecDeque<(Moment, HistoryEntry)>>>,
 }
 
 #[derive(Debug)]
@@ -242,12 +244,13 @@ impl LockStore for MemoryStore {
 }
 
 impl HistoryStore for MemoryStore {
-    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, _by: Deadline) -> Result<()> {
+    fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, _by: Deadline) -> Result<()> {
+        let key = (of.name().clone(), of.grant_bytes());
         let (mut histories, now) = (self.histories.lock(), Moment::now());
-        if histories.len() >= HISTORIES_MAX && !histories.contains_key(name) {
+        if histories.len() >= HISTORIES_MAX && !histories.contains_key(&key) {
             histories.retain(|_, entries| entries.back().is_some_and(|(ends, _)| now < *ends));
         }
-        let entries = histories.entry(name.clone()).or_default();
+        let entries = histories.entry(key).or_default();
         entries.retain(|(ends, kept)| now < *ends && kept.id != entry.id);
         entries.push_back((now.after(lasts), entry.clone()));
         if entries.len() > HISTORY_MAX {
@@ -258,13 +261,14 @@ impl HistoryStore for MemoryStore {
 
     fn entries(
         &self,
-        name: &LockName,
+        of: HistoryOf<'_>,
         since_ms: u64,
         most: usize,
         _by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
+        let key = (of.name().clone(), of.grant_bytes());
         let (histories, now) = (self.histories.lock(), Moment::now());
-        let kept = histories.get(name).into_iter().flatten().filter(|(ends, _)| now < *ends);
+        let kept = histories.get(&key).into_iter().flatten().filter(|(ends, _)| now < *ends);
         Ok(newest(kept.map(|(_, entry)| entry.clone()).collect(), since_ms, most))
     }
 }

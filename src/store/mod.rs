@@ -55,7 +55,7 @@ pub use hbase::HbaseStore;
 #[cfg(all(feature = "hbase", fuzzing))]
 #[doc(hidden)]
 pub use hbase::fuzz_hbase;
-pub use history_store::{HISTORY_MAX, HistoryStore};
+pub use history_store::{HISTORY_MAX, HistoryOf, HistoryStore};
 pub(crate) use latch_store::check_participant;
 pub use latch_store::{
     LISTENERS_MAX, LatchNote, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped,

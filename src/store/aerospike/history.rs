@@ -1,4 +1,4 @@
-//! Histories of locks: a record for each lock, with a map from the random number of each entry to its time and bytes.
+//! Histories of locks: a record for each lock, and one for each grant that was broken, with a map from the random number of each entry to its time and bytes.
 //!
 //! The map keeps the newest entries. The record expires as a whole, when nothing was added for the time that the last
 //! entry should be kept.
@@ -9,9 +9,8 @@ use super::client::{BinOperation, BinValue, Client, RecordExistsAction, Write};
 use super::keys::{history_key, whole_seconds};
 use crate::error::Result;
 use crate::history_entry::HistoryEntry;
-use crate::name::LockName;
-use crate::store::HISTORY_MAX;
 use crate::store::history_store::newest;
+use crate::store::{HISTORY_MAX, HistoryOf};
 use crate::time::Deadline;
 
 const ENTRIES: &str = "entries";
@@ -20,7 +19,7 @@ const ENTRIES: &str = "entries";
 pub(super) fn append(
     client: &Client,
     suffix: &str,
-    name: &LockName,
+    of: HistoryOf<'_>,
     entry: &HistoryEntry,
     lasts: Duration,
     by: Deadline,
@@ -31,7 +30,7 @@ pub(super) fn append(
         BinOperation::MapPut(ENTRIES, BinValue::Int(entry.id as i64), value),
         BinOperation::MapKeepHighest(ENTRIES, HISTORY_MAX),
     ];
-    let record_key = &history_key(name, suffix);
+    let record_key = &history_key(of, suffix);
     let (exists, ttl_s) = (RecordExistsAction::Update, whole_seconds(lasts));
     client.write(&Write { record_key, exists, when: None, steps: &steps, ttl_s }, by).map(drop)
 }
@@ -40,12 +39,12 @@ pub(super) fn append(
 pub(super) fn entries(
     client: &Client,
     suffix: &str,
-    name: &LockName,
+    of: HistoryOf<'_>,
     since_ms: u64,
     most: usize,
     by: Deadline,
 ) -> Result<Vec<HistoryEntry>> {
-    let found = client.read_with_collections(&history_key(name, suffix), &[ENTRIES], by)?;
+    let found = client.read_with_collections(&history_key(of, suffix), &[ENTRIES], by)?;
     let Some(BinValue::Map(pairs)) = found.as_ref().and_then(|found| found.bin(ENTRIES)) else {
         return Ok(Vec::new());
     };

@@ -7,6 +7,7 @@
 //! | lock, layout `own` | as the two above | | see [`own_bins`] |
 //! | fence of a lock | `D_FNC#<suffix>` | the lock's whole name | `fence` |
 //! | history of a lock | `D_HIST#<suffix>` | the lock's whole name | `entries` |
+//! | breaks of a grant | `D_HIST#<suffix>` | the lock's whole name, a NUL, the grant's number in 16 hexadecimal digits | `entries` |
 //! | latch | `D_LTCH#<suffix>` | `D_LTCH#<client>#<id>` | `count#<farm>`, ours for each farm, [`LISTENERS`] |
 //!
 //! Locks and latches have the names of PhonePe's DLM 1.0.1 and DistributedLatch 1.0.0-2. The Java libraries never
@@ -18,6 +19,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::LockName;
+use crate::store::HistoryOf;
 
 /// Limits of Aerospike.
 const BIN_BYTES_MAX: usize = 15;
@@ -113,9 +115,13 @@ pub(crate) fn fence_key(name: &LockName, suffix: &str) -> RecordKey {
     RecordKey { set: fence_set(suffix), key: name.key().to_owned() }
 }
 
-/// Returns the key of the lock's history.
-pub(crate) fn history_key(name: &LockName, suffix: &str) -> RecordKey {
-    RecordKey { set: format!("D_HIST#{suffix}"), key: name.key().to_owned() }
+/// Returns the key of the history of a lock, or of the breaks of a grant. No name contains a NUL.
+pub(crate) fn history_key(of: HistoryOf<'_>, suffix: &str) -> RecordKey {
+    let key = match of {
+        HistoryOf::Lock(name) => name.key().to_owned(),
+        HistoryOf::Grant(name, grant) => format!("{}\0{grant:016x}", name.key()),
+    };
+    RecordKey { set: format!("D_HIST#{suffix}"), key }
 }
 
 /// Returns the set of the fences.

@@ -26,7 +26,7 @@ use crate::store::remote::{
     Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
     Reply, Standing,
 };
-use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
+use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 use crate::time::{Deadline, Moment, wall_ms};
 
 /// The name of an answer: the time of the last write.
@@ -83,18 +83,18 @@ impl AerospikeStore {
 }
 
 impl HistoryStore for AerospikeStore {
-    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        history::append(&self.client, &self.suffix, name, entry, lasts, by)
+    fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&self.client, &self.suffix, of, entry, lasts, by)
     }
 
     fn entries(
         &self,
-        name: &LockName,
+        of: HistoryOf<'_>,
         since_ms: u64,
         most: usize,
         by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
-        history::entries(&self.client, &self.suffix, name, since_ms, most, by)
+        history::entries(&self.client, &self.suffix, of, since_ms, most, by)
     }
 }
 

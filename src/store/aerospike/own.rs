@@ -46,7 +46,7 @@ use crate::store::remote::{
     Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
     Replaced, Reply, Standing,
 };
-use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
+use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 use crate::time::{Deadline, Moment};
 
 /// The slack of a single node: its clock may be adjusted.
@@ -195,18 +195,18 @@ impl AerospikeOwnStore {
 }
 
 impl HistoryStore for AerospikeOwnStore {
-    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        history::append(&self.client, &self.suffix, name, entry, lasts, by)
+    fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&self.client, &self.suffix, of, entry, lasts, by)
     }
 
     fn entries(
         &self,
-        name: &LockName,
+        of: HistoryOf<'_>,
         since_ms: u64,
         most: usize,
         by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
-        history::entries(&self.client, &self.suffix, name, since_ms, most, by)
+        history::entries(&self.client, &self.suffix, of, since_ms, most, by)
     }
 }
 

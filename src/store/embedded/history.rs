@@ -3,6 +3,7 @@
 //! | part | bytes |
 //! |---|---|
 //! | key | `LATCH#`, two NULs, the name of the lock, a NUL, time and random number of the entry (8 each) |
+//! | key of a break of a grant | `LATCH#`, three NULs, the name of the lock, a NUL, the number of the grant, time and random number (8 each) |
 //! | head | the head of a latch's record: version `1`, end of the entry, zero (8 each), no farms (2) |
 //! | rest | the entry |
 //!
@@ -15,18 +16,17 @@ use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{self, Head, PREFIX};
 use crate::error::Result;
 use crate::history_entry::HistoryEntry;
-use crate::name::LockName;
 use crate::store::embedded::lmdb::TxnEnd;
 use crate::store::latch_record::LatchRecord;
-use crate::store::{HISTORY_MAX, HistoryStore};
+use crate::store::{HISTORY_MAX, HistoryOf, HistoryStore};
 use crate::time::{Deadline, Moment};
 
 /// Most entries that one transaction passes over.
 const READ_AT_ONCE: usize = 10_000;
 
 impl HistoryStore for EmbeddedStore {
-    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        let key = [&keys_of(name)[..], &entry.at_ms.to_be_bytes(), &entry.id.to_be_bytes()].concat();
+    fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        let key = [&keys_of(of)[..], &entry.at_ms.to_be_bytes(), &entry.id.to_be_bytes()].concat();
         self.environment.write(by, |writer| {
             let now = Moment::now();
             if let Err(error) = self.sweep(writer, now)? {
@@ -42,12 +42,12 @@ impl HistoryStore for EmbeddedStore {
 
     fn entries(
         &self,
-        name: &LockName,
+        of: HistoryOf<'_>,
         since_ms: u64,
         most: usize,
         by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
-        let (keys, most) = (keys_of(name), most.min(HISTORY_MAX));
+        let (keys, most) = (keys_of(of), most.min(HISTORY_MAX));
         // The entries of one time differ in the random number.
         let from = [&keys[..], &since_ms.saturating_sub(1).to_be_bytes(), &[0xff; 8]].concat();
         let mut newest = std::collections::VecDeque::new();
@@ -76,7 +76,12 @@ impl HistoryStore for EmbeddedStore {
     }
 }
 
-/// What the keys of a lock's history begin with. No client id is empty, so no key of a latch's notes begins with two NULs.
-fn keys_of(name: &LockName) -> Vec<u8> {
-    [PREFIX, b"\0\0", name.key().as_bytes(), b"\0"].concat()
+/// What the keys of these entries begin with. No client id is empty, so no key of a latch's notes begins with two NULs, and
+/// no name of a lock with one.
+fn keys_of(of: HistoryOf<'_>) -> Vec<u8> {
+    let zeros: &[u8] = match of {
+        HistoryOf::Lock(_) => b"\0\0",
+        HistoryOf::Grant(..) => b"\0\0\0",
+    };
+    [PREFIX, zeros, of.name().key().as_bytes(), b"\0", &of.grant_bytes()].concat()
 }

@@ -2,6 +2,8 @@
 //!
 //! A row is the hash of the lock's name, `H#`, the name, a NUL, the time of the entry and its random number. The bits of the
 //! time are inverted, so a newer entry sorts before an older one. No name contains a NUL. The cell has a TTL of its own.
+//!
+//! A break of a grant has a second row: `B#` instead of `H#`, and the number of the grant after the NUL.
 
 use std::time::Duration;
 
@@ -9,20 +11,20 @@ use super::cell_store::{LockTable, RowPage, RowScan};
 use super::layout::CellColumn;
 use crate::error::Result;
 use crate::history_entry::HistoryEntry;
-use crate::name::{LockName, salted};
-use crate::store::HISTORY_MAX;
+use crate::name::salted;
+use crate::store::{HISTORY_MAX, HistoryOf};
 use crate::time::Deadline;
 
 /// Puts the entry. The row belongs to the entry, so a repetition changes nothing.
 pub(super) fn append(
     table: &dyn LockTable,
     column: CellColumn,
-    name: &LockName,
+    of: HistoryOf<'_>,
     entry: &HistoryEntry,
     lasts: Duration,
     by: Deadline,
 ) -> Result<()> {
-    let row = [&rows_of(name)[..], &(!entry.at_ms).to_be_bytes(), &entry.id.to_be_bytes()].concat();
+    let row = [&rows_of(of)[..], &(!entry.at_ms).to_be_bytes(), &entry.id.to_be_bytes()].concat();
     table.put(&row, column, &entry.encode(), lasts, by)
 }
 
@@ -30,13 +32,13 @@ pub(super) fn append(
 pub(super) fn entries(
     table: &dyn LockTable,
     column: CellColumn,
-    name: &LockName,
+    of: HistoryOf<'_>,
     since_ms: u64,
     most: usize,
     by: Deadline,
 ) -> Result<Vec<HistoryEntry>> {
     let most = most.min(HISTORY_MAX);
-    let rows = rows_of(name);
+    let rows = rows_of(of);
     let to = [&rows[..], &(!since_ms).to_be_bytes(), &[0xff; 9]].concat();
     let (mut entries, mut next) = (Vec::new(), Some(rows));
     while let Some(from) = next.take().filter(|from| *from < to && entries.len() < most) {
@@ -49,9 +51,14 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-/// What the rows of a lock's history begin with.
-fn rows_of(name: &LockName) -> Vec<u8> {
-    let mut rows = salted(name.key().as_bytes(), b"H#");
+/// What the rows of these entries begin with.
+fn rows_of(of: HistoryOf<'_>) -> Vec<u8> {
+    let infix = match of {
+        HistoryOf::Lock(_) => b"H#",
+        HistoryOf::Grant(..) => b"B#",
+    };
+    let mut rows = salted(of.name().key().as_bytes(), infix);
     rows.push(0);
+    rows.extend(of.grant_bytes());
     rows
 }

@@ -23,7 +23,7 @@ use crate::store::remote::{
     Capabilities, Compares, Create, Created, Found, NextReplace, ReadBack, Record, Register, Replace,
     Replaced, Reply, Standing,
 };
-use crate::store::{HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
+use crate::store::{HistoryOf, HistoryStore, LatchStore, ListCursor, LockPage, LockQuery};
 use crate::time::Deadline;
 
 /// TTL of a fence counter. The counter expires when nobody acquires the lock for this time.
@@ -113,18 +113,18 @@ impl HbaseStore {
 }
 
 impl HistoryStore for HbaseStore {
-    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        history::append(&*self.rows, HISTORY, name, entry, lasts, by)
+    fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&*self.rows, HISTORY, of, entry, lasts, by)
     }
 
     fn entries(
         &self,
-        name: &LockName,
+        of: HistoryOf<'_>,
         since_ms: u64,
         most: usize,
         by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
-        history::entries(&*self.rows, HISTORY, name, since_ms, most, by)
+        history::entries(&*self.rows, HISTORY, of, since_ms, most, by)
     }
 }
 

@@ -45,7 +45,9 @@ use crate::store::remote::{
     Capabilities, Compares, Create, Created, NextReplace, ReadBack, Record, Register, Replace, Replaced,
     Reply, Standing,
 };
-use crate::store::{HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters};
+use crate::store::{
+    HistoryOf, HistoryStore, LatchStore, ListCursor, LiveCounters, LockPage, LockQuery, StoreCounters,
+};
 use crate::time::{Deadline, Moment};
 
 /// Tries of one creation. A try fails only because another client took a higher number, or held the lock for a
@@ -164,18 +166,18 @@ impl HbaseOwnStore {
 }
 
 impl HistoryStore for HbaseOwnStore {
-    fn append(&self, name: &LockName, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        history::append(&*self.cells, OWN_HISTORY, name, entry, lasts, by)
+    fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
+        history::append(&*self.cells, OWN_HISTORY, of, entry, lasts, by)
     }
 
     fn entries(
         &self,
-        name: &LockName,
+        of: HistoryOf<'_>,
         since_ms: u64,
         most: usize,
         by: Deadline,
     ) -> Result<Vec<HistoryEntry>> {
-        history::entries(&*self.cells, OWN_HISTORY, name, since_ms, most, by)
+        history::entries(&*self.cells, OWN_HISTORY, of, since_ms, most, by)
     }
 }
 

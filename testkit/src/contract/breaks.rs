@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dlm::store::{HISTORY_MAX, HistoryKind};
+use dlm::store::{HISTORY_MAX, HistoryKind, HistoryOf};
 use dlm::{AcquireOptions, Code, Deadline, Lease, LeaseState, Level, LockManager, LostReason, Moment};
 
 use super::{HELD, LONG, Site, code, eventually, in_time, patiently, spawn};
@@ -224,10 +224,10 @@ pub fn entries_of_a_history_come_newest_first_and_end(site: &Site) {
     let entry = lock.history(None, 10).unwrap().remove(0);
     let later = |ms| entry.numbered(entry.at_ms + ms, 1000 + ms);
     for ms in [3, 1, 2, 1] {
-        history.append(lock.name(), &later(ms), HELD, super::soon()).unwrap();
+        history.append(HistoryOf::Lock(lock.name()), &later(ms), HELD, super::soon()).unwrap();
     }
     let times = |most, since_ms| {
-        let read = history.entries(lock.name(), since_ms, most, super::soon()).unwrap();
+        let read = history.entries(HistoryOf::Lock(lock.name()), since_ms, most, super::soon()).unwrap();
         read.iter().map(|found| found.at_ms - entry.at_ms).collect::<Vec<_>>()
     };
     assert_eq!(times(10, 0), [3, 2, 1, 0]);
@@ -240,7 +240,7 @@ pub fn entries_of_a_history_come_newest_first_and_end(site: &Site) {
     }
     // An entry ends.
     let other = manager.lock("short", Level::Xdc).unwrap();
-    history.append(other.name(), &later(0), Duration::from_secs(1), super::soon()).unwrap();
+    history.append(HistoryOf::Lock(other.name()), &later(0), Duration::from_secs(1), super::soon()).unwrap();
     eventually("the entry ends", || other.history(None, 10).unwrap().is_empty());
 }
 
@@ -256,12 +256,32 @@ pub fn a_long_history_keeps_its_newest_entries(site: &Site) {
     let count = HISTORY_MAX as u64 + 20;
     for number in 0..count {
         let entry = entry.numbered(entry.at_ms + number, number);
-        history.append(lock.name(), &entry, HELD, super::soon()).unwrap();
+        history.append(HistoryOf::Lock(lock.name()), &entry, HELD, super::soon()).unwrap();
     }
     let read = lock.history(None, usize::MAX).unwrap();
     assert_eq!(read.len(), HISTORY_MAX);
     let times: Vec<_> = read.iter().map(|found| found.at_ms - entry.at_ms).collect();
     assert_eq!(times, (20..count).rev().collect::<Vec<_>>());
+}
+
+/// A busy lock has so many newer entries in seconds.
+pub fn a_holder_is_told_why_whatever_was_added_to_the_history_since(site: &Site) {
+    if !keeps_history(site) {
+        return;
+    }
+    let (holder, store) = (site.manager(), site.store());
+    let history = store.history().unwrap();
+    let (lease, _) = broken(site, &holder, "busy");
+    let lock = holder.lock("busy", Level::Xdc).unwrap();
+    let mut later = lock.history(None, 1).unwrap().remove(0);
+    later.kind = HistoryKind::Acquired;
+    for number in 1..HISTORY_MAX as u64 + 2 {
+        let entry = later.numbered(later.at_ms + number, number);
+        history.append(HistoryOf::Lock(lock.name()), &entry, HELD, super::soon()).unwrap();
+    }
+    let left = lock.history(None, usize::MAX).unwrap();
+    assert!(left.iter().all(|entry| entry.kind == HistoryKind::Acquired), "{left:?}");
+    assert_told(site, &lease, lease.renew());
 }
 
 pub fn a_manager_with_a_history_writes_what_happened_to_its_locks(site: &Site) {

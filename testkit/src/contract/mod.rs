@@ -435,6 +435,7 @@ macro_rules! contract {
             breaks_under_fire_touch_no_other_grant,
             entries_of_a_history_come_newest_first_and_end,
             a_long_history_keeps_its_newest_entries,
+            a_holder_is_told_why_whatever_was_added_to_the_history_since,
             a_manager_with_a_history_writes_what_happened_to_its_locks,
         }
         $crate::contract! { $site => locks:

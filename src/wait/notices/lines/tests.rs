@@ -453,6 +453,7 @@ fn an_entry_ends_by_itself_unless_its_process_registers_again() {
             assert_eq!(to, endpoint(2));
             waiters[1].received(endpoint(0), registered, now);
         }
+        assert!(holder.sizes()[1] >= 1, "it renews in time");
     }
     assert_eq!((holder.sizes()[1], waiters[1].sizes()[3]), (1, 1));
     let (to, ask) = told(&mut holder, now);
