@@ -106,6 +106,32 @@ fn damaged_files_are_an_error_not_a_crash() {
     }
 }
 
+/// Earlier versions could leave such a generation, and nobody could open it again.
+#[test]
+fn a_store_that_lacks_files_is_completed_by_the_next_unless_somebody_uses_it() {
+    let files = ["clock", "gate", "locks-lock", "locks"];
+    for lacks in 1..16_u32 {
+        let (dir, store) = open();
+        let path = dir.path().join("store");
+        let first = grant(&store, &name("a"), TTL).unwrap();
+        let generation = data_file(&path).parent().unwrap().to_owned();
+        let lacking = files.iter().enumerate().filter(|(at, _)| lacks & 1 << at != 0).map(|(_, file)| *file);
+        let lacking: Vec<_> = lacking.collect();
+        let delete = || lacking.iter().for_each(|file| fs::remove_file(generation.join(file)).unwrap());
+        drop(store);
+        delete();
+        let store =
+            EmbeddedStore::open(&path).unwrap_or_else(|error| panic!("{lacking:?}: {}", error.chain()));
+        let held = grant(&store, &name("a"), TTL).is_none();
+        assert_eq!(held, !lacking.contains(&"locks"), "{lacking:?}: the records that are there stay");
+        assert!(fence(&grant(&store, &name("b"), TTL).unwrap()) > fence(&first), "{lacking:?}");
+        assert_eq!(fs::read_dir(&generation).unwrap().count(), files.len(), "{lacking:?}");
+        delete();
+        let error = EmbeddedStore::open(&path).map(drop).unwrap_err();
+        assert!(error.to_string().contains("other processes use it"), "{lacking:?}: {error}");
+    }
+}
+
 #[test]
 fn deleted_files_are_noticed_before_two_processes_hold_one_lock() {
     let (dir, store) = open();

@@ -18,7 +18,8 @@
 //! file with the sticky bit (tmpfiles.d(5), "age"). A lease may last longer than those days.
 //!
 //! A generation is created under another name and renamed when it is complete. Every process that sees it can use
-//! it. A process that finds none creates it. Generations of earlier boots hold only leases that have ended, so they
+//! it. A process that finds none creates it. One that lacks files, because somebody deleted them or an earlier version left
+//! it half made, is completed if no process uses it. Generations of earlier boots hold only leases that have ended, so they
 //! are deleted. They are not read, because a crash of the machine may have damaged them: they are written without
 //! fsync.
 //!
@@ -34,14 +35,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
 use super::record::Header;
 use crate::boot;
 use crate::error::{Error, Result};
 use crate::store::embedded::lmdb;
-use crate::store::embedded::lmdb::Access;
+use crate::store::embedded::lmdb::{Access, DirLock, OfdLock};
 use crate::time::{self, Deadline};
 
 /// Number of fences reserved for one start of the machine. At 250,000 grants a second they last two years. They
@@ -54,6 +54,7 @@ const CREATE_WAIT: Duration = Duration::from_secs(10);
 
 const FENCE_FLOOR: &str = "fence-floor";
 const CREATING: &str = "creating";
+const CLOCK: &str = "clock";
 
 /// The directory of one embedded store.
 #[derive(Debug)]
@@ -98,11 +99,11 @@ impl DataDir {
         if !dir.is_dir() {
             return Ok(None);
         }
-        self.check_clock(&dir)?;
-        if !lmdb::has_files(&dir) {
+        if !is_complete(&dir) {
             let what = format!("{dir:?} lacks some of its files");
             return Err(Error::Connection { store: self.store.clone(), what, source: None });
         }
+        self.check_clock(&dir)?;
         Ok(Some(dir))
     }
 
@@ -110,11 +111,13 @@ impl DataDir {
     pub(super) fn generation(&self, turn: &lmdb::Turn) -> Result<PathBuf> {
         let current = format!("boot-{}", self.boot_id()?);
         let dir = self.dir.join(&current);
-        if !dir.is_dir() {
+        if !is_complete(&dir) {
             let _creating = self.lock_creation()?;
             if !dir.is_dir() {
                 self.remove_leftovers(&current);
                 self.create(turn, &dir)?;
+            } else if !is_complete(&dir) {
+                self.complete(turn, &dir)?;
             }
         }
         self.check_clock(&dir)?;
@@ -151,11 +154,36 @@ impl DataDir {
             .create(&staging)
             .and_then(|()| self.access.settle_at(&staging))
             .map_err(io("creating a directory in it"))?;
-        self.write_file(&staging.join("clock"), &boot::clock_offset()).map_err(io("writing a file in it"))?;
-        let (fence, limit) = self.reserve_fences()?;
-        let header = Header { fence, limit, swept: Vec::new() };
-        turn.create(&self.store, &staging, self.access, (Header::KEY, &header.encode()))?;
+        self.fill(turn, &staging)?;
         fs::rename(&staging, dir).map_err(io("renaming a directory in it"))
+    }
+
+    /// Creates the files that the generation in `dir` lacks. The records that it has stay.
+    fn complete(&self, turn: &lmdb::Turn, dir: &Path) -> Result<()> {
+        let unused = DirLock::prove_unused(dir, Deadline::after(CREATE_WAIT));
+        match unused.map_err(|error| self.unable("locking a directory in it", error))? {
+            Some(_unused) => {
+                log::warn!("{}: {dir:?} lacks some of its files, which are created anew", self.store);
+                self.fill(turn, dir)
+            }
+            None => {
+                let what = format!("{dir:?} lacks some of its files, and other processes use it: end them");
+                Err(Error::Connection { store: self.store.clone(), what, source: None })
+            }
+        }
+    }
+
+    /// Creates the files of a generation that are not in `dir`. Nobody else uses it.
+    fn fill(&self, turn: &lmdb::Turn, dir: &Path) -> Result<()> {
+        let clock = dir.join(CLOCK);
+        if !clock.is_file() {
+            self.write_file(&clock, &boot::clock_offset())
+                .map_err(|error| self.unable("writing a file in it", error))?;
+        }
+        turn.fill(&self.store, dir, self.access, Header::KEY, || {
+            let (fence, limit) = self.reserve_fences()?;
+            Ok(Header { fence, limit, swept: Vec::new() }.encode())
+        })
     }
 
     /// Returns the fence to count from and the fence to stop at. No earlier generation used these fences, and after
@@ -216,7 +244,7 @@ impl DataDir {
     /// Refuses a generation of another time namespace. Leases end at moments on the boot clock, and a time
     /// namespace may shift that clock.
     fn check_clock(&self, generation: &Path) -> Result<()> {
-        let theirs = fs::read_to_string(generation.join("clock"))
+        let theirs = fs::read_to_string(generation.join(CLOCK))
             .map_err(|error| self.unable("reading its clock file", error))?;
         if theirs == boot::clock_offset() {
             return Ok(());
@@ -239,18 +267,16 @@ impl DataDir {
         })
     }
 
-    /// Locks the creation of generations: one process at a time. The lock ends when the returned file is closed, or
-    /// with the process.
-    fn lock_creation(&self) -> Result<File> {
+    /// Locks the creation of generations: one copy of this library at a time.
+    fn lock_creation(&self) -> Result<CreationLock> {
         let by = Deadline::after(CREATE_WAIT);
         let file = self.open_creating(by).map_err(|error| self.unable("creating a file in it", error))?;
         loop {
-            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(file),
-                Err(Errno::AGAIN | Errno::ACCESS) if !by.passed() => {
-                    time::sleep(Duration::from_millis(1));
-                }
-                Err(error) => return Err(self.unable("locking its creation", error.into())),
+            match OfdLock::Exclusive.try_set(&file, 0, 0) {
+                Ok(true) => return Ok(CreationLock(file)),
+                Ok(false) if !by.passed() => time::sleep(Duration::from_millis(1)),
+                Ok(false) => return Err(self.unable("locking its creation", io::ErrorKind::TimedOut.into())),
+                Err(error) => return Err(self.unable("locking its creation", error)),
             }
         }
     }
@@ -319,6 +345,21 @@ impl DataDir {
     }
 }
 
+/// The right to create and delete generations. Dropping it gives it back. So does the end of the process, unless a child
+/// that was forked meanwhile lives.
+struct CreationLock(File);
+
+impl Drop for CreationLock {
+    fn drop(&mut self) {
+        let _ = OfdLock::None.try_set(&self.0, 0, 0);
+    }
+}
+
+/// Returns whether a generation has all files that are created with it.
+fn is_complete(generation: &Path) -> bool {
+    generation.join(CLOCK).is_file() && lmdb::has_files(generation)
+}
+
 pub(super) fn describe(path: &Path) -> String {
     format!("embedded:{}", path.to_string_lossy().escape_debug())
 }
@@ -346,7 +387,10 @@ fn make_for_group(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FlockOperation, fcntl_lock};
+
     use super::*;
+    use crate::process::fork::{alone, in_forked_child};
 
     fn data_dir() -> (tempfile::TempDir, DataDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -389,5 +433,32 @@ mod tests {
         assert!(!data_dir.dir.join(old).exists() && !data_dir.dir.join("new-4711").exists());
         assert!(kept.iter().all(|name| data_dir.dir.join(name).join("locks").exists()));
         assert!(data_dir.dir.join("new-4712").exists());
+    }
+
+    /// A backup, a scanner or another copy of the library may close the file in this process.
+    #[test]
+    fn whatever_closes_the_file_in_this_process_nobody_else_creates_a_generation() {
+        if !alone() {
+            return;
+        }
+        let (_dir, data_dir) = data_dir();
+        let creating = data_dir.lock_creation().unwrap();
+        let path = data_dir.dir.join(CREATING);
+        let others_may = || {
+            in_forked_child(|| {
+                let file = File::options().read(true).write(true).open(&path).unwrap();
+                // As earlier versions lock it, and as this one does.
+                fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+                    && fcntl_lock(&file, FlockOperation::NonBlockingUnlock).is_ok()
+                    && OfdLock::Exclusive.try_set(&file, 0, 0).unwrap()
+            })
+        };
+        drop(File::open(&path).unwrap());
+        assert!(!others_may());
+        // Nor another copy in this process.
+        let second = File::options().read(true).write(true).open(&path).unwrap();
+        assert!(!OfdLock::Exclusive.try_set(&second, 0, 0).unwrap());
+        drop(creating);
+        assert!(others_may());
     }
 }

@@ -4,7 +4,10 @@
 //! keeps its conditions true: it limits opening ([`Turn`]), use in a forked child, and writing ([`WriterLock`]).
 #![allow(unsafe_code)]
 
+mod dir_lock;
+mod ofd_lock;
 mod private;
+mod reader_table;
 #[cfg(test)]
 mod tests;
 mod writer_lock;
@@ -23,17 +26,18 @@ use std::time::Duration;
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
 
 use self::private::FileId;
+use self::reader_table::ReaderTable;
 use self::writer_lock::WriterLock;
 use crate::error::{Cause, Error, Result};
 use crate::process::fork_pause::ForkPause;
 use crate::sync::real::{RwLock, TimedGuard, TimedMutex};
 use crate::time::{self, Deadline};
 
+pub(crate) use self::dir_lock::DirLock;
+pub(crate) use self::ofd_lock::OfdLock;
 pub(crate) use self::private::{Access, check_private};
 
 /// The error of an LMDB call.
@@ -48,8 +52,9 @@ const OPEN_WAIT: Duration = Duration::from_secs(10);
 /// Maximum number of tries of a read that meets a full reader table or an inconsistent meta page.
 const READ_TRIES: u32 = 20;
 
-const PID_TAKEN: &str = "a process of another PID namespace uses it with the same process id: share the namespace, \
-                         or give each container a separate directory";
+const PID_TAKEN: &str = "another copy of this library in this process has it open, or a process of another PID \
+                         namespace with the same process id: link the library once (not libdlm.a beside libdlm.so), \
+                         share the namespace, or give each a separate directory";
 
 const DATA_FILE: &str = "locks";
 /// LMDB's suffix for the name of its lock table.
@@ -93,8 +98,9 @@ struct EnvironmentInner {
     writer_lock: WriterLock,
     /// `None` during a reopen, or after a reopen failed. Locked for writing only then.
     open: RwLock<Option<Opened>>,
-    /// A shared lock on the directory. systemd-tmpfiles does not delete files in a locked directory.
-    _in_use: File,
+    /// Dropped after `open`.
+    reader_table: ReaderTable,
+    _in_use: DirLock,
 }
 
 #[derive(Debug)]
@@ -130,7 +136,13 @@ pub(crate) enum TxnEnd<T> {
 
 /// Returns whether `dir` has all files of an environment. Opening the environment would create missing files.
 pub(crate) fn has_files(dir: &Path) -> bool {
-    [WRITER_LOCK_FILE, LOCK_FILE, DATA_FILE].iter().all(|name| dir.join(name).is_file())
+    [WRITER_LOCK_FILE, DATA_FILE].iter().all(|name| dir.join(name).is_file()) && has_lock_file(dir)
+}
+
+/// Returns whether `dir` has a lock file that LMDB can have initialised.
+fn has_lock_file(dir: &Path) -> bool {
+    let found = fs::symlink_metadata(dir.join(LOCK_FILE));
+    found.is_ok_and(|found| found.is_file() && found.len() >= LOCK_FILE_BYTES as u64)
 }
 
 impl Turn {
@@ -152,13 +164,15 @@ impl Turn {
         Ok(Turn { open, _pause: pause })
     }
 
-    /// Fills the empty directory `dir` with an environment that holds `key` = `value`.
-    pub(crate) fn create(
+    /// Creates the files of an environment that `dir` lacks. If there is no record `key`, creates it with the value that
+    /// `value` returns. No other process uses the files.
+    pub(crate) fn fill(
         &self,
         store: &str,
         dir: &Path,
         access: Access,
-        (key, value): KeyValue<'_>,
+        key: &[u8],
+        value: impl FnOnce() -> Result<Vec<u8>>,
     ) -> Result<()> {
         let unable = |source: Cause| Error::Connection {
             store: store.to_owned(),
@@ -166,22 +180,43 @@ impl Turn {
             source: Some(source),
         };
         check_private(store, dir, access)?;
-        create_file(&dir.join(WRITER_LOCK_FILE), access, &[]).map_err(|error| unable(error.into()))?;
-        // Write the bytes instead of only setting the size: if the disk is full, the first access to a hole in a
-        // mapped file kills the process (SIGBUS).
-        create_file(&dir.join(LOCK_FILE), access, &[0; LOCK_FILE_BYTES])
-            .map_err(|error| unable(error.into()))?;
-        let fill = || {
-            let opened = open_file(&dir.join(DATA_FILE))?;
-            let mut txn = opened.env.write_txn()?;
-            opened.records.put(&mut txn, key, value)?;
-            txn.commit()
+        let file = |name, content: &[u8]| {
+            let path = dir.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => create_file(&path, access, content),
+            }
         };
-        fill().map_err(|fault| unable(fault.into()))?;
-        access.settle_at(&dir.join(DATA_FILE)).map_err(|error| unable(error.into()))
+        if !dir.join(WRITER_LOCK_FILE).is_file() {
+            file(WRITER_LOCK_FILE, &[]).map_err(|error| unable(error.into()))?;
+        }
+        if !has_lock_file(dir) {
+            // Write the bytes instead of only setting the size: if the disk is full, the first access to a hole in a
+            // mapped file kills the process (SIGBUS).
+            file(LOCK_FILE, &[0; LOCK_FILE_BYTES]).map_err(|error| unable(error.into()))?;
+        }
+        let data = dir.join(DATA_FILE);
+        let is_new = !data.exists();
+        // LMDB initialises the lock file here, because nobody else has it open. It never does so again.
+        let opened = open_file(&data).map_err(|fault| unable(fault.into()))?;
+        let look = |reader: &Reader<'_>| Ok(reader.get(key)?.is_some());
+        if !opened.read(&look).map_err(|fault| unable(fault.into()))? {
+            let value = value()?;
+            let put = || {
+                let mut txn = opened.env.write_txn()?;
+                opened.records.put(&mut txn, key, &value)?;
+                txn.commit()
+            };
+            put().map_err(|fault| unable(fault.into()))?;
+        }
+        drop(opened);
+        if is_new {
+            access.settle_at(&data).map_err(|error| unable(error.into()))?;
+        }
+        Ok(())
     }
 
-    /// Opens the environment in `dir`. [`create`](Turn::create) has created it, in this process or in another.
+    /// Opens the environment in `dir`. [`fill`](Turn::fill) has created it, in this process or in another.
     pub(crate) fn open(&mut self, store: &str, dir: &Path, access: Access) -> Result<Environment> {
         let id = check_private(store, dir, access)?;
         let pid = std::process::id();
@@ -291,11 +326,13 @@ impl EnvironmentInner {
             what: format!("{dir:?} cannot be used: check its permissions, or delete it while nobody uses it"),
             source: Some(error.into()),
         };
+        let by = Deadline::after(OPEN_WAIT);
+        let in_use = DirLock::share(dir, by).map_err(unable)?;
+        // Before the other files are opened: closing them again would free the locks of another copy of this library.
+        let reader_table =
+            ReaderTable::claim(&dir.join(LOCK_FILE)).map_err(unable)?.ok_or_else(|| pid_taken(store))?;
+        reader_table.keep_initialised(by).map_err(unable)?;
         let writer_lock = WriterLock::open(&dir.join(WRITER_LOCK_FILE)).map_err(unable)?;
-        let in_use = File::open(dir).map_err(unable)?;
-        // The lock is shared, so processes do not block each other. A file system without `flock` has no cleaning
-        // daemon either.
-        let _ = flock(&in_use, FlockOperation::NonBlockingLockShared);
         let inner = EnvironmentInner {
             store: store.to_owned(),
             dir: dir.to_owned(),
@@ -303,15 +340,15 @@ impl EnvironmentInner {
             pid: std::process::id(),
             writer_lock,
             open: RwLock::new(None),
+            reader_table,
             _in_use: in_use,
         };
-        inner.open_now()?;
+        inner.open_now(by)?;
         Ok(inner)
     }
 
     /// Opens the file. The caller holds the [`Turn`], and the file is not open.
-    fn open_now(&self) -> Result<()> {
-        let by = Deadline::after(OPEN_WAIT);
+    fn open_now(&self, by: Deadline) -> Result<()> {
         let unable = |source: Cause| Error::Connection {
             store: self.store.clone(),
             what: format!("the files in {:?} cannot be opened", self.dir),
@@ -322,48 +359,29 @@ impl EnvironmentInner {
             .enter(by)
             .map_err(|error| unable(error.into()))?
             .ok_or_else(|| unable("another process has been opening or writing it for 10 s".into()))?;
-        self.await_initialised(by).map_err(|error| unable(error.into()))?;
-        let opened = match open_file(&self.dir.join(DATA_FILE)) {
-            Err(Fault::EnvAlreadyOpened) => self.open_alias(),
-            opened => opened,
+        self.reader_table.lend_reader_byte().map_err(|error| unable(error.into()))?;
+        let open = || {
+            let opened = match open_file(&self.dir.join(DATA_FILE)) {
+                Err(Fault::EnvAlreadyOpened) => self.open_alias(),
+                opened => opened,
+            };
+            opened.map_err(|fault| match fault {
+                Fault::Io(error) if is_pid_taken(&error) => pid_taken(&self.store),
+                Fault::Io(error) => unable(error.into()),
+                fault => self.failed("opening", fault),
+            })
         };
-        let opened = opened.map_err(|fault| match fault {
-            Fault::Io(error) if is_pid_taken(&error) => Error::Connection {
-                store: self.store.clone(),
-                what: PID_TAKEN.into(),
-                source: Some(error.into()),
-            },
-            Fault::Io(error) => unable(error.into()),
-            fault => self.failed("opening", fault),
-        })?;
+        // A process that was killed while it read may have had this process's id. LMDB takes its readers for ours, and
+        // clears them when it closes the file. In this process nobody reads yet, which the seat proves.
+        drop(open()?);
+        let opened = open()?;
+        if !self.reader_table.keep_reader_byte().map_err(|error| unable(error.into()))? {
+            return Err(pid_taken(&self.store));
+        }
         self.check_length(&opened)?;
         close_on_exec(&self.dir.join(DATA_FILE));
         let _ = opened.env.clear_stale_readers();
         *self.open.write() = Some(opened);
-        Ok(())
-    }
-
-    /// Waits until no killed process holds LMDB's lock on the lock file.
-    ///
-    /// The first opener holds a write lock on the first byte of the lock file while LMDB initialises it. The next
-    /// openers wait for that lock. If the first one is killed, they continue with incomplete data: stale
-    /// transaction numbers, or blank mutexes. Under our writer lock no process initialises the file, but a killed
-    /// one may not have released all its locks yet.
-    fn await_initialised(&self, by: Deadline) -> io::Result<()> {
-        let file = File::open(self.dir.join(LOCK_FILE))?;
-        let first_byte = Flock {
-            start: 0,
-            length: 1,
-            pid: None,
-            typ: FlockType::ReadLock,
-            offset_type: FlockOffsetType::Set,
-        };
-        while fcntl_getlk(&file, &first_byte)?.is_some() {
-            if by.passed() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "its lock file stays locked"));
-            }
-            time::sleep(Duration::from_millis(1));
-        }
         Ok(())
     }
 
@@ -483,7 +501,7 @@ impl EnvironmentInner {
         }
         *open = None;
         drop(open);
-        self.open_now()
+        self.open_now(Deadline::after(OPEN_WAIT))
     }
 
     fn clear_dead_readers(&self) {
@@ -604,6 +622,10 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     // The unnamed database is part of every environment.
     let records = records.ok_or(Fault::Mdb(MdbError::Invalid))?;
     Ok(Opened { env, records })
+}
+
+fn pid_taken(store: &str) -> Error {
+    Error::Connection { store: store.to_owned(), what: PID_TAKEN.into(), source: None }
 }
 
 /// Returns whether the error means that the process id is in use: LMDB marks a reading process with a record lock

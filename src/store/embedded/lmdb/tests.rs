@@ -1,5 +1,6 @@
 //! Tests that need a process that may fork.
 
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use super::*;
@@ -11,6 +12,10 @@ use crate::patience::LONG;
 use crate::process::fork::{alone, in_forked_child};
 use crate::store::{Acquired, Attempt, EmbeddedStore, LockStore, Released};
 use crate::{AwaitOptions, LatchKind, LockManager};
+
+/// Where LMDB's lock table has the readers, 64 bytes each: the number of the transaction, that of the process, and that
+/// of the thread.
+const READERS_AT: u64 = 128;
 
 fn name(id: &str) -> LockName {
     LockName::new(Level::Xdc, "tests", None, id, NamePolicy::Strict).unwrap()
@@ -120,4 +125,93 @@ fn a_program_started_by_this_one_inherits_no_file_of_the_store() {
     assert!(listing.contains("/proc"), "{listing}");
     assert!(!listing.contains("boot-"), "{listing}");
     drop(store);
+}
+
+/// The files in the directory of the generation.
+fn generation(store: &Path) -> PathBuf {
+    let dirs = fs::read_dir(store).unwrap().flatten().map(|entry| entry.path());
+    dirs.into_iter().find(|path| path.is_dir()).unwrap()
+}
+
+/// As a backup, a scanner or another copy of the library does.
+fn open_and_close(file: &Path) {
+    drop(File::open(file).unwrap());
+}
+
+/// A reader's page would be written anew if another process took the reader for a dead one, or forgot it.
+#[test]
+fn what_opens_and_closes_the_files_in_a_process_takes_no_lock_from_it() {
+    if !alone() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    let key = b"record";
+    let put = |store: &EmbeddedStore, value: &str| {
+        let put = |writer: &mut Writer<'_>| {
+            writer.put(key, value.as_bytes())?;
+            Ok(TxnEnd::Commit(()))
+        };
+        store.environment.write(soon(), put).unwrap();
+    };
+    put(&store, "before");
+    for file in fs::read_dir(generation(dir.path())).unwrap() {
+        open_and_close(&file.unwrap().path());
+    }
+    let read = store.environment.read(soon(), |reader| {
+        let before = reader.get(key)?.map(<[u8]>::to_vec);
+        let ran = in_forked_child(|| {
+            let own = EmbeddedStore::open(dir.path()).unwrap();
+            (0..50).for_each(|number| put(&own, &format!("later {number}")));
+            drop(own);
+            EmbeddedStore::open(dir.path()).is_ok()
+        });
+        Ok((ran, before, reader.get(key)?.map(<[u8]>::to_vec)))
+    });
+    let (ran, before, after) = read.unwrap();
+    assert!(ran, "another process could not use the store");
+    assert_eq!(before.as_deref(), Some(&b"before"[..]));
+    assert_eq!(after, before, "a page was written while it was read");
+    assert!(acquire(&store, "a").unwrap().is_some());
+}
+
+/// A program with libdlm.a may load a library that brings libdlm.so.
+#[test]
+fn a_second_copy_of_the_library_in_a_process_is_refused_and_harms_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    let held = acquire(&store, "held").unwrap().unwrap();
+    let files = generation(dir.path());
+    let id = check_private("second", &files, Access::Owner).unwrap();
+    let refused = EnvironmentInner::open("second", &files, id).unwrap_err();
+    assert_eq!(refused.code(), Code::ConnectionError);
+    assert!(refused.to_string().contains("another copy of this library"), "{refused}");
+    assert!(acquire(&store, "held").unwrap().is_none());
+    assert_eq!(store.release(&name("held"), &held, soon()).unwrap(), Released::Freed);
+    drop(store);
+    EnvironmentInner::open("second", &files, id).unwrap();
+}
+
+/// LMDB would take the readers of a killed process for those of a later one with its number, as every container has.
+#[test]
+fn readers_that_a_killed_process_left_are_not_taken_for_those_of_its_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(EmbeddedStore::open(dir.path()).unwrap());
+    let table = File::options().read(true).write(true).open(generation(dir.path()).join(LOCK_FILE)).unwrap();
+    let mut reader = [0; 64];
+    reader[0] = 1;
+    reader[8..12].copy_from_slice(&std::process::id().to_ne_bytes());
+    let mut before = [0; 64];
+    table.read_exact_at(&mut before, READERS_AT).unwrap();
+    assert_eq!((&before[..8], &before[8..12]), (&[0xff; 8][..], &[0; 4][..]), "another place for readers");
+    table.write_all_at(&reader, READERS_AT).unwrap();
+    drop(table);
+    let store = EmbeddedStore::open(dir.path()).unwrap();
+    let size = || fs::metadata(generation(dir.path()).join(DATA_FILE)).unwrap().len();
+    let before = size();
+    for _ in 0..200 {
+        let held = acquire(&store, "a").unwrap().unwrap();
+        store.release(&name("a"), &held, soon()).unwrap();
+    }
+    assert!(size() < before + (1 << 20), "no page was used again: {before} became {}", size());
 }

@@ -1,0 +1,81 @@
+//! The `flock` on a generation's directory: it says that a process of this boot uses the generation.
+//!
+//! Every process that has the files open holds it shared. It ends with the process, and with the machine. So whoever gets
+//! it exclusively has the proof that nobody uses the files. Who finds it shared has the proof that they are of this boot.
+//! Nothing that the process opens and closes releases it. systemd-tmpfiles takes it exclusively for the time in which it
+//! deletes old files, and leaves directories alone in which it does not get it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::time::{self, Deadline};
+
+/// The lock, held. Dropping it unlocks the directory.
+#[derive(Debug)]
+pub(crate) struct DirLock {
+    dir: File,
+}
+
+impl DirLock {
+    /// Says that this process uses `dir`. Waits until `by` for one that has locked it exclusively.
+    ///
+    /// # Errors
+    /// `NotFound` if the directory was deleted meanwhile. `TimedOut` if it stayed locked.
+    pub(super) fn share(path: &Path, by: Deadline) -> io::Result<DirLock> {
+        let lock = DirLock { dir: File::open(path)? };
+        match lock.wait_for_share(by) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
+            // A file system without `flock` has no cleaning daemon. Nobody can prove there that the files are not used.
+            Err(error) => log::debug!("{path:?} cannot be locked: {error}"),
+            Ok(()) => {}
+        }
+        let (locked, found) = (lock.dir.metadata()?, fs::metadata(path)?);
+        if (locked.dev(), locked.ino()) != (found.dev(), found.ino()) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the directory was replaced"));
+        }
+        Ok(lock)
+    }
+
+    /// Returns the proof that no process uses `dir`, and keeps all others out while it lives. Returns `None` if one uses it.
+    /// Waits until `by` for others that have locked it exclusively.
+    ///
+    /// # Errors
+    /// Of the file system. `TimedOut` if it stayed locked exclusively.
+    pub(crate) fn prove_unused(path: &Path, by: Deadline) -> io::Result<Option<DirLock>> {
+        let lock = DirLock { dir: File::open(path)? };
+        // While this is shared, nobody has it exclusively. So if the second step fails, somebody shares it.
+        lock.wait_for_share(by)?;
+        match flock(&lock.dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(lock)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn wait_for_share(&self, by: Deadline) -> io::Result<()> {
+        loop {
+            match flock(&self.dir, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => return Ok(()),
+                Err(Errno::WOULDBLOCK) if by.passed() => {
+                    let what = "another program keeps the directory locked (flock)";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                }
+                Err(Errno::WOULDBLOCK) => time::sleep(Duration::from_millis(1)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        // Closing would not unlock it while a forked child has a copy. A child never drops its copy.
+        let _ = flock(&self.dir, FlockOperation::Unlock);
+    }
+}
