@@ -3,17 +3,19 @@
 
 use std::env;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 
 use dlm::store::{EmbeddedStore, LockStore, Released};
 use dlm::{Code, Result};
-use dlm_fixtures::role::{self, process_of};
+use dlm_fixtures::role::{self, Running, process, process_of};
 use dlm_testkit::skipped;
 
-use super::embedded::{TTL, grant, name, open, soon};
+use super::embedded::{TTL, fence, grant, name, open, soon};
 
 const NO_ROOT: &str = "only root can become another user";
 
@@ -27,6 +29,8 @@ fn role() {
         "default refused" => default_is_refused(),
         "be refused" => be_refused(&dir),
         "be served" => be_served(&dir),
+        "hold" => hold(&dir),
+        "find held" => find_held(&dir),
         role => panic!("no role {role:?}"),
     }
 }
@@ -225,6 +229,67 @@ fn another_users_directory_is_refused() {
     assert!(as_nobody("be served", &theirs));
     let error = EmbeddedStore::open(&theirs.join("store")).unwrap_err();
     assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+}
+
+/// A container of LXC, of systemd-nspawn, or a unit with `ProtectProc=`, has a boot id of its own.
+#[test]
+fn containers_with_boot_ids_of_their_own_exclude_each_other() {
+    let (id, theirs) = ("/proc/sys/kernel/random/boot_id", "01234567-89ab-cdef-0123-456789abcdef");
+    let elsewhere = |role: &str, dir: &Path| {
+        let inner = process(module_path!(), role, dir);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c"]).arg(format!("mount --bind id {id} && exec \"$@\"")).arg("sh");
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.envs(inner.get_envs().map(|(key, value)| (key, value.unwrap())));
+        command.current_dir(dir).stdout(Stdio::piped());
+        command
+    };
+    let works = Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status();
+    if !works.is_ok_and(|status| status.success()) {
+        return skipped("unshare", "it is not installed, or only root may use it");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("id"), format!("{theirs}\n")).unwrap();
+    let store = dir.path().join("store");
+    let generations = || {
+        let found =
+            fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        found.filter(|name| name.starts_with("boot-")).collect::<Vec<_>>()
+    };
+    // A holder here keeps those elsewhere out, and its files stay.
+    let here = EmbeddedStore::open(&store).unwrap();
+    let (held, own) = (grant(&here, &name("a"), TTL).unwrap(), generations());
+    assert!(elsewhere("find held", dir.path()).status().unwrap().success());
+    assert_eq!(generations(), own);
+    let fence_here = fence(&held);
+    assert_eq!(here.release(&name("a"), &held.owner_record, soon()).unwrap(), Released::Freed);
+    drop(here);
+    // Nobody uses it. So for those elsewhere it is that of another boot.
+    let mut holder = Running(elsewhere("hold", dir.path()).spawn().unwrap());
+    let mut said = BufReader::new(holder.0.stdout.take().unwrap()).lines();
+    let told = said.find_map(|line| line.unwrap().split_once("fence ")?.1.parse::<u64>().ok());
+    assert!(told.unwrap() > fence_here);
+    assert_eq!(generations(), [format!("boot-{theirs}")]);
+    // And a holder elsewhere keeps those here out.
+    let here = EmbeddedStore::open(&store).unwrap();
+    assert!(grant(&here, &name("a"), TTL).is_none());
+    assert_eq!(generations(), [format!("boot-{theirs}")]);
+    drop((here, holder));
+    let here = EmbeddedStore::open(&store).unwrap();
+    assert!(grant(&here, &name("a"), TTL).is_some());
+    assert_eq!(generations(), own);
+}
+
+fn hold(dir: &Path) {
+    let store = EmbeddedStore::open(&dir.join("store")).unwrap();
+    let held = grant(&store, &name("a"), TTL).unwrap();
+    println!("fence {}", fence(&held));
+    thread::sleep(TTL);
+}
+
+fn find_held(dir: &Path) {
+    let store = EmbeddedStore::open(&dir.join("store")).unwrap();
+    assert!(grant(&store, &name("a"), TTL).is_none());
 }
 
 fn be_refused(dir: &Path) {

@@ -19,9 +19,12 @@
 //!
 //! A generation is created under another name and renamed when it is complete. Every process that sees it can use
 //! it. A process that finds none creates it. One that lacks files, because somebody deleted them or an earlier version left
-//! it half made, is completed if no process uses it. Generations of earlier boots hold only leases that have ended, so they
-//! are deleted. They are not read, because a crash of the machine may have damaged them: they are written without
-//! fsync.
+//! it half made, is completed if no process uses it.
+//!
+//! **One generation.** Generations of earlier boots hold only leases that have ended, so they are deleted. They are not
+//! read, because a crash of the machine may have damaged them: they are written without fsync. But a boot id proves nothing:
+//! a container may have one of its own. So a generation with another boot id is deleted by whoever has the proof that no
+//! process uses it (`DirLock`). If a process does, the generation is of this boot, and all others use it too.
 //!
 //! **Fences across restarts.** A new generation counts from the wall clock (milliseconds << 20), or from the number
 //! in `fence-floor` if that is higher. Before the generation is used, it writes the start plus 2^44 to
@@ -55,6 +58,8 @@ const CREATE_WAIT: Duration = Duration::from_secs(10);
 const FENCE_FLOOR: &str = "fence-floor";
 const CREATING: &str = "creating";
 const CLOCK: &str = "clock";
+/// Begin of the name of a generation. A boot id follows.
+const GENERATION: &str = "boot-";
 
 /// The directory of one embedded store.
 #[derive(Debug)]
@@ -95,9 +100,17 @@ impl DataDir {
 
     /// Returns the directory of this boot's generation, if it exists.
     pub(super) fn present(&self) -> Result<Option<PathBuf>> {
-        let dir = self.dir.join(format!("boot-{}", self.boot_id()?));
+        let mut dir = self.own_generation()?;
         if !dir.is_dir() {
-            return Ok(None);
+            let used = self.generations()?.into_iter().find_map(|other| match self.prove_unused(&other) {
+                Ok(Use::Unused(_) | Use::Gone) => None,
+                Ok(Use::Used) => Some(Ok(other)),
+                Err(error) => Some(Err(error)),
+            });
+            match used.transpose()? {
+                Some(used) => dir = used,
+                None => return Ok(None),
+            }
         }
         if !is_complete(&dir) {
             let what = format!("{dir:?} lacks some of its files");
@@ -109,20 +122,91 @@ impl DataDir {
 
     /// Returns the directory of this boot's generation. Creates it if it does not exist.
     pub(super) fn generation(&self, turn: &lmdb::Turn) -> Result<PathBuf> {
-        let current = format!("boot-{}", self.boot_id()?);
-        let dir = self.dir.join(&current);
-        if !is_complete(&dir) {
+        let own = self.own_generation()?;
+        let dir = if is_complete(&own) && self.generations()?.len() == 1 {
+            own
+        } else {
             let _creating = self.lock_creation()?;
-            if !dir.is_dir() {
-                self.remove_leftovers(&current);
-                self.create(turn, &dir)?;
-            } else if !is_complete(&dir) {
-                self.complete(turn, &dir)?;
-            }
-        }
+            self.choose(turn, own)?
+        };
         self.check_clock(&dir)?;
         self.keep_from_ageing(&dir);
         Ok(dir)
+    }
+
+    /// Returns the directory of this boot's generation, which is `own` unless processes use another. Deletes those that no
+    /// process uses. The caller holds the creation lock.
+    ///
+    /// Two processes of one boot may read different boot ids: some containers have their own, such as those of LXC and
+    /// systemd-nspawn. Only a lock of the kernel proves of which boot a generation is.
+    fn choose(&self, turn: &lmdb::Turn, own: PathBuf) -> Result<PathBuf> {
+        let mut used = None;
+        for other in self.generations()?.into_iter().filter(|other| *other != own) {
+            match self.prove_unused(&other)? {
+                Use::Used => used = Some(other),
+                // Nobody can begin to use it before it is deleted.
+                Use::Unused(_unused) => self.remove(&other, fs::remove_dir_all(&other)),
+                Use::Gone => {}
+            }
+        }
+        self.remove_leftovers();
+        if let Some(used) = used {
+            if !own.is_dir() {
+                return Ok(used);
+            }
+            match self.prove_unused(&own)? {
+                Use::Unused(_unused) => self.remove(&own, fs::remove_dir_all(&own)),
+                Use::Gone => {}
+                // An earlier version has created one of them.
+                Use::Used => {
+                    log::warn!("{}: processes with different boot ids use {used:?} and {own:?}", self.store);
+                    return Ok(own);
+                }
+            }
+            return Ok(used);
+        }
+        if !own.is_dir() {
+            self.create(turn, &own)?;
+        } else if !is_complete(&own) {
+            self.complete(turn, &own)?;
+        }
+        Ok(own)
+    }
+
+    /// Returns the generation with the boot id that this process reads. It may not exist.
+    fn own_generation(&self) -> Result<PathBuf> {
+        Ok(self.dir.join(format!("{GENERATION}{}", self.boot_id()?)))
+    }
+
+    /// Returns all generations.
+    fn generations(&self) -> Result<Vec<PathBuf>> {
+        let unable = |error| self.unable("reading the directory", error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(unable)? {
+            let entry = entry.map_err(unable)?;
+            let name = entry.file_name();
+            let is_generation =
+                name.to_str().and_then(|name| name.strip_prefix(GENERATION)).is_some_and(boot::is_id);
+            if is_generation && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.push(entry.path());
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Finds out whether a process uses the generation in `dir`.
+    fn prove_unused(&self, dir: &Path) -> Result<Use> {
+        match DirLock::prove_unused(dir, Deadline::after(CREATE_WAIT)) {
+            Ok(Some(unused)) => Ok(Use::Unused(unused)),
+            Ok(None) => Ok(Use::Used),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Use::Gone),
+            Err(error) => Err(Error::Connection {
+                store: self.store.clone(),
+                what: format!("cannot find out if processes of this boot use {dir:?}"),
+                source: Some(error.into()),
+            }),
+        }
     }
 
     /// Sets the sticky bit on files that an earlier version created without it. That version had no groups.
@@ -160,17 +244,12 @@ impl DataDir {
 
     /// Creates the files that the generation in `dir` lacks. The records that it has stay.
     fn complete(&self, turn: &lmdb::Turn, dir: &Path) -> Result<()> {
-        let unused = DirLock::prove_unused(dir, Deadline::after(CREATE_WAIT));
-        match unused.map_err(|error| self.unable("locking a directory in it", error))? {
-            Some(_unused) => {
-                log::warn!("{}: {dir:?} lacks some of its files, which are created anew", self.store);
-                self.fill(turn, dir)
-            }
-            None => {
-                let what = format!("{dir:?} lacks some of its files, and other processes use it: end them");
-                Err(Error::Connection { store: self.store.clone(), what, source: None })
-            }
-        }
+        let Use::Unused(_unused) = self.prove_unused(dir)? else {
+            let what = format!("{dir:?} lacks some of its files, and other processes use it: end them");
+            return Err(Error::Connection { store: self.store.clone(), what, source: None });
+        };
+        log::warn!("{}: {dir:?} lacks some of its files, which are created anew", self.store);
+        self.fill(turn, dir)
     }
 
     /// Creates the files of a generation that are not in `dir`. Nobody else uses it.
@@ -312,27 +391,28 @@ impl DataDir {
         }
     }
 
-    /// Deletes generations of earlier boots and incomplete ones. The caller holds the creation lock.
-    fn remove_leftovers(&self, current: &str) {
+    /// Deletes what killed processes left while they created a generation. The caller holds the creation lock.
+    fn remove_leftovers(&self) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let Some(name) = name.to_str().filter(|name| *name != current) else { continue };
-            let boot = name.strip_prefix("boot-").is_some_and(boot::is_id);
+            let Some(name) = name.to_str() else { continue };
             let by_process = |prefix| name.strip_prefix(prefix).is_some_and(|pid| pid.parse::<u32>().is_ok());
             let Ok(kind) = entry.file_type() else { continue };
             let path = entry.path();
-            let removed = if kind.is_dir() && (boot || by_process("new-")) {
+            if kind.is_dir() && by_process("new-") {
                 // An empty directory may not have the group's rights yet. Then only `remove_dir` works.
-                fs::remove_dir(&path).or_else(|_| fs::remove_dir_all(&path))
+                self.remove(&path, fs::remove_dir(&path).or_else(|_| fs::remove_dir_all(&path)));
             } else if kind.is_file() && by_process("creating-") {
-                fs::remove_file(&path)
-            } else {
-                continue;
-            };
-            if let Err(error) = removed {
-                log::warn!("{}: the leftover {path:?} cannot be deleted: {error}", self.store);
+                self.remove(&path, fs::remove_file(&path));
             }
+        }
+    }
+
+    /// Reports what could not be deleted.
+    fn remove(&self, path: &Path, removed: io::Result<()>) {
+        if let Err(error) = removed {
+            log::warn!("{}: {path:?} cannot be deleted: {error}", self.store);
         }
     }
 
@@ -353,6 +433,15 @@ impl Drop for CreationLock {
     fn drop(&mut self) {
         let _ = OfdLock::None.try_set(&self.0, 0, 0);
     }
+}
+
+/// Whether a process uses a generation.
+enum Use {
+    Used,
+    /// Nobody uses it, or can begin to, while this lives.
+    Unused(DirLock),
+    /// It was deleted meanwhile.
+    Gone,
 }
 
 /// Returns whether a generation has all files that are created with it.
@@ -418,19 +507,27 @@ mod tests {
         assert!(data_dir.reserve_fences().is_err(), "fences must not wrap");
     }
 
-    #[test]
-    fn leftovers_are_deleted_and_nothing_that_is_not_ours() {
-        let (_dir, data_dir) = data_dir();
-        let old = "boot-01234567-89ab-cdef-0123-456789abcdef";
-        let current = "boot-11111111-2222-3333-4444-555555555555";
-        let kept = ["boot-notours", "new-x", "documents", current];
-        for name in [old, "new-4711"].iter().chain(&kept) {
+    /// Creates what may be in the directory of a store.
+    fn put(data_dir: &DataDir, names: &[&str]) {
+        for name in names {
             fs::create_dir(data_dir.dir.join(name)).unwrap();
             fs::write(data_dir.dir.join(name).join("locks"), "x").unwrap();
         }
+    }
+
+    const OLD: &str = "boot-01234567-89ab-cdef-0123-456789abcdef";
+
+    #[test]
+    fn leftovers_are_deleted_and_nothing_that_is_not_ours() {
+        let (_dir, data_dir) = data_dir();
+        let kept = ["boot-notours", "new-x", "documents"];
+        put(&data_dir, &[OLD, "new-4711"]);
+        put(&data_dir, &kept);
         fs::write(data_dir.dir.join("new-4712"), "a file").unwrap();
-        data_dir.remove_leftovers(current);
-        assert!(!data_dir.dir.join(old).exists() && !data_dir.dir.join("new-4711").exists());
+        let turn = lmdb::Turn::take("test").unwrap();
+        let chosen = data_dir.generation(&turn).unwrap();
+        assert_eq!(data_dir.generations().unwrap(), [chosen]);
+        assert!(!data_dir.dir.join(OLD).exists() && !data_dir.dir.join("new-4711").exists());
         assert!(kept.iter().all(|name| data_dir.dir.join(name).join("locks").exists()));
         assert!(data_dir.dir.join("new-4712").exists());
     }

@@ -29,6 +29,8 @@ use crate::time::{self, Deadline, Moment};
 /// Number of records that the sweep checks with each grant and each new latch. With only one, records of locks that
 /// are acquired once and never released, and of latches, would pile up.
 const SWEPT_AT_ONCE: usize = 2;
+/// Maximum number of tries to open a generation that others delete.
+const OPEN_TRIES: u32 = 20;
 /// Number of records that one read transaction searches for the names of liveness files. It takes about a millisecond.
 const SEARCHED_AT_ONCE: usize = 1000;
 
@@ -59,8 +61,8 @@ const SEARCHED_AT_ONCE: usize = 1000;
 ///   GiB.
 /// * **Users**: `embedded:` and `embedded:/path` serve one user. With `group=on` a directory serves the users of
 ///   its group: see [`open_group`](EmbeddedStore::open_group).
-/// * **Containers** may share a directory if they share the process-id and time namespaces of one machine. Two
-///   machines must never share a directory: network and FUSE file systems are refused.
+/// * **Containers** may share a directory if they share the process-id and time namespaces of one machine, also if they
+///   read different boot ids. Two machines must never share a directory: network and FUSE file systems are refused.
 /// * **Deleting** the directory while it is in use frees its locks. A process that has it open notices this with
 ///   its next change, which fails with [`Code::ConnectionError`](crate::Code::ConnectionError).
 /// * **fork**: in a child every method fails with [`Code::Forked`](crate::Code::Forked). The child may open the
@@ -114,8 +116,19 @@ impl EmbeddedStore {
     fn open_for(path: &Path, access: Access) -> Result<EmbeddedStore> {
         let data_dir = DataDir::at(path, access)?;
         let mut turn = Turn::take(&data_dir.store)?;
-        let generation = data_dir.generation(&turn)?;
-        let environment = turn.open(&data_dir.store, &generation, access)?;
+        let mut tries = 1;
+        let (generation, environment) = loop {
+            let generation = data_dir.generation(&turn)?;
+            match turn.open(&data_dir.store, &generation, access)? {
+                Some(environment) => break (generation, environment),
+                // A process with another boot id had the proof that nobody used it.
+                None if tries < OPEN_TRIES => tries += 1,
+                None => {
+                    let what = "other processes delete its files while they are opened".into();
+                    return Err(Error::Connection { store: data_dir.store, what, source: None });
+                }
+            }
+        };
         drop(turn);
         let store = EmbeddedStore::new(data_dir, environment, generation);
         store.check()?;
@@ -128,6 +141,7 @@ impl EmbeddedStore {
         let Some(generation) = data_dir.present()? else { return Ok(None) };
         let mut turn = Turn::take(&data_dir.store)?;
         let environment = turn.open(&data_dir.store, &generation, data_dir.access)?;
+        let Some(environment) = environment else { return Ok(None) };
         drop(turn);
         let store = EmbeddedStore::new(data_dir, environment, generation);
         store.environment.read(Deadline::after(Duration::from_secs(1)), |reader| {

@@ -23,23 +23,27 @@ pub(crate) struct DirLock {
 }
 
 impl DirLock {
-    /// Says that this process uses `dir`. Waits until `by` for one that has locked it exclusively.
+    /// Says that this process uses `dir`. Waits until `by` for one that has locked it exclusively. Returns `None` if the
+    /// directory was deleted meanwhile.
     ///
     /// # Errors
-    /// `NotFound` if the directory was deleted meanwhile. `TimedOut` if it stayed locked.
-    pub(super) fn share(path: &Path, by: Deadline) -> io::Result<DirLock> {
-        let lock = DirLock { dir: File::open(path)? };
+    /// Of the file system. `TimedOut` if it stayed locked.
+    pub(super) fn share(path: &Path, by: Deadline) -> io::Result<Option<DirLock>> {
+        let lock = match File::open(path) {
+            Ok(dir) => DirLock { dir },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
         match lock.wait_for_share(by) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
             // A file system without `flock` has no cleaning daemon. Nobody can prove there that the files are not used.
             Err(error) => log::debug!("{path:?} cannot be locked: {error}"),
             Ok(()) => {}
         }
-        let (locked, found) = (lock.dir.metadata()?, fs::metadata(path)?);
-        if (locked.dev(), locked.ino()) != (found.dev(), found.ino()) {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the directory was replaced"));
-        }
-        Ok(lock)
+        let locked = lock.dir.metadata()?;
+        let is_in_place =
+            fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (locked.dev(), locked.ino()));
+        Ok(is_in_place.then_some(lock))
     }
 
     /// Returns the proof that no process uses `dir`, and keeps all others out while it lives. Returns `None` if one uses it.
@@ -77,5 +81,39 @@ impl Drop for DirLock {
     fn drop(&mut self) {
         // Closing would not unlock it while a forked child has a copy. A child never drops its copy.
         let _ = flock(&self.dir, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patience::LONG;
+
+    /// systemd-tmpfiles locks a directory exclusively while it deletes old files. That makes a generation neither used nor
+    /// unused.
+    #[test]
+    fn a_directory_that_another_program_locks_for_itself_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let prove =
+            |wait| DirLock::prove_unused(dir.path(), Deadline::after(wait)).map(|lock| lock.is_some());
+        let cleaner = File::open(dir.path()).unwrap();
+        flock(&cleaner, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let short = Duration::from_millis(5);
+        assert_eq!(prove(short).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let shared = DirLock::share(dir.path(), Deadline::after(short));
+        assert_eq!(shared.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        flock(&cleaner, FlockOperation::Unlock).unwrap();
+        assert!(prove(LONG).unwrap());
+        let used = DirLock::share(dir.path(), Deadline::after(LONG)).unwrap().unwrap();
+        assert!(!prove(LONG).unwrap());
+        drop(used);
+        assert!(prove(LONG).unwrap());
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_not_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("gone");
+        assert!(DirLock::share(&gone, Deadline::after(LONG)).unwrap().is_none());
     }
 }

@@ -217,7 +217,11 @@ impl Turn {
     }
 
     /// Opens the environment in `dir`. [`fill`](Turn::fill) has created it, in this process or in another.
-    pub(crate) fn open(&mut self, store: &str, dir: &Path, access: Access) -> Result<Environment> {
+    /// Returns `None` if the directory was deleted meanwhile.
+    pub(crate) fn open(&mut self, store: &str, dir: &Path, access: Access) -> Result<Option<Environment>> {
+        let by = Deadline::after(OPEN_WAIT);
+        let in_use = DirLock::share(dir, by).map_err(|error| cannot_use(store, dir, error))?;
+        let Some(in_use) = in_use else { return Ok(None) };
         let id = check_private(store, dir, access)?;
         let pid = std::process::id();
         if self.open.get(&id).is_some_and(|entry| entry.inner.pid != pid) {
@@ -227,11 +231,11 @@ impl Turn {
         }
         if let Some(entry) = self.open.get_mut(&id) {
             entry.users += 1;
-            return Ok(Environment { inner: Some(Arc::clone(&entry.inner)) });
+            return Ok(Some(Environment { inner: Some(Arc::clone(&entry.inner)) }));
         }
-        let inner = Arc::new(EnvironmentInner::open(store, dir, id)?);
+        let inner = Arc::new(EnvironmentInner::open(store, dir, id, in_use, by)?);
         self.open.insert(id, ReaderEntry { inner: Arc::clone(&inner), users: 1 });
-        Ok(Environment { inner: Some(inner) })
+        Ok(Some(Environment { inner: Some(inner) }))
     }
 }
 
@@ -320,14 +324,8 @@ impl Drop for Environment {
 }
 
 impl EnvironmentInner {
-    fn open(store: &str, dir: &Path, id: FileId) -> Result<EnvironmentInner> {
-        let unable = |error: io::Error| Error::Connection {
-            store: store.to_owned(),
-            what: format!("{dir:?} cannot be used: check its permissions, or delete it while nobody uses it"),
-            source: Some(error.into()),
-        };
-        let by = Deadline::after(OPEN_WAIT);
-        let in_use = DirLock::share(dir, by).map_err(unable)?;
+    fn open(store: &str, dir: &Path, id: FileId, in_use: DirLock, by: Deadline) -> Result<EnvironmentInner> {
+        let unable = |error| cannot_use(store, dir, error);
         // Before the other files are opened: closing them again would free the locks of another copy of this library.
         let reader_table =
             ReaderTable::claim(&dir.join(LOCK_FILE)).map_err(unable)?.ok_or_else(|| pid_taken(store))?;
@@ -622,6 +620,14 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
     // The unnamed database is part of every environment.
     let records = records.ok_or(Fault::Mdb(MdbError::Invalid))?;
     Ok(Opened { env, records })
+}
+
+fn cannot_use(store: &str, dir: &Path, error: io::Error) -> Error {
+    Error::Connection {
+        store: store.to_owned(),
+        what: format!("{dir:?} cannot be used: check its permissions, or delete it while nobody uses it"),
+        source: Some(error.into()),
+    }
 }
 
 fn pid_taken(store: &str) -> Error {

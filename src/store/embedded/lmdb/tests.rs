@@ -183,13 +183,17 @@ fn a_second_copy_of_the_library_in_a_process_is_refused_and_harms_nothing() {
     let held = acquire(&store, "held").unwrap().unwrap();
     let files = generation(dir.path());
     let id = check_private("second", &files, Access::Owner).unwrap();
-    let refused = EnvironmentInner::open("second", &files, id).unwrap_err();
+    let second = || {
+        let in_use = DirLock::share(&files, soon()).unwrap().unwrap();
+        EnvironmentInner::open("second", &files, id, in_use, soon())
+    };
+    let refused = second().unwrap_err();
     assert_eq!(refused.code(), Code::ConnectionError);
     assert!(refused.to_string().contains("another copy of this library"), "{refused}");
     assert!(acquire(&store, "held").unwrap().is_none());
     assert_eq!(store.release(&name("held"), &held, soon()).unwrap(), Released::Freed);
     drop(store);
-    EnvironmentInner::open("second", &files, id).unwrap();
+    second().unwrap();
 }
 
 /// LMDB would take the readers of a killed process for those of a later one with its number, as every container has.
