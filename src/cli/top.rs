@@ -104,6 +104,8 @@ struct Screen {
     unnamed: u64,
     rows: Vec<ShownLock>,
     hand_overs: u64,
+    /// How full the store is, if it has a limit.
+    room: Option<String>,
 }
 
 /// `dlm top`
@@ -155,17 +157,29 @@ fn read(
     for (row, line) in rows.iter_mut().zip(manager.waiting(&holders)?) {
         row.waiting = line;
     }
-    Ok(Screen { held, unnamed, rows, hand_overs: hand_overs.count })
+    Ok(Screen { held, unnamed, rows, hand_overs: hand_overs.count, room: room(manager)? })
+}
+
+/// Returns how full the file of an embedded store is.
+fn room(manager: &LockManager) -> Result<Option<String>, dlm::Error> {
+    if !manager.store().starts_with("embedded:") {
+        return Ok(None);
+    }
+    let found = manager.diagnose()?.into_iter().find(|diagnostic| diagnostic.topic == "room");
+    Ok(found.map(|diagnostic| diagnostic.seen))
 }
 
 fn drawn(store: &str, screen: &Screen, columns: usize, args: &Top) -> String {
-    let Screen { held, unnamed, rows, hand_overs } = screen;
+    let Screen { held, unnamed, rows, hand_overs, room } = screen;
     let mut text = format!("{store}: {held} held");
     if *unnamed > 0 {
         let _ = write!(text, ", {unnamed} of them without a name");
     }
     if !args.once {
         let _ = write!(text, ", {hand_overs} hand-overs in {}", seconds(args.interval));
+    }
+    if let Some(room) = room {
+        let _ = write!(text, ", {room}");
     }
     let widest = rows.iter().map(|row| named(&row.lock).chars().count()).max().unwrap_or_default();
     let name = widest.clamp(4, (columns.saturating_sub(NUMBERS) / 2).max(20));
@@ -205,7 +219,7 @@ fn screen_json(screen: &Screen) -> String {
             lock
         })
         .collect();
-    json!({ "held": screen.held, "unnamed": screen.unnamed, "hand_overs": screen.hand_overs, "locks": locks })
+    json!({ "held": screen.held, "unnamed": screen.unnamed, "hand_overs": screen.hand_overs, "room": screen.room, "locks": locks })
         .to_string()
 }
 

@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::data_dir::DataDir;
-use super::latch_codec::{BEHIND_LATCHES, Head, is_key};
+use super::latch_codec::{BEHIND_LATCHES, is_key};
 use super::liveness::{DeathProof, LivenessFiles, LivenessId, LivenessMark, leftovers};
 use super::record::{Header, Record};
+use super::room::{self, Room, RoomState};
+use super::sweep::sweep;
 use super::unit::is_private_to_unit;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
@@ -18,7 +20,7 @@ use crate::fence::Fence;
 use crate::holder::Holder;
 use crate::name::{KEY_BYTES_MAX, LockName};
 use crate::owner::{OwnerRecord, OwnerToken};
-use crate::store::embedded::lmdb::{Access, Environment, Fault, Reader, Turn, TxnEnd, Writer};
+use crate::store::embedded::lmdb::{Access, Environment, Fault, LIMIT, Reader, Turn, TxnEnd, Writer};
 use crate::store::{
     Acquired, Attempt, Grant, HistoryStore, Inspection, LatchStore, ListCursor, ListedLock, LivenessStore,
     LockPage, LockQuery, LockStore, Released, SeenRecord,
@@ -79,6 +81,7 @@ pub struct EmbeddedStore {
     generation: PathBuf,
     access: Access,
     liveness: LivenessFiles,
+    room: RoomState,
 }
 
 impl EmbeddedStore {
@@ -91,7 +94,7 @@ impl EmbeddedStore {
     ///   network file system.
     /// * [`Code::InternalError`](crate::Code::InternalError): the files are damaged. Not every damage is noticed.
     pub fn open(path: &Path) -> Result<EmbeddedStore> {
-        EmbeddedStore::open_for(path, Access::Owner)
+        EmbeddedStore::open_for(path, Access::Owner, LIMIT)
     }
 
     /// Opens the store in the directory `path` for all users of a group, like `embedded:/path?group=on`.
@@ -110,16 +113,22 @@ impl EmbeddedStore {
     /// directory belongs to one user only (its group has no write permission, or the set-group-ID bit is missing),
     /// if all users may write to it, or if this user is not in its group.
     pub fn open_group(path: &Path) -> Result<EmbeddedStore> {
-        EmbeddedStore::open_for(path, Access::Group)
+        EmbeddedStore::open_for(path, Access::Group, LIMIT)
     }
 
-    fn open_for(path: &Path, access: Access) -> Result<EmbeddedStore> {
+    /// Opens a store whose file is small. All users of it in all processes must do so.
+    #[cfg(test)]
+    pub(super) fn open_small(path: &Path, limit: usize) -> Result<EmbeddedStore> {
+        EmbeddedStore::open_for(path, Access::Owner, limit)
+    }
+
+    fn open_for(path: &Path, access: Access, limit: usize) -> Result<EmbeddedStore> {
         let data_dir = DataDir::at(path, access)?;
         let mut turn = Turn::take(&data_dir.store)?;
         let mut tries = 1;
         let (generation, environment) = loop {
             let generation = data_dir.generation(&turn)?;
-            match turn.open(&data_dir.store, &generation, access)? {
+            match turn.open(&data_dir.store, &generation, access, limit)? {
                 Some(environment) => break (generation, environment),
                 // A process with another boot id had the proof that nobody used it.
                 None if tries < OPEN_TRIES => tries += 1,
@@ -140,7 +149,7 @@ impl EmbeddedStore {
     pub(super) fn last_to_end(data_dir: DataDir) -> Result<Option<(String, Holder)>> {
         let Some(generation) = data_dir.present()? else { return Ok(None) };
         let mut turn = Turn::take(&data_dir.store)?;
-        let environment = turn.open(&data_dir.store, &generation, data_dir.access)?;
+        let environment = turn.open(&data_dir.store, &generation, data_dir.access, LIMIT)?;
         let Some(environment) = environment else { return Ok(None) };
         drop(turn);
         let store = EmbeddedStore::new(data_dir, environment, generation);
@@ -167,7 +176,15 @@ impl EmbeddedStore {
 
     fn new(data_dir: DataDir, environment: Environment, generation: PathBuf) -> EmbeddedStore {
         let DataDir { dir, store, access } = data_dir;
-        EmbeddedStore { environment, store, dir, generation, access, liveness: LivenessFiles::default() }
+        EmbeddedStore {
+            environment,
+            store,
+            dir,
+            generation,
+            access,
+            liveness: LivenessFiles::default(),
+            room: RoomState::default(),
+        }
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -253,7 +270,7 @@ impl EmbeddedStore {
         let mark = if until_death { Some(self.mark(attempt.by)?) } else { None };
         let owner = OwnerToken::draw()?;
         let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
-        let answer = self.change(name, attempt.by, |writer, found| {
+        let answer = self.change(Room::Grant, name, attempt.by, |writer, found| {
             // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
             // taken effect yet.
             let since = Moment::now();
@@ -349,24 +366,28 @@ impl EmbeddedStore {
         }
     }
 
-    /// Runs `change` on the record of `name` as one transaction.
+    /// Runs `change` on the record of `name` as one transaction. It may run twice, see [`write`](EmbeddedStore::write).
     fn change<T>(
         &self,
+        room: Room,
         name: &LockName,
         by: Deadline,
-        change: impl FnOnce(&mut Writer<'_>, Option<Record>) -> Result<Result<TxnEnd<T>>, Fault>,
+        mut change: impl FnMut(&mut Writer<'_>, Option<Record>) -> Result<Result<TxnEnd<T>>, Fault>,
     ) -> Result<T> {
-        self.environment.write(by, |writer| {
-            let found = match self.record(name, writer.get(name.key().as_bytes())?) {
-                Ok(found) => found,
-                Err(error) => return Ok(TxnEnd::Abandon(Err(error))),
-            };
-            Ok(match change(writer, found)? {
-                Ok(TxnEnd::Commit(answer)) => TxnEnd::Commit(Ok(answer)),
-                Ok(TxnEnd::Abandon(answer)) => TxnEnd::Abandon(Ok(answer)),
-                Err(error) => TxnEnd::Abandon(Err(error)),
-            })
-        })?
+        self.write(room, by, |writer| match self.record(name, writer.get(name.key().as_bytes())?) {
+            Ok(found) => change(writer, found),
+            Err(error) => Ok(Err(error)),
+        })
+    }
+
+    /// Runs `change` as one transaction, if the file has room for it. It may run twice.
+    pub(super) fn write<T>(
+        &self,
+        room: Room,
+        by: Deadline,
+        change: impl FnMut(&mut Writer<'_>) -> Result<Result<TxnEnd<T>>, Fault>,
+    ) -> Result<T> {
+        self.room.write(&self.environment, &self.store, room, by, change)
     }
 
     /// Runs the sweep in a change that adds a record but needs no fence.
@@ -375,7 +396,7 @@ impl EmbeddedStore {
             Ok(header) => header,
             Err(error) => return Ok(Err(error)),
         };
-        sweep(writer, &mut header.swept, now)?;
+        sweep(writer, &mut header.swept, now, SWEPT_AT_ONCE)?;
         writer.put(Header::KEY, &header.encode())?;
         Ok(Ok(()))
     }
@@ -392,33 +413,10 @@ impl EmbeddedStore {
             return Ok(Err(Error::Internal { what, source: None }));
         }
         header.fence += fences;
-        sweep(writer, &mut header.swept, now)?;
+        sweep(writer, &mut header.swept, now, SWEPT_AT_ONCE)?;
         writer.put(Header::KEY, &header.encode())?;
         Ok(Ok(Fence(header.fence)))
     }
-}
-
-/// Checks the next few records after the key `swept`, deletes expired ones of locks and latches, and advances
-/// `swept`.
-fn sweep(writer: &mut Writer<'_>, swept: &mut Vec<u8>, now: Moment) -> Result<(), Fault> {
-    for _ in 0..SWEPT_AT_ONCE {
-        let from = swept.as_slice().max(Header::KEY);
-        let Some((key, value)) = writer.after(from)? else {
-            swept.clear();
-            return Ok(());
-        };
-        // A record that cannot be decoded is not deleted.
-        let expired = if is_key(key) {
-            Head::decode(value).is_some_and(|(head, _)| !head.is_live(now))
-        } else {
-            Record::decode(value).is_some_and(|record| !record.is_live(now))
-        };
-        *swept = key.to_vec();
-        if expired {
-            writer.delete(swept)?;
-        }
-    }
-    Ok(())
 }
 
 impl LockStore for EmbeddedStore {
@@ -455,7 +453,7 @@ impl LockStore for EmbeddedStore {
         ttl: Duration,
         by: Deadline,
     ) -> Result<Option<OwnerRecord>> {
-        self.change(name, by, |writer, found| {
+        self.change(Room::Held, name, by, |writer, found| {
             let now = Moment::now();
             let Some(mut record) =
                 found.filter(|record| record.is_live(now) && record.is_owner(owner_record))
@@ -470,7 +468,7 @@ impl LockStore for EmbeddedStore {
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        self.change(name, by, |writer, found| {
+        self.change(Room::Held, name, by, |writer, found| {
             let Some(record) = found else { return Ok(Ok(TxnEnd::Abandon(Released::NotOurs))) };
             let live = record.is_live(Moment::now());
             if live && !record.is_owner(owner_record) {
@@ -554,7 +552,7 @@ impl LockStore for EmbeddedStore {
         Ok(LockPage::new(locks, last.map(ListCursor::from_bytes)))
     }
 
-    fn diagnose(&self, _by: Deadline) -> Result<Vec<Diagnostic>> {
+    fn diagnose(&self, by: Deadline) -> Result<Vec<Diagnostic>> {
         self.check()?;
         Ok(vec![
             self.reach(),
@@ -565,6 +563,7 @@ impl LockStore for EmbeddedStore {
                     Access::Group => "exist, belong to this group only, and can be read",
                 },
             ),
+            room::diagnose(&self.environment, by)?,
             Diagnostic::ok("durability", "a restart ends all leases, so nothing has to be synced to disk"),
         ])
     }
@@ -596,7 +595,7 @@ impl LivenessStore for EmbeddedStore {
     }
 
     fn outlive_process(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<bool> {
-        self.change(name, by, |writer, found| {
+        self.change(Room::Held, name, by, |writer, found| {
             let ours = found.filter(|record| record.is_live(Moment::now()));
             let Some(mut record) = ours.filter(|record| record.is_owner(owner_record)) else {
                 return Ok(Ok(TxnEnd::Abandon(false)));

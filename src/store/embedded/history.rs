@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{self, Head, PREFIX};
+use super::room::Room;
 use crate::error::Result;
 use crate::history_entry::HistoryEntry;
 use crate::store::embedded::lmdb::TxnEnd;
@@ -21,23 +22,31 @@ use crate::store::latch_record::LatchRecord;
 use crate::store::{HISTORY_MAX, HistoryOf, HistoryStore};
 use crate::time::{Deadline, Moment};
 
+/// Most entries that one append deletes: the oldest, if the lock has more than it may have.
+const DELETED_AT_ONCE: usize = 8;
 /// Most entries that one transaction passes over.
 const READ_AT_ONCE: usize = 10_000;
 
 impl HistoryStore for EmbeddedStore {
     fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
-        let key = [&keys_of(of)[..], &entry.at_ms.to_be_bytes(), &entry.id.to_be_bytes()].concat();
-        self.environment.write(by, |writer| {
+        let keys = keys_of(of);
+        let key = [&keys[..], &entry.at_ms.to_be_bytes(), &entry.id.to_be_bytes()].concat();
+        self.write(Room::History, by, |writer| {
             let now = Moment::now();
             if let Err(error) = self.sweep(writer, now)? {
-                return Ok(TxnEnd::Abandon(Err(error)));
+                return Ok(Err(error));
             }
             let mut value =
                 latch_codec::encode(&LatchRecord { ends: now.after(lasts), ..LatchRecord::absent() });
             value.extend(entry.encode());
             writer.put(&key, &value)?;
-            Ok(TxnEnd::Commit(Ok(())))
-        })?
+            let surplus = writer.count(&keys, HISTORY_MAX + DELETED_AT_ONCE)?.saturating_sub(HISTORY_MAX);
+            for _ in 0..surplus {
+                let oldest = writer.after(&keys)?.map(|(key, _)| key.to_vec());
+                writer.delete(&oldest.expect("they were counted"))?;
+            }
+            Ok(Ok(TxnEnd::Commit(())))
+        })
     }
 
     fn entries(

@@ -3,6 +3,7 @@
 use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{FARMS_MAX, Head, decode, encode, key};
 use super::listener_codec;
+use super::room::Room;
 use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
@@ -24,7 +25,7 @@ impl LatchStore for EmbeddedStore {
 
     fn create_latch(&self, new: &NewLatch<'_>) -> Result<bool> {
         new.roster.iter().try_for_each(|name| check_participant(name))?;
-        self.change_latch(new.name, new.by, |writer, record, now| {
+        self.change_latch(Room::Latch, new.name, new.by, |writer, record, now| {
             if !record.create(new, now) {
                 return Ok(Ok(TxnEnd::Abandon(false)));
             }
@@ -38,7 +39,7 @@ impl LatchStore for EmbeddedStore {
 
     fn step(&self, step: &Step<'_>) -> Result<Stepped> {
         step.participant.map_or(Ok(()), check_participant)?;
-        self.change_latch(step.name, step.by, |_, record, now| {
+        self.change_latch(Room::Held, step.name, step.by, |_, record, now| {
             Ok(Ok(match record.step(step, now) {
                 None => return Ok(Err(not_found(step.name))),
                 Some(Stepped::Already) => TxnEnd::Abandon(Stepped::Already),
@@ -74,22 +75,22 @@ impl LatchStore for EmbeddedStore {
     fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
         let LatchNote { name, level, listener, lasts, by } = *note;
         let (latch, listeners) = (key(name), listener_codec::key(name));
-        self.environment.write(by, |writer| {
+        self.write(Room::Latch, by, |writer| {
             let now = Moment::now();
             let head = match self.latch(name, writer.get(&latch)?.map(Head::decode)) {
                 Ok(head) => head.filter(|(head, _)| head.is_live(now)),
-                Err(error) => return Ok(TxnEnd::Abandon(Err(error))),
+                Err(error) => return Ok(Err(error)),
             };
             if head.and_then(|(head, _)| count_of(head.counts.into_iter(), name.farm(), level)).is_none() {
-                return Ok(TxnEnd::Abandon(Ok(false)));
+                return Ok(Ok(TxnEnd::Abandon(false)));
             }
             // Notes that cannot be read are written anew: they only make a wait shorter.
             let found = writer.get(&listeners)?.and_then(|bytes| listener_codec::decode(bytes, now));
             let mut set = found.unwrap_or_default();
             set.note(listener, now.after(lasts), now);
             writer.put(&listeners, &listener_codec::encode(&set))?;
-            Ok(TxnEnd::Commit(Ok(true)))
-        })?
+            Ok(Ok(TxnEnd::Commit(true)))
+        })
     }
 
     fn listeners(&self, name: &LatchName, by: Deadline) -> Result<Vec<LatchListener>> {
@@ -112,26 +113,24 @@ impl EmbeddedStore {
     /// Runs `change` on the record of `name` as one transaction, and writes the record if it commits.
     fn change_latch<T>(
         &self,
+        room: Room,
         name: &LatchName,
         by: Deadline,
-        change: impl FnOnce(&mut Writer<'_>, &mut LatchRecord, Moment) -> Result<Result<TxnEnd<T>>, Fault>,
+        mut change: impl FnMut(&mut Writer<'_>, &mut LatchRecord, Moment) -> Result<Result<TxnEnd<T>>, Fault>,
     ) -> Result<T> {
         let key = key(name);
-        self.environment.write(by, |writer| {
+        self.write(room, by, |writer| {
             let mut record = match self.latch(name, writer.get(&key)?.map(decode)) {
                 Ok(found) => found.unwrap_or_else(LatchRecord::absent),
-                Err(error) => return Ok(TxnEnd::Abandon(Err(error))),
+                Err(error) => return Ok(Err(error)),
             };
             // Read the clock here, after the wait for other writers: the latch's whole TTL starts now.
-            Ok(match change(writer, &mut record, Moment::now())? {
-                Ok(TxnEnd::Commit(answer)) => {
-                    writer.put(&key, &encode(&record))?;
-                    TxnEnd::Commit(Ok(answer))
-                }
-                Ok(TxnEnd::Abandon(answer)) => TxnEnd::Abandon(Ok(answer)),
-                Err(error) => TxnEnd::Abandon(Err(error)),
-            })
-        })?
+            let end = change(writer, &mut record, Moment::now())?;
+            if let Ok(TxnEnd::Commit(_)) = &end {
+                writer.put(&key, &encode(&record))?;
+            }
+            Ok(end)
+        })
     }
 }
 

@@ -15,6 +15,8 @@ mod listener_codec;
 mod liveness;
 mod lmdb;
 mod record;
+mod room;
+mod sweep;
 mod unit;
 
 pub use embedded_store::EmbeddedStore;

@@ -25,7 +25,9 @@ use std::thread;
 use std::time::Duration;
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls};
+use heed::{
+    CommitOrAbort, Database, DatabaseStat, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
+};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use self::private::FileId;
@@ -43,8 +45,12 @@ pub(crate) use self::private::{Access, check_private};
 /// The error of an LMDB call.
 pub(crate) use heed::Error as Fault;
 
-/// Room for about a million held locks. This is address space: the file grows only with its content.
-const MAP_BYTES: usize = 1 << 30;
+/// Limit of the file: room for about a million held locks. The file grows only with its content.
+pub(crate) const LIMIT: usize = 1 << 30;
+/// Further room in the memory map, for transactions that delete what has expired in a file that versions of this library
+/// have filled which use all of it: this part of the limit, and at least so many bytes. LMDB takes free pages first.
+const RESERVE_PART: usize = 64;
+const RESERVE_LEAST: usize = 256 << 10;
 /// Size of the lock file: 64 bytes for each read transaction that may run at the same time on the machine.
 const LOCK_FILE_BYTES: usize = 128 << 10;
 /// Opening takes milliseconds. If it takes longer than this, the thread or process that opens was stopped.
@@ -95,6 +101,7 @@ struct EnvironmentInner {
     /// The process that opened it. A forked child shares the locks in the memory map, but LMDB wrote the parent's
     /// process id into them. So the child must not use the environment.
     pid: u32,
+    limit: usize,
     writer_lock: WriterLock,
     /// `None` during a reopen, or after a reopen failed. Locked for writing only then.
     open: RwLock<Option<Opened>>,
@@ -107,6 +114,7 @@ struct EnvironmentInner {
 struct Opened {
     env: heed::Env<WithoutTls>,
     records: RecordsDatabase,
+    limit: usize,
 }
 
 type RecordsDatabase = Database<'static, Bytes, Bytes>;
@@ -115,12 +123,14 @@ type RecordsDatabase = Database<'static, Bytes, Bytes>;
 pub(crate) struct Reader<'a> {
     txn: &'a RoTxn<'a, WithoutTls>,
     records: RecordsDatabase,
+    limit: usize,
 }
 
 /// A write transaction: all its changes take effect together, or none.
 pub(crate) struct Writer<'a> {
     txn: RwTxn<'a>,
     records: RecordsDatabase,
+    limit: usize,
 }
 
 /// The key and the value of a record.
@@ -198,7 +208,7 @@ impl Turn {
         let data = dir.join(DATA_FILE);
         let is_new = !data.exists();
         // LMDB initialises the lock file here, because nobody else has it open. It never does so again.
-        let opened = open_file(&data).map_err(|fault| unable(fault.into()))?;
+        let opened = open_file(&data, LIMIT).map_err(|fault| unable(fault.into()))?;
         let look = |reader: &Reader<'_>| Ok(reader.get(key)?.is_some());
         if !opened.read(&look).map_err(|fault| unable(fault.into()))? {
             let value = value()?;
@@ -218,7 +228,13 @@ impl Turn {
 
     /// Opens the environment in `dir`. [`fill`](Turn::fill) has created it, in this process or in another.
     /// Returns `None` if the directory was deleted meanwhile.
-    pub(crate) fn open(&mut self, store: &str, dir: &Path, access: Access) -> Result<Option<Environment>> {
+    pub(crate) fn open(
+        &mut self,
+        store: &str,
+        dir: &Path,
+        access: Access,
+        limit: usize,
+    ) -> Result<Option<Environment>> {
         let by = Deadline::after(OPEN_WAIT);
         let in_use = DirLock::share(dir, by).map_err(|error| cannot_use(store, dir, error))?;
         let Some(in_use) = in_use else { return Ok(None) };
@@ -233,7 +249,7 @@ impl Turn {
             entry.users += 1;
             return Ok(Some(Environment { inner: Some(Arc::clone(&entry.inner)) }));
         }
-        let inner = Arc::new(EnvironmentInner::open(store, dir, id, in_use, by)?);
+        let inner = Arc::new(EnvironmentInner::open(store, dir, id, in_use, limit, by)?);
         self.open.insert(id, ReaderEntry { inner: Arc::clone(&inner), users: 1 });
         Ok(Some(Environment { inner: Some(inner) }))
     }
@@ -298,6 +314,19 @@ impl Environment {
         })
     }
 
+    /// Returns the size of the file in bytes.
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> usize {
+        let open = self.inner().open.read();
+        let env = &open.as_ref().unwrap().env;
+        (env.info().last_page_number + 1) * env.unnamed_database_stat().page_size as usize
+    }
+
+    /// Returns the size that the file may have, in bytes.
+    pub(crate) fn limit(&self) -> usize {
+        self.inner().limit
+    }
+
     fn inner(&self) -> &EnvironmentInner {
         self.inner.as_ref().expect("only drop takes it")
     }
@@ -324,7 +353,14 @@ impl Drop for Environment {
 }
 
 impl EnvironmentInner {
-    fn open(store: &str, dir: &Path, id: FileId, in_use: DirLock, by: Deadline) -> Result<EnvironmentInner> {
+    fn open(
+        store: &str,
+        dir: &Path,
+        id: FileId,
+        in_use: DirLock,
+        limit: usize,
+        by: Deadline,
+    ) -> Result<EnvironmentInner> {
         let unable = |error| cannot_use(store, dir, error);
         // Before the other files are opened: closing them again would free the locks of another copy of this library.
         let reader_table =
@@ -336,6 +372,7 @@ impl EnvironmentInner {
             dir: dir.to_owned(),
             id,
             pid: std::process::id(),
+            limit,
             writer_lock,
             open: RwLock::new(None),
             reader_table,
@@ -359,7 +396,7 @@ impl EnvironmentInner {
             .ok_or_else(|| unable("another process has been opening or writing it for 10 s".into()))?;
         self.reader_table.lend_reader_byte().map_err(|error| unable(error.into()))?;
         let open = || {
-            let opened = match open_file(&self.dir.join(DATA_FILE)) {
+            let opened = match open_file(&self.dir.join(DATA_FILE), self.limit) {
                 Err(Fault::EnvAlreadyOpened) => self.open_alias(),
                 opened => opened,
             };
@@ -397,7 +434,7 @@ impl EnvironmentInner {
             let _ = fs::remove_file(alias);
             fs::hard_link(name, alias)?;
         }
-        let opened = open_file(&names[0].1);
+        let opened = open_file(&names[0].1, self.limit);
         for (_, alias) in &names {
             let _ = fs::remove_file(alias);
         }
@@ -439,7 +476,7 @@ impl EnvironmentInner {
             (self.failed("writing", fault), hosed)
         };
         let txn = opened.env.write_txn().map_err(refused)?;
-        let mut writer = Writer { txn, records: opened.records };
+        let mut writer = Writer { txn, records: opened.records, limit: self.limit };
         match change(&mut writer).map_err(refused)? {
             TxnEnd::Abandon(answer) => Ok(answer),
             TxnEnd::Commit(answer) => match writer.txn.commit() {
@@ -515,8 +552,8 @@ impl EnvironmentInner {
             Fault::Io(error) if is_pid_taken(error) => PID_TAKEN.into(),
             Fault::Io(_) => format!("{doing} its files failed: check free space and the file system"),
             Fault::Mdb(MdbError::MapFull) => {
-                "its file has reached 1 GiB: too many locks are held, latches have too many names, or a process was \
-                 stopped while it read the file"
+                "its file has reached its limit: too many locks are held, latches have too many names, or a process \
+                 was stopped while it read the file"
                     .into()
             }
             Fault::Mdb(MdbError::ReadersFull) => "too many processes read it at the same time".into(),
@@ -540,7 +577,7 @@ impl EnvironmentInner {
 impl Opened {
     fn read<T>(&self, look: &impl Fn(&Reader<'_>) -> Result<T, Fault>) -> Result<T, Fault> {
         let txn = self.env.read_txn()?;
-        look(&Reader { txn: &txn, records: self.records })
+        look(&Reader { txn: &txn, records: self.records, limit: self.limit })
     }
 
     fn is_hosed(&self) -> bool {
@@ -558,6 +595,11 @@ impl Reader<'_> {
     pub(crate) fn after(&self, key: &[u8]) -> Result<Option<KeyValue<'_>>, Fault> {
         self.records.get_greater_than(self.txn, key)
     }
+
+    /// Returns how much of the file the records use, in percent.
+    pub(crate) fn percent(&self) -> Result<u64, Fault> {
+        Ok(percent(self.records.stat(self.txn)?, self.limit))
+    }
 }
 
 impl Writer<'_> {
@@ -569,6 +611,21 @@ impl Writer<'_> {
     /// The first record behind `key` in byte order.
     pub(crate) fn after(&self, key: &[u8]) -> Result<Option<KeyValue<'_>>, Fault> {
         self.records.get_greater_than(&self.txn, key)
+    }
+
+    /// Returns how much of the file the records use after the changes of this transaction, in percent.
+    pub(crate) fn percent(&self) -> Result<u64, Fault> {
+        Ok(percent(self.records.stat(&self.txn)?, self.limit))
+    }
+
+    /// Counts the records whose keys begin with `prefix`, up to `most`.
+    pub(crate) fn count(&self, prefix: &[u8], most: usize) -> Result<usize, Fault> {
+        let mut count = 0;
+        for found in self.records.prefix_iter(&self.txn, prefix)?.take(most) {
+            found?;
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Sets the value of `key`.
@@ -583,11 +640,11 @@ impl Writer<'_> {
 }
 
 /// Opens or creates the environment with the data file `path`.
-fn open_file(path: &Path) -> Result<Opened, Fault> {
+fn open_file(path: &Path, limit: usize) -> Result<Opened, Fault> {
     // Read transactions without thread-local storage need a reader slot only while they run. Thousands of waiting
     // threads need no slots, and a thread that ends leaves none behind.
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
-    options.map_size(MAP_BYTES);
+    options.map_size(limit + RESERVE_LEAST.max(limit / RESERVE_PART));
     // SAFETY: `heed` warns of flags that endanger the integrity of the file. These flags do not:
     // * NO_SYNC: after a crash of the machine (not of a process) the file may be damaged. It is never opened again
     //   then, because the store keeps it in a directory named after the boot of the machine.
@@ -619,7 +676,18 @@ fn open_file(path: &Path) -> Result<Opened, Fault> {
         .flatten();
     // The unnamed database is part of every environment.
     let records = records.ok_or(Fault::Mdb(MdbError::Invalid))?;
-    Ok(Opened { env, records })
+    Ok(Opened { env, records, limit })
+}
+
+/// Returns whether a change was refused because the file has reached its limit.
+pub(crate) fn is_full(error: &Error) -> bool {
+    let Error::RetriesExhausted { source: Some(source), .. } = error else { return false };
+    matches!(source.downcast_ref(), Some(Fault::Mdb(MdbError::MapFull)))
+}
+
+fn percent(stat: DatabaseStat, limit: usize) -> u64 {
+    let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
+    (pages as u64 * u64::from(stat.page_size) * 100).div_ceil(limit as u64)
 }
 
 fn cannot_use(store: &str, dir: &Path, error: io::Error) -> Error {

@@ -185,7 +185,7 @@ fn a_second_copy_of_the_library_in_a_process_is_refused_and_harms_nothing() {
     let id = check_private("second", &files, Access::Owner).unwrap();
     let second = || {
         let in_use = DirLock::share(&files, soon()).unwrap().unwrap();
-        EnvironmentInner::open("second", &files, id, in_use, soon())
+        EnvironmentInner::open("second", &files, id, in_use, LIMIT, soon())
     };
     let refused = second().unwrap_err();
     assert_eq!(refused.code(), Code::ConnectionError);
