@@ -25,11 +25,13 @@ use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::queue::Queue;
 
-/// How many fences a grant reserves at first, and at least and at most later. A block that is used up is eight times as
-/// large the next time, and one of which little was used is half as large.
+/// How many fences a grant of a lock reserves at first, and at least and at most later. A block that is used up is eight
+/// times as large the next time, and one of which little was used is half as large.
 const BLOCK_FIRST: u64 = 64;
 const BLOCK_LEAST: u64 = 16;
 const BLOCK_MOST: u64 = 65_536;
+/// Most locks whose blocks are remembered. Then all are forgotten.
+const BLOCKS_REMEMBERED: usize = 4096;
 /// Time limit of giving back a lock in the background.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
@@ -63,7 +65,6 @@ pub(crate) struct Linger {
     queue: Arc<Queue>,
     settings: Settings,
     state: Mutex<LingerState>,
-    block: AtomicU64,
     retaken: AtomicU64,
 }
 
@@ -71,6 +72,14 @@ pub(crate) struct Linger {
 struct LingerState {
     is_closed: bool,
     slots: HashMap<LockName, KeptSlot>,
+    blocks: HashMap<LockName, FenceBlock>,
+}
+
+/// The fences that the last grant of a lock has reserved. However its lease ends, the next grant knows how many were used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FenceBlock {
+    size: u64,
+    used: u64,
 }
 
 #[derive(Default)]
@@ -93,7 +102,6 @@ impl Linger {
             queue,
             settings,
             state: Mutex::default(),
-            block: AtomicU64::new(BLOCK_FIRST),
             retaken: AtomicU64::new(0),
         });
         let weak = Arc::downgrade(&linger);
@@ -105,9 +113,23 @@ impl Linger {
         linger
     }
 
-    /// Returns how many fences the next grant reserves.
-    pub(crate) fn fences(&self) -> u64 {
-        self.block.load(Ordering::Relaxed)
+    /// Returns how many fences the next grant of this lock reserves.
+    pub(crate) fn fences(&self, name: &LockName) -> u64 {
+        self.state.lock().blocks.get(name).map_or(BLOCK_FIRST, |block| block.next_size())
+    }
+
+    /// Remembers that the store has granted the lock with so many fences.
+    pub(crate) fn granted(&self, name: &LockName, fences: u64) {
+        let blocks = &mut self.state.lock().blocks;
+        let block = FenceBlock { size: fences, used: 1 };
+        if let Some(last) = blocks.get_mut(name) {
+            *last = block;
+            return;
+        }
+        if blocks.len() >= BLOCKS_REMEMBERED {
+            blocks.clear();
+        }
+        blocks.insert(name.clone(), block);
     }
 
     /// Returns how often a lock was taken again without asking the store.
@@ -153,10 +175,10 @@ impl Linger {
         let now = Moment::now();
         let (write, spare, longest) = (kept.write, kept.spare, kept.longest_ttl);
         let mut right = RetakeRight { write, spare, longest, until: kept.until() };
-        let Some(fence) = right.retake(now, ttl, &self.settings) else {
-            self.learn(&kept);
-            return Some(Err(kept));
-        };
+        let Some(fence) = right.retake(now, ttl, &self.settings) else { return Some(Err(kept)) };
+        if let Some(block) = self.state.lock().blocks.get_mut(name) {
+            block.used = block.used.saturating_add(1);
+        }
         kept.spare = right.spare;
         self.retaken.fetch_add(1, Ordering::Relaxed);
         Some(Ok(Retaken { kept, fence, at: now }))
@@ -175,7 +197,6 @@ impl Linger {
     /// Gives the lock back in the background, if it is kept here. `yields` says that this process leaves it to others.
     pub(crate) fn give_back(self: &Arc<Linger>, name: &LockName, yields: bool) {
         let Some(kept) = self.take(name) else { return };
-        self.learn(&kept);
         let kept = KeptLock { yields, ..kept };
         let mut open = Some((Arc::downgrade(self), name.clone(), kept));
         let job = move || {
@@ -265,21 +286,21 @@ impl Linger {
         let kept = state.slots.remove(name).and_then(|slot| slot.kept);
         drop(state);
         if let Some(kept) = kept {
-            self.learn(&kept);
             self.release_or_free(name, kept, Deadline::after(GIVE_BACK.min(self.settings.timeout)));
         }
         Next::Done
     }
+}
 
-    /// Chooses the size of the next block.
-    fn learn(&self, kept: &KeptLock) {
-        let block = self.fences();
-        let next = match kept.spare.left {
-            0 => (block * 8).min(BLOCK_MOST),
-            left if left > block / 8 * 7 => (block / 2).max(BLOCK_LEAST),
-            _ => return,
-        };
-        self.block.store(next, Ordering::Relaxed);
+impl FenceBlock {
+    fn next_size(self) -> u64 {
+        if self.used >= self.size {
+            (8 * self.size).min(BLOCK_MOST)
+        } else if self.used <= self.size / 8 {
+            (self.size / 2).max(BLOCK_LEAST)
+        } else {
+            self.size
+        }
     }
 }
 
@@ -293,5 +314,68 @@ impl KeptLock {
 impl fmt::Debug for Linger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Linger").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Lease;
+    use crate::lock::Lock;
+    use crate::manager::LockManager;
+    use crate::name::Level;
+
+    #[test]
+    fn a_block_grows_when_it_is_used_up_and_shrinks_when_it_is_not_used() {
+        let next = |size, used| FenceBlock { size, used }.next_size();
+        assert_eq!(
+            [next(64, 64), next(64, 63), next(64, 9), next(64, 8), next(64, 1)],
+            [512, 64, 64, 32, 32]
+        );
+        assert_eq!([next(BLOCK_LEAST, 1), next(BLOCK_MOST, BLOCK_MOST)], [BLOCK_LEAST, BLOCK_MOST]);
+    }
+
+    fn acquire(lock: &Lock) -> Lease {
+        lock.try_acquire_with_ttl(Duration::from_secs(3600)).unwrap()
+    }
+
+    fn fence(lease: &Lease) -> u64 {
+        lease.fence().unwrap().0
+    }
+
+    /// Ends a lease in another way than by letting its lock stay.
+    fn hand_on(manager: &LockManager, lease: Lease) {
+        assert!(manager.adopt(lease.into_token().unwrap()).unwrap().release().unwrap());
+    }
+
+    /// Returns how many fences the next grant reserves.
+    fn reserved(manager: &LockManager, lock: &Lock) -> u64 {
+        let fences = [(); 2].map(|()| {
+            let lease = acquire(lock);
+            let fence = fence(&lease);
+            hand_on(manager, lease);
+            fence
+        });
+        fences[1] - fences[0]
+    }
+
+    /// Grants reserved the 65,536 fences of a lock that was used much for ever, and for every other lock of the manager.
+    #[test]
+    fn what_is_reserved_is_learnt_at_every_end_and_for_each_lock() {
+        let builder = LockManager::builder().store_uri("memory:").client("tests");
+        let manager = builder.linger(Duration::from_secs(1800)).open().unwrap();
+        let lock = |id| manager.lock(id, Level::Xdc).unwrap();
+        let (busy, idle) = (lock("busy"), lock("idle"));
+        // Blocks of 64, 512 and 4,096.
+        for _ in 0..700 {
+            assert!(acquire(&busy).release().unwrap());
+        }
+        assert_eq!(reserved(&manager, &idle), BLOCK_FIRST);
+        hand_on(&manager, acquire(&busy));
+        assert_eq!(reserved(&manager, &busy), 2048);
+        for _ in 0..20 {
+            hand_on(&manager, acquire(&busy));
+        }
+        assert_eq!(reserved(&manager, &busy), BLOCK_LEAST);
     }
 }

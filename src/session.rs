@@ -216,7 +216,9 @@ impl Session {
         let attempt = Attempt { name, ttl: asked, identity: told.as_ref().unwrap_or(&self.identity), by };
         let answer = match (until_death, &self.linger) {
             (true, _) => self.liveness()?.acquire_until_death(attempt, &mut doubtful),
-            (false, Some(linger)) => self.store.acquire_with_fences(attempt, linger.fences(), &mut doubtful),
+            (false, Some(linger)) => {
+                self.store.acquire_with_fences(attempt, linger.fences(name), &mut doubtful)
+            }
             (false, None) => self.store.acquire(attempt, &mut doubtful),
         };
         for record in doubtful {
@@ -227,6 +229,9 @@ impl Session {
             Ok(Acquired::Held(holder)) => Ok(Answer::Busy(Some(holder))),
             Ok(Acquired::Granted(grant)) => {
                 let ends = self.settings.lease_end(grant.since, ttl);
+                if let Some(linger) = self.linger.as_ref().filter(|_| !until_death) {
+                    linger.granted(name, grant.fences);
+                }
                 let notices = notices.map(|notices| notices.grant);
                 if let Some(grant) = notices {
                     self.queue.notices().granted(name, grant);

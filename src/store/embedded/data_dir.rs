@@ -29,7 +29,7 @@
 //! **Fences across restarts.** A new generation counts from the wall clock (milliseconds << 20), or from the number
 //! in `fence-floor` if that is higher. Before the generation is used, it writes the start plus 2^44 to
 //! `fence-floor` and syncs it to disk. No fence is ever above this number. So fences rise over a restart even if
-//! the clock goes back, as long as `fence-floor` is kept. On a file system in memory it is not kept. Then fences
+//! the clock goes back, as long as `fence-floor` is kept. If all of them are used up, another range is reserved. On a file system in memory it is not kept. Then fences
 //! rise over a restart only if the clock has advanced.
 
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -47,7 +47,7 @@ use crate::store::embedded::lmdb;
 use crate::store::embedded::lmdb::{Access, DirLock, OfdLock};
 use crate::time::{self, Deadline};
 
-/// Number of fences reserved for one start of the machine. At 250,000 grants a second they last two years. They
+/// Number of fences that are reserved at once. At 250,000 grants a second of one fence each they last two years. They
 /// equal five hours of the wall clock: each restart may move fences ahead of the clock by this time.
 const FENCES_RESERVED: u64 = 1 << 44;
 /// Limits fences from a clock that is set far too high, to leave numbers above them.
@@ -126,7 +126,7 @@ impl DataDir {
         let dir = if is_complete(&own) && self.generations()?.len() == 1 {
             own
         } else {
-            let _creating = self.lock_creation()?;
+            let _creating = self.lock_creation(Deadline::after(CREATE_WAIT))?;
             self.choose(turn, own)?
         };
         self.check_clock(&dir)?;
@@ -265,6 +265,13 @@ impl DataDir {
         })
     }
 
+    /// Reserves another range of fences for a generation in use, whose range is used up. See
+    /// [`reserve_fences`](DataDir::reserve_fences).
+    pub(super) fn reserve_further_fences(&self, by: Deadline) -> Result<(u64, u64)> {
+        let _creating = self.lock_creation(by)?;
+        self.reserve_fences()
+    }
+
     /// Returns the fence to count from and the fence to stop at. No earlier generation used these fences, and after
     /// this call no later one will.
     fn reserve_fences(&self) -> Result<(u64, u64)> {
@@ -347,8 +354,7 @@ impl DataDir {
     }
 
     /// Locks the creation of generations: one copy of this library at a time.
-    fn lock_creation(&self) -> Result<CreationLock> {
-        let by = Deadline::after(CREATE_WAIT);
+    fn lock_creation(&self, by: Deadline) -> Result<CreationLock> {
         let file = self.open_creating(by).map_err(|error| self.unable("creating a file in it", error))?;
         loop {
             match OfdLock::Exclusive.try_set(&file, 0, 0) {
@@ -539,7 +545,7 @@ mod tests {
             return;
         }
         let (_dir, data_dir) = data_dir();
-        let creating = data_dir.lock_creation().unwrap();
+        let creating = data_dir.lock_creation(Deadline::after(CREATE_WAIT)).unwrap();
         let path = data_dir.dir.join(CREATING);
         let others_may = || {
             in_forked_child(|| {

@@ -33,6 +33,8 @@ use crate::time::{self, Deadline, Moment};
 const SWEPT_AT_ONCE: usize = 2;
 /// Maximum number of tries to open a generation that others delete.
 const OPEN_TRIES: u32 = 20;
+/// Maximum number of tries of a grant that finds all reserved fences used up.
+const FENCE_TRIES: u32 = 3;
 /// Number of records that one read transaction searches for the names of liveness files. It takes about a millisecond.
 const SEARCHED_AT_ONCE: usize = 1000;
 
@@ -270,17 +272,18 @@ impl EmbeddedStore {
         let mark = if until_death { Some(self.mark(attempt.by)?) } else { None };
         let owner = OwnerToken::draw()?;
         let owner_record = OwnerRecord::from_bytes(owner.as_bytes().as_slice());
-        let answer = self.change(Room::Grant, name, attempt.by, |writer, found| {
+        let grant = |writer: &mut Writer<'_>, found: Option<Record>| {
             // Read the clock here, after the wait for other writers, which must not shorten the lease. Nothing has
             // taken effect yet.
             let since = Moment::now();
             // The proof is about the record that was read before. Another one is that of another holder.
             let is_dead = |record: &Record| dead.as_ref().is_some_and(|(dead, _)| dead == record);
             if let Some(record) = found.filter(|record| record.is_live(since) && !is_dead(record)) {
-                return Ok(Ok(TxnEnd::Abandon(Acquired::Held(record.holder()))));
+                return Ok(Ok(TxnEnd::Abandon(Some(Acquired::Held(record.holder())))));
             }
             let last = match self.next_fence(writer, fences, since)? {
-                Ok(last) => last,
+                Ok(Some(last)) => last,
+                Ok(None) => return Ok(Ok(TxnEnd::Abandon(None))),
                 Err(error) => return Ok(Err(error)),
             };
             let record = Record {
@@ -295,8 +298,23 @@ impl EmbeddedStore {
             writer.put(name.key().as_bytes(), &record.encode())?;
             let (owner_record, fence) = (owner_record.clone(), Some(Fence(last.0 - (fences - 1))));
             let grant = Grant { owner_record, fence, fences, since, may_reappear: false };
-            Ok(Ok(TxnEnd::Commit(Acquired::Granted(grant))))
-        });
+            Ok(Ok(TxnEnd::Commit(Some(Acquired::Granted(grant)))))
+        };
+        let mut tries = 1;
+        let answer = loop {
+            match self.change(Room::Grant, name, attempt.by, grant) {
+                Ok(None) if tries < FENCE_TRIES => tries += 1,
+                Ok(None) => {
+                    let what = "other processes use up all fences that are reserved".to_owned();
+                    break Err(Error::RetriesExhausted { store: self.store.clone(), what, source: None });
+                }
+                Ok(Some(acquired)) => break Ok(acquired),
+                Err(error) => break Err(error),
+            }
+            if let Err(error) = self.reserve_further_fences(fences, attempt.by) {
+                break Err(error);
+            }
+        };
         if answer.as_ref().is_err_and(Error::is_in_doubt) {
             doubtful.push(owner_record);
         }
@@ -401,21 +419,43 @@ impl EmbeddedStore {
         Ok(Ok(()))
     }
 
-    /// Returns the last of the next fences and runs the sweep for this grant.
-    fn next_fence(&self, writer: &mut Writer<'_>, fences: u64, now: Moment) -> Result<Result<Fence>, Fault> {
+    /// Returns the last of the next fences and runs the sweep for this grant. Returns `None` if too few are reserved.
+    fn next_fence(
+        &self,
+        writer: &mut Writer<'_>,
+        fences: u64,
+        now: Moment,
+    ) -> Result<Result<Option<Fence>>, Fault> {
         let mut header = match self.header(writer.get(Header::KEY)?) {
             Ok(header) => header,
             Err(error) => return Ok(Err(error)),
         };
         if header.limit.saturating_sub(header.fence) < fences {
-            let what =
-                format!("{}: the fences reserved for this boot of the machine are used up", self.store);
-            return Ok(Err(Error::Internal { what, source: None }));
+            return Ok(Ok(None));
         }
         header.fence += fences;
         sweep(writer, &mut header.swept, now, SWEPT_AT_ONCE)?;
         writer.put(Header::KEY, &header.encode())?;
-        Ok(Ok(Fence(header.fence)))
+        Ok(Ok(Some(Fence(header.fence))))
+    }
+
+    /// Reserves another range of fences, if the present one is used up. It is above all that was reserved before.
+    fn reserve_further_fences(&self, fences: u64, by: Deadline) -> Result<()> {
+        let (dir, store) = (self.dir.clone(), self.store.clone());
+        let (start, limit) = DataDir { dir, store, access: self.access }.reserve_further_fences(by)?;
+        log::warn!("{}: its fences are used up, so others are reserved from {start} on", self.store);
+        self.write(Room::Held, by, |writer| {
+            let header = match self.header(writer.get(Header::KEY)?) {
+                Ok(header) => header,
+                Err(error) => return Ok(Err(error)),
+            };
+            // Another process may have been faster.
+            if header.limit.saturating_sub(header.fence) >= fences || header.limit > start {
+                return Ok(Ok(TxnEnd::Abandon(())));
+            }
+            writer.put(Header::KEY, &Header { fence: start, limit, ..header }.encode())?;
+            Ok(Ok(TxnEnd::Commit(())))
+        })
     }
 }
 
@@ -686,6 +726,46 @@ mod tests {
             assert!(late.unwrap().join().unwrap().is_none(), "another holder's record was replaced");
         });
         assert_eq!(store.live(&name(), soon()).unwrap(), Some(next));
+    }
+
+    /// A range lasts for years, unless grants reserve many fences each.
+    #[test]
+    fn when_the_fences_of_a_boot_are_used_up_others_are_reserved_above_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(dir.path()).unwrap();
+        let identity = Identity::this_process("").unwrap();
+        let limit = 1_000_000
+            + (fs::read_to_string(dir.path().join("fence-floor")).unwrap().trim().parse::<u64>().unwrap());
+        fs::write(dir.path().join("fence-floor"), limit.to_string()).unwrap();
+        let put = |writer: &mut Writer<'_>| {
+            let header = Header { fence: limit - 40, limit, swept: Vec::new() };
+            writer.put(Header::KEY, &header.encode())?;
+            Ok(TxnEnd::Commit(()))
+        };
+        store.environment.write(soon(), put).unwrap();
+        let grant = |id: String| {
+            let name = LockName::new(Level::Xdc, "tests", None, &id, NamePolicy::Strict).unwrap();
+            let attempt = Attempt { name: &name, ttl: TTL, identity: &identity, by: soon() };
+            match store.acquire_with_fences(attempt, 16, &mut Vec::new()).unwrap() {
+                Acquired::Granted(grant) => grant.fence.unwrap().0,
+                Acquired::Held(holder) => panic!("held by {holder}"),
+            }
+        };
+        let firsts: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|at| scope.spawn(move || (0..3).map(|n| grant(format!("{at}-{n}"))).collect::<Vec<_>>()))
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let mut sorted = firsts.clone();
+        sorted.sort_unstable();
+        assert!(
+            sorted.windows(2).all(|pair| pair[1] - pair[0] >= 16),
+            "one fence was given twice: {sorted:?}"
+        );
+        assert_eq!(sorted.iter().filter(|fence| **fence < limit).count(), 2, "{sorted:?} at {limit}");
+        let floor: u64 = fs::read_to_string(dir.path().join("fence-floor")).unwrap().trim().parse().unwrap();
+        assert!(sorted.iter().all(|fence| fence + 15 <= floor), "{sorted:?} above {floor}");
     }
 
     #[test]
