@@ -31,7 +31,11 @@ impl HistoryStore for EmbeddedStore {
     fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
         let keys = keys_of(of);
         let key = [&keys[..], &entry.at_ms.to_be_bytes(), &entry.id.to_be_bytes()].concat();
-        self.write(Room::History, by, |writer| {
+        let room = match of {
+            HistoryOf::Lock(_) => Room::History,
+            HistoryOf::Grant(..) => Room::Held,
+        };
+        self.write(room, by, |writer| {
             let now = Moment::now();
             if let Err(error) = self.sweep(writer, now)? {
                 return Ok(Err(error));

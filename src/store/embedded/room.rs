@@ -5,7 +5,7 @@
 //! | 60 % | entries of histories |
 //! | 75 % | new latches, and notes of those who wait for one |
 //! | 90 % | grants of locks |
-//! | all of it | renewals, releases, count-downs of latches that exist, marks of leases |
+//! | all of it | renewals, releases, breaks, count-downs of latches that exist, marks of leases |
 //!
 //! A change that finds too little room deletes expired records in transactions of their own, and tries once more. If it did
 //! both in one transaction, a full file would undo the deletions too, and stay full for good.
@@ -13,13 +13,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::record::Header;
 use super::sweep::sweep;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::store::embedded::lmdb::{Environment, Fault, TxnEnd, Writer, is_full};
+use crate::sync::real::Mutex;
 use crate::time::{Deadline, Moment};
 
 /// Number of records that the first transaction checks which only deletes. Each page that it changes needs a free one.
