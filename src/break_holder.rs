@@ -135,7 +135,7 @@ fn break_holder(
     let (is_told, is_recorded) = record_break(session, name, grant, &entry);
     let by = Deadline::after(session.settings.timeout);
     let released = match record {
-        SeenRecord::Ours(owner_record) => session.store.release(name, owner_record, by),
+        SeenRecord::Ours(owner_record) => session.store.release_broken(name, owner_record, by),
         SeenRecord::Stamped(stamp) => session.store.release_stamped(name, stamp, by),
     };
     let has_gone = match &released {

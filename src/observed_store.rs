@@ -337,6 +337,13 @@ impl LockStore for ObservedStore {
         self.store.grant_number(owner_record)
     }
 
+    fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        let release = |store: &dyn LockStore| store.release_broken(name, owner_record, by);
+        self.observe(StoreCall::Release, Some(name), release, |answer| {
+            outcome(answer, |released| ours(*released != Released::NotOurs))
+        })
+    }
+
     fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
         let release = |store: &dyn LockStore| store.release_stamped(name, stamp, by);
         self.observe(StoreCall::Release, Some(name), release, |answer| {

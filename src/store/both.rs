@@ -234,6 +234,26 @@ impl<B: LayoutBridge> BothStore<B> {
     }
 }
 
+/// Releases the halves of a lease that there are.
+fn released_both(
+    owner_record: &OwnerRecord,
+    release_own: impl FnOnce(&OwnerRecord) -> Result<Released>,
+    release_java: impl FnOnce(&OwnerRecord) -> Result<Released>,
+) -> Result<Released> {
+    let OwnerParts { java, own } = OwnerParts::decode(owner_record)?;
+    let own = own.as_ref().map(release_own).transpose()?;
+    let java = java.as_ref().map(release_java).transpose()?;
+    let answers = [own, java];
+    let is = |answer| answers.contains(&Some(answer));
+    Ok(if is(Released::NotOurs) {
+        Released::NotOurs
+    } else if is(Released::Gone) {
+        Released::Gone
+    } else {
+        Released::Freed
+    })
+}
+
 /// Returns the renewals of one half of these leases.
 fn half_of<'a>(
     renewals: &[Renewal<'a>],
@@ -372,18 +392,19 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        let OwnerParts { java, own } = OwnerParts::decode(owner_record)?;
-        let own = own.map(|own| self.bridge.own().release(name, &own, by)).transpose()?;
-        let java = java.map(|java| self.bridge.java().release(name, &java, by)).transpose()?;
-        let answers = [own, java];
-        let is = |answer| answers.contains(&Some(answer));
-        Ok(if is(Released::NotOurs) {
-            Released::NotOurs
-        } else if is(Released::Gone) {
-            Released::Gone
-        } else {
-            Released::Freed
-        })
+        released_both(
+            owner_record,
+            |own| self.bridge.own().release(name, own, by),
+            |java| self.bridge.java().release(name, java, by),
+        )
+    }
+
+    fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        released_both(
+            owner_record,
+            |own| self.bridge.own().release_broken(name, own, by),
+            |java| self.bridge.java().release_broken(name, java, by),
+        )
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {

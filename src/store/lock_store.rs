@@ -229,6 +229,14 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// A release may be repeated, also if it is in doubt.
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released>;
 
+    /// Releases the lease of another process, which does not know it: an operator breaks it. A store in which its record could
+    /// come back must see to it that no later renewal finds it.
+    ///
+    /// Default: [`release`](LockStore::release).
+    fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        self.release(name, owner_record, by)
+    }
+
     /// Returns a number that tells the grant with this record from all others, whatever its renewals have changed. It is no
     /// secret. Does no I/O and does not block.
     ///

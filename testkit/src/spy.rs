@@ -145,6 +145,10 @@ impl LockStore for Spy {
         self.pass(Call::Holders(names.len()), |store| store.holders(names, by, report));
     }
 
+    fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        self.pass(Call::Release, |store| store.release_broken(name, owner_record, by))
+    }
+
     fn release_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Result<Released> {
         self.pass(Call::Release, |store| store.release_stamped(name, stamp, by))
     }

@@ -5,11 +5,11 @@
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, Moment};
+use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, LockQuery, Moment};
 use dlm_fixtures::hbase::{self, fresh_table};
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::table;
-use dlm_testkit::{LONG, LONGEST};
+use dlm_testkit::{LONG, LONGEST, eventually};
 
 const OWN: &str = "dlm_test_own";
 const SHORT: Duration = Duration::from_millis(1_000);
@@ -111,6 +111,24 @@ fn a_lease_that_was_broken_is_not_valid_again_after_a_shorter_lease_and_a_flush(
         assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost, "{}", stage.table);
         assert!(stage.lock.inspect().unwrap().fence >= last, "{}: the fence fell", stage.table);
     }
+}
+
+/// The newest version that is left is the record of an earlier grant.
+#[test]
+fn a_lock_whose_short_lease_ended_is_free_in_the_layout_own() {
+    let Some((mut peer, [_, stage, _])) = stages("own") else { return };
+    let long = stage.long_lease();
+    stage.flush(&mut peer);
+    assert!(long.release().unwrap());
+    let short = stage.short_lease();
+    let last = short.fence();
+    drop(short.into_token());
+    stage.flush(&mut peer);
+    eventually("the lease ends", || stage.lock.inspect().unwrap().holder.is_none());
+    let listed = stage.holder.locks(&LockQuery::new().prefix(stage.lock.name().key()).held_only());
+    assert_eq!(listed.count(), 0);
+    let next = stage.lock.try_acquire().unwrap();
+    assert!(next.fence() > last && next.release().unwrap());
 }
 
 /// The TTL of Java's record is not known, so nothing can be written over it that surely lasts longer.

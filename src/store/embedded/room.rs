@@ -187,6 +187,7 @@ mod tests {
     use crate::owner::OwnerToken;
     use crate::patience::LONG;
     use crate::random;
+    use crate::store::HistoryOf;
     use crate::store::embedded::EmbeddedStore;
     use crate::store::embedded::record::Record;
     use crate::store::{
@@ -223,7 +224,7 @@ mod tests {
 
     fn append(store: &EmbeddedStore, id: &str) -> Result<()> {
         let entry = HistoryEntry::now(HistoryKind::Acquired, &Identity::this_process("").unwrap());
-        store.append(&lock(id), &entry, TTL, soon())
+        store.append(HistoryOf::Lock(&lock(id)), &entry, TTL, soon())
     }
 
     fn latch(id: &str) -> LatchName {
@@ -331,6 +332,6 @@ mod tests {
         append(&store, "b").unwrap();
         let count = |writer: &mut Writer<'_>| Ok(TxnEnd::Abandon(writer.count(b"LATCH#\0\0", MANY)?));
         assert_eq!(store.environment.write(soon(), count).unwrap(), HISTORY_MAX + 1);
-        assert_eq!(store.entries(&lock("a"), 0, MANY, soon()).unwrap().len(), HISTORY_MAX);
+        assert_eq!(store.entries(HistoryOf::Lock(&lock("a")), 0, MANY, soon()).unwrap().len(), HISTORY_MAX);
     }
 }

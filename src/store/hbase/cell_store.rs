@@ -84,9 +84,9 @@ pub(super) struct CheckAndPut<'a> {
     pub(super) value: &'a [u8],
     /// Lifetime of the new version.
     pub(super) ttl: Duration,
-    /// Whether to write this lifetime into the column [`COVER`](super::layout::COVER) too, in the same step. A transport
-    /// that cannot do that writes it first.
-    pub(super) cover: bool,
+    /// What to write into the column [`COVER`](super::layout::COVER) too, in the same step. A transport that cannot do that
+    /// writes it first.
+    pub(super) cover: Option<Duration>,
     pub(super) durability: Durability,
     /// The remaining time is divided into this many equal parts, and one try takes at most one part. If the first
     /// try meets a dead connection, there is still time for another try.
@@ -263,7 +263,7 @@ pub(super) trait CellStore: LockTable {
             let RecordSwap { row, expected, value, ttl, .. } = swap;
             let (durability, parts) = (Durability::UseDefault, RENEW_PARTS);
             self.check_and_put(
-                &CheckAndPut { row, column, expected, value, ttl: *ttl, cover: false, durability, parts },
+                &CheckAndPut { row, column, expected, value, ttl: *ttl, cover: None, durability, parts },
                 by,
             )
         });
@@ -280,7 +280,7 @@ pub(super) trait CellStore: LockTable {
                 expected: b"",
                 value,
                 ttl,
-                cover: false,
+                cover: None,
                 durability: Durability::UseDefault,
                 parts: 1,
             },

@@ -10,8 +10,8 @@ pub(super) struct CellColumn {
 }
 
 pub(super) const LOCK: CellColumn = CellColumn { family: "D", qualifier: "L" };
-/// How long the records of a lock may last: the longest time from the time of this cell, in milliseconds, 8 bytes,
-/// big-endian. The cell itself lasts as long.
+/// How long the record of a lease that was broken may last: milliseconds from the time of this cell, 8 bytes, big-endian.
+/// The cell itself lasts as long.
 pub(super) const COVER: CellColumn = CellColumn { family: "D", qualifier: "C" };
 pub(super) const FENCE: CellColumn = CellColumn { family: "D", qualifier: "F" };
 

@@ -90,6 +90,27 @@ impl HbaseStore {
         }
     }
 
+    /// Returns how long the empty cell of a free lock lasts: longer than any record below it. Where locks have no fences,
+    /// which last as long, it lasts as long as the record that it replaces, so that ids which are used once do not pile up.
+    fn free_ttl(&self, least: Duration) -> Duration {
+        if self.rules.fence == FencePlace::Off { least } else { least.max(FENCE_TTL) }
+    }
+
+    fn free(&self, name: &LockName, expected: &Record, cover: Option<Duration>, by: Deadline) -> Reply {
+        let is_brief = expected.ttl() <= LAZY_RELEASE_TTL && cover.is_none();
+        let swap = CheckAndPut {
+            row: &name.hbase_row(),
+            column: LOCK,
+            expected: expected.as_bytes(),
+            value: FREE,
+            ttl: self.free_ttl(expected.ttl()),
+            cover,
+            durability: if is_brief { Durability::Async } else { Durability::UseDefault },
+            parts: 1,
+        };
+        self.swap(&swap, by)
+    }
+
     fn swap(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Reply {
         Reply::of_bool(self.rows.check_and_put(swap, by))
     }
@@ -104,7 +125,7 @@ impl HbaseStore {
             expected: expected.as_ref().map_or(&[][..], |number| &number[..]),
             value: &value,
             ttl: FENCE_TTL,
-            cover: false,
+            cover: None,
             durability: Durability::UseDefault,
             parts: 1,
         };
@@ -188,7 +209,7 @@ impl Register for HbaseStore {
             value: replace.record.as_bytes(),
             // The longest TTL of any version. If the newest version expired first, HBase would show an older one.
             ttl: replace.record.ttl(),
-            cover: false,
+            cover: None,
             durability: Durability::UseDefault,
             parts: RENEW_PARTS,
         };
@@ -211,11 +232,11 @@ impl Register for HbaseStore {
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
-        let ttl = expected.ttl();
-        let durability = if ttl <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::UseDefault };
-        let (row, expected) = (&name.hbase_row(), expected.as_bytes());
-        let (value, cover) = (FREE, true);
-        self.swap(&CheckAndPut { row, column: LOCK, expected, value, ttl, cover, durability, parts: 1 }, by)
+        self.free(name, expected, None, by)
+    }
+
+    fn remove_broken(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
+        self.free(name, expected, Some(expected.ttl()), by)
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
@@ -249,7 +270,7 @@ impl Register for HbaseStore {
                 expected,
                 value,
                 ttl,
-                cover: false,
+                cover: None,
                 durability: Durability::UseDefault,
                 parts: 1,
             };
@@ -268,19 +289,16 @@ impl Register for HbaseStore {
         Ok(cell.and_then(|cell| Some(u64::from_be_bytes(cell.value.try_into().ok()?))))
     }
 
-    /// Writes an empty cell over a free lock. It keeps a hidden record hidden, and lasts as long as what covered the lock
-    /// before.
+    /// Writes an empty cell over a free lock. It keeps a hidden record hidden.
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
         let row = &name.hbase_row();
-        let before = self.rows.look(row, by)?.cover.and_then(|cell| cell.value.try_into().ok());
-        let ttl = ttl.max(before.map_or(Duration::ZERO, |ms| Duration::from_millis(u64::from_be_bytes(ms))));
         let swap = CheckAndPut {
             row,
             column: LOCK,
             expected: FREE,
             value: FREE,
-            ttl,
-            cover: true,
+            ttl: self.free_ttl(ttl),
+            cover: None,
             durability: Durability::UseDefault,
             parts: 1,
         };
@@ -310,7 +328,7 @@ impl Register for HbaseStore {
             expected: value,
             value: FREE,
             ttl: FENCE_TTL,
-            cover: false,
+            cover: None,
             durability: Durability::UseDefault,
             parts: RENEW_PARTS,
         };
@@ -340,7 +358,7 @@ impl Register for HbaseStore {
                 expected: FREE,
                 value: FREE,
                 ttl: PROBE_TTL,
-                cover: false,
+                cover: None,
                 durability: Durability::Async,
                 parts: 1,
             };

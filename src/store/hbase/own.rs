@@ -247,10 +247,10 @@ impl Register for HbaseOwnStore {
     }
 
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
-        // The empty cell must not expire before the record that it covers.
-        let ttl = expected.ttl();
-        let durability = if ttl <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::Sync };
-        self.rewrite(name, expected, (FREE, ttl), (durability, 1), by)
+        let durability =
+            if expected.ttl() <= LAZY_RELEASE_TTL { Durability::Async } else { Durability::Sync };
+        // It lasts as long as the number, so that older versions of this library see no record below it either.
+        self.rewrite(name, expected, (FREE, FENCE_TTL), (durability, 1), by)
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {

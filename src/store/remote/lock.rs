@@ -274,48 +274,11 @@ impl<R: Register> LockStore for RemoteStore<R> {
     }
 
     fn release(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
-        let can = self.register.capabilities();
-        let mut current = can.own_record(owner_record)?;
-        let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
-        for _ in 0..ROUNDS {
-            if doubt.is_open() && !pauses.rest() {
-                break;
-            }
-            let (sent, mut may_be_freed) = (Moment::now(), false);
-            let known = match doubt.ask(|| self.register.remove(name, &current, by).settled()) {
-                Ok(Ok(())) => return Ok(Released::Freed),
-                // No proves that no record with our token is stored.
-                Ok(Err(_)) if can.compares == Compares::Token => Some(Standing::Free),
-                Ok(Err(known)) => {
-                    may_be_freed = can.is_late(sent);
-                    known
-                }
-                Err(error) => {
-                    doubt.go_on(error)?;
-                    if can.compares == Compares::Token {
-                        continue;
-                    }
-                    None
-                }
-            };
-            let standing = known.map_or_else(|| doubt.ask(|| self.register.read(name, by)), Ok);
-            let standing = standing.map_err(|error| match doubt.or(error) {
-                // The first copy of the request may have freed the lock, which made the second fail.
-                error if may_be_freed && !error.is_in_doubt() => Error::InDoubt {
-                    what: format!("lock {name} may be released, and could not be read"),
-                    source: Some(error.into()),
-                },
-                error => error,
-            })?;
-            // A gateway that sent the request twice returns "no" for the second copy. We cannot distinguish
-            // this from a lease that was lost before. NotOurs is the safe answer: a false alarm at worst.
-            match own_version(standing, &current) {
-                Some(stored) => current = stored,
-                None if doubt.is_open() => return Ok(Released::Gone),
-                None => return Ok(Released::NotOurs),
-            }
-        }
-        Err(doubt.or(contended(name)))
+        self.release_with(name, owner_record, by, |current| self.register.remove(name, current, by))
+    }
+
+    fn release_broken(&self, name: &LockName, owner_record: &OwnerRecord, by: Deadline) -> Result<Released> {
+        self.release_with(name, owner_record, by, |current| self.register.remove_broken(name, current, by))
     }
 
     fn holder(&self, name: &LockName, by: Deadline) -> Result<Option<Holder>> {
@@ -461,6 +424,58 @@ impl<R: Register> RemoteStore<R> {
                 Settled::Next(next(), OpenRenewal { index: open.index, next: next(), rounds })
             }
         }
+    }
+
+    /// Releases the lease with `remove`, which sends one request.
+    fn release_with(
+        &self,
+        name: &LockName,
+        owner_record: &OwnerRecord,
+        by: Deadline,
+        remove: impl Fn(&Record) -> Reply,
+    ) -> Result<Released> {
+        let can = self.register.capabilities();
+        let mut current = can.own_record(owner_record)?;
+        let (mut doubt, mut pauses) = (Doubt::none(by), Pauses::until(by));
+        for _ in 0..ROUNDS {
+            if doubt.is_open() && !pauses.rest() {
+                break;
+            }
+            let (sent, mut may_be_freed) = (Moment::now(), false);
+            let known = match doubt.ask(|| remove(&current).settled()) {
+                Ok(Ok(())) => return Ok(Released::Freed),
+                // No proves that no record with our token is stored.
+                Ok(Err(_)) if can.compares == Compares::Token => Some(Standing::Free),
+                Ok(Err(known)) => {
+                    may_be_freed = can.is_late(sent);
+                    known
+                }
+                Err(error) => {
+                    doubt.go_on(error)?;
+                    if can.compares == Compares::Token {
+                        continue;
+                    }
+                    None
+                }
+            };
+            let standing = known.map_or_else(|| doubt.ask(|| self.register.read(name, by)), Ok);
+            let standing = standing.map_err(|error| match doubt.or(error) {
+                // The first copy of the request may have freed the lock, which made the second fail.
+                error if may_be_freed && !error.is_in_doubt() => Error::InDoubt {
+                    what: format!("lock {name} may be released, and could not be read"),
+                    source: Some(error.into()),
+                },
+                error => error,
+            })?;
+            // A gateway that sent the request twice returns "no" for the second copy. We cannot distinguish
+            // this from a lease that was lost before. NotOurs is the safe answer: a false alarm at worst.
+            match own_version(standing, &current) {
+                Some(stored) => current = stored,
+                None if doubt.is_open() => return Ok(Released::Gone),
+                None => return Ok(Released::NotOurs),
+            }
+        }
+        Err(doubt.or(contended(name)))
     }
 
     /// Counts the lock's next numbers, and returns the last.

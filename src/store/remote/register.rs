@@ -357,6 +357,14 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// * Lost: the record may still be stored. The library reads the lock or sends the same change again.
     fn remove(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply;
 
+    /// Removes the expected record of a holder that does not know it, as an operator does. In a store that keeps old versions,
+    /// no later record of this lock may end before this one would have ended: see [`Found::beneath`].
+    ///
+    /// Default: [`remove`](Register::remove).
+    fn remove_broken(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
+        self.remove(name, expected, by)
+    }
+
     /// Reads the state of the lock.
     ///
     /// The answer decides who holds the lock. It must include every change that was answered before, from any

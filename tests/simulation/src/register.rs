@@ -23,6 +23,8 @@ const SEEDED: u64 = 1 << 40;
 const SPLIT_EVERY: u32 = 50;
 /// One in so many requests to HBase comes after a flush of the lock's region.
 const FLUSH_EVERY: u32 = 24;
+/// How long the empty cell of a release lasts.
+const FREE_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The gateway waits so long for an answer of the server, and then sends the request again.
 const GATEWAY_PAUSE: Duration = Duration::from_millis(100);
@@ -73,8 +75,8 @@ impl Dialect {
         }
     }
 
-    /// Whether a record lasts as long as older ones below it, although its holder is gone.
-    pub fn covers(self) -> bool {
+    /// Whether the record of an older grant may come back when the record of a holder that is gone has ended.
+    pub fn brings_back(self) -> bool {
         matches!(self, Dialect::Hbase | Dialect::HbaseLockRow | Dialect::Gateway)
     }
 
@@ -105,8 +107,6 @@ struct Server {
     counters: HashMap<String, u64>,
     /// When each number of [`Dialect::HbaseOwn`] was written.
     numbered_ms: HashMap<String, u64>,
-    /// Until when records of a lock may last, in a cell beside the record.
-    covers_ms: HashMap<String, u64>,
 }
 
 /// One version of a record. HBase shows an older version when the newest one has expired.
@@ -144,14 +144,8 @@ impl Server {
         match self.holder(name) {
             Some((record, version)) => {
                 let left = Duration::from_millis(version.ends_ms.saturating_sub(server_ms()));
-                let cover = self
-                    .covers_ms
-                    .get(name)
-                    .filter(|_| false)
-                    .map(|ends| ends.saturating_sub(version.written_ms));
-                let beneath = cover.map(Duration::from_millis).filter(|beneath| *beneath > record.ttl());
                 let (record, written_ms) = (Some(record.clone()), Some(version.written_ms));
-                Standing::Held(Found { record, written_ms, left: Some(left), beneath })
+                Standing::Held(Found { record, written_ms, left: Some(left), beneath: None })
             }
             None => Standing::Free,
         }
@@ -169,19 +163,6 @@ impl Server {
             version.is_in_file || newest == Some(at - 1)
         });
         versions.iter_mut().for_each(|version| version.is_in_file = true);
-    }
-
-    /// Writes the empty cell of a release, and how long records below it may last.
-    fn put_free(&mut self, name: &str, ttl: Duration) {
-        self.put(name, None, ttl);
-        let ends_ms = self.newest(name).map_or(0, |free| free.ends_ms);
-        self.covers_ms.insert(name.to_owned(), ends_ms);
-    }
-
-    /// Does the same for a lock of which it is not known what lies below.
-    fn cover(&mut self, name: &str, ttl: Duration) {
-        let before = self.covers_ms.get(name).map_or(0, |ends| ends.saturating_sub(server_ms()));
-        self.put_free(name, ttl.max(Duration::from_millis(before)));
     }
 
     /// Adds a version over the newest one, as HBase does.
@@ -437,7 +418,7 @@ impl Register for SimulatedRegister {
                 (Dialect::HbaseOwn, Some(number)) => {
                     server.put_with_number(name, None, expected.ttl(), number)
                 }
-                _ => server.put_free(name, expected.ttl()),
+                _ => server.put(name, None, FREE_TTL),
             }
             Ok(())
         });
@@ -492,7 +473,7 @@ impl Register for SimulatedRegister {
     fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
         let covered = self.call(name, by, move |server, name| {
             if server.holder(name).is_none() {
-                server.cover(name, ttl);
+                server.put(name, None, FREE_TTL);
             }
         });
         covered.of_change()

@@ -264,7 +264,7 @@ impl World {
         });
         let slow = self.faults.slow + Duration::from_millis(10);
         // The workload renews for up to twice the TTL.
-        let covered = if self.dialect.covers() { 2 * self.ttl } else { Duration::ZERO };
+        let older = if self.dialect.brings_back() { 2 * self.ttl } else { Duration::ZERO };
         let stalls = if self.schedule.stalls_every > 0 { self.schedule.stall * 20 } else { Duration::ZERO };
         let delays = stopped + stalls + slow + 2 * self.timeout;
         // With background threads that wait for a server, a read waits for its turn. Pauses grow after failures.
@@ -272,7 +272,7 @@ impl World {
         Tolerances {
             clock_rate: 0.035,
             epsilon: Duration::from_millis(5) + forward,
-            store_slack: self.dialect.slack() + back + covered,
+            store_slack: self.dialect.slack() + back + older,
             linger: self.linger(),
             // A client that was killed may have sent its last request one wait and one time-out after its call.
             late: delays + 2 * self.ttl + down,

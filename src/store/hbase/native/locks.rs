@@ -420,8 +420,10 @@ fn decoded<'a>(found: impl IntoIterator<Item = &'a messages::Cell>) -> LockCells
 /// Builds the writes of a conditional change.
 fn writes(row: &Bytes, value: &Bytes, put: &CheckAndPut<'_>) -> impl Iterator<Item = MutationProto> {
     let CheckAndPut { column, ttl, cover, durability, .. } = *put;
-    let cover_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).to_be_bytes();
-    let cover = cover.then(|| one_put(row, COVER, &Bytes::copy_from_slice(&cover_ms), ttl));
+    let cover = cover.map(|lasts| {
+        let ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+        one_put(row, COVER, &Bytes::copy_from_slice(&ms.to_be_bytes()), lasts)
+    });
     let put = one_put(row, column, value, ttl);
     [put].into_iter().chain(cover).map(move |put| durable(durability, put))
 }

@@ -426,9 +426,9 @@ impl CellStore for Gateway {
 
     fn check_and_put(&self, swap: &CheckAndPut<'_>, by: Deadline) -> Result<bool> {
         let CheckAndPut { row, column, expected, value, ttl, cover, durability: _, parts } = *swap;
-        if cover {
-            let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-            self.put(row, COVER, &ttl_ms.to_be_bytes(), ttl, by)?;
+        if let Some(lasts) = cover {
+            let ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+            self.put(row, COVER, &ms.to_be_bytes(), lasts, by)?;
         }
         let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
         self.call_in_parts(RequestKind::Write, "checkAndPut", Some(row), (by, parts), |client| {
