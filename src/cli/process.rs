@@ -283,6 +283,8 @@ mod tests {
         let now = descendants().unwrap().into_iter().find(|process| process.pid == pid).unwrap();
         assert_eq!(stat(pid), Some(now));
         send(pid, Signal::KILL, || stat(pid).is_some_and(|it| it.started == now.started + 1));
+        // It would be over by now.
+        std::thread::sleep(std::time::Duration::from_millis(100));
         assert!(child.try_wait().unwrap().is_none());
         send(pid, Signal::KILL, || stat(pid).is_some_and(|it| it.started == now.started));
         assert!(!child.wait().unwrap().success());

@@ -132,6 +132,8 @@ mod tests {
                 let _pause = ForkPause::new();
                 begun.store(true, SeqCst);
                 until("the other thread wants to fork", || FORKING.load(SeqCst) > 0);
+                // The fork would be over by now.
+                thread::sleep(Duration::from_millis(50));
                 let _nested = ForkPause::new();
                 ended.store(true, SeqCst);
             });

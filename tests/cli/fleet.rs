@@ -120,11 +120,12 @@ fn top_draws_the_held_locks_once_or_again_and_again() {
     shell.acquire_for("first", "5m");
     let screen = shell.run(&["top", "--once"]).ok().out;
     let rows: Vec<_> = screen.lines().collect();
-    assert!(rows[0].ends_with(": 2 held") && rows[1].starts_with("LOCK"), "{screen}");
+    assert!(rows[0].ends_with(": 2 held, 1 % of 1 GiB used") && rows[1].starts_with("LOCK"), "{screen}");
     assert!(rows[2].contains("first") && rows[3].contains("#a") && rows[2].contains("##"), "{screen}");
     assert!(!screen.contains('\x1b'));
     let json = shell.json(&["top", "--once", "--json"]);
     assert_eq!((&json["held"], json["locks"].as_array().unwrap().len()), (&2.into(), 2));
+    assert_eq!(json["room"], "1 % of 1 GiB used");
     shell.run(&["top", "--interval", "1ms"]).fails_with(64);
 }
 

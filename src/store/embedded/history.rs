@@ -16,7 +16,7 @@ use super::embedded_store::EmbeddedStore;
 use super::latch_codec::{self, Head, PREFIX};
 use super::room::Room;
 use crate::error::Result;
-use crate::history_entry::HistoryEntry;
+use crate::history_entry::{HistoryEntry, HistoryKind};
 use crate::store::embedded::lmdb::TxnEnd;
 use crate::store::latch_record::LatchRecord;
 use crate::store::{HISTORY_MAX, HistoryOf, HistoryStore};
@@ -31,10 +31,9 @@ impl HistoryStore for EmbeddedStore {
     fn append(&self, of: HistoryOf<'_>, entry: &HistoryEntry, lasts: Duration, by: Deadline) -> Result<()> {
         let keys = keys_of(of);
         let key = [&keys[..], &entry.at_ms.to_be_bytes(), &entry.id.to_be_bytes()].concat();
-        let room = match of {
-            HistoryOf::Lock(_) => Room::History,
-            HistoryOf::Grant(..) => Room::Held,
-        };
+        // A holder must learn why its lock was broken.
+        let is_break = matches!(entry.kind, HistoryKind::Broken | HistoryKind::NotBroken);
+        let room = if is_break { Room::Held } else { Room::History };
         self.write(room, by, |writer| {
             let now = Moment::now();
             if let Err(error) = self.sweep(writer, now)? {

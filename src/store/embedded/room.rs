@@ -5,7 +5,7 @@
 //! | 60 % | entries of histories |
 //! | 75 % | new latches, and notes of those who wait for one |
 //! | 90 % | grants of locks |
-//! | all of it | renewals, releases, breaks, count-downs of latches that exist, marks of leases |
+//! | all of it | renewals, releases, count-downs of latches that exist, marks of leases, records of breaks |
 //!
 //! A change that finds too little room deletes expired records in transactions of their own, and tries once more. If it did
 //! both in one transaction, a full file would undo the deletions too, and stay full for good.
@@ -311,6 +311,8 @@ mod tests {
             let name = lock(&format!("lock-{number}"));
             assert!(store.renew(&name, &grant.owner_record, 2 * TTL, soon()).unwrap().is_some());
         }
+        let broken = HistoryEntry::now(HistoryKind::Broken, &Identity::this_process("").unwrap());
+        store.append(HistoryOf::Lock(&lock("held")), &broken, TTL, soon()).unwrap();
         let step = Step { name: &latch("open"), add: -1, participant: None, ttl: TTL, by: soon() };
         store.step(&step).unwrap();
         assert!(!create(&store, "open").unwrap(), "it exists, so nothing is written");
