@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -49,6 +50,13 @@ pub trait Runtime {
 
     /// Ends the [`park`](Runtime::park) of a thread, or its next one.
     fn unpark(&self, thread: ThreadNumber);
+
+    /// Sends a datagram. It may be lost, come late or come twice.
+    fn send(&self, from: SocketAddr, to: SocketAddr, bytes: &[u8]);
+
+    /// Returns the next datagram for this address, and what it says about its sender. The running thread is unparked when
+    /// another one arrives.
+    fn receive(&self, at: SocketAddr) -> Option<(Vec<u8>, SocketAddr)>;
 }
 
 thread_local! {
@@ -95,6 +103,33 @@ pub fn step() {
 /// Starts a thread in the process of the running thread.
 pub fn spawn(name: impl Into<String>, run: impl FnOnce() + 'static) -> JoinHandle {
     JoinHandle(runtime().spawn(name.into(), Box::new(run)))
+}
+
+pub(crate) fn send(from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+    step();
+    runtime().send(from, to, bytes);
+}
+
+pub(crate) fn receive(at: SocketAddr) -> Option<(Vec<u8>, SocketAddr)> {
+    step();
+    runtime().receive(at)
+}
+
+/// Where one thread waits for datagrams, and others wake it.
+#[derive(Default)]
+pub(crate) struct Waker(parking_lot::Mutex<Option<ThreadNumber>>);
+
+impl Waker {
+    pub(crate) fn wait(&self, until: Moment) {
+        let runtime = runtime();
+        *self.0.lock() = runtime.current();
+        runtime.park((until != Moment::NEVER).then_some(until.as_nanos()));
+    }
+
+    pub(crate) fn wake(&self) {
+        let thread = *self.0.lock();
+        thread.into_iter().for_each(|thread| runtime().unpark(thread));
+    }
 }
 
 /// A simulated thread that can be joined.

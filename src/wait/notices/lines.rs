@@ -396,7 +396,6 @@ impl Lines {
             }
             Datagram::Registered { nonce } => {
                 let Some(id) = self.waits_with(nonce, from) else { return false };
-                self.know(from, now);
                 let wait = self.at(id).wait.as_mut().expect("it has this nonce");
                 (wait.is_acknowledged, wait.send_again) = (true, now.after(RENEW));
                 let name = self.at(id).name.clone();
@@ -758,7 +757,7 @@ impl Lines {
         }
     }
 
-    /// The process at this endpoint has quoted what was sent to it, and to nobody else.
+    /// The process at this endpoint has quoted a number that was drawn for it, and sent to nobody else.
     fn know(&mut self, endpoint: NoticeEndpoint, now: Moment) {
         if matches!(endpoint, NoticeEndpoint::Local(_)) {
             return;

@@ -31,14 +31,19 @@ mod datagram;
 mod lines;
 mod socket;
 
-use std::io::{self, Read, Write};
+use std::io;
+#[cfg(not(dlm_simulation))]
+use std::io::{Read, Write};
+#[cfg(not(dlm_simulation))]
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+#[cfg(not(dlm_simulation))]
 use rustix::event::{PollFd, PollFlags, poll};
+#[cfg(not(dlm_simulation))]
 use rustix::time::Timespec;
 
 pub(crate) use self::ask_holders::ask_holders;
@@ -134,8 +139,12 @@ struct OpenNotices {
     own: NoticeEndpoint,
     state: Mutex<NoticesState>,
     /// Wakes the thread.
+    #[cfg(not(dlm_simulation))]
     wake: UnixStream,
+    #[cfg(not(dlm_simulation))]
     woken: UnixStream,
+    #[cfg(dlm_simulation)]
+    waker: crate::simulation::Waker,
 }
 
 struct NoticesState {
@@ -453,14 +462,19 @@ impl OpenNotices {
     }
 
     fn new((socket, own): (NoticeSocket, NoticeEndpoint)) -> io::Result<OpenNotices> {
-        let (wake, woken) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        woken.set_nonblocking(true)?;
         let lines = Lines::new(own, || random::secret_number().unwrap_or_default());
         let bits = DrawnBits { bytes: [0; 256], left: 0 };
         let state = NoticesState { lines, bits, parked_until: Moment::OVER, probe: None, is_stopping: false };
         let state = Mutex::new(state);
-        Ok(OpenNotices { socket, own, state, wake, woken })
+        #[cfg(dlm_simulation)]
+        return Ok(OpenNotices { socket, own, state, waker: crate::simulation::Waker::default() });
+        #[cfg(not(dlm_simulation))]
+        {
+            let (wake, woken) = UnixStream::pair()?;
+            wake.set_nonblocking(true)?;
+            woken.set_nonblocking(true)?;
+            Ok(OpenNotices { socket, own, state, wake, woken })
+        }
     }
 
     fn is_probe(&self, from: NoticeEndpoint, datagram: &Datagram) -> bool {
@@ -468,9 +482,34 @@ impl OpenNotices {
         from == self.own && self.state.lock().probe.take_if(|probe| probe == key).is_some()
     }
 
+    #[cfg(not(dlm_simulation))]
     fn wake(&self) {
         // A full pipe wakes the thread as well.
         let _ = (&self.wake).write(&[0]);
+    }
+
+    #[cfg(dlm_simulation)]
+    fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Waits for a datagram, for [`wake`](OpenNotices::wake) or until this moment. May return early.
+    #[cfg(not(dlm_simulation))]
+    fn wait(&self, now: Moment, until: Moment) {
+        let park = until.since(now);
+        let timeout = Timespec { tv_sec: park.as_secs() as i64, tv_nsec: park.subsec_nanos().into() };
+        let timeout = if until == Moment::NEVER { None } else { Some(&timeout) };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.woken, PollFlags::IN)];
+        // An interrupted or failed call ends this round early.
+        let _ = poll(&mut fds, timeout);
+        if fds[1].revents().contains(PollFlags::IN) {
+            let _ = (&self.woken).read(&mut [0; 64]);
+        }
+    }
+
+    #[cfg(dlm_simulation)]
+    fn wait(&self, _now: Moment, until: Moment) {
+        self.waker.wait(until);
     }
 }
 
@@ -496,16 +535,7 @@ fn hear(shared: &Arc<NoticesShared>) {
         let until = if now < active_until { next.min(now.after(ANSWER)) } else { next };
         state.parked_until = if now < active_until { Moment::OVER } else { until };
         drop(state);
-        let park = until.since(now);
-        let timeout = Timespec { tv_sec: park.as_secs() as i64, tv_nsec: park.subsec_nanos().into() };
-        let timeout = if until == Moment::NEVER { None } else { Some(&timeout) };
-        let mut fds = [PollFd::new(&open.socket, PollFlags::IN), PollFd::new(&open.woken, PollFlags::IN)];
-        // An interrupted or failed call ends this round early.
-        let _ = poll(&mut fds, timeout);
-        let is_woken = fds[1].revents().contains(PollFlags::IN);
-        if is_woken {
-            let _ = (&open.woken).read(&mut [0; 64]);
-        }
+        open.wait(now, until);
         for _ in 0..BATCH {
             let (len, from) = match open.socket.receive(&mut bytes) {
                 Ok(Some(received)) => received,

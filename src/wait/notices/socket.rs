@@ -21,7 +21,10 @@ const LEFT_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) enum NoticeSocket {
+    #[cfg_attr(dlm_simulation, expect(dead_code, reason = "the simulation has sockets of its own"))]
     Udp(UdpSocket),
+    #[cfg(dlm_simulation)]
+    Simulated(SocketAddr),
     Local(LocalSocket),
 }
 
@@ -38,6 +41,12 @@ pub(super) struct LocalSocket {
 }
 
 impl NoticeSocket {
+    #[cfg(dlm_simulation)]
+    pub(super) fn udp(address: SocketAddr) -> io::Result<(NoticeSocket, NoticeEndpoint)> {
+        Ok((NoticeSocket::Simulated(address), NoticeEndpoint::Udp(address)))
+    }
+
+    #[cfg(not(dlm_simulation))]
     pub(super) fn udp(address: SocketAddr) -> io::Result<(NoticeSocket, NoticeEndpoint)> {
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
@@ -76,6 +85,11 @@ impl NoticeSocket {
             (NoticeSocket::Local(local), NoticeEndpoint::Local(number)) => {
                 local.socket.send_to(bytes, local.short.join(file_name(number))).map(drop)
             }
+            #[cfg(dlm_simulation)]
+            (NoticeSocket::Simulated(from), NoticeEndpoint::Udp(to)) => {
+                crate::simulation::send(*from, to, bytes);
+                Ok(())
+            }
             _ => Err(io::ErrorKind::AddrNotAvailable.into()),
         }
     }
@@ -91,6 +105,13 @@ impl NoticeSocket {
                 let number = from.as_pathname().and_then(number_of);
                 (len, number.map(NoticeEndpoint::Local))
             }),
+            #[cfg(dlm_simulation)]
+            NoticeSocket::Simulated(at) => {
+                let Some((received, from)) = crate::simulation::receive(*at) else { return Ok(None) };
+                let len = received.len().min(bytes.len());
+                bytes[..len].copy_from_slice(&received[..len]);
+                Ok((len, Some(NoticeEndpoint::Udp(from))))
+            }
         };
         match received {
             Ok(received) => Ok(Some(received)),
@@ -105,6 +126,8 @@ impl AsFd for NoticeSocket {
         match self {
             NoticeSocket::Udp(socket) => socket.as_fd(),
             NoticeSocket::Local(local) => local.socket.as_fd(),
+            #[cfg(dlm_simulation)]
+            NoticeSocket::Simulated(_) => unreachable!("a simulated socket has no descriptor"),
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
@@ -15,6 +16,7 @@ use fastrand::Rng;
 
 use crate::clock::Clock;
 use crate::coroutine::{Coroutine, caught, pause};
+use crate::datagrams::{Datagrams, Mail};
 
 /// The number of a simulated process.
 pub type ProcessNumber = usize;
@@ -60,6 +62,7 @@ struct State {
     processes: Vec<Process>,
     /// The running thread; `None` while a timer runs.
     current: Option<usize>,
+    mail: Mail,
     switches: u64,
 }
 
@@ -130,6 +133,8 @@ pub struct Ended {
     pub panics: Vec<String>,
     /// Names of threads that had not ended.
     pub left: Vec<String>,
+    /// Datagrams that arrived, and notices that were sent to an address that never answered.
+    pub datagrams: (u64, Vec<String>),
 }
 
 impl Engine {
@@ -150,6 +155,7 @@ impl Engine {
             timers_made: 0,
             processes: clocks.into_iter().map(process).collect(),
             current: None,
+            mail: Mail::default(),
             switches: 0,
         };
         let engine = Rc::new(Engine { state: RefCell::new(state) });
@@ -170,7 +176,8 @@ impl Engine {
             .collect();
         state.threads.drain(..).filter_map(|thread| thread.coroutine).for_each(Coroutine::abandon);
         assert!(!stuck, "deadlock: {left:?}, panics {panics:?}");
-        Ended { time: Duration::from_nanos(state.time), switches: state.switches, panics, left }
+        let datagrams = state.mail.ended();
+        Ended { time: Duration::from_nanos(state.time), switches: state.switches, panics, left, datagrams }
     }
 
     /// Runs threads and timers until the first thread has ended. Returns whether it never will.
@@ -271,6 +278,11 @@ impl Engine {
     pub fn after(&self, delay: Duration, run: impl FnOnce() + 'static) {
         let time = self.time() + delay.as_nanos() as u64;
         self.at(time, run);
+    }
+
+    /// Says what happens to datagrams from now on.
+    pub fn set_datagrams(&self, datagrams: Datagrams) {
+        self.state.borrow_mut().mail.datagrams = datagrams;
     }
 
     /// Returns the simulated time, in nanoseconds.
@@ -470,5 +482,24 @@ impl Runtime for Engine {
 
     fn unpark(&self, thread: ThreadNumber) {
         self.state.borrow_mut().unpark(thread as usize);
+    }
+
+    fn send(&self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        let state = &mut *self.state.borrow_mut();
+        for sent in state.mail.sent(&mut state.random, from, to, bytes) {
+            let time = state.time + sent.delay.as_nanos() as u64;
+            let deliver = move || {
+                let engine = engine();
+                let state = &mut *engine.state.borrow_mut();
+                let listener = state.mail.deliver(sent);
+                listener.into_iter().for_each(|thread| state.unpark(thread as usize));
+            };
+            state.set_timer(time, Timer::Run(Box::new(deliver)));
+        }
+    }
+
+    fn receive(&self, at: SocketAddr) -> Option<(Vec<u8>, SocketAddr)> {
+        let current = self.current().expect("a thread receives");
+        self.state.borrow_mut().mail.receive(at, current)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! * `engine`: threads, processes and their clocks, and which thread runs next
 //! * `network`: requests and replies that are lost, late or refused
+//! * `datagrams`: notices between processes, and those that somebody forges
 //! * `register`: the locks of a server, in the dialects of the real stores
 //! * `latches`: the latches of a server
 //! * `world`: some processes, a server, faults, and the history of all calls
@@ -11,6 +12,7 @@
 
 mod clock;
 mod coroutine;
+pub mod datagrams;
 pub mod engine;
 pub mod latches;
 pub mod network;

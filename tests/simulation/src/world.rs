@@ -22,6 +22,7 @@ use fastrand::Rng;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
+use crate::datagrams::Datagrams;
 use crate::engine::{Engine, ProcessNumber, SERVER, Schedule, engine};
 use crate::network::{Faults, Late, Network};
 use crate::register::{Dialect, SimulatedRegister};
@@ -88,12 +89,14 @@ pub struct Run {
     pub text: String,
     /// The broken rules.
     pub violations: Vec<Violation>,
-    /// Threads that panicked, or had not ended in the end.
+    /// Threads that panicked, or had not ended in the end, and notices to addresses that never answered.
     pub threads: Vec<String>,
     /// Requests, requests without a reply, and requests that the server served too late.
     pub requests: [u64; 3],
     /// Creations that the store refused for a stale number.
     pub stale_numbers: u64,
+    /// Datagrams that arrived.
+    pub datagrams: u64,
     /// The simulated time that has passed.
     pub time: Duration,
 }
@@ -195,10 +198,11 @@ impl World {
         let [sent, lost] =
             [&network.counts.requests, &network.counts.lost].map(|count| count.load(Ordering::Relaxed));
         let requests = [sent, lost, late.len() as u64];
-        let threads = [ended.panics, ended.left].concat();
+        let (datagrams, misdirected) = ended.datagrams;
+        let threads = [ended.panics, ended.left, misdirected].concat();
         let stale_numbers = network.counts.stale_numbers.load(Ordering::Relaxed);
         let (text, time) = (texts.concat(), ended.time);
-        Run { history, text, violations, threads, requests, stale_numbers, time }
+        Run { history, text, violations, threads, requests, stale_numbers, datagrams, time }
     }
 
     /// Whether a documented limit explains the violation. When the server's clock is set forward, leases end early by
@@ -235,6 +239,15 @@ impl World {
         let forward = |mishap: &Mishap| matches!(mishap, Mishap::SetWall(SERVER, by) if *by > 0);
         let may = self.dialect != Dialect::Gateway && !self.events.iter().any(|(_, mishap)| forward(mishap));
         if may && (self.seed / 7).is_multiple_of(2) { self.ttl / 2 } else { Duration::ZERO }
+    }
+
+    /// What happens to the datagrams of notices. `None` in half of the worlds, in which processes only poll.
+    pub fn notices(&self) -> Option<Datagrams> {
+        if self.subject == Subject::Latches || (self.seed / 5).is_multiple_of(2) {
+            return None;
+        }
+        let lost = if self.faults == Faults::NONE { 0 } else { 10 };
+        Some(Datagrams { lost, forged: (self.seed / 10).is_multiple_of(2) })
     }
 
     fn poll(&self) -> Duration {
@@ -364,6 +377,7 @@ impl Stage {
     fn play(&self, wrap: &dyn Fn(Arc<dyn LockStore>) -> Arc<dyn LockStore>) {
         let register = SimulatedRegister::new(self.world.dialect, &self.network);
         let store = wrap(Arc::new(RemoteStore::new(register)));
+        engine().set_datagrams(self.world.notices().unwrap_or_default());
         self.world.events.iter().for_each(|(at, mishap)| self.schedule(*at, *mishap));
         match self.world.subject {
             Subject::Locks => self.use_locks(&store),
@@ -385,6 +399,10 @@ impl Stage {
         let world = &self.world;
         let builder = LockManager::builder().store(Arc::clone(store)).client("simulated").farm("dc1");
         let builder = builder.ttl(world.ttl).retry(world.retry()).timeout(world.timeout).poll(world.poll());
+        let builder = match world.notices() {
+            Some(_) => builder.notices(&format!("udp://10.0.0.{}:7", engine().process())),
+            None => builder,
+        };
         builder.linger(world.linger()).open().expect("these settings are allowed")
     }
 

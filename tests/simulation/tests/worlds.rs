@@ -73,6 +73,7 @@ fn no_world_breaks_a_rule() {
         totals.leases_lost,
         totals.writes_refused,
         totals.stale_numbers,
+        totals.datagrams,
     ];
     assert!(worlds < WORLDS || bites.iter().all(|times| *times > worlds / 10), "the faults hardly bite");
 }
@@ -92,6 +93,8 @@ struct Totals {
     writes_refused: u64,
     /// Creations that the store refused for a stale number. One dialect in six has them.
     stale_numbers: u64,
+    /// Datagrams of notices that arrived.
+    datagrams: u64,
     /// Worlds in which a rule was broken, each with a report.
     broken: Vec<(u64, String)>,
 }
@@ -109,6 +112,7 @@ impl Totals {
         self.leases_lost += answered(|answer| *answer == Answer::Lost);
         self.writes_refused += answered(|answer| matches!(answer, Answer::Refused { .. }));
         self.stale_numbers += run.stale_numbers;
+        self.datagrams += run.datagrams;
         if !run.is_clean() {
             self.broken.push((world.seed, report(world, run)));
         }
@@ -117,14 +121,16 @@ impl Totals {
 
 impl fmt::Debug for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals { calls, lost, late, in_doubt, leases_lost, writes_refused, stale_numbers, .. } = self;
+        let Totals { calls, lost, late, in_doubt, leases_lost, writes_refused, .. } = self;
+        let Totals { stale_numbers, datagrams, .. } = self;
         write!(
             f,
             "{calls} calls, {lost} requests without a reply, {late} served late, {in_doubt} calls in doubt, "
         )?;
         write!(
             f,
-            "{leases_lost} leases lost, {writes_refused} stale writes refused, {stale_numbers} stale numbers refused"
+            "{leases_lost} leases lost, {writes_refused} stale writes refused, {stale_numbers} stale numbers refused, \
+             {datagrams} datagrams"
         )
     }
 }
