@@ -61,6 +61,8 @@ fn main() {
 }
 
 fn row(store: &str, uri: &str) {
+    // Nobody polls, so a lock whose time of staying is over is not left to others for an interval.
+    let uri = &format!("{uri}notices_all=true&");
     let lingering = format!("{uri}linger={LINGER}");
     let locks = [open(&format!("{uri}linger=0s")), open(&lingering)];
     let mut pairs = [Vec::new(), Vec::new()];

@@ -474,7 +474,8 @@ struct dlm_inspection {
 
 /// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT:
 /// the manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting
-/// threads. On DLM_OK the caller owns `*lease_out`.
+/// threads. On DLM_OK the caller owns `*lease_out`. If the lock is held, and this process and the holder have notices, the
+/// holder is asked once to give the lock back if it only stays there (the option linger). A later call then finds it free.
 ///
 /// Errors: DLM_LOCK_UNAVAILABLE if the lock is held; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
 /// DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_IN_DOUBT if
@@ -695,13 +696,14 @@ enum dlm_status dlm_lease_renew(const struct dlm_lease *lease, int64_t ttl_ms, s
 /// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
 /// bytes. Any process that reaches the same store can take the lease over with the token, see
 /// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
-/// still be freed. Blocks only while another thread renews or releases the lease, and does no I/O, except for a lease
-/// that dies with its process (the option dies_with_process): the store is told first that it does not any more. If
-/// that fails, the lease stays as it was.
+/// still be freed. Blocks only while another thread renews or releases the lease, for two seconds at most, and does no
+/// I/O, except for a lease that dies with its process (the option dies_with_process): the store is told first that it
+/// does not any more. If that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
 ///
-/// Errors: DLM_LEASE_LOST if the lease was released or found lost; DLM_CLOSED.
+/// Errors: DLM_LEASE_LOST if the lease was released or found lost; DLM_RETRIES_EXHAUSTED if another call for it is still
+/// under way after two seconds; DLM_CLOSED.
 DLM_NODISCARD
 enum dlm_status dlm_lease_into_token(const struct dlm_lease *lease,
                                      char *token_out,
@@ -1028,7 +1030,8 @@ enum dlm_status dlm_lock_waiting(const struct dlm_lock *lock,
 
 /* ---- Calls that do not block ---- */
 
-/// A release or a renewal that does not block. At most 8 threads of a manager make all such calls.
+/// A release or a renewal that does not block. At most 8 threads of a manager make all such calls. They go before requests
+/// for locks that wait for a thread, and one thread is left to them.
 struct dlm_call;
 
 /// A list of the pending acquisitions that have finished, for programs with many of them: one descriptor serves

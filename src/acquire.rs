@@ -169,7 +169,7 @@ pub(crate) fn ask(
     {
         return Ok(Answer::Busy(Some(holder)));
     }
-    Lease::attempt(session, name, terms.ttl, terms.dies_with_process)
+    Lease::attempt(session, name, terms.ttl, terms.dies_with_process, terms.by)
 }
 
 /// Tells the event sinks that the thread begins to acquire the lock.

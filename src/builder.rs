@@ -135,7 +135,8 @@ impl Builder {
     /// Sets how long a lock stays with this process after its release: see [locks that
     /// stay](https://github.com/dlm-rs/dlm/blob/main/docs/linger.md). Default zero: a release frees the lock. At most 1 h,
     /// and for each lease at most its TTL. A holder that dies delays others by TTL and linger. Without
-    /// [notices](Builder::notices), others may wait that much longer for a lock that nobody holds.
+    /// [notices](Builder::notices), others may wait that much longer for a lock that nobody holds. Then this process leaves
+    /// it to them for 1.2 [retry](Builder::retry) intervals, unless [all have notices](Builder::notices_all).
     ///
     /// Not through a gateway to HBase and not with `layout=both`: [`open`](Builder::open) refuses that.
     pub fn linger(mut self, linger: Duration) -> Builder {

@@ -2,8 +2,8 @@
 //! releases when it is closed.
 
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::config::Settings;
@@ -19,9 +19,10 @@ use crate::name::LockName;
 use crate::owner::OwnerRecord;
 use crate::retake_right::{RecordWrite, SpareFences};
 use crate::store::{Grant, LockStore, Released};
-use crate::sync::{AtomicBool, AtomicU64, Mutex};
+use crate::sync::{AtomicBool, AtomicU64};
 use crate::time::{Deadline, Moment};
 use crate::wait::freeing::LockDoubt;
+use crate::wait::slow_mutex::SlowMutex;
 
 /// Shortest time for a renewal, even if the lease expires sooner.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
@@ -39,14 +40,17 @@ pub(crate) struct HeldLock {
     notices: Option<u64>,
     /// Fences for when the lock is taken again. `None` for a lease from a token, which never stays.
     spare: Option<SpareFences>,
-    /// The lock was released and stays: its notices go on.
+    /// The lock was released here and its record stays: its notices go on.
     stays: AtomicBool,
+    /// When the time of staying ends that began before this lease. `None` if the lock has not stayed since others could
+    /// have it.
+    stay_ends: Option<Moment>,
     /// Who broke the lock and why, once this is known.
     broken: OnceLock<String>,
     /// A moment before the grant. Of an adopted lease, when it was adopted.
     since: Moment,
     pub(crate) told: LeaseTold,
-    ownership: Mutex<Ownership>,
+    ownership: SlowMutex<Ownership>,
     /// Changed under `ownership`, except by the clock.
     pub(crate) life: Life,
 }
@@ -158,6 +162,8 @@ pub(crate) struct HeldUntil {
     pub(crate) leftover: Leftover,
     /// See [`Grant::may_reappear`].
     pub(crate) may_reappear: bool,
+    /// See [`LeaseTerms::notices`].
+    pub(crate) notices: Option<u64>,
 }
 
 impl HeldLock {
@@ -174,10 +180,11 @@ impl HeldLock {
             notices,
             spare: Some(spare),
             stays: AtomicBool::new(false),
+            stay_ends: None,
             broken: OnceLock::new(),
             since: grant.since,
             told: LeaseTold::nothing(),
-            ownership: Mutex::new(Ownership {
+            ownership: SlowMutex::new(Ownership {
                 record: Some(grant.owner_record),
                 lost: None,
                 longest_ttl: asked,
@@ -210,31 +217,48 @@ impl HeldLock {
     /// Makes the state of a lease of a lock that stayed with this process.
     pub(crate) fn retaken(name: LockName, retaken: Retaken, ttl: Duration, ends: Moment) -> HeldLock {
         let Retaken { kept, fence, at } = retaken;
-        let KeptLock { record, write, spare, longest_ttl, notices, .. } = kept;
+        let KeptLock { record, write, spare, longest_ttl, notices, stay_ends, .. } = kept;
         let grant = Grant { owner_record: record, fence, fences: 1, since: at, may_reappear: false };
         let terms = LeaseTerms { ttl, asked: longest_ttl, ends, until_death: false, notices };
         let mut held = HeldLock::new(name, grant, terms);
         held.ownership.get_mut().write = Some(write);
         held.spare = Some(spare);
-        held
+        held.goes_on_until(stay_ends)
     }
 
-    /// Releases the lock here and leaves its record in the store, for `linger` after the last write. `None` if it must be
-    /// released in the store: the lease is over or from a token, or it is not known what the store has.
-    pub(crate) fn keep(&self, linger: Duration) -> Option<KeptLock> {
+    /// The lock stayed before this lease, and others could not have it in between.
+    pub(crate) fn goes_on_until(self, stay_ends: Moment) -> HeldLock {
+        HeldLock { stay_ends: Some(stay_ends), ..self }
+    }
+
+    /// Whether the lock has stayed since others could have it.
+    pub(crate) fn has_stayed(&self) -> bool {
+        self.stay_ends.is_some()
+    }
+
+    /// Releases the lock here and leaves its record in the store, for `linger` after the last write, and after the first
+    /// release that did so. `None` if it must be released in the store: the time of staying is over, the lease is over or
+    /// from a token, or it is not known what the store has.
+    /// Waits for a call under way until `by`.
+    pub(crate) fn keep(&self, linger: Duration, by: Deadline) -> Option<KeptLock> {
         let spare = self.spare.filter(|_| !self.may_reappear)?;
-        let mut ownership = self.ownership.lock();
+        let mut ownership = self.ownership.lock_by(by)?;
         let now = Moment::now();
         let is_clean = !ownership.release_failed && !ownership.dies_with_process;
         if !is_clean || now < ownership.hold_until || now >= self.ends() {
             return None;
         }
-        let write = ownership.write.filter(|write| now < write.sent.after(linger))?;
+        let write = ownership.write?;
+        let stay_ends = self.stay_ends.unwrap_or_else(|| now.after(linger));
+        let until = write.sent.after(linger).min(stay_ends);
+        if now >= until {
+            return None;
+        }
         let record = ownership.record.take()?;
         self.stays.store(true, Ordering::Release);
         self.life.released();
         let (longest_ttl, notices) = (ownership.longest_ttl, self.notices);
-        Some(KeptLock { record, write, spare, longest_ttl, notices, linger, yields: false })
+        Some(KeptLock { record, write, spare, longest_ttl, notices, until, stay_ends })
     }
 
     /// Lets the lock stay held for this time from now, even if it is released sooner.
@@ -275,9 +299,34 @@ impl HeldLock {
         Duration::from_nanos(self.ttl.load(Ordering::Acquire))
     }
 
-    /// Whether the lock was neither released nor found lost nor handed on.
+    /// Whether the lock was neither released nor found lost nor handed on. `true` during a call, which may end it. Does not
+    /// wait.
     pub(crate) fn is_open(&self) -> bool {
-        self.ownership.lock().record.is_some()
+        self.ownership.try_lock().is_none_or(|ownership| ownership.record.is_some())
+    }
+
+    /// Takes the record of a lease that is given up. If a call is under way, its thread does so after it, and gives it to
+    /// `free`. Does not wait.
+    pub(crate) fn give_up(self: &Arc<HeldLock>, free: Arc<dyn Fn(Leftover) + Send + Sync>) {
+        let (lock, afterwards) = (Arc::clone(self), Arc::clone(&free));
+        let Some(mut ownership) = self.ownership.lock_or_leave(move || lock.give_up(afterwards)) else {
+            return self.life.released();
+        };
+        let leftover = self.leftover_of(&ownership);
+        ownership.record = None;
+        drop(ownership);
+        self.life.released();
+        leftover.into_iter().for_each(|leftover| free(leftover));
+    }
+
+    /// Whether a call is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.ownership.try_lock().is_none()
+    }
+
+    /// Whether the lease was given up during a call.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.ownership.is_abandoned()
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -400,9 +449,13 @@ impl HeldLock {
         self.life.lost(reason);
     }
 
-    /// Releases the lock in the store.
-    pub(crate) fn release(&self, store: &dyn LockStore, by: Deadline) -> Release {
-        let mut ownership = self.ownership.lock();
+    /// Releases the lock in the store, which may take `timeout`. Waits for a call under way. All of this ends by `by`.
+    pub(crate) fn release(&self, store: &dyn LockStore, timeout: Duration, by: Deadline) -> Release {
+        let Some(mut ownership) = self.ownership.lock_by(by) else {
+            let answer = Err(self.busy(store));
+            return Release { answer, is_over: false, leftover: None, held_until: None };
+        };
+        let by = by.sooner(Deadline::after(timeout));
         let Some(record) = ownership.record.clone() else {
             return Release { answer: Ok(false), is_over: false, leftover: None, held_until: None };
         };
@@ -411,8 +464,11 @@ impl HeldLock {
             ownership.record = None;
             self.life.released();
             let leftover = Leftover { record, ttl: ownership.longest_ttl, doubt: LockDoubt::MayBeHeld };
-            let may_reappear = self.may_reappear;
-            let held_until = Some(HeldUntil { moment: ownership.hold_until, leftover, may_reappear });
+            let (moment, may_reappear) = (ownership.hold_until, self.may_reappear);
+            // Others can register until the lock is free.
+            let notices = self.notices();
+            self.stays.store(true, Ordering::Release);
+            let held_until = Some(HeldUntil { moment, leftover, may_reappear, notices });
             return Release { answer: Ok(true), is_over: false, leftover: None, held_until };
         }
         // Before the request: as soon as it arrives, another holder may acquire the lock.
@@ -445,14 +501,12 @@ impl HeldLock {
         }
     }
 
-    /// Whether a release has failed.
+    /// Whether a release has failed, as far as that is known without waiting.
     pub(crate) fn release_failed(&self) -> bool {
-        self.ownership.lock().release_failed
+        self.ownership.try_lock().is_some_and(|ownership| ownership.release_failed)
     }
 
-    /// Returns the record that must be released in the background once the lease is dropped.
-    pub(crate) fn leftover(&self) -> Option<Leftover> {
-        let ownership = self.ownership.lock();
+    fn leftover_of(&self, ownership: &Ownership) -> Option<Leftover> {
         // A gateway may send a request twice, which puts the record back after its release.
         let doubt = if self.may_reappear { LockDoubt::MayBeTaken } else { LockDoubt::MayBeHeld };
         let record = ownership.record.clone()?;
@@ -460,9 +514,9 @@ impl HeldLock {
     }
 
     /// Hands the lock on as a token, without releasing it. The lease of a token does not die with this process, so the
-    /// store is told first.
-    pub(crate) fn hand_on(&self, store: &dyn LockStore, by: Deadline) -> Result<LeaseToken> {
-        let mut ownership = self.ownership.lock();
+    /// store is told first. Waits for a call under way until `waits`.
+    pub(crate) fn hand_on(&self, store: &dyn LockStore, waits: Deadline, by: Deadline) -> Result<LeaseToken> {
+        let mut ownership = self.ownership.lock_by(waits).ok_or_else(|| self.busy(store))?;
         let owner_record = ownership.record.clone().ok_or_else(|| self.over())?;
         if let Some(liveness) = store.liveness().filter(|_| ownership.dies_with_process) {
             let told = liveness.outlive_process(&self.name, &owner_record, by);
@@ -533,6 +587,11 @@ impl HeldLock {
             LeaseState::Lost(reason) => self.lost(reason, reason.explained()),
             _ => self.over(),
         }
+    }
+
+    fn busy(&self, store: &dyn LockStore) -> Error {
+        let what = format!("a call for lock {} was under way all that time", self.name);
+        Error::RetriesExhausted { store: store.describe(), what, source: None }
     }
 
     fn over(&self) -> Error {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::config::checked_ttl;
-use crate::error::{Code, Error, Result};
+#[cfg(doc)]
+use crate::error::Code;
+use crate::error::{Error, Result};
 use crate::event::StoreCall;
 use crate::event_sinks::OpenSpans;
 use crate::fence::Fence;
@@ -42,7 +44,8 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 /// | released | [`Code::LeaseLost`] | no, unless the release failed | - |
 ///
 /// Several threads may use a lease, and any thread may release it. Renewal and release exclude each other.
-/// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread.
+/// Drop is best effort: it blocks for two seconds at most, and leaves a failed release to a background thread. If a renewal
+/// or release hangs that long, the thread that makes it releases the lock after it.
 /// Call [`release`](Lease::release) to get the errors.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
@@ -51,14 +54,15 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`.
+    /// Tries once to acquire the lock: see [`Session::attempt`].
     pub(crate) fn attempt(
         session: &Arc<Session>,
         name: &LockName,
         ttl: Duration,
         until_death: bool,
+        waits: Deadline,
     ) -> Result<Answer<Lease>> {
-        let lock = match session.attempt(name, ttl, until_death)? {
+        let lock = match session.attempt(name, ttl, until_death, waits)? {
             Answer::Got(lock) => lock,
             Answer::Busy(holder) => return Ok(Answer::Busy(holder)),
         };
@@ -339,21 +343,35 @@ impl Lease {
     /// does not: first the store is told so. Blocks for that one call to the store. If it fails, there is no token and the
     /// lease is dropped.
     ///
+    /// Waits for a renewal or release under way, for two seconds at most.
+    ///
     /// # Errors
-    /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::Closed`], [`Code::Forked`]. If the store has to
-    /// be told, also those of a store that does not serve.
+    /// [`Code::LeaseLost`] if the lease was released or found lost; [`Code::RetriesExhausted`] if another call is still
+    /// under way after two seconds; [`Code::Closed`], [`Code::Forked`]. If the store has to be told, also those of a store
+    /// that does not serve.
     pub fn into_token(self) -> Result<LeaseToken> {
-        self.hand_on()
+        let waits = Deadline::after(DROP_TIMEOUT);
+        let token = self.hand_on_by(waits);
+        if token.is_err() && waits.passed() && self.lock.is_open() {
+            // Without another wait in the drop.
+            self.session.give_up(&self.lock, waits);
+        }
+        token
     }
 
     /// See [`into_token`](Lease::into_token). After it, the lease has ended here. After an error it has not, unless it was
     /// lost.
+    #[cfg(feature = "capi")]
     pub(crate) fn hand_on(&self) -> Result<LeaseToken> {
+        self.hand_on_by(Deadline::after(DROP_TIMEOUT))
+    }
+
+    fn hand_on_by(&self, waits: Deadline) -> Result<LeaseToken> {
         self.session.usable()?;
         let by = Deadline::after(self.session.settings.timeout);
         let token = self
             .session
-            .under_lock(StoreCall::OutliveProcess, &self.lock, |store| self.lock.hand_on(store, by));
+            .under_lock(StoreCall::OutliveProcess, &self.lock, |store| self.lock.hand_on(store, waits, by));
         self.forget_if_over();
         match &token {
             Ok(_) => self.events().handed_on(),
@@ -421,26 +439,10 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // A forked child has a copy of its parent's lease and must not release it. Also, the mutex below may be
         // held by a thread that does not exist in the child.
-        if self.session.not_forked().is_err() || !self.lock.is_open() {
+        if self.session.not_forked().is_err() || !self.lock.is_open() || self.lock.is_given_up() {
             return;
         }
-        self.session.forget_lease(&self.lock);
-        let by = Deadline::after(DROP_TIMEOUT.min(self.session.settings.timeout));
-        let failed_before = self.lock.release_failed();
-        let released = if failed_before { None } else { Some(self.session.release(&self.lock, by)) };
-        match released {
-            Some(Ok(_)) => {}
-            Some(Err(error)) if error.code() == Code::LeaseLost => log::warn!("{}", error.chain()),
-            Some(Err(_)) | None => {
-                log::warn!("lock {} is released in the background", self.name());
-                if let Some(leftover) = self.lock.leftover() {
-                    self.session.free_in_background(self.name().clone(), leftover);
-                }
-                self.events().released(false);
-            }
-        }
-        // After the release, which tells those who have registered.
-        self.session.forget_notices(&self.lock);
+        self.session.give_up(&self.lock, Deadline::after(DROP_TIMEOUT.min(self.session.settings.timeout)));
     }
 }
 

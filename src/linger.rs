@@ -6,8 +6,16 @@
 //! | kept | this process takes the lock again | held |
 //! | kept | its time is over, another process wants it, this process must yield, or the manager is closed | given back |
 //! | given back | the store answers | gone |
+//!
+//! The time of staying begins with the first release that lets a lock stay, and later releases do not make it longer. When
+//! it is over, this process leaves the lock to others for an interval: they poll, and could not find it free before.
+//!
+//! One job of the background threads waits for the first lock whose time will be over, however many stay. Jobs that give
+//! back locks have threads of their own, and take the locks of a server that has just hung last.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,11 +25,11 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::name::LockName;
 use crate::owner::OwnerRecord;
-use crate::retake_right::{RecordWrite, RetakeRight, SpareFences};
+use crate::retake_right::{NoRight, RecordWrite, RetakeRight, SpareFences};
 use crate::store::LockStore;
 use crate::sync::{AtomicU64, HashMap, Mutex};
 use crate::time::{Deadline, Moment};
-use crate::wait::background::{Background, Next};
+use crate::wait::background::{Background, Next, Ticket};
 use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::queue::Queue;
 
@@ -34,6 +42,8 @@ const BLOCK_MOST: u64 = 65_536;
 const BLOCKS_REMEMBERED: usize = 4096;
 /// Time limit of giving back a lock in the background.
 const GIVE_BACK: Duration = Duration::from_secs(2);
+/// Most locks of a manager that stay at one time. Closing it gives back all of them.
+const KEPT_MAX: usize = 1024;
 
 /// A released lock whose record stays in the store.
 #[derive(Debug)]
@@ -45,10 +55,21 @@ pub(crate) struct KeptLock {
     pub(crate) longest_ttl: Duration,
     /// The random bits in the record, by which others register.
     pub(crate) notices: Option<u64>,
-    /// How long the lock stays after the last write of its record.
-    pub(crate) linger: Duration,
+    /// When the lock must not stay any longer.
+    pub(crate) until: Moment,
+    /// The same for all records that this process has for it without a pause.
+    pub(crate) stay_ends: Moment,
+}
+
+/// Why a lock that stayed is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GiveBack {
+    /// Its time is over: this process leaves it to those who poll.
+    TimeIsOver,
     /// It is the turn of other processes.
-    pub(crate) yields: bool,
+    Yields,
+    /// Another process waits, or the lock cannot stay.
+    Otherwise,
 }
 
 /// A lock that was taken again.
@@ -56,6 +77,13 @@ pub(crate) struct Retaken {
     pub(crate) kept: KeptLock,
     pub(crate) fence: Option<Fence>,
     pub(crate) at: Moment,
+}
+
+/// What became of a lock that this process wants again.
+pub(crate) enum Retake {
+    Retaken(Retaken),
+    /// Its record must be released first, for this reason.
+    Not(KeptLock, NoRight),
 }
 
 /// The kept locks of one manager.
@@ -73,6 +101,16 @@ struct LingerState {
     is_closed: bool,
     slots: HashMap<LockName, KeptSlot>,
     blocks: HashMap<LockName, FenceBlock>,
+    /// When to look after the slots.
+    due: BTreeMap<DueAt, LockName>,
+    /// Locks to be given back now.
+    back: VecDeque<(LockName, KeptLock, GiveBack)>,
+    /// The background job that looks after what is due next, and its number.
+    timer: Option<(Ticket, u64)>,
+    /// Numbers drawn for slots and timers.
+    drawn: u64,
+    /// Parts of the store that did not answer the last time.
+    failing: BTreeSet<u8>,
 }
 
 /// The fences that the last grant of a lock has reserved. However its lease ends, the next grant knows how many were used.
@@ -82,11 +120,79 @@ struct FenceBlock {
     used: u64,
 }
 
-#[derive(Default)]
+/// A moment, and a number that makes it unique.
+type DueAt = (Moment, u64);
+
+/// A lock that stays, or stayed and is held again.
 struct KeptSlot {
     kept: Option<KeptLock>,
-    /// A job of the background threads looks after this slot.
-    has_timer: bool,
+    due: DueAt,
+}
+
+impl LingerState {
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.drawn
+    }
+
+    fn take(&mut self, name: &LockName) -> Option<KeptLock> {
+        // The slot is removed when it is due, unless the lock stays again by then.
+        self.slots.get_mut(name)?.kept.take()
+    }
+
+    /// Keeps the lock. Hands it back if there are too many.
+    fn keep(&mut self, name: &LockName, kept: KeptLock) -> std::result::Result<(), KeptLock> {
+        let until = kept.until;
+        if let Some(slot) = self.slots.get_mut(name) {
+            slot.kept = Some(kept);
+            if until < slot.due.0 {
+                self.due.remove(&slot.due);
+                slot.due.0 = until;
+                self.due.insert(slot.due, name.clone());
+            }
+            return Ok(());
+        }
+        if self.slots.len() + self.back.len() >= KEPT_MAX {
+            return Err(kept);
+        }
+        let due = (until, self.draw());
+        self.slots.insert(name.clone(), KeptSlot { kept: Some(kept), due });
+        self.due.insert(due, name.clone());
+        Ok(())
+    }
+
+    /// Moves the locks whose time is over to those that are given back.
+    fn end_what_is_due(&mut self, now: Moment) {
+        while let Some((&due, _)) = self.due.first_key_value() {
+            if now < due.0 {
+                return;
+            }
+            let Some(name) = self.due.remove(&due) else { return };
+            let Some(slot) = self.slots.get_mut(&name) else { continue };
+            match &slot.kept {
+                Some(kept) if now < kept.until => {
+                    slot.due = (kept.until, due.1);
+                    self.due.insert(slot.due, name);
+                }
+                Some(_) | None => {
+                    if let Some(kept) = self.slots.remove(&name).and_then(|slot| slot.kept) {
+                        self.back.push_back((name, kept, GiveBack::TimeIsOver));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the next lock to give back: of a part of the store that answers, if there is one.
+    fn take_back(&mut self) -> Option<(LockName, KeptLock, GiveBack)> {
+        let answers = self.back.iter().position(|(name, ..)| !self.failing.contains(&place(name)));
+        self.back.remove(answers.unwrap_or(0))
+    }
+
+    fn next(&self) -> Option<Moment> {
+        let first = self.due.first_key_value().map(|((at, _), _)| *at);
+        if self.back.is_empty() { first } else { Some(Moment::OVER) }
+    }
 }
 
 impl Linger {
@@ -107,7 +213,7 @@ impl Linger {
         let weak = Arc::downgrade(&linger);
         linger.queue.notices().set_wanted(Box::new(move |name| {
             if let Some(linger) = weak.upgrade() {
-                linger.give_back(name, false);
+                linger.give_back(name, GiveBack::Otherwise);
             }
         }));
         linger
@@ -148,96 +254,93 @@ impl Linger {
         name: &LockName,
         kept: KeptLock,
     ) -> std::result::Result<(), KeptLock> {
-        let until = kept.until();
         let mut state = self.state.lock();
-        if state.is_closed || until <= Moment::now() {
+        if state.is_closed || kept.until <= Moment::now() {
             return Err(kept);
         }
-        if let Some(slot) = state.slots.get_mut(name) {
-            slot.kept = Some(kept);
-            return Ok(());
+        state.keep(name, kept)?;
+        match self.set_timer(&mut state) {
+            Ok(()) => Ok(()),
+            // Without a thread.
+            Err(_) => state.take(name).map_or(Ok(()), Err),
         }
-        if self.set_timer(name, until).is_err() {
-            return Err(kept);
-        }
-        state.slots.insert(name.clone(), KeptSlot { kept: Some(kept), has_timer: true });
-        Ok(())
     }
 
-    /// Takes the lock again, for a lease of `ttl`. The outer `None` means that it is not kept here, and the error that its
-    /// record must be released first.
-    pub(crate) fn retake(
-        &self,
-        name: &LockName,
-        ttl: Duration,
-    ) -> Option<std::result::Result<Retaken, KeptLock>> {
-        let mut kept = self.take(name)?;
+    /// Takes the lock again, for a lease of `ttl`. `None` means that it is not kept here.
+    pub(crate) fn retake(&self, name: &LockName, ttl: Duration) -> Option<Retake> {
+        let mut kept = self.state.lock().take(name)?;
         let now = Moment::now();
         let (write, spare, longest) = (kept.write, kept.spare, kept.longest_ttl);
-        let mut right = RetakeRight { write, spare, longest, until: kept.until() };
-        let Some(fence) = right.retake(now, ttl, &self.settings) else { return Some(Err(kept)) };
-        if let Some(block) = self.state.lock().blocks.get_mut(name) {
-            block.used = block.used.saturating_add(1);
-        }
-        kept.spare = right.spare;
-        self.retaken.fetch_add(1, Ordering::Relaxed);
-        Some(Ok(Retaken { kept, fence, at: now }))
-    }
-
-    fn take(&self, name: &LockName) -> Option<KeptLock> {
-        let mut state = self.state.lock();
-        let slot = state.slots.get_mut(name)?;
-        let kept = slot.kept.take();
-        if !slot.has_timer {
-            state.slots.remove(name);
-        }
-        kept
-    }
-
-    /// Gives the lock back in the background, if it is kept here. `yields` says that this process leaves it to others.
-    pub(crate) fn give_back(self: &Arc<Linger>, name: &LockName, yields: bool) {
-        let Some(kept) = self.take(name) else { return };
-        let kept = KeptLock { yields, ..kept };
-        let mut open = Some((Arc::downgrade(self), name.clone(), kept));
-        let job = move || {
-            if let Some((linger, name, kept)) = open.take()
-                && let Some(linger) = linger.upgrade()
-            {
-                linger.release_or_free(&name, kept, Deadline::after(GIVE_BACK.min(linger.settings.timeout)));
+        let mut right = RetakeRight { write, spare, longest, until: kept.until };
+        match right.retake(now, ttl, &self.settings) {
+            Ok(fence) => {
+                if let Some(block) = self.state.lock().blocks.get_mut(name) {
+                    block.used = block.used.saturating_add(1);
+                }
+                kept.spare = right.spare;
+                self.retaken.fetch_add(1, Ordering::Relaxed);
+                Some(Retake::Retaken(Retaken { kept, fence, at: now }))
             }
-            Next::Done
-        };
+            Err(why) => Some(Retake::Not(kept, why)),
+        }
+    }
+
+    /// Gives the lock back in the background, if it is kept here.
+    pub(crate) fn give_back(self: &Arc<Linger>, name: &LockName, why: GiveBack) {
+        let mut state = self.state.lock();
+        let Some(kept) = state.take(name) else { return };
+        state.back.push_back((name.clone(), kept, why));
         // It fails only while the manager is closed, or without a thread: the TTL of the record ends then.
-        if let Err(error) = self.background.run_at(Moment::now(), job) {
+        if let Err(error) = self.set_timer(&mut state) {
             log::warn!("lock {name} stays until its TTL ends: {error}");
         }
     }
 
     /// Releases the record of a kept lock, and tells those who wait.
-    pub(crate) fn release(&self, name: &LockName, kept: &KeptLock, by: Deadline) -> Result<()> {
+    pub(crate) fn release(
+        &self,
+        name: &LockName,
+        kept: &KeptLock,
+        why: GiveBack,
+        by: Deadline,
+    ) -> Result<()> {
+        if why == GiveBack::TimeIsOver {
+            self.queue.leaves(name, self.settings.retry);
+        }
         self.store.release(name, &kept.record, by)?;
-        self.tell_released(name, kept.notices, kept.yields);
+        self.tell_released(name, kept.notices, why);
         Ok(())
     }
 
-    fn tell_released(&self, name: &LockName, grant: Option<u64>, yields: bool) {
-        match yields {
-            true => self.queue.given_back(name, grant, self.settings.retry),
-            false => self.queue.released(name, grant, self.settings.retry),
+    fn tell_released(&self, name: &LockName, grant: Option<u64>, why: GiveBack) {
+        match why {
+            GiveBack::TimeIsOver => self.queue.left_to_others(name, grant, self.settings.retry),
+            GiveBack::Yields => self.queue.given_back(name, grant, self.settings.retry),
+            GiveBack::Otherwise => self.queue.released(name, grant, self.settings.retry),
         }
     }
 
-    /// Releases the record, in the background if the store does not answer.
-    fn release_or_free(self: &Arc<Linger>, name: &LockName, kept: KeptLock, by: Deadline) {
-        if let Err(error) = self.release(name, &kept, by) {
-            log::warn!("lock {name} is released in the background: {}", error.chain());
-            self.free(name, kept);
+    /// Releases the record, in the background if the store does not answer. Returns whether it has answered.
+    pub(crate) fn release_or_free(
+        self: &Arc<Linger>,
+        name: &LockName,
+        kept: KeptLock,
+        why: GiveBack,
+        by: Deadline,
+    ) -> bool {
+        match self.release(name, &kept, why, by) {
+            Ok(()) => true,
+            Err(error) => {
+                log::warn!("lock {name} is released in the background: {}", error.chain());
+                self.free(name, kept, why);
+                false
+            }
         }
     }
 
     /// Releases a record after a release that failed.
-    pub(crate) fn free(self: &Arc<Linger>, name: &LockName, kept: KeptLock) {
-        let KeptLock { record, longest_ttl, notices, yields, .. } = kept;
+    pub(crate) fn free(self: &Arc<Linger>, name: &LockName, kept: KeptLock, why: GiveBack) {
+        let KeptLock { record, longest_ttl, notices, .. } = kept;
         let doubt = LockDoubt::MayBeHeld;
         let mut freeing = Freeing::new(Arc::clone(&self.store), name.clone(), record, longest_ttl, doubt);
         let (linger, name) = (Arc::downgrade(self), name.clone());
@@ -246,7 +349,7 @@ impl Linger {
             if next == Next::Done
                 && let Some(linger) = linger.upgrade()
             {
-                linger.tell_released(&name, notices, yields);
+                linger.tell_released(&name, notices, why);
             }
             next
         });
@@ -254,41 +357,66 @@ impl Linger {
 
     /// Gives back all kept locks. From now on none is kept.
     pub(crate) fn close(self: &Arc<Linger>, by: Deadline) {
-        let slots = {
+        let (slots, back) = {
             let mut state = self.state.lock();
             state.is_closed = true;
-            std::mem::take(&mut state.slots)
+            state.due.clear();
+            (std::mem::take(&mut state.slots), std::mem::take(&mut state.back))
         };
-        let kept: Vec<_> = slots.into_iter().filter_map(|(name, slot)| Some((name, slot.kept?))).collect();
+        let slots = slots.into_iter().filter_map(|(name, slot)| Some((name, slot.kept?)));
+        let kept: Vec<_> = back.into_iter().map(|(name, kept, _)| (name, kept)).chain(slots).collect();
         let mut left = kept.len() as u32;
         for (name, kept) in kept {
             // A release that hangs must leave time for the others.
             let share = by.remaining() / left;
             left -= 1;
-            self.release_or_free(&name, kept, by.sooner(Deadline::after(share)));
+            self.release_or_free(&name, kept, GiveBack::Otherwise, by.sooner(Deadline::after(share)));
         }
     }
 
-    /// Lets the background threads look after the slot when the lock must not stay any longer.
-    fn set_timer(self: &Arc<Linger>, name: &LockName, until: Moment) -> std::io::Result<()> {
-        let (linger, name): (Weak<Linger>, LockName) = (Arc::downgrade(self), name.clone());
-        let job = move || linger.upgrade().map_or(Next::Done, |linger| linger.look_after(&name));
-        self.background.run_at(until, job).map(drop)
+    /// Schedules the job that looks after what is due next.
+    fn set_timer(self: &Arc<Linger>, state: &mut LingerState) -> io::Result<()> {
+        let Some(due) = state.next() else { return Ok(()) };
+        if let Some((ticket, _)) = state.timer {
+            if ticket.due() <= due {
+                return Ok(());
+            }
+            self.background.cancel(ticket);
+            state.timer = None;
+        }
+        let (linger, number): (Weak<Linger>, u64) = (Arc::downgrade(self), state.draw());
+        let job = move || {
+            if let Some(linger) = linger.upgrade() {
+                linger.give_back_one(number);
+            }
+            Next::Done
+        };
+        let ticket = self.background.give_back_at(due, job)?;
+        state.timer = Some((ticket, number));
+        Ok(())
     }
 
-    fn look_after(self: &Arc<Linger>, name: &LockName) -> Next {
-        let now = Moment::now();
+    /// Runs as a background job and gives back one lock. `timer` is the number of this job.
+    fn give_back_one(self: &Arc<Linger>, timer: u64) {
         let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(name) else { return Next::Done };
-        if let Some(until) = slot.kept.as_ref().map(KeptLock::until).filter(|until| now < *until) {
-            return Next::After(until.since(now));
+        if state.timer.is_some_and(|(_, number)| number == timer) {
+            state.timer = None;
         }
-        let kept = state.slots.remove(name).and_then(|slot| slot.kept);
+        state.end_what_is_due(Moment::now());
+        let one = state.take_back();
+        // Another thread may give back the next one at the same time.
+        if let Err(error) = self.set_timer(&mut state) {
+            log::warn!("locks stay until their TTL ends: {error}");
+        }
         drop(state);
-        if let Some(kept) = kept {
-            self.release_or_free(name, kept, Deadline::after(GIVE_BACK.min(self.settings.timeout)));
+        let Some((name, kept, why)) = one else { return };
+        let by = Deadline::after(GIVE_BACK.min(self.settings.timeout));
+        let answers = self.release_or_free(&name, kept, why, by);
+        let mut state = self.state.lock();
+        match answers {
+            true => drop(state.failing.remove(&place(&name))),
+            false => drop(state.failing.insert(place(&name))),
         }
-        Next::Done
     }
 }
 
@@ -304,11 +432,10 @@ impl FenceBlock {
     }
 }
 
-impl KeptLock {
-    /// When the lock must not stay any longer.
-    fn until(&self) -> Moment {
-        self.write.sent.after(self.linger)
-    }
+/// Returns the part of the store that may fail while the others work, as for
+/// [`asking`](crate::wait::asking).
+fn place(name: &LockName) -> u8 {
+    name.hbase_row().first().copied().unwrap_or_default()
 }
 
 impl fmt::Debug for Linger {
@@ -323,7 +450,7 @@ mod tests {
     use crate::lease::Lease;
     use crate::lock::Lock;
     use crate::manager::LockManager;
-    use crate::name::Level;
+    use crate::name::{Level, NamePolicy};
 
     #[test]
     fn a_block_grows_when_it_is_used_up_and_shrinks_when_it_is_not_used() {
@@ -377,5 +504,79 @@ mod tests {
             hand_on(&manager, acquire(&busy));
         }
         assert_eq!(reserved(&manager, &busy), BLOCK_LEAST);
+    }
+
+    fn name(id: usize) -> LockName {
+        LockName::new(Level::Xdc, "tests", None, &id.to_string(), NamePolicy::Strict).unwrap()
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    fn kept(until: Moment) -> KeptLock {
+        KeptLock {
+            record: OwnerRecord::from_bytes([1; 16]),
+            write: RecordWrite { sent: Moment::OVER, asked: Duration::from_secs(1) },
+            spare: SpareFences::after(None, 1),
+            longest_ttl: Duration::from_secs(1),
+            notices: None,
+            until,
+            stay_ends: until,
+        }
+    }
+
+    fn names(back: &VecDeque<(LockName, KeptLock, GiveBack)>) -> Vec<LockName> {
+        back.iter().map(|(name, ..)| name.clone()).collect()
+    }
+
+    #[test]
+    fn each_lock_is_given_back_when_its_last_time_of_staying_is_over() {
+        let mut state = LingerState::default();
+        state.keep(&name(1), kept(at(100))).unwrap();
+        state.keep(&name(2), kept(at(50))).unwrap();
+        assert_eq!(state.next(), Some(at(50)));
+        // The second one is taken again, and stays for longer than it would have. The first stays for less.
+        assert!(state.take(&name(2)).is_some() && state.take(&name(2)).is_none());
+        state.keep(&name(2), kept(at(200))).unwrap();
+        state.take(&name(1)).unwrap();
+        state.keep(&name(1), kept(at(20))).unwrap();
+        assert_eq!(state.next(), Some(at(20)));
+        state.end_what_is_due(at(60));
+        assert_eq!(names(&state.back), [name(1)]);
+        assert_eq!(state.next(), Some(Moment::OVER));
+        assert!(
+            matches!(state.take_back(), Some((_, _, GiveBack::TimeIsOver))) && state.take_back().is_none()
+        );
+        // One that is held when its time is over leaves nothing.
+        state.take(&name(2)).unwrap();
+        state.end_what_is_due(at(200));
+        assert!(state.back.is_empty() && state.slots.is_empty() && state.due.is_empty());
+        assert_eq!(state.next(), None);
+    }
+
+    #[test]
+    fn locks_of_a_part_of_the_store_that_fails_are_given_back_last() {
+        let mut state = LingerState::default();
+        let (fails, others) = (name(0), (1..9).map(name).find(|it| place(it) != place(&name(0))).unwrap());
+        state.failing.insert(place(&fails));
+        for name in [&fails, &fails, &others] {
+            state.back.push_back((name.clone(), kept(at(1)), GiveBack::Otherwise));
+        }
+        let order: Vec<_> = std::iter::from_fn(|| state.take_back()).map(|(name, ..)| name).collect();
+        assert_eq!(order, [others, fails.clone(), fails]);
+    }
+
+    #[test]
+    fn so_many_locks_stay_and_no_more() {
+        let mut state = LingerState::default();
+        (0..KEPT_MAX).for_each(|id| state.keep(&name(id), kept(at(1))).unwrap());
+        assert!(state.keep(&name(KEPT_MAX), kept(at(1))).is_err());
+        assert!(state.keep(&name(1), kept(at(1))).is_ok(), "it stays already");
+        // Those that are being given back count as well.
+        state.end_what_is_due(at(1));
+        assert!(state.keep(&name(KEPT_MAX), kept(at(2))).is_err());
+        state.take_back().unwrap();
+        assert!(state.keep(&name(KEPT_MAX), kept(at(2))).is_ok());
     }
 }

@@ -17,7 +17,7 @@ use crate::name::{Level, LockName, Mode};
 use crate::pending::Pending;
 use crate::session::Session;
 use crate::store::{HistoryOf, Inspection};
-use crate::time::Deadline;
+use crate::time::{Deadline, Moment};
 use crate::wait::queue::{Answer, Ended};
 use crate::waiting_line::WaitingLine;
 
@@ -57,6 +57,10 @@ impl Lock {
     /// (10 s at most by default), and up to 2 s longer to undo an attempt that failed halfway. Does not queue
     /// behind waiting threads.
     ///
+    /// If the lock is not free, and this process and the holder have [notices](crate::Builder::notices), the holder is
+    /// asked once to give the lock back if it only stays there: see [`Builder::linger`](crate::Builder::linger). A later
+    /// call then finds it free.
+    ///
     /// # Errors
     /// * [`Code::LockUnavailable`](crate::Code::LockUnavailable): another holder has the lock.
     /// * [`Code::ConnectionError`](crate::Code::ConnectionError),
@@ -79,9 +83,13 @@ impl Lock {
         let (session, name, ttl) = (&self.session, &self.name, checked_ttl(ttl)?);
         session.usable()?;
         let open = acquire::start(session, name);
-        let answer = match Lease::attempt(session, name, ttl, session.settings.dies_with_process) {
+        let dies_with_process = session.settings.dies_with_process;
+        let answer = match Lease::attempt(session, name, ttl, dies_with_process, Deadline::at(Moment::OVER)) {
             Ok(Answer::Got(lease)) => Ok(lease),
-            Ok(Answer::Busy(holder)) => Err(acquire::unavailable(name, holder, Duration::ZERO)),
+            Ok(Answer::Busy(holder)) => {
+                session.ask_once(holder.as_ref());
+                Err(acquire::unavailable(name, holder, Duration::ZERO))
+            }
             Err(error) => Err(error),
         };
         acquire::tell(session, name, &answer, || Duration::ZERO, open);

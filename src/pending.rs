@@ -17,7 +17,7 @@ use crate::name::LockName;
 use crate::session::Session;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Deadline, Moment};
-use crate::wait::asking::{Inquiry, InquiryNumber, NextStep, Served};
+use crate::wait::asking::{AskKind, Inquiry, InquiryNumber, NextStep, Served};
 use crate::wait::completions::Completions;
 use crate::wait::queue::{Answer, Ask, Ended, Queue, QueueStep, QueueTicket, Terms};
 use crate::wait::timerfd::Timerfd;
@@ -59,6 +59,8 @@ struct PendingState {
     /// Whether it has asked the store before: even a wait of zero asks once.
     has_asked: bool,
     is_asking: bool,
+    /// The number of local releases when the lock began to be read together with others.
+    read_at: u64,
     /// Whether the event sinks need not be told of an error: they were told of a grant, or nothing was asked.
     is_told: bool,
     /// Whether the manager's threads know it.
@@ -129,6 +131,7 @@ impl Pending {
             outcome: PendingOutcome::Waits,
             has_asked: false,
             is_asking: false,
+            read_at: 0,
             is_told: false,
             is_added: false,
             #[cfg(feature = "capi")]
@@ -279,7 +282,7 @@ impl PendingShared {
         // First, because it may finish meanwhile. If it does, the threads forget it when they look at it.
         self.state.lock().is_added = true;
         let inquiry = Arc::clone(self) as Arc<dyn Inquiry>;
-        session.askers.add(self.number, place, inquiry).map_err(|error: io::Error| {
+        session.askers.add(self.number, AskKind::Poll, place, inquiry).map_err(|error: io::Error| {
             session.usable().err().unwrap_or_else(|| Error::Internal {
                 what: format!("no thread can be started to acquire lock {}", self.name),
                 source: Some(error.into()),
@@ -377,7 +380,7 @@ impl PendingShared {
     fn send(&self, step: (Ask, u64)) -> Served {
         let (how, releases) = step;
         let asked = catch_unwind(AssertUnwindSafe(|| {
-            // Not together with others: few threads ask for all inquiries.
+            // Not together with others: many that wait for a thread are read together before.
             let look = || acquire::holder(&self.session, &self.name);
             acquire::ask(&self.session, &self.name, how, &self.terms, look)
         }));
@@ -489,6 +492,34 @@ impl Inquiry for PendingShared {
                 self.finish(state, Err(error));
                 Served::Unknown
             }
+        }
+    }
+
+    fn begin_read(&self) -> Option<LockName> {
+        // A lock that stays with this process looks held there. It is taken again without the store.
+        if self.session.usable().is_err() || self.session.stays(&self.name) {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let ticket = state.ticket.as_ref().filter(|_| !state.is_asking)?;
+        let Ok(QueueStep::Ask(_, releases)) = ticket.step(&self.terms(), state.has_asked) else {
+            return None;
+        };
+        (state.is_asking, state.read_at) = (true, releases);
+        Some(self.name.clone())
+    }
+
+    fn end_read(&self, seen: Option<Option<Holder>>) {
+        let mut state = self.state.lock();
+        state.is_asking = false;
+        // It was cancelled or closed meanwhile, or asks alone.
+        let (Some(ticket), Some(seen)) = (&state.ticket, seen) else { return };
+        match seen {
+            Some(holder) => {
+                ticket.refused(Some(holder), &self.terms.of_queue(), state.read_at);
+                state.has_asked = true;
+            }
+            None => ticket.found_free(state.read_at),
         }
     }
 }

@@ -10,12 +10,13 @@ use crate::name::LockName;
 use crate::session::Session;
 use crate::sync::Mutex;
 use crate::time::Moment;
-use crate::wait::asking::{Inquiry, NextStep, Served};
+use crate::wait::asking::{AskKind, Inquiry, NextStep, Served};
 use crate::wait::timerfd::Timerfd;
 
 /// A release or a renewal under way, from [`Lease::start_release`](crate::Lease::start_release) or
 /// [`Lease::start_renewal`](crate::Lease::start_renewal). It costs no thread: at most 8 threads of a manager make all such
-/// calls, and those of [`Lock::start`](crate::Lock::start).
+/// calls, and those of [`Lock::start`](crate::Lock::start). A call goes before requests for locks that wait for a thread, and
+/// one thread makes nothing but such calls.
 ///
 /// No method blocks. Several threads may use it; one of them takes the result. Dropping it changes nothing: the call goes on.
 #[must_use = "take returns the result"]
@@ -59,7 +60,8 @@ impl<T: Send + 'static> PendingCall<T> {
             timerfd: OnceLock::new(),
         });
         let place = name.hbase_row().first().copied().unwrap_or_default();
-        session.askers.add(number, place, Arc::clone(&shared) as Arc<dyn Inquiry>).map_err(|error| {
+        let inquiry = Arc::clone(&shared) as Arc<dyn Inquiry>;
+        session.askers.add(number, AskKind::Call, place, inquiry).map_err(|error| {
             session.usable().err().unwrap_or_else(|| Error::Internal {
                 what: format!("no thread can be started for lock {name}"),
                 source: Some(error.into()),

@@ -60,20 +60,36 @@ pub(crate) struct RetakeRight {
     pub(crate) until: Moment,
 }
 
+/// Why the store must be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoRight {
+    /// The time of staying is over, or too little of the record is left.
+    TimeIsOver,
+    /// The record is for a lease of another length, or its fences are used up.
+    OtherRecord,
+}
+
 impl RetakeRight {
-    /// Takes the lock again, for a lease of `ttl`. Returns its fence; `None` if the store must be asked.
+    /// Takes the lock again, for a lease of `ttl`. Returns its fence.
     pub(crate) fn retake(
         &mut self,
         now: Moment,
         ttl: Duration,
         settings: &Settings,
-    ) -> Option<Option<Fence>> {
+    ) -> Result<Option<Fence>, NoRight> {
         let RecordWrite { sent, asked } = self.write;
-        let record_ends = settings.lease_end(sent, asked);
-        let lasts = settings.lease_end(now, ttl + settings.lock_delay) <= record_ends;
+        if now >= self.until {
+            return Err(NoRight::TimeIsOver);
+        }
         // If this process dies, others must not wait longer than for a lease that the store grants.
         let is_short = self.longest <= settings.asked_ttl(ttl);
-        if now < self.until && lasts && is_short { self.spare.take() } else { None }
+        let record_ends = settings.lease_end(sent, asked);
+        let lasts = settings.lease_end(now, ttl + settings.lock_delay) <= record_ends;
+        match (is_short, lasts) {
+            (true, true) => self.spare.take().ok_or(NoRight::OtherRecord),
+            (true, false) if settings.asked_ttl(ttl) <= asked => Err(NoRight::TimeIsOver),
+            (_, _) => Err(NoRight::OtherRecord),
+        }
     }
 }
 
@@ -103,19 +119,20 @@ mod tests {
     fn the_new_lease_ends_before_the_record() {
         let settings = settings(Duration::ZERO);
         // The record lasts until 1 + 15 * 0.9 = 14.5 s, and a lease of 10 s for 9 s.
-        assert_eq!(right(15 * S, 1).retake(at(5500), 10 * S, &settings), Some(Some(Fence(7))));
-        assert_eq!(right(15 * S, 1).retake(at(5501), 10 * S, &settings), None);
+        assert_eq!(right(15 * S, 1).retake(at(5500), 10 * S, &settings), Ok(Some(Fence(7))));
+        assert_eq!(right(15 * S, 1).retake(at(5501), 10 * S, &settings), Err(NoRight::TimeIsOver));
         // A record that was asked for longer than the new lease would be, lately or before.
-        assert_eq!(right(15 * S, 1).retake(at(2000), 9 * S, &settings), None);
+        assert_eq!(right(15 * S, 1).retake(at(2000), 9 * S, &settings), Err(NoRight::OtherRecord));
+        assert_eq!(right(15 * S, 1).retake(at(2000), 20 * S, &settings), Err(NoRight::OtherRecord));
         let renewed = RetakeRight { longest: 16 * S, ..right(15 * S, 1) };
-        assert_eq!({ renewed }.retake(at(2000), 10 * S, &settings), None);
+        assert_eq!({ renewed }.retake(at(2000), 10 * S, &settings), Err(NoRight::OtherRecord));
     }
 
     #[test]
     fn the_lock_delay_fits_in_as_well() {
         let settings = settings(2 * S);
-        assert_eq!(right(15 * S, 1).retake(at(3700), 10 * S, &settings), Some(Some(Fence(7))));
-        assert_eq!(right(15 * S, 1).retake(at(3701), 10 * S, &settings), None);
+        assert_eq!(right(15 * S, 1).retake(at(3700), 10 * S, &settings), Ok(Some(Fence(7))));
+        assert_eq!(right(15 * S, 1).retake(at(3701), 10 * S, &settings), Err(NoRight::OtherRecord));
     }
 
     #[test]
@@ -123,15 +140,15 @@ mod tests {
         let settings = settings(Duration::ZERO);
         let mut right = right(15 * S, 2);
         let taken: Vec<_> = (0..3).map(|_| right.retake(at(2000), 10 * S, &settings)).collect();
-        assert_eq!(taken, [Some(Some(Fence(7))), Some(Some(Fence(8))), None]);
+        assert_eq!(taken, [Ok(Some(Fence(7))), Ok(Some(Fence(8))), Err(NoRight::OtherRecord)]);
         right.spare.left = 1;
         right.until = at(2000);
-        assert_eq!(right.retake(at(2000), 10 * S, &settings), None);
+        assert_eq!(right.retake(at(2000), 10 * S, &settings), Err(NoRight::TimeIsOver));
         right.until = at(2001);
         right.spare.next = None;
         assert_eq!(
             right.retake(at(2000), 10 * S, &settings),
-            Some(None),
+            Ok(None),
             "without fences there is no end of them"
         );
     }

@@ -2,6 +2,7 @@
 //! and whether the manager is closed.
 
 use std::cmp::Reverse;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,15 +16,16 @@ use crate::history_writer::HistoryWriter;
 use crate::holder::{Holder, Identity};
 use crate::keeper::Keeper;
 use crate::lease_events::LeaseEvents;
-use crate::linger::Linger;
+use crate::linger::{GiveBack, Linger, Retake};
 use crate::metrics::{ClassGauges, MetricFamily, Metrics};
 use crate::name::LockName;
 use crate::observed_store::ObservedStore;
 use crate::process::process_mark;
+use crate::retake_right::NoRight;
 use crate::store::{Acquired, Attempt, LatchStore, LivenessStore, LockStore};
 use crate::sync::{AtomicBool, HashMap, Mutex};
 use crate::time::{Deadline, Moment};
-use crate::wait::asking::Askers;
+use crate::wait::asking::{Askers, READ_MAX};
 use crate::wait::background::{Background, Next};
 use crate::wait::freeing::{Freeing, LockDoubt};
 use crate::wait::looks::Looks;
@@ -125,6 +127,12 @@ impl Session {
                 Some(Linger::new(Arc::clone(&store), background, queue, settings.clone()))
             }
         };
+        let askers = {
+            let (store, limit) = (Arc::clone(&store), settings.timeout.min(READ_MAX));
+            Askers::new(Box::new(move |names, report| {
+                store.holders(names, Deadline::after(limit), report);
+            }))
+        };
         Ok(Session {
             linger,
             history,
@@ -135,7 +143,7 @@ impl Session {
             settings,
             queue,
             looks: Looks::default(),
-            askers: Arc::new(Askers::new()),
+            askers: Arc::new(askers),
             poller,
             identity,
             process: process_mark::current(),
@@ -196,17 +204,20 @@ impl Session {
         self.looks.look(name, self.settings.retry, &read_many, read_one)
     }
 
-    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`.
+    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`. Who waits until `waits`
+    /// leaves a lock that has stayed too long to others first.
     pub(crate) fn attempt(
         &self,
         name: &LockName,
         ttl: Duration,
         until_death: bool,
+        waits: Deadline,
     ) -> Result<Answer<HeldLock>> {
         self.usable()?;
-        if let Some(lock) = self.retake(name, ttl, until_death) {
-            return Ok(Answer::Got(lock));
-        }
+        let stay_ends = match self.retake(name, ttl, until_death, waits) {
+            ControlFlow::Break(answer) => return Ok(answer),
+            ControlFlow::Continue(stay_ends) => stay_ends,
+        };
         // A grant that arrives after its lease has expired is useless.
         let by = Deadline::after(self.settings.timeout.min(ttl));
         let asked = self.settings.asked_ttl(ttl);
@@ -237,29 +248,57 @@ impl Session {
                     self.queue.notices().granted(name, grant);
                 }
                 let terms = LeaseTerms { ttl, asked, ends, until_death, notices };
-                Ok(Answer::Got(HeldLock::new(name.clone(), grant, terms)))
+                let lock = HeldLock::new(name.clone(), grant, terms);
+                Ok(Answer::Got(match stay_ends {
+                    Some(stay_ends) => lock.goes_on_until(stay_ends),
+                    None => lock,
+                }))
             }
             Err(error) => Err(error.context(format!("acquiring lock {name}"))),
         }
     }
 
-    /// Takes a lock again that stayed with this process. Releases it in the store if a new lease needs a new record.
-    fn retake(&self, name: &LockName, ttl: Duration, until_death: bool) -> Option<HeldLock> {
-        let linger = self.linger.as_ref()?;
-        let kept = match linger.retake(name, ttl)? {
-            Ok(retaken) if !until_death => {
+    /// Takes a lock again that stayed with this process. Releases it in the store if a new lease needs a new record, or if
+    /// its time is over: then it is left to others. Otherwise the store must be asked, and a time of staying that began before
+    /// goes on.
+    fn retake(
+        &self,
+        name: &LockName,
+        ttl: Duration,
+        until_death: bool,
+        waits: Deadline,
+    ) -> ControlFlow<Answer<HeldLock>, Option<Moment>> {
+        let Some(linger) = &self.linger else { return ControlFlow::Continue(None) };
+        let Some(retake) = linger.retake(name, ttl) else { return ControlFlow::Continue(None) };
+        let (kept, why) = match retake {
+            Retake::Retaken(retaken) if !until_death => {
                 let ends = self.settings.lease_end(retaken.at, ttl);
-                return Some(HeldLock::retaken(name.clone(), retaken, ttl, ends));
+                return ControlFlow::Break(Answer::Got(HeldLock::retaken(name.clone(), retaken, ttl, ends)));
             }
-            Ok(retaken) => retaken.kept,
-            Err(kept) => kept,
+            Retake::Retaken(retaken) => (retaken.kept, NoRight::OtherRecord),
+            Retake::Not(kept, why) => (kept, why),
         };
         let by = Deadline::after(self.settings.timeout.min(ttl));
+        if why == NoRight::TimeIsOver {
+            linger.release_or_free(name, kept, GiveBack::TimeIsOver, by);
+            return match self.queue.left_until(name) {
+                Some(until) if until < waits.moment() => ControlFlow::Break(Answer::Busy(None)),
+                _ => ControlFlow::Continue(None),
+            };
+        }
+        let stay_ends = kept.stay_ends;
         match self.store.release(name, &kept.record, by) {
             Ok(_) => kept.notices.into_iter().for_each(|grant| self.queue.notices().ended(name, grant)),
-            Err(_) => linger.free(name, kept),
+            Err(_) => linger.free(name, kept, GiveBack::Otherwise),
         }
-        None
+        ControlFlow::Continue(Some(stay_ends))
+    }
+
+    /// Asks a holder once to give the lock back if it only stays there.
+    pub(crate) fn ask_once(&self, holder: Option<&Holder>) {
+        if let Some(notices) = holder.and_then(|holder| holder.identity.as_ref()?.notices) {
+            self.queue.notices().want(notices);
+        }
     }
 
     /// Whether the lock was released and stays with this process, so that it need not be read.
@@ -273,25 +312,25 @@ impl Session {
     }
 
     /// Releases a lock here and lets it stay in the store. Returns `false` if it must be released there.
-    fn keep(&self, lock: &HeldLock) -> bool {
+    fn keep(&self, lock: &HeldLock, by: Deadline) -> bool {
         let Some(linger) = self.linger.as_ref().filter(|_| !self.closed.load(Ordering::Acquire)) else {
             return false;
         };
         let (name, notices) = (lock.name(), self.queue.notices());
-        if notices.is_wanted(name) {
+        if notices.is_wanted(name) || self.queue.left_until(name).is_some() {
             return false;
         }
-        let Some(kept) = lock.keep(self.settings.linger_of(lock.ttl())) else { return false };
+        let Some(kept) = lock.keep(self.settings.linger_of(lock.ttl()), by) else { return false };
         if let Err(kept) = linger.keep(name, kept) {
-            if linger.release(name, &kept, Deadline::after(self.settings.timeout)).is_err() {
-                linger.free(name, kept);
-            }
+            let is_over = lock.has_stayed() && kept.until <= Moment::now();
+            let why = if is_over { GiveBack::TimeIsOver } else { GiveBack::Otherwise };
+            linger.release_or_free(name, kept, why, Deadline::after(self.settings.timeout));
             return true;
         }
         let yields = self.queue.stays(name, self.settings.retry);
         // Somebody may have registered in between.
         if yields || notices.is_wanted(name) {
-            linger.give_back(name, yields);
+            linger.give_back(name, if yields { GiveBack::Yields } else { GiveBack::Otherwise });
         }
         true
     }
@@ -373,9 +412,35 @@ impl Session {
 
     /// See [`Lease::release`](crate::Lease::release).
     pub(crate) fn release_lease(&self, lock: &Arc<HeldLock>) -> Result<bool> {
-        let released = self.release(lock, Deadline::after(self.settings.timeout));
+        // A call under way ends after the time-out at the latest.
+        let released = self.release(lock, Deadline::after(self.settings.timeout * 2));
         self.forget_if_over(lock);
         released
+    }
+
+    /// Releases the lock of a lease that is dropped. What is not done by `by` is left to the background threads. If a call is
+    /// under way for so long, its thread leaves it to them.
+    pub(crate) fn give_up(&self, lock: &Arc<HeldLock>, by: Deadline) {
+        self.forget_lease(lock);
+        let released = if lock.release_failed() { None } else { Some(self.release(lock, by)) };
+        match released {
+            Some(Ok(_)) => {}
+            Some(Err(error)) if error.code() == Code::LeaseLost => log::warn!("{}", error.chain()),
+            Some(Err(_)) | None => {
+                log::warn!("lock {} is released in the background", lock.name());
+                self.release_later(lock);
+                self.events_of(lock).released(false);
+            }
+        }
+        // After the release, which tells those who have registered.
+        self.forget_notices(lock);
+    }
+
+    /// Leaves the release to the background threads, after the call that is under way.
+    fn release_later(&self, lock: &Arc<HeldLock>) {
+        let (background, store) = (Arc::clone(&self.background), Arc::clone(&self.store));
+        let name = lock.name().clone();
+        lock.give_up(Arc::new(move |leftover| free(&background, &store, name.clone(), leftover)));
     }
 
     pub(crate) fn forget_if_over(&self, lock: &Arc<HeldLock>) {
@@ -388,14 +453,22 @@ impl Session {
     pub(crate) fn release(&self, lock: &HeldLock, by: Deadline) -> Result<bool> {
         let events = self.events_of(lock);
         events.look();
-        if self.keep(lock) {
+        if self.keep(lock, by) {
             events.released(false);
             return Ok(true);
         }
-        let release = self.under_lock(StoreCall::Release, lock, |store| lock.release(store, by));
+        // Others could not find it free, and who has registered is told.
+        let is_left = lock.has_stayed() && !self.queue.notices().is_wanted(lock.name());
+        if is_left {
+            self.queue.leaves(lock.name(), self.settings.retry);
+        }
+        let timeout = self.settings.timeout;
+        let release = self.under_lock(StoreCall::Release, lock, |store| lock.release(store, timeout, by));
         events.release(&release.answer, release.is_over);
-        if release.is_over {
-            self.queue.released(lock.name(), lock.notices(), self.settings.retry);
+        match (release.is_over, is_left) {
+            (true, true) => self.queue.left_to_others(lock.name(), lock.notices(), self.settings.retry),
+            (true, false) => self.queue.released(lock.name(), lock.notices(), self.settings.retry),
+            (false, _) => {}
         }
         if let Some(leftover) = release.leftover {
             self.free_in_background(lock.name().clone(), leftover);
@@ -408,7 +481,7 @@ impl Session {
 
     /// Releases the record of a lock at the end of its minimum hold. If the process ends before, the store's TTL does.
     fn release_at(&self, name: LockName, held: HeldUntil) {
-        let HeldUntil { moment, leftover: Leftover { record, ttl, doubt }, mut may_reappear } = held;
+        let HeldUntil { moment, leftover: Leftover { record, ttl, doubt }, mut may_reappear, notices } = held;
         let (store, queue, retry) = (Arc::clone(&self.store), Arc::clone(&self.queue), self.settings.retry);
         let named = name.clone();
         let freeing =
@@ -421,7 +494,7 @@ impl Session {
             }
             let next = current.get_or_insert_with(|| freeing(doubt)).try_once();
             if next == Next::Done {
-                queue.released(&name, None, retry);
+                queue.released(&name, notices, retry);
             }
             if next == Next::Done && std::mem::take(&mut may_reappear) {
                 current = Some(freeing(LockDoubt::MayBeTaken));
@@ -477,6 +550,9 @@ impl Session {
             left -= 1;
             match self.release(&lock, by.sooner(Deadline::after(share))) {
                 Err(error) if error.code() != Code::LeaseLost => {
+                    if lock.is_busy() {
+                        self.release_later(&lock);
+                    }
                     first_failure.get_or_insert(error);
                 }
                 Ok(_) | Err(_) => {}

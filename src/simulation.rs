@@ -203,6 +203,8 @@ impl<T> Mutex<T> {
         }
     }
 
+    // Nothing else calls it.
+    #[cfg(feature = "aerospike")]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         step();
         self.value.try_lock().map(|guard| MutexGuard { mutex: self, guard: Some(guard) })

@@ -11,7 +11,8 @@ use super::process::{Handle, PerProcess, find, free, keep};
 use super::status::dlm_status;
 use crate::PendingCall;
 
-/// A release or a renewal that does not block. At most 8 threads of a manager make all such calls.
+/// A release or a renewal that does not block. At most 8 threads of a manager make all such calls. They go before requests
+/// for locks that wait for a thread, and one thread is left to them.
 pub struct dlm_call(());
 
 pub(super) enum LeaseCall {

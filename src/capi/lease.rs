@@ -129,13 +129,14 @@ pub unsafe extern "C" fn dlm_lease_renew(
 /// Ends the lease here without releasing the lock, and writes its token to `token_out`, an array of `size`
 /// bytes. Any process that reaches the same store can take the lease over with the token, see
 /// dlm_lock_adopt(). `size` must be at least DLM_TOKEN_SIZE. On failure the text is "". The handle must
-/// still be freed. Blocks only while another thread renews or releases the lease, and does no I/O, except for a lease
-/// that dies with its process (the option dies_with_process): the store is told first that it does not any more. If
-/// that fails, the lease stays as it was.
+/// still be freed. Blocks only while another thread renews or releases the lease, for two seconds at most, and does no
+/// I/O, except for a lease that dies with its process (the option dies_with_process): the store is told first that it
+/// does not any more. If that fails, the lease stays as it was.
 ///
 /// The token is one line of text that proves ownership. Treat it like a password, and do not log it.
 ///
-/// Errors: DLM_LEASE_LOST if the lease was released or found lost; DLM_CLOSED.
+/// Errors: DLM_LEASE_LOST if the lease was released or found lost; DLM_RETRIES_EXHAUSTED if another call for it is still
+/// under way after two seconds; DLM_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_lease_into_token(
     lease: *const dlm_lease,

@@ -27,7 +27,8 @@ impl Handle for dlm_lock {
 
 /// Tries once to acquire the lock. Unless renewed, the lease lasts `ttl_ms`, 1 ms to 365 days. DLM_DEFAULT:
 /// the manager's TTL, 90 s by default. Blocks for one call to the store, and does not queue behind waiting
-/// threads. On DLM_OK the caller owns `*lease_out`.
+/// threads. On DLM_OK the caller owns `*lease_out`. If the lock is held, and this process and the holder have notices, the
+/// holder is asked once to give the lock back if it only stays there (the option linger). A later call then finds it free.
 ///
 /// Errors: DLM_LOCK_UNAVAILABLE if the lock is held; DLM_CONNECTION_ERROR, DLM_RETRIES_EXHAUSTED,
 /// DLM_TABLE_CREATION_ERROR or DLM_INTERNAL_ERROR if the store does not serve the request; DLM_IN_DOUBT if

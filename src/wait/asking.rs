@@ -7,14 +7,21 @@
 //! |---|---|---|
 //! | look: ask the inquiry what is next | it is new, was woken, or its moment has come | microseconds |
 //! | ask: send a request to the store | `look` said so, and its place has room | up to the store time-out |
+//! | read: one request for many inquiries | at least [`READ_FROM`] of them wait to ask | the same, or [`READ_MAX`] |
 //!
-//! One thread fewer than all may ask at one time, so looks are never late, even when every request hangs. A place is a
-//! part of the store that may fail while the others work: the first byte of an HBase row, and a hash elsewhere. So that
-//! a place that hangs leaves threads for the others,
+//! One thread fewer than all may ask at one time, so looks are never late, even when every request hangs.
 //!
-//! * a place has at most [`PLACE_MAX`] requests at one time;
-//! * places that fail have at most [`FAILING_MAX`] requests at one time, all together. A place fails from a request that
-//!   the store did not serve, or that has taken longer than [`STUCK`], until one is answered.
+//! Requests are of two kinds: a **call** renews or releases a lease that is held, and a **poll** asks for a lock. Calls go
+//! first, because a lease ends while they wait. Each kind may use all threads but two, so one is always left to the other
+//! kind. A read counts as a poll. It tells most waiters that their lock is held. Whoever finds it free asks for it alone.
+//!
+//! A place is a part of the store that may fail while the others work: the first byte of an HBase row, and a hash
+//! elsewhere. So that a place that hangs leaves threads for the others,
+//!
+//! * a place has at most [`PLACE_MAX`] requests of each kind at one time;
+//! * places that fail have at most [`FAILING_POLLS`] and [`FAILING_CALLS`] requests at one time, all together. A place fails
+//!   from a request that the store did not serve, or that has taken longer than [`STUCK`], until one is answered;
+//! * no read includes a place that fails.
 //!
 //! Threads are started when there is work for them, end when they have had none for a while, and are joined by `stop`.
 //! No thread is started before the first inquiry. An inquiry may hold the last handle of the manager, so it is never
@@ -27,6 +34,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::holder::Holder;
+use crate::name::LockName;
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
 use crate::sync::{AtomicU64, HashMap};
@@ -37,10 +46,23 @@ use crate::time::Moment;
 const THREADS_MAX: usize = 8;
 /// Highest number of requests at one time.
 const ASKS_MAX: usize = THREADS_MAX - 1;
-/// Highest number of requests to one place at one time.
+/// The same for requests of one kind.
+const KIND_MAX: usize = ASKS_MAX - 1;
+/// Highest number of requests of one kind to one place at one time.
 const PLACE_MAX: usize = 2;
-/// Highest number of requests to failing places at one time.
-const FAILING_MAX: usize = 4;
+/// Highest numbers of requests to failing places at one time. Together they leave a thread to the other places.
+const FAILING_POLLS: usize = 4;
+const FAILING_CALLS: usize = 2;
+/// From so many polls that wait for a thread on, one request reads for all of them. At most so many are read together.
+const READ_FROM: usize = 8;
+const READ_MANY: usize = 512;
+/// Threads that read for many at one time.
+const READERS_MAX: usize = 2;
+/// Time limit of a read for many.
+pub(crate) const READ_MAX: Duration = Duration::from_secs(2);
+/// After a read for many that reported nothing, each asks alone for so long: the store cannot read several locks at once,
+/// or does not answer.
+const APART: Duration = Duration::from_secs(10);
 /// How long a request may take before its place counts as failing.
 const STUCK: Duration = Duration::from_secs(1);
 /// A thread without work ends after this time.
@@ -59,6 +81,38 @@ pub(crate) trait Inquiry: Send + Sync {
 
     /// Called when the threads were stopped before they were done with the inquiry. Never blocks.
     fn stopped(&self) {}
+
+    /// Returns the lock to be read instead of a request. After it, [`end_read`](Inquiry::end_read) is called once. `None` if
+    /// the inquiry asks alone. Never blocks.
+    fn begin_read(&self) -> Option<LockName> {
+        None
+    }
+
+    /// Ends what [`begin_read`](Inquiry::begin_read) has begun. `None` if the lock was not read. Never blocks.
+    fn end_read(&self, seen: Option<Option<Holder>>) {
+        let _ = seen;
+    }
+}
+
+/// Reads several locks, and reports the position and the holder of each that it has read.
+pub(crate) type ReadTogether = Box<dyn Fn(&[LockName], &mut dyn FnMut(usize, Option<Holder>)) + Send + Sync>;
+
+/// What an inquiry asks for. Calls go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum AskKind {
+    /// A call on a lease that is held.
+    Call,
+    /// A request for a lock.
+    Poll,
+}
+
+impl AskKind {
+    fn failing_max(self) -> usize {
+        match self {
+            AskKind::Call => FAILING_CALLS,
+            AskKind::Poll => FAILING_POLLS,
+        }
+    }
 }
 
 /// What to do with an inquiry.
@@ -93,6 +147,7 @@ pub(crate) struct Askers {
 }
 
 struct AskersShared {
+    read_many: ReadTogether,
     state: Mutex<AskersState>,
     /// Wakes one thread for work, or all to stop.
     wake: Condvar,
@@ -110,11 +165,15 @@ struct AskersState {
     inquiries: HashMap<InquiryNumber, OpenInquiry>,
     /// Inquiries to look at, in order.
     ready: VecDeque<InquiryNumber>,
-    /// Inquiries that wait for room to ask, in order.
-    asks: BTreeMap<u64, InquiryNumber>,
+    /// Inquiries that wait for room to ask, in order: calls first.
+    asks: BTreeMap<AskPosition, InquiryNumber>,
     /// When to look at inquiries.
     timers: BTreeMap<TimerKey, InquiryNumber>,
     under_way: Vec<UnderWay>,
+    /// Number of threads that read for many.
+    readers: usize,
+    /// Until then each asks alone.
+    apart_until: Option<Moment>,
     /// Places whose last request was not served.
     failing: BTreeSet<u8>,
     /// Numbers drawn for timers, places in `asks`, and threads.
@@ -129,25 +188,32 @@ struct AskersState {
     is_stopping: bool,
 }
 
+/// A number that grows, after the kind.
+type AskPosition = (AskKind, u64);
+
 /// A moment, and a number that makes it unique.
 type TimerKey = (Moment, u64);
 
 struct OpenInquiry {
     inquiry: Arc<dyn Inquiry>,
+    kind: AskKind,
     /// The part of the store that answers it.
     place: u8,
+    /// It has just been read together with others, and asks alone now.
+    is_alone: bool,
     is_ready: bool,
     /// Whether a thread looks at it just now. A second thread leaves it to that one.
     is_looked_at: bool,
     is_asking: bool,
     /// Its position in `asks`.
-    ask: Option<u64>,
+    ask: Option<AskPosition>,
     timer: Option<TimerKey>,
 }
 
 /// A request to the store.
 struct UnderWay {
     number: InquiryNumber,
+    kind: AskKind,
     place: u8,
     began: Moment,
 }
@@ -209,6 +275,7 @@ impl AskersState {
                     && !open.is_asking
                     && open.ask.is_none()
                 {
+                    let position = (open.kind, position);
                     open.ask = Some(position);
                     self.asks.insert(position, number);
                 }
@@ -243,28 +310,93 @@ impl AskersState {
         Some(open)
     }
 
-    /// Takes the first inquiry whose place has room for a request.
-    fn take_ask(&mut self) -> Option<(InquiryNumber, Arc<dyn Inquiry>)> {
-        if self.is_stopping || self.under_way.len() >= ASKS_MAX || self.asks.is_empty() {
-            return None;
-        }
+    /// Returns the places that fail.
+    fn failing_now(&self) -> BTreeSet<u8> {
         let now = Moment::now();
         let stuck = self.under_way.iter().filter(|it| now.since(it.began) > STUCK).map(|it| it.place);
-        let failing: BTreeSet<u8> = self.failing.iter().copied().chain(stuck).collect();
-        let of_failing = self.under_way.iter().filter(|it| failing.contains(&it.place)).count();
-        let has_room = |place: u8| {
-            let here = self.under_way.iter().filter(|it| it.place == place).count();
-            here < PLACE_MAX && !(failing.contains(&place) && of_failing >= FAILING_MAX)
+        self.failing.iter().copied().chain(stuck).collect()
+    }
+
+    /// Returns whether another request of this kind may be sent.
+    fn has_room(&self, kind: AskKind) -> bool {
+        let reads = if kind == AskKind::Poll { self.readers } else { 0 };
+        let of_kind = self.under_way.iter().filter(|it| it.kind == kind).count() + reads;
+        of_kind < KIND_MAX && self.under_way.len() + self.readers < ASKS_MAX
+    }
+
+    /// Takes the first inquiry whose kind and place have room for a request.
+    fn take_ask(&mut self) -> Option<(InquiryNumber, Arc<dyn Inquiry>)> {
+        let rooms = [AskKind::Call, AskKind::Poll].map(|kind| self.has_room(kind));
+        if self.is_stopping || self.asks.is_empty() || rooms == [false, false] {
+            return None;
+        }
+        let failing = self.failing_now();
+        let has_room = |open: &OpenInquiry| {
+            let of_kind = || self.under_way.iter().filter(|it| it.kind == open.kind);
+            let here = of_kind().filter(|it| it.place == open.place).count();
+            let of_failing = of_kind().filter(|it| failing.contains(&it.place)).count();
+            let fails = failing.contains(&open.place);
+            rooms[open.kind as usize] && here < PLACE_MAX && !(fails && of_failing >= open.kind.failing_max())
         };
-        let (&position, &number) =
-            self.asks.iter().find(|(_, number)| has_room(self.inquiries[*number].place))?;
+        let (&position, &number) = self.asks.iter().find(|(_, number)| has_room(&self.inquiries[*number]))?;
         self.asks.remove(&position);
         let open = self.inquiries.get_mut(&number)?;
         open.ask = None;
         open.is_asking = true;
+        open.is_alone = false;
         let inquiry = Arc::clone(&open.inquiry);
-        self.under_way.push(UnderWay { number, place: open.place, began: now });
+        self.under_way.push(UnderWay { number, kind: open.kind, place: open.place, began: Moment::now() });
         Some((number, inquiry))
+    }
+
+    /// Takes the inquiries for which one request reads, if many wait.
+    fn take_reads(&mut self) -> Vec<(InquiryNumber, Arc<dyn Inquiry>)> {
+        if self.asks.len() < READ_FROM
+            || self.is_stopping
+            || self.readers >= READERS_MAX
+            || !self.has_room(AskKind::Poll)
+            || self.apart_until.is_some_and(|until| Moment::now() < until)
+        {
+            return Vec::new();
+        }
+        let failing = self.failing_now();
+        let is_read = |number: &InquiryNumber| {
+            let open = &self.inquiries[number];
+            !open.is_alone && !failing.contains(&open.place)
+        };
+        let polls = self.asks.range((AskKind::Poll, 0)..);
+        let read: Vec<_> = polls
+            .filter(|(_, number)| is_read(number))
+            .map(|(position, number)| (*position, *number))
+            .take(READ_MANY)
+            .collect();
+        if read.len() < READ_FROM {
+            return Vec::new();
+        }
+        self.readers += 1;
+        let take = |(position, number): (AskPosition, InquiryNumber)| {
+            self.asks.remove(&position);
+            let open = self.inquiries.get_mut(&number)?;
+            open.ask = None;
+            open.is_asking = true;
+            Some((number, Arc::clone(&open.inquiry)))
+        };
+        read.into_iter().filter_map(take).collect()
+    }
+
+    /// Records the end of a read for many. Those that are named ask alone, the others were refused.
+    fn read(&mut self, numbers: &[InquiryNumber], alone: &[InquiryNumber], is_silent: bool) {
+        self.readers -= 1;
+        if is_silent {
+            self.apart_until = Some(Moment::now().after(APART));
+        }
+        for number in numbers {
+            if let Some(open) = self.inquiries.get_mut(number) {
+                open.is_asking = false;
+                open.is_alone = alone.contains(number);
+            }
+            self.make_ready(*number);
+        }
     }
 
     /// Returns the first timer, unless an idle thread waits for it.
@@ -294,9 +426,9 @@ impl AskersState {
 }
 
 impl Askers {
-    /// Starts no thread.
-    pub(crate) fn new() -> Askers {
-        let shared = AskersShared { state: Mutex::default(), wake: Condvar::new() };
+    /// Starts no thread. `read_many` reads locks for many inquiries.
+    pub(crate) fn new(read_many: ReadTogether) -> Askers {
+        let shared = AskersShared { read_many, state: Mutex::default(), wake: Condvar::new() };
         let (shared, process) = (Arc::new(shared), process_mark::current());
         Askers { shared, process, numbers: AtomicU64::new(0) }
     }
@@ -310,13 +442,28 @@ impl Askers {
     ///
     /// # Errors
     /// Fails when no thread runs and none can be started, or when the threads were stopped.
-    pub(crate) fn add(&self, number: InquiryNumber, place: u8, inquiry: Arc<dyn Inquiry>) -> io::Result<()> {
+    pub(crate) fn add(
+        &self,
+        number: InquiryNumber,
+        kind: AskKind,
+        place: u8,
+        inquiry: Arc<dyn Inquiry>,
+    ) -> io::Result<()> {
         let mut state = self.shared.lock();
         if state.is_stopping {
             return Err(io::Error::other("the threads have ended"));
         }
-        let (is_ready, is_looked_at, is_asking) = (false, false, false);
-        let open = OpenInquiry { inquiry, place, is_ready, is_looked_at, is_asking, ask: None, timer: None };
+        let open = OpenInquiry {
+            inquiry,
+            kind,
+            place,
+            is_alone: false,
+            is_ready: false,
+            is_looked_at: false,
+            is_asking: false,
+            ask: None,
+            timer: None,
+        };
         state.inquiries.insert(number, open);
         state.make_ready(number);
         match call_thread(&self.shared, &mut state) {
@@ -407,6 +554,54 @@ fn call_thread(shared: &Arc<AskersShared>, state: &mut AskersState) -> io::Resul
     Ok(())
 }
 
+/// Another thread goes on with looks, timers and requests. If none can be started, looks are late.
+fn call_another(shared: &Arc<AskersShared>, state: &mut AskersState) {
+    if state.has_work_for_another()
+        && let Err(error) = call_thread(shared, state)
+    {
+        log::warn!("a thread that asks the store cannot be started: {error}");
+    }
+}
+
+/// Reads for many inquiries with one request. Returns their numbers, those that ask alone now, and whether the store has
+/// reported nothing.
+fn read_for_many(
+    read_many: &ReadTogether,
+    inquiries: Vec<(InquiryNumber, Arc<dyn Inquiry>)>,
+) -> (Vec<InquiryNumber>, Vec<InquiryNumber>, bool) {
+    let numbers = inquiries.iter().map(|(number, _)| *number).collect();
+    let (mut alone, mut names, mut begun) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, inquiry) in inquiries {
+        match inquiry.begin_read() {
+            Some(name) => {
+                names.push(name);
+                begun.push(Some((number, inquiry)));
+            }
+            None => alone.push(number),
+        }
+    }
+    let mut is_silent = !names.is_empty();
+    let reading = AssertUnwindSafe(|| {
+        read_many(&names, &mut |index, holder| {
+            is_silent = false;
+            if let Some((number, inquiry)) = begun.get_mut(index).and_then(Option::take) {
+                if holder.is_none() {
+                    alone.push(number);
+                }
+                inquiry.end_read(Some(holder));
+            }
+        });
+    });
+    if catch_unwind(reading).is_err() {
+        log::error!("a store panicked while it read locks");
+    }
+    for (number, inquiry) in begun.into_iter().flatten() {
+        alone.push(number);
+        inquiry.end_read(None);
+    }
+    (numbers, alone, is_silent)
+}
+
 /// Runs in each thread.
 fn work(shared: &Arc<AskersShared>, own_number: u64) {
     let mut state = shared.lock();
@@ -429,14 +624,19 @@ fn work(shared: &Arc<AskersShared>, own_number: u64) {
             }
             continue;
         }
+        let read = state.take_reads();
+        if !read.is_empty() {
+            idle_since = None;
+            call_another(shared, &mut state);
+            drop(state);
+            let (numbers, alone, is_silent) = read_for_many(&shared.read_many, read);
+            state = shared.lock();
+            state.read(&numbers, &alone, is_silent);
+            continue;
+        }
         if let Some((number, inquiry)) = state.take_ask() {
             idle_since = None;
-            // Another thread goes on with looks and timers. If none can be started, looks are late.
-            if state.has_work_for_another()
-                && let Err(error) = call_thread(shared, &mut state)
-            {
-                log::warn!("a thread that asks the store cannot be started: {error}");
-            }
+            call_another(shared, &mut state);
             drop(state);
             let served = catch_unwind(AssertUnwindSafe(|| inquiry.ask())).unwrap_or(Served::Unknown);
             drop(inquiry);
@@ -533,8 +733,17 @@ mod tests {
     }
 
     fn plant(askers: &Askers, gate: &Arc<Gate>, place: u8, answer: Served) {
+        plant_as(AskKind::Poll, askers, gate, place, answer);
+    }
+
+    fn plant_as(kind: AskKind, askers: &Askers, gate: &Arc<Gate>, place: u8, answer: Served) {
         let inquiry = Planted { gate: Arc::clone(gate), answer, asked: AtomicUsize::new(0) };
-        askers.add(askers.number(), place, Arc::new(inquiry)).unwrap();
+        askers.add(askers.number(), kind, place, Arc::new(inquiry)).unwrap();
+    }
+
+    /// Over a store that reads one lock at a time.
+    fn askers() -> Askers {
+        Askers::new(Box::new(|_, _| {}))
     }
 
     /// An inquiry that looks every millisecond.
@@ -553,7 +762,7 @@ mod tests {
 
     #[test]
     fn places_that_hang_leave_threads_for_others_and_timers_are_kept() {
-        let askers = Askers::new();
+        let askers = askers();
         let (hung, served) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
         let _opened = OpenedAtEnd(&hung);
         served.open.store(1, Ordering::SeqCst);
@@ -567,40 +776,160 @@ mod tests {
         until("the others are served", || served.asked() == 99);
         assert_eq!((hung.asking(), served.asked()), (PLACE_MAX, 99));
         (100..200).for_each(|place| plant(&askers, &hung, place, Served::No));
-        until("all may ask but one", || hung.asking() == ASKS_MAX);
-        askers.add(askers.number(), 0, ticking.clone()).unwrap();
+        until("all may ask but two", || hung.asking() == KIND_MAX);
+        askers.add(askers.number(), AskKind::Poll, 0, ticking.clone()).unwrap();
         until("the timers go on", || ticking.0.load(Ordering::SeqCst) >= 5);
+        assert!(hung.asking() == KIND_MAX && askers.threads() > KIND_MAX);
+        // Calls to other places go on, and one of those that hang leaves a thread to looks.
+        (0..100).for_each(|place| plant_as(AskKind::Call, &askers, &served, place, Served::Yes));
+        until("the calls are served", || served.asked() == 199);
+        (0..5).for_each(|_| plant_as(AskKind::Call, &askers, &hung, 200, Served::No));
+        until("a call hangs", || hung.asking() == ASKS_MAX);
+        let looks = ticking.0.load(Ordering::SeqCst);
+        until("the timers go on", || ticking.0.load(Ordering::SeqCst) >= looks + 5);
         assert_eq!((hung.asking(), askers.threads()), (ASKS_MAX, THREADS_MAX));
         hung.open.store(1, Ordering::SeqCst);
-        until("all are asked", || hung.asked() == 120 && served.asked() == 100);
+        until("all are asked", || hung.asked() == 125 && served.asked() == 200);
         askers.stop();
         assert_eq!(askers.threads(), 0);
     }
 
     #[test]
     fn places_that_failed_have_few_requests_together_until_one_answers() {
-        let askers = Askers::new();
+        let askers = askers();
         let (quick, hung) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
         let _opened = OpenedAtEnd(&hung);
         quick.open.store(1, Ordering::SeqCst);
         (0..10).for_each(|place| plant(&askers, &quick, place, Served::No));
         until("all have failed", || askers.shared.lock().failing.len() == 10);
         (0..10).for_each(|place| plant(&askers, &hung, place, Served::Yes));
-        until("the failing places have all they may have", || hung.asking() == FAILING_MAX);
+        until("the failing places have all they may have", || hung.asking() == FAILING_POLLS);
         plant(&askers, &quick, 200, Served::Yes);
         until("another place is served", || quick.asked() == 11);
-        assert_eq!(hung.asking(), FAILING_MAX);
+        assert_eq!(hung.asking(), FAILING_POLLS);
         hung.open.store(1, Ordering::SeqCst);
         until("they answer again", || askers.shared.lock().failing.is_empty());
         assert_eq!(hung.asked(), 10);
     }
 
+    /// A lease ends while its renewal waits, and a lock is only taken later.
+    #[test]
+    fn calls_overtake_polls_that_wait() {
+        let askers = askers();
+        let gate = Arc::new(Gate::default());
+        let _opened = OpenedAtEnd(&gate);
+        (0..100).for_each(|_| plant(&askers, &gate, 0, Served::Yes));
+        until("the place has all it may have", || gate.asking() == PLACE_MAX);
+        plant_as(AskKind::Call, &askers, &gate, 0, Served::Yes);
+        until("the call is sent", || gate.asking() == PLACE_MAX + 1);
+        let state = askers.shared.lock();
+        assert!(state.under_way.iter().any(|it| it.kind == AskKind::Call));
+    }
+
+    #[test]
+    fn a_call_is_taken_before_polls_that_came_first() {
+        let mut state = AskersState::default();
+        let gate = Arc::new(Gate::default());
+        for (number, kind) in [(1, AskKind::Poll), (2, AskKind::Call), (3, AskKind::Poll), (4, AskKind::Call)]
+        {
+            let inquiry =
+                Arc::new(Planted { gate: gate.clone(), answer: Served::Yes, asked: AtomicUsize::new(0) });
+            let open = OpenInquiry {
+                inquiry,
+                kind,
+                place: number as u8,
+                is_alone: false,
+                is_ready: false,
+                is_looked_at: false,
+                is_asking: false,
+                ask: None,
+                timer: None,
+            };
+            state.inquiries.insert(number, open);
+            state.looked(number, NextStep::Ask(Moment::NEVER));
+        }
+        let order: Vec<_> = std::iter::from_fn(|| state.take_ask()).map(|(number, _)| number).collect();
+        assert_eq!(order, [2, 4, 1, 3]);
+    }
+
+    /// An inquiry for a lock that is held, or free from the second request on.
+    struct Reading {
+        name: LockName,
+        reads: Arc<AtomicUsize>,
+        asks: Arc<AtomicUsize>,
+        is_over: AtomicUsize,
+    }
+
+    impl Inquiry for Reading {
+        fn look(&self) -> NextStep {
+            match self.is_over.load(Ordering::SeqCst) {
+                0 => NextStep::Ask(Moment::NEVER),
+                _ => NextStep::Done,
+            }
+        }
+
+        fn ask(&self) -> Served {
+            self.asks.fetch_add(1, Ordering::SeqCst);
+            self.is_over.store(1, Ordering::SeqCst);
+            Served::Yes
+        }
+
+        fn begin_read(&self) -> Option<LockName> {
+            Some(self.name.clone())
+        }
+
+        fn end_read(&self, seen: Option<Option<Holder>>) {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            if matches!(seen, Some(Some(_))) {
+                self.is_over.store(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[test]
+    fn many_that_wait_are_read_together_and_those_that_are_free_or_unknown_ask_alone() {
+        use crate::name::{Level, NamePolicy};
+        for store_reads in [true, false] {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&calls);
+            let askers = Askers::new(Box::new(move |names, report| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                // A third is held, a third is free, and a third is not reported.
+                for index in (0..names.len()).filter(|index| store_reads && index % 3 > 0) {
+                    report(index, (index % 3 == 1).then(|| Holder::new(None, None, None)));
+                }
+            }));
+            let (reads, asks) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let adds: Vec<_> = (0..300_u16)
+                .map(|id| {
+                    let name = LockName::new(Level::Xdc, "tests", None, &id.to_string(), NamePolicy::Strict)
+                        .unwrap();
+                    let (reads, asks) = (Arc::clone(&reads), Arc::clone(&asks));
+                    Arc::new(Reading { name, reads, asks, is_over: AtomicUsize::new(0) })
+                })
+                .collect();
+            for (id, inquiry) in adds.into_iter().enumerate() {
+                askers.add(askers.number(), AskKind::Poll, id as u8, inquiry).unwrap();
+            }
+            until("all are served", || askers.shared.lock().inquiries.is_empty());
+            let [calls, reads, asks] = [&calls, &reads, &asks].map(|it| it.load(Ordering::SeqCst));
+            // How many waited at one time depends on when the threads ran.
+            assert!(calls <= 300 / READ_FROM && asks + reads >= 300, "{calls} {reads} {asks}");
+            match store_reads {
+                true => assert!(asks >= reads / 3 && asks <= 300),
+                false => {
+                    assert!(asks == 300 && calls <= READERS_MAX, "{calls}: nobody reads for many for a while")
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_question_that_was_removed_is_neither_looked_at_nor_kept() {
-        let askers = Askers::new();
+        let askers = askers();
         let ticking = Arc::new(Ticking(AtomicUsize::new(0)));
         let number = askers.number();
-        askers.add(number, 0, ticking.clone()).unwrap();
+        askers.add(number, AskKind::Poll, 0, ticking.clone()).unwrap();
         until("it is looked at", || ticking.0.load(Ordering::SeqCst) >= 2);
         askers.remove(number);
         askers.wake(number);
@@ -623,10 +952,10 @@ mod tests {
                 unreachable!("it never asks")
             }
         }
-        let askers = Askers::new();
+        let askers = askers();
         let sleeping = Arc::new(Sleeping(AtomicUsize::new(0)));
         let number = askers.number();
-        askers.add(number, 0, sleeping.clone()).unwrap();
+        askers.add(number, AskKind::Poll, 0, sleeping.clone()).unwrap();
         until("it is looked at", || sleeping.0.load(Ordering::SeqCst) == 1);
         askers.wake(number);
         until("it is dropped", || Arc::strong_count(&sleeping) == 1);
@@ -635,9 +964,9 @@ mod tests {
 
     #[test]
     fn a_stopped_pool_takes_no_questions() {
-        let askers = Askers::new();
+        let askers = askers();
         askers.stop();
         let inquiry = Arc::new(Ticking(AtomicUsize::new(0)));
-        assert!(askers.add(askers.number(), 0, inquiry).is_err());
+        assert!(askers.add(askers.number(), AskKind::Call, 0, inquiry).is_err());
     }
 }

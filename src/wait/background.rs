@@ -3,14 +3,16 @@
 //! | job | created by | ends when |
 //! |---|---|---|
 //! | frees a lock that a request in doubt may have acquired | manager, lease | it is free, or the doubt has ended |
+//! | gives back locks that stayed | manager | none stays |
 //! | reads the latches that are due | latch poller | no thread waits for a latch |
 //!
 //! A fixed number of threads runs any number of jobs, in the order in which they are due. Threads are started when
 //! there are jobs for them, and joined by `stop`. A program without jobs has no such threads.
 //!
-//! Jobs that free locks never use the last thread. A server that hangs blocks such a job for seconds, and meanwhile
-//! the last thread reads latches of other servers. With a pool of one thread, that thread runs all jobs. A job
-//! never holds the manager, because the end of the manager stops the threads.
+//! Jobs that free or give back locks never use the last thread, and those that give back locks half of the others at
+//! most. A server that hangs blocks such a job for seconds, and meanwhile the last thread reads latches of other servers.
+//! With a pool of one thread, that thread runs all jobs. A job never holds the manager, because the end of the manager
+//! stops the threads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -70,11 +72,18 @@ pub(crate) struct Background {
 #[derive(Debug)]
 struct JobsShared {
     threads_max: usize,
-    /// Number of threads that may free locks at one time.
-    freeing_max: usize,
+    limits: JobLimits,
     state: Mutex<JobsState>,
     /// Wakes one thread for a job, or all threads to stop.
     wake: Condvar,
+}
+
+/// How many threads may run jobs of a kind at one time.
+#[derive(Debug, Clone, Copy)]
+struct JobLimits {
+    /// Those that free or give back locks, together.
+    freeing: usize,
+    giving_back: usize,
 }
 
 impl JobsShared {
@@ -87,6 +96,7 @@ impl JobsShared {
 #[derive(Default)]
 struct JobsState {
     freeing: JobShare,
+    giving_back: JobShare,
     reading: JobShare,
     tickets: u64,
     threads: Vec<Thread>,
@@ -116,6 +126,8 @@ impl JobShare {
 enum JobKind {
     /// Frees a lock in doubt.
     Freeing,
+    /// Gives back locks that stayed.
+    GivingBack,
     /// Reads latches.
     Reading,
 }
@@ -124,17 +136,21 @@ impl JobsState {
     fn share(&mut self, kind: JobKind) -> &mut JobShare {
         match kind {
             JobKind::Freeing => &mut self.freeing,
+            JobKind::GivingBack => &mut self.giving_back,
             JobKind::Reading => &mut self.reading,
         }
     }
 
     /// Returns the job that a free thread runs next or waits for. If two jobs are due, latches are read first.
-    fn next(&self, freeing_max: usize) -> Option<(Ticket, JobKind)> {
+    fn next(&self, limits: JobLimits) -> Option<(Ticket, JobKind)> {
         let reading = self.reading.first().map(|ticket| (ticket, JobKind::Reading));
-        let may_free = self.freeing.busy < freeing_max || self.stopping.is_some();
-        let freeing = self.freeing.first().filter(|_| may_free).map(|ticket| (ticket, JobKind::Freeing));
+        let has_room = self.freeing.busy + self.giving_back.busy < limits.freeing || self.stopping.is_some();
+        let may_give = self.giving_back.busy < limits.giving_back || self.stopping.is_some();
+        let freeing = self.freeing.first().map(|ticket| (ticket, JobKind::Freeing));
+        let giving_back = self.giving_back.first().map(|ticket| (ticket, JobKind::GivingBack));
+        let freeing = freeing.into_iter().chain(giving_back.filter(|_| may_give)).min_by_key(|(it, _)| *it);
         let now = Moment::now();
-        match (reading, freeing) {
+        match (reading, freeing.filter(|_| has_room)) {
             (Some(reading), Some(freeing)) if reading.0.due > now && freeing.0 < reading.0 => Some(freeing),
             (reading, freeing) => reading.or(freeing),
         }
@@ -144,8 +160,9 @@ impl JobsState {
 impl Background {
     /// Creates a pool of at most `threads_max` threads. Starts none.
     pub(crate) fn new(threads_max: usize) -> Background {
-        let freeing_max = threads_max.saturating_sub(1).max(1);
-        let shared = JobsShared { threads_max, freeing_max, state: Mutex::default(), wake: Condvar::new() };
+        let freeing = threads_max.saturating_sub(1).max(1);
+        let limits = JobLimits { freeing, giving_back: freeing.div_ceil(2) };
+        let shared = JobsShared { threads_max, limits, state: Mutex::default(), wake: Condvar::new() };
         Background { shared: Arc::new(shared), process: process_mark::current() }
     }
 
@@ -190,9 +207,28 @@ impl Background {
         self.push(&mut state, JobKind::Reading, due, Box::new(job))
     }
 
-    /// Cancels a job of [`run_at`](Background::run_at) that has not begun to run.
+    /// Runs `job`, which gives back locks, at `due`. A caller has at most one such job open for each thread, and one more.
+    ///
+    /// # Errors
+    /// Those of [`run_at`](Background::run_at).
+    pub(crate) fn give_back_at(
+        &self,
+        due: Moment,
+        job: impl FnMut() -> Next + Send + 'static,
+    ) -> io::Result<Ticket> {
+        let mut state = self.shared.lock();
+        if state.stopping.is_some() {
+            return Err(io::Error::other("the background threads have ended"));
+        }
+        self.push(&mut state, JobKind::GivingBack, due, Box::new(job))
+    }
+
+    /// Cancels a job of [`run_at`](Background::run_at) or [`give_back_at`](Background::give_back_at) that has not begun to
+    /// run.
     pub(crate) fn cancel(&self, ticket: Ticket) {
-        let job = self.shared.lock().reading.jobs.remove(&ticket);
+        let mut state = self.shared.lock();
+        let job = state.reading.jobs.remove(&ticket).or_else(|| state.giving_back.jobs.remove(&ticket));
+        drop(state);
         // Dropped without the lock, because the job may hold much data.
         drop(job);
     }
@@ -200,7 +236,9 @@ impl Background {
     fn push(&self, state: &mut JobsState, kind: JobKind, due: Moment, job: Job) -> io::Result<Ticket> {
         let ticket = Ticket { due, number: state.tickets };
         state.share(kind).jobs.insert(ticket, job);
-        let wanted = state.reading.open() + state.freeing.open().min(self.shared.freeing_max);
+        let limits = self.shared.limits;
+        let freeing = state.freeing.open() + state.giving_back.open().min(limits.giving_back);
+        let wanted = state.reading.open() + freeing.min(limits.freeing);
         if state.threads.len() < wanted.min(self.shared.threads_max) {
             let shared = Arc::clone(&self.shared);
             let name = format!("dlm-bg-{}", state.threads.len() + 1);
@@ -214,7 +252,7 @@ impl Background {
             }
         }
         state.tickets += 1;
-        if state.next(self.shared.freeing_max).is_some_and(|(first, _)| first == ticket) {
+        if state.next(limits).is_some_and(|(first, _)| first == ticket) {
             self.shared.wake.notify_one();
         }
         Ok(ticket)
@@ -245,8 +283,8 @@ impl Background {
             }
         }
         let mut state = self.shared.lock();
-        let left =
-            [JobKind::Freeing, JobKind::Reading].map(|kind| std::mem::take(&mut state.share(kind).jobs));
+        let left = [JobKind::Freeing, JobKind::GivingBack, JobKind::Reading]
+            .map(|kind| std::mem::take(&mut state.share(kind).jobs));
         drop(state);
         drop(left);
     }
@@ -262,6 +300,7 @@ impl std::fmt::Debug for JobsState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
             .field("freeing", &self.freeing.jobs.len())
+            .field("giving_back", &self.giving_back.jobs.len())
             .field("reading", &self.reading.jobs.len())
             .field("threads", &self.threads.len())
             .finish_non_exhaustive()
@@ -276,7 +315,7 @@ fn work(shared: &JobsShared) {
         if stopping.is_some_and(Deadline::passed) {
             return;
         }
-        let next = state.next(shared.freeing_max);
+        let next = state.next(shared.limits);
         let now = Moment::now();
         match next {
             Some((ticket, kind)) if ticket.due <= now || stopping.is_some() => {
@@ -300,7 +339,7 @@ fn run_taken<'a>(
     mut job: Job,
 ) -> MutexGuard<'a, JobsState> {
     state.share(kind).busy += 1;
-    if state.next(shared.freeing_max).is_some() {
+    if state.next(shared.limits).is_some() {
         // Another thread must wake for the next job, because this one is busy now.
         shared.wake.notify_one();
     }
@@ -408,6 +447,34 @@ mod tests {
         assert_eq!(begun.load(Ordering::SeqCst), 1, "one thread is kept for reading");
         go_on.store(1, Ordering::SeqCst);
         until(|| begun.load(Ordering::SeqCst) == 10);
+    }
+
+    /// Those that hang leave a thread to those that free locks, and one to those that read latches.
+    #[test]
+    fn giving_back_locks_uses_half_of_the_threads_that_free_locks() {
+        for (threads, most) in [(2, 1), (3, 1), (4, 2), (5, 2)] {
+            let background = Background::new(threads);
+            let (begun, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            for _ in 0..10 {
+                let (stuck, begun) = (Arc::clone(&go_on), Arc::clone(&begun));
+                let job = move || {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    until(|| stuck.load(Ordering::SeqCst) > 0);
+                    Next::Done
+                };
+                background.give_back_at(Moment::OVER, job).unwrap();
+            }
+            until(|| begun.load(Ordering::SeqCst) == most);
+            let others = Arc::new(AtomicUsize::new(0));
+            background.run_at(Moment::now(), counting(&others, 1)).unwrap();
+            if threads > 2 {
+                background.run(Duration::ZERO, counting(&others, 1));
+            }
+            until(|| others.load(Ordering::SeqCst) == if threads > 2 { 2 } else { 1 });
+            assert_eq!(begun.load(Ordering::SeqCst), most, "{threads} threads");
+            go_on.store(1, Ordering::SeqCst);
+            until(|| begun.load(Ordering::SeqCst) == 10);
+        }
     }
 
     #[test]

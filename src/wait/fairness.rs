@@ -1,10 +1,14 @@
 //! Remembers locks that a thread of this process acquired lately while no other thread was in the queue. The queue
 //! of such a lock is removed, but a thread that acquires it in a loop would still keep it from other processes.
+//!
+//! Also remembers locks that had stayed with this process and were given back because their time was over. Others could
+//! not find them free all that time, so this process leaves each of them to others for an interval.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::name::LockName;
+use crate::sync::HashMap;
 use crate::time::Moment;
 
 /// Fairness quantum of one thread: the number of retry intervals for which it may acquire and release a lock in a
@@ -20,6 +24,10 @@ const GAP: u32 = 10;
 /// Limit of remembered names. A loop over more locks at a time does not yield.
 const NAMES_MAX: usize = 32;
 
+/// Limit of entries for locks that are left to others, one or two for each. Beyond it, the oldest may be taken again a
+/// little sooner.
+const LEFT_MAX: usize = 65_536;
+
 /// Returns when every other process has had a turn. Each reads the lock once per interval, which jitter lengthens
 /// by at most a tenth, and its request takes some time.
 pub(super) fn others_turn(now: Moment, retry: Duration) -> Moment {
@@ -30,6 +38,10 @@ pub(super) fn others_turn(now: Moment, retry: Duration) -> Moment {
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     entries: VecDeque<LoopEntry>,
+    /// Until when locks are left to others.
+    left: HashMap<LockName, Moment>,
+    /// The same in order. May name a lock twice.
+    left_in_order: VecDeque<(Moment, LockName)>,
 }
 
 #[derive(Debug)]
@@ -100,8 +112,34 @@ impl Recent {
         }
     }
 
+    /// This process leaves the lock to others until this moment.
+    pub(super) fn leave(&mut self, name: &LockName, until: Moment) {
+        self.entries.retain(|entry| entry.name != *name);
+        let now = Moment::now();
+        while self
+            .left_in_order
+            .front()
+            .is_some_and(|(at, _)| *at <= now || self.left_in_order.len() >= LEFT_MAX)
+        {
+            let Some((at, oldest)) = self.left_in_order.pop_front() else { break };
+            if self.left.get(&oldest) == Some(&at) {
+                self.left.remove(&oldest);
+            }
+        }
+        self.left.insert(name.clone(), until);
+        self.left_in_order.push_back((until, name.clone()));
+    }
+
+    /// Returns until when this process leaves the lock to others, if it does so now.
+    pub(super) fn left_until(&self, name: &LockName) -> Option<Moment> {
+        self.left.get(name).copied().filter(|until| Moment::now() < *until)
+    }
+
     /// Forgets the lock, because a queue is created for it, and returns what was known.
     pub(super) fn take(&mut self, name: &LockName) -> Past {
+        if let Some(until) = self.left_until(name) {
+            return Past::Yields(until);
+        }
         let found = self.entries.iter().rposition(|entry| entry.name == *name);
         let Some(LoopEntry { since, now: state, .. }) = found.and_then(|at| self.entries.remove(at)) else {
             return Past::Nothing;
@@ -163,6 +201,23 @@ mod tests {
         recent.released(&name(1), None, Duration::from_millis(1), None);
         std::thread::sleep(Duration::from_millis(1));
         assert_eq!(recent.take(&name(1)), Past::GoesOn(now));
+    }
+
+    #[test]
+    fn locks_are_left_to_others_until_their_time_however_many_there_are() {
+        let (mut recent, far) = (Recent::default(), Moment::now().after(RETRY));
+        recent.held(name(1), Moment::now());
+        (0..1000).for_each(|id| recent.leave(&name(id), far));
+        assert!((0..1000).all(|id| recent.left_until(&name(id)) == Some(far)));
+        // It stays so, however often somebody asks all the same.
+        assert_eq!([recent.take(&name(1)), recent.take(&name(1))], [Past::Yields(far), Past::Yields(far)]);
+        assert_eq!(recent.since(&name(1)), None, "the quantum is over");
+        // What is over is forgotten.
+        recent.leave(&name(1000), Moment::now());
+        (0..LEFT_MAX).for_each(|id| recent.leave(&name(id % 4), far));
+        recent.leave(&name(5), far);
+        assert!(recent.left_in_order.len() <= LEFT_MAX);
+        assert_eq!(recent.take(&name(1000)), Past::Nothing);
     }
 
     /// A service may take millions of locks once each.

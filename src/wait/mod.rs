@@ -11,6 +11,7 @@ pub(crate) mod looks;
 pub(crate) mod notices;
 pub(crate) mod poller;
 pub(crate) mod queue;
+pub(crate) mod slow_mutex;
 pub(crate) mod timerfd;
 pub(crate) mod watch;
 pub(crate) mod watched_latch;

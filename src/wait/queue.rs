@@ -263,6 +263,41 @@ impl Queue {
         }
     }
 
+    /// Records that a lock which stays is about to be released because its time is over: see
+    /// [`left_to_others`](Queue::left_to_others), which follows. It may be free before the release is answered.
+    pub(crate) fn leaves(&self, name: &LockName, retry: Duration) {
+        if !self.notices.are_all() {
+            self.recent.lock().leave(name, others_turn(Moment::now(), retry));
+        }
+    }
+
+    /// Records that a lock which had stayed is free because its time is over. Others who poll could not find it free, so
+    /// this process leaves it to them for one interval. Those who have notices ask at once. Does the same as
+    /// [`released`](Queue::released) if nobody polls.
+    pub(crate) fn left_to_others(&self, name: &LockName, grant: Option<u64>, retry: Duration) {
+        if self.notices.are_all() {
+            return self.released(name, grant, retry);
+        }
+        let until = others_turn(Moment::now(), retry);
+        if let Some(grant) = grant {
+            let queue = QueueAtRelease { front: None, since: None, yield_until: None };
+            self.notices.released(name, grant, queue);
+        }
+        let lines = self.lines.lock();
+        self.recent.lock().leave(name, until);
+        let Some(line) = lines.get(name).cloned() else { return };
+        drop(lines);
+        let mut state = line.state.lock();
+        state.releases += 1;
+        (state.ours, state.ours_since) = (false, None);
+        state.yield_until(until);
+    }
+
+    /// Returns until when this process leaves the lock to others: see [`left_to_others`](Queue::left_to_others).
+    pub(crate) fn left_until(&self, name: &LockName) -> Option<Moment> {
+        self.recent.lock().left_until(name)
+    }
+
     fn pass_on(&self, name: &LockName, grant: Option<u64>, retry: Duration, stays: bool) -> bool {
         let line = self.lines.lock().get(name).cloned();
         let (front, since) = match &line {
@@ -291,10 +326,12 @@ impl Queue {
             }
             return yield_until.is_some();
         };
+        // Who did not wait asked all the same.
+        let left_until = self.left_until(name);
         let mut state = line.state.lock();
         state.releases += 1;
         state.ours = false;
-        match (released, yield_until) {
+        match (released, yield_until.or(left_until)) {
             (_, Some(until)) => {
                 state.ours_since = None;
                 state.yield_until(until);
@@ -539,8 +576,19 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
         state.ask_at(next, Ask::Look);
         let somebody_stays = state.waiting.len() > 1 || !terms.by.passed();
         drop(state);
-        if somebody_stays {
-            self.queue.notices.refused(&self.name, notices, self.waiter.arrived);
+        match notices {
+            notices if somebody_stays => self.queue.notices.refused(&self.name, notices, self.waiter.arrived),
+            Some(holder) => self.queue.notices.want(holder),
+            None => {}
+        }
+    }
+
+    /// Records that the lock was read and is free. The front asks for it now. While this process yields, it asks only if it
+    /// must not wait.
+    pub(crate) fn found_free(&self, releases: u64) {
+        let mut state = self.line.state.lock();
+        if state.releases == releases && !state.yielding {
+            state.ask_at(Moment::now(), Ask::Attempt);
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use dlm::store::{Acquired, Attempt, LatchStore, LockStore, MemoryStore};
 use dlm::{
-    Code, Deadline, GrantEndpoint, Identity, LatchKind, LatchListener, Lease, Level, Lock, LockManager,
-    NoticeEndpoint,
+    AcquireOptions, Code, Deadline, GrantEndpoint, Identity, LatchKind, LatchListener, Lease, Level, Lock,
+    LockManager, NoticeEndpoint,
 };
 use dlm_testkit::{Call, LONG, Spy, until};
 
@@ -87,7 +87,7 @@ fn a_waiter_is_told_and_asks_the_store_once_more_in_whatever_form_it_waits() {
 }
 
 #[test]
-fn who_does_not_wait_tells_nobody() {
+fn who_does_not_wait_asks_the_holder_once_and_is_not_told() {
     let store = Arc::new(MemoryStore::new());
     let (first, _, lock) = manager(&store, "udp://127.0.0.1");
     let (second, _, theirs) = manager(&store, "udp://127.0.0.1");
@@ -96,7 +96,7 @@ fn who_does_not_wait_tells_nobody() {
         assert_eq!(theirs.acquire_within(LONG, Duration::ZERO).unwrap_err().code(), Code::LockUnavailable);
     }
     assert!(held.release().unwrap());
-    assert_eq!((first.stats().notices_sent, second.stats().notices_sent), (0, 0));
+    assert_eq!((first.stats().notices_sent, second.stats().notices_sent), (0, 3));
 }
 
 #[test]
@@ -482,4 +482,18 @@ fn a_holder_of_many_locks_in_the_directory_of_a_store_answers_for_each() {
             operator.waiting(&vec![seen.clone(); AT_ONCE]).unwrap().iter().all(Option::is_some)
         });
     }
+}
+
+/// Nothing is sent to the store when the holder releases the lock. The waiters are told when the minimum is over.
+#[test]
+fn a_waiter_is_told_at_the_end_of_a_minimum_hold() {
+    let store = Arc::new(MemoryStore::new());
+    let (_first, _, lock) = manager(&store, "udp://127.0.0.1");
+    let (_second, spy, theirs) = manager(&store, "udp://127.0.0.1");
+    let held = lock.acquire_with(&AcquireOptions::new().min_hold(Duration::from_secs(1))).unwrap();
+    let pending = theirs.start(&Default::default()).unwrap();
+    until("it is refused", || spy.calls() > 0);
+    until_registered(&lock, 1);
+    assert!(held.release().unwrap());
+    until("it is granted", || pending.take().unwrap().is_some());
 }

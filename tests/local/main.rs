@@ -22,6 +22,7 @@ mod local_schemes;
 mod lock_names;
 mod memory_contract;
 mod memory_doubts;
+mod memory_hangs;
 mod memory_kept;
 mod memory_panics;
 mod memory_waiting;

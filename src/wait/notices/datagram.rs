@@ -16,6 +16,7 @@
 //! | 10 who waits | an operator's tool, holder | `key:u64 nonce:u64` | tell me who waits for the lock |
 //! | 11 waiting | holder, an operator's tool | `nonce:u64 threads:u32 waited_ms:u32 count:u8` and entries | so many threads of mine wait, the first for so long, and these processes |
 //! | 12 leave | waiter, holder | `key:u64 nonce:u64` | I do not wait any more |
+//! | 13 want | who was refused and does not wait, holder | `key:u64` | if the lock only stays with you, give it back |
 //!
 //! A register whose key is 0 is a challenge: `not here` with its nonce shows that the process hears this endpoint. Every
 //! version answers so. Kinds that a version does not know are ignored.
@@ -63,6 +64,7 @@ pub(super) enum Datagram {
     Waiting { nonce: u64, threads: u32, waited: Duration, entries: Vec<SentEntry> },
     Leave { key: u64, nonce: u64 },
     Challenge { nonce: u64 },
+    Want { key: u64 },
 }
 
 impl Datagram {
@@ -96,7 +98,8 @@ impl Datagram {
             | Datagram::NotHere { nonce: number }
             | Datagram::Heard { key: number }
             | Datagram::Declined { key: number }
-            | Datagram::Opened { nonce: number } => put(&mut out, &[*number]),
+            | Datagram::Opened { nonce: number }
+            | Datagram::Want { key: number } => put(&mut out, &[*number]),
             Datagram::Pause { nonce, pause } => {
                 put(&mut out, &[*nonce]);
                 out.extend_from_slice(&millis(*pause).to_be_bytes());
@@ -150,6 +153,7 @@ impl Datagram {
                 Datagram::Waiting { nonce: first, threads: u32::from_be_bytes(*threads), waited, entries }
             }
             12 => Datagram::Leave { key: first, nonce: number(rest)?.0 },
+            13 => Datagram::Want { key: first },
             _ => return None,
         })
     }
@@ -169,7 +173,8 @@ impl Datagram {
             | Datagram::Opened { .. }
             | Datagram::WhoWaits { .. }
             | Datagram::Waiting { .. }
-            | Datagram::Leave { .. } => false,
+            | Datagram::Leave { .. }
+            | Datagram::Want { .. } => false,
         }
     }
 
@@ -187,6 +192,7 @@ impl Datagram {
             Datagram::WhoWaits { .. } => 10,
             Datagram::Waiting { .. } => 11,
             Datagram::Leave { .. } => 12,
+            Datagram::Want { .. } => 13,
         }
     }
 }
@@ -255,6 +261,7 @@ mod tests {
             Datagram::Pause { nonce, pause: waited },
             Datagram::Opened { nonce },
             Datagram::WhoWaits { key, nonce },
+            Datagram::Want { key },
             Datagram::Waiting { nonce, threads: 3, waited, entries: vec![entry; ENTRIES_MAX] },
             Datagram::Leave { key, nonce },
             Datagram::Challenge { nonce },
@@ -294,7 +301,8 @@ mod tests {
         // They take it for a register that quotes nothing, and answer `not here`.
         assert_eq!(Datagram::Challenge { nonce }.encode(), old(1, &[&[0; 8], &bytes, &[0; 5]]));
         assert_eq!(Datagram::Leave { key: 9, nonce }.encode(), old(12, &[&key, &bytes]));
-        for kind in (0..=u8::MAX).filter(|kind| !(1..=12).contains(kind)) {
+        assert_eq!(Datagram::Want { key: 9 }.encode(), old(13, &[&key]));
+        for kind in (0..=u8::MAX).filter(|kind| !(1..=13).contains(kind)) {
             assert_eq!(Datagram::decode(&old(kind, &[&[7; 1300]])), None, "{kind}");
         }
     }

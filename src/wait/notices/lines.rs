@@ -158,6 +158,8 @@ struct NoticeLine {
     turn: LineTurn,
     /// Waiting processes, in order of arrival.
     entries: Vec<LineEntry>,
+    /// Whether a process that does not wait wants the lock, which is held here.
+    is_wanted: bool,
     /// Oldest first.
     keys: VecDeque<u64>,
     wait: Option<OwnWait>,
@@ -244,6 +246,7 @@ impl Lines {
         self.add_key(id, grant);
         let line = self.at(id);
         line.turn = LineTurn::Held(grant);
+        line.is_wanted = false;
         let handed = line.handed.take();
         self.forget_handed(handed);
         self.set_timer(id);
@@ -326,7 +329,9 @@ impl Lines {
     /// Whether another process waits for the lock, which is held here.
     pub(super) fn is_wanted(&self, name: &LockName) -> bool {
         let line = self.ids.get(name).and_then(|id| self.lines.get(id));
-        line.is_some_and(|line| matches!(line.turn, LineTurn::Held(_)) && !line.entries.is_empty())
+        line.is_some_and(|line| {
+            matches!(line.turn, LineTurn::Held(_)) && (line.is_wanted || !line.entries.is_empty())
+        })
     }
 
     /// The store refused the lock to a waiter of this process that arrived at `arrived`.
@@ -488,6 +493,17 @@ impl Lines {
                 self.drop_entries_of(id, |entry| (entry.endpoint, entry.nonce) == (from, nonce));
             }
             Datagram::Challenge { nonce } => self.reply(from, Datagram::NotHere { nonce }, now),
+            Datagram::Want { key } => {
+                let Some(&id) = self.keys.get(&key) else { return false };
+                if self.at(id).turn != LineTurn::Held(key) {
+                    return false;
+                }
+                self.at(id).is_wanted = true;
+                if self.tells_wanted {
+                    let name = self.at(id).name.clone();
+                    self.effects.push(Effect::Wanted(name));
+                }
+            }
             // Of a latch, and to who asked: not of a lock.
             Datagram::Opened { .. } | Datagram::Waiting { .. } => return false,
         }
@@ -556,6 +572,7 @@ impl Lines {
             name: name.clone(),
             turn: LineTurn::Free(now),
             entries: Vec::new(),
+            is_wanted: false,
             keys: VecDeque::new(),
             wait: None,
             handed: None,

@@ -296,6 +296,13 @@ impl Notices {
         self.shared.with(|lines, now| lines.refused(name, holder, arrived, now));
     }
 
+    /// The store refused the lock to somebody who does not wait. If nobody holds it and it only stays with this holder, it is
+    /// given back.
+    pub(crate) fn want(&self, holder: GrantEndpoint) {
+        let Some(open) = self.shared.open.as_ref().filter(|open| open.own != holder.endpoint) else { return };
+        self.shared.run(open, vec![Effect::Send(holder.endpoint, Datagram::Want { key: holder.grant })]);
+    }
+
     /// A waiter could not ask the store.
     pub(crate) fn failed(&self, name: &LockName) {
         self.shared.with(|lines, now| lines.failed(name, now));

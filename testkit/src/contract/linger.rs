@@ -307,3 +307,156 @@ pub fn a_lease_of_a_lock_that_stays_ends_before_its_record(site: &Site) {
         Some(())
     });
 }
+
+/// Longer than any case.
+const NEVER: Duration = LONGEST.saturating_mul(2);
+/// How long a lock stays in the cases about the end of that time.
+const BRIEF: Duration = Duration::from_millis(100);
+
+fn is_free(lock: &Lock) -> bool {
+    lock.inspect().unwrap().holder.is_none()
+}
+
+/// Nobody else can find a lock free that its process takes again at once.
+pub fn locks_whose_time_of_staying_is_over_are_left_to_those_who_poll(site: &Site) {
+    patiently(|linger| {
+        let (ours, spy) = counted(site, builder(site, linger).retry(NEVER).wait(2 * NEVER));
+        let theirs = manager(site, Duration::ZERO);
+        let id = |number| format!("stays {linger:?} {number}");
+        let mut locks: Vec<_> = (0..site.rounds.clamp(3, 40))
+            .map(|number| [&ours, &theirs].map(|manager| manager.lock(&id(number), Level::Xdc).unwrap()))
+            .collect();
+        // On a slow machine, the time of some is over before they can be taken again.
+        locks.retain(|[lock, _]| {
+            let before = ours.stats().leases_retaken;
+            for _ in 0..2 {
+                assert!(lock.acquire_within(HELD, Duration::ZERO).unwrap().release().unwrap());
+            }
+            ours.stats().leases_retaken > before
+        });
+        let [lock, _] = locks.first()?;
+        for [lock, _] in &locks {
+            eventually("it is given back", || is_free(lock));
+        }
+        let asked = spy.calls_of(Call::Acquire);
+        let pendings: Vec<_> =
+            locks.iter().map(|[lock, _]| lock.start(&Default::default()).unwrap()).collect();
+        thread::sleep(BRIEF);
+        assert_eq!(spy.calls_of(Call::Acquire), asked, "they are left to others");
+        for [_, lock] in &locks {
+            assert!(lock.try_acquire().unwrap().release().unwrap());
+        }
+        drop(pendings);
+        // Who does not wait asks all the same. Then the lock does not stay.
+        for wait in [Duration::ZERO, BRIEF] {
+            assert!(lock.acquire_within(HELD, wait).unwrap().release().unwrap());
+            assert!(is_free(lock));
+        }
+        assert!(lock.try_acquire().unwrap().release().unwrap());
+        assert!(is_free(lock));
+        ours.close().unwrap();
+        Some(())
+    });
+}
+
+/// It was taken again, and the time ended while it was held.
+pub fn a_release_after_the_time_of_staying_leaves_the_lock_to_others(site: &Site) {
+    patiently(|linger| {
+        let (ours, spy) = counted(site, builder(site, linger).retry(NEVER).wait(2 * NEVER));
+        let lock = ours.lock(&format!("stays {linger:?}"), Level::Xdc).unwrap();
+        assert!(lock.acquire().unwrap().release().unwrap());
+        let again = lock.try_acquire().unwrap();
+        if ours.stats().leases_retaken == 0 {
+            // The machine was so slow that the lock did not stay.
+            return None;
+        }
+        thread::sleep(linger);
+        assert!(again.release().unwrap());
+        let asked = spy.calls_of(Call::Acquire);
+        let pending = lock.start(&Default::default()).unwrap();
+        thread::sleep(BRIEF);
+        assert!(pending.take().unwrap().is_none());
+        assert_eq!((spy.calls_of(Call::Acquire), spy.calls_of(Call::Release)), (asked, 1));
+        Some(())
+    });
+}
+
+/// The time of staying begins with the first release, however often the record is written since.
+pub fn renewals_and_other_lengths_do_not_make_a_lock_stay_longer(site: &Site) {
+    for renews in [true, false] {
+        let (ours, spy) = counted(site, builder(site, 3 * BRIEF).retry(NEVER).wait(2 * NEVER));
+        let lock = ours.lock(&format!("stays {renews}"), Level::Xdc).unwrap();
+        let (mut round, by) = (0, Deadline::after(LONG));
+        let is_left = || is_free(&lock);
+        while round == 0 || !is_left() {
+            assert!(!by.passed(), "it stays for ever");
+            round += 1;
+            let ttl = if renews { HELD } else { HELD * (1 + round % 2) };
+            let Ok(lease) = lock.acquire_within(ttl, Duration::ZERO) else { continue };
+            if renews {
+                lease.renew().unwrap();
+            }
+            assert!(lease.release().unwrap());
+        }
+        assert!(spy.calls_of(Call::Release) > 0);
+        ours.close().unwrap();
+    }
+}
+
+/// The interval passes, and nobody else wants the lock.
+pub fn a_lock_that_was_left_to_others_is_taken_again_after_an_interval(site: &Site) {
+    let retry = Duration::from_millis(100);
+    for all in [false, true] {
+        patiently(|linger| {
+            let builder = builder(site, linger).retry(if all { NEVER } else { retry }).wait(NEVER);
+            let builder = match all {
+                true => builder.option("notices", NOTICES).option("notices_all", "true"),
+                false => builder,
+            };
+            let ours = builder.store(site.store()).open().unwrap();
+            let lock = ours.lock(&format!("stays {all} {linger:?}"), Level::Xdc).unwrap();
+            for _ in 0..2 {
+                assert!(lock.acquire().unwrap().release().unwrap());
+            }
+            if ours.stats().leases_retaken == 0 {
+                // The machine was so slow that the lock did not stay.
+                return None;
+            }
+            let mut was_held = Moment::now();
+            eventually("it is given back", || {
+                let at = Moment::now();
+                let is_free = is_free(&lock);
+                was_held = if is_free { was_held } else { at };
+                is_free
+            });
+            let lease = lock.acquire().unwrap();
+            let got = Moment::now();
+            // If all have notices, nobody polls, and the next is at once.
+            assert!(all || got.since(was_held) > retry, "after {:?}", got.since(was_held));
+            assert!(lease.release().unwrap());
+            ours.close().unwrap();
+            Some(())
+        });
+    }
+}
+
+/// A program that tries once now and then would find a lock held that nobody uses.
+pub fn a_try_that_is_refused_ends_the_staying(site: &Site) {
+    let open =
+        || builder(site, STAYS).retry(NEVER).option("notices", NOTICES).store(site.store()).open().unwrap();
+    let (ours, theirs) = (open(), open());
+    for is_try in [true, false] {
+        assert!(lock(&ours).acquire().unwrap().release().unwrap());
+        let other = lock(&theirs);
+        let refused = match is_try {
+            true => other.try_acquire(),
+            false => other.acquire_within(HELD, Duration::ZERO),
+        };
+        assert_eq!(code(refused), Code::LockUnavailable);
+        eventually("it is given back", || is_free(&other));
+        assert!(other.try_acquire().unwrap().release().unwrap());
+        // It stays with them now.
+        assert_eq!(code(lock(&ours).try_acquire()), Code::LockUnavailable);
+        eventually("it is given back", || is_free(&other));
+    }
+}

@@ -337,6 +337,11 @@ macro_rules! linger_contract {
             threads_pass_on_a_lock_that_stays_without_the_store,
             a_lease_of_a_lock_that_stays_ends_before_its_record,
             a_loop_over_a_lock_that_stays_leaves_turns_to_others,
+            locks_whose_time_of_staying_is_over_are_left_to_those_who_poll,
+            a_release_after_the_time_of_staying_leaves_the_lock_to_others,
+            renewals_and_other_lengths_do_not_make_a_lock_stay_longer,
+            a_lock_that_was_left_to_others_is_taken_again_after_an_interval,
+            a_try_that_is_refused_ends_the_staying,
         }
     };
 }

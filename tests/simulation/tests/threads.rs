@@ -424,3 +424,45 @@ fn background_threads_free_every_lock_in_doubt_before_they_end() {
         later.close().unwrap();
     });
 }
+
+/// One process uses locks again and again, and they stay with it. Another process polls.
+#[test]
+fn a_lock_that_stays_is_had_by_who_polls_after_its_time_and_an_interval() {
+    const LINGER: Duration = Duration::from_millis(200);
+    const RETRY: Duration = Duration::from_millis(50);
+    explore(400, |seed| {
+        let store = Arc::new(MemoryStore::new());
+        let open = |linger| {
+            let builder =
+                LockManager::builder().store(store.clone()).client("simulated").ttl(HOUR).wait(HOUR);
+            builder.retry(RETRY).linger(linger).open().unwrap()
+        };
+        let (ours, theirs) = (open(LINGER), open(Duration::ZERO));
+        // More than the queue remembers of locks that are free.
+        let ids: Vec<_> = (0..if seed % 8 == 0 { 40 } else { 1 }).map(|id| format!("{id}")).collect();
+        let is_over = Rc::new(Cell::new(false));
+        let (user, used, done) = (ours.clone(), ids.clone(), Rc::clone(&is_over));
+        let uses = spawn("user", move || {
+            while !done.get() {
+                for id in &used {
+                    let lease = user.lock(id, Level::Xdc).unwrap().acquire().unwrap();
+                    sleep(Duration::from_micros(500));
+                    assert!(lease.release().unwrap());
+                    sleep(Duration::from_micros(draw(9_000)));
+                }
+            }
+        });
+        sleep(LINGER / 2);
+        for id in ids.iter().take(4) {
+            let began = Moment::now();
+            let lease = theirs.lock(id, Level::Xdc).unwrap().acquire().unwrap();
+            let waited = Moment::now().since(began);
+            assert!(waited < LINGER + RETRY * 3, "lock {id}: {waited:?}");
+            assert!(lease.release().unwrap());
+        }
+        is_over.set(true);
+        uses.join().unwrap();
+        ours.close().unwrap();
+        theirs.close().unwrap();
+    });
+}

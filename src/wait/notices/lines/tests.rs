@@ -813,3 +813,23 @@ fn who_waits_is_told_to_whoever_quotes_the_grant_without_what_a_notice_quotes() 
     assert!(!holder.received(endpoint(8), ask(7), at(61)));
     assert_eq!(sends(&mut holder), refused);
 }
+
+#[test]
+fn a_holder_keeps_in_mind_that_somebody_who_does_not_wait_wants_the_lock() {
+    let mut holder = lines(0);
+    holder.granted(&name(), 7, at(0));
+    holder.tell_wanted();
+    // Only the grant that holds the lock counts, whoever asks.
+    assert!(!holder.received(endpoint(1), Datagram::Want { key: 8 }, at(1)));
+    assert!(!holder.is_wanted(&name()) && holder.effects().is_empty());
+    assert!(holder.received(endpoint(1), Datagram::Want { key: 7 }, at(2)));
+    assert_eq!(holder.effects(), [Effect::Wanted(name())]);
+    assert!(holder.is_wanted(&name()));
+    assert_eq!(holder.sizes()[1], 0, "nobody is told later");
+    // The release tells nobody, and the next grant knows nothing of it.
+    assert_eq!(holder.released(&name(), 7, NOBODY, at(3)), NextTurn::Ours);
+    assert!(!holder.is_wanted(&name()));
+    assert!(!holder.received(endpoint(1), Datagram::Want { key: 7 }, at(4)));
+    holder.granted(&name(), 9, at(5));
+    assert!(!holder.is_wanted(&name()) && holder.effects().is_empty());
+}
