@@ -318,10 +318,10 @@ fn pendings_that_wait_for_a_thread_read_their_locks_together() {
 /// A renewal by [`start_renewal`](dlm::Lease::start_renewal) hangs.
 #[test]
 fn dropping_a_lease_does_not_wait_for_a_renewal_that_hangs() {
-    for form in ["drop", "token"] {
+    for (form, linger) in [("drop", Duration::ZERO), ("drop", NEVER), ("token", Duration::ZERO)] {
         let store = Hanging::at(Request::Renew);
         let _goes_on = GoesOn(&store);
-        let manager = builder(&store).open().unwrap();
+        let manager = builder(&store).linger(linger).open().unwrap();
         let lock = manager.lock("down", Level::Xdc).unwrap();
         let lease = lock.acquire().unwrap();
         store.hang();
