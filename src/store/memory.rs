@@ -35,8 +35,11 @@ pub struct MemoryStore {
     state: Mutex<MemoryState>,
     latches: Mutex<MemoryLatches>,
     /// Of locks, and of grants that were broken.
-    histories: Mutex<HashMap<(LockName, Vec<u8>), VecDeque<(Moment, HistoryEntry)>>>,
+    histories: Mutex<HashMap<(LockName, Vec<u8>), MemoryHistory>>,
 }
+
+/// Entries, each with the moment when it ends.
+type MemoryHistory = VecDeque<(Moment, HistoryEntry)>;
 
 #[derive(Debug)]
 struct MemoryLatches {
