@@ -15,6 +15,8 @@ const WAITING_MAX: usize = 64;
 const READ_MAX: usize = 32;
 /// The kinds of datagrams, and one that nobody knows.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=13;
+/// The kind that tells a waiter that its holder knows it.
+const REGISTERED: u8 = 2;
 /// Kinds that only a process that waits may get: registered, moved, ask, pause.
 const OF_WAITERS: [u8; 4] = [2, 3, 5, 8];
 
@@ -89,6 +91,12 @@ impl Mail {
             let from = if random.u8(..4) == 0 { self.address(random) } else { from };
             let delay = Duration::from_micros(random.u64(50..LATE.as_micros() as u64));
             all.push(Sent { delay, from, to, bytes: self.forge(random) });
+        }
+        if forged && bytes[5] == REGISTERED && random.bool() {
+            // As if the holder had asked the waiter to leave the lock free for 49 days.
+            let bytes = [b"dlmN\x01\x08", &bytes[6..14], &u32::MAX.to_be_bytes()].concat();
+            let delay = Duration::from_micros(random.u64(50..LATE.as_micros() as u64));
+            all.push(Sent { delay, from, to, bytes });
         }
         all
     }
