@@ -117,7 +117,7 @@ pub(crate) fn receive(at: SocketAddr) -> Option<(Vec<u8>, SocketAddr)> {
 
 /// Where one thread waits for datagrams, and others wake it.
 #[derive(Default)]
-pub(crate) struct Waker(parking_lot::Mutex<Option<ThreadNumber>>);
+pub(crate) struct Waker(crate::sync::real::Mutex<Option<ThreadNumber>>);
 
 impl Waker {
     pub(crate) fn wait(&self, until: Moment) {

@@ -470,8 +470,8 @@ impl Register for SimulatedRegister {
         self.call(name, by, |server, name| server.counters.get(name).copied()).of_read()
     }
 
-    fn cover(&self, name: &LockName, ttl: Duration, by: Deadline) -> Result<()> {
-        let covered = self.call(name, by, move |server, name| {
+    fn cover(&self, name: &LockName, _: Duration, by: Deadline) -> Result<()> {
+        let covered = self.call(name, by, |server, name| {
             if server.holder(name).is_none() {
                 server.put(name, None, FREE_TTL);
             }
