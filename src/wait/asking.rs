@@ -48,6 +48,8 @@ const THREADS_MAX: usize = 8;
 const ASKS_MAX: usize = THREADS_MAX - 1;
 /// The same for requests of one kind.
 const KIND_MAX: usize = ASKS_MAX - 1;
+/// The same for polls of one lock each. If all of them hang, one more request can still read for the others.
+const POLLS_ALONE_MAX: usize = KIND_MAX - 1;
 /// Highest number of requests of one kind to one place at one time.
 const PLACE_MAX: usize = 2;
 /// Highest numbers of requests to failing places at one time. Together they leave a thread to the other places.
@@ -326,7 +328,9 @@ impl AskersState {
 
     /// Takes the first inquiry whose kind and place have room for a request.
     fn take_ask(&mut self) -> Option<(InquiryNumber, Arc<dyn Inquiry>)> {
-        let rooms = [AskKind::Call, AskKind::Poll].map(|kind| self.has_room(kind));
+        let polls = self.under_way.iter().filter(|it| it.kind == AskKind::Poll).count();
+        let may_poll = polls < POLLS_ALONE_MAX && self.has_room(AskKind::Poll);
+        let rooms = [self.has_room(AskKind::Call), may_poll];
         if self.is_stopping || self.asks.is_empty() || rooms == [false, false] {
             return None;
         }
@@ -776,10 +780,10 @@ mod tests {
         until("the others are served", || served.asked() == 99);
         assert_eq!((hung.asking(), served.asked()), (PLACE_MAX, 99));
         (100..200).for_each(|place| plant(&askers, &hung, place, Served::No));
-        until("all may ask but two", || hung.asking() == KIND_MAX);
+        until("all may ask but three", || hung.asking() == POLLS_ALONE_MAX);
         askers.add(askers.number(), AskKind::Poll, 0, ticking.clone()).unwrap();
         until("the timers go on", || ticking.0.load(Ordering::SeqCst) >= 5);
-        assert!(hung.asking() == KIND_MAX && askers.threads() > KIND_MAX);
+        assert!(hung.asking() == POLLS_ALONE_MAX && askers.threads() > POLLS_ALONE_MAX);
         // Calls to other places go on, and one of those that hang leaves a thread to looks.
         (0..100).for_each(|place| plant_as(AskKind::Call, &askers, &served, place, Served::Yes));
         until("the calls are served", || served.asked() == 199);
