@@ -336,6 +336,8 @@ impl PendingShared {
             return drop(result);
         };
         let failed = result.as_ref().err().map(Error::code).filter(|_| !state.is_told);
+        // The next waiter may ask now. Before the result can be seen: whoever has it is not in the queue any more.
+        drop(ticket);
         state.outcome = PendingOutcome::Finished(result);
         let (registration, is_added) = (state.registration.take(), state.is_added);
         if let Some(timerfd) = self.timerfd.get()
@@ -347,8 +349,6 @@ impl PendingShared {
             listener.number = Some(listener.completions.push(listener.tag));
         }
         drop(state);
-        // The next waiter may ask now.
-        drop(ticket);
         drop(registration);
         if is_added {
             self.session.askers.remove(self.number);
