@@ -50,7 +50,9 @@ mod capi {
  * fork(): a handle belongs to the process that created it. In a child process, calls with the parent's
  * handles fail with DLM_FORKED and change nothing. Freeing them there is allowed and does nothing. A child
  * may create its own handles, up to 62 forks deep, also if it executes no program and other threads of its
- * parent were in calls during the fork. fork() waits while another thread opens or closes an embedded store.
+ * parent were in calls during the fork. fork() waits, for 10 s at most, while another thread opens or closes
+ * an embedded store, or connects to Aerospike. If that takes longer, the child can open no embedded store. A
+ * log function must not wait for a thread that forks.
  * A host name is looked up by the C library, whose locks a child may inherit from such a thread: where
  * children look names up, give the servers by address. A child made by a bare clone system call must not
  * use the library.

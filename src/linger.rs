@@ -189,9 +189,10 @@ impl LingerState {
         self.back.remove(answers.unwrap_or(0))
     }
 
-    fn next(&self) -> Option<Moment> {
+    /// When to do something next. `now` at the earliest, so that jobs of others that are due go first.
+    fn next(&self, now: Moment) -> Option<Moment> {
         let first = self.due.first_key_value().map(|((at, _), _)| *at);
-        if self.back.is_empty() { first } else { Some(Moment::OVER) }
+        if self.back.is_empty() { first.map(|at| at.max(now)) } else { Some(now) }
     }
 }
 
@@ -241,6 +242,12 @@ impl Linger {
     /// Returns how often a lock was taken again without asking the store.
     pub(crate) fn retaken(&self) -> u64 {
         self.retaken.load(Ordering::Relaxed)
+    }
+
+    /// Whether this lock may stay, beside those that do.
+    pub(crate) fn has_room(&self, name: &LockName) -> bool {
+        let state = self.state.lock();
+        state.slots.contains_key(name) || state.slots.len() + state.back.len() < KEPT_MAX
     }
 
     /// Whether the lock is kept here.
@@ -343,16 +350,19 @@ impl Linger {
         let KeptLock { record, longest_ttl, notices, .. } = kept;
         let doubt = LockDoubt::MayBeHeld;
         let mut freeing = Freeing::new(Arc::clone(&self.store), name.clone(), record, longest_ttl, doubt);
-        let (linger, name) = (Arc::downgrade(self), name.clone());
-        self.background.run(Freeing::FIRST_TRY, move || {
+        let (linger, named) = (Arc::downgrade(self), name.clone());
+        let will_run = self.background.run(Freeing::FIRST_TRY, move || {
             let next = freeing.try_once();
             if next == Next::Done
                 && let Some(linger) = linger.upgrade()
             {
-                linger.tell_released(&name, notices, why);
+                linger.tell_released(&named, notices, why);
             }
             next
         });
+        if let Some(grant) = notices.filter(|_| !will_run) {
+            self.queue.notices().ended(name, grant);
+        }
     }
 
     /// Gives back all kept locks. From now on none is kept.
@@ -376,7 +386,7 @@ impl Linger {
 
     /// Schedules the job that looks after what is due next.
     fn set_timer(self: &Arc<Linger>, state: &mut LingerState) -> io::Result<()> {
-        let Some(due) = state.next() else { return Ok(()) };
+        let Some(due) = state.next(Moment::now()) else { return Ok(()) };
         if let Some((ticket, _)) = state.timer {
             if ticket.due() <= due {
                 return Ok(());
@@ -535,16 +545,16 @@ mod tests {
         let mut state = LingerState::default();
         state.keep(&name(1), kept(at(100))).unwrap();
         state.keep(&name(2), kept(at(50))).unwrap();
-        assert_eq!(state.next(), Some(at(50)));
+        assert_eq!(state.next(at(1)), Some(at(50)));
         // The second one is taken again, and stays for longer than it would have. The first stays for less.
         assert!(state.take(&name(2)).is_some() && state.take(&name(2)).is_none());
         state.keep(&name(2), kept(at(200))).unwrap();
         state.take(&name(1)).unwrap();
         state.keep(&name(1), kept(at(20))).unwrap();
-        assert_eq!(state.next(), Some(at(20)));
+        assert_eq!((state.next(at(1)), state.next(at(30))), (Some(at(20)), Some(at(30))));
         state.end_what_is_due(at(60));
         assert_eq!(names(&state.back), [name(1)]);
-        assert_eq!(state.next(), Some(Moment::OVER));
+        assert_eq!(state.next(at(60)), Some(at(60)), "jobs that were due before go first");
         assert!(
             matches!(state.take_back(), Some((_, _, GiveBack::TimeIsOver))) && state.take_back().is_none()
         );
@@ -552,7 +562,7 @@ mod tests {
         state.take(&name(2)).unwrap();
         state.end_what_is_due(at(200));
         assert!(state.back.is_empty() && state.slots.is_empty() && state.due.is_empty());
-        assert_eq!(state.next(), None);
+        assert_eq!(state.next(at(200)), None);
     }
 
     #[test]

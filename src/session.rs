@@ -204,7 +204,7 @@ impl Session {
         self.looks.look(name, self.settings.retry, &read_many, read_one)
     }
 
-    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`. Who waits until `waits`
+    /// Tries once to acquire the lock, for a lease that dies with this process if `until_death`. A call that waits until `waits`
     /// leaves a lock that has stayed too long to others first.
     pub(crate) fn attempt(
         &self,
@@ -317,14 +317,15 @@ impl Session {
             return false;
         };
         let (name, notices) = (lock.name(), self.queue.notices());
-        if notices.is_wanted(name) || self.queue.left_until(name).is_some() {
+        if notices.is_wanted(name) || self.queue.left_until(name).is_some() || !linger.has_room(name) {
             return false;
         }
         let Some(kept) = lock.keep(self.settings.linger_of(lock.ttl()), by) else { return false };
         if let Err(kept) = linger.keep(name, kept) {
             let is_over = lock.has_stayed() && kept.until <= Moment::now();
             let why = if is_over { GiveBack::TimeIsOver } else { GiveBack::Otherwise };
-            linger.release_or_free(name, kept, why, Deadline::after(self.settings.timeout));
+            // Its time is over, or others have taken the room meanwhile.
+            linger.release_or_free(name, kept, why, by.sooner(Deadline::after(self.settings.timeout)));
             return true;
         }
         let yields = self.queue.stays(name, self.settings.retry);
@@ -483,11 +484,11 @@ impl Session {
     fn release_at(&self, name: LockName, held: HeldUntil) {
         let HeldUntil { moment, leftover: Leftover { record, ttl, doubt }, mut may_reappear, notices } = held;
         let (store, queue, retry) = (Arc::clone(&self.store), Arc::clone(&self.queue), self.settings.retry);
-        let named = name.clone();
+        let (named, line) = (name.clone(), name.clone());
         let freeing =
             move |doubt| Freeing::new(Arc::clone(&store), named.clone(), record.clone(), ttl, doubt);
         let mut current = None;
-        self.background.run(moment.since(Moment::now()), move || {
+        let will_run = self.background.run(moment.since(Moment::now()), move || {
             // The manager is closed before the hold is over.
             if Moment::now() < moment {
                 return Next::Done;
@@ -502,6 +503,10 @@ impl Session {
             }
             next
         });
+        // Otherwise processes that register would be told that they will hear of the release.
+        if let Some(grant) = notices.filter(|_| !will_run) {
+            self.queue.notices().ended(&line, grant);
+        }
     }
 
     pub(crate) fn events_of<'a>(&'a self, lock: &'a HeldLock) -> LeaseEvents<'a> {

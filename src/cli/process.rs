@@ -165,11 +165,20 @@ struct Running {
     started: u64,
 }
 
+/// Whether a process has several numbers in this `/proc`: one in its own PID namespace, and others in outer ones.
+fn is_nested(status: &str) -> bool {
+    let status = std::fs::read_to_string(status).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
+}
+
 /// Returns all running descendants of this process, parents first. `None` without a Linux `/proc` of this PID namespace.
 fn descendants() -> Option<Vec<Running>> {
     let this: i32 = rustix::process::getpid().as_raw_pid();
-    // In a `/proc` of an outer namespace, this process has another number. In any other one, it has none.
-    if std::fs::read_link("/proc/self").ok()?.to_str()?.parse() != Ok(this) {
+    // In a `/proc` of an outer namespace, this process has another number, or the same one by chance. In any other one, it
+    // has none.
+    let listed = std::fs::read_link("/proc/self").ok()?.to_str()?.parse();
+    if listed != Ok(this) || is_nested("/proc/self/status") {
         return None;
     }
     let mut processes = Vec::new();
@@ -265,6 +274,19 @@ fn cannot_run(program: &OsString, error: &io::Error) -> CommandFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_with_several_numbers_is_in_a_nested_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status");
+        for (text, expected) in
+            [("Name:\tx\nNSpid:\t5\n", false), ("NSpid:\t77\t5\n", true), ("Pid:\t5\n", false)]
+        {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(is_nested(path.to_str().unwrap()), expected, "{text:?}");
+        }
+        assert!(!is_nested("/nowhere"));
+    }
 
     #[test]
     fn a_process_name_cannot_pass_itself_off_as_another_parent() {

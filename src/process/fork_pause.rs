@@ -18,8 +18,10 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Time between two looks of a thread that waits.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Number of pauses of all threads.
+/// Number of pauses of all threads, and of threads that look whether they may begin one.
 static PAUSES: AtomicUsize = AtomicUsize::new(0);
+/// Number of pauses that have begun.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
 /// Number of threads that are in a fork, or wait to begin one.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 /// Whether this process was forked during a pause of another thread, which had taken too long.
@@ -48,6 +50,7 @@ impl ForkPause {
                 PAUSES.fetch_add(1, SeqCst);
             }
         }
+        BEGUN.fetch_add(1, SeqCst);
         OWN.set(OWN.get() + 1);
         ForkPause(std::marker::PhantomData)
     }
@@ -62,6 +65,7 @@ impl ForkPause {
 impl Drop for ForkPause {
     fn drop(&mut self) {
         OWN.set(OWN.get() - 1);
+        BEGUN.fetch_sub(1, SeqCst);
         PAUSES.fetch_sub(1, SeqCst);
     }
 }
@@ -83,7 +87,9 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     FORKING.store(0, SeqCst);
-    if PAUSES.swap(OWN.get(), SeqCst) > OWN.get() {
+    PAUSES.store(OWN.get(), SeqCst);
+    // A thread that only looked had changed nothing yet.
+    if BEGUN.swap(OWN.get(), SeqCst) > OWN.get() {
         IS_SPOILT.store(true, SeqCst);
     }
 }
@@ -143,6 +149,11 @@ mod tests {
                 ended.load(SeqCst) && !ForkPause::is_spoilt()
             }));
         });
+        // Another thread looks whether it may begin, just now.
+        PAUSES.fetch_add(1, SeqCst);
+        FORKING.fetch_add(1, SeqCst);
+        in_child();
+        assert!(!ForkPause::is_spoilt() && PAUSES.load(SeqCst) == 0);
         let _own = ForkPause::new();
         assert!(in_forked_child(|| !ForkPause::is_spoilt() && OWN.get() == 1 && PAUSES.load(SeqCst) == 1));
         assert_eq!(FORKING.load(SeqCst), 0);

@@ -13,7 +13,7 @@
 //!
 //! Requests are of two kinds: a **call** renews or releases a lease that is held, and a **poll** asks for a lock. Calls go
 //! first, because a lease ends while they wait. Each kind may use all threads but two, so one is always left to the other
-//! kind. A read counts as a poll. It tells most waiters that their lock is held. Whoever finds it free asks for it alone.
+//! kind. A read counts as a poll. It tells most waiters that their lock is held. A waiter whose lock is free asks for it alone.
 //!
 //! A place is a part of the store that may fail while the others work: the first byte of an HBase row, and a hash
 //! elsewhere. So that a place that hangs leaves threads for the others,

@@ -170,24 +170,25 @@ impl Background {
     /// The job must limit its own time, because other jobs of its kind wait for the thread. A job that panics is
     /// dropped, and the panic is logged.
     ///
-    /// If the pool is stopped, the calling thread runs the job once.
-    pub(crate) fn run(&self, after: Duration, mut job: impl FnMut() -> Next + Send + 'static) {
+    /// If the pool is stopped, the calling thread runs the job once. Returns `false` if the job will never run.
+    pub(crate) fn run(&self, after: Duration, mut job: impl FnMut() -> Next + Send + 'static) -> bool {
         let mut state = self.shared.lock();
         if state.stopping.is_some() {
             drop(state);
             if run_one(&mut job) != Next::Done {
                 log::warn!("a lock in doubt stays held until its TTL ends: the manager is closed");
             }
-            return;
+            return true;
         }
         if state.freeing.jobs.len() >= JOBS_MAX {
             log::warn!("{JOBS_MAX} locks in doubt wait to be freed; one more stays held until its TTL ends");
-            return;
+            return false;
         }
-        if let Err(error) = self.push(&mut state, JobKind::Freeing, Moment::now().after(after), Box::new(job))
-        {
+        let pushed = self.push(&mut state, JobKind::Freeing, Moment::now().after(after), Box::new(job));
+        if let Err(error) = &pushed {
             log::error!("no thread can be started to free a lock, which is held until its TTL ends: {error}");
         }
+        pushed.is_ok()
     }
 
     /// Runs `job`, which reads latches, at `due`. A caller has at most two such jobs open, so their number is not
@@ -505,7 +506,7 @@ mod tests {
             until(|| stuck.load(Ordering::SeqCst) > 0);
             Next::Done
         });
-        (0..100).for_each(|_| background.run(Duration::ZERO, counting(&counter, 3)));
+        assert!((0..100).all(|_| background.run(Duration::ZERO, counting(&counter, 3))));
         // The jobs run three times each. The test ends only if a second thread runs them.
         until(|| counter.load(Ordering::SeqCst) >= 100);
         go_on.store(1, Ordering::SeqCst);
@@ -554,6 +555,8 @@ mod tests {
             background.run(Duration::from_secs(3600), || Next::Done);
             assert_eq!(background.shared.lock().threads.len(), many, "more could not free locks");
         }
+        let wait = || background.run(Duration::from_secs(3600), || Next::Done);
+        assert!((3..JOBS_MAX).all(|_| wait()) && !wait(), "so many and no more");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A mutex that is held during requests to the store. Whoever wants it may wait until a deadline, or leave what is to be
+//! A mutex that is held during requests to the store. A thread may wait for it until a deadline, or leave what is to be
 //! done to the thread that has it locked.
 
 use std::ops::{Deref, DerefMut};

@@ -5,23 +5,22 @@
 use std::thread;
 use std::time::Duration;
 
-use dlm::{Code, Deadline, Lease, Level, Lock, LockManager, LockQuery, Moment};
+use dlm::{Code, Deadline, Fence, Lease, Level, Lock, LockManager, LockQuery, Moment};
 use dlm_fixtures::hbase::{self, fresh_table};
 use dlm_fixtures::peer::Peer;
 use dlm_fixtures::table;
-use dlm_testkit::{LONG, LONGEST, eventually};
+use dlm_testkit::{LONG, LONGEST};
 
 const OWN: &str = "dlm_test_own";
-const SHORT: Duration = Duration::from_millis(1_000);
 
-/// A lock in one layout.
+/// Two processes that use one layout.
 struct Stage {
     table: &'static str,
-    lock: Lock,
     holder: LockManager,
+    other: LockManager,
 }
 
-/// The lock `a` of a new client in the layouts `java` and `own`, and in `java` through a gateway.
+/// The layouts `java` and `own`, and `java` through a gateway.
 fn stages(test: &str) -> Option<(Peer, [Stage; 3])> {
     let gateway = table::gateway()?;
     let hbase = hbase::hbase();
@@ -35,54 +34,92 @@ fn stages(test: &str) -> Option<(Peer, [Stage; 3])> {
                 let builder = LockManager::builder().store_uri(&uri).client(&client).timeout(LONG);
                 builder.ttl(10 * LONG).wait(LONGEST).retry(Duration::from_millis(5)).open().unwrap()
             };
-            Stage { table, lock: open().lock("a", Level::Xdc).unwrap(), holder: open() }
+            Stage { table, holder: open(), other: open() }
         });
     Some((Peer::start(hbase), stages))
 }
 
 impl Stage {
+    /// Runs a case with short leases of a second. `None` means that the flush came after the end of the short lease. Then
+    /// it has dropped nothing that lasts longer, and the case runs again with another lock and a longer lease.
+    fn in_time<T>(&self, mut case: impl FnMut(&Try) -> Option<T>) -> T {
+        let run = |seconds: u64| {
+            let lock = |manager: &LockManager| manager.lock(&seconds.to_string(), Level::Xdc).unwrap();
+            let (held, lock) = (lock(&self.holder), lock(&self.other));
+            case(&Try { table: self.table, held, lock, ttl: Duration::from_secs(seconds) })
+        };
+        [1, 5, 20, 60].into_iter().find_map(run).expect("a flush took longer than a minute")
+    }
+}
+
+/// One run of a case.
+struct Try {
+    table: &'static str,
+    /// The lock, in the process whose lease is long.
+    held: Lock,
+    /// The same lock in the other process.
+    lock: Lock,
+    /// The TTL of short leases.
+    ttl: Duration,
+}
+
+impl Try {
     fn flush(&self, peer: &mut Peer) {
         peer.flushes(self.table, &self.lock.name().hbase_row());
     }
 
-    fn long_lease(&self) -> Lease {
-        self.holder.lock("a", Level::Xdc).unwrap().try_acquire().unwrap()
+    /// Acquires the lock for long, in a file of its own.
+    fn long_lease(&self, peer: &mut Peer) -> Lease {
+        let lease = self.held.try_acquire().unwrap();
+        self.flush(peer);
+        lease
     }
 
-    /// A lease that ends soon. On a slow machine it may end before it is known.
-    fn short_lease(&self) -> Lease {
-        (1..=30).find_map(|factor| self.lock.acquire_within(factor * SHORT, LONGEST).ok()).unwrap()
+    /// Takes a short lease, ends it with `end`, and flushes. Returns its fence, and when all that was written for it is over.
+    /// `None` if the flush came after that.
+    fn short_lease(&self, peer: &mut Peer, end: impl Fn(Lease)) -> Option<(Option<Fence>, Moment)> {
+        let began = Moment::now();
+        let lease = self.lock.acquire_within(self.ttl, LONGEST).ok()?;
+        let fence = lease.fence();
+        end(lease);
+        self.flush(peer);
+        let flushed = Moment::now();
+        (flushed.since(began) < self.ttl).then(|| (fence, flushed.after(self.ttl)))
+    }
+
+    /// Checks that nobody holds the lock, until everything that a short lease has written is over.
+    #[track_caller]
+    fn stays_free(&self, over: Moment) {
+        while Moment::now() < over.after(Duration::from_millis(500)) {
+            assert_eq!(self.lock.inspect().unwrap().holder, None, "{}", self.table);
+            thread::sleep(self.ttl / 10);
+        }
     }
 }
 
-/// Checks that nobody holds the locks, until everything that a short lease has written is over.
-#[track_caller]
-fn stay_free(stages: &[Stage]) {
-    let began = Moment::now();
-    while Moment::now().since(began) < 3 * SHORT {
-        for Stage { table, lock, .. } in stages {
-            assert_eq!(lock.inspect().unwrap().holder, None, "{table}");
-        }
-        thread::sleep(SHORT / 10);
-    }
+/// Ends a lease whose time may be over.
+fn release(lease: Lease) {
+    let _ = lease.release();
+}
+
+/// Its holder is gone before its end.
+fn crash(lease: Lease) {
+    drop(lease.into_token());
 }
 
 #[test]
 fn a_lock_that_was_released_stays_free_after_a_shorter_lease_and_a_flush() {
     let Some((mut peer, stages)) = stages("cover") else { return };
     for stage in &stages {
-        let long = stage.long_lease();
-        stage.flush(&mut peer);
-        assert!(long.release().unwrap());
-        let short = stage.short_lease();
-        assert!(short.fence() > long.fence());
-        // Its end may have come, which is as good.
-        let _ = short.release();
-        stage.flush(&mut peer);
-    }
-    stay_free(&stages);
-    for stage in &stages {
-        assert!(stage.lock.try_acquire().unwrap().release().unwrap());
+        stage.in_time(|it| {
+            let long = it.long_lease(&mut peer);
+            assert!(long.release().unwrap());
+            let (fence, over) = it.short_lease(&mut peer, release)?;
+            assert!(fence > long.fence());
+            it.stays_free(over);
+            assert!(it.lock.try_acquire().unwrap().release().unwrap());
+            Some(())
+        });
     }
 }
 
@@ -90,26 +127,18 @@ fn a_lock_that_was_released_stays_free_after_a_shorter_lease_and_a_flush() {
 #[test]
 fn a_lease_that_was_broken_is_not_valid_again_after_a_shorter_lease_and_a_flush() {
     let Some((mut peer, stages)) = stages("broken") else { return };
-    let mut broken = Vec::new();
     for stage in &stages {
-        let lease = stage.long_lease();
-        stage.flush(&mut peer);
-        let raised = stage.lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
-        assert!(raised.fence > lease.fence());
-        let short = stage.short_lease();
-        assert!(short.fence() > raised.fence);
-        let _ = short.release();
-        // Its holder is gone before the end.
-        let crashed = stage.short_lease();
-        let last = crashed.fence();
-        drop(crashed.into_token());
-        stage.flush(&mut peer);
-        broken.push((lease, last));
-    }
-    thread::sleep(3 * SHORT);
-    for (stage, (lease, last)) in stages.iter().zip(broken) {
-        assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost, "{}", stage.table);
-        assert!(stage.lock.inspect().unwrap().fence >= last, "{}: the fence fell", stage.table);
+        stage.in_time(|it| {
+            let lease = it.long_lease(&mut peer);
+            let raised = it.lock.see().unwrap().break_holder("it hangs").unwrap().unwrap();
+            assert!(raised.fence > lease.fence());
+            let (last, over) = it.short_lease(&mut peer, crash)?;
+            assert!(last > raised.fence);
+            thread::sleep(over.since(Moment::now()));
+            assert_eq!(lease.renew().unwrap_err().code(), Code::LeaseLost, "{}", it.table);
+            assert!(it.lock.inspect().unwrap().fence >= last, "{}: the fence fell", it.table);
+            Some(())
+        });
     }
 }
 
@@ -117,29 +146,31 @@ fn a_lease_that_was_broken_is_not_valid_again_after_a_shorter_lease_and_a_flush(
 #[test]
 fn a_lock_whose_short_lease_ended_is_free_in_the_layout_own() {
     let Some((mut peer, [_, stage, _])) = stages("own") else { return };
-    let long = stage.long_lease();
-    stage.flush(&mut peer);
-    assert!(long.release().unwrap());
-    let short = stage.short_lease();
-    let last = short.fence();
-    drop(short.into_token());
-    stage.flush(&mut peer);
-    eventually("the lease ends", || stage.lock.inspect().unwrap().holder.is_none());
-    let listed = stage.holder.locks(&LockQuery::new().prefix(stage.lock.name().key()).held_only());
-    assert_eq!(listed.count(), 0);
-    let next = stage.lock.try_acquire().unwrap();
-    assert!(next.fence() > last && next.release().unwrap());
+    stage.in_time(|it| {
+        let long = it.long_lease(&mut peer);
+        assert!(long.release().unwrap());
+        let (last, over) = it.short_lease(&mut peer, crash)?;
+        thread::sleep(over.since(Moment::now()));
+        it.stays_free(Moment::now());
+        let listed = stage.other.locks(&LockQuery::new().prefix(it.lock.name().key()).held_only());
+        assert_eq!(listed.count(), 0);
+        let next = it.lock.try_acquire().unwrap();
+        assert!(next.fence() > last && next.release().unwrap());
+        Some(())
+    });
 }
 
 /// The TTL of Java's record is not known, so nothing can be written over it that surely lasts longer.
 #[test]
 fn a_record_of_java_that_was_broken_does_not_come_back() {
     let Some((mut peer, [stage, ..])) = stages("java") else { return };
-    let row = stage.lock.name().hbase_row();
-    assert!(peer.acquires(stage.table, &row, 600_000));
-    stage.flush(&mut peer);
-    assert!(stage.lock.see().unwrap().break_holder("it hangs").unwrap().is_some());
-    let _ = stage.short_lease().release();
-    stage.flush(&mut peer);
-    stay_free(&[stage]);
+    stage.in_time(|it| {
+        assert!(peer.acquires(it.table, &it.lock.name().hbase_row(), 600_000));
+        it.flush(&mut peer);
+        assert!(it.lock.see().unwrap().break_holder("it hangs").unwrap().is_some());
+        let (_, over) = it.short_lease(&mut peer, crash)?;
+        thread::sleep(over.since(Moment::now()));
+        it.stays_free(Moment::now());
+        Some(())
+    });
 }

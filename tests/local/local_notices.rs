@@ -219,7 +219,7 @@ fn register(lock: &Lock, nonce: u64, entries: &[SocketAddr]) -> Vec<u8> {
     fields
 }
 
-/// Whoever can read the record of the lock sends registrations.
+/// A reader of the lock's record sends registrations.
 #[test]
 fn an_address_that_does_not_answer_gets_no_notice_of_a_release() {
     let store = Arc::new(MemoryStore::new());

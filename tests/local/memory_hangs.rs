@@ -344,7 +344,7 @@ fn dropping_a_lease_does_not_wait_for_a_renewal_that_hangs() {
             assert_eq!(store.hung(), 1, "the renewal hangs still");
             store.go_on();
         });
-        // Whoever makes the renewal releases the lock after it.
+        // The thread that makes the renewal releases the lock after it.
         let other = builder(&store).open().unwrap();
         let other = other.lock("down", Level::Xdc).unwrap();
         until("the lock is free", || other.try_acquire().is_ok());

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 fn start(dir: &Path, list: &str, budget: [&str; 2]) -> Child {
     let script = dlm_fixtures::root().join("tests/side_by_side");
-    // Whoever started the tests may ignore signals, which a shell cannot undo.
+    // The program that started the tests may ignore signals, which a shell cannot undo.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM"]).arg(script).arg(dir.join("out")).current_dir(dir);
     command.envs([("DLM_TEST_BUDGET_THREADS", budget[0]), ("DLM_TEST_BUDGET_MIB", budget[1])]);

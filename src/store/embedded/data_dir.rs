@@ -122,13 +122,19 @@ impl DataDir {
 
     /// Returns the directory of this boot's generation. Creates it if it does not exist.
     pub(super) fn generation(&self, turn: &lmdb::Turn) -> Result<PathBuf> {
-        let own = self.own_generation()?;
-        let dir = if is_complete(&own) && self.generations()?.len() == 1 {
-            own
-        } else {
+        let choose = || {
+            let own = self.own_generation()?;
+            if is_complete(&own) && self.generations()?.len() == 1 {
+                return Ok(own);
+            }
             let _creating = self.lock_creation(Deadline::after(CREATE_WAIT))?;
-            self.choose(turn, own)?
+            self.choose(turn, own)
         };
+        let mut dir = choose()?;
+        if self.check_clock(&dir).is_err() && !dir.is_dir() {
+            // A process with another boot id had the proof that nobody used it.
+            dir = choose()?;
+        }
         self.check_clock(&dir)?;
         self.keep_from_ageing(&dir);
         Ok(dir)

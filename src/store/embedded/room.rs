@@ -18,7 +18,7 @@ use super::sweep::sweep;
 use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::store::embedded::lmdb::{Environment, Fault, TxnEnd, Writer, is_full};
-use crate::sync::real::Mutex;
+use crate::sync::real::TimedMutex;
 use crate::time::{Deadline, Moment};
 
 /// Number of records that the first transaction checks which only deletes. Each page that it changes needs a free one.
@@ -45,8 +45,8 @@ pub(super) enum Room {
 #[derive(Debug, Default)]
 pub(super) struct RoomState {
     /// Until then nothing can be deleted.
-    pause: Mutex<Option<Deadline>>,
-    told: [AtomicBool; 3],
+    pause: TimedMutex<Option<Deadline>>,
+    told: [AtomicBool; 4],
 }
 
 impl Room {
@@ -103,16 +103,16 @@ impl RoomState {
 
     /// Deletes expired records until there is some room, or none is left.
     fn delete_expired(&self, environment: &Environment, room: Room, by: Deadline) {
-        // One thread at a time.
-        let Some(mut pause) = self.pause.try_lock() else { return };
+        let by = by.sooner(Deadline::after(DELETE_FOR));
+        // One thread at a time. The others wait for what it frees.
+        let Some(mut pause) = self.pause.try_lock_for(by.remaining()) else { return };
         if pause.is_some_and(|pause: Deadline| !pause.passed()) {
             return;
         }
-        let by = by.sooner(Deadline::after(DELETE_FOR));
         let (mut at_once, mut rounds) = (CHECKED_FIRST, 0);
         while !by.passed() {
             let deleted = environment.write(by, |writer| {
-                // Whoever needs the header reports that it cannot be read.
+                // Readers of the header report that it cannot be decoded.
                 let Some(mut header) = writer.get(Header::KEY)?.and_then(Header::decode) else {
                     return Ok(TxnEnd::Abandon(None));
                 };
@@ -135,10 +135,10 @@ impl RoomState {
             }
             // The first round may have begun behind records that have expired.
             if rounds == 2 {
-                *pause = Some(Deadline::after(PAUSE));
-                return;
+                break;
             }
         }
+        *pause = Some(Deadline::after(PAUSE));
     }
 
     fn no_room(&self, environment: &Environment, store: &str, room: Room) -> Error {
@@ -149,7 +149,7 @@ impl RoomState {
             size(environment.limit()),
             room.refused()
         );
-        if !self.told[room as usize % 3].swap(true, Ordering::Relaxed) {
+        if !self.told[room as usize].swap(true, Ordering::Relaxed) {
             log::warn!("{store}: {what}");
         }
         Error::RetriesExhausted { store: store.to_owned(), what, source: None }

@@ -235,8 +235,14 @@ impl Register for HbaseStore {
         self.free(name, expected, None, by)
     }
 
+    /// What covers the lock lasts as long as before at least: of an earlier break, and of a record that was not written
+    /// again since.
     fn remove_broken(&self, name: &LockName, expected: &Record, by: Deadline) -> Reply {
-        self.free(name, expected, Some(expected.ttl()), by)
+        let before = match self.rows.look(&name.hbase_row(), by) {
+            Ok(cells) => cells.cover.and_then(|cell| cover_of(&cell)).unwrap_or_default(),
+            Err(error) => return Reply::Down(error),
+        };
+        self.free(name, expected, Some(expected.ttl().max(before)), by)
     }
 
     fn read(&self, name: &LockName, by: Deadline) -> Result<Standing> {
@@ -315,8 +321,9 @@ impl Register for HbaseStore {
     }
 
     /// Writes an empty cell, as a release does, and deletes the version with this stamp. The TTL of that record is not
-    /// known, so nothing that is written over it could be known to outlast it. The Delete hides no other version: the
-    /// server gives later ones a later time.
+    /// known, so nothing that is written over it could be known to outlast it. The Delete hides what has the same time:
+    /// also the empty cell, if the server's clock is not ahead of that of the Java service. The grant that raises the fence
+    /// then leaves one.
     fn remove_stamped(&self, name: &LockName, stamp: &[u8], by: Deadline) -> Reply {
         let split = stamp.split_first_chunk().filter(|_| self.rows.compares_stamps());
         let Some((written_ms, value)) = split else {
@@ -390,11 +397,16 @@ pub(super) fn told(
     Some((index, answered(Replaced { index, since, reply })?))
 }
 
+/// Decodes [`COVER`](super::layout::COVER).
+fn cover_of(cell: &Cell) -> Option<Duration> {
+    cell.value.as_slice().try_into().ok().map(u64::from_be_bytes).map(Duration::from_millis)
+}
+
 /// Decodes the cells of a lock. The times are all the server's, so no clock is compared with another.
 fn covered(cells: LockCells) -> Standing {
     let LockCells { record, cover } = cells;
-    let ends_ms = cover.and_then(|Cell { value, written_ms }| {
-        Some(written_ms.saturating_add(u64::from_be_bytes(value.try_into().ok()?)))
+    let ends_ms = cover.and_then(|cell| {
+        Some(cell.written_ms.saturating_add(u64::try_from(cover_of(&cell)?.as_millis()).ok()?))
     });
     match standing(record) {
         Standing::Held(found) => {

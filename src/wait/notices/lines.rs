@@ -13,7 +13,7 @@
 //! many wait. The line is in one place only. If it is lost there, as when its process is killed, nothing happens but
 //! this: its processes find the lock by polling, as without notices, and register with the next holder.
 //!
-//! **Only processes that answer are in a line.** Whoever registers over UDP, or is sent along by another process, gets a
+//! **Only processes that answer are in a line.** A process that registers over UDP, or is sent along by another, gets a
 //! challenge, unless it has answered lately. With its answer it registers, whatever has become of the lock meanwhile. So
 //! nobody can register the addresses of others. An entry ends by itself, its process renews it, and takes it back when it
 //! does not wait any more.

@@ -1,7 +1,7 @@
 //! The `flock` on a generation's directory: it says that a process of this boot uses the generation.
 //!
 //! Every process that has the files open holds it shared. It ends with the process, and with the machine. So whoever gets
-//! it exclusively has the proof that nobody uses the files. Who finds it shared has the proof that they are of this boot.
+//! it exclusively has the proof that nobody uses the files. A process that finds it shared has the proof that they are of this boot.
 //! Nothing that the process opens and closes releases it. systemd-tmpfiles takes it exclusively for the time in which it
 //! deletes old files, and leaves directories alone in which it does not get it.
 
@@ -15,6 +15,11 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::time::{self, Deadline};
+
+/// How often it is looked whether a directory is unused.
+const LOOKS: usize = 5;
+/// The pause between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The lock, held. Dropping it unlocks the directory.
 #[derive(Debug)]
@@ -47,19 +52,27 @@ impl DirLock {
     }
 
     /// Returns the proof that no process uses `dir`, and keeps all others out while it lives. Returns `None` if one uses it.
-    /// Waits until `by` for others that have locked it exclusively.
+    /// Waits until `by` for others that have locked it exclusively. Of several who look at one time, each shares it for a
+    /// moment, so it looks a few times.
     ///
     /// # Errors
     /// Of the file system. `TimedOut` if it stayed locked exclusively.
     pub(crate) fn prove_unused(path: &Path, by: Deadline) -> io::Result<Option<DirLock>> {
         let lock = DirLock { dir: File::open(path)? };
-        // While this is shared, nobody has it exclusively. So if the second step fails, somebody shares it.
-        lock.wait_for_share(by)?;
-        match flock(&lock.dir, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(lock)),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
+        for look in 1..=LOOKS {
+            // While this is shared, nobody has it exclusively. So if the second step fails, somebody shares it.
+            lock.wait_for_share(by)?;
+            match flock(&lock.dir, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(lock)),
+                Err(Errno::WOULDBLOCK) if look < LOOKS => {
+                    flock(&lock.dir, FlockOperation::Unlock)?;
+                    time::sleep(time::jittered(LOOK_PAUSE));
+                }
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        Ok(None)
     }
 
     fn wait_for_share(&self, by: Deadline) -> io::Result<()> {

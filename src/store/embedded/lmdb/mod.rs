@@ -59,8 +59,9 @@ const OPEN_WAIT: Duration = Duration::from_secs(10);
 const READ_TRIES: u32 = 20;
 
 const PID_TAKEN: &str = "another copy of this library in this process has it open, or a process of another PID \
-                         namespace with the same process id: link the library once (not libdlm.a beside libdlm.so), \
-                         share the namespace, or give each a separate directory";
+                         namespace with the same process id, or a child that was forked by an earlier process with \
+                         this id and still runs: link the library once (not libdlm.a beside libdlm.so), share the \
+                         namespace, end the child, or give each a separate directory";
 
 const DATA_FILE: &str = "locks";
 /// LMDB's suffix for the name of its lock table.

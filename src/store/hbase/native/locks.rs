@@ -287,7 +287,7 @@ impl CellStore for Native {
         let (family, qualifier) = names(column);
         self.on_region(RequestKind::Write, "conditional Put", row, by, |region, by| {
             let test = FilterTest::is(&family, &qualifier, &expected);
-            let gone = request::delete_version(&key, &family, &qualifier, written_ms);
+            let gone = request::delete_written_at(&key, &family, written_ms);
             let writes = writes(&key, &value, swap).chain([gone]);
             let action = conditional(region, written_at(&key, test, written_ms), writes);
             let results = self.multi(region, vec![action], part(by, parts))?;

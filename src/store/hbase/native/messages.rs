@@ -142,8 +142,8 @@ pub(super) const PUT: i32 = 2;
 pub(super) const DELETE: i32 = 3;
 /// `QualifierValue.delete_type`: all versions of a column up to a timestamp.
 pub(super) const DELETE_COLUMN: i32 = 1;
-/// The same for the version with that timestamp alone.
-pub(super) const DELETE_VERSION: i32 = 0;
+/// The same for all columns of a family, and only for the versions with that timestamp.
+pub(super) const DELETE_FAMILY_VERSION: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct MutationProto {

@@ -14,8 +14,8 @@ use super::exception::Exception;
 use super::filter::{self, COMPARATOR, FilterTest, comparator};
 use super::messages::{
     ASYNC_WAL, Action, Attribute, Cell, Column, ColumnValue, Condition, DELETE, DELETE_COLUMN,
-    DELETE_VERSION, Get, INCREMENT, MutationProto, PUT, QualifierValue, RegionAction, RegionActionResult,
-    SYNC_WAL,
+    DELETE_FAMILY_VERSION, Get, INCREMENT, MutationProto, PUT, QualifierValue, RegionAction,
+    RegionActionResult, SYNC_WAL,
 };
 use super::region::Region;
 use super::send_error::{SendError, protocol_violation};
@@ -71,18 +71,17 @@ pub(super) fn delete(
     mutation(DELETE, row, families.collect(), None)
 }
 
-/// Builds a Delete of one version of a column. It hides every put with this timestamp, even one that arrives later.
-pub(super) fn delete_version(
-    row: &Bytes,
-    family: &Bytes,
-    qualifier: &Bytes,
-    written_ms: u64,
-) -> MutationProto {
+/// Builds a Delete of the cells of a family with this timestamp. It hides every put with this timestamp, even one that
+/// arrives later.
+///
+/// A Delete of one version of a column would not do. It lies among the versions of its column, and a flush drops it with
+/// those that newer puts have replaced. A Delete of a family lies before all columns.
+pub(super) fn delete_written_at(row: &Bytes, family: &Bytes, written_ms: u64) -> MutationProto {
     let version = QualifierValue {
-        qualifier: qualifier.clone(),
+        qualifier: Bytes::new(),
         value: None,
         timestamp: Some(written_ms),
-        delete_type: Some(DELETE_VERSION),
+        delete_type: Some(DELETE_FAMILY_VERSION),
     };
     mutation(DELETE, row, vec![ColumnValue { family: family.clone(), qualifier_value: vec![version] }], None)
 }

@@ -381,7 +381,7 @@ fn lines_and_entries_are_bounded() {
     assert_eq!(lines.sizes()[1], ENTRIES_MAX);
 }
 
-// ---- Who is in a line ---------------------------------------------------------------------------
+// ---- Entries of a line --------------------------------------------------------------------------
 
 fn udp(port: u16) -> NoticeEndpoint {
     NoticeEndpoint::Udp(([127, 0, 0, 1], port).into())
@@ -432,7 +432,7 @@ fn a_process_whose_last_waiter_has_left_says_so_and_is_in_no_line_any_more() {
     assert!(holder.received(endpoint(3), leave, at(101)));
     holder.tick(at(100).after(ANSWER));
     assert_eq!(sends(&mut holder), [], "nobody is left");
-    // Who got the lock, and who never registered, has nothing to take back.
+    // A process that got the lock, or never registered, has nothing to take back.
     waiters[1].granted(&name(), 8, at(102));
     waiters[1].left(&name(), at(102));
     assert_eq!(sends(&mut waiters[1]), []);
