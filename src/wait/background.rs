@@ -201,11 +201,7 @@ impl Background {
         due: Moment,
         job: impl FnMut() -> Next + Send + 'static,
     ) -> io::Result<Ticket> {
-        let mut state = self.shared.lock();
-        if state.stopping.is_some() {
-            return Err(io::Error::other("the background threads have ended"));
-        }
-        self.push(&mut state, JobKind::Reading, due, Box::new(job))
+        self.push_open(JobKind::Reading, due, Box::new(job))
     }
 
     /// Runs `job`, which gives back locks, at `due`. A caller has at most one such job open for each thread, and one more.
@@ -217,11 +213,15 @@ impl Background {
         due: Moment,
         job: impl FnMut() -> Next + Send + 'static,
     ) -> io::Result<Ticket> {
+        self.push_open(JobKind::GivingBack, due, Box::new(job))
+    }
+
+    fn push_open(&self, kind: JobKind, due: Moment, job: Job) -> io::Result<Ticket> {
         let mut state = self.shared.lock();
         if state.stopping.is_some() {
             return Err(io::Error::other("the background threads have ended"));
         }
-        self.push(&mut state, JobKind::GivingBack, due, Box::new(job))
+        self.push(&mut state, kind, due, job)
     }
 
     /// Cancels a job of [`run_at`](Background::run_at) or [`give_back_at`](Background::give_back_at) that has not begun to

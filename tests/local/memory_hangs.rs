@@ -224,8 +224,15 @@ fn no_more_locks_stay_than_a_limit() {
     }
     let released = spy.calls_of(dlm_testkit::Call::Release);
     assert!((LOCKS - 1024..LOCKS).contains(&released), "{released}");
+    // One without room is released in the store, and its caller is told what that answered.
+    let broken = manager.lock("broken", Level::Xdc).unwrap().acquire().unwrap();
+    let other = LockManager::builder().store(spy.clone()).client("hangs").open().unwrap();
+    let seen = other.lock("broken", Level::Xdc).unwrap().see().unwrap();
+    assert!(seen.break_holder("it is in the way").unwrap().is_some());
+    assert_eq!(broken.release().unwrap_err().code(), Code::LeaseLost);
+    let before = spy.calls_of(dlm_testkit::Call::Release);
     manager.close().unwrap();
-    assert_eq!(spy.calls_of(dlm_testkit::Call::Release), LOCKS);
+    assert_eq!(spy.calls_of(dlm_testkit::Call::Release) - before, LOCKS - released);
 }
 
 #[test]

@@ -79,6 +79,25 @@ impl Native {
 }
 
 impl Native {
+    /// Reads cells of one row.
+    pub(super) fn read_row(
+        &self,
+        row: &[u8],
+        get: impl Fn(&Bytes) -> Get,
+        by: Deadline,
+    ) -> Result<Vec<messages::Cell>> {
+        let key = Bytes::copy_from_slice(row);
+        self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
+            let request = GetRequest { region: region.specifier(), get: Some(get(&key)) };
+            let answer: GetResponse = self
+                .locator
+                .servers()
+                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
+                .map_err(SendError::Call)?;
+            Ok(answer.result.map(|result| result.cell).unwrap_or_default())
+        })
+    }
+
     /// Reads many rows. Calls `read` with the position of each row that was read, and the answer to its Get.
     pub(super) fn get_each(
         &self,
@@ -220,29 +239,12 @@ impl CellStore for Native {
     }
 
     fn get(&self, row: &[u8], column: CellColumn, by: Deadline) -> Result<Option<Cell>> {
-        let key = Bytes::copy_from_slice(row);
-        self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
-            let request = GetRequest { region: region.specifier(), get: Some(one_get(&key, column)) };
-            let answer: GetResponse = self
-                .locator
-                .servers()
-                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
-                .map_err(SendError::Call)?;
-            Ok(answer.result.and_then(|result| result.cell.into_iter().next().map(cell)))
-        })
+        let found = self.read_row(row, |row| one_get(row, column), by)?;
+        Ok(found.into_iter().next().map(cell))
     }
 
     fn look(&self, row: &[u8], by: Deadline) -> Result<LockCells> {
-        let key = Bytes::copy_from_slice(row);
-        self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
-            let request = GetRequest { region: region.specifier(), get: Some(get_lock(&key)) };
-            let answer: GetResponse = self
-                .locator
-                .servers()
-                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
-                .map_err(SendError::Call)?;
-            Ok(decoded(answer.result.iter().flat_map(|result| &result.cell)))
-        })
+        Ok(decoded(&self.read_row(row, get_lock, by)?))
     }
 
     fn get_many(

@@ -7,16 +7,13 @@ use prost::bytes::Bytes;
 use super::bytes::{EMPTY, packed};
 use super::filter::FilterTest;
 use super::locks::ManySwaps;
-use super::messages::{
-    Cell, Condition, EQUAL, Get, GetRequest, GetResponse, MutationProto, RegionActionResult,
-};
+use super::messages::{Cell, Condition, EQUAL, Get, MutationProto, RegionActionResult};
 use super::request::{
     cells, comparing, conditional, conditional_somewhere, durable, filtering, get, in_turn, processed, put,
     reading,
 };
 use super::rpc::Native;
-use super::send_error::{SendError, protocol_violation};
-use super::servers::CLIENT_SERVICE;
+use super::send_error::protocol_violation;
 use crate::error::Result;
 use crate::store::hbase::cell_store::{
     self, Answered, Claimed, Durability, Expects, OwnCells, OwnStore, OwnWrite, RecordSwap,
@@ -86,16 +83,7 @@ impl OwnStore for Native {
     }
 
     fn look(&self, row: &[u8], by: Deadline) -> Result<OwnCells> {
-        let key = Bytes::copy_from_slice(row);
-        self.on_region(RequestKind::Read, "Get", row, by, |region, by| {
-            let request = GetRequest { region: region.specifier(), get: Some(both(&key)) };
-            let answer: GetResponse = self
-                .locator
-                .servers()
-                .call(&region.server, CLIENT_SERVICE, "Get", &request, by)
-                .map_err(SendError::Call)?;
-            Ok(decoded(answer.result.iter().flat_map(|result| &result.cell)))
-        })
+        Ok(decoded(&self.read_row(row, both, by)?))
     }
 
     fn look_many(&self, rows: &[Vec<u8>], by: Deadline, report: &mut dyn FnMut(usize, OwnCells)) {
@@ -145,7 +133,7 @@ fn both(row: &Bytes) -> Get {
     get(row, &FAMILY, &[NUMBER.clone(), RECORD.clone()])
 }
 
-fn decoded<'a>(found: impl Iterator<Item = &'a Cell>) -> OwnCells {
+fn decoded<'a>(found: impl IntoIterator<Item = &'a Cell>) -> OwnCells {
     let mut own = OwnCells::default();
     for cell in found {
         if cell.qualifier == NUMBER {
