@@ -280,15 +280,30 @@ fn all_may_read_what_is_installed_and_nothing_is_left_after_uninstalling() {
 }
 
 /// Builds these examples into `out`, or all if no names are given. The Makefile must link the same libraries as the README.
-fn built_examples(out: &Path, names: &[&str]) {
+fn built_examples(out: &Path, names: &[&str], link: c::Link) {
     let mut make = Command::new("make");
     make.arg("-C").arg(c::root().join("c-examples")).arg(format!("OUT={}", out.display()));
-    make.arg(format!("TARGET={}", c::library("libdlm.a").parent().unwrap().display()));
+    match link {
+        c::Link::Static => {
+            make.arg(format!("TARGET={}", c::library("libdlm.a").parent().unwrap().display()));
+        }
+        // A program with the archive takes the linker seconds.
+        c::Link::Shared => {
+            make.arg(format!("LIBDLM=-I../include {}", c::library("libdlm.so").display()));
+        }
+    }
     make.args(["CFLAGS=-Wall -Wextra -Werror", "CXXFLAGS=-Wall -Wextra -Werror"]);
     make.args(names.iter().map(|name| out.join(name)));
     c::run(&mut make).unwrap();
     let makefile = include_str!("../../c-examples/Makefile");
     assert!(makefile.contains(&format!("libdlm.a {}\n", c::system_libraries().join(" "))));
+}
+
+/// Returns a command for an example that was built.
+fn built(out: &Path, name: &str) -> Command {
+    let mut command = Command::new(out.join(name));
+    c::with_library(&mut command);
+    command
 }
 
 #[test]
@@ -297,7 +312,9 @@ fn the_examples_do_what_they_say() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    built_examples(dir.path(), &[]);
+    // With the archive, as the first lines of the Makefile say. The others need not be linked with it as well.
+    built_examples(dir.path(), &["lock"], c::Link::Static);
+    built_examples(dir.path(), &[], c::Link::Shared);
     let store = format!("embedded:{}", dir.path().join("store").display());
     for (name, says) in [
         ("lock", "writing with fence "),
@@ -307,9 +324,9 @@ fn the_examples_do_what_they_say() {
         ("event_loop", "renewed\nrenewed\nrenewed\nLEASE_LOST\n"),
         ("lock_cpp", "writing with fence "),
     ] {
-        let said = c::run(Command::new(dir.path().join(name)).arg(&store)).unwrap();
+        let said = c::run(built(dir.path(), name).arg(&store)).unwrap();
         assert!(said.starts_with(says), "{name}: {said}");
-        let failed = Command::new(dir.path().join(name)).arg("nowhere:").output().unwrap();
+        let failed = built(dir.path(), name).arg("nowhere:").output().unwrap();
         let said = String::from_utf8_lossy(&failed.stderr);
         if name != "id_lock" {
             assert!(!failed.status.success() && said.contains("nowhere:"), "{name}: {said}");
@@ -325,16 +342,15 @@ fn the_examples_with_rows_do_what_they_say() {
     }
     let Some(hbase) = dlm_fixtures::hbase::hbase_or_skip() else { return };
     let dir = tempfile::tempdir().unwrap();
-    built_examples(dir.path(), &["create_or_update", "fenced_writer"]);
+    built_examples(dir.path(), &["create_or_update", "fenced_writer"], c::Link::Shared);
     let table = |options: &str| {
         format!("hbase://{}/{}{options}", hbase.master, dlm_fixtures::hbase::fresh_table("c_examples"))
     };
-    let said = c::run(Command::new(dir.path().join("create_or_update")).arg(table("?timeout=1m"))).unwrap();
+    let said = c::run(built(dir.path(), "create_or_update").arg(table("?timeout=1m"))).unwrap();
     assert_eq!(said, "4 processes created 25 of 25 rows\n");
     let store = format!("embedded:{}", dir.path().join("store").display());
     let said =
-        c::run(Command::new(dir.path().join("fenced_writer")).args([store, table("?family=d&timeout=1m")]))
-            .unwrap();
+        c::run(built(dir.path(), "fenced_writer").args([store, table("?family=d&timeout=1m")])).unwrap();
     assert_eq!(said, "refused: a lower fence than the row has\nthe report is by the second\n");
 }
 
@@ -348,7 +364,7 @@ fn an_example_runs_on_hbase() {
         dlm_fixtures::hbase::fresh_table("c_examples")
     );
     let dir = tempfile::tempdir().unwrap();
-    built_examples(dir.path(), &["lock"]);
-    let said = c::run(Command::new(dir.path().join("lock")).arg(uri)).unwrap();
+    built_examples(dir.path(), &["lock"], c::Link::Shared);
+    let said = c::run(built(dir.path(), "lock").arg(uri)).unwrap();
     assert!(said.starts_with("writing with fence "), "{said}");
 }
