@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 
+use crate::process::descriptors::above_streams;
+
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 const CLOCK_OFFSETS_FILE: &str = "/proc/self/timens_offsets";
 /// Offset of a boot clock that no time namespace shifts.
@@ -45,7 +47,7 @@ impl Boot {
 /// # Errors
 /// The file cannot be read, or has another content.
 pub(crate) fn id() -> io::Result<String> {
-    let id = fs::read_to_string(BOOT_ID_FILE)?;
+    let id = above_streams(|| fs::read_to_string(BOOT_ID_FILE))?;
     let id = id.trim_end();
     if is_id(id) { Ok(id.to_owned()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
@@ -59,7 +61,7 @@ pub(crate) fn is_id(id: &str) -> bool {
 
 /// Returns by how much this process's boot clock is shifted. Kernels without time namespaces do not shift it.
 pub(crate) fn clock_offset() -> String {
-    let offsets = fs::read_to_string(CLOCK_OFFSETS_FILE).unwrap_or_default();
+    let offsets = above_streams(|| fs::read_to_string(CLOCK_OFFSETS_FILE)).unwrap_or_default();
     let line = offsets.lines().find(|line| line.starts_with("boottime"));
     let numbers = line.map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" "));
     numbers.unwrap_or_else(|| NOT_SHIFTED.into())

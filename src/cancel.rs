@@ -133,7 +133,9 @@ impl SignalFd {
     fn start(token: Weak<TokenState>) -> std::io::Result<SignalFd> {
         use rustix::event::{EventfdFlags, eventfd};
 
-        let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        use crate::process::descriptors::above_streams;
+
+        let fd = Arc::new(above_streams(|| eventfd(0, EventfdFlags::CLOEXEC))?);
         let ends = Arc::new(AtomicBool::new(false));
         let (read_fd, is_over) = (Arc::clone(&fd), Arc::clone(&ends));
         let run = move || {

@@ -12,7 +12,9 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::fence::Fence;
+use crate::process::descriptors::above_streams;
 use crate::process::process_mark;
+use crate::process::signals::NoSignal;
 use crate::random;
 use crate::sync::real::{TimedGuard, TimedMutex};
 use crate::text::quoted;
@@ -158,7 +160,7 @@ impl FenceGate {
         }
         let file = open_file(&path).map_err(|error| unable("its file cannot be opened", error))?;
         // Needed even if another process created the file, because that process may not have synced it yet.
-        File::open(&directory)
+        above_streams(|| File::open(&directory))
             .and_then(|directory| directory.sync_all())
             .map_err(|error| unable("its directory cannot be synced", error))?;
         let mut gate = FenceGate {
@@ -213,6 +215,7 @@ impl FenceGate {
         self.check_process()?;
         let pass = self.enter(fence, wait)?;
         self.check_path(&pass.file)?;
+        let _quiet = NoSignal::file_size();
         let disk = Disk { file: &pass.file, sync: self.sync };
         raise(&disk, Number { id: self.id, fence: fence.0 }).map_err(|failed| match failed {
             GateFailed::Stale(stored) => {
@@ -396,7 +399,7 @@ fn split(path: &Path) -> Result<(&Path, &std::ffi::OsStr)> {
 /// Opens the file without following a link, and without waiting for the other end of a pipe.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    File::options().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+    above_streams(|| File::options().read(true).write(true).custom_flags(flags.bits() as i32).open(path))
 }
 
 /// Creates the file. It is completed under a temporary name and then linked, so a killed process leaves no
@@ -406,7 +409,8 @@ fn make(directory: &Path, path: &Path) -> io::Result<()> {
     random::secret(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
     let id = u64::from_ne_bytes(id);
     let new = directory.join(format!(".dlm-gate-{id:016x}"));
-    let file = File::options().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
+    let file = above_streams(|| File::options().write(true).create_new(true).mode(FILE_MODE).open(&new))?;
+    let _quiet = NoSignal::file_size();
     let filled = || {
         // The umask may have removed bits.
         file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;

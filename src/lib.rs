@@ -201,6 +201,10 @@ pub use waiting_line::{WaitingLine, WaitingProcess};
 
 #[doc(hidden)]
 pub use inventory as __inventory;
+/// For the `dlm` command.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use process::signals::unblock_in_this_thread as __unblock_in_this_thread;
 
 /// Checks what the documentation says about threads.
 const _: () = {

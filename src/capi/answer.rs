@@ -7,6 +7,10 @@ use super::failure::{Failure, Outcome};
 use super::guard::{caught, guarded, write};
 use super::process::keep;
 use super::status::dlm_status;
+use crate::process::stack;
+
+/// A thread that has less stack left would crash in the call. A build without optimizations needs more.
+const STACK_LEAST: usize = if cfg!(debug_assertions) { 96 << 10 } else { 16 << 10 };
 
 /// A type of outputs, and the value that a failed call writes.
 pub(super) trait Output: Copy {
@@ -40,7 +44,7 @@ impl Output for i32 {
 #[inline]
 pub(super) unsafe fn status(error_out: *mut *mut dlm_error, body: impl FnOnce() -> Outcome) -> dlm_status {
     // SAFETY: the caller guarantees it.
-    unsafe { conclude(guarded(body), error_out) }
+    unsafe { conclude(on_enough_stack(body), error_out) }
 }
 
 /// Like [`status`], for calls that reach no cancellation point: see [`caught`].
@@ -81,7 +85,8 @@ pub(super) unsafe fn answer<T: Output>(
     error_out: *mut *mut dlm_error,
     body: impl FnOnce() -> Outcome<T>,
 ) -> dlm_status {
-    let outcome = if out.is_null() { Err(Failure::invalid("the output is NULL")) } else { guarded(body) };
+    let outcome =
+        if out.is_null() { Err(Failure::invalid("the output is NULL")) } else { on_enough_stack(body) };
     // SAFETY: the caller guarantees it.
     unsafe {
         match outcome {
@@ -96,6 +101,23 @@ pub(super) unsafe fn answer<T: Output>(
             }
         }
     }
+}
+
+#[inline]
+fn on_enough_stack<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    match stack::left() {
+        Some(left) if left < STACK_LEAST => Err(too_little_stack(left)),
+        _ => guarded(body),
+    }
+}
+
+#[cold]
+fn too_little_stack(left: usize) -> Failure {
+    Failure::internal(format!(
+        "this thread has {} KiB of stack left, and a call needs {}: start it with 128 KiB (pthread_attr_setstacksize)",
+        left >> 10,
+        STACK_LEAST >> 10
+    ))
 }
 
 /// Runs a call whose output is a text, for an array of `size` bytes. Checks first that the array has `least` bytes. On

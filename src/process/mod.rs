@@ -5,10 +5,13 @@
 
 #[cfg(feature = "capi")]
 pub(crate) mod cancellation;
+pub(crate) mod descriptors;
 #[cfg(test)]
 pub(crate) mod fork;
 pub(crate) mod fork_pause;
 mod identity;
 pub(crate) mod process_mark;
 pub(crate) mod signals;
+#[cfg(any(feature = "aerospike", feature = "capi"))]
+pub(crate) mod stack;
 pub(crate) mod threads;

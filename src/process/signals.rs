@@ -6,26 +6,25 @@
 
 #[cfg(feature = "aerospike")]
 use std::cell::Cell;
-use std::ffi::c_int;
-#[cfg(feature = "aerospike")]
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit};
 
 #[cfg(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc", target_arch = "sparc64"))]
 compile_error!("SIG_BLOCK and SIG_SETMASK have other values there");
 const SIG_BLOCK: c_int = 0;
+#[cfg(feature = "cli")]
+const SIG_UNBLOCK: c_int = 1;
 const SIG_SETMASK: c_int = 2;
 
 /// The C library's `sigset_t`. It has 128 bytes in glibc and musl on Linux, and fewer in other C libraries.
 #[repr(C, align(8))]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Set([u8; 128]);
 
 /// The C library's `struct timespec` with a value of zero. It is large enough for every variant of that type.
-#[cfg(feature = "aerospike")]
 #[repr(C, align(8))]
 struct NoTime([u8; 16]);
 
@@ -33,14 +32,10 @@ unsafe extern "C" {
     fn pthread_sigmask(how: c_int, set: *const Set, old: *mut Set) -> c_int;
     fn sigemptyset(set: *mut Set) -> c_int;
     fn sigfillset(set: *mut Set) -> c_int;
-    #[cfg(feature = "aerospike")]
     fn sigaddset(set: *mut Set, signal: c_int) -> c_int;
     fn sigdelset(set: *mut Set, signal: c_int) -> c_int;
-    #[cfg(any(feature = "aerospike", test))]
     fn sigismember(set: *const Set, signal: c_int) -> c_int;
-    #[cfg(feature = "aerospike")]
     fn sigpending(set: *mut Set) -> c_int;
-    #[cfg(feature = "aerospike")]
     fn sigtimedwait(set: *const Set, info: *mut c_void, timeout: *const NoTime) -> c_int;
 }
 
@@ -58,7 +53,6 @@ impl Set {
         set
     }
 
-    #[cfg(feature = "aerospike")]
     fn of(signal: Signal) -> Set {
         let mut set = Set::empty();
         // SAFETY: `sigemptyset` initialized the set.
@@ -78,14 +72,12 @@ impl Set {
         set
     }
 
-    #[cfg(any(feature = "aerospike", test))]
     fn has(&self, signal: Signal) -> bool {
         // SAFETY: the C library initialized every `Set`.
         unsafe { sigismember(self, signal.as_raw()) == 1 }
     }
 
     /// Signals that are pending for this thread or for the process.
-    #[cfg(feature = "aerospike")]
     fn pending() -> Set {
         let mut set = Set::empty();
         // SAFETY: `set` has room for the `sigset_t` that the call writes.
@@ -95,6 +87,7 @@ impl Set {
 }
 
 /// Blocks signals in this thread until it is dropped.
+#[derive(Debug)]
 struct Blocked {
     before: Set,
     /// The mask belongs to this thread.
@@ -158,37 +151,62 @@ pub(crate) fn unblock() {
     }
 }
 
-/// Until it is dropped, writes of this thread to a closed socket fail but raise no SIGPIPE. For writes in the code of
-/// other crates: the library's own writes pass a flag for this. Costs three system calls.
+/// Until it is dropped, a signal that the kernel sends to a thread that writes is not delivered to this thread. The write
+/// only fails. Costs three system calls.
 ///
-/// The kernel sends SIGPIPE to the thread that writes. The signal is blocked and stays pending. It is removed before
-/// the mask is restored. A SIGPIPE that was pending before belongs to the program, and is not removed.
-#[cfg(feature = "aerospike")]
-pub(crate) struct NoSigpipe {
+/// The signal is blocked and stays pending. It is removed before the mask is restored. One that was pending before belongs
+/// to the program, and is not removed.
+#[derive(Debug)]
+pub(crate) struct NoSignal {
+    signal: Signal,
     was_pending: bool,
     _blocked: Blocked,
 }
 
-#[cfg(feature = "aerospike")]
-impl NoSigpipe {
-    pub(crate) fn new() -> NoSigpipe {
-        let blocked = Blocked::new(&Set::of(Signal::PIPE));
-        // If SIGPIPE was not blocked, it was delivered and is not pending.
-        let was_pending = blocked.before.has(Signal::PIPE) && Set::pending().has(Signal::PIPE);
-        NoSigpipe { was_pending, _blocked: blocked }
+impl NoSignal {
+    /// No SIGPIPE: writes to a closed socket fail with EPIPE. For writes in the code of other crates: the library's own
+    /// writes pass a flag for this.
+    #[cfg(feature = "aerospike")]
+    pub(crate) fn pipe() -> NoSignal {
+        NoSignal::new(Signal::PIPE)
+    }
+
+    /// No SIGXFSZ: a file that would grow beyond the limit of the process (`ulimit -f`) fails with EFBIG. `None` without
+    /// such a limit.
+    pub(crate) fn file_size() -> Option<NoSignal> {
+        getrlimit(Resource::Fsize).current.map(|_| NoSignal::new(Signal::XFSZ))
+    }
+
+    fn new(signal: Signal) -> NoSignal {
+        let blocked = Blocked::new(&Set::of(signal));
+        // If the signal was not blocked, it was delivered and is not pending.
+        let was_pending = blocked.before.has(signal) && Set::pending().has(signal);
+        NoSignal { signal, was_pending, _blocked: blocked }
     }
 }
 
-#[cfg(feature = "aerospike")]
-impl Drop for NoSigpipe {
+impl Drop for NoSignal {
     fn drop(&mut self) {
         if !self.was_pending {
             let now = NoTime([0; 16]);
             // SAFETY: the arguments are a `sigset_t`, a null `info`, and a `struct timespec` of zero. With a zero
             // timeout the call removes a pending signal, or returns -1.
-            unsafe { sigtimedwait(&Set::of(Signal::PIPE), ptr::null_mut(), &raw const now) };
+            unsafe { sigtimedwait(&Set::of(self.signal), ptr::null_mut(), &raw const now) };
         }
     }
+}
+
+/// Lets this thread receive these signals, also if the program that started this process has blocked them. Changes
+/// nothing for other threads.
+#[cfg(feature = "cli")]
+pub fn unblock_in_this_thread(signals: &[i32]) {
+    let mut set = Set::empty();
+    for signal in signals {
+        // SAFETY: `sigemptyset` initialized the set. The call refuses numbers that are no signals.
+        unsafe { sigaddset(&raw mut set, *signal) };
+    }
+    // SAFETY: the call reads a `sigset_t`, and writes nothing because `old` is null.
+    unsafe { pthread_sigmask(SIG_UNBLOCK, &raw const set, ptr::null_mut()) };
 }
 
 /// Returns whether the calling thread blocks signals as the library's threads must.
@@ -220,7 +238,10 @@ pub(crate) fn are_blocked() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Rlimit, setrlimit};
+
     use super::*;
+    use crate::process::fork::{alone, in_forked_child};
 
     fn is_blocked(signal: Signal) -> bool {
         Blocked::new(&Set::empty()).before.has(signal)
@@ -251,12 +272,31 @@ mod tests {
     #[cfg(feature = "aerospike")]
     fn a_write_to_a_closed_pipe_leaves_no_signal_behind() {
         let _ours = Blocked::new(&Set::of(Signal::PIPE));
-        let quiet = NoSigpipe::new();
+        let quiet = NoSignal::pipe();
         let (reader, mut writer) = std::io::pipe().unwrap();
         drop(reader);
         assert!(std::io::Write::write(&mut writer, b"x").is_err());
         assert!(Set::pending().has(Signal::PIPE), "the kernel sends none: nothing was tried");
         drop(quiet);
         assert!(!Set::pending().has(Signal::PIPE));
+    }
+
+    /// `tests/c/limits.c` tests the same in a C program.
+    #[test]
+    fn a_file_that_may_not_grow_leaves_no_signal_behind() {
+        if !alone() {
+            return;
+        }
+        assert!(in_forked_child(|| {
+            let limited = Rlimit { current: Some(1), maximum: getrlimit(Resource::Fsize).maximum };
+            assert!(NoSignal::file_size().is_none() || getrlimit(Resource::Fsize).current.is_some());
+            setrlimit(Resource::Fsize, limited).unwrap();
+            let quiet = NoSignal::file_size().unwrap();
+            let failed = std::io::Write::write(&mut tempfile::tempfile().unwrap(), b"too much");
+            let few = failed.is_ok_and(|written| written == 1);
+            let none = std::io::Write::write(&mut tempfile::tempfile().unwrap(), b"").is_ok();
+            drop(quiet);
+            few && none && !Set::pending().has(Signal::XFSZ)
+        }));
     }
 }

@@ -19,9 +19,24 @@ pub(crate) type Thread = simulation::JoinHandle;
 /// Starts a thread. Linux cuts the name after 15 bytes.
 pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     #[cfg(not(dlm_simulation))]
-    return blocked_in_new_threads(|| Builder::new().name(name).spawn(run));
+    return blocked_in_new_threads(|| Builder::new().name(name).spawn(run)).map_err(refused);
     #[cfg(dlm_simulation)]
     return blocked_in_new_threads(|| Ok(simulation::spawn(name, run)));
+}
+
+/// Says what the system's error means: its own words are that a resource is temporarily unavailable.
+#[cfg(any(not(dlm_simulation), feature = "aerospike"))]
+fn refused(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
+            error.kind(),
+            format!(
+                "the system starts no more threads for this user or container: raise the limit (ulimit -u, pids.max) or \
+                 end other processes ({error})"
+            ),
+        ),
+        _ => error,
+    }
 }
 
 /// Returns whether this thread is the one that was started with `spawn`.
@@ -48,5 +63,5 @@ pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     run: impl FnOnce() -> T + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
-    blocked_in_new_threads(|| Builder::new().name(name.into()).spawn_scoped(scope, run))
+    blocked_in_new_threads(|| Builder::new().name(name.into()).spawn_scoped(scope, run)).map_err(refused)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use crate::process::descriptors::above_streams;
 use crate::time::Deadline;
 
 /// Longest single wait on a socket. A longer wait consists of several such pieces, so the socket's time-out need
@@ -33,7 +34,8 @@ pub(super) enum Arrived {
 
 impl DeadlineSocket {
     pub(super) fn connect(address: &SocketAddr, by: Deadline) -> io::Result<DeadlineSocket> {
-        let stream = TcpStream::connect_timeout(address, left(by)?)?;
+        let left = left(by)?;
+        let stream = above_streams(|| TcpStream::connect_timeout(address, left))?;
         stream.set_nodelay(true)?;
         let unset = || AtomicBool::new(false);
         Ok(DeadlineSocket { stream, reads_in_pieces: unset(), writes_in_pieces: unset() })

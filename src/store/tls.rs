@@ -10,6 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::process::descriptors::StreamsTaken;
 
 /// The TLS settings of connections. `None`: no TLS.
 pub(in crate::store) type Security = Option<Arc<ClientConfig>>;
@@ -40,6 +41,7 @@ pub(in crate::store) fn security(options: &mut Options) -> Result<Security> {
     for certificate in certificates("tls_ca", &ca)? {
         roots.add(certificate).map_err(|error| unusable("tls_ca", &ca, error))?;
     }
+    let _taken = StreamsTaken::new();
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| unusable("tls", "on", error))?
@@ -61,6 +63,7 @@ pub(in crate::store) fn security(options: &mut Options) -> Result<Security> {
 }
 
 fn certificates(what: &'static str, path: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let _taken = StreamsTaken::new();
     let read =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
     match read {

@@ -46,6 +46,7 @@ mod linux {
         timerfd_settime,
     };
 
+    use crate::process::descriptors::above_streams;
     use crate::time::Moment;
 
     /// If a program reads the descriptor, which the documentation forbids, it becomes readable again after this
@@ -54,7 +55,7 @@ mod linux {
 
     pub(super) fn timer() -> io::Result<OwnedFd> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(timerfd_create(TimerfdClockId::Boottime, flags)?)
+        Ok(above_streams(|| timerfd_create(TimerfdClockId::Boottime, flags))?)
     }
 
     pub(super) fn arm(timer: &OwnedFd, moment: Moment) -> io::Result<()> {

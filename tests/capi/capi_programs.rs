@@ -33,12 +33,12 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// A directory with a store and the compiled programs.
-struct Place {
+pub(super) struct Place {
     dir: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub(super) fn new() -> Place {
         Place { dir: tempfile::tempdir().unwrap() }
     }
 
@@ -46,7 +46,7 @@ impl Place {
         format!("embedded:{}", self.dir.path().join("store").display())
     }
 
-    fn c(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
+    pub(super) fn c(&self, compiler: &str, name: &str, link: Link, flags: &[&str]) -> PathBuf {
         let out = self.dir.path().join(format!("{name}-{compiler}"));
         let mut command = Command::new(compiler);
         command.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-g"]).args(flags);
@@ -74,7 +74,7 @@ impl Place {
 }
 
 /// Returns whether the tool is installed. If it is not, says that the test is skipped.
-fn has(tool: &str) -> bool {
+pub(super) fn has(tool: &str) -> bool {
     let found = c::run(Command::new(tool).arg("--version"));
     if let Err(failure) = &found {
         skipped(tool, failure);

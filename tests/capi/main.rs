@@ -13,5 +13,7 @@ mod capi_packaging;
 mod capi_programs;
 #[cfg(feature = "embedded")]
 mod capi_python;
+#[cfg(feature = "embedded")]
+mod capi_surroundings;
 #[cfg(all(feature = "embedded", feature = "hbase"))]
 mod closer;

@@ -483,6 +483,7 @@ fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
                 "aerospike/",
                 "capi/",
                 "fence_gate.rs",
+                "process/descriptors.rs",
                 "store/aerospike/",
                 "store/embedded/",
                 "store/hbase/",
@@ -505,6 +506,51 @@ fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
         }
     }
     assert!(strays.is_empty(), "{}", strays.join("\n"));
+}
+
+/// The library's descriptors never get the numbers of the program's standard streams: see `process/descriptors.rs`.
+#[test]
+fn whatever_opens_a_descriptor_leaves_the_standard_streams_free() {
+    const OPENS: [&str; 17] = [
+        "File::open(",
+        "File::options(",
+        "UdpSocket::bind(",
+        "UnixDatagram::bind(",
+        "UnixDatagram::unbound(",
+        "UnixStream::pair",
+        "TcpStream::connect",
+        "to_socket_addrs(",
+        "eventfd(",
+        "timerfd_create(",
+        "fs::open(",
+        "fs::read_to_string(",
+        "fs::read_dir(",
+        "fs::remove_dir_all(",
+        "pem_file",
+        "EnvOpenOptions::new(",
+        "new_current_thread(",
+    ];
+    // Under a `Turn`, which has a `StreamsTaken`, or called by a file that has one.
+    const CALLED_UNDER_ONE: [&str; 4] = [
+        "store/embedded/lmdb/dir_lock.rs",
+        "store/embedded/lmdb/reader_table.rs",
+        "store/embedded/lmdb/writer_lock.rs",
+        "store/embedded/default_dir.rs",
+    ];
+    let library = Library::read();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut strays = Vec::new();
+    for module in library.modules.values() {
+        let is_exempt = module.file.starts_with("cli/") || CALLED_UNDER_ONE.contains(&module.file.as_str());
+        let code = code_of(&fs::read_to_string(root.join(&module.file)).expect("a source"));
+        let is_guarded = code.contains("above_streams(") || code.contains("StreamsTaken::new()");
+        if let Some(opens) =
+            OPENS.iter().find(|opens| code.contains(**opens)).filter(|_| !is_guarded && !is_exempt)
+        {
+            strays.push(format!("{opens} in {}", module.file));
+        }
+    }
+    assert!(strays.is_empty(), "not within `above_streams`:\n{}", strays.join("\n"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::keys::{checked_set, checked_suffix};
 use crate::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::process::descriptors::above_streams;
 use crate::store::tls::{self, Security};
 use crate::store_option::{self, StoreOption};
 
@@ -189,7 +190,8 @@ fn from_file(path: &str) -> Result<String> {
     let unusable = |error: String| {
         Error::invalid("password_file", path, format!("a file with the password in its first line ({error})"))
     };
-    let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    let text =
+        above_streams(|| std::fs::read_to_string(path)).map_err(|error| unusable(error.to_string()))?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(line.to_owned()),
         _ => Err(unusable("it is empty".into())),

@@ -21,8 +21,9 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, Result};
-use crate::process::signals::{self, NoSigpipe};
-use crate::process::threads;
+use crate::process::descriptors::{self, above_streams};
+use crate::process::signals::{self, NoSignal};
+use crate::process::{stack, threads};
 use crate::sync::real::Mutex;
 use crate::time::Moment;
 
@@ -33,6 +34,9 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 const WARM: Duration = Duration::from_millis(100);
 /// The runtime starts a thread to look up a host name. The thread ends after this idle time.
 const RESOLVER_IDLE: Duration = Duration::from_millis(100);
+
+/// The stack that the client needs for a request, with some to spare: a thread that has less left drives it in another one.
+const STACK_NEEDED: usize = 256 << 10;
 
 thread_local! {
     /// The index of the member that this thread used last. The pools of several stores may share the index.
@@ -120,7 +124,8 @@ impl<C: Send + Sync> ClientPool<C> {
 
 impl<C> PoolMember<C> {
     fn new(tls: bool) -> Result<PoolMember<C>> {
-        let runtime = Builder::new_current_thread()
+        let mut builder = Builder::new_current_thread();
+        builder
             .enable_all()
             // Tokio calls this in the thread that is about to start the new one. The new thread inherits the signal
             // mask of that thread. Signals are unblocked right after the poll, or before the wait for events:
@@ -129,17 +134,22 @@ impl<C> PoolMember<C> {
                 signals::block();
                 "dlm-resolver".into()
             })
-            .on_thread_park(signals::unblock)
+            .on_thread_park(|| {
+                signals::unblock();
+                descriptors::give_back_streams();
+            })
+            // The client opens its connections between two waits, and a resolver's thread opens what it needs.
+            .on_thread_unpark(descriptors::take_streams)
+            .on_thread_start(descriptors::take_streams)
+            .on_thread_stop(descriptors::give_back_streams)
             .thread_keep_alive(RESOLVER_IDLE)
-            .max_blocking_threads(2)
-            .build()
-            .map_err(|error| Error::Connection {
-                store: "aerospike:".into(),
-                what:
-                    "the system refused an event queue for a connection; is the limit of open files reached?"
-                        .into(),
-                source: Some(error.into()),
-            })?;
+            .max_blocking_threads(2);
+        let runtime = above_streams(|| builder.build()).map_err(|error| Error::Connection {
+            store: "aerospike:".into(),
+            what: "the system refused an event queue for a connection; is the limit of open files reached?"
+                .into(),
+            source: Some(error.into()),
+        })?;
         Ok(PoolMember { runtime: Some(runtime), client: Mutex::default(), tls })
     }
 }
@@ -147,7 +157,7 @@ impl<C> PoolMember<C> {
 impl<C> Drop for PoolMember<C> {
     fn drop(&mut self) {
         // TLS may send a closing message.
-        let _quiet = self.tls.then(NoSigpipe::new);
+        let _quiet = self.tls.then(NoSignal::pipe);
         if let Some(runtime) = self.runtime.take() {
             // This closes the connections and does not block, so it may run in any thread.
             runtime.shutdown_background();
@@ -179,15 +189,17 @@ impl<C: Send + Sync> PooledClient<'_, C> {
             }))
         };
         let drive = || {
-            let _quiet = self.member.tls.then(NoSigpipe::new);
+            let _quiet = self.member.tls.then(NoSignal::pipe);
+            descriptors::take_streams();
             let answer = catch_unwind(AssertUnwindSafe(run)).ok();
+            descriptors::give_back_streams();
             signals::unblock();
             answer
         };
-        if Handle::try_current().is_err() {
+        if Handle::try_current().is_err() && stack::left().is_some_and(|left| left >= STACK_NEEDED) {
             return drive();
         }
-        // A thread inside the caller's own tokio runtime cannot run another runtime.
+        // A thread inside the caller's own tokio runtime cannot run another runtime, and a small stack has no room for it.
         thread::scope(|scope| {
             let driver = threads::spawn_scoped("dlm-driver", scope, drive);
             driver.ok()?.join().ok().flatten()

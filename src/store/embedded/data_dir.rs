@@ -43,6 +43,8 @@ use rustix::fs::OFlags;
 use super::record::Header;
 use crate::boot;
 use crate::error::{Error, Result};
+use crate::process::descriptors::StreamsTaken;
+use crate::process::signals::NoSignal;
 use crate::store::embedded::lmdb;
 use crate::store::embedded::lmdb::{Access, DirLock, OfdLock};
 use crate::time::{self, Deadline};
@@ -73,6 +75,7 @@ pub(super) struct DataDir {
 impl DataDir {
     /// Returns the store in the directory `path`. Creates the directory if it is missing.
     pub(super) fn at(path: &Path, access: Access) -> Result<DataDir> {
+        let _taken = StreamsTaken::new();
         let store = describe(path);
         let unable = |error: io::Error| Error::Connection {
             store: store.clone(),
@@ -81,9 +84,7 @@ impl DataDir {
         };
         if !path.is_dir() {
             match access {
-                Access::Owner => {
-                    DirBuilder::new().mode(0o700).recursive(true).create(path).map_err(unable)?
-                }
+                Access::Owner => make_for_owner(path).map_err(unable)?,
                 Access::Group => make_for_group(path).map_err(unable)?,
             }
         }
@@ -100,6 +101,7 @@ impl DataDir {
 
     /// Returns the directory of this boot's generation, if it exists.
     pub(super) fn present(&self) -> Result<Option<PathBuf>> {
+        let _taken = StreamsTaken::new();
         let mut dir = self.own_generation()?;
         if !dir.is_dir() {
             let used = self.generations()?.into_iter().find_map(|other| match self.prove_unused(&other) {
@@ -274,6 +276,7 @@ impl DataDir {
     /// Reserves another range of fences for a generation in use, whose range is used up. See
     /// [`reserve_fences`](DataDir::reserve_fences).
     pub(super) fn reserve_further_fences(&self, by: Deadline) -> Result<(u64, u64)> {
+        let (_taken, _quiet) = (StreamsTaken::new(), NoSignal::file_size());
         let _creating = self.lock_creation(by)?;
         self.reserve_fences()
     }
@@ -377,7 +380,19 @@ impl DataDir {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32);
         if self.access == Access::Owner {
-            return options.create(true).truncate(false).mode(self.access.file_mode()).open(path);
+            options.create(true).truncate(false).mode(self.access.file_mode());
+            let file = match options.open(&path) {
+                // Another process has just created it, under a umask that takes its own rights away.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    self.access.settle_at(&path)?;
+                    options.open(&path)?
+                }
+                opened => opened?,
+            };
+            if file.metadata()?.mode() & 0o7777 != self.access.file_mode() {
+                self.access.settle(&file)?;
+            }
+            return Ok(file);
         }
         loop {
             match options.open(&path) {
@@ -463,6 +478,21 @@ fn is_complete(generation: &Path) -> bool {
 
 pub(super) fn describe(path: &Path) -> String {
     format!("embedded:{}", path.to_string_lossy().escape_debug())
+}
+
+/// Creates a directory for its user alone, and the directories above it that are missing.
+fn make_for_owner(path: &Path) -> io::Result<()> {
+    let mut missing: Vec<_> =
+        path.ancestors().take_while(|it| !it.as_os_str().is_empty() && !it.is_dir()).collect();
+    while let Some(dir) = missing.pop() {
+        match DirBuilder::new().mode(Access::Owner.dir_mode()).create(dir) {
+            Ok(()) => Access::Owner.settle_at(dir)?,
+            // Another process was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Creates a directory for the members of its group. Its parent must exist.

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use super::data_dir::{DataDir, describe};
 use super::embedded_store::EmbeddedStore;
+use super::lmdb::Access;
 use super::unit::is_private_to_unit;
 use crate::error::{Cause, Error, Result};
 
@@ -80,6 +81,11 @@ fn ready(parent: &Path, user: u32) -> Result<PathBuf> {
         None
     };
     match whats_wrong {
+        // A umask may have taken this user's rights when it was created, here or by an earlier version.
+        None if found.mode() & 0o700 != 0o700 => match Access::Owner.settle_at(&dir) {
+            Ok(()) => Ok(dir),
+            Err(error) => Err(unable("the directory's mode cannot be set".into())(error)),
+        },
         None => Ok(dir),
         Some(what) => Err(refused(format!("{dir:?} {what}"), None)),
     }
@@ -213,6 +219,9 @@ mod tests {
         }
         fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
         ready(parent.path(), user()).unwrap();
+        fs::set_permissions(&dir, Permissions::from_mode(0o600)).unwrap();
+        ready(parent.path(), user()).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o7777, 0o700, "this user cannot enter it");
         let error = ready(parent.path(), user() + 1).map(|_| ()).unwrap_err().to_string();
         assert!(user() == 0 || error.contains("belongs to user"), "{error}");
         fs::set_permissions(parent.path(), Permissions::from_mode(0o777)).unwrap();

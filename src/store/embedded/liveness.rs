@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::process::descriptors::{StreamsTaken, above_streams};
 use crate::process::process_mark;
 use crate::random;
 use crate::store::embedded::lmdb::Access;
@@ -129,6 +130,7 @@ impl LivenessFiles {
 
 impl LivenessFile {
     fn create(dir: &Path, access: Access) -> io::Result<LivenessFile> {
+        let _taken = StreamsTaken::new();
         for _ in 0..CREATE_TRIES {
             let mut id = [0; ID_BYTES];
             random::secret(&mut id).map_err(io::Error::other)?;
@@ -217,6 +219,7 @@ impl Drop for DeathProof {
 
 /// Returns the proofs of the processes that have died and left a file in `dir`. Checks only some of the files.
 pub(super) fn leftovers(dir: &Path) -> Vec<DeathProof> {
+    let _taken = StreamsTaken::new();
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut ids: Vec<_> = entries.filter_map(|entry| id_of(entry.file_name().to_str()?)).collect();
     // If there are many, each process checks others.
@@ -229,7 +232,7 @@ pub(super) fn leftovers(dir: &Path) -> Vec<DeathProof> {
 
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    File::options().read(true).custom_flags(flags.bits() as i32).open(path)
+    above_streams(|| File::options().read(true).custom_flags(flags.bits() as i32).open(path))
 }
 
 fn names(path: &Path, mark: &LivenessMark) -> bool {

@@ -6,9 +6,12 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::process::descriptors::StreamsTaken;
+
 /// Returns whether systemd replaced `dir` with a private directory for the unit of this process. Processes outside
 /// the unit do not see the files in it. `false` if this cannot be found out.
 pub(super) fn is_private_to_unit(dir: &Path) -> bool {
+    let _taken = StreamsTaken::new();
     let Ok(opened) = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
         return false;
     };

@@ -56,6 +56,8 @@ use crate::diagnostic::Diagnostic;
 use crate::error::{Error, Result};
 use crate::name::LockName;
 use crate::notice_endpoint::{GrantEndpoint, LatchListener, NoticeEndpoint};
+#[cfg(not(dlm_simulation))]
+use crate::process::descriptors::above_streams;
 use crate::process::process_mark;
 use crate::process::threads::{self, Thread};
 use crate::random;
@@ -477,7 +479,7 @@ impl OpenNotices {
         return Ok(OpenNotices { socket, own, state, waker: crate::simulation::Waker::default() });
         #[cfg(not(dlm_simulation))]
         {
-            let (wake, woken) = UnixStream::pair()?;
+            let (wake, woken) = above_streams(UnixStream::pair)?;
             wake.set_nonblocking(true)?;
             woken.set_nonblocking(true)?;
             Ok(OpenNotices { socket, own, state, wake, woken })

@@ -12,6 +12,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use crate::notice_endpoint::NoticeEndpoint;
+use crate::process::descriptors::StreamsTaken;
+#[cfg(not(dlm_simulation))]
+use crate::process::descriptors::above_streams;
 
 const PREFIX: &str = "notices-";
 /// Longest path of a socket, without the zero that ends it.
@@ -48,7 +51,7 @@ impl NoticeSocket {
 
     #[cfg(not(dlm_simulation))]
     pub(super) fn udp(address: SocketAddr) -> io::Result<(NoticeSocket, NoticeEndpoint)> {
-        let socket = UdpSocket::bind(address)?;
+        let socket = above_streams(|| UdpSocket::bind(address))?;
         socket.set_nonblocking(true)?;
         let own = plain(socket.local_addr()?);
         Ok((NoticeSocket::Udp(socket), NoticeEndpoint::Udp(own)))
@@ -56,6 +59,7 @@ impl NoticeSocket {
 
     /// Creates a socket in `directory`, with the permissions of the directory. `number` is part of its name.
     pub(super) fn local(directory: &Path, number: u64) -> io::Result<(NoticeSocket, NoticeEndpoint)> {
+        let _taken = StreamsTaken::new();
         let name = file_name(number);
         let (short, opened) = match directory.as_os_str().len() + 1 + name.len() <= PATH_MAX {
             true => (directory.to_path_buf(), None),

@@ -34,7 +34,9 @@ use self::private::FileId;
 use self::reader_table::ReaderTable;
 use self::writer_lock::WriterLock;
 use crate::error::{Cause, Error, Result};
+use crate::process::descriptors::StreamsTaken;
 use crate::process::fork_pause::ForkPause;
+use crate::process::signals::NoSignal;
 use crate::sync::real::{RwLock, TimedGuard, TimedMutex};
 use crate::time::{self, Deadline};
 
@@ -83,6 +85,9 @@ pub(crate) struct Turn {
     // In this order: `OPEN` is free before a fork may go on.
     open: TimedGuard<'static, BTreeMap<FileId, ReaderEntry>>,
     _pause: ForkPause,
+    /// For what LMDB opens and writes, too.
+    _streams: StreamsTaken,
+    _quiet: Option<NoSignal>,
 }
 
 /// One environment. All users of its directory in this process share it. Dropping the last user closes it. It may
@@ -172,7 +177,7 @@ impl Turn {
         let open = OPEN
             .try_lock_for(OPEN_WAIT)
             .ok_or_else(|| unable("another thread has been opening or closing a store for 10 s"))?;
-        Ok(Turn { open, _pause: pause })
+        Ok(Turn { open, _pause: pause, _streams: StreamsTaken::new(), _quiet: NoSignal::file_size() })
     }
 
     /// Creates the files of an environment that `dir` lacks. If there is no record `key`, creates it with the value that
@@ -207,7 +212,10 @@ impl Turn {
             file(LOCK_FILE, &[0; LOCK_FILE_BYTES]).map_err(|error| unable(error.into()))?;
         }
         let data = dir.join(DATA_FILE);
-        let is_new = !data.exists();
+        // LMDB would create it with a mode that depends on the umask, and could then not open it a second time.
+        if !data.exists() {
+            file(DATA_FILE, &[]).map_err(|error| unable(error.into()))?;
+        }
         // LMDB initialises the lock file here, because nobody else has it open. It never does so again.
         let opened = open_file(&data, LIMIT).map_err(|fault| unable(fault.into()))?;
         let look = |reader: &Reader<'_>| Ok(reader.get(key)?.is_some());
@@ -219,10 +227,6 @@ impl Turn {
                 txn.commit()
             };
             put().map_err(|fault| unable(fault.into()))?;
-        }
-        drop(opened);
-        if is_new {
-            access.settle_at(&data).map_err(|error| unable(error.into()))?;
         }
         Ok(())
     }
@@ -468,6 +472,7 @@ impl EnvironmentInner {
         let opened =
             open.as_ref().ok_or_else(|| (self.failed("writing", Fault::Mdb(MdbError::Panic)), true))?;
         let _guard = self.enter(by).map_err(|error| (error, false))?;
+        let _quiet = NoSignal::file_size();
         let refused = |fault| {
             if matches!(fault, Fault::Mdb(MdbError::MapFull)) {
                 // A dead reader keeps old pages from reuse.

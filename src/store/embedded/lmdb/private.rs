@@ -2,12 +2,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use crate::error::{Cause, Error, Result};
+use crate::process::descriptors::StreamsTaken;
 
 /// The identity of a file or directory, independent of its path: device and inode.
 pub(super) type FileId = (u64, u64);
@@ -44,8 +46,25 @@ impl Access {
     ///
     /// Refuses a symbolic link, which another member may have created in a group's directory.
     pub(crate) fn settle_at(self, path: &Path) -> io::Result<()> {
-        let file = File::options().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)?;
+        let _taken = StreamsTaken::new();
+        let open = || File::options().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                // The umask has taken the rights of this user as well. Such a file can be found, but not opened.
+                let found =
+                    rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+                let by_number = format!("/proc/self/fd/{}", found.as_raw_fd());
+                fs::set_permissions(by_number, Permissions::from_mode(self.owners_part()))?;
+                open()?
+            }
+            opened => opened?,
+        };
         self.settle(&file)
+    }
+
+    /// Returns the rights of its owner to a new file or directory.
+    fn owners_part(self) -> u32 {
+        self.dir_mode() & 0o700
     }
 
     /// Sets the mode of a file or directory that this process has just created, independent of the umask.
@@ -55,7 +74,8 @@ impl Access {
         let set = file.set_permissions(Permissions::from_mode(mode));
         let has = file.metadata()?.mode() & 0o7777;
         match (self, set) {
-            // The important bits are set from the start. Not every file system has the others.
+            // Not every file system has the other bits.
+            (Access::Owner, Err(error)) if has & mode & 0o700 != mode & 0o700 => Err(error),
             (Access::Owner, _) => Ok(()),
             (Access::Group, Err(error)) => Err(error),
             // The kernel clears the set-group-ID bit if the user is not in the group.

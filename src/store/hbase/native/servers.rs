@@ -12,6 +12,7 @@ use super::address::Address;
 use super::channel::{Channel, Security};
 use super::connection::{CallFailure, Connection};
 use super::frame;
+use crate::process::descriptors::above_streams;
 use crate::sync::real::{Mutex, TimedGuard, TimedMutex};
 use crate::time::{Deadline, Moment};
 
@@ -133,7 +134,8 @@ impl Servers {
     fn connect(&self, server: &Address, service: &str, by: Deadline) -> io::Result<Connection> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         // The name look-up uses the time-outs of the system's resolver. This code cannot set them.
-        let addresses: Vec<_> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
+        let addresses: Vec<_> =
+            above_streams(|| (server.host.as_str(), server.port).to_socket_addrs())?.collect();
         for (tried, address) in addresses.iter().enumerate() {
             let by = share(by, addresses.len() - tried);
             match Channel::connect(address, &server.host, &self.access.security, by).and_then(|channel| {

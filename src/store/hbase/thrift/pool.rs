@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::wire::Link;
 use crate::error::{Error, Result};
+use crate::process::descriptors::above_streams;
 use crate::store::hbase::cell_store::Content;
 use crate::sync::real::{Condvar, Mutex};
 use crate::time::{self, Deadline, Moment, jittered};
@@ -160,7 +161,8 @@ impl Pool {
     fn connect_once(&self, by: Deadline) -> io::Result<Link> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         // The name look-up uses the time-outs of the system's resolver. This code cannot set them.
-        for address in self.address.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
+        let addresses = above_streams(|| self.address.to_socket_addrs())?;
+        for address in addresses.collect::<Vec<SocketAddr>>() {
             match Link::connect(&address, by.sooner(Deadline::after(self.connect_timeout))) {
                 Ok(link) => return Ok(link),
                 Err(error) => last = error,

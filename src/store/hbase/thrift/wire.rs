@@ -17,6 +17,7 @@ use thrift::protocol::{
 };
 use thrift::{ProtocolError, ProtocolErrorKind};
 
+use crate::process::descriptors::above_streams;
 use crate::sync::real::Mutex;
 use crate::time::Deadline;
 
@@ -65,7 +66,8 @@ struct WireInbox {
 
 impl Link {
     pub(super) fn connect(address: &SocketAddr, by: Deadline) -> io::Result<Link> {
-        let stream = TcpStream::connect_timeout(address, left(by)?)?;
+        let left = left(by)?;
+        let stream = above_streams(|| TcpStream::connect_timeout(address, left))?;
         stream.set_nodelay(true)?;
         let inbox = WireInbox { buffer: vec![0; READ_AHEAD], from: 0, to: 0 };
         let call =
