@@ -14,7 +14,7 @@ use dlm::STORE_OPTIONS;
 use dlm::store::schemes;
 
 pub(crate) use self::common::Reach;
-use self::common::duration;
+use self::common::{duration, wait};
 pub(crate) use self::fleet::{Break, HistoryArgs, LockArg, Ls, Top, Why};
 use crate::cli::exit::{CommandFailure, UNAVAILABLE};
 
@@ -272,6 +272,7 @@ pub(crate) enum Verb {
     ///   DLM_FENCE        the fence, a number that grows with every grant; send it with each write that
     ///                    the lock guards; not set if the store counts no fences
     ///   DLM_DEADLINE_MS  end of the first lease if it is not renewed, in milliseconds since 1970
+    ///   DLM_LOCK_2, DLM_FENCE_2 and so on  the other locks of --lock
     ///
     /// If the lease cannot be renewed, the command gets TERM before the lease ends: a quarter of the TTL
     /// ahead, at most 15 s. The command and all processes that it started get KILL a tenth of the TTL
@@ -287,7 +288,8 @@ pub(crate) enum Verb {
     /// `dlm` passes TERM, HUP, INT, QUIT, USR1 and USR2 on to the command. One of the first four also
     /// ends the wait for the lock. If one of them was passed on, `dlm` ends the processes that the
     /// command leaves running before it releases the lock: TERM, and KILL 5 s later. Otherwise `dlm`
-    /// does not wait for background processes. Keys such as Ctrl-C reach the command directly.
+    /// does not wait for background processes. Keys such as Ctrl-C reach the command directly. If the
+    /// terminal is closed, HUP is passed on.
     #[command(verbatim_doc_comment, after_help = AFTER_RUN)]
     Run(RunArgs),
     /// Run a command while this process leads, or show who leads
@@ -399,8 +401,8 @@ pub(crate) struct TermArgs {
     /// How long the lease lasts if it is not renewed, 1ms to 365d [default: 90s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
-    /// How long to wait while another holder has the lock [default: 90s]
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
+    /// How long to wait while another holder has the lock, or forever [default: 90s]
+    #[arg(long, value_name = "TIME", value_parser = wait, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: try once
     #[arg(long)]
@@ -421,8 +423,16 @@ pub(crate) struct RunArgs {
     /// that it inherits, as sudo does
     #[arg(long)]
     pub(crate) no_takeover: bool,
+    /// How long the lock stays held at least, at most the TTL: so a job that takes a second runs once, although the
+    /// clocks of the machines that start it differ. `dlm` ends when that time is over. Implies --no-takeover
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) min_hold: Option<Duration>,
+    /// Name of a lock; repeat the option for each of several locks, which are acquired together
+    #[arg(long = "lock", value_name = "NAME")]
+    pub(crate) locks: Vec<String>,
     /// Name of the lock, 1 to 1024 bytes
-    pub(crate) name: String,
+    #[arg(required_unless_present = "locks")]
+    pub(crate) name: Option<String>,
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -568,8 +578,11 @@ pub(crate) enum LatchVerb {
         #[command(flatten)]
         latch: LatchArg,
         /// How long to wait, such as 10m; then exit with 75 [default: until the latch opens or expires]
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        #[arg(long, value_name = "TIME", value_parser = wait)]
         timeout: Option<Duration>,
+        /// Wait also for a latch that does not exist yet, and not only until it is open
+        #[arg(long)]
+        until_created: bool,
         /// Longest pause between two reads of the latch, 10ms to 1h [default: 5s]
         #[arg(long, value_name = "TIME", value_parser = duration)]
         poll: Option<Duration>,

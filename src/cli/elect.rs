@@ -8,9 +8,11 @@ use serde_json::json;
 
 use crate::cli::args::{ElectArgs, Global};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
+use crate::cli::held::CommandLocks;
 use crate::cli::run::{self, CAUGHT, program_name};
 use crate::cli::show::holder_json;
 use crate::cli::signals::Signals;
+use crate::cli::waiting::WaitNote;
 use crate::cli::{open, output};
 
 /// Pause after a read that failed.
@@ -26,7 +28,9 @@ pub(crate) fn elect(global: &Global, args: &ElectArgs) -> CommandOutcome {
     let election = election(&manager, global, args)?;
     let signals = Signals::catch(&CAUGHT)?;
     loop {
-        let term = election.campaign(&run::options(global, args.no_takeover).cancel(&signals.cancel));
+        let note = WaitNote::for_lock(&manager.lock_named(election.name()), Some(Duration::MAX));
+        let term = election.campaign(&run::options(global, !args.no_takeover).cancel(&signals.cancel));
+        drop(note);
         let term = match (term, signals.ending()) {
             (Ok(term), None) => term,
             (Ok(term), Some(signal)) => {
@@ -38,7 +42,14 @@ pub(crate) fn elect(global: &Global, args: &ElectArgs) -> CommandOutcome {
             }
             (Err(error), _) => return Err(error.into()),
         };
-        let ended = run::command(&manager, term.into_lease(), &args.name, &args.command, &signals);
+        let ended = run::command(
+            &manager,
+            CommandLocks::One(term.into_lease()),
+            &[&args.name],
+            &args.command,
+            &signals,
+            None,
+        );
         match ended.outcome {
             Err(failure) if ended.may_run_again => log::warn!("{}; a candidate again", failure.line()),
             outcome => return outcome,

@@ -1,10 +1,11 @@
 //! How the command ends: an exit status, and for a failure one line that says what to do.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use dlm::{Code, Error};
+use rustix::io::Errno;
 
 /// Wrong usage, or a name, URI or lease that is not allowed.
 pub(crate) const USAGE: u8 = 64;
@@ -73,7 +74,7 @@ impl CommandFailure {
     }
 
     fn advised(error: &Error, unavailable: u8, in_doubt: &str) -> CommandFailure {
-        let advice = match error.code() {
+        let advice = limit_reached(error).unwrap_or_else(|| match error.code() {
             Code::LockUnavailable => "; try again later, or wait longer with --wait",
             Code::ConnectionError => "; check that the store is up and that --store names it",
             Code::RetriesExhausted => "; try again, and if it fails again read the store's log",
@@ -82,7 +83,7 @@ impl CommandFailure {
             Code::InternalError | Code::Panic => "; this is unexpected: please report it",
             // The other messages say what to do.
             _ => "",
-        };
+        });
         CommandFailure::new(status_of(error.code(), unavailable), error.chain() + advice)
     }
 
@@ -105,6 +106,31 @@ impl From<Error> for CommandFailure {
     fn from(error: Error) -> CommandFailure {
         CommandFailure::with_unavailable(&error, UNAVAILABLE)
     }
+}
+
+/// Returns advice for an error whose cause is a limit of this process, this user or the machine.
+fn limit_reached(error: &Error) -> Option<&'static str> {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        let of_system = error.downcast_ref::<io::Error>();
+        if of_system.is_some_and(|it| it.kind() == io::ErrorKind::WouldBlock && it.raw_os_error().is_none()) {
+            // No thread can be started: the library's own words say which limit that is.
+            return Some("");
+        }
+        if let Some(number) = of_system.and_then(io::Error::raw_os_error) {
+            return match Errno::from_raw_os_error(number) {
+                Errno::MFILE => Some("; raise the limit of open files (ulimit -n)"),
+                Errno::NFILE => Some("; the machine has too many open files: raise fs.file-max"),
+                Errno::NOMEM => {
+                    Some("; there is not enough memory: raise the limit (ulimit -v) or free some")
+                }
+                Errno::FBIG => Some("; raise the limit of file sizes (ulimit -f)"),
+                _ => None,
+            };
+        }
+        cause = error.source();
+    }
+    None
 }
 
 fn status_of(code: Code, unavailable: u8) -> u8 {
@@ -185,6 +211,18 @@ mod tests {
             let row = row.split('\n').next().unwrap_or_default();
             assert!(row.ends_with(&format!("| {status} |")), "{row}");
         }
+    }
+
+    #[test]
+    fn a_limit_that_is_reached_is_named_and_not_to_be_reported() {
+        for (number, advice) in [(24, "ulimit -n"), (12, "ulimit -v"), (27, "ulimit -f")] {
+            let source = Some(io::Error::from_raw_os_error(number).into());
+            let failure = CommandFailure::from(Error::Internal { what: "x".into(), source });
+            assert!(failure.line().contains(advice), "{}", failure.line());
+            assert!(!failure.line().contains("report"), "{}", failure.line());
+        }
+        let failure = CommandFailure::from(Error::Internal { what: "x".into(), source: None });
+        assert!(failure.line().contains("report"), "{}", failure.line());
     }
 
     #[test]

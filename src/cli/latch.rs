@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use dlm::{AwaitOptions, Code, Latch, LatchKind, LockManager, Moment};
+use dlm::{AwaitOptions, Code, Deadline, Latch, LatchKind, LockManager, Moment};
 use serde_json::json;
 
 use crate::cli::args::{Global, LatchAction, LatchArg, LatchVerb};
 use crate::cli::exit::{CommandFailure, CommandOutcome, UNAVAILABLE};
 use crate::cli::signals::{ENDING, Signals};
+use crate::cli::waiting::WaitNote;
 use crate::cli::{open, output};
+
+/// Longest pause between two looks whether a latch was created.
+const CREATED_POLL: Duration = Duration::from_secs(1);
 
 /// `dlm latch ...`
 pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
@@ -51,7 +55,9 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
             };
             tell(global, whole, lines)
         }
-        LatchVerb::Await { latch, timeout, poll } => await_open(global, latch, *timeout, *poll),
+        LatchVerb::Await { latch, timeout, until_created, poll } => {
+            await_open(global, latch, *timeout, *until_created, *poll)
+        }
     }
 }
 
@@ -59,6 +65,7 @@ fn await_open(
     global: &Global,
     name: &LatchArg,
     timeout: Option<Duration>,
+    until_created: bool,
     poll: Option<Duration>,
 ) -> CommandOutcome {
     let manager = open::builder(global, "latch await");
@@ -69,8 +76,25 @@ fn await_open(
     let latch = handle(&manager.open()?, global, name, None)?;
     let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
-    let how = AwaitOptions::new().wait(timeout.unwrap_or(Duration::MAX)).cancel(&signals.cancel);
-    let answer = latch.await_open_with(&how);
+    let by = Deadline::after(timeout.unwrap_or(Duration::MAX));
+    let note = WaitNote::for_latch(latch.clone(), timeout);
+    if until_created {
+        let pause = poll.unwrap_or(CREATED_POLL).min(CREATED_POLL);
+        while !exists(&latch, by)? && !by.passed() {
+            if let Ok(signal) = signals.received().recv_timeout(pause.min(by.remaining()))
+                && signal.is_ending()
+            {
+                return Err(Signals::ended_by(signal.number));
+            }
+        }
+    }
+    let how = AwaitOptions::new().wait(by.remaining()).cancel(&signals.cancel);
+    let answer = match latch.await_open_with(&how) {
+        // Not created in time.
+        Err(error) if until_created && error.code() == Code::NotFound && by.passed() => Ok(false),
+        answer => answer,
+    };
+    drop(note);
     let waited = Moment::now().since(began);
     let open = match (answer, signals.ending()) {
         (Err(error), Some(signal)) if error.code() == Code::Cancelled => {
@@ -90,6 +114,16 @@ fn await_open(
         waited.as_secs_f64()
     );
     Err(CommandFailure::new(UNAVAILABLE, line))
+}
+
+/// Whether the latch exists. A store that does not answer is waited for until `by`, as in a wait for a latch.
+fn exists(latch: &Latch, by: Deadline) -> Result<bool, CommandFailure> {
+    match latch.count() {
+        Ok(_) => Ok(true),
+        Err(error) if error.code() == Code::NotFound => Ok(false),
+        Err(error) if error.is_retryable() && !by.passed() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn open(global: &Global, name: &LatchArg, ttl: Option<Duration>) -> Result<Latch, CommandFailure> {

@@ -3,31 +3,41 @@
 use std::io::Read as _;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Fence, Lease, LeaseToken, Lock, Moment};
+use dlm::{AcquireOptions, Fence, LeaseToken, Lock, LockManager, Moment};
 use serde_json::json;
 
 use crate::cli::args::{self, Global, TermArgs};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
+use crate::cli::held::CommandLocks;
 use crate::cli::signals::{ENDING, Signals};
+use crate::cli::waiting::WaitNote;
 use crate::cli::{open, output};
 
 /// Limit for a lease line. It has some hundred bytes, and 5 KiB with the longest names.
 const LEASE_LINE_MAX: u64 = 64 << 10;
 
-/// Acquires a lock as `options` and `terms` say. A signal ends the wait.
+/// Acquires all these locks as `options` and `terms` say. A signal ends the wait.
 pub(crate) fn take(
-    lock: &Lock,
+    manager: &LockManager,
+    locks: &[Lock],
     options: AcquireOptions,
     terms: &TermArgs,
     signals: &Signals,
-) -> Result<Lease, CommandFailure> {
+) -> Result<CommandLocks, CommandFailure> {
     let options = if terms.no_wait { options.wait(Duration::ZERO) } else { options };
-    let taken = lock.acquire_with(&options.cancel(&signals.cancel));
+    let options = options.cancel(&signals.cancel);
+    let note =
+        locks.first().filter(|_| !terms.no_wait).and_then(|first| WaitNote::for_lock(first, terms.wait));
+    let taken = match locks {
+        [lock] => lock.acquire_with(&options).map(CommandLocks::One),
+        locks => manager.acquire_all(&locks.iter().collect::<Vec<_>>(), &options).map(CommandLocks::Several),
+    };
+    drop(note);
     // A signal may arrive after the lock was granted. It ends the command all the same.
     match (taken, signals.ending()) {
-        (Ok(lease), None) => Ok(lease),
-        (Ok(lease), Some(signal)) => {
-            lease.release()?;
+        (Ok(held), None) => Ok(held),
+        (Ok(held), Some(signal)) => {
+            held.release()?;
             Err(Signals::ended_by(signal))
         }
         (Err(error), Some(signal)) if error.code() == dlm::Code::Cancelled => Err(Signals::ended_by(signal)),
@@ -41,8 +51,11 @@ pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutco
     let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
-    let lease = take(&lock, AcquireOptions::new(), &args.terms, &signals)?;
+    let held = take(&manager, &[lock], AcquireOptions::new(), &args.terms, &signals)?;
     let waited = Moment::now().since(began);
+    let CommandLocks::One(lease) = held else {
+        return Err(CommandFailure::internal("one lock was asked for, and several were granted"));
+    };
     let token = lease.into_token()?;
     let text = if global.json {
         let mut object = as_json(&token);

@@ -13,7 +13,8 @@
 //! history   history, why                 report    which promises hold
 //! demo/     processes that contend       doctor    is the store safe for locks?
 //! logger    the library's warnings           elect     who leads, a command of the leader
-//! shell_files  manual pages, completions
+//! narrator  events, for -v               waiting   what is waited for, on a terminal
+//! held      the locks of a command       shell_files  manual pages, completions
 //! ```
 
 mod args;
@@ -22,11 +23,13 @@ mod demo;
 mod doctor;
 mod elect;
 mod exit;
+mod held;
 mod history;
 mod latch;
 mod lease;
 mod logger;
 mod ls;
+mod narrator;
 mod open;
 mod output;
 mod process;
@@ -36,6 +39,7 @@ mod shell_files;
 mod show;
 mod signals;
 mod top;
+mod waiting;
 
 use std::process::ExitCode;
 
@@ -62,6 +66,7 @@ pub fn main() -> ExitCode {
 }
 
 fn dispatch(cli: &Cli) -> CommandOutcome {
+    signals::prepare()?;
     logger::start(cli.global.verbose)?;
     let global = &cli.global;
     match &cli.action {

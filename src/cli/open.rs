@@ -1,11 +1,13 @@
 //! Opens the store and its locks as the command line says.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use dlm::{Builder, Level, Lock, LockManager, LockName};
 
 use crate::cli::args::{Global, LockArg, Reach, TermArgs};
 use crate::cli::exit::CommandFailure;
+use crate::cli::narrator::Narrator;
 
 /// Default client id. It does not depend on the user or host, so scripts exclude each other by default.
 const DEFAULT_CLIENT: &str = "dlm";
@@ -38,6 +40,9 @@ pub(crate) fn manager(
 /// Returns a builder for the store, with the client id, the farm id and the purpose.
 pub(crate) fn builder(global: &Global, purpose: &str) -> Builder {
     let mut builder = LockManager::builder().store_uri(&global.store);
+    if log::max_level() >= log::LevelFilter::Info {
+        builder = builder.event_sink(Arc::new(Narrator));
+    }
     if let Some(client) = &global.client {
         builder = builder.client(client);
     } else if !in_uri(&global.store, "client") {

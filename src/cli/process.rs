@@ -17,8 +17,8 @@ use std::os::unix::process::CommandExt as _;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, pidfd_open,
-    pidfd_send_signal, wait, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgid, getpgrp, getpid,
+    getsid, kill_process, pidfd_open, pidfd_send_signal, wait, waitid,
 };
 
 use crate::cli::args::Exec;
@@ -34,14 +34,14 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Starts `argv`. Sets `variables` in its environment, and removes those without a value. It inherits the descriptor
+    /// Starts `argv`. Sets `variables` in its environment, and removes those without a value. It inherits the descriptors
     /// `inherited`.
     ///
     /// The new process runs [`become_command`] first. If `argv` cannot be executed, its exit status says so.
     pub(crate) fn start(
         argv: &[OsString],
-        variables: &[(&str, Option<String>)],
-        inherited: Option<OwnedFd>,
+        variables: &[(String, Option<String>)],
+        inherited: &[OwnedFd],
     ) -> Result<Command, CommandFailure> {
         adopt_orphans();
         let mut command = std::process::Command::new(this_program()?);
@@ -55,8 +55,8 @@ impl Command {
         let failed = |what: &dyn std::fmt::Display| {
             CommandFailure::internal(format!("no process can be started for the command: {what}"))
         };
-        if let Some(inherited) = &inherited {
-            // No other process is started from here on. This copy is closed when the command has its own.
+        for inherited in inherited {
+            // No other process is started from here on. These copies are closed when the command has its own.
             fcntl_setfd(inherited, FdFlags::empty()).map_err(|error| failed(&error))?;
         }
         // Only the id is kept: `reap` waits for it, together with the orphans.
@@ -89,6 +89,19 @@ impl Command {
     pub(crate) fn signal(&self, signal: Signal) {
         if self.status.is_none() {
             send(self.pid, signal, || true);
+        }
+    }
+
+    /// Whether the kernel has sent `signal` to the command as well, if it has sent it to this process.
+    ///
+    /// The signal of a key goes to all processes of the terminal's foreground job. HUP for a terminal that was closed goes to
+    /// the leader of the session alone, and when the leader has ended, to the foreground job.
+    pub(crate) fn has_got(&self, signal: Signal) -> bool {
+        let is_in_our_job = getpgid(Some(self.pid)).is_ok_and(|job| job == getpgrp());
+        match signal {
+            Signal::INT | Signal::QUIT => is_in_our_job,
+            Signal::HUP => is_in_our_job && getsid(None).is_ok_and(|leader| leader != getpid()),
+            _ => false,
         }
     }
 

@@ -12,13 +12,14 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, select};
-use dlm::{AcquireOptions, Code, Fence, Lease, LockManager, LostReason, Moment};
+use crossbeam_channel::{Receiver, Select};
+use dlm::{AcquireOptions, Code, Fence, LockManager, Moment};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::cli::args::{Global, RunArgs};
 use crate::cli::exit::{CommandFailure, CommandOutcome, LOST};
+use crate::cli::held::CommandLocks;
 use crate::cli::lease::take;
 use crate::cli::open;
 use crate::cli::process::Command;
@@ -48,21 +49,24 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(500);
 /// `dlm run`
 pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(&args.command)))?;
-    let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
+    let names: Vec<&String> = args.name.iter().chain(&args.locks).collect();
+    let lock = |name: &&String| open::lock(&manager, global, args.terms.level, name);
+    let locks = names.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
     let signals = Signals::catch(&CAUGHT)?;
-    let lease = take(&lock, options(global, args.no_takeover), &args.terms, &signals)?;
-    command(&manager, lease, &args.name, &args.command, &signals).outcome
+    // Others must wait for the minimum, also if all processes here have died.
+    let options = options(global, !args.no_takeover && args.min_hold.is_none());
+    let options = args.min_hold.map_or(options.clone(), |time| options.min_hold(time));
+    let held = take(&manager, &locks, options, &args.terms, &signals)?;
+    let not_before = args.min_hold.map(|time| Moment::now().after(time));
+    command(&manager, held, &names, &args.command, &signals, not_before).outcome
 }
 
-/// Returns options with which others may have the lock at once if `dlm` and all processes of its command have died.
-pub(crate) fn options(global: &Global, no_takeover: bool) -> AcquireOptions {
+/// Returns options with which others may have the lock at once if `dlm` and all processes of its command have died, unless
+/// `takeover` is false.
+pub(crate) fn options(global: &Global, takeover: bool) -> AcquireOptions {
     // With a lock delay others wait, so the library refuses both together.
     let may_take_over = global.store.starts_with("embedded:") && !open::in_uri(&global.store, "lock_delay");
-    if may_take_over && !no_takeover {
-        AcquireOptions::new().dies_with_process()
-    } else {
-        AcquireOptions::new()
-    }
+    if may_take_over && takeover { AcquireOptions::new().dies_with_process() } else { AcquireOptions::new() }
 }
 
 /// How a command that ran while a lock was held has ended.
@@ -72,36 +76,43 @@ pub(crate) struct CommandEnd {
     pub(crate) may_run_again: bool,
 }
 
-/// Runs the command while the lease is valid, and releases the lock.
+/// Runs the command while the leases are valid, and releases the locks, but not before `not_before`. `names`: as the command
+/// line has them.
 pub(crate) fn command(
     manager: &LockManager,
-    lease: Lease,
-    name: &str,
+    held: CommandLocks,
+    names: &[&String],
     command: &[OsString],
     signals: &Signals,
+    not_before: Option<Moment>,
 ) -> CommandEnd {
     let failed = |failure: CommandFailure| CommandEnd { outcome: Err(failure), may_run_again: false };
-    let changes = match lease.keep(Duration::MAX).and_then(|()| lease.changes()) {
+    let changes = match held.keep().and_then(|()| held.changes()) {
         Ok(changes) => changes,
         Err(error) => return failed(error.into()),
     };
     // The command and its descendants count as the holder too.
-    let started = lease.liveness_fd().map_err(CommandFailure::from);
-    let started = started.and_then(|inherited| Command::start(command, &variables(name, &lease), inherited));
+    let started = held.liveness_fds().map_err(CommandFailure::from);
+    let started = started.and_then(|inherited| Command::start(command, &variables(names, &held), &inherited));
     let command = match started {
         Ok(command) => command,
         Err(failure) => return failed(failure),
     };
-    let mut watch = LeaseWatch::new(command, &lease);
+    let mut watch = LeaseWatch::new(command, &held);
     watch.until_over(signals, &changes);
     let hangs = watch.hangs();
     let LeaseWatch { command, lost, told_to_end, .. } = watch;
     if hangs {
-        leave(lease);
+        leave(held);
         return failed(hanging(lost));
     }
     let may_run_again = lost.is_some() && !told_to_end;
-    CommandEnd { outcome: end(manager, lease, &command, lost), may_run_again }
+    if lost.is_none() && !told_to_end && !is_due(signals, not_before) {
+        // A store never shortens a lease, and a release would.
+        leave(held);
+        return CommandEnd { outcome: exit_status(&command), may_run_again };
+    }
+    CommandEnd { outcome: end(manager, held, &command, lost), may_run_again }
 }
 
 /// Returns the command's file name. The path and the arguments may be confidential.
@@ -110,22 +121,48 @@ pub(crate) fn program_name(command: &[OsString]) -> String {
     program.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn variables(name: &str, lease: &Lease) -> [(&'static str, Option<String>); 3] {
-    let left = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
-    [
-        ("DLM_LOCK", Some(name.to_owned())),
-        // Removed where there is none: it could be that of a lock around this one.
-        ("DLM_FENCE", lease.fence().map(|Fence(number)| number.to_string())),
-        ("DLM_DEADLINE_MS", Some(open::wall_ms().saturating_add(left).to_string())),
-    ]
+/// Returns environment variables for the command. The first lock has the names without a number.
+fn variables(names: &[&String], held: &CommandLocks) -> Vec<(String, Option<String>)> {
+    let left = u64::try_from(held.first_to_end().remaining().as_millis()).unwrap_or(u64::MAX);
+    // Those of a `dlm run` around this one, which may have held more locks or fences.
+    let around = std::env::vars_os().filter_map(|(key, _)| key.into_string().ok());
+    let of_locks = |key: &String| key.starts_with("DLM_LOCK_") || key.starts_with("DLM_FENCE");
+    let mut all: Vec<_> = around.filter(of_locks).map(|key| (key, None)).collect();
+    for (number, (name, lease)) in (1..).zip(names.iter().zip(held.leases())) {
+        let suffix = if number == 1 { String::new() } else { format!("_{number}") };
+        all.push((format!("DLM_LOCK{suffix}"), Some((*name).clone())));
+        if let Some(Fence(fence)) = lease.fence() {
+            all.push((format!("DLM_FENCE{suffix}"), Some(fence.to_string())));
+        }
+    }
+    all.push(("DLM_DEADLINE_MS".into(), Some(open::wall_ms().saturating_add(left).to_string())));
+    all
+}
+
+/// Waits until `not_before`. Returns `false` if a signal asks this process to end before.
+fn is_due(signals: &Signals, not_before: Option<Moment>) -> bool {
+    let Some(not_before) = not_before else { return true };
+    loop {
+        let left = not_before.since(Moment::now());
+        if left.is_zero() {
+            return true;
+        }
+        if signals.received().recv_timeout(left.min(LOOK)).is_ok_and(ReceivedSignal::is_ending) {
+            return false;
+        }
+    }
+}
+
+fn exit_status(command: &Command) -> CommandOutcome {
+    command.status().ok_or_else(|| CommandFailure::internal("the command ended without a status"))
 }
 
 /// Releases the lock and determines the exit status.
-fn end(manager: &LockManager, lease: Lease, command: &Command, lost: Option<String>) -> CommandOutcome {
-    let released = release(&lease);
+fn end(manager: &LockManager, held: CommandLocks, command: &Command, lost: Option<String>) -> CommandOutcome {
+    let released = release(&held);
     if released.is_err() {
         // The error is reported below. Dropping the lease would try again and report it a second time.
-        leave(lease);
+        leave(held);
     }
     if let Some(why) = lost {
         return Err(CommandFailure::new(
@@ -146,26 +183,26 @@ fn end(manager: &LockManager, lease: Lease, command: &Command, lost: Option<Stri
             error.chain()
         ),
     }
-    command.status().ok_or_else(|| CommandFailure::internal("the command ended without a status"))
+    exit_status(command)
 }
 
-fn release(lease: &Lease) -> dlm::Result<bool> {
-    let mut released = lease.release();
+fn release(held: &CommandLocks) -> dlm::Result<bool> {
+    let mut released = held.release();
     for _ in 1..RELEASES {
         match &released {
             Err(error) if error.is_retryable() => {}
             _ => break,
         }
         std::thread::sleep(RELEASE_PAUSE);
-        released = lease.release();
+        released = held.release();
     }
     released
 }
 
 /// Lets the record of the lease stay in the store. A token would need the store if the lease dies with this process, and
 /// the lock would be released if the store failed.
-fn leave(lease: Lease) {
-    std::mem::forget(lease);
+fn leave(held: CommandLocks) {
+    std::mem::forget(held);
 }
 
 /// Builds the failure for a process that KILL did not end. The lock is not released, because the next holder would
@@ -183,8 +220,8 @@ fn hanging(lost: Option<String>) -> CommandFailure {
 /// A running command and the state of its lease.
 struct LeaseWatch<'a> {
     command: Command,
-    lease: &'a Lease,
-    /// TTL of the lease when the command started.
+    held: &'a CommandLocks,
+    /// TTL of the leases when the command started.
     ttl: Duration,
     /// Why the lease can no longer be relied on.
     lost: Option<String>,
@@ -198,11 +235,11 @@ struct LeaseWatch<'a> {
 }
 
 impl<'a> LeaseWatch<'a> {
-    fn new(command: Command, lease: &'a Lease) -> LeaseWatch<'a> {
+    fn new(command: Command, held: &'a CommandLocks) -> LeaseWatch<'a> {
         LeaseWatch {
             command,
-            lease,
-            ttl: lease.ttl(),
+            held,
+            ttl: held.first_to_end().ttl(),
             lost: None,
             told_to_end: false,
             swept: false,
@@ -212,20 +249,22 @@ impl<'a> LeaseWatch<'a> {
     }
 
     /// Blocks until the command, and its other processes if they must, have ended or hang.
-    fn until_over(&mut self, signals: &Signals, changes: &Receiver<()>) {
+    fn until_over(&mut self, signals: &Signals, changes: &[Receiver<()>]) {
+        let mut any = Select::new();
+        any.recv(signals.received());
+        for changes in changes {
+            any.recv(changes);
+        }
         loop {
             self.command.reap();
             if self.is_over() {
                 return;
             }
             let pause = self.act(Moment::now());
-            select! {
-                recv(signals.received()) -> signal => if let Ok(signal) = signal {
-                    self.heed(signal);
-                },
-                recv(changes) -> _ => {}
-                default(pause) => {}
-            }
+            // What it was that ended the pause is found below.
+            let _ = any.ready_timeout(pause);
+            changes.iter().for_each(|changes| changes.try_iter().for_each(drop));
+            signals.received().try_iter().for_each(|signal| self.heed(signal));
         }
     }
 
@@ -242,16 +281,16 @@ impl<'a> LeaseWatch<'a> {
 
     /// Does what is due. Returns the time until the next check.
     fn act(&mut self, now: Moment) -> Duration {
-        let ends = self.lease.ends();
-        let lost = self.lease.state().lost().filter(|reason| *reason != LostReason::Expired);
-        if self.lost.is_none() && lost.is_some() {
-            if let Err(error) = self.lease.check() {
+        let ends = self.held.ends();
+        let lost = self.held.lost().filter(|_| self.lost.is_none());
+        if let Some(lost) = lost {
+            if let Err(error) = lost.check() {
                 self.lose(error.chain());
             }
         } else if self.lost.is_none() && ends.since(now) <= (self.ttl / 4).min(TERM_AHEAD_MAX) {
             let what =
                 if now < ends { "could not be renewed and is about to end" } else { "expired unnoticed" };
-            self.lose(format!("the lease of lock {} {what}", self.lease.name()));
+            self.lose(format!("the lease of lock {} {what}", self.held.first_to_end().name()));
         }
         if self.command.status().is_some() && !self.swept {
             self.swept = true;
@@ -276,7 +315,7 @@ impl<'a> LeaseWatch<'a> {
     /// Tells the command to end, because another holder has the lock or may soon have it.
     fn lose(&mut self, why: String) {
         let now = Moment::now();
-        let left = self.lease.ends().since(now).saturating_sub((self.ttl / 10).min(KILL_AHEAD_MAX));
+        let left = self.held.ends().since(now).saturating_sub((self.ttl / 10).min(KILL_AHEAD_MAX));
         log::info!("{why}; the command gets TERM");
         self.lost = Some(why);
         self.command.signal(Signal::TERM);
@@ -291,10 +330,14 @@ impl<'a> LeaseWatch<'a> {
         let Some(number) = Signal::from_named_raw(signal.number).filter(|_| signal.number != SIGCHLD) else {
             return;
         };
-        // The terminal has sent the signal of a key to the command as well.
-        if !signal.from_terminal {
-            self.command.signal(number);
-            self.told_to_end |= signal.is_ending();
+        if signal.from_kernel && self.command.has_got(number) {
+            return;
+        }
+        self.command.signal(number);
+        self.told_to_end |= signal.is_ending();
+        if number == Signal::HUP {
+            // As the kernel does for those whose terminal is closed: a stopped process could not end.
+            self.command.signal(Signal::CONT);
         }
     }
 }

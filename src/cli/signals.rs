@@ -1,10 +1,11 @@
 //! Catches signals sent to this process, and turns them into messages in a channel.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dlm::CancelToken;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::backend::Handle;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -15,13 +16,29 @@ use crate::cli::exit::{CommandFailure, of_signal};
 /// Signals that ask a process to end.
 pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
 
+/// Makes every command end by the signals that ask it to, also if whatever started this process has blocked them. Makes a
+/// write to a file that may not grow (`ulimit -f`) an error instead of the end of this process. Changes nothing for signals
+/// that are ignored. Programs that this process executes do not inherit it.
+pub(crate) fn prepare() -> Result<(), CommandFailure> {
+    let ignored = ignored();
+    let is_ignored = |number: i32| ignored & (1 << (number - 1)) != 0;
+    let ending: Vec<i32> = ENDING.into_iter().filter(|number| !is_ignored(*number)).collect();
+    dlm::__unblock_in_this_thread(&ending);
+    if !is_ignored(SIGXFSZ) {
+        // A handler and not SIG_IGN, which the command of `dlm run` would inherit.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())
+            .map_err(|error| CommandFailure::internal(format!("signals cannot be caught: {error}")))?;
+    }
+    Ok(())
+}
+
 /// One signal that was received.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReceivedSignal {
     pub(crate) number: i32,
-    /// The kernel sent the signal, as for a key like Ctrl-C. It then goes to every process of the terminal's
-    /// foreground job, so a child has received it already.
-    pub(crate) from_terminal: bool,
+    /// The kernel sent the signal, as for a key like Ctrl-C or when the terminal was closed. A child may have received
+    /// it as well.
+    pub(crate) from_kernel: bool,
 }
 
 impl ReceivedSignal {
@@ -46,10 +63,12 @@ impl Signals {
     pub(crate) fn catch(numbers: &[i32]) -> Result<Signals, CommandFailure> {
         let ignored = ignored();
         let wanted = |number: &i32| *number == SIGCHLD || ignored & (1 << (number - 1)) == 0;
-        let numbers = numbers.iter().copied().filter(wanted);
+        let numbers: Vec<i32> = numbers.iter().copied().filter(wanted).collect();
         let failed =
             |error: std::io::Error| CommandFailure::internal(format!("signals cannot be caught: {error}"));
-        let mut source = SignalsInfo::<WithOrigin>::new(numbers).map_err(failed)?;
+        let mut source = SignalsInfo::<WithOrigin>::new(&numbers).map_err(failed)?;
+        // Whatever started this process may have blocked them. The threads and the command of this process inherit that.
+        dlm::__unblock_in_this_thread(&numbers);
         let (sender, received) = unbounded();
         let (handle, cancel) = (source.handle(), CancelToken::new());
         let token = cancel.clone();
@@ -93,7 +112,7 @@ impl Drop for Signals {
 /// Runs in the thread. Returns when the handle is closed.
 fn hand_on(source: &mut SignalsInfo<WithOrigin>, to: &Sender<ReceivedSignal>, cancel: &CancelToken) {
     for Origin { signal, cause, .. } in source.forever() {
-        let signal = ReceivedSignal { number: signal, from_terminal: cause == Cause::Kernel };
+        let signal = ReceivedSignal { number: signal, from_kernel: cause == Cause::Kernel };
         // The receiver lives longer than this thread, so this cannot fail.
         let _ = to.send(signal);
         if signal.is_ending() {

@@ -161,6 +161,68 @@ fn a_command_of_cron_does_not_run_beside_one_of_a_login_shell() {
     end(first);
 }
 
+/// A umask that takes rights from their owner, as a service's or a job's may.
+#[test]
+fn a_store_is_usable_whatever_umask_its_creator_has() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let user = NewUser::new(2);
+    let path = format!("embedded:{}", user.dir("with").join("a/b/store").display());
+    let group = format!("embedded:{}?group=on", user.dir("group").join("store").display());
+    for umask in ["0177", "0777", "0277", "0002"] {
+        let usual = user.default_dir();
+        for (store, dirs) in [
+            ("embedded:", vec![usual]),
+            (&path, vec![user.shell.path("with/a")]),
+            (&group, vec![user.shell.path("group/store")]),
+        ] {
+            let under = |line: &str| {
+                let dlm = user.dlm(&[]);
+                let mut command = Command::new("sh");
+                command.args(["-c", &format!("umask {umask}; exec \"$@\" {line}"), "sh"]);
+                command.arg(dlm.get_program()).args(dlm.get_args()).env("DLM_STORE", store);
+                command.current_dir(user.shell.dir.path());
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                ran(&mut command)
+            };
+            under("run x -- true").ok();
+            // With a lock that ends with its process, with a latch, and in other processes.
+            let lease = under("acquire x").ok().out;
+            assert!(under("acquire --no-wait x").fails_with(75).contains('x'), "{store} {umask}");
+            under(&format!("release {lease}")).ok();
+            under("latch create l 1").ok();
+            under("latch down l").ok();
+            for dir in dirs {
+                for (path, mode, _) in
+                    files_in(&dir).into_iter().chain([(dir.clone(), mode_of(&dir), Vec::new())])
+                {
+                    let needed = if path.is_dir() { 0o700 } else { 0o600 };
+                    assert_eq!(mode & needed, needed, "{path:?} has mode {mode:o} under umask {umask}");
+                }
+                fs::remove_dir_all(dir).unwrap();
+            }
+        }
+    }
+}
+
+/// An earlier version left it so under a umask of 0177.
+#[test]
+fn a_default_store_that_its_user_could_not_enter_is_mended() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("root", NO_ROOT);
+    }
+    let user = NewUser::new(3);
+    ran(&mut user.dlm(&["run", "x", "--", "true"])).ok();
+    fs::set_permissions(user.default_dir(), Permissions::from_mode(0o600)).unwrap();
+    ran(&mut user.dlm(&["run", "x", "--", "true"])).ok();
+    assert_eq!(mode_of(&user.default_dir()), 0o700);
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
 /// Ends `dlm run`, which releases its lock.
 fn end(mut running: Running) {
     running.signal(rustix::process::Signal::TERM);

@@ -114,3 +114,20 @@ fn a_signal_ends_the_wait_for_a_latch() {
         assert!(!is_running(pid));
     }
 }
+
+#[test]
+fn a_latch_that_does_not_exist_yet_can_be_waited_for() {
+    let shell = Shell::new();
+    let waiting = shell.start(&["latch", "await", "--until-created", "--poll", "20ms", "l"]);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    shell.run(&["latch", "create", "l", "1"]).ok();
+    shell.run(&["latch", "down", "l"]).ok();
+    waiting.finish().ok();
+    shell.run(&["latch", "await", "other"]).fails_with(66);
+    let args = ["latch", "await", "--until-created", "--timeout", "200ms", "other"];
+    assert!(shell.run(&args).fails_with(75).contains("did not open"));
+    let mut waiting = shell.start(&["latch", "await", "--until-created", "other"]);
+    super::catches(&mut waiting, rustix::process::Signal::TERM);
+    waiting.signal(rustix::process::Signal::TERM);
+    waiting.finish().fails_with(143);
+}

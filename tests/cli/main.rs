@@ -11,6 +11,7 @@ mod moving;
 mod moving_java;
 mod run;
 mod tables;
+mod terminal;
 mod trying;
 mod tuning;
 mod usage;
@@ -125,7 +126,12 @@ const TOOK_TOO_LONG: &str = "took longer than the lease";
 
 /// Waits until the process has a handler for the signal.
 fn catches(process: &mut Running, signal: Signal) {
-    let path = format!("/proc/{}/status", process.child().id());
+    catches_as(Pid::from_raw(process.child().id() as i32).unwrap(), signal);
+}
+
+/// The same by process id.
+fn catches_as(pid: Pid, signal: Signal) {
+    let path = format!("/proc/{}/status", pid.as_raw_pid());
     until("the process catches the signal", || {
         let status = std::fs::read_to_string(&path).unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();

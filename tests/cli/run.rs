@@ -364,3 +364,76 @@ fn a_command_is_ended_before_the_lease_ends_when_the_store_stays_away() {
         assert!((deadline - 8000..deadline).contains(&told), "{told} {deadline}");
     });
 }
+
+#[test]
+fn several_locks_are_acquired_together_and_each_has_its_variables() {
+    let shell = Shell::new();
+    let script = r#"echo "$DLM_LOCK $DLM_LOCK_2 $DLM_LOCK_3|$DLM_FENCE $DLM_FENCE_2 $DLM_FENCE_3"; echo go >began; while [ ! -e over ]; do sleep 0.05; done"#;
+    let locks = ["--lock", "b", "--lock", "a"];
+    let running = shell.start(&[&["run"][..], &locks, &["c", "--", "sh", "-c", script]].concat());
+    shell.content("began");
+    for lock in ["a", "b", "c"] {
+        shell.run(&["run", "--no-wait", lock, "--", "true"]).fails_with(75);
+    }
+    shell.run(&["run", "--no-wait", "--lock", "d", "--lock", "b", "--", "true"]).fails_with(75);
+    assert!(!shell.is_held("d"), "all or none");
+    std::fs::write(shell.path("over"), "").unwrap();
+    let out = running.finish().ok().out;
+    let (names, fences) = out.trim_end().split_once('|').unwrap();
+    assert_eq!(names, "c b a");
+    let fences: Vec<u64> = fences.split(' ').map(|fence| fence.parse().unwrap()).collect();
+    assert_eq!(fences.len(), 3);
+    assert!(!["a", "b", "c"].into_iter().any(|lock| shell.is_held(lock)));
+    // A run within it has one lock, and none of the other names.
+    let inner = format!("{} run d -- env", env!("CARGO_BIN_EXE_dlm"));
+    let out = shell.run(&[&["run"][..], &locks, &["--", "sh", "-c", &inner]].concat()).ok().out;
+    assert!(out.contains("DLM_LOCK=d") && !out.contains("DLM_LOCK_2"), "{out}");
+    shell.run(&["run", "--", "true"]).fails_with(64);
+    shell.run(&["run", "--lock", "a", "a", "--", "true"]).fails_with(64);
+}
+
+/// One of several locks is lost: its holder was broken.
+#[test]
+fn the_loss_of_one_of_several_locks_ends_the_command() {
+    let shell = Shell::new();
+    let script = "echo $$ >pid; exec sleep 300";
+    let running =
+        shell.start(&["run", "--ttl", "3s", "--lock", "a", "--lock", "b", "--", "sh", "-c", script]);
+    let pid = shell.pid_in("pid");
+    shell.run(&["break", "--yes", "--reason", "test", "a"]).ok();
+    let line = running.finish().fails_with(77);
+    assert!(line.contains("#a") && line.contains("ended"), "{line}");
+    no_longer_run(&[pid]);
+    assert!(!shell.is_held("b"));
+}
+
+#[test]
+fn a_minimum_hold_keeps_the_lock_after_the_command() {
+    let shell = Shell::new();
+    let began = std::time::Instant::now();
+    let running = shell.start(&["run", "--min-hold", "3s", "x", "--", "sh", "-c", "echo go >began; exit 3"]);
+    shell.content("began");
+    running.finish().ends_with(3);
+    assert!(began.elapsed() >= Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(!shell.is_held("x"), "it was not released");
+    shell.run(&["run", "--ttl", "1m", "--min-hold", "2m", "y", "--", "true"]).fails_with(64);
+    // A signal ends the wait, and the lock stays.
+    let mut running = shell.start(&["run", "--min-hold", "80s", "z", "--", "sh", "-c", "echo go >over"]);
+    shell.content("over");
+    shell.run(&["run", "--no-wait", "z", "--", "true"]).fails_with(75);
+    std::thread::sleep(Duration::from_millis(200));
+    running.signal(Signal::TERM);
+    let _ = running.finish();
+    assert!(shell.is_held("z"));
+}
+
+#[test]
+fn a_wait_may_last_for_ever() {
+    let shell = Shell::new();
+    let lease = shell.acquire("x");
+    let waiting = shell.start(&["run", "--wait", "forever", "--retry", "20ms", "x", "--", "echo", "ran"]);
+    std::thread::sleep(Duration::from_millis(100));
+    shell.run(&["release", &lease]).ok();
+    assert_eq!(waiting.finish().ok().out, "ran\n");
+    assert!(shell.run(&["run", "--wait", "never", "x", "--", "true"]).fails_with(64).contains("forever"));
+}

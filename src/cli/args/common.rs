@@ -13,6 +13,14 @@ pub(crate) enum Reach {
     Xdc,
 }
 
+/// Parses a time to wait: a duration, or `forever`.
+pub(super) fn wait(text: &str) -> Result<Duration, String> {
+    match text {
+        "forever" => Ok(Duration::MAX),
+        _ => duration(text).map_err(|allowed| format!("{allowed}, or forever")),
+    }
+}
+
 /// Parses a duration. The error says what is allowed; clap adds the value.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     dlm::parse_duration("duration", text).map_err(|error| match error {

@@ -1,0 +1,89 @@
+//! What a person at a terminal sees while a command waits: whom it waits for, and for how long.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, TryRecvError, bounded};
+use dlm::{Latch, Lock, Moment};
+use log::LevelFilter;
+
+use crate::cli::exit;
+use crate::cli::ls::held_by;
+
+/// A shorter wait is not worth a line.
+const AFTER: Duration = Duration::from_secs(2);
+
+/// A line about a wait, which is written once if the wait lasts for [`AFTER`]. Dropping it ends the wait.
+#[derive(Debug)]
+pub(crate) struct WaitNote {
+    _wait: Sender<()>,
+}
+
+impl WaitNote {
+    /// Of a wait for a lock. `wait`: how long it lasts at most, `None` if the store's URI or the default says that.
+    pub(crate) fn for_lock(lock: &Lock, wait: Option<Duration>) -> Option<WaitNote> {
+        let (lock, began) = (lock.clone(), Moment::now());
+        WaitNote::start(move || {
+            let what = match lock.inspect() {
+                Ok(seen) => match seen.holder {
+                    Some(holder) => format!("is held by {}", held_by(&holder)),
+                    None => "is free: this process asks for it".into(),
+                },
+                Err(error) => error.chain(),
+            };
+            format!("waiting for lock {}: {what}; {}", lock.name(), limit(wait, began))
+        })
+    }
+
+    /// Of a wait for a latch.
+    pub(crate) fn for_latch(latch: Latch, wait: Option<Duration>) -> Option<WaitNote> {
+        let began = Moment::now();
+        let wait = wait.unwrap_or(Duration::MAX);
+        WaitNote::start(move || {
+            let what = match latch.count() {
+                Ok(count) => {
+                    let pending = latch.roster().map(|roster| roster.pending).unwrap_or_default();
+                    let names =
+                        if pending.is_empty() { String::new() } else { format!(": {}", pending.join(", ")) };
+                    let plural = if count == 1 { "count-down is" } else { "count-downs are" };
+                    format!("{count} {plural} missing{names}")
+                }
+                Err(error) => error.chain(),
+            };
+            format!("waiting for latch {}: {what}; {}", latch.name(), limit(Some(wait), began))
+        })
+    }
+
+    /// `line` may block: a thread of its own calls it, and the end of the wait does not wait for that thread.
+    fn start(line: impl FnOnce() -> String + Send + 'static) -> Option<WaitNote> {
+        if !std::io::stderr().is_terminal() && log::max_level() < LevelFilter::Info {
+            return None;
+        }
+        let (wait, over) = bounded(0);
+        let tell = move || {
+            if over.recv_timeout(AFTER) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let line = line();
+            if over.try_recv() == Err(TryRecvError::Empty) {
+                exit::tell(&line);
+            }
+        };
+        // Without a thread there is no line.
+        std::thread::Builder::new().name("dlm-wait-note".into()).spawn(tell).ok()?;
+        Some(WaitNote { _wait: wait })
+    }
+}
+
+/// Says how long the wait goes on.
+fn limit(wait: Option<Duration>, began: Moment) -> String {
+    let end = "Ctrl-C ends the wait";
+    match wait {
+        None => end.into(),
+        Some(Duration::MAX) => format!("waits without limit; {end}"),
+        Some(wait) => {
+            let left = wait.saturating_sub(Moment::now().since(began));
+            format!("waits for another {} s; {end}", left.as_secs())
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! `dlm` on a terminal, and in a process whose signals and limits are unusual.
+
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+
+use dlm_testkit::{skipped, until};
+use rustix::process::{Pid, Signal};
+
+use super::{Running, Shell, catches, is_running};
+
+const DLM: &str = env!("CARGO_BIN_EXE_dlm");
+
+/// Runs a line of the shell on a terminal of its own, as the leader of its session. Killing the returned process closes the
+/// terminal. What is written to its input is typed.
+fn on_terminal(shell: &Shell, line: &str) -> Option<Running> {
+    let mut command = Command::new("script");
+    command.args(["-q", "-f", "-e", "-c", line, "/dev/null"]).env("SHELL", "/bin/sh");
+    for (key, value) in shell.dlm(&[]).get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    command.current_dir(shell.dir.path());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    match command.spawn() {
+        Ok(child) => Some(Running(Some(child))),
+        Err(error) => {
+            skipped("script", error);
+            None
+        }
+    }
+}
+
+fn have_ended(pids: &[Pid]) {
+    until("they end", || !pids.iter().any(|pid| is_running(*pid)));
+}
+
+/// The kernel sends HUP to the leader of the session alone.
+#[test]
+fn a_command_ends_with_its_terminal() {
+    let shell = Shell::new();
+    let command = "trap 'echo hup >got; exit 3' HUP; echo $$ >pid; while :; do sleep 0.05; done";
+    let leader = format!(r#"echo $$ >dlm; exec {DLM} run x -- sh -c "$COMMAND""#);
+    let beside = format!(r#"{DLM} run x -- sh -c "$COMMAND"; true"#);
+    for (line, is_leader) in [(leader, true), (beside, false)] {
+        let line = format!("COMMAND='{}'; {line}", command.replace('\'', r"'\''"));
+        let Some(mut terminal) = on_terminal(&shell, &line) else { return };
+        let mut pids = vec![shell.pid_in("pid")];
+        if is_leader {
+            pids.push(shell.pid_in("dlm"));
+        }
+        terminal.signal(Signal::KILL);
+        have_ended(&pids);
+        assert_eq!(shell.content("got"), "hup\n");
+        until("the lock is free", || !shell.is_held("x"));
+        for file in ["pid", "got"] {
+            std::fs::remove_file(shell.path(file)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn whatever_waits_ends_with_its_terminal() {
+    let shell = Shell::new();
+    let _lease = shell.acquire("x");
+    shell.run(&["latch", "create", "l", "1"]).ok();
+    let verbs = [
+        ("run x -- true", true),
+        ("acquire x", true),
+        ("elect x -- true", true),
+        ("latch await l", true),
+        ("demo --seconds 300", true),
+        ("elect --observe x", false),
+        ("top", false),
+    ];
+    let mut all = Vec::new();
+    for (at, (verb, has_handler)) in verbs.iter().enumerate() {
+        let line = format!("echo $$ >dlm.{at}; exec {DLM} {verb}");
+        let Some(terminal) = on_terminal(&shell, &line) else { return };
+        all.push((terminal, shell.pid_in(&format!("dlm.{at}")), *has_handler));
+    }
+    for (terminal, pid, has_handler) in &mut all {
+        if *has_handler {
+            super::catches_as(*pid, Signal::HUP);
+        }
+        terminal.signal(Signal::KILL);
+    }
+    have_ended(&all.iter().map(|(_, pid, _)| *pid).collect::<Vec<_>>());
+    assert!(shell.is_held("x"));
+}
+
+/// The command has left the job, so Ctrl-C reaches only `dlm`. Otherwise it reaches both, and is not sent twice.
+#[test]
+fn a_key_reaches_the_command_once() {
+    let shell = Shell::new();
+    for own_session in [true, false] {
+        let setsid = if own_session { "setsid" } else { "" };
+        let command = "trap \"echo x >>got\" INT; echo $$ >pid; while [ ! -e over ]; do sleep 0.05; done";
+        let Some(mut terminal) =
+            on_terminal(&shell, &format!("exec {DLM} run x -- {setsid} sh -c '{command}'"))
+        else {
+            return;
+        };
+        shell.pid_in("pid");
+        terminal.child().stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+        assert_eq!(shell.content("got"), "x\n");
+        std::fs::write(shell.path("over"), "").unwrap();
+        let _ = terminal.finish();
+        assert_eq!(shell.content("got"), "x\n");
+        for file in ["pid", "got", "over"] {
+            std::fs::remove_file(shell.path(file)).unwrap();
+        }
+    }
+}
+
+/// Like [`Shell::dlm`], but with all signals blocked.
+fn blocked(shell: &Shell, args: &[&str]) -> Running {
+    let usual = shell.dlm(args);
+    let mut command = Command::new("env");
+    command.args(["--default-signal", "--block-signal"]).args(usual.get_args().skip(1));
+    for (key, value) in usual.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    command.current_dir(shell.dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running(Some(command.spawn().unwrap()))
+}
+
+fn blocks(pid: Pid, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
+}
+
+#[test]
+fn signals_that_were_blocked_at_the_start_end_a_command_and_whatever_waits() {
+    let shell = Shell::new();
+    let mut running = blocked(&shell, &["run", "x", "--", "sh", "-c", "echo $$ >pid; exec sleep 300"]);
+    let command = shell.pid_in("pid");
+    let dlm = Pid::from_raw(running.child().id() as i32).unwrap();
+    let caught =
+        [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::CHILD];
+    assert!(!caught.iter().any(|signal| blocks(dlm, *signal) || blocks(command, *signal)));
+    assert!(blocks(command, Signal::WINCH), "what dlm does not use stays as it was");
+    running.signal(Signal::TERM);
+    running.finish().ends_with(143);
+
+    let _lease = shell.acquire("x");
+    shell.run(&["latch", "create", "l", "1"]).ok();
+    let waits: [&[&str]; 5] = [
+        &["run", "x", "--", "true"],
+        &["acquire", "x"],
+        &["elect", "x", "--", "true"],
+        &["latch", "await", "l"],
+        &["demo", "--seconds", "300"],
+    ];
+    for args in waits {
+        let mut running = blocked(&shell, args);
+        catches(&mut running, Signal::TERM);
+        running.signal(Signal::TERM);
+        running.finish().ends_with(143);
+    }
+    for args in [&["elect", "--observe", "x"][..], &["top"]] {
+        let mut running = blocked(&shell, args);
+        running.signal(Signal::TERM);
+        assert_eq!(running.finish().status.signal(), Some(Signal::TERM.as_raw()), "{args:?}");
+    }
+}
+
+/// Under `ulimit -f`, a write beyond the limit ends a process that does not expect that (SIGXFSZ).
+#[test]
+fn a_file_that_may_not_grow_is_an_error_and_the_command_is_not_spared() {
+    let shell = Shell::new();
+    let lease = shell.acquire("x");
+    for args in [
+        "acquire y",
+        "run y -- true",
+        "renew $LEASE",
+        "latch create l 1",
+        "acquire y --store embedded:$PWD/new",
+    ] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -f 0; exec {DLM} {args}")]);
+        command.env("DLM_STORE", &shell.store).env("LEASE", &lease).current_dir(shell.dir.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = Running(Some(command.spawn().unwrap())).finish();
+        assert!(done.err.contains("File too large"), "{args}: {:?} {}", done.status, done.err);
+        assert!(done.status.code().is_some_and(|code| [69, 74].contains(&code)), "{args}: {:?}", done.status);
+    }
+    shell.run(&["release", &lease]).ok();
+    // The limit for the output, not for the store.
+    let line = format!("ulimit -f 0; exec {DLM} show x >out");
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &line]).env("DLM_STORE", &shell.store).current_dir(shell.dir.path());
+    let done = limited.output().unwrap();
+    assert_eq!(done.status.code(), Some(70), "{done:?}");
+    let ignored = shell.run(&["run", "x", "--", "grep", "SigIgn", "/proc/self/status"]).ok().out;
+    let mask = u64::from_str_radix(ignored.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(mask & 1 << (Signal::XFSZ.as_raw() - 1), 0, "the command ignores SIGXFSZ");
+}
+
+/// Returns what a terminal shows until it has this text.
+fn shows(terminal: &mut Running, text: &str) -> String {
+    let mut screen = terminal.child().stdout.take().unwrap();
+    let (mut all, mut bytes) = (String::new(), [0; 4096]);
+    while !all.contains(text) {
+        let count = std::io::Read::read(&mut screen, &mut bytes).unwrap();
+        assert_ne!(count, 0, "the terminal has shown only {all:?}");
+        all += &String::from_utf8_lossy(&bytes[..count]);
+    }
+    all
+}
+
+#[test]
+fn who_waits_on_a_terminal_sees_whom_for_and_how_long() {
+    let shell = Shell::new();
+    let _lease = shell.acquire("x");
+    shell.run(&["latch", "create", "l", "--for", "eu", "--for", "us"]).ok();
+    let waits = [
+        ("run --wait 5m x -- true", ["waiting for lock", "is held by pid", "waits for another 29"]),
+        ("acquire --wait forever x", ["waiting for lock", "is held by pid", "waits without limit"]),
+        ("elect x -- true", ["waiting for lock", "is held by pid", "waits without limit"]),
+        ("latch await l", ["waiting for latch", "2 count-downs are missing: eu, us", "waits without limit"]),
+    ];
+    let terminals: Vec<_> =
+        waits.iter().filter_map(|(verb, _)| on_terminal(&shell, &format!("exec {DLM} {verb}"))).collect();
+    for (mut terminal, (verb, texts)) in terminals.into_iter().zip(waits) {
+        let all = shows(&mut terminal, "Ctrl-C ends the wait");
+        assert!(texts.iter().all(|text| all.contains(text)), "{verb}: {all}");
+    }
+    // Nobody is told who does not wait, or has no terminal.
+    let done = shell.run(&["run", "--wait", "2500ms", "x", "--", "true"]);
+    assert!(!done.fails_with(75).contains("waiting for"));
+}
+
+#[test]
+fn more_words_tell_what_happens_to_the_lock_and_each_call_to_the_store() {
+    let shell = Shell::new();
+    let told = |options: &str| {
+        let args = ["run", "--ttl", "3s", options, "x", "--", "sleep", "1.5"];
+        let args: Vec<_> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
+        shell.run(&args).ok().err
+    };
+    assert_eq!(told(""), "");
+    let few = told("-v");
+    for text in ["acquired after", ", fence ", "renewed; ", "released after"] {
+        assert!(few.contains(text), "{text}: {few}");
+    }
+    assert!(!few.contains("debug:"), "{few}");
+    let more = told("-vv");
+    for text in ["acquired after", "debug: acquire of", ": ok, ", "debug: release of"] {
+        assert!(more.contains(text), "{text}: {more}");
+    }
+    // Also without a terminal.
+    let lease = shell.acquire("x");
+    let waited = shell.run(&["run", "-v", "--wait", "3s", "x", "--", "true"]).ends_with(75).err;
+    assert!(waited.contains("waiting for lock") && waited.contains("not acquired after"), "{waited}");
+    shell.run(&["release", &lease]).ok();
+}
