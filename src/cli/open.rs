@@ -113,13 +113,40 @@ fn farm_is_known(global: &Global) -> bool {
 
 /// Whether only processes of this machine can use the store.
 pub(crate) fn is_local(uri: &str) -> bool {
-    uri.starts_with("embedded:") || uri.starts_with("memory:")
+    ["embedded", "memory"].contains(&scheme(uri).as_str())
+}
+
+/// Returns the scheme of the URI, whose case has no meaning.
+pub(crate) fn scheme(uri: &str) -> String {
+    uri.split(':').next().unwrap_or_default().to_ascii_lowercase()
 }
 
 /// Whether the URI has the option `key`, which then overrides the default.
 pub(crate) fn in_uri(uri: &str, key: &str) -> bool {
+    option_in(uri, key).is_some()
+}
+
+/// Returns the value of the option `key` of the URI, both percent-decoded.
+pub(crate) fn option_in(uri: &str, key: &str) -> Option<String> {
     let query = uri.split_once('?').map_or("", |(_, query)| query);
-    query.split('&').any(|pair| pair.split_once('=').is_some_and(|(name, _)| name == key))
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find_map(|(name, value)| (decoded(name) == key).then(|| decoded(value)))
+}
+
+/// Decodes percent-encoding. Leaves what is wrong as it is: opening the store refuses it.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[2..]);
+            }
+            None => bytes.extend_from_slice(format!("%{part}").as_bytes()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Makes `text` a valid purpose: at most 255 bytes and no control characters.
@@ -149,6 +176,10 @@ mod tests {
         let uri = "hbase+thrift://h:9090/t?ttl=1s&client=orders";
         assert!(in_uri(uri, "client") && in_uri(uri, "ttl"));
         assert!(!in_uri(uri, "farm") && !in_uri("embedded:/client=x", "client"));
+        // However it is spelt.
+        let uri = "EMBEDDED:/x?%63lient=a%62&fence=off";
+        assert_eq!(option_in(uri, "client").as_deref(), Some("ab"));
+        assert!(is_local(uri) && !is_local("embedded+x:"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use dlm::{Diagnostic, Severity};
 use serde_json::json;
 
 use crate::cli::args::Global;
-use crate::cli::open::in_uri;
+use crate::cli::open::{in_uri, option_in, scheme};
 
 /// The stores of this library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum StoreKind {
 
 impl StoreKind {
     fn of(uri: &str) -> StoreKind {
-        match uri.split(':').next().unwrap_or_default() {
+        match scheme(uri).as_str() {
             "embedded" => StoreKind::Embedded,
             "memory" => StoreKind::Memory,
             "hbase" => StoreKind::Hbase,
@@ -94,7 +94,8 @@ pub(crate) fn report(global: &Global, store: &str, found: &[Diagnostic]) -> Stri
 fn promises(uri: &str, found: &[Diagnostic]) -> Vec<Promise> {
     use StoreKind::{Aerospike, Embedded, Gateway, Hbase, Memory, Other};
     let kind = StoreKind::of(uri);
-    let layout = |name: &str| uri.contains(&format!("layout={name}"));
+    let is = |key: &str, value: &str| option_in(uri, key).as_deref() == Some(value);
+    let layout = |name: &str| is("layout", name);
     let has_java = matches!(kind, Hbase | Gateway | Aerospike) && !layout("own") && !layout("both");
     let torture = match kind {
         Embedded => "tests/run -- torture_breaks_no_rule_on_the_embedded_store".into(),
@@ -118,9 +119,9 @@ fn promises(uri: &str, found: &[Diagnostic]) -> Vec<Promise> {
     };
     let java = "; a Java client may release a lock that it has lost, and trusts its own clock";
     let exclusion = format!("{exclusion}{}", if has_java { java } else { "" });
-    let fences_off = uri.contains("fence=off");
-    let notices =
-        matches!(kind, Embedded | Memory) && !uri.contains("notices=off") || uri.contains("notices=udp:");
+    let fences_off = is("fence", "off");
+    let notices = matches!(kind, Embedded | Memory) && !is("notices", "off")
+        || option_in(uri, "notices").is_some_and(|value| value.starts_with("udp:"));
     vec![
         judged(
             "while a lease lasts, there is no other holder",
@@ -291,7 +292,7 @@ mod tests {
         "aerospike://h:3000/test/locks",
         "aerospike://h:3000/test/locks?layout=own",
         "other:",
-        "embedded:?notices=off",
+        "EMBEDDED:?notices=o%66f",
     ];
 
     #[test]

@@ -65,7 +65,8 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
 /// `takeover` is false.
 pub(crate) fn options(global: &Global, takeover: bool) -> AcquireOptions {
     // With a lock delay others wait, so the library refuses both together.
-    let may_take_over = global.store.starts_with("embedded:") && !open::in_uri(&global.store, "lock_delay");
+    let may_take_over =
+        open::scheme(&global.store) == "embedded" && !open::in_uri(&global.store, "lock_delay");
     if may_take_over && takeover { AcquireOptions::new().dies_with_process() } else { AcquireOptions::new() }
 }
 

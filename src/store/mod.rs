@@ -7,6 +7,7 @@
 //! The module is public for programs that add a store or wrap one, for example to inject faults into their own
 //! tests. Expect additions in minor versions.
 
+mod address;
 #[cfg(feature = "aerospike")]
 pub(crate) mod aerospike;
 #[cfg(feature = "hbase")]
@@ -16,6 +17,7 @@ mod counters;
 mod deadline_socket;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod endpoint;
 #[cfg(feature = "hbase")]
 pub(crate) mod hbase;
 mod history_store;

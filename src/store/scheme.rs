@@ -19,7 +19,7 @@ use crate::store_option::{MANAGER, StoreOption};
 use crate::sync::real::Mutex;
 
 /// The schemes of all stores of this crate, including those that this build leaves out.
-const BUILT_IN: [&str; 5] = ["memory", "embedded", "hbase", "hbase+thrift", "aerospike"];
+pub(super) const BUILT_IN: [&str; 5] = ["memory", "embedded", "hbase", "hbase+thrift", "aerospike"];
 
 /// The schemes registered with [`register_scheme`].
 static GIVEN: Mutex<Vec<Scheme>> = Mutex::new(Vec::new());

@@ -1,72 +1,29 @@
 //! Store URIs: the one string that opens a store from every language and from the shell.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::name::checked_table;
 use crate::options::Options;
 #[cfg(feature = "aerospike")]
 use crate::store::aerospike::{AerospikeBothStore, AerospikeOwnStore, AerospikeStore};
 #[cfg(feature = "hbase")]
 use crate::store::both::BothStore;
+use crate::store::endpoint::Endpoint;
 #[cfg(feature = "hbase")]
 use crate::store::hbase::{HbaseBridge, HbaseOwnStore, HbaseStore};
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 use crate::store::layout::Layout;
 #[cfg(any(feature = "aerospike", feature = "hbase"))]
 use crate::store::remote::RemoteStore;
-use crate::store::scheme::{self, Scheme, schemes};
-use crate::store::store_uri::{StoreUri, decode, decoded, without_secrets};
+use crate::store::store_uri::{decode, decoded};
 use crate::store::{LockStore, MemoryStore};
 use crate::store_option::STORE_OPTIONS;
-
-/// The forms of the URIs of this crate's stores.
-const FORMS: [&str; 6] = [
-    "memory:",
-    "embedded:",
-    "embedded:/path",
-    "hbase://master:16000,master2:16000/table",
-    "hbase+thrift://host:9090/table",
-    "aerospike://host:3000,host2/namespace/setSuffix",
-];
 
 /// A parsed URI. Nothing is open yet.
 #[derive(Debug)]
 pub(crate) struct Opener {
     endpoint: Endpoint,
     pub(crate) options: Options,
-}
-
-#[derive(Debug)]
-enum Endpoint {
-    Memory,
-    #[cfg_attr(
-        not(feature = "embedded"),
-        allow(dead_code, reason = "parsed to say which feature is missing")
-    )]
-    Embedded(Option<PathBuf>),
-    #[cfg_attr(not(feature = "gateway"), allow(dead_code, reason = "parsed to say which feature is missing"))]
-    HbaseThrift {
-        address: String,
-        table: String,
-    },
-    #[cfg_attr(not(feature = "hbase"), allow(dead_code, reason = "parsed to say which feature is missing"))]
-    Hbase {
-        masters: String,
-        table: String,
-    },
-    #[cfg_attr(
-        not(feature = "aerospike"),
-        allow(dead_code, reason = "parsed to say which feature is missing")
-    )]
-    Aerospike {
-        hosts: String,
-        namespace: String,
-        suffix: String,
-    },
-    /// A store of another crate.
-    Registered(Scheme, StoreUri),
 }
 
 /// Opens the store at `uri`, such as `embedded:/path`, for a program that wraps the store or uses it without a
@@ -87,51 +44,11 @@ impl Opener {
     /// # Errors
     /// INVALID_ARGUMENT, before any I/O.
     pub(crate) fn parse(uri: &str) -> Result<Opener> {
-        let refuse = || Error::invalid("store", without_secrets(uri), forms());
-        let (scheme, rest) = uri.split_once(':').ok_or_else(refuse)?;
-        let (endpoint, query) = match rest.split_once('?') {
-            Some((endpoint, query)) => (endpoint, Some(query)),
-            None => (rest, None),
+        let (place, query) = match uri.split_once('?') {
+            Some((place, query)) => (place, Some(query)),
+            None => (uri, None),
         };
-        let endpoint = match (scheme, endpoint) {
-            ("memory", "") => Endpoint::Memory,
-            ("embedded", "") => Endpoint::Embedded(None),
-            ("embedded", path) if path.starts_with('/') => Endpoint::Embedded(Some(decode(path)?.into())),
-            ("hbase+thrift", endpoint) => {
-                let (address, table) =
-                    endpoint.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
-                Endpoint::HbaseThrift {
-                    address: checked_address(address)?,
-                    table: checked_table(&decode(table)?)?,
-                }
-            }
-            ("hbase", endpoint) => {
-                let (masters, table) =
-                    endpoint.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
-                for master in masters.split(',') {
-                    checked_address(master)?;
-                }
-                Endpoint::Hbase { masters: masters.to_owned(), table: checked_table(&decode(table)?)? }
-            }
-            ("aerospike", endpoint) => {
-                let (hosts, endpoint) =
-                    endpoint.strip_prefix("//").and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
-                let (namespace, suffix) = endpoint.split_once('/').ok_or_else(refuse)?;
-                if hosts.contains('@') {
-                    let allowed = "hosts without user and password: see the option user";
-                    return Err(Error::invalid("store address", without_secrets(hosts), allowed));
-                }
-                Endpoint::Aerospike {
-                    hosts: hosts.to_owned(),
-                    namespace: decode(namespace)?,
-                    suffix: decode(suffix)?,
-                }
-            }
-            (scheme, endpoint) => {
-                let scheme = scheme::named(scheme)?.ok_or_else(refuse)?;
-                Endpoint::Registered(scheme, StoreUri::new(scheme.name(), endpoint)?)
-            }
-        };
+        let endpoint = Endpoint::parse(place, uri)?;
         let mut options = Options::default();
         for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| {
@@ -261,31 +178,6 @@ impl Opener {
     }
 }
 
-/// Returns the forms of all store URIs, including registered ones, for a message.
-fn forms() -> String {
-    let mut forms = FORMS.to_vec();
-    forms.extend(schemes().iter().map(Scheme::form));
-    let last = forms.pop().unwrap_or_default();
-    format!("{} or {last}", forms.join(", "))
-}
-
-/// Checks that `address` is `host:port` or `[v6]:port`.
-fn checked_address(address: &str) -> Result<String> {
-    let refuse = |allowed: &str| Err(Error::invalid("store address", without_secrets(address), allowed));
-    if address.contains('@') {
-        return refuse("host:port without user and password: see the option user");
-    }
-    if address.contains([',', ';']) {
-        return refuse("one host:port; for several gateways use a load balancer");
-    }
-    match address.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => {
-            Ok(address.to_owned())
-        }
-        _ => refuse("host:port, such as gateway.example.org:9090"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,6 +232,78 @@ mod tests {
             let builder = builder.option("password", "hunter2").store(Arc::new(MemoryStore::new()));
             let (shown, error) = (format!("{builder:?}"), builder.open().unwrap_err().chain());
             assert!(!shown.contains("hunter2") && !error.contains("hunter2"), "{shown}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_uri_that_lacks_a_part_or_has_a_wrong_one_is_refused_with_that_part() {
+        for (uri, told) in [
+            ("embedded", "a colon after the scheme, as in embedded: or embedded:/path"),
+            ("Hbase", "a colon after the scheme, as in hbase://"),
+            ("/var/lib/locks", "memory:, embedded:, embedded:/path, "),
+            ("memory://", "without anything after the colon"),
+            ("embedded:rel/dir", "an absolute path, such as embedded:/"),
+            ("embedded:~/locks", "a shell replaces no ~"),
+            ("redis://x", "\"redis\" is not allowed: one of memory, embedded, hbase, hbase+thrift"),
+            ("localhost:16000/locks", "\"localhost\" is not allowed: one of"),
+            ("hbase:m:16000/t", "// after the scheme is missing"),
+            ("hbase://localhost:16000", "the table is missing, as in hbase://"),
+            ("hbase://localhost:16000/", "the table is missing"),
+            ("hbase+thrift://h:9090", "the table is missing, as in hbase+thrift://"),
+            ("hbase://master/t", "host:port, such as master.example.org:16000"),
+            ("aerospike://h", "the namespace is missing"),
+            ("aerospike://h/", "the namespace is missing"),
+            ("aerospike://h/test", "the set is missing, as in aerospike://"),
+            ("aerospike://h/test/", "the set is missing"),
+        ] {
+            let said = Opener::parse(uri).unwrap_err().to_string();
+            assert!(said.contains(told), "{uri}: {said}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_place_is_one_endpoint() {
+        for (spellings, one) in [
+            (
+                &[
+                    "HBase://Master.Example.ORG:16000,b:1/default:locks",
+                    "hbase://master.example.org:016000,B:1,b:01/%6cocks/",
+                ][..],
+                "hbase://master.example.org:16000,b:1/locks",
+            ),
+            (
+                &["HBASE+Thrift://[0::1]:9090/locks/", "hbase+thrift://[::1]:9090/default%3Alocks"],
+                "hbase+thrift://[::1]:9090/locks",
+            ),
+            (&["AEROSPIKE://H,[0:0::1]:3000/test/se%74/"], "aerospike://h:3000,[::1]/test/set"),
+            (&["EMBEDDED:%2Fvar%2Flib/%6cocks"], "embedded:/var/lib/locks"),
+            (&["Memory:", "MEMORY:?"], "memory:"),
+        ] {
+            let endpoint = |uri: &str| format!("{:?}", Opener::parse(uri).unwrap().endpoint);
+            for spelling in spellings {
+                assert_eq!(endpoint(spelling), endpoint(one), "{spelling}");
+            }
+        }
+        // Namespaces and tables have a case.
+        let table = |uri: &str| format!("{:?}", Opener::parse(uri).unwrap().endpoint);
+        for other in ["hbase://m:1/Locks", "hbase://m:1/Default:locks", "hbase://m:1/ns:locks"] {
+            assert_ne!(table(other), table("hbase://m:1/locks"));
+        }
+    }
+
+    /// Messages and leases name a store by this text.
+    #[cfg(all(feature = "aerospike", feature = "gateway"))]
+    #[test]
+    fn a_store_describes_itself_alike_however_its_uri_was_spelt() {
+        for (spelling, one) in [
+            ("HBASE://b.org.:1,A.org:1/default:t/", "hbase://a.org:1,b.org:1/t"),
+            ("HBASE://b.org.:1,A.org:1/default:t/?layout=own", "hbase://a.org:1,b.org:1/t"),
+            ("HBASE://b.org.:1,A.org:1/default:t/?layout=both", "hbase://a.org:1,b.org:1/t"),
+            ("Hbase+thrift://A.org.:1/default:t", "hbase+thrift://a.org:1/t"),
+            ("Aerospike://B,a.org.:3000/n/%73/", "aerospike://a.org:3000,b:3000/n/s"),
+            ("Aerospike://B,a.org.:3000/n/%73/?layout=own", "aerospike://a.org:3000,b:3000/n/s"),
+        ] {
+            assert_eq!(crate::store::open(spelling).unwrap().describe(), one, "{spelling}");
         }
     }
 

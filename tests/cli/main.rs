@@ -10,6 +10,7 @@ mod lease;
 mod moving;
 mod moving_java;
 mod run;
+mod spellings;
 mod tables;
 mod terminal;
 mod trying;

@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// `dlm demo`
 pub(crate) fn demo(global: &Global, args: &Demo) -> CommandOutcome {
-    if global.store.starts_with("memory:") {
+    if open::scheme(&global.store) == "memory" {
         return Err(CommandFailure::usage(
             "a memory: store belongs to one process, and the demo runs several; leave --store out, or use \
              embedded:/path",

@@ -7,6 +7,7 @@ use crate::config::{DEFAULT_TIMEOUT, checked_timeout};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::process::descriptors::above_streams;
+use crate::store::address::described;
 use crate::store::tls::{self, Security};
 use crate::store_option::{self, StoreOption};
 
@@ -85,7 +86,7 @@ impl Setup {
         mut options: Options,
         known: &[StoreOption],
     ) -> Result<Setup> {
-        let place = format!("aerospike://{hosts}/{namespace}/{suffix}");
+        let place = format!("aerospike://{}/{namespace}/{suffix}", described(hosts));
         let strong = one_of(&mut options, "strong_consistency", &[("any", false), ("require", true)])?;
         let alternate = one_of(&mut options, "services_alternate", &[("off", false), ("on", true)])?;
         let plain = one_of(&mut options, "plain_credentials", &[("refuse", false), ("allow", true)])?;

@@ -33,12 +33,14 @@ const COUNTS: &[u8] = b"count_";
 /// INVALID_ARGUMENT when HBase does not allow such a table name.
 pub(super) fn table_name(suffix: Option<&str>, lock_table: &str) -> Result<String> {
     let suffix = suffix.unwrap_or(lock_table);
-    let name = match suffix.split_once(':') {
-        Some((namespace, rest)) => format!("{namespace}:D_LTCH_{rest}"),
-        None => format!("D_LTCH_{suffix}"),
-    };
     // The suffix is checked by itself too: it must not be empty, and it must not contain a second colon.
-    checked_table(suffix).and_then(|_| checked_table(&name)).map_err(|_| {
+    let name = checked_table(suffix).and_then(|suffix| {
+        checked_table(&match suffix.split_once(':') {
+            Some((namespace, rest)) => format!("{namespace}:D_LTCH_{rest}"),
+            None => format!("D_LTCH_{suffix}"),
+        })
+    });
+    name.map_err(|_| {
         Error::invalid("latches", suffix, "[namespace:]suffix of ASCII letters, digits, '_', '-' and '.'")
     })
 }
@@ -168,6 +170,7 @@ mod tests {
             (None, "ns:locks", "ns:D_LTCH_locks"),
             (Some("jobs"), "ns:locks", "D_LTCH_jobs"),
             (Some("ns:jobs"), "locks", "ns:D_LTCH_jobs"),
+            (Some("default:jobs"), "ns:locks", "D_LTCH_jobs"),
         ] {
             assert_eq!(table_name(suffix, locks).unwrap(), table);
         }

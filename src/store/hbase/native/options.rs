@@ -7,6 +7,7 @@ use super::channel::Security;
 use crate::config::checked_timeout;
 use crate::error::{Error, Result};
 use crate::options::{Options, parse_duration};
+use crate::store::address::described;
 use crate::store::tls;
 use crate::store_option::StoreOption;
 
@@ -36,7 +37,7 @@ impl NativeSetup {
         let security = tls::security(&mut options)?;
         options.finish(known)?;
         Ok(NativeSetup {
-            place: format!("hbase://{masters}/{table}"),
+            place: format!("hbase://{}/{table}", described(masters)),
             masters: masters.split(',').map(address).collect::<Result<_>>()?,
             user,
             security,

@@ -13,6 +13,7 @@ use super::pool::{Pool, PoolShare};
 use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::options::{Options, parse_duration};
+use crate::store::address::described;
 use crate::store::hbase::cell_store::{
     Cell, CellStore, CheckAndPut, Content, Count, LockCells, LockTable, NO_TABLE, PROBE, RowPage, RowScan,
     ScannedRow, SchemaFault,
@@ -89,7 +90,7 @@ impl Gateway {
         let pause = pause.map_or(Ok(PAUSE_DEFAULT), checked_pause)?;
         options.finish(known)?;
         Ok(Gateway {
-            place: format!("hbase+thrift://{address}/{table}"),
+            place: format!("hbase+thrift://{}/{table}", described(address)),
             table: table.to_owned(),
             content,
             pool: Arc::new(Pool::new(address, size, connect_timeout)),
