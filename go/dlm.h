@@ -1246,6 +1246,7 @@ DLM_NODISCARD
 enum dlm_status dlm_latch_create(const struct dlm_latch *latch, int64_t count, struct dlm_error **error_out);
 
 /// Creates the latch for `count` named participants. Each counts down once, see dlm_latch_count_down_as().
+/// While one of them is missing, nobody else counts, and no count without a name is possible.
 /// Blocks and fails like dlm_latch_create(). DLM_INVALID_ARGUMENT also if a name is not 1 to 255 bytes
 /// without control characters, if a name is listed twice, or if the store cannot keep names.
 DLM_NODISCARD
@@ -1276,10 +1277,12 @@ enum dlm_status dlm_latch_count(const struct dlm_latch *latch,
 /// Blocks for one call to the store.
 ///
 /// Errors: DLM_NOT_FOUND if that count was never created or has expired; DLM_IN_DOUBT if it is unknown
-/// whether the call counted: another call may count twice (dlm_latch_count_down_as() never does); and the
-/// other errors of dlm_latch_create(), except DLM_ALREADY_EXISTS.
+/// whether the call counted: another call may count twice (dlm_latch_count_down_as() never does);
+/// DLM_INVALID_ARGUMENT while a latch of dlm_latch_create_for() waits for participants; and the other errors of
+/// dlm_latch_create(), except DLM_ALREADY_EXISTS.
 DLM_NODISCARD
-enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch, struct dlm_error **error_out);
+enum dlm_status dlm_latch_count_down(const struct dlm_latch *latch,
+                                     struct dlm_error **error_out);
 
 /// Counts up by one. Blocks and fails like dlm_latch_count_down(). DLM_INVALID_ARGUMENT unless the latch is
 /// of kind DLM_LATCH_COUNT_UP_DOWN.
@@ -1288,7 +1291,8 @@ enum dlm_status dlm_latch_count_up(const struct dlm_latch *latch, struct dlm_err
 
 /// Counts down in the name of a participant, at most once per name. `counted_out` may be NULL.
 /// `*counted_out` is true if this call counted, and false if that name had counted before. After
-/// DLM_IN_DOUBT it is safe to call again. Blocks and fails like dlm_latch_count_down().
+/// DLM_IN_DOUBT it is safe to call again. Blocks and fails like dlm_latch_count_down(). DLM_INVALID_ARGUMENT also for
+/// a name that a latch of dlm_latch_create_for() does not wait for.
 DLM_NODISCARD
 enum dlm_status dlm_latch_count_down_as(const struct dlm_latch *latch,
                                         const char *participant,

@@ -64,7 +64,8 @@ func (l *Latch) Create(ctx context.Context, count int) error {
 }
 
 // CreateFor creates the latch for named participants. Its count is the number of names. Each participant counts down
-// once with [Latch.CountDownAs], and [Latch.Pending] returns those who have not. It fails as [Latch.Create] does, and
+// once with [Latch.CountDownAs], and [Latch.Pending] returns those who have not. While one is missing, other names and
+// counts without a name fail with [ErrInvalid]. It fails as [Latch.Create] does, and
 // with [ErrInvalid] for a name that is not 1 to 255 bytes or has control characters, for a name that is given twice,
 // and where the store cannot keep names.
 func (l *Latch) CreateFor(ctx context.Context, participants ...string) error {
@@ -98,8 +99,9 @@ func (l *Latch) CountUp(ctx context.Context) error {
 }
 
 // CountDownAs counts down in the name of a participant, at most once per name. It reports whether this call counted;
-// false means that the name had counted before. Any name may count, even one that was not expected. After
-// [ErrInDoubt] it is safe to call again.
+// false means that the name had counted before. If the latch was made with a number, any name may count; if it was made
+// with [Latch.CreateFor], a name that is not one of its participants fails with [ErrInvalid] while one of them is missing.
+// After [ErrInDoubt] it is safe to call again.
 func (l *Latch) CountDownAs(ctx context.Context, participant string) (counted bool, err error) {
 	yes, _, err := l.call(ctx, latchCountDownAs, 0, participant)
 	return yes != 0, err

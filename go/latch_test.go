@@ -106,6 +106,9 @@ func TestParticipantsCountOncePerName(t *testing.T) {
 	if pending, err := latch.Pending(ctx); !slices.Equal(pending, []string{"worker-1"}) || err != nil {
 		t.Fatal(pending, err)
 	}
+	_, err := latch.CountDownAs(ctx, "worker-3")
+	wants(t, err, ErrInvalid)
+	wants(t, latch.CountDown(ctx), ErrInvalid)
 	if _, err := latch.CountDownAs(ctx, "worker-1"); err != nil {
 		t.Fatal(err)
 	}

@@ -823,6 +823,7 @@ class Latch {
         detail::ErrorOut error;
         error.check(dlm_latch_create(get(), count, error));
     }
+    // Creates the latch for these participants. While one is missing, nobody else counts.
     void create_for(const std::vector<std::string> &participants) const {
         detail::ErrorOut error;
         std::vector<const char *> names;
@@ -854,7 +855,8 @@ class Latch {
         detail::ErrorOut error;
         error.check(dlm_latch_count_up(get(), error));
     }
-    // Counts down at most once per name. Returns false if that name had counted before.
+    // Counts down at most once per name. Returns false if that name had counted before. Throws with
+    // DLM_INVALID_ARGUMENT for a name that a latch of create_for() does not wait for.
     bool count_down_as(const std::string &participant) const {
         detail::ErrorOut error;
         bool counted = false;

@@ -157,7 +157,9 @@ impl Latch {
     }
 
     /// Creates the latch for named participants. Its count is their number. Each of them may
-    /// [count down](Latch::count_down_as) once, and [`pending`](Latch::pending) returns those who have not.
+    /// [count down](Latch::count_down_as) once, and [`pending`](Latch::pending) returns those who have not. While one is
+    /// missing, nobody else counts: a name that is spelt wrong, or a count without a name, would open the latch too early.
+    /// Java services and earlier versions of this library count without that check.
     ///
     /// # Errors
     /// Those of [`create`](Latch::create). [`Code::InvalidArgument`] also for a name that is not 1 to 255 bytes
@@ -212,6 +214,8 @@ impl Latch {
     /// * [`Code::NotFound`]: this farm has no count. None is created.
     /// * [`Code::InDoubt`]: the store did not report whether it counted. A second call may count twice;
     ///   [`count_down_as`](Latch::count_down_as) never does.
+    /// * [`Code::InvalidArgument`]: the latch was [created for named participants](Latch::create_for), and one of them is
+    ///   missing.
     /// * The others of [`create`](Latch::create), except [`Code::AlreadyExists`].
     pub fn count_down(&self) -> Result<()> {
         self.step(-1, None).map(|_| ())
@@ -233,12 +237,12 @@ impl Latch {
     /// Counts down in the name of a participant, at most once per name. Returns `true` if this call counted, and
     /// `false` if the name had counted before and nothing changed.
     ///
-    /// Any name may count, even one that was not expected. After [`Code::InDoubt`] it is safe to call again. The
+    /// If the latch was created with a number, or by Java, any name may count. After [`Code::InDoubt`] it is safe to call again. The
     /// second call may then return `false` because the first one has counted.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] for a name that is not allowed, and if the store cannot keep names. Those of
-    /// [`count_down`](Latch::count_down).
+    /// [`Code::InvalidArgument`] for a name that is not allowed or that the latch does not wait for, and if the store
+    /// cannot keep names. Those of [`count_down`](Latch::count_down).
     pub fn count_down_as(&self, participant: &str) -> Result<bool> {
         check_participant(participant)?;
         self.step(-1, Some(participant)).map(|stepped| stepped != Stepped::Already)

@@ -110,6 +110,7 @@ pub unsafe extern "C" fn dlm_latch_create(
 }
 
 /// Creates the latch for `count` named participants. Each counts down once, see dlm_latch_count_down_as().
+/// While one of them is missing, nobody else counts, and no count without a name is possible.
 /// Blocks and fails like dlm_latch_create(). DLM_INVALID_ARGUMENT also if a name is not 1 to 255 bytes
 /// without control characters, if a name is listed twice, or if the store cannot keep names.
 #[unsafe(no_mangle)]
@@ -171,8 +172,9 @@ pub unsafe extern "C" fn dlm_latch_count(
 /// Blocks for one call to the store.
 ///
 /// Errors: DLM_NOT_FOUND if that count was never created or has expired; DLM_IN_DOUBT if it is unknown
-/// whether the call counted: another call may count twice (dlm_latch_count_down_as() never does); and the
-/// other errors of dlm_latch_create(), except DLM_ALREADY_EXISTS.
+/// whether the call counted: another call may count twice (dlm_latch_count_down_as() never does);
+/// DLM_INVALID_ARGUMENT while a latch of dlm_latch_create_for() waits for participants; and the other errors of
+/// dlm_latch_create(), except DLM_ALREADY_EXISTS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_down(
     latch: *const dlm_latch,
@@ -195,7 +197,8 @@ pub unsafe extern "C" fn dlm_latch_count_up(
 
 /// Counts down in the name of a participant, at most once per name. `counted_out` may be NULL.
 /// `*counted_out` is true if this call counted, and false if that name had counted before. After
-/// DLM_IN_DOUBT it is safe to call again. Blocks and fails like dlm_latch_count_down().
+/// DLM_IN_DOUBT it is safe to call again. Blocks and fails like dlm_latch_count_down(). DLM_INVALID_ARGUMENT also for
+/// a name that a latch of dlm_latch_create_for() does not wait for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_latch_count_down_as(
     latch: *const dlm_latch,

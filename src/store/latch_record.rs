@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::name_set::NameSet;
-use super::latch_store::{NewLatch, Roster, Step, Stepped};
+use super::latch_store::{NewLatch, Roster, Step, Stepped, unexpected};
+use crate::error::Result;
 use crate::name::Level;
 use crate::time::Moment;
 
@@ -58,18 +59,26 @@ impl LatchRecord {
     }
 
     /// Takes one step. If the farm has no count, returns `None` and changes nothing.
-    pub(super) fn step(&mut self, step: &Step<'_>, now: Moment) -> Option<Stepped> {
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT while the farm waits for named participants and the step is by nobody of them.
+    pub(super) fn step(&mut self, step: &Step<'_>, now: Moment) -> Option<Result<Stepped>> {
         let live = self.is_live(now);
         let farm = self.farms.get_mut(step.name.farm()).filter(|_| live)?;
+        if step.participant.is_some_and(|participant| farm.arrived.contains(participant)) {
+            return Some(Ok(Stepped::Already));
+        }
+        let is_expected = step.participant.is_some_and(|participant| farm.pending.contains(participant));
+        if !is_expected && !farm.pending.is_empty() {
+            return Some(Err(unexpected(step, &farm.pending.to_vec())));
+        }
         if let Some(participant) = step.participant {
-            if !farm.arrived.insert(participant) {
-                return Some(Stepped::Already);
-            }
+            farm.arrived.insert(participant);
             farm.pending.remove(participant);
         }
         farm.count = farm.count.saturating_add(step.add);
         self.ends = now.after(self.ttl);
-        Some(Stepped::Counted(Some(farm.count)))
+        Some(Ok(Stepped::Counted(Some(farm.count))))
     }
 
     pub(super) fn count(&self, farm: &str, level: Level) -> Option<i64> {

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::latch_name::LatchName;
 use crate::name::Level;
 use crate::notice_endpoint::LatchListener;
+use crate::text::quoted;
 use crate::time::Deadline;
 
 /// Longest name of a participant, in bytes.
@@ -111,6 +112,10 @@ pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
 
     /// Changes the farm's count exactly once, also if replies are lost.
     ///
+    /// While a latch that was created for named participants waits for one of them, only its participants may count:
+    /// another name, or a step without a name, would open it too early. The names of a latch never change, so this
+    /// check may be a read before the step. Latches that were created without names accept every step.
+    ///
     /// The checks that the count exists and that the participant has not counted yet, and the change itself,
     /// must be one atomic step. The step also starts the latch's whole TTL again. The count may go below
     /// zero, so that extra arrivals can be seen.
@@ -118,6 +123,8 @@ pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// * [`Code::NotFound`](crate::Code::NotFound): the farm has no count. The step had no effect and created
     ///   nothing.
+    /// * [`Code::InvalidArgument`](crate::Code::InvalidArgument): the latch waits for named participants, and the step
+    ///   is by nobody of them. It had no effect.
     /// * [`Code::InDoubt`](crate::Code::InDoubt): a reply was lost, and the store could not find out whether
     ///   the step counted, for example because the latch no longer exists.
     fn step(&self, step: &Step<'_>) -> Result<Stepped>;
@@ -151,6 +158,21 @@ pub trait LatchStore: Send + Sync + fmt::Debug + 'static {
     /// whose end is not long ago may be among them. The default returns none.
     fn listeners(&self, _name: &LatchName, _by: Deadline) -> Result<Vec<LatchListener>> {
         Ok(Vec::new())
+    }
+}
+
+/// Returns the error for a step by nobody whom the latch waits for. `pending` are the participants that have not
+/// counted yet.
+pub(crate) fn unexpected(step: &Step<'_>, pending: &[impl AsRef<str>]) -> Error {
+    const SHOWN: usize = 3;
+    let mut names: Vec<_> = pending.iter().take(SHOWN).map(|name| quoted(name.as_ref())).collect();
+    if pending.len() > SHOWN {
+        names.push(format!("{} others", pending.len() - SHOWN));
+    }
+    let waits = format!("latch {} waits for named participants: {}", step.name, names.join(", "));
+    match step.participant {
+        Some(name) => Error::invalid("participant", name, waits),
+        None => Error::invalid("count without a name", format!("{:+}", step.add), waits),
     }
 }
 

@@ -321,7 +321,7 @@ impl LatchStore for MemoryStore {
         step.participant.map_or(Ok(()), check_participant)?;
         let (mut latches, now) = (self.latches.lock(), Moment::now());
         let record = latches.live(step.name, now).ok_or_else(|| not_found(step.name))?;
-        record.step(step, now).ok_or_else(|| not_found(step.name))
+        record.step(step, now).unwrap_or_else(|| Err(not_found(step.name)))
     }
 
     fn counts(&self, asked: &[(&LatchName, Level)], _by: Deadline) -> Result<Vec<Result<Option<i64>>>> {

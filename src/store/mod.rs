@@ -58,10 +58,10 @@ pub use hbase::HbaseStore;
 #[doc(hidden)]
 pub use hbase::fuzz_hbase;
 pub use history_store::{HISTORY_MAX, HistoryOf, HistoryStore};
-pub(crate) use latch_store::check_participant;
 pub use latch_store::{
     LISTENERS_MAX, LatchNote, LatchStore, NewLatch, PARTICIPANT_BYTES_MAX, Roster, Step, Stepped,
 };
+pub(crate) use latch_store::{check_participant, unexpected};
 pub use lock_list::{ListCursor, ListedLock, LockPage, LockQuery};
 pub use lock_store::{
     Acquired, Attempt, Grant, Inspection, LivenessStore, LockStore, Released, Renewal, Renewed, SeenRecord,

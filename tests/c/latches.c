@@ -80,6 +80,8 @@ static void names(const struct dlm_manager *manager)
     CHECK(counted);
     OK(dlm_latch_count_down_as(latch, "worker-1", &counted, &error));
     CHECK(!counted);
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_count_down_as(latch, "worker-3", &counted, &error));
+    EXPECT(DLM_INVALID_ARGUMENT, dlm_latch_count_down(latch, &error));
     OK(dlm_latch_pending(latch, &pending, &error));
     CHECK(dlm_names_count(pending) == 1);
     dlm_names_free(pending);

@@ -272,7 +272,9 @@ static void latches(const char *uri) {
     CHECK(latch.count_down_as("worker-1") && !latch.count_down_as("worker-1"));
     CHECK(latch.pending() == std::vector<std::string>{"worker-2"});
     std::thread waiter([&] { latch.await_open(); });
-    latch.count_down();
+    CHECK(status_of([&] { (void)latch.count_down_as("worker-3"); }) == DLM_INVALID_ARGUMENT);
+    CHECK(status_of([&] { latch.count_down(); }) == DLM_INVALID_ARGUMENT);
+    CHECK(latch.count_down_as("worker-2"));
     waiter.join();
     CHECK(poll(&polled, 1, 60000) == 1 && watch.is_open());
     CHECK(status_of([&] { latch.count_up(); }) == DLM_INVALID_ARGUMENT);

@@ -333,13 +333,17 @@ fn names_outlast_the_ttl(ours: &Latch, theirs: &Latch, ttl: Duration) -> Option<
             Err(error) => panic!("{}", error.chain()),
         }
     };
-    assert!(ours.create_for(3, &["a", "b", "c"], ttl).unwrap());
+    // Some of those whom it waits for keep it alive.
+    let late: Vec<_> = (0..40).map(|number| format!("late-{number}")).collect();
+    let names: Vec<_> = ["a", "b", "c"].into_iter().chain(late.iter().map(String::as_str)).collect();
+    let mut late = late.iter();
+    assert!(ours.create_for(names.len() as i64, &names, ttl).unwrap());
     let first = in_time(&|| ours.step_with(-1, Some("a"), ttl))?;
     counted(Ok(first));
     while Moment::now().since(made) < ttl + ttl / 2 {
         thread::sleep(ttl / 10);
-        in_time(&|| theirs.step_with(1, None, ttl))?;
-        in_time(&|| theirs.step_with(-1, None, ttl))?;
+        let name = late.next().expect("a pause is a tenth of the TTL");
+        in_time(&|| theirs.step_with(-1, Some(name), ttl))?;
     }
     assert_eq!(in_time(&|| theirs.step_with(-1, Some("a"), ttl))?, Stepped::Already);
     let roster = theirs.store().roster(&theirs.name, Deadline::after(LONGEST));
@@ -347,8 +351,31 @@ fn names_outlast_the_ttl(ours: &Latch, theirs: &Latch, ttl: Duration) -> Option<
         return None;
     }
     let Roster { pending, arrived } = roster.unwrap();
-    assert_eq!((pending, arrived), (vec!["b".into(), "c".into()], vec!["a".into()]));
+    assert_eq!((&pending[..2], arrived[0].as_str()), (&["b".to_owned(), "c".to_owned()][..], "a"));
+    assert_eq!(pending.len() + arrived.len(), names.len());
     Some(())
+}
+
+/// A gateway cannot count by name, but it can see that names are missing.
+#[test]
+fn a_gateway_counts_no_latch_that_waits_for_names() {
+    let Some(hbase) = server() else { return };
+    let client = fresh("gateway-names");
+    let (ours, gateway) =
+        (Latch::open(&direct(hbase.master), &client), Latch::open(&table::uri(hbase.thrift), &client));
+    assert!(ours.create_for(2, &["a", "b"], TTL).unwrap());
+    for add in [-1, 1] {
+        let error = gateway.step(add, None).unwrap_err();
+        assert!(
+            error.code() == Code::InvalidArgument && error.to_string().contains("\"a\", \"b\""),
+            "{error}"
+        );
+    }
+    counted(ours.step(-1, Some("a")));
+    assert_eq!(code(gateway.step(-1, None)), Code::InvalidArgument);
+    counted(ours.step(-1, Some("b")));
+    counted(gateway.step(-1, None));
+    assert_eq!(ours.dc(), Some(-1));
 }
 
 #[test]

@@ -19,11 +19,13 @@
 //!   bytes (from Java, or an older version of this library) receives them before its first step.
 //! * For the same reason a step is IN_DOUBT if an answer was lost and then the latch does not exist, or has another
 //!   incarnation. The step may have counted before the latch ended.
+//! * The expected participants of an incarnation never change, and every step names the incarnation. So a read before
+//!   the step decides whether the latch waits for somebody else. It is made only for who is not known to be expected.
 //! * A process that waits is noted in a map of its own bin. That write leaves the end of the record as it is.
 //! * Every other change starts the record's whole TTL again. All farms share the record, so all farms that use a latch
 //!   should use the same TTL.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -37,7 +39,7 @@ use crate::latch_name::LatchName;
 use crate::name::Level;
 use crate::notice_endpoint::{LatchListener, NoticeEndpoint};
 use crate::owner::OwnerToken;
-use crate::store::latch_store::{LISTENERS_MAX, check_participant};
+use crate::store::latch_store::{LISTENERS_MAX, check_participant, unexpected};
 use crate::store::remote::resolve::Doubt;
 use crate::store::{LatchNote, LatchStore, NewLatch, Roster, Step, Stepped};
 use crate::sync::real::Mutex;
@@ -62,7 +64,15 @@ struct Steps {
     /// Answered steps whose notes are still in the latch's record, by the record's key and the bin of the notes.
     answered: Mutex<HashMap<(String, String), Vec<BinValue>>>,
     /// The incarnations that were read or written last, by the same key. The server refuses an old one.
-    incarnations: Mutex<HashMap<(String, String), Vec<u8>>>,
+    incarnations: Mutex<HashMap<(String, String), Incarnation>>,
+}
+
+/// What never changes while a count exists.
+#[derive(Debug, Clone)]
+struct Incarnation {
+    id: Vec<u8>,
+    /// The expected participants. Empty for a latch without names.
+    due: Arc<HashSet<String>>,
 }
 
 impl Steps {
@@ -104,16 +114,16 @@ impl Steps {
         answered.entry(key(keys)).or_default().push(step);
     }
 
-    fn incarnation(&self, keys: &LatchKeys) -> Option<Vec<u8>> {
+    fn incarnation(&self, keys: &LatchKeys) -> Option<Incarnation> {
         self.incarnations.lock().get(&key(keys)).cloned()
     }
 
-    fn made(&self, keys: &LatchKeys, incarnation: &[u8]) {
+    fn made(&self, keys: &LatchKeys, incarnation: &Incarnation) {
         let mut incarnations = self.incarnations.lock();
         if incarnations.len() >= REMEMBERED {
             incarnations.clear();
         }
-        incarnations.insert(key(keys), incarnation.to_vec());
+        incarnations.insert(key(keys), incarnation.clone());
     }
 }
 
@@ -161,7 +171,9 @@ impl LatchStore for AerospikeLatches {
             match doubt.ask(|| self.client.write(&write, new.by)) {
                 Ok(Written::Done(_)) => {
                     if !doubt.is_open() {
-                        self.steps.made(&keys, incarnation.as_bytes());
+                        let due = Arc::new(new.roster.iter().cloned().collect());
+                        let id = incarnation.as_bytes().to_vec();
+                        self.steps.made(&keys, &Incarnation { id, due });
                         self.steps.answered(&keys, made);
                     }
                     return Ok(true);
@@ -208,9 +220,10 @@ impl LatchStore for AerospikeLatches {
             Some(incarnation) => incarnation,
             None => self.incarnation(step, &keys)?,
         };
+        self.refuse_unexpected(step, &keys, &incarnation)?;
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
-            let (has, is) = (keys.count.as_str(), (keys.made.as_str(), incarnation.as_slice()));
+            let (has, is) = (keys.count.as_str(), (keys.made.as_str(), incarnation.id.as_slice()));
             let when = When::LacksKey { has, is, map: &keys.steps, key: &noted };
             let write =
                 Write { record_key: &keys.record_key, exists, when: Some(when), steps: &steps, ttl_s };
@@ -235,7 +248,7 @@ impl LatchStore for AerospikeLatches {
                     if there == Some(&note_of) {
                         return Ok(Stepped::Counted(None));
                     }
-                    if found.bytes(&keys.made) == Some(&incarnation) {
+                    if found.bytes(&keys.made) == Some(&incarnation.id) {
                         if there.is_some() {
                             return Ok(Stepped::Already);
                         }
@@ -244,6 +257,7 @@ impl LatchStore for AerospikeLatches {
                         return Err(gone(&mut doubt, step.name));
                     } else {
                         incarnation = self.incarnation(step, &keys)?;
+                        self.refuse_unexpected(step, &keys, &incarnation)?;
                     }
                 }
                 // Sent again with the same number, the step counts once, in either order of arrival.
@@ -281,26 +295,7 @@ impl LatchStore for AerospikeLatches {
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
         let keys = LatchKeys::of(name, &self.suffix)?;
-        let found = self.client.read_with_collections(
-            &keys.record_key,
-            &[&keys.count, &keys.steps, &keys.due],
-            by,
-        )?;
-        let found = found.filter(|found| found.int(&keys.count).is_some()).ok_or_else(|| not_found(name))?;
-        let mut arrived: Vec<String> = match found.bin(&keys.steps) {
-            Some(BinValue::Map(steps)) => {
-                steps.iter().filter_map(|(key, _)| text(key)).map(Into::into).collect()
-            }
-            _ => Vec::new(),
-        };
-        arrived.sort();
-        let due = match found.bin(&keys.due) {
-            Some(BinValue::List(due)) => due.as_slice(),
-            _ => &[],
-        };
-        let mut pending: Vec<String> = due.iter().filter_map(text).map(Into::into).collect();
-        pending.retain(|name| arrived.binary_search(name).is_err());
-        Ok(Roster { pending, arrived })
+        self.roster_of(name, &keys, by)
     }
 
     fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
@@ -357,19 +352,54 @@ impl AerospikeLatches {
         AerospikeLatches { client, suffix: suffix.to_owned(), steps: Steps::default() }
     }
 
+    fn roster_of(&self, name: &LatchName, keys: &LatchKeys, by: Deadline) -> Result<Roster> {
+        let bins = [keys.count.as_str(), &keys.steps, &keys.due];
+        let found = self.client.read_with_collections(&keys.record_key, &bins, by)?;
+        let found = found.filter(|found| found.int(&keys.count).is_some()).ok_or_else(|| not_found(name))?;
+        let mut arrived: Vec<String> = match found.bin(&keys.steps) {
+            Some(BinValue::Map(steps)) => {
+                steps.iter().filter_map(|(key, _)| text(key)).map(Into::into).collect()
+            }
+            _ => Vec::new(),
+        };
+        arrived.sort();
+        let mut pending: Vec<String> = due_in(&found, keys).map(Into::into).collect();
+        pending.retain(|name| arrived.binary_search(name).is_err());
+        Ok(Roster { pending, arrived })
+    }
+
+    /// Refuses a step of somebody whom the latch does not expect, while it waits for named participants. No request of
+    /// the step has been sent yet. If the latch is created again meanwhile, the server refuses the step.
+    fn refuse_unexpected(&self, step: &Step<'_>, keys: &LatchKeys, incarnation: &Incarnation) -> Result<()> {
+        let is_due = |name: &str| incarnation.due.contains(name);
+        if incarnation.due.is_empty() || step.participant.is_some_and(is_due) {
+            return Ok(());
+        }
+        // The incarnation may be an old one.
+        let Roster { pending, arrived } = self.roster_of(step.name, keys, step.by)?;
+        let has = |names: &[String], name: &str| names.iter().any(|it| it == name);
+        match step.participant {
+            _ if pending.is_empty() => Ok(()),
+            Some(name) if has(&pending, name) || has(&arrived, name) => Ok(()),
+            _ => Err(unexpected(step, &pending)),
+        }
+    }
+
     /// Reads the incarnation of the current count. Writes a new one if the count has none. No request of the step
     /// has been sent yet, so a failure here never leaves the step in doubt.
-    fn incarnation(&self, step: &Step<'_>, keys: &LatchKeys) -> Result<Vec<u8>> {
+    fn incarnation(&self, step: &Step<'_>, keys: &LatchKeys) -> Result<Incarnation> {
         let mut doubt = Doubt::none(step.by);
         for _ in 0..ROUNDS {
-            let found =
-                self.client.read_with_collections(&keys.record_key, &[&keys.count, &keys.made], step.by)?;
+            let bins = [keys.count.as_str(), &keys.made, &keys.due];
+            let found = self.client.read_with_collections(&keys.record_key, &bins, step.by)?;
             let Some(found) = found.filter(|found| found.int(&keys.count).is_some()) else {
                 return Err(not_found(step.name));
             };
-            if let Some(incarnation) = found.bytes(&keys.made) {
-                self.steps.made(keys, incarnation);
-                return Ok(incarnation.to_vec());
+            if let Some(id) = found.bytes(&keys.made) {
+                let due = Arc::new(due_in(&found, keys).map(str::to_owned).collect());
+                let incarnation = Incarnation { id: id.to_vec(), due };
+                self.steps.made(keys, &incarnation);
+                return Ok(incarnation);
             }
             let drawn = OwnerToken::draw()?;
             // If this request arrives late, it is harmless in a later latch with the same name too.
@@ -410,6 +440,15 @@ fn note<'a>(found: &'a FoundRecord, keys: &LatchKeys, key: &BinValue) -> Option<
         Some(BinValue::Map(steps)) => steps.iter().find(|(noted, _)| noted == key).map(|(_, note)| note),
         _ => None,
     }
+}
+
+/// Returns the expected participants of the farm.
+fn due_in<'a>(found: &'a FoundRecord, keys: &LatchKeys) -> impl Iterator<Item = &'a str> {
+    let due = match found.bin(&keys.due) {
+        Some(BinValue::List(due)) => due.as_slice(),
+        _ => &[],
+    };
+    due.iter().filter_map(text)
 }
 
 /// Adds up the counts of all farms like the Java library. `None` if no farm has a count.

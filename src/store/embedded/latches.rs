@@ -42,8 +42,9 @@ impl LatchStore for EmbeddedStore {
         self.change_latch(Room::Held, step.name, step.by, |_, record, now| {
             Ok(Ok(match record.step(step, now) {
                 None => return Ok(Err(not_found(step.name))),
-                Some(Stepped::Already) => TxnEnd::Abandon(Stepped::Already),
-                Some(counted) => TxnEnd::Commit(counted),
+                Some(Err(unexpected)) => return Ok(Err(unexpected)),
+                Some(Ok(Stepped::Already)) => TxnEnd::Abandon(Stepped::Already),
+                Some(Ok(counted)) => TxnEnd::Commit(counted),
             }))
         })
     }

@@ -63,6 +63,18 @@ pub(super) fn count_column(farm: &str) -> Vec<u8> {
     [COUNTS, farm.as_bytes()].concat()
 }
 
+pub(super) fn made_column(farm: &str) -> Vec<u8> {
+    format!("made_{farm}").into()
+}
+
+pub(super) fn due_column(farm: &str, name: &str) -> Vec<u8> {
+    format!("due_{farm}\0{name}").into()
+}
+
+pub(super) fn came_column(farm: &str, name: &str) -> Vec<u8> {
+    format!("came_{farm}\0{name}").into()
+}
+
 /// Returns the prefix of the count columns of all farms.
 pub(super) fn count_columns() -> Vec<u8> {
     COUNTS.to_vec()

@@ -39,6 +39,14 @@ impl NameSet {
         names
     }
 
+    pub(in crate::store) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(in crate::store) fn contains(&self, name: &str) -> bool {
+        self.find(name).is_ok()
+    }
+
     /// Adds `name`. Returns `false` if it was already in the set.
     pub(in crate::store) fn insert(&mut self, name: &str) -> bool {
         let Err(at) = self.find(name) else { return false };

@@ -276,11 +276,53 @@ pub fn a_participant_counts_once_and_the_roster_tells_who_has_not(site: &Site) {
         }
     }
     assert_eq!(roster(&*ours).arrived, sorted);
-    // A participant that was not expected also counts, and the roster contains it.
+    // When all have come, a participant that was not expected also counts, and the roster contains it.
     assert!(matches!(step_as(&*theirs, &name, -1, Some("guest"), TTL), Ok(Stepped::Counted(_))));
     assert_eq!(step_as(&*ours, &name, -1, Some("guest"), TTL).unwrap(), Stepped::Already);
     assert!(roster(&*ours).pending.is_empty() && roster(&*ours).arrived.contains(&"guest".to_owned()));
     assert_eq!(count(&*ours, &name), Some(-1));
+}
+
+/// A name that is spelt wrong would open the latch too early, and so would a count without a name.
+pub fn while_a_participant_is_missing_nobody_else_counts(site: &Site) {
+    if !site.names {
+        return;
+    }
+    // The second one has read nothing of the latch when it counts.
+    let (ours, theirs, name) = (site.store(), site.store(), name(site, "a"));
+    let others = [(-1, Some("b1")), (-1, Some("B")), (-1, None), (1, None)];
+    assert!(create_for(&*ours, &name, 2, &owned(&["a", "b"]), TTL).unwrap());
+    for store in [&theirs, &ours] {
+        for (add, participant) in others {
+            let error = step_as(&**store, &name, add, participant, TTL).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidArgument, "{add} {participant:?}: {error}");
+            assert!(error.to_string().contains("\"b\""), "the names are not told: {error}");
+        }
+    }
+    assert_eq!(count(&*ours, &name), Some(2));
+    assert_eq!(
+        step_as(&*theirs, &name, -1, Some("a"), TTL).map(|it| it == Stepped::Already).ok(),
+        Some(false)
+    );
+    assert_eq!(step_as(&*ours, &name, -1, Some("a"), TTL).unwrap(), Stepped::Already);
+    for (add, participant) in others {
+        assert_eq!(code(step_as(&*ours, &name, add, participant, TTL)), Code::InvalidArgument);
+    }
+    let roster = latches(&*theirs).roster(&name, soon()).unwrap();
+    assert_eq!((roster.pending, roster.arrived), (owned(&["b"]), owned(&["a"])));
+    step_as(&*ours, &name, -1, Some("b"), TTL).unwrap();
+    assert_eq!(count(&*theirs, &name), Some(0));
+
+    // A latch without names accepts everybody, also after somebody has counted by name.
+    let free = self::name(site, "free");
+    assert!(create(&*ours, &free, 9, TTL));
+    for store in [&ours, &theirs, &ours] {
+        for (add, participant) in others {
+            step_as(&**store, &free, add, participant, TTL).unwrap();
+        }
+    }
+    // Two names once, and three times one down and one up.
+    assert_eq!(count(&*theirs, &free), Some(7));
 }
 
 pub fn a_new_latch_knows_nothing_of_the_names_of_the_last(site: &Site) {
@@ -303,6 +345,8 @@ pub fn a_new_latch_knows_nothing_of_the_names_of_the_last(site: &Site) {
         assert_eq!((roster.pending, roster.arrived), (owned(&["a", "c"]), vec![]));
         assert!(matches!(step_as(&*store, &name, -1, Some("a"), TTL), Ok(Stepped::Counted(_))));
         assert_eq!(count(&*store, &name), Some(1));
+        // Of the last one.
+        assert_eq!(code(step_as(&*store, &name, -1, Some("b"), TTL)), Code::InvalidArgument);
         Some(())
     });
 }

@@ -362,6 +362,7 @@ macro_rules! latch_contract {
             a_farm_counts_for_itself_and_all_are_summed,
             counts_of_many_latches_come_in_their_order,
             a_participant_counts_once_and_the_roster_tells_who_has_not,
+            while_a_participant_is_missing_nobody_else_counts,
             a_new_latch_knows_nothing_of_the_names_of_the_last,
             latches_of_odd_names_are_as_good_as_others,
             latches_and_locks_of_one_name_do_not_touch_each_other,

@@ -1,7 +1,8 @@
 //! Latches over HBase's own RPC. Each change takes effect exactly once, even if replies are lost.
 //!
 //! ```text
-//! count    if  the count exists, our mark does not  ->  count + 1 or - 1, our mark        one atomic step
+//! count    if  the count exists, our mark does not,
+//!              and no name is missing               ->  count + 1 or - 1, our mark        one atomic step
 //! create   if  the count does not exist             ->  count, our mark, expected names
 //! note     if  a count exists                       ->  the process that waits, with a TTL of its own
 //! by name  if  the count exists, the incarnation is
@@ -26,7 +27,7 @@
 //!   alive. A latch that Java or a gateway created gets its incarnation from its first change by name.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use prost::bytes::Bytes;
@@ -49,7 +50,7 @@ use crate::notice_endpoint::LatchListener;
 use crate::owner::OwnerToken;
 use crate::store::hbase::cell_store::{Content, Durability, LockTable};
 use crate::store::hbase::latches::{
-    count_column, count_columns, count_in, is_no_table, listener_column, listener_columns, listener_in,
+    self, count_column, count_columns, count_in, is_no_table, listener_column, listener_columns, listener_in,
     listener_value, not_found, or_not_found, row_of,
 };
 use crate::store::hbase::marks::{
@@ -58,8 +59,9 @@ use crate::store::hbase::marks::{
 use crate::store::remote::resolve::Pauses;
 use crate::store::request_kind::RequestKind;
 use crate::store::{
-    LISTENERS_MAX, LatchNote, LatchStore, NewLatch, Roster, Step, Stepped, check_participant,
+    LISTENERS_MAX, LatchNote, LatchStore, NewLatch, Roster, Step, Stepped, check_participant, unexpected,
 };
+use crate::sync::real::Mutex;
 use crate::time::Deadline;
 
 static FAMILY: Bytes = Bytes::from_static(b"C");
@@ -70,6 +72,8 @@ const ROUNDS: usize = 16;
 const NAMES_TTL_MIN: Duration = Duration::from_secs(24 * 3600);
 /// TTL of names, as a multiple of the latch's TTL.
 const NAMES_TTL: u32 = 10;
+/// Most latches that are remembered as waiting for no name. With more, a count reads the latch once more.
+const REMEMBERED: usize = 4096;
 const ID_BYTES: usize = OwnerToken::LEN;
 
 /// Latches over the connections of a [`Native`] for locks.
@@ -77,12 +81,19 @@ const ID_BYTES: usize = OwnerToken::LEN;
 pub(in crate::store::hbase) struct NativeLatches {
     native: Native,
     marks: IdempotencyMarks,
+    /// The incarnation of latches that wait for no named participant, by row and farm. It stays so while the incarnation
+    /// lasts.
+    nameless: Mutex<HashMap<(Bytes, String), Bytes>>,
 }
 
 impl NativeLatches {
     /// Keeps latches in `table` and uses the connections of `locks`.
     pub(in crate::store::hbase) fn beside(locks: &Native, table: &str) -> NativeLatches {
-        NativeLatches { native: locks.beside(table, Content::Latches), marks: IdempotencyMarks::default() }
+        NativeLatches {
+            native: locks.beside(table, Content::Latches),
+            marks: IdempotencyMarks::default(),
+            nameless: Mutex::default(),
+        }
     }
 }
 
@@ -114,18 +125,9 @@ impl LatchStore for NativeLatches {
     }
 
     fn roster(&self, name: &LatchName, by: Deadline) -> Result<Roster> {
-        let (row, farm) = (Bytes::from(row_of(name)?), name.farm());
-        let (made, due, came) = (made_column(farm), due_column(farm, ""), came_column(farm, ""));
-        let prefixes = vec![count_column(farm).into(), made.clone(), due.clone(), came.clone()];
-        let get = Get { filter: Some(filter::columns_beginning(prefixes)), ..get(&row, &[]) };
-        let cells = self.read(get, by).map_err(|error| or_not_found(error, name))?;
-        if cells.count(name)?.is_none() {
-            return Err(not_found(name));
-        }
-        let Some(incarnation) = cells.incarnation(name, &made)? else { return Ok(Roster::default()) };
-        let arrived = cells.names(&came, &incarnation);
-        let pending = cells.names(&due, &incarnation).difference(&arrived).cloned().collect();
-        Ok(Roster { pending, arrived: arrived.into_iter().collect() })
+        let row = Bytes::from(row_of(name)?);
+        let read = self.roster_in(name, &row, by).map_err(|error| or_not_found(error, name))?;
+        Ok(read.1)
     }
 
     fn listen(&self, note: &LatchNote<'_>) -> Result<bool> {
@@ -231,15 +233,20 @@ impl NativeLatches {
 
     fn count(&self, step: &Step<'_>, row: &Bytes) -> Result<Stepped> {
         let by = step.by.sooner(Deadline::after(SENDING_MAX));
-        let count = Bytes::from(count_column(step.name.farm()));
+        let (count, made) = (Bytes::from(count_column(step.name.farm())), made_column(step.name.farm()));
         let operation = begin(&self.marks, step.name.farm(), step.ttl, by)?;
-        let request = || {
-            let [column, mark] = packed([&operation.column, &operation.mark]);
-            let tests = [FilterTest::some(&FAMILY, &count), FilterTest::begins_not(&FAMILY, &column, &mark)];
-            (filtering(row, &tests), vec![add(row, &count, step.add), put_mark(&operation, row)])
-        };
+        let mut incarnation = self.known_nameless(step.name, row);
         let mut pauses = Pauses::until(by);
         for _ in 0..ROUNDS {
+            let request = || {
+                let [column, mark] = packed([&operation.column, &operation.mark]);
+                let tests = [
+                    FilterTest::some(&FAMILY, &count),
+                    FilterTest::begins_not(&FAMILY, &column, &mark),
+                    as_read(&made, incarnation.as_ref()),
+                ];
+                (filtering(row, &tests), vec![add(row, &count, step.add), put_mark(&operation, row)])
+            };
             if operation.in_flight.get() > 0 && !pauses.rest() {
                 break;
             }
@@ -262,6 +269,9 @@ impl NativeLatches {
             if let Some(error) = doubt {
                 return Err(doubtful(error));
             }
+            // The latch has names, was created in between, or is another incarnation.
+            let in_doubt = |error| if operation.in_flight.get() == 0 { error } else { doubtful(error) };
+            incarnation = self.refuse_unexpected(step, row, by).map_err(in_doubt)?;
         }
         Err(contended(step.name))
     }
@@ -321,6 +331,7 @@ impl NativeLatches {
         let farm = step.name.farm();
         let count = Bytes::from(count_column(farm));
         let (made, came) = (made_column(farm), came_column(farm, participant));
+        let due = due_column(farm, participant);
         let (id, own_incarnation) = (draw()?, Bytes::from([ZERO.as_slice(), &draw()?].concat()));
         let (in_flight, mut doubt, mut pauses) = (Cell::new(0), None, Pauses::until(by));
         for _ in 0..ROUNDS {
@@ -328,7 +339,7 @@ impl NativeLatches {
             if in_flight.get() > 0 && doubt.is_none() && !pauses.rest() {
                 break;
             }
-            let cells = match self.read(get(row, &[&count, &made, &came]), by) {
+            let cells = match self.read(get(row, &[&count, &made, &due, &came]), by) {
                 Ok(cells) => cells,
                 Err(error) if in_flight.get() == 0 => return Err(error),
                 Err(error) => return Err(doubtful(doubt.unwrap_or(error))),
@@ -348,10 +359,16 @@ impl NativeLatches {
             if incarnation.as_ref().is_some_and(|incarnation| found.starts_with(incarnation)) {
                 return Ok(Stepped::Already);
             }
-            let as_read = incarnation.as_ref().map_or_else(
-                || FilterTest::none(&FAMILY, &made),
-                |incarnation| FilterTest::is(&FAMILY, &made, incarnation),
-            );
+            let as_read = as_read(&made, incarnation.as_ref());
+            let is_due = |incarnation: &Bytes| {
+                cells.value(&due).is_some_and(|value| value.starts_with(incarnation))
+                    || self.known_nameless(step.name, row).as_ref() == Some(incarnation)
+            };
+            if !incarnation.as_ref().is_none_or(is_due) {
+                let in_doubt = |error| if in_flight.get() == 0 { error } else { doubtful(error) };
+                // If the latch was created again meanwhile, the condition fails.
+                self.refuse_unexpected(step, row, by).map_err(in_doubt)?;
+            }
             let incarnation = incarnation.as_ref().unwrap_or(&own_incarnation);
             let request = || {
                 let tests = [
@@ -378,6 +395,47 @@ impl NativeLatches {
             };
         }
         Err(contended(step.name))
+    }
+
+    /// Refuses a step of somebody whom the latch does not expect, while it waits for named participants. Otherwise returns
+    /// the incarnation that was read: the names of an incarnation never change, and a name that has come stays.
+    fn refuse_unexpected(&self, step: &Step<'_>, row: &Bytes, by: Deadline) -> Result<Option<Bytes>> {
+        let (incarnation, Roster { pending, arrived }) = self.roster_in(step.name, row, by)?;
+        let is_expected = |name: &str| pending.iter().chain(&arrived).any(|it| it == name);
+        if !pending.is_empty() && !step.participant.is_some_and(is_expected) {
+            return Err(unexpected(step, &pending));
+        }
+        let (mut nameless, key) = (self.nameless.lock(), (row.clone(), step.name.farm().to_owned()));
+        if nameless.len() >= REMEMBERED {
+            nameless.clear();
+        }
+        match &incarnation {
+            Some(incarnation) if pending.is_empty() => nameless.insert(key, incarnation.clone()),
+            _ => nameless.remove(&key),
+        };
+        Ok(incarnation)
+    }
+
+    fn known_nameless(&self, name: &LatchName, row: &Bytes) -> Option<Bytes> {
+        self.nameless.lock().get(&(row.clone(), name.farm().to_owned())).cloned()
+    }
+
+    /// Reads the incarnation and its participants.
+    fn roster_in(&self, name: &LatchName, row: &Bytes, by: Deadline) -> Result<(Option<Bytes>, Roster)> {
+        let farm = name.farm();
+        let (made, due, came) = (made_column(farm), due_column(farm, ""), came_column(farm, ""));
+        let prefixes = vec![count_column(farm).into(), made.clone(), due.clone(), came.clone()];
+        let get = Get { filter: Some(filter::columns_beginning(prefixes)), ..get(row, &[]) };
+        let cells = self.read(get, by)?;
+        if cells.count(name)?.is_none() {
+            return Err(not_found(name));
+        }
+        let Some(incarnation) = cells.incarnation(name, &made)? else {
+            return Ok((None, Roster::default()));
+        };
+        let arrived = cells.names(&came, &incarnation);
+        let pending = cells.names(&due, &incarnation).difference(&arrived).cloned().collect();
+        Ok((Some(incarnation.into()), Roster { pending, arrived: arrived.into_iter().collect() }))
     }
 
     /// Sends an atomic change that may be run twice, until it is answered. The answer says whether its condition
@@ -501,15 +559,23 @@ fn put_mark(operation: &MarkedOperation<'_>, row: &Bytes) -> MutationProto {
 }
 
 fn made_column(farm: &str) -> Bytes {
-    format!("made_{farm}").into()
+    latches::made_column(farm).into()
 }
 
 fn due_column(farm: &str, name: &str) -> Bytes {
-    format!("due_{farm}\0{name}").into()
+    latches::due_column(farm, name).into()
 }
 
 fn came_column(farm: &str, name: &str) -> Bytes {
-    format!("came_{farm}\0{name}").into()
+    latches::came_column(farm, name).into()
+}
+
+/// Holds while the latch has this incarnation.
+fn as_read(made: &Bytes, incarnation: Option<&Bytes>) -> FilterTest {
+    incarnation.map_or_else(
+        || FilterTest::none(&FAMILY, made),
+        |incarnation| FilterTest::is(&FAMILY, made, incarnation),
+    )
 }
 
 /// Returns the TTL of names. They must stay while changes keep the latch alive, and outlive every late request.

@@ -2,7 +2,8 @@
 //!
 //! The only conditional write of Thrift1 writes one column, so a count is changed by compare-and-set. A change of
 //! this process cannot be distinguished from another's change of the same amount. So a lost reply is IN_DOUBT, the
-//! request is never sent again, and participants cannot have names.
+//! request is never sent again, and participants cannot have names. A latch that was created with names through
+//! `hbase://` is not counted while it waits for one of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,9 +17,11 @@ use crate::latch_name::LatchName;
 use crate::name::Level;
 use crate::random;
 use crate::store::hbase::cell_store::{Content, LockTable};
-use crate::store::hbase::latches::{count_column, count_in, is_no_table, not_found, row_of};
+use crate::store::hbase::latches::{
+    came_column, count_column, count_in, due_column, is_no_table, made_column, not_found, row_of,
+};
 use crate::store::request_kind::RequestKind;
-use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped};
+use crate::store::{LatchStore, NewLatch, Roster, Step, Stepped, unexpected};
 use crate::time::{self, Deadline, Moment, jittered};
 
 const FAMILY: &str = "C";
@@ -73,8 +76,15 @@ impl LatchStore for GatewayLatches {
         }
         let row = row_of(step.name)?;
         for round in 0..ROUNDS {
-            let found = self.read(&[step.name], Level::Dc, step.by)?.count(step.name, Level::Dc)?;
-            let count = found.ok_or_else(|| not_found(step.name))?;
+            let cells = self.read(&[step.name], Level::Dc, step.by)?;
+            let count = cells.count(step.name, Level::Dc)?.ok_or_else(|| not_found(step.name))?;
+            if round == 0 && cells.value(step.name, &made_column(step.name.farm())).is_some() {
+                // Only latches with names have such a column. The whole row has all names.
+                let pending = self.read(&[step.name], Level::Xdc, step.by)?.pending(step.name);
+                if !pending.is_empty() {
+                    return Err(unexpected(step, &pending));
+                }
+            }
             let next = count.checked_add(step.add).ok_or_else(|| Error::Internal {
                 what: format!("latch {}: its count would not fit into 64 bits", step.name),
                 source: None,
@@ -168,8 +178,10 @@ impl GatewayLatches {
     /// Reads the cells of these latches that `level` needs. Returns no cells if the table does not exist.
     fn read(&self, names: &[&LatchName], level: Level, by: Deadline) -> Result<GatewayCells> {
         let rows: Vec<_> = names.iter().map(|name| name.hbase_row()).collect();
-        // The counts of all farms of these latches. Each latch picks its own column.
-        let columns: BTreeSet<_> = names.iter().map(|name| qualified(&count_column(name.farm()))).collect();
+        // The counts of all farms of these latches, and what shows that they have names. Each latch picks its own columns.
+        let farms = names.iter().map(|name| name.farm());
+        let columns = farms.flat_map(|farm| [count_column(farm), made_column(farm)]);
+        let columns: BTreeSet<_> = columns.map(|column| qualified(&column)).collect();
         let row = rows.first().filter(|_| rows.len() == 1).map(Vec::as_slice);
         let read = self.gateway.call(RequestKind::Read, "reading latches", row, by, |client| {
             let (table, rows, attributes) = (self.gateway.table(), rows.clone(), BTreeMap::new());
@@ -212,6 +224,25 @@ impl GatewayCells {
             Some((column.strip_prefix(prefix.as_slice())?, cell.value.as_deref().unwrap_or_default()))
         });
         count_in(cells, name, level)
+    }
+
+    fn value(&self, name: &LatchName, column: &[u8]) -> Option<&[u8]> {
+        self.0.get(&name.hbase_row())?.get(&qualified(column))?.value.as_deref()
+    }
+
+    /// Returns the named participants of the latch that have not counted.
+    fn pending(&self, name: &LatchName) -> Vec<String> {
+        let farm = name.farm();
+        let Some(incarnation) = self.value(name, &made_column(farm)) else { return Vec::new() };
+        let names = |prefix: Vec<u8>| -> BTreeSet<String> {
+            let cells = self.0.get(&name.hbase_row()).into_iter().flatten();
+            let of_it =
+                |cell: &TCell| cell.value.as_ref().is_some_and(|value| value.starts_with(incarnation));
+            let named = cells.filter(|(_, cell)| of_it(cell));
+            let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+            named.filter_map(|(column, _)| column.strip_prefix(&qualified(&prefix)[..]).map(text)).collect()
+        };
+        names(due_column(farm, "")).difference(&names(came_column(farm, ""))).cloned().collect()
     }
 }
 
