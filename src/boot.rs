@@ -5,7 +5,7 @@ use std::io;
 
 use crate::process::descriptors::above_streams;
 
-const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+pub(crate) const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 const CLOCK_OFFSETS_FILE: &str = "/proc/self/timens_offsets";
 /// Offset of a boot clock that no time namespace shifts.
 const NOT_SHIFTED: &str = "0 0";

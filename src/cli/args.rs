@@ -8,15 +8,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use dlm::STORE_OPTIONS;
 use dlm::store::schemes;
 
 pub(crate) use self::common::Reach;
-use self::common::{duration, wait};
+use self::common::{duration, poll, retry, ttl, wait};
 pub(crate) use self::fleet::{Break, HistoryArgs, LockArg, Ls, Top, Why};
 use crate::cli::exit::{CommandFailure, UNAVAILABLE};
+use crate::cli::hints;
 
 const AFTER_HELP: &str = "\
 Exit status:
@@ -252,7 +253,8 @@ pub(crate) struct Global {
     /// embedded:, none for stores that machines share]
     #[arg(long, value_name = "ID", env = "DLM_FARM", global = true)]
     pub(crate) farm: Option<String>,
-    /// Print one JSON object instead of text
+    /// Print one JSON object instead of text, also for an error; ls, history, elect --observe and doctor --report print
+    /// one a line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Log more to standard error: -v info, -vv debug, -vvv trace [env: DLM_LOG=info, overrides -v]
@@ -271,7 +273,8 @@ pub(crate) enum Verb {
     ///   DLM_LOCK         NAME
     ///   DLM_FENCE        the fence, a number that grows with every grant; send it with each write that
     ///                    the lock guards; not set if the store counts no fences
-    ///   DLM_DEADLINE_MS  end of the first lease if it is not renewed, in milliseconds since 1970
+    ///   DLM_DEADLINE_MS  end of the lease that the command begins with, in milliseconds since 1970; `dlm`
+    ///                    renews the lease, so this time is over in a long run
     ///   DLM_LOCK_2, DLM_FENCE_2 and so on  the other locks of --lock
     ///
     /// If the lease cannot be renewed, the command gets TERM before the lease ends: a quarter of the TTL
@@ -399,7 +402,7 @@ pub(crate) struct TermArgs {
     #[arg(long, value_enum, default_value_t = Reach::Dc)]
     pub(crate) level: Reach,
     /// How long the lease lasts if it is not renewed, 1ms to 365d [default: 90s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub(crate) ttl: Option<Duration>,
     /// How long to wait while another holder has the lock, or forever [default: 90s]
     #[arg(long, value_name = "TIME", value_parser = wait, conflicts_with = "no_wait")]
@@ -408,7 +411,7 @@ pub(crate) struct TermArgs {
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// Pause between two reads of the lock while waiting, 1ms to 1h [default: 1s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = retry)]
     pub(crate) retry: Option<Duration>,
     /// Exit status if another holder has the lock
     #[arg(short = 'E', long, value_name = "STATUS", default_value_t = UNAVAILABLE)]
@@ -445,10 +448,10 @@ pub(crate) struct ElectArgs {
     pub(crate) level: Reach,
     /// How long the lease lasts if it is not renewed, 100ms to 365d: after that time another process may lead
     /// if the leader dies [default: 90s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub(crate) ttl: Option<Duration>,
     /// Pause between two reads of the lock, 1ms to 1h [default: 1s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = retry)]
     pub(crate) retry: Option<Duration>,
     /// If `dlm` is killed, let others wait for the TTL (embedded: only). Needed if the command closes descriptors
     /// that it inherits, as sudo does
@@ -475,7 +478,7 @@ pub(crate) struct AcquireArgs {
 #[derive(Debug, Args)]
 pub(crate) struct Renew {
     /// How long the lease lasts from now, 1ms to 365d [default: the TTL in LEASE]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub(crate) ttl: Option<Duration>,
     /// The line that `dlm acquire` printed; `-` reads it from standard input
     pub(crate) lease: String,
@@ -489,11 +492,8 @@ pub(crate) struct ReleaseArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// Whether the lock is for one data centre or for all
-    #[arg(long, value_enum, default_value_t = Reach::Dc)]
-    pub(crate) level: Reach,
-    /// Name of the lock, 1 to 1024 bytes
-    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) lock: LockArg,
 }
 
 #[derive(Debug, Args)]
@@ -526,7 +526,7 @@ pub(crate) enum LatchVerb {
         #[arg(long = "for", value_name = "WHO")]
         participants: Vec<String>,
         /// How long the latch lives after its last change, 1ms to 365d [default: 1d]
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        #[arg(long, value_name = "TIME", value_parser = ttl)]
         ttl: Option<Duration>,
     },
     /// Count a latch down by one
@@ -536,11 +536,12 @@ pub(crate) enum LatchVerb {
     Down {
         #[command(flatten)]
         latch: LatchArg,
-        /// Name of the participant who counts down; each name counts once
+        /// Name of the participant who counts down; each name counts once. If the latch was created with --for, it
+        /// is one of those names
         #[arg(long = "as", value_name = "WHO")]
         participant: Option<String>,
         /// How long the latch lives from now; use the TTL of `create` [default: 1d]
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        #[arg(long, value_name = "TIME", value_parser = ttl)]
         ttl: Option<Duration>,
     },
     /// Count a latch up by one
@@ -551,7 +552,7 @@ pub(crate) enum LatchVerb {
         #[command(flatten)]
         latch: LatchArg,
         /// How long the latch lives from now; use the TTL of `create` [default: 1d]
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        #[arg(long, value_name = "TIME", value_parser = ttl)]
         ttl: Option<Duration>,
     },
     /// Print how many count-downs are missing
@@ -584,7 +585,7 @@ pub(crate) enum LatchVerb {
         #[arg(long)]
         until_created: bool,
         /// Longest pause between two reads of the latch, 10ms to 1h [default: 5s]
-        #[arg(long, value_name = "TIME", value_parser = duration)]
+        #[arg(long, value_name = "TIME", value_parser = poll)]
         poll: Option<Duration>,
     },
 }
@@ -649,32 +650,30 @@ pub(crate) struct Exec {
     pub(crate) command: Vec<OsString>,
 }
 
+/// Whether the command line asks for JSON, also if it cannot be read.
+pub(crate) fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
+    args.take_while(|arg| arg != "--").any(|arg| arg == "--json")
+}
+
 /// Parses the command line. `--help` and `--version` print and end the process here.
 pub(crate) fn parse() -> Result<Cli, CommandFailure> {
-    Cli::try_parse().map_err(|error| match error.kind() {
+    let args = hints::help_as_option(std::env::args_os().collect());
+    Cli::try_parse_from(&args).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // To standard output, which may be closed.
             let _ = error.print();
             std::process::exit(0)
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+            if args.len() < 2 =>
+        {
             CommandFailure::usage("a command is missing; see `dlm --help`, or try `dlm demo`")
         }
-        _ => CommandFailure::usage(in_short(&error.to_string())),
+        _ => {
+            let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            CommandFailure::usage(hints::in_words(&error, &Cli::command(), &args))
+        }
     })
-}
-
-/// Joins the paragraphs of clap's message to one line. Replaces the usage by a hint to `--help`.
-fn in_short(text: &str) -> String {
-    let text = text.strip_prefix("error: ").unwrap_or(text);
-    let paragraphs = text.split("\n\n").filter(|paragraph| {
-        !paragraph.starts_with("Usage:") && !paragraph.starts_with("For more information")
-    });
-    let mut parts: Vec<String> =
-        paragraphs.map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-    parts.retain(|part| !part.is_empty());
-    parts.push("see `dlm --help`".into());
-    parts.join("; ")
 }
 
 #[cfg(test)]
@@ -683,17 +682,6 @@ mod tests {
 
     #[test]
     fn the_grammar_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_usage_error_is_one_line_with_the_tip_and_without_the_usage() {
-        let text = "error: unrecognized subcommand 'rnu'\n\n  tip: a similar subcommand exists: 'run'\n\n\
-                    Usage: dlm [OPTIONS] <COMMAND>\n\nFor more information, try '--help'.\n";
-        assert_eq!(
-            in_short(text),
-            "unrecognized subcommand 'rnu'; tip: a similar subcommand exists: 'run'; see `dlm --help`"
-        );
     }
 }

@@ -19,7 +19,7 @@ pub(crate) fn break_lock(global: &Global, args: &Break) -> CommandOutcome {
     let Some(holder) = &seen.inspection().holder else {
         let text = format!("lock {} is free", lock.name());
         output::show(&if global.json {
-            json!({ "broken": false, "held": false }).to_string()
+            output::json(json!({ "lock": lock.name().key(), "broken": false, "held": false }))
         } else {
             text
         })?;
@@ -34,14 +34,14 @@ pub(crate) fn break_lock(global: &Global, args: &Break) -> CommandOutcome {
     };
     let fence = broken.fence.map(|Fence(number)| number.to_string());
     output::show(&if global.json {
-        json!({
+        output::json(json!({
+            "lock": lock.name().key(),
             "broken": true,
             "held": true,
             "holder": holder_json(holder),
             "fence": fence,
             "recorded": broken.is_recorded,
-        })
-        .to_string()
+        }))
     } else {
         let mut lines = vec![format!("lock {} was broken; it was held by {holder}", lock.name())];
         if let Some(fence) = fence {

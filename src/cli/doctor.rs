@@ -18,7 +18,7 @@ pub(crate) fn doctor(global: &Global, args: &Doctor) -> CommandOutcome {
     }
     output::show(&if global.json {
         let diagnostics: Vec<_> = found.iter().map(as_json).collect();
-        json!({ "store": manager.store(), "grade": worst.to_string(), "findings": diagnostics }).to_string()
+        output::json(json!({ "store": manager.store(), "grade": worst.to_string(), "findings": diagnostics }))
     } else {
         let lines: Vec<_> = found.iter().map(ToString::to_string).collect();
         format!("{}\n{}", manager.store(), lines.join("\n"))

@@ -13,7 +13,7 @@ use crate::cli::run::{self, CAUGHT, program_name};
 use crate::cli::show::holder_json;
 use crate::cli::signals::Signals;
 use crate::cli::waiting::WaitNote;
-use crate::cli::{open, output};
+use crate::cli::{names, open, output};
 
 /// Pause after a read that failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -69,7 +69,16 @@ fn open(global: &Global, args: &ElectArgs, purpose: &str) -> Result<LockManager,
 }
 
 fn election(manager: &LockManager, global: &Global, args: &ElectArgs) -> Result<Election, CommandFailure> {
-    Ok(manager.election(&args.name, open::lock_level(global, args.level)?)?)
+    let Some(full) = names::full_name(&args.name) else {
+        return Ok(manager.election(&args.name, open::lock_level(global, args.level)?)?);
+    };
+    match names::own_id(manager, &full) {
+        Some((id, level)) => Ok(manager.election(&id, level)?),
+        None => Err(CommandFailure::usage(format!(
+            "{} is the full name of a lock of another client or data centre: name them with --client and --farm",
+            names::shown(full.key())
+        ))),
+    }
 }
 
 /// Prints who leads, and each change, until a signal ends the process.
@@ -86,7 +95,7 @@ fn observe(global: &Global, election: &Election) -> CommandOutcome {
             }
             Err(error) => return Err(error.into()),
         };
-        let text = if global.json { as_json(election, &seen).to_string() } else { as_text(&seen) };
+        let text = if global.json { output::json(as_json(election, &seen)) } else { as_text(&seen) };
         match output::line(&text) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(0),

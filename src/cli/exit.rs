@@ -6,6 +6,9 @@ use std::process::ExitCode;
 
 use dlm::{Code, Error};
 use rustix::io::Errno;
+use serde_json::json;
+
+use crate::cli::objects;
 
 /// Wrong usage, or a name, URI or lease that is not allowed.
 pub(crate) const USAGE: u8 = 64;
@@ -43,11 +46,17 @@ pub(crate) fn of_signal(signal: i32) -> u8 {
 pub(crate) struct CommandFailure {
     status: u8,
     line: String,
+    code: Option<Code>,
 }
 
 impl CommandFailure {
     pub(crate) fn new(status: u8, line: impl Into<String>) -> CommandFailure {
-        CommandFailure { status, line: line.into() }
+        let code = match status {
+            USAGE => Some(Code::InvalidArgument),
+            INTERNAL => Some(Code::InternalError),
+            _ => None,
+        };
+        CommandFailure { status, line: line.into(), code }
     }
 
     pub(crate) fn usage(line: impl Into<String>) -> CommandFailure {
@@ -84,7 +93,14 @@ impl CommandFailure {
             // The other messages say what to do.
             _ => "",
         });
-        CommandFailure::new(status_of(error.code(), unavailable), error.chain() + advice)
+        let failure = CommandFailure::new(status_of(error.code(), unavailable), error.chain() + advice);
+        CommandFailure { code: Some(error.code()), ..failure }
+    }
+
+    /// Adds to the message.
+    pub(crate) fn with(mut self, more: &str) -> CommandFailure {
+        self.line += more;
+        self
     }
 
     pub(crate) fn status(&self) -> u8 {
@@ -95,9 +111,17 @@ impl CommandFailure {
         &self.line
     }
 
-    /// Writes the message to standard error, and returns the exit status.
-    pub(crate) fn report(&self) -> ExitCode {
-        tell(&self.line);
+    /// Writes the message to standard error, with --json as an object, and returns the exit status.
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        if json {
+            let message = one_line(&without_leases(&self.line));
+            let code = self.code.map(Code::name);
+            let error = json!({ "error": { "code": code, "message": message, "status": self.status } });
+            // Standard error may be closed.
+            let _ = writeln!(std::io::stderr(), "{}", objects::line(error));
+        } else {
+            tell(&self.line);
+        }
         ExitCode::from(self.status)
     }
 }
@@ -168,11 +192,15 @@ fn without_leases(text: &str) -> String {
     })
 }
 
-/// Escapes control characters in `text`, which could forge a line or colour a terminal.
+/// Escapes control characters in `text`, which could colour a terminal, and makes it one line.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if "\n\r\t".contains(c) {
+            if !line.ends_with(' ') {
+                line.push(' ');
+            }
+        } else if c.is_control() {
             // Writing to a string cannot fail.
             let _ = write!(line, "{}", c.escape_default());
         } else {
@@ -250,6 +278,6 @@ mod tests {
 
     #[test]
     fn an_error_cannot_forge_a_second_line() {
-        assert_eq!(one_line("a\nb\u{1b}[31m é"), "a\\nb\\u{1b}[31m é");
+        assert_eq!(one_line("a\n\t b\u{1b}[31m é"), "a  b\\u{1b}[31m é");
     }
 }

@@ -9,7 +9,7 @@ use crate::cli::args::{Global, HistoryArgs, Why};
 use crate::cli::exit::CommandOutcome;
 use crate::cli::ls::held_by;
 use crate::cli::show::{ago, holder_json, seconds};
-use crate::cli::{open, output};
+use crate::cli::{names, open, output};
 
 /// Most entries that are read.
 const ENTRIES: usize = 256;
@@ -26,7 +26,7 @@ pub(crate) fn history(global: &Global, args: &HistoryArgs) -> CommandOutcome {
     entries.reverse();
     for entry in &entries {
         let line = if global.json {
-            entry_json(entry).to_string()
+            output::json(entry_json(entry))
         } else {
             format!("{} ago  {entry}", seconds(ago(entry.at())))
         };
@@ -51,17 +51,16 @@ pub(crate) fn why(global: &Global, args: &Why) -> CommandOutcome {
         .take(HOLDS)
         .collect();
     output::show(&if global.json {
-        json!({
+        output::json(json!({
             "lock": lock.name().key(),
             "holder": found.holder.as_ref().map(holder_json),
             "fence": found.fence.map(|Fence(number)| number.to_string()),
             "waiting": line.as_ref().map(waiting_json),
             "holds": holds.iter().map(|entry| entry_json(entry)).collect::<Vec<_>>(),
             "waits_ms": waits.iter().copied().map(millis).collect::<Vec<_>>(),
-        })
-        .to_string()
+        }))
     } else {
-        let mut lines = vec![format!("lock  {}", lock.name())];
+        let mut lines = vec![format!("lock  {}", names::shown(lock.name().key()))];
         lines.push(format!("state {}", found.holder.as_ref().map_or_else(|| "free".into(), held)));
         if found.holder.is_some() {
             lines.extend(waiting(line.as_ref()).into_iter().map(|line| format!("waits {line}")));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlm::{AwaitOptions, Code, Deadline, Latch, LatchKind, LockManager, Moment};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::args::{Global, LatchAction, LatchArg, LatchVerb};
 use crate::cli::exit::{CommandFailure, CommandOutcome, UNAVAILABLE};
@@ -32,13 +32,26 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
                 Some(participant) => latch.count_down_as(participant),
                 None => latch.count_down().map(|()| true),
             };
-            let counted = counted.map_err(|error| CommandFailure::of_latch(&error, participant.is_some()))?;
-            tell(global, || json!({ "latch": latch.name().id(), "counted": counted }), None)
+            let counted = match counted {
+                // Only a latch that waits for names refuses that.
+                Err(error) if error.code() == Code::InvalidArgument && participant.is_none() => {
+                    return Err(CommandFailure::usage(format!("{error}; count with --as")));
+                }
+                counted => {
+                    counted.map_err(|error| CommandFailure::of_latch(&error, participant.is_some()))?
+                }
+            };
+            tell(global, || named(&latch, json!({ "counted": counted })), None)
         }
         LatchVerb::Up { latch, ttl } => {
             let latch = open(global, latch, *ttl)?;
-            latch.count_up().map_err(|error| CommandFailure::of_latch(&error, false))?;
-            tell(global, || json!({ "latch": latch.name().id(), "counted": true }), None)
+            latch.count_up().map_err(|error| match error.code() {
+                Code::InvalidArgument => {
+                    CommandFailure::usage(format!("{error}; only `down --as` counts it"))
+                }
+                _ => CommandFailure::of_latch(&error, false),
+            })?;
+            tell(global, || named(&latch, json!({ "counted": true })), None)
         }
         LatchVerb::Count { latch } => {
             let latch = open(global, latch, None)?;
@@ -51,7 +64,7 @@ pub(crate) fn latch(global: &Global, action: &LatchAction) -> CommandOutcome {
             let lines = (!roster.pending.is_empty()).then(|| roster.pending.join("\n"));
             let whole = || {
                 let (pending, arrived) = (&roster.pending, &roster.arrived);
-                json!({ "latch": latch.name().id(), "pending": pending, "arrived": arrived })
+                named(&latch, json!({ "pending": pending, "arrived": arrived }))
             };
             tell(global, whole, lines)
         }
@@ -103,7 +116,7 @@ fn await_open(
         (answer, _) => answer?,
     };
     let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-    let whole = || json!({ "latch": latch.name().id(), "open": open, "waited_ms": waited_ms });
+    let whole = || named(&latch, json!({ "open": open, "waited_ms": waited_ms }));
     tell(global, whole, None)?;
     if open {
         return Ok(0);
@@ -147,15 +160,23 @@ fn handle(
 }
 
 /// Prints `whole` with --json, otherwise `text` if there is one.
-fn tell(global: &Global, whole: impl Fn() -> serde_json::Value, text: Option<String>) -> CommandOutcome {
+fn tell(global: &Global, whole: impl Fn() -> Value, text: Option<String>) -> CommandOutcome {
     match text {
-        _ if global.json => output::show(&whole().to_string())?,
+        _ if global.json => output::show(&output::json(whole()))?,
         Some(text) => output::show(&text)?,
         None => {}
     }
     Ok(0)
 }
 
-fn count_json(latch: &Latch, count: i64) -> serde_json::Value {
-    json!({ "latch": latch.name().id(), "count": count, "open": count <= 0 })
+fn count_json(latch: &Latch, count: i64) -> Value {
+    named(latch, json!({ "count": count, "open": count <= 0 }))
+}
+
+/// Adds the full name of the latch, as those of locks are given, and the data centre whose count it is.
+fn named(latch: &Latch, mut object: Value) -> Value {
+    let name = latch.name();
+    object["latch"] = format!("{}#{}", name.client(), name.id()).into();
+    object["farm"] = name.farm().into();
+    object
 }

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::time::Duration;
 
-use dlm::{AcquireOptions, Fence, LeaseToken, Lock, LockManager, Moment};
+use dlm::{AcquireOptions, Error, Fence, Holder, LeaseToken, Lock, LockManager, Moment};
 use serde_json::json;
 
 use crate::cli::args::{self, Global, TermArgs};
@@ -41,12 +41,43 @@ pub(crate) fn take(
             Err(Signals::ended_by(signal))
         }
         (Err(error), Some(signal)) if error.code() == dlm::Code::Cancelled => Err(Signals::ended_by(signal)),
-        (Err(error), _) => Err(CommandFailure::with_unavailable(&error, terms.unavailable_status)),
+        (Err(error), _) => {
+            let failure = CommandFailure::with_unavailable(&error, terms.unavailable_status);
+            Err(match holder_of(&error).is_some_and(is_around) {
+                true => {
+                    failure.with("; its holder is the `dlm` that runs this command, so it waits for itself")
+                }
+                false => failure,
+            })
+        }
     }
+}
+
+fn holder_of(error: &Error) -> Option<&Holder> {
+    match error {
+        Error::LockUnavailable { holder, .. } => holder.as_deref(),
+        Error::Context { source, .. } => holder_of(source),
+        _ => None,
+    }
+}
+
+/// Whether the holder is a process that started this one, directly or through others.
+fn is_around(holder: &Holder) -> bool {
+    let Some(identity) = &holder.identity else { return false };
+    let host = rustix::system::uname();
+    if host.nodename().to_str() != Ok(identity.host.as_str()) {
+        return false;
+    }
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    std::iter::successors(parent(std::process::id()), |pid| parent(*pid)).any(|pid| pid == identity.pid)
 }
 
 /// `dlm acquire`
 pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutcome {
+    output::refuse_closed()?;
     let manager = open::manager(global, Some(&args.terms), "acquire, its lease handed on")?;
     let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
     let signals = Signals::catch(&ENDING)?;
@@ -60,7 +91,7 @@ pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutco
     let text = if global.json {
         let mut object = as_json(&token);
         object["waited_ms"] = json!(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
-        object.to_string()
+        output::json(object)
     } else {
         token.to_string()
     };
@@ -87,7 +118,7 @@ pub(crate) fn renew(global: &Global, args: &args::Renew) -> CommandOutcome {
     let token = lease.into_token();
     renewed?;
     if global.json {
-        output::show(&as_json(&token?).to_string())?;
+        output::show(&output::json(as_json(&token?)))?;
     }
     Ok(0)
 }
@@ -95,6 +126,7 @@ pub(crate) fn renew(global: &Global, args: &args::Renew) -> CommandOutcome {
 /// `dlm release`
 pub(crate) fn release(global: &Global, args: &args::ReleaseArgs) -> CommandOutcome {
     let token = read_lease(&args.lease)?;
+    let name = token.name().clone();
     let manager = open::manager(global, None, "release")?;
     let lease = manager.adopt(token)?;
     if let Err(error) = lease.release() {
@@ -103,13 +135,14 @@ pub(crate) fn release(global: &Global, args: &args::ReleaseArgs) -> CommandOutco
         return Err(error.into());
     }
     if global.json {
-        output::show(&json!({ "released": true }).to_string())?;
+        output::show(&output::json(json!({ "lock": name.key(), "released": true })))?;
     }
     Ok(0)
 }
 
 fn as_json(token: &LeaseToken) -> serde_json::Value {
     json!({
+        "lock": token.name().key(),
         "lease": token.to_string(),
         "fence": token.fence().map(|Fence(number)| number.to_string()),
         "deadline_ms": token.ends_ms(),

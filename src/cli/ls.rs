@@ -2,20 +2,23 @@
 
 use std::io::ErrorKind;
 
-use dlm::{Fence, Holder, ListedLock, LockQuery};
+use dlm::{Fence, Holder, Level, ListedLock, LockManager, LockQuery};
 use serde_json::json;
 
 use crate::cli::args::{Global, Ls};
 use crate::cli::exit::{CommandFailure, CommandOutcome};
 use crate::cli::show::{ago, holder_json, seconds};
-use crate::cli::{open, output};
+use crate::cli::{exit, names, open, output};
 
 /// `dlm ls`
 pub(crate) fn ls(global: &Global, args: &Ls) -> CommandOutcome {
     let manager = open::manager(global, None, "ls")?;
-    for lock in manager.locks(&query(args.prefix.as_deref(), args.held)) {
+    let queries = queries(&manager, args.prefix.as_deref(), args.held)?;
+    let mut listed = 0_u64;
+    for lock in queries.iter().flat_map(|query| manager.locks(query)) {
         let lock = lock?;
-        let line = if global.json { as_json(&lock).to_string() } else { as_text(&lock) };
+        listed += 1;
+        let line = if global.json { output::json(as_json(&lock)) } else { as_text(&lock) };
         match output::line(&line) {
             // The reader needs no more.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(0),
@@ -26,13 +29,63 @@ pub(crate) fn ls(global: &Global, args: &Ls) -> CommandOutcome {
             Ok(()) => {}
         }
     }
+    if listed == 0 {
+        exit::tell(&silence(&manager, args));
+    }
     Ok(0)
 }
 
-/// Returns the query for locks whose full names begin so.
-pub(crate) fn query(prefix: Option<&str>, held: bool) -> LockQuery {
-    let query = LockQuery::new().prefix(prefix.unwrap_or_default());
-    if held { query.held_only() } else { query }
+/// Says why nothing was listed.
+fn silence(manager: &LockManager, args: &Ls) -> String {
+    let what = if args.held { "holds no lock" } else { "remembers no lock" };
+    let store = manager.store();
+    match args.prefix.as_deref() {
+        None => format!("{store} {what}"),
+        Some(prefix) if is_full(&unquoted(prefix)) => {
+            format!("{store} {what} whose full name begins with {}", names::shown(&unquoted(prefix)))
+        }
+        Some(prefix) => format!(
+            "{store} {what} of client {} whose name begins with {}; PREFIX of a full name, such as XDC#order-service#, \
+             lists those of other clients",
+            names::client_of(manager),
+            names::shown(prefix)
+        ),
+    }
+}
+
+/// Returns the queries for the locks whose full names begin so. A prefix that no full name has is that of a name of this
+/// client, at both levels.
+pub(crate) fn queries(
+    manager: &LockManager,
+    prefix: Option<&str>,
+    held: bool,
+) -> Result<Vec<LockQuery>, CommandFailure> {
+    let prefix = unquoted(prefix.unwrap_or_default());
+    let prefixes = if is_full(&prefix) {
+        vec![prefix]
+    } else {
+        let levels = [Level::Dc, Level::Xdc];
+        // Without a farm there are no locks of level DC.
+        let farm = manager.lock(&prefix, Level::Dc).is_ok();
+        let levels = levels.into_iter().filter(|level| farm || *level == Level::Xdc);
+        let key = |level| Ok(manager.lock(&prefix, level)?.name().key().to_owned());
+        levels.map(key).collect::<Result<Vec<_>, CommandFailure>>()?
+    };
+    let query = |prefix: String| {
+        let query = LockQuery::new().prefix(&prefix);
+        if held { query.held_only() } else { query }
+    };
+    Ok(prefixes.into_iter().map(query).collect())
+}
+
+/// Whether full names begin so.
+fn is_full(prefix: &str) -> bool {
+    ["DC#", "XDC#"].iter().any(|level| prefix.starts_with(level) || level.starts_with(prefix))
+}
+
+/// Takes a whole name in the quotes in which it is printed.
+fn unquoted(prefix: &str) -> String {
+    names::full_name(prefix).map_or_else(|| prefix.to_owned(), |name| name.key().to_owned())
 }
 
 fn as_text(lock: &ListedLock) -> String {
@@ -46,7 +99,7 @@ fn as_text(lock: &ListedLock) -> String {
 /// Returns the full name of a lock, escaped, or says which record it is.
 pub(crate) fn named(lock: &ListedLock) -> String {
     match &lock.name {
-        Some(name) => name.to_string(),
+        Some(name) => names::shown(name.key()),
         None => format!("(unnamed record {:?})", lock.key),
     }
 }
@@ -59,8 +112,9 @@ pub(crate) fn held_by(holder: &Holder) -> String {
 
 pub(crate) fn as_json(lock: &ListedLock) -> serde_json::Value {
     json!({
-        "lock": lock.key,
-        "named": lock.name.is_some(),
+        "lock": lock.name.as_ref().map(|name| name.key()),
+        // A record whose name is not known.
+        "record": if lock.name.is_none() { Some(&lock.key) } else { None },
         "held": lock.holder.is_some(),
         "holder": lock.holder.as_ref().map(holder_json),
         "fence": lock.fence.map(|Fence(number)| number.to_string()),

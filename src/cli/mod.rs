@@ -9,6 +9,8 @@
 //! lease     acquire, renew, release      run       a command that runs while the lock is held
 //! show      show, init                   signals   signals sent to this process
 //! latch     counts and waits             process   the command of `run` and its descendants
+//! names     what is printed is taken     hints     what a wrong command line should have been
+//! objects   what --json prints
 //! ls, top   the locks of a store         break_lock  takes a lock from its holder
 //! history   history, why                 report    which promises hold
 //! demo/     processes that contend       doctor    is the store safe for locks?
@@ -24,12 +26,15 @@ mod doctor;
 mod elect;
 mod exit;
 mod held;
+mod hints;
 mod history;
 mod latch;
 mod lease;
 mod logger;
 mod ls;
+mod names;
 mod narrator;
+mod objects;
 mod open;
 mod output;
 mod process;
@@ -61,7 +66,7 @@ use self::exit::CommandOutcome;
 pub fn main() -> ExitCode {
     match args::parse().and_then(|cli| dispatch(&cli)) {
         Ok(status) => ExitCode::from(status),
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(args::wants_json(std::env::args_os())),
     }
 }
 
@@ -69,6 +74,10 @@ fn dispatch(cli: &Cli) -> CommandOutcome {
     signals::prepare()?;
     logger::start(cli.global.verbose)?;
     let global = &cli.global;
+    open::refuse_empty(global)?;
+    if !matches!(cli.action, Verb::Doctor(_) | Verb::Exec(_) | Verb::ShellFiles(_)) {
+        open::refuse_memory(global)?;
+    }
     match &cli.action {
         Verb::Run(run) => run::run(global, run),
         Verb::Elect(elect) => elect::elect(global, elect),

@@ -7,6 +7,7 @@ use dlm::{Builder, Level, Lock, LockManager, LockName};
 
 use crate::cli::args::{Global, LockArg, Reach, TermArgs};
 use crate::cli::exit::CommandFailure;
+use crate::cli::names;
 use crate::cli::narrator::Narrator;
 
 /// Default client id. It does not depend on the user or host, so scripts exclude each other by default.
@@ -15,6 +16,8 @@ const DEFAULT_CLIENT: &str = "dlm";
 /// centres that both omit the farm would share a lock that should be separate, and a script could use another
 /// farm id than a service of its data centre.
 const DEFAULT_FARM: &str = "local";
+
+const VARIABLES: [&str; 3] = ["DLM_STORE", "DLM_CLIENT", "DLM_FARM"];
 
 /// Opens the store. Others see `purpose` in `dlm show`.
 pub(crate) fn manager(
@@ -59,14 +62,46 @@ pub(crate) fn builder(global: &Global, purpose: &str) -> Builder {
     builder
 }
 
-/// Returns the lock `name`. No I/O.
+/// Refuses an empty store, client or farm, which a variable that a script has not set often is.
+pub(crate) fn refuse_empty(global: &Global) -> Result<(), CommandFailure> {
+    let values = [Some(&global.store), global.client.as_ref(), global.farm.as_ref()];
+    for (variable, value) in VARIABLES.into_iter().zip(values) {
+        if value.is_none_or(|value| !value.is_empty()) {
+            continue;
+        }
+        let flag = variable.replace("DLM_", "--").to_lowercase();
+        let is_set = std::env::var_os(variable).is_some_and(|value| value.is_empty());
+        let what = match is_set {
+            true => format!("{variable} is set and empty; unset it, or give it a value"),
+            false => format!("{flag} is empty; give it a value, or leave it out"),
+        };
+        return Err(CommandFailure::usage(what));
+    }
+    Ok(())
+}
+
+/// Refuses a store that ends with this process, because it excludes no other one.
+pub(crate) fn refuse_memory(global: &Global) -> Result<(), CommandFailure> {
+    match scheme(&global.store) == "memory" {
+        true => Err(CommandFailure::usage(
+            "a memory: store belongs to one process, so a lock in it excludes no other `dlm`; leave --store out, or \
+             use embedded:/path",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Returns the lock `name`, which may be a full name. No I/O.
 pub(crate) fn lock(
     manager: &LockManager,
     global: &Global,
     reach: Reach,
     name: &str,
 ) -> Result<Lock, CommandFailure> {
-    Ok(manager.lock(name, lock_level(global, reach)?)?)
+    match names::full_name(name) {
+        Some(full) => Ok(manager.lock_named(&full)),
+        None => Ok(manager.lock(name, lock_level(global, reach)?)?),
+    }
 }
 
 /// Returns the lock with this name or full name. No I/O.
@@ -75,10 +110,11 @@ pub(crate) fn named_lock(
     global: &Global,
     named: &LockArg,
 ) -> Result<Lock, CommandFailure> {
-    match named.full {
-        true => Ok(manager.lock_named(&LockName::from_key(&named.name)?)),
-        false => lock(manager, global, named.level, &named.name),
+    if named.full && names::full_name(&named.name).is_none() {
+        // To get the error.
+        LockName::from_key(&named.name)?;
     }
+    lock(manager, global, named.level, &named.name)
 }
 
 /// Returns the level of a lock.

@@ -2,22 +2,48 @@
 
 use std::time::{Duration, SystemTime};
 
-use dlm::{Fence, Holder, Inspection, LockName};
+use dlm::{Fence, Holder, Inspection, LockManager, LockName};
 use serde_json::json;
 
-use crate::cli::args::{self, Global};
+use crate::cli::args::{self, Global, LockArg};
 use crate::cli::exit::CommandOutcome;
-use crate::cli::{open, output};
+use crate::cli::{names, open, output};
 
 /// `dlm show`
 pub(crate) fn show(global: &Global, args: &args::Show) -> CommandOutcome {
     let manager = open::manager(global, None, "show")?;
-    let lock = open::lock(&manager, global, args.level, &args.name)?;
+    let lock = open::named_lock(&manager, global, &args.lock)?;
     let found = lock.inspect()?;
-    let text =
-        if global.json { as_json(lock.name(), &found).to_string() } else { as_text(lock.name(), &found) };
-    output::show(&text)?;
+    output::show(&if global.json {
+        output::json(as_json(lock.name(), &found))
+    } else {
+        let mut text = as_text(lock.name(), &found);
+        if let (None, Some(note)) = (&found.holder, note(&manager, global, &args.lock)) {
+            text += &format!("\nnote  {note}");
+        }
+        text
+    })?;
     Ok(0)
+}
+
+/// Says of a free lock which other lock may have been meant.
+fn note(manager: &LockManager, global: &Global, named: &LockArg) -> Option<String> {
+    let client = names::client_of(manager);
+    if names::full_name(&named.name).is_none() {
+        let is_default = global.client.is_none() && !open::in_uri(&global.store, "client");
+        return is_default.then(|| {
+            format!("the lock of client {client}, the default; `dlm ls` lists the locks of all clients")
+        });
+    }
+    if named.full {
+        return None;
+    }
+    // An id may look like a full name.
+    let own = manager.lock(&named.name, open::lock_level(global, named.level).ok()?).ok()?;
+    Some(format!(
+        "read as a full name; a lock of client {client} that is called so is {}",
+        names::shown(own.name().key())
+    ))
 }
 
 /// `dlm init`
@@ -33,7 +59,7 @@ pub(crate) fn init(global: &Global, args: &args::Init) -> CommandOutcome {
     }
     let store = manager.store();
     output::show(&if global.json {
-        json!({ "store": store }).to_string()
+        output::json(json!({ "store": store }))
     } else {
         format!("{store} is ready")
     })?;
@@ -41,7 +67,7 @@ pub(crate) fn init(global: &Global, args: &args::Init) -> CommandOutcome {
 }
 
 fn as_text(name: &LockName, found: &Inspection) -> String {
-    let mut rows = vec![("lock", name.to_string())];
+    let mut rows = vec![("lock", names::shown(name.key()))];
     match &found.holder {
         None => rows.push(("state", "free".into())),
         Some(holder) => {

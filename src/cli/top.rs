@@ -10,8 +10,8 @@ use dlm::{Fence, Holder, ListedLock, LockManager, WaitingLine};
 use serde_json::json;
 
 use crate::cli::args::{Global, Top};
-use crate::cli::exit::CommandOutcome;
-use crate::cli::ls::{as_json, named, query};
+use crate::cli::exit::{CommandFailure, CommandOutcome};
+use crate::cli::ls::{as_json, named, queries};
 use crate::cli::show::{ago, seconds};
 use crate::cli::{open, output};
 
@@ -137,11 +137,12 @@ fn read(
     prefix: Option<&str>,
     rows: usize,
     hand_overs: &mut HandOvers,
-) -> Result<Screen, dlm::Error> {
+) -> Result<Screen, CommandFailure> {
     hand_overs.last = std::mem::take(&mut hand_overs.now);
     hand_overs.count = 0;
     let (mut first, mut held, mut unnamed) = (BinaryHeap::new(), 0, 0);
-    for lock in manager.locks(&query(prefix, true)) {
+    let queries = queries(manager, prefix, true)?;
+    for lock in queries.iter().flat_map(|query| manager.locks(query)) {
         let lock = lock?;
         let Some(holder) = &lock.holder else { continue };
         held += 1;
@@ -219,8 +220,13 @@ fn screen_json(screen: &Screen) -> String {
             lock
         })
         .collect();
-    json!({ "held": screen.held, "unnamed": screen.unnamed, "hand_overs": screen.hand_overs, "room": screen.room, "locks": locks })
-        .to_string()
+    output::json(json!({
+        "held": screen.held,
+        "unnamed": screen.unnamed,
+        "hand_overs": screen.hand_overs,
+        "room": screen.room,
+        "locks": locks,
+    }))
 }
 
 /// Returns how many wait: threads of the holder's process, and other processes.

@@ -118,6 +118,26 @@ fn all_exclude_each_other(dlm: impl Fn(&[&str]) -> Command, envs: &[Vec<(&'stati
     }
 }
 
+/// As in a unit with `ProcSubset=pid`, which cannot see `/proc/sys`.
+#[test]
+fn without_a_boot_id_the_setting_that_hides_it_is_named() {
+    let shell = Shell::new();
+    let script =
+        format!("mount -t proc -o subset=pid proc /proc && exec {} acquire x", env!("CARGO_BIN_EXE_dlm"));
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", &script]).env("DLM_STORE", &shell.store);
+    let done = match unshare.output() {
+        Ok(done) => done,
+        Err(error) => return dlm_testkit::skipped("unshare", error),
+    };
+    let line = String::from_utf8_lossy(&done.stderr);
+    if !line.starts_with("dlm: ") {
+        return dlm_testkit::skipped("mount", line);
+    }
+    assert!(line.contains("ProcSubset=all") && line.contains("/proc/sys/kernel/random/boot_id"), "{line}");
+    assert_eq!(done.status.code(), Some(69));
+}
+
 #[test]
 fn a_login_shell_cron_and_units_of_one_user_exclude_each_other() {
     let shell = Shell::new();

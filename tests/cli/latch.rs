@@ -54,6 +54,16 @@ fn participants_count_once_and_those_missing_are_named() {
         let told = shell.json(&["--json", "latch", "down", "--as", "a", "loaded"]);
         assert_eq!(told["counted"], counted);
     }
+    // A name that is spelt wrong, and a count without a name.
+    let line = shell.run(&["latch", "down", "--as", "B", "loaded"]).fails_with(64);
+    assert!(
+        line.contains("participant \"B\"") && line.contains("waits for named participants: \"b\""),
+        "{line}"
+    );
+    for verb in ["down", "up"] {
+        assert!(shell.run(&["latch", verb, "loaded"]).fails_with(64).contains("--as"));
+    }
+    assert_eq!(shell.run(&["latch", "count", "loaded"]).ok().out, "1\n");
     let told = shell.json(&["--json", "latch", "pending", "loaded"]);
     assert_eq!((&told["pending"], &told["arrived"]), (&["b"][..].into(), &["a"][..].into()));
     shell.run(&["latch", "down", "--as", "b", "loaded"]).ok();

@@ -122,7 +122,8 @@ fn json_has_what_a_script_needs() {
 #[test]
 fn show_tells_people_who_holds_it() {
     let shell = Shell::new();
-    assert_eq!(shell.run(&["show", "job"]).ok().out, "lock  \"DC#local#dlm#job\"\nstate free\n");
+    let free = shell.run(&["--client", "dlm", "show", "job"]).ok().out;
+    assert_eq!(free, "lock  \"DC#local#dlm#job\"\nstate free\n");
     let _lease = shell.acquire("job");
     let text = shell.run(&["show", "job"]).ok().out;
     for word in ["state held", "by    pid ", " on ", "since ", "left  ", "fence "] {

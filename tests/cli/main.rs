@@ -9,6 +9,7 @@ mod latch;
 mod lease;
 mod moving;
 mod moving_java;
+mod names;
 mod run;
 mod spellings;
 mod tables;
@@ -209,7 +210,13 @@ impl Done {
 
     /// Asserts that the process failed with this status and one line on standard error. Returns that line.
     fn fails_with(self, status: i32) -> String {
-        let done = self.ends_with(status);
+        let mut done = self.ends_with(status);
+        if let Ok(object) = serde_json::from_str::<serde_json::Value>(&done.err) {
+            // With --json.
+            let error = &object["error"];
+            assert_eq!(error["status"], status, "{error}");
+            done.err = format!("dlm: {}\n", error["message"].as_str().unwrap());
+        }
         assert!(done.err.starts_with("dlm: "), "{:?}", done.err);
         assert_eq!(done.err.matches('\n').count(), 1, "more than a line: {}", done.err);
         assert!(!done.err.contains("panicked"), "{}", done.err);

@@ -55,6 +55,82 @@ fn bad_input_is_refused_with_64_and_one_line() {
 }
 
 #[test]
+fn a_usage_error_says_which_word_is_wrong_and_what_it_should_be() {
+    let shell = Shell::new();
+    for (args, told) in [
+        (
+            &["run", "x", "echo", "hi"][..],
+            "put -- before the command: dlm run NAME -- COMMAND; see `dlm run --help`",
+        ),
+        (&["run", "x"], "dlm run NAME -- COMMAND; see `dlm run --help`"),
+        (&["rnu", "x"], "there is no command 'rnu'; did you mean run?; see `dlm --help`"),
+        (&["latch", "donw", "x"], "there is no command 'donw'; did you mean down?; see `dlm latch --help`"),
+        (&["__exe", "x"], "there is no command '__exe'; see"),
+        (
+            &["acquire", "--ttl", "500d", "x"],
+            "'500d' for '--ttl <TIME>': 1ms to 365d; see `dlm acquire --help`",
+        ),
+        (&["--client", "", "show", "x"], "--client is empty"),
+        (&["--store", "embedded", "show", "x"], "a colon after the scheme"),
+        (&["--store", "embedded:rel/dir", "show", "x"], "an absolute path"),
+        (&["--store", "hbase://localhost:16000", "show", "x"], "the table is missing"),
+        (&["--store", "redis://x", "show", "x"], "one of memory, embedded, hbase, hbase+thrift"),
+        (&["--store", "memory:", "run", "x", "--", "true"], "excludes no other `dlm`"),
+        (&["--store", "memory:", "acquire", "x"], "excludes no other `dlm`"),
+    ] {
+        let line = shell.run(args).fails_with(64);
+        assert!(line.contains(told) && !line.contains("   ") && !line.contains("\\n"), "{args:?}: {line}");
+    }
+    for variable in ["DLM_STORE", "DLM_CLIENT", "DLM_FARM"] {
+        let mut command = shell.dlm(&["show", "x"]);
+        let done = super::Running(Some(command.env(variable, "").spawn().unwrap())).finish();
+        assert!(done.fails_with(64).contains(&format!("{variable} is set and empty")));
+    }
+    let help = shell.run(&["help", "latch", "down"]).ok().out;
+    assert!(
+        help.contains("Usage: dlm latch down") && shell.run(&["help"]).ok().out.contains("Usage: dlm"),
+        "{help}"
+    );
+}
+
+/// The inner `dlm` would wait for the outer one, which waits for it.
+#[test]
+fn a_command_that_waits_for_the_lock_around_it_is_told_so() {
+    let shell = Shell::new();
+    let inner = format!("{} acquire --no-wait job", env!("CARGO_BIN_EXE_dlm"));
+    let line = shell.run(&["run", "job", "--", "sh", "-c", &format!("{inner}; exit $?")]).fails_with(75);
+    assert!(line.contains("runs this command, so it waits for itself"), "{line}");
+    shell.acquire("other");
+    let line = shell.run(&["acquire", "--no-wait", "other"]).fails_with(75);
+    assert!(!line.contains("itself"), "{line}");
+}
+
+#[test]
+fn a_lease_is_not_lost_in_a_closed_output() {
+    let shell = Shell::new();
+    let dlm = env!("CARGO_BIN_EXE_dlm");
+    let run = |script: &str| {
+        let command = shell.dlm(&[]);
+        let set: Vec<_> =
+            command.get_envs().map(|(key, value)| (key.to_owned(), value.map(ToOwned::to_owned))).collect();
+        let mut sh = std::process::Command::new("sh");
+        for (key, value) in set {
+            match value {
+                Some(value) => sh.env(key, value),
+                None => sh.env_remove(key),
+            };
+        }
+        sh.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        super::Running(Some(sh.spawn().unwrap())).finish()
+    };
+    assert!(run(&format!("{dlm} acquire job >&-")).fails_with(70).contains("closed"));
+    assert!(!shell.is_held("job"));
+    run(&format!("{dlm} acquire job >/dev/null")).ok();
+    assert!(shell.is_held("job"));
+    assert!(run(&format!("{dlm} show job >&-")).ok().out.is_empty());
+}
+
+#[test]
 fn a_terminal_cannot_be_coloured_nor_a_log_line_forged_by_an_argument() {
     let shell = Shell::new();
     let line = shell.run(&["show", "x", "\x1b[31m\ndlm: all is well"]).fails_with(64);

@@ -61,7 +61,7 @@ fn a_store_that_is_linked_in_is_opened_by_its_uri() {
 
 #[test]
 fn a_store_that_is_registered_by_a_call_is_opened_too() {
-    assert!(refused(LockManager::open("called:?client=a")).contains("store \"called:\""));
+    assert!(refused(LockManager::open("called:?client=a")).contains("store scheme \"called\""));
     register_scheme(Scheme::new("called:", &[], open)).unwrap();
     LockManager::open("called:?client=a").unwrap();
     let listed: Vec<_> = schemes().iter().map(Scheme::form).collect();

@@ -21,6 +21,27 @@ pub(super) fn wait(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses a TTL: 1 ms to 365 days.
+pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600), "1ms to 365d")
+}
+
+/// Parses the pause between two reads of a lock: 1 ms to 1 hour.
+pub(super) fn retry(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(1), Duration::from_secs(3600), "1ms to 1h")
+}
+
+/// Parses the pause between two reads of a latch: 10 ms to 1 hour.
+pub(super) fn poll(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(10), Duration::from_secs(3600), "10ms to 1h")
+}
+
+/// Parses a duration between two limits, so that an error repeats it as it was typed.
+pub(super) fn within(text: &str, least: Duration, most: Duration, allowed: &str) -> Result<Duration, String> {
+    duration(text)
+        .and_then(|time| if (least..=most).contains(&time) { Ok(time) } else { Err(allowed.into()) })
+}
+
 /// Parses a duration. The error says what is allowed; clap adds the value.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     dlm::parse_duration("duration", text).map_err(|error| match error {

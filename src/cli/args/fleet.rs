@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::common::{Reach, duration};
+use super::common::{Reach, duration, within};
 
 pub(super) const AFTER_LS: &str = "\
 Exit status: see `dlm --help`.
@@ -49,10 +49,10 @@ pub(crate) struct LockArg {
     /// Whether the lock is for one data centre or for all
     #[arg(long, value_enum, default_value_t = Reach::Dc, conflicts_with = "full")]
     pub(crate) level: Reach,
-    /// NAME is a full name as `dlm ls` prints it, such as DC#eu#order-service#order-42: of any client
+    /// Refuse NAME unless it is a full name, of any client
     #[arg(long)]
     pub(crate) full: bool,
-    /// Name of the lock, 1 to 1024 bytes
+    /// Name of the lock, 1 to 1024 bytes, or its full name as `dlm ls` prints it: DC#eu#order-service#order-42
     pub(crate) name: String,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Ls {
     /// Only locks that are held
     #[arg(long)]
     pub(crate) held: bool,
-    /// Only locks whose full names begin so, such as XDC#order-service#
+    /// Only locks whose full names begin so, such as XDC#order-service#, or else whose names of this client begin so
     pub(crate) prefix: Option<String>,
 }
 
@@ -100,11 +100,10 @@ pub(crate) struct Top {
     /// Time between two screens, 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub(crate) interval: Duration,
-    /// Only locks whose full names begin so, such as XDC#order-service#
+    /// Only locks whose full names begin so, such as XDC#order-service#, or else whose names of this client begin so
     pub(crate) prefix: Option<String>,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let limits = Duration::from_millis(100)..=Duration::from_secs(3600);
-    duration(text).and_then(|time| if limits.contains(&time) { Ok(time) } else { Err("100ms to 1h".into()) })
+    within(text, Duration::from_millis(100), Duration::from_secs(3600), "100ms to 1h")
 }

@@ -41,12 +41,6 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// `dlm demo`
 pub(crate) fn demo(global: &Global, args: &Demo) -> CommandOutcome {
-    if open::scheme(&global.store) == "memory" {
-        return Err(CommandFailure::usage(
-            "a memory: store belongs to one process, and the demo runs several; leave --store out, or use \
-             embedded:/path",
-        ));
-    }
     let signals = Signals::catch(&ENDING)?;
     let manager = prepare(global)?;
     let (store, start) = (manager.store(), Start::create(&manager, args.workers)?);

@@ -356,8 +356,11 @@ impl DataDir {
     fn boot_id(&self) -> Result<String> {
         boot::id().map_err(|error| Error::Connection {
             store: self.store.clone(),
-            what: "the kernel's boot id cannot be read; it is needed to end leases with a restart of the machine"
-                .into(),
+            what: format!(
+                "the kernel's boot id cannot be read; it is needed to end leases with a restart of the machine: let \
+                 this process read {} (a unit needs ProcSubset=all, a container a /proc without subset=pid)",
+                boot::BOOT_ID_FILE
+            ),
             source: Some(error.into()),
         })
     }

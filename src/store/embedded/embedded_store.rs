@@ -329,7 +329,8 @@ impl EmbeddedStore {
     /// Returns the mark of a lease that dies with this process.
     fn mark(&self, by: Deadline) -> Result<LivenessMark> {
         let marked = self.liveness.mark(&self.generation, self.access).map_err(|error| {
-            let what = "no liveness file can be created in its directory: check permissions, free space and                         descriptors";
+            let what = "no liveness file can be created in its directory: check permissions, free space and \
+                        descriptors";
             Error::RetriesExhausted {
                 store: self.store.clone(),
                 what: what.into(),
