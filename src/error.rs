@@ -1,12 +1,13 @@
 //! Errors: codes for programs, messages for people.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::holder::Holder;
 use crate::lease_state::LostReason;
-use crate::text::quoted;
+use crate::text::{one_line, quoted};
 
 /// Result of every call of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -34,7 +35,8 @@ pub enum Code {
     Cancelled = 6,
     /// The request may or may not have been applied, and the store could not be asked which.
     InDoubt = 7,
-    /// The lease has expired, was released, or another holder has the lock: stop using what the lock guards.
+    /// The lease has expired, was released, or another holder has the lock: stop using what the lock guards. Also if the
+    /// token of the lease is of another store than that which was asked.
     LeaseLost = 8,
     /// The latch does not exist, or has expired.
     NotFound = 9,
@@ -114,11 +116,14 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
 ///
 /// Messages say what was wrong, with which value, and what to do. They contain names of locks (escaped),
 /// hosts and tables. They never contain owner tokens, passwords or stored values.
+///
+/// `{error}` is one line with what failed and all its causes, outermost first. `{error:#}` and
+/// [`chain`](Error::chain) are the same line, which the `dlm` command and the other languages show too. So do not also
+/// print what `source()` returns: it is in the line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// See [`Code::LockUnavailable`].
-    #[error("lock {name} is held{}{}", by(.holder), after(.waited))]
     LockUnavailable {
         /// The lock, as stored.
         name: String,
@@ -128,7 +133,6 @@ pub enum Error {
         holder: Option<Box<Holder>>,
     },
     /// See [`Code::ConnectionError`].
-    #[error("{store} cannot be reached: {what}")]
     Connection {
         /// The store's address, without credentials.
         store: String,
@@ -139,7 +143,6 @@ pub enum Error {
         source: Option<Cause>,
     },
     /// See [`Code::RetriesExhausted`].
-    #[error("{store} did not serve the request: {what}")]
     RetriesExhausted {
         /// The store's address, without credentials.
         store: String,
@@ -150,7 +153,6 @@ pub enum Error {
         source: Option<Cause>,
     },
     /// See [`Code::TableCreationError`].
-    #[error("table {table:?}: {what}")]
     TableCreation {
         /// The table's name.
         table: String,
@@ -161,7 +163,6 @@ pub enum Error {
         source: Option<Cause>,
     },
     /// See [`Code::InternalError`].
-    #[error("{what}")]
     Internal {
         /// What happened.
         what: String,
@@ -170,13 +171,11 @@ pub enum Error {
         source: Option<Cause>,
     },
     /// See [`Code::Cancelled`].
-    #[error("cancelled after waiting {waited:?}")]
     Cancelled {
         /// How long the caller had waited.
         waited: Duration,
     },
     /// See [`Code::InDoubt`].
-    #[error("in doubt: {what}")]
     InDoubt {
         /// The request, and what is known about it.
         what: String,
@@ -185,29 +184,25 @@ pub enum Error {
         source: Option<Cause>,
     },
     /// See [`Code::LeaseLost`].
-    #[error("lease of lock {name} is lost: {why}")]
     LeaseLost {
         /// The lock, as stored.
         name: String,
         /// Why the lease counts as lost.
         why: std::borrow::Cow<'static, str>,
-        /// The reason for programs. `None` if the lease was released.
+        /// The reason for programs. `None` if the lease was released, or is one of another store.
         reason: Option<LostReason>,
     },
     /// See [`Code::NotFound`].
-    #[error("latch {name} does not exist: it was never created, or has expired")]
     NotFound {
         /// The latch, escaped.
         name: String,
     },
     /// See [`Code::AlreadyExists`].
-    #[error("latch {name} already exists")]
     AlreadyExists {
         /// The latch, escaped.
         name: String,
     },
     /// See [`Code::InvalidArgument`].
-    #[error("{what} {value} is not allowed: {allowed}")]
     InvalidArgument {
         /// The name of the input.
         what: &'static str,
@@ -217,19 +212,15 @@ pub enum Error {
         allowed: String,
     },
     /// See [`Code::Closed`].
-    #[error("the lock manager is closed; open a new one")]
     Closed,
     /// See [`Code::Forked`].
-    #[error("this object was opened before the process forked; open a new one in the child")]
     Forked,
     /// See [`Code::Panic`].
-    #[error("{what}")]
     Panic {
         /// What was being done, and the message of the panic.
         what: String,
     },
     /// See [`Code::StaleFence`].
-    #[error("{place} refused the write: fence {fence} is stale, it has seen fence {stored}")]
     StaleFence {
         /// The receiver of the write, without credentials, names escaped.
         place: String,
@@ -239,9 +230,8 @@ pub enum Error {
         stored: Fence,
     },
     /// A failure within a larger operation. [`code`](Error::code) returns the code of `source`.
-    #[error("{doing}")]
     Context {
-        /// What was being done.
+        /// What was being done. Empty if the message is that of `source` alone.
         doing: String,
         /// What failed. Shared, because several callers may depend on one request.
         #[source]
@@ -297,8 +287,8 @@ impl Error {
         }
     }
 
-    /// Returns why the lease was lost, for a [`Code::LeaseLost`] of a lease that was not released. `None` for every
-    /// other error.
+    /// Returns why the lease was lost, for a [`Code::LeaseLost`]. `None` for every other error, and for a lease that was not
+    /// lost: it was released before, or is one of another store than that which was asked.
     pub fn lost_reason(&self) -> Option<LostReason> {
         match self {
             Error::LeaseLost { reason, .. } => *reason,
@@ -307,16 +297,67 @@ impl Error {
         }
     }
 
-    /// Returns the message and all its causes in one line, outermost first, as the `dlm` command prints them.
+    /// Returns the message and all its causes in one line, outermost first, as `{error}` does.
     pub fn chain(&self) -> String {
-        let mut line = self.to_string();
-        let mut below = std::error::Error::source(self);
-        while let Some(cause) = below {
-            line.push_str(": ");
-            line.push_str(&cause.to_string());
-            below = cause.source();
+        let mut line = String::new();
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(cause) = next {
+            let text = match of_this_library(cause) {
+                Some(error) => error.own_message(),
+                None => cause.to_string(),
+            };
+            let text = one_line(&text);
+            // Errors of other libraries often repeat their cause.
+            if !text.is_empty() && !line.contains(&*text) {
+                if !line.is_empty() {
+                    line.push_str(": ");
+                }
+                line.push_str(&text);
+            }
+            next = cause.source();
         }
         line
+    }
+
+    /// Returns the message without that of the cause.
+    fn own_message(&self) -> String {
+        match self {
+            Error::LockUnavailable { name, waited, holder } => {
+                format!("lock {name} is held{}{}", by(holder), after(waited))
+            }
+            Error::Connection { store, what, .. } => format!("{store} cannot be reached: {what}"),
+            Error::RetriesExhausted { store, what, .. } => {
+                format!("{store} did not serve the request: {what}")
+            }
+            Error::TableCreation { table, what, .. } => format!("table {table:?}: {what}"),
+            Error::Internal { what, .. } | Error::Panic { what } => what.clone(),
+            Error::Cancelled { waited } => format!("cancelled after waiting {waited:?}"),
+            Error::InDoubt { what, .. } => format!("in doubt: {what}"),
+            Error::LeaseLost { name, why, reason: Some(_) } => format!("lease of lock {name} is lost: {why}"),
+            Error::LeaseLost { name, why, reason: None } => {
+                format!("lease of lock {name} is not held: {why}")
+            }
+            Error::NotFound { name } => {
+                format!("latch {name} does not exist: it was never created, or has expired")
+            }
+            Error::AlreadyExists { name } => format!("latch {name} already exists"),
+            Error::InvalidArgument { what, value, allowed } => {
+                format!("{what} {value} is not allowed: {allowed}")
+            }
+            Error::Closed => "the lock manager is closed; open a new one".into(),
+            Error::Forked => {
+                "this object was opened before the process forked; open a new one in the child".into()
+            }
+            Error::StaleFence { place, fence, stored } => {
+                format!("{place} refused the write: fence {fence} is stale, it has seen fence {stored}")
+            }
+            Error::Context { doing, .. } => doing.clone(),
+        }
+    }
+
+    /// Makes an error for each of several callers that depend on one request. Its message is that of `shared`.
+    pub(crate) fn shared(shared: &Arc<Error>) -> Error {
+        Error::Context { doing: String::new(), source: Arc::clone(shared) }
     }
 
     /// Makes a [`Code::InvalidArgument`], for stores. The message shows `value` escaped and cut to a readable
@@ -328,6 +369,18 @@ impl Error {
     pub(crate) fn context(self, doing: impl Into<String>) -> Error {
         Error::Context { doing: doing.into(), source: Arc::new(self) }
     }
+}
+
+/// Writes the line of [`chain`](Error::chain).
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.chain())
+    }
+}
+
+/// Returns the cause if it is an error of this library, whose text would contain that of its causes.
+fn of_this_library<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Error> {
+    cause.downcast_ref::<Error>().or_else(|| cause.downcast_ref::<Arc<Error>>().map(|shared| &**shared))
 }
 
 fn by(holder: &Option<Box<Holder>>) -> String {
@@ -372,6 +425,27 @@ mod tests {
         assert_eq!(outer.code(), Code::InDoubt);
         assert!(outer.is_in_doubt() && outer.is_retryable());
         assert_eq!(outer.chain(), "closing: releasing lock \"a\": in doubt: the reply was lost");
+    }
+
+    #[test]
+    fn one_line_has_the_subject_and_each_cause_once_whoever_prints_it() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let down =
+            Error::Connection { store: "s:".into(), what: "no answer".into(), source: Some(refused.into()) };
+        let table =
+            Error::TableCreation { table: "t".into(), what: "not made".into(), source: Some(down.into()) };
+        let outer = Error::shared(&Arc::new(table.context("acquiring lock \"a\"")));
+        let line = "acquiring lock \"a\": table \"t\": not made: s: cannot be reached: no answer: connection refused";
+        assert_eq!(format!("{outer}"), line);
+        assert_eq!(format!("{outer:#}"), line);
+        assert_eq!(outer.chain(), line);
+    }
+
+    #[test]
+    fn an_error_of_another_library_with_several_lines_is_one_line() {
+        let theirs = "failed:\n  127.0.0.1:3000 refused\n\u{1b}[31m";
+        let error = Error::InDoubt { what: "write".into(), source: Some(theirs.into()) };
+        assert_eq!(error.to_string(), "in doubt: write: failed: 127.0.0.1:3000 refused;  [31m");
     }
 
     #[test]

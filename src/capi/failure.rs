@@ -86,7 +86,7 @@ impl From<Error> for Failure {
             holder_left,
             fences,
             lost_reason,
-            ..Failure::new(error.code().into(), error.chain())
+            ..Failure::new(error.code().into(), error.to_string())
         }
     }
 }

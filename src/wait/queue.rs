@@ -611,7 +611,7 @@ impl<Q: Deref<Target = Queue>> QueueTicket<Q> {
             return error;
         }
         let shared = Arc::new(error);
-        let own = || Error::Context { doing: "waiting in the queue".into(), source: Arc::clone(&shared) };
+        let own = || Error::shared(&shared);
         for waiter in state.waiting.iter().filter(|waiter| !Arc::ptr_eq(waiter, &self.waiter)) {
             *waiter.failure.lock() = Some(own());
             waiter.wake();
