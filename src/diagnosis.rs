@@ -12,7 +12,8 @@ use crate::time::{Deadline, Moment, slew_ppm};
 
 /// See [`LockManager::diagnose`](crate::LockManager::diagnose).
 pub(crate) fn diagnose(store: &dyn LockStore, settings: &Settings, identity: &Identity) -> Vec<Diagnostic> {
-    let mut found = match store.diagnose(Deadline::after(settings.timeout)) {
+    let reached = store.greet(Deadline::after(settings.timeout));
+    let mut found = match reached.and_then(|()| store.diagnose(Deadline::after(settings.timeout))) {
         Ok(found) => found,
         Err(error) => {
             let advice = "check that the store is up and that the URI names it; read its logs";

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::acquire::AcquireOptions;
 #[cfg(any(feature = "capi", test))]
@@ -21,6 +22,7 @@ use crate::metrics::family;
 use crate::name::{Level, LockName};
 use crate::session::Session;
 use crate::store::{ListCursor, LockPage, LockQuery, StoreCounters};
+use crate::time::Deadline;
 use crate::waiting_line::WaitingLine;
 
 /// Manager of the locks and latches of one client id in one store. Cheap to clone; all clones are the same
@@ -78,8 +80,34 @@ impl LockManager {
         LockManager { session: Arc::new(session) }
     }
 
+    /// Checks that the store answers, and changes nothing. Blocks for `limit` or the store time-out at most, the
+    /// shorter one, and for what the system's resolver needs longer to look up a name. For programs that should say at their start that their store is missing, instead of
+    /// at their first lock: the lock itself waits for a store that is down, for the store time-out. A service that may
+    /// start before its store does not call this.
+    ///
+    /// A store that has not answered this manager before fails within a second if its address is wrong: if nothing listens
+    /// there, no such host exists, or another service answers. The error names what was found. A store that has answered
+    /// before may be down for a moment, and is waited for. Always succeeds for `embedded:` and `memory:`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let manager = dlm::LockManager::builder().store_uri("memory:?client=docs").open()?;
+    /// manager.reach(Duration::from_secs(3))?;
+    /// # Ok::<(), dlm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// * [`Code::ConnectionError`](crate::Code::ConnectionError),
+    ///   [`Code::RetriesExhausted`](crate::Code::RetriesExhausted): the store did not answer.
+    /// * [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
+    pub fn reach(&self, limit: Duration) -> Result<()> {
+        self.session.usable()?;
+        self.session.store.greet(Deadline::after(limit.min(self.session.settings.timeout)))
+    }
+
     /// Creates what is missing in the store (the table) and checks that the store answers. Blocks, up to a
-    /// minute when it creates a table. Safe to repeat, and to run in many processes at once.
+    /// minute when it creates a table. A store that does not answer at all fails after the store time-out, or sooner: see
+    /// [`reach`](LockManager::reach). Safe to repeat, and to run in many processes at once.
     ///
     /// # Errors
     /// * [`Code::TableCreationError`](crate::Code::TableCreationError): the table is missing and could not be
@@ -88,7 +116,7 @@ impl LockManager {
     ///   [`Code::RetriesExhausted`](crate::Code::RetriesExhausted): the store does not serve.
     /// * [`Code::Closed`](crate::Code::Closed), [`Code::Forked`](crate::Code::Forked).
     pub fn initialize(&self) -> Result<()> {
-        self.session.usable()?;
+        self.reach(self.session.settings.timeout)?;
         self.session.store.initialize(self.session.by_for_tables())
     }
 
@@ -251,7 +279,9 @@ impl LockManager {
     /// locks only.
     pub fn initialize_latches(&self) -> Result<()> {
         self.session.usable()?;
-        self.session.latches()?.initialize_latches(self.session.by_for_tables())
+        let latches = self.session.latches()?;
+        self.reach(self.session.settings.timeout)?;
+        latches.initialize_latches(self.session.by_for_tables())
     }
 
     /// Adopts a lease that another process handed on as text. No I/O: only a renewal or release shows whether

@@ -241,6 +241,11 @@ impl LockStore for ObservedStore {
         self.observe_plain(StoreCall::Initialize, None, |store| store.initialize(by))
     }
 
+    /// Not told: the call that follows is.
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.store.greet(by)
+    }
+
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         self.observe_acquire(attempt.name, doubtful, |doubtful| self.store.acquire(attempt, doubtful))
     }

@@ -9,6 +9,7 @@ use crate::cli::{open, output, report};
 
 /// `dlm doctor`
 pub(crate) fn doctor(global: &Global, args: &Doctor) -> CommandOutcome {
+    // Not reached first: a store that does not answer is a finding.
     let manager = open::manager(global, None, "doctor")?;
     let found = manager.diagnose()?;
     let worst = found.iter().map(|diagnostic| diagnostic.severity).max().unwrap_or(Severity::Ok);

@@ -86,7 +86,9 @@ fn await_open(
         Some(poll) => manager.poll(poll),
         None => manager,
     };
-    let latch = handle(&manager.open()?, global, name, None)?;
+    let manager = manager.open()?;
+    let latch = handle(&manager, global, name, None)?;
+    open::reach(&manager, timeout)?;
     let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
     let by = Deadline::after(timeout.unwrap_or(Duration::MAX));
@@ -141,7 +143,9 @@ fn exists(latch: &Latch, by: Deadline) -> Result<bool, CommandFailure> {
 
 fn open(global: &Global, name: &LatchArg, ttl: Option<Duration>) -> Result<Latch, CommandFailure> {
     let manager = open::builder(global, "latch").open()?;
-    handle(&manager, global, name, ttl)
+    let latch = handle(&manager, global, name, ttl)?;
+    open::reach(&manager, None)?;
+    Ok(latch)
 }
 
 /// Opens a handle of kind `CountUpDown`. The store does not keep the kind, so the users of a latch must agree on it.

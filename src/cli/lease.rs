@@ -79,7 +79,7 @@ fn is_around(holder: &Holder) -> bool {
 pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutcome {
     output::refuse_closed()?;
     let manager = open::manager(global, Some(&args.terms), "acquire, its lease handed on")?;
-    let lock = open::lock(&manager, global, args.terms.level, &args.name)?;
+    let lock = open::lock_to_wait_for(&manager, global, &args.terms, &args.name)?;
     let signals = Signals::catch(&ENDING)?;
     let began = Moment::now();
     let held = take(&manager, &[lock], AcquireOptions::new(), &args.terms, &signals)?;
@@ -109,6 +109,7 @@ pub(crate) fn acquire(global: &Global, args: &args::AcquireArgs) -> CommandOutco
 pub(crate) fn renew(global: &Global, args: &args::Renew) -> CommandOutcome {
     let token = read_lease(&args.lease)?;
     let manager = open::manager(global, None, "renew")?;
+    open::reach(&manager, None)?;
     let lease = manager.adopt(token)?;
     let renewed = match args.ttl {
         Some(ttl) => lease.renew_for(ttl),
@@ -128,6 +129,7 @@ pub(crate) fn release(global: &Global, args: &args::ReleaseArgs) -> CommandOutco
     let token = read_lease(&args.lease)?;
     let name = token.name().clone();
     let manager = open::manager(global, None, "release")?;
+    open::reach(&manager, None)?;
     let lease = manager.adopt(token)?;
     if let Err(error) = lease.release() {
         // Dropping the lease would try again and report a second error.

@@ -14,6 +14,7 @@ use crate::cli::{exit, names, open, output};
 pub(crate) fn ls(global: &Global, args: &Ls) -> CommandOutcome {
     let manager = open::manager(global, None, "ls")?;
     let queries = queries(&manager, args.prefix.as_deref(), args.held)?;
+    open::reach(&manager, None)?;
     let mut listed = 0_u64;
     for lock in queries.iter().flat_map(|query| manager.locks(query)) {
         let lock = lock?;

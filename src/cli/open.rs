@@ -1,17 +1,22 @@
 //! Opens the store and its locks as the command line says.
 
+use std::io::IsTerminal as _;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use dlm::{Builder, Level, Lock, LockManager, LockName};
 
 use crate::cli::args::{Global, LockArg, Reach, TermArgs};
-use crate::cli::exit::CommandFailure;
+use crate::cli::exit::{self, CommandFailure};
 use crate::cli::names;
 use crate::cli::narrator::Narrator;
 
 /// Default client id. It does not depend on the user or host, so scripts exclude each other by default.
 const DEFAULT_CLIENT: &str = "dlm";
+/// A person at a terminal notices a pause of this length.
+const NOTICED: Duration = Duration::from_secs(1);
 /// Default farm id for a store of one machine. Stores that machines share have no default. With one, two data
 /// centres that both omit the farm would share a lock that should be separate, and a script could use another
 /// farm id than a service of its data centre.
@@ -38,6 +43,30 @@ pub(crate) fn manager(
         }
     }
     Ok(builder.open()?)
+}
+
+/// Waits until the store answers, for the store time-out or `limit` at most. On a terminal, says so after a second. Fails
+/// sooner if the address of the store is wrong.
+pub(crate) fn reach(manager: &LockManager, limit: Option<Duration>) -> Result<(), CommandFailure> {
+    let reach = || manager.reach(limit.map_or(Duration::MAX, |limit| limit.max(NOTICED)));
+    if !std::io::stderr().is_terminal() {
+        return Ok(reach()?);
+    }
+    let (done, ended) = channel::<()>();
+    let store = manager.store();
+    let reached = thread::scope(|scope| {
+        let tell = move || {
+            if ended.recv_timeout(NOTICED) == Err(RecvTimeoutError::Timeout) {
+                exit::tell(&format!("waiting for an answer of {store}"));
+            }
+        };
+        // Without the thread there is only no line.
+        let _ = thread::Builder::new().name("dlm-teller".into()).spawn_scoped(scope, tell);
+        let reached = reach();
+        drop(done);
+        reached
+    });
+    Ok(reached?)
 }
 
 /// Returns a builder for the store, with the client id, the farm id and the purpose.
@@ -92,19 +121,43 @@ pub(crate) fn refuse_memory(global: &Global) -> Result<(), CommandFailure> {
 }
 
 /// Returns the lock `name`, which may be a full name. No I/O.
-pub(crate) fn lock(
+fn unreached(
     manager: &LockManager,
     global: &Global,
-    reach: Reach,
+    level: Reach,
     name: &str,
 ) -> Result<Lock, CommandFailure> {
     match names::full_name(name) {
         Some(full) => Ok(manager.lock_named(&full)),
-        None => Ok(manager.lock(name, lock_level(global, reach)?)?),
+        None => Ok(manager.lock(name, lock_level(global, level)?)?),
     }
 }
 
-/// Returns the lock with this name or full name. No I/O.
+/// Returns the lock `name`, which may be a full name, once the store answers.
+pub(crate) fn lock(
+    manager: &LockManager,
+    global: &Global,
+    level: Reach,
+    name: &str,
+) -> Result<Lock, CommandFailure> {
+    let lock = unreached(manager, global, level, name)?;
+    reach(manager, None)?;
+    Ok(lock)
+}
+
+/// Returns the lock `name`, once the store answers. The wait limits the first contact too.
+pub(crate) fn lock_to_wait_for(
+    manager: &LockManager,
+    global: &Global,
+    terms: &TermArgs,
+    name: &str,
+) -> Result<Lock, CommandFailure> {
+    let lock = unreached(manager, global, terms.level, name)?;
+    reach(manager, terms.wait)?;
+    Ok(lock)
+}
+
+/// Returns the lock with this name or full name, once the store answers.
 pub(crate) fn named_lock(
     manager: &LockManager,
     global: &Global,

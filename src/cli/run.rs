@@ -50,7 +50,7 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) fn run(global: &Global, args: &RunArgs) -> CommandOutcome {
     let manager = open::manager(global, Some(&args.terms), &format!("run {}", program_name(&args.command)))?;
     let names: Vec<&String> = args.name.iter().chain(&args.locks).collect();
-    let lock = |name: &&String| open::lock(&manager, global, args.terms.level, name);
+    let lock = |name: &&String| open::lock_to_wait_for(&manager, global, &args.terms, name);
     let locks = names.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
     let signals = Signals::catch(&CAUGHT)?;
     // Others must wait for the minimum, also if all processes here have died.

@@ -53,6 +53,7 @@ pub(crate) fn init(global: &Global, args: &args::Init) -> CommandOutcome {
         builder = builder.option("layout", layout);
     }
     let manager = builder.open()?;
+    open::reach(&manager, None)?;
     manager.initialize()?;
     if args.latches {
         manager.initialize_latches()?;

@@ -111,6 +111,7 @@ struct Screen {
 /// `dlm top`
 pub(crate) fn top(global: &Global, args: &Top) -> CommandOutcome {
     let manager = open::manager(global, None, "top")?;
+    open::reach(&manager, None)?;
     let mut hand_overs = HandOvers::default();
     let is_terminal = std::io::stdout().is_terminal();
     loop {

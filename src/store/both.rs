@@ -272,6 +272,11 @@ impl<B: LayoutBridge> LockStore for BothStore<B> {
         self.bridge.own().initialize(by)
     }
 
+    /// Both layouts are in tables of one cluster.
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.bridge.java().greet(by)
+    }
+
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         self.bridge.check_ttl(attempt.ttl)?;
         if !self.own_answered.load(Ordering::Relaxed)

@@ -152,6 +152,16 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// It may be called again, and by several processes at the same time.
     fn initialize(&self, by: Deadline) -> Result<()>;
 
+    /// Checks that the store answers, and changes nothing. A store that has never answered fails as soon as it is clear
+    /// that its address is wrong, for example because nothing listens there, and the error names what was found. A
+    /// store that has answered before is waited for until `by`.
+    ///
+    /// Default: nothing is checked, for a store without servers.
+    fn greet(&self, by: Deadline) -> Result<()> {
+        let _ = by;
+        Ok(())
+    }
+
     /// Acquires the lock if it is free. Never waits for a holder.
     ///
     /// The check that the lock is free and the write of the record must be one atomic step.

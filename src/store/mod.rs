@@ -18,6 +18,8 @@ mod deadline_socket;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod endpoint;
+#[cfg(any(feature = "aerospike", feature = "hbase"))]
+mod first_contact;
 #[cfg(feature = "hbase")]
 pub(crate) mod hbase;
 mod history_store;

@@ -66,3 +66,25 @@ fn the_demo_finds_no_overlap_and_no_fence_that_fell() {
     assert_eq!((&demo["overlaps"], &demo["fences_fell"]), (&0.into(), &0.into()), "{demo}");
     assert!(demo["grants"].as_u64().unwrap() > 0, "{demo}");
 }
+
+#[test]
+fn the_port_of_a_master_and_that_of_a_gateway_are_told_apart() {
+    let Some(hbase) = hbase::hbase_or_skip() else { return };
+    let stores = [
+        (
+            format!("hbase+thrift://{}/t", hbase.master),
+            "an HBase server (a master or a RegionServer) answers at",
+        ),
+        (format!("hbase://{}/t", hbase.thrift), "a Thrift server answers at"),
+        (
+            format!("aerospike://{}/test/t", hbase.master),
+            "an HBase server (a master or a RegionServer) answers at",
+        ),
+    ];
+    for (store, said) in stores {
+        for verb in [&["init"][..], &["run", "--level", "xdc", "x", "--", "true"]] {
+            let line = Shell::on(store.clone()).run(verb).fails_with(69);
+            assert!(line.contains(said) && line.lines().count() == 1, "{store} {verb:?}: {line}");
+        }
+    }
+}

@@ -12,6 +12,7 @@ mod moving_java;
 mod names;
 mod run;
 mod spellings;
+mod strangers;
 mod tables;
 mod terminal;
 mod trying;

@@ -1,7 +1,7 @@
 //! Wrong usage, stores that cannot be reached, help and diagnosis: exit statuses and messages.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Stdio;
 
@@ -143,7 +143,7 @@ fn a_terminal_cannot_be_coloured_nor_a_log_line_forged_by_an_argument() {
 fn a_lease_line_is_in_no_error_message() {
     let shell = Shell::new();
     let lease = shell.acquire("job");
-    let secret = &lease["dlm2.".len()..];
+    let secret = &lease["dlm3.".len()..];
     let cut = &lease[..lease.len() - 2];
     let far = "hbase+thrift://127.0.0.1:1/t";
     let cases: &[(&[&str], i32)] = &[
@@ -152,7 +152,7 @@ fn a_lease_line_is_in_no_error_message() {
         (&["release", cut], 64),
         (&[&lease], 64),
         (&["show", &format!("--{lease}")], 64),
-        (&["--store", far, "release", &lease], 64),
+        (&["--store", far, "release", &lease], 69),
         (&["--store", &lease, "show", "x"], 64),
     ];
     for (args, status) in cases {
@@ -189,7 +189,7 @@ fn a_store_out_of_reach_is_69_and_says_so() {
     assert!(!shell.path("ran").exists());
 }
 
-/// The gateway reads every request and answers none, so `dlm` cannot know whether the request was applied.
+/// The gateway answers a greeting and no other request, so `dlm` cannot know whether the request was applied.
 #[test]
 fn a_lost_reply_is_74_and_the_command_does_not_run() {
     let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -197,8 +197,14 @@ fn a_lost_reply_is_74_and_the_command_does_not_run() {
     // The thread ends with the test process.
     std::thread::spawn(move || {
         for connection in gateway.incoming() {
-            let mut request = [0; 4096];
-            let _ = connection.unwrap().read(&mut request);
+            let (mut connection, mut request) = (connection.unwrap(), [0; 4096]);
+            let count = connection.read(&mut request).unwrap_or_default();
+            // The number of the first request on a connection, and the result: a Thrift1 gateway.
+            const GREETING: &[u8] = b"\0\0\0\x13getThriftServerType\0\0\0\x01";
+            if request[4..count.max(4)].starts_with(GREETING) {
+                let reply = [&[0x80, 1, 0, 2], GREETING, &[8, 0, 0, 0, 0, 0, 1, 0]].concat();
+                let _ = connection.write_all(&reply);
+            }
         }
     });
     let shell = Shell::new();

@@ -32,7 +32,7 @@ const REPEATING: Target = Target {
     reply_bytes: 4 + 4 + "checkAndPut".len() + 4 + 3 + 1 + 1,
     down: Duration::from_secs(LONG.as_secs() / 4),
     // The first request is a write, and it may still arrive.
-    silent: Code::InDoubt,
+    silent: Code::ConnectionError,
 };
 
 dlm_testkit::losses!(GATEWAY);

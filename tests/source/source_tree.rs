@@ -486,6 +486,7 @@ fn clock_randomness_sleep_mutexes_and_thread_start_have_one_place_each() {
                 "process/descriptors.rs",
                 "store/aerospike/",
                 "store/embedded/",
+                "store/first_contact/",
                 "store/hbase/",
                 "store/scheme.rs",
                 "sync.rs",

@@ -56,6 +56,7 @@ pub(crate) fn demo(global: &Global, args: &Demo) -> CommandOutcome {
 /// Opens the store and creates its table.
 fn prepare(global: &Global) -> Result<LockManager, CommandFailure> {
     let manager = open::manager(global, None, "demo")?;
+    open::reach(&manager, None)?;
     manager.initialize()?;
     Ok(manager)
 }

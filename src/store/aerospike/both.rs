@@ -73,6 +73,10 @@ impl LockStore for AerospikeBothStore {
         self.own.initialize(by)
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.own.greet(by)
+    }
+
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         match self.java.acquire(attempt, doubtful)? {
             Acquired::Granted(grant) => Ok(Acquired::Granted(grant)),

@@ -49,6 +49,7 @@ use super::options::{Login, Setup};
 use super::pool::{ClientPool, PooledClient};
 use crate::error::{Error, Result};
 use crate::process::fork_pause::ForkPause;
+use crate::store::first_contact::{FirstContact, NoAnswer, Service};
 use crate::store::request_kind::RequestKind;
 use crate::time::{self, Deadline, Moment, jittered};
 
@@ -75,6 +76,7 @@ pub(crate) struct Client {
     seeds: Vec<Host>,
     policy: ClientPolicy,
     pool: ClientPool<aerospike::Client>,
+    contact: FirstContact,
     /// `None` if only the crate can speak to the servers.
     direct: Option<Direct>,
 }
@@ -123,6 +125,10 @@ impl Client {
             name: StoreName { place: setup.place.clone(), namespace: setup.namespace.clone() },
             strong_consistency: setup.strong_consistency,
             seeds: setup.seeds.iter().map(host).collect(),
+            contact: {
+                let peers = setup.seeds.iter().map(|seed| (seed.host.clone(), seed.port));
+                FirstContact::new(Service::Aerospike, setup.security.is_some(), peers)
+            },
             policy,
             pool: ClientPool::new(setup.pool, setup.security.is_some()),
         }
@@ -138,6 +144,31 @@ impl Client {
 
     pub(crate) fn namespace(&self) -> &str {
         &self.name.namespace
+    }
+
+    /// See [`LockStore::greet`](crate::store::LockStore::greet). One node that answers is enough.
+    pub(crate) fn greet(&self, by: Deadline) -> Result<()> {
+        self.contact.greet(by, |by| {
+            let hello = self.call_once(RequestKind::Read, "info", by, |client, left| async move {
+                let (policy, mut answer) = (AdminPolicy { timeout: left }, Ok(()));
+                for node in client.nodes() {
+                    answer = node.info(&policy, &["build"]).await.map(drop);
+                    if answer.is_ok() {
+                        break;
+                    }
+                }
+                answer
+            });
+            match hello {
+                Ok(_) => Ok(()),
+                // A node of a cluster that is forming, for which the next call waits, or one that refuses the login.
+                Err(_) if !self.contact.has_answered() && self.contact.finds_the_store() => Ok(()),
+                Err(Failed::For(error)) if !self.contact.has_answered() && !by.passed() => {
+                    Err(NoAnswer::For(error))
+                }
+                Err(Failed::For(error) | Failed::Again { error, .. }) => Err(NoAnswer::Again(error)),
+            }
+        })
     }
 
     /// Makes one change of one record.
@@ -596,9 +627,12 @@ impl Client {
                 };
                 let connected = pooled.drive(connect);
                 match connected {
-                    Some(Ok(Ok(client))) => pooled.adopt(client),
-                    Some(Ok(Err(error))) => return Err(self.name.unreachable(&error)),
-                    Some(Err(_)) => return Err(self.name.late("connect")),
+                    Some(Ok(Ok(client))) => {
+                        self.contact.answered();
+                        pooled.adopt(client)
+                    }
+                    Some(Ok(Err(error))) => return Err(self.contact.named(self.name.unreachable(&error))),
+                    Some(Err(_)) => return Err(self.contact.named(self.name.unconnected())),
                     None => return Err(self.name.panicked(RequestKind::Read, "connect")),
                 }
             }

@@ -121,6 +121,10 @@ impl Register for AerospikeStore {
         wait_until_ready(&self.client, fence_set(&self.suffix), by)
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.client.greet(by)
+    }
+
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         let keys = match LockKeys::of(create.name, &self.suffix) {
             Ok(keys) => keys,

@@ -235,6 +235,10 @@ impl Register for AerospikeOwnStore {
         self.checked(by).map(drop)
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.client.greet(by)
+    }
+
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         Reply::of(self.try_to_create(create, by).map(|answer| match answer {
             Ok(count) => Ok(Created { count, standing: None }),

@@ -146,6 +146,9 @@ pub(super) trait LockTable: Send + Sync + fmt::Debug {
     /// Logs a warning if its schema is different.
     fn ensure_table(&self, family: &'static str, by: Deadline) -> Result<()>;
 
+    /// See [`LockStore::greet`](crate::store::LockStore::greet).
+    fn greet(&self, by: Deadline) -> Result<()>;
+
     /// Returns the version of the servers; `None` if the transport cannot read it.
     fn version(&self, by: Deadline) -> Result<Option<String>>;
 

@@ -178,6 +178,10 @@ impl Register for HbaseStore {
         self.rows.ensure_table(Content::Locks.family(), by)
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.rows.greet(by)
+    }
+
     /// `hbase://` makes one call for all three steps. Through the gateway this is the first of three calls.
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         let fence_row = self.fence_row(create.name);

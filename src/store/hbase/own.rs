@@ -207,6 +207,10 @@ impl Register for HbaseOwnStore {
         self.cells.ensure_table(Content::OwnLocks.family(), by)
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.cells.greet(by)
+    }
+
     fn create(&self, create: &Create<'_>, by: Deadline) -> Reply<Created> {
         Reply::of(self.try_to_create(create, by).map(|answer| match answer {
             Ok(number) => Ok(Created { count: Some(number), standing: None }),
@@ -404,6 +408,10 @@ mod tests {
     struct Table(Arc<Planned>);
 
     impl LockTable for Table {
+        fn greet(&self, _: Deadline) -> Result<()> {
+            Ok(())
+        }
+
         fn describe(&self) -> String {
             "planned".into()
         }

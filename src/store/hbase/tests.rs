@@ -64,6 +64,10 @@ impl OneServer {
 struct Scripted(Arc<OneServer>);
 
 impl LockTable for Scripted {
+    fn greet(&self, _: Deadline) -> Result<()> {
+        Ok(())
+    }
+
     fn describe(&self) -> String {
         "one".into()
     }

@@ -168,6 +168,10 @@ impl<R: Register> LockStore for RemoteStore<R> {
         self.register.initialize(by)
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.register.greet(by)
+    }
+
     fn acquire(&self, attempt: Attempt<'_>, doubtful: &mut Vec<OwnerRecord>) -> Result<Acquired> {
         self.acquire_from(attempt, None, doubtful)
     }

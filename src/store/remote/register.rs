@@ -299,6 +299,13 @@ pub trait Register: Send + Sync + fmt::Debug + 'static {
     /// [`Code::ConnectionError`](crate::Code::ConnectionError), and errors that the store returns.
     fn initialize(&self, by: Deadline) -> Result<()>;
 
+    /// Checks that the store answers: see [`LockStore::greet`](crate::store::LockStore::greet). Default: nothing is
+    /// checked.
+    fn greet(&self, by: Deadline) -> Result<()> {
+        let _ = by;
+        Ok(())
+    }
+
     /// Creates the record if the lock is free.
     ///
     /// * Yes: the lock was free, and our record is stored.

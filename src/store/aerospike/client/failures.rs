@@ -7,6 +7,7 @@ use super::node_sockets::NoReply;
 use crate::error::Error;
 use crate::store::aerospike::pool::PooledClient;
 use crate::store::request_kind::RequestKind;
+use crate::text::one_line;
 
 /// The meaning of a failed request.
 pub(super) enum Failed {
@@ -179,9 +180,15 @@ impl StoreName {
     }
 
     pub(super) fn unreachable(&self, error: &aerospike::Error) -> Error {
-        // The crate's errors repeat the text of their causes.
-        let said = error.base_message();
+        // The crate's errors repeat the text of their causes, and have several lines.
+        let said = one_line(&error.base_message()).into_owned();
         Error::Connection { store: self.place.clone(), what: said, source: None }
+    }
+
+    /// Returns the error if the time was over before a node has answered.
+    pub(super) fn unconnected(&self) -> Error {
+        let what = "connecting took too long: no node answered the first question".to_owned();
+        Error::Connection { store: self.place.clone(), what, source: None }
     }
 
     pub(super) fn late(&self, what: &str) -> Error {

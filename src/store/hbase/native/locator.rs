@@ -31,6 +31,7 @@ use super::messages::{
 use super::region::{Lookup, Region, catalogued, described, lies_between};
 use super::request;
 use super::servers::{CLIENT_SERVICE, META_SERVICE, ServerAccess, Servers, share};
+use crate::store::first_contact::{FirstContact, Service};
 use crate::sync::real::{Condvar, Mutex, RwLock};
 use crate::time::Deadline;
 
@@ -40,6 +41,7 @@ struct Cluster {
     /// Index of the master that answered last.
     answering: AtomicUsize,
     servers: Servers,
+    contact: FirstContact,
     meta: Mutex<Option<Arc<Region>>>,
 }
 
@@ -87,7 +89,9 @@ impl std::fmt::Debug for Locator {
 
 impl Locator {
     pub(super) fn new(masters: Vec<Address>, table: &str, access: ServerAccess) -> Locator {
+        let peers = masters.iter().map(|master| (master.host.clone(), master.port));
         let cluster = Cluster {
+            contact: FirstContact::new(Service::HbaseMaster, access.security.is_some(), peers),
             masters,
             answering: AtomicUsize::new(0),
             servers: Servers::new(access),
@@ -109,6 +113,11 @@ impl Locator {
     /// Returns the connections to the servers of the cluster.
     pub(super) fn servers(&self) -> &Servers {
         &self.cluster.servers
+    }
+
+    /// Returns whether a master has ever answered, and who else does.
+    pub(super) fn contact(&self) -> &FirstContact {
+        &self.cluster.contact
     }
 
     /// Returns the region that holds `row`, from the cache or from hbase:meta. Waits at most until `by`.
@@ -323,10 +332,16 @@ impl Locator {
             let by = share(by, count - asked).sooner(Deadline::after(patience));
             match self.servers().call(&self.cluster.masters[index], META_SERVICE, method, &Empty {}, by) {
                 Ok(answer) => {
+                    self.cluster.contact.answered();
                     self.cluster.answering.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(failure) => last = Some(failure),
+                Err(failure) => {
+                    if let CallFailure::Exception(_) = failure {
+                        self.cluster.contact.answered();
+                    }
+                    last = Some(failure);
+                }
             }
         }
         let last = last.ok_or(Lookup::NotServed)?;

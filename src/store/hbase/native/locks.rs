@@ -194,6 +194,10 @@ impl LockTable for Native {
         self.create_table(family, by)
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.locator.contact().greet(by, |by| self.hello(by))
+    }
+
     fn version(&self, by: Deadline) -> Result<Option<String>> {
         self.asked_version(by).map(Some)
     }

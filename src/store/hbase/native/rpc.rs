@@ -15,6 +15,7 @@ use super::send_error::{SendError, may_be_sent_again, protocol_violation};
 use super::servers::{CLIENT_SERVICE, ServerAccess, share};
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::store::first_contact::NoAnswer;
 use crate::store::hbase::cell_store::{Content, NO_TABLE};
 use crate::store::request_kind::RequestKind;
 use crate::store_option;
@@ -157,6 +158,20 @@ impl Native {
         }
     }
 
+    /// Asks the masters once which of them is active. Any answer counts, also that none is.
+    pub(super) fn hello(&self, by: Deadline) -> std::result::Result<(), NoAnswer> {
+        let Err(Lookup::Call(step, failure)) = self.locator.active_master(by) else { return Ok(()) };
+        let again = matches!(failure, CallFailure::NotSent(_) | CallFailure::Lost(_));
+        match failure {
+            CallFailure::Exception(_) => Ok(()),
+            failure => {
+                let (store, what) = (self.place.clone(), step.to_owned());
+                let error = Error::Connection { store, what, source: Some(failure.into()) };
+                Err(if again { NoAnswer::Again(error) } else { NoAnswer::For(error) })
+            }
+        }
+    }
+
     /// Returns whether the table is known to be disabled. `false` also if the state cannot be read.
     pub(super) fn is_disabled(&self, by: Deadline) -> bool {
         self.locator.is_disabled(share(by, 2)).unwrap_or(false)
@@ -206,7 +221,8 @@ impl Native {
             SendError::Lookup(Lookup::Call(step, failure))
                 if !matches!(failure, CallFailure::Exception(_)) =>
             {
-                Error::Connection { store, what: step.into(), source: Some(failure.into()) }
+                let error = Error::Connection { store, what: step.into(), source: Some(failure.into()) };
+                self.locator.contact().named(error)
             }
             SendError::Lookup(lookup) => {
                 Error::RetriesExhausted { store, what: what.into(), source: Some(lookup.into()) }

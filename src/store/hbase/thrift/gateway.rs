@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hbase_thrift::hbase::{
     AlreadyExists, ColumnDescriptor, IOError, IllegalArgument, Mutation, TCell, THbaseSyncClient as _,
-    TRowResult, TScan,
+    TRowResult, TScan, TThriftServerType,
 };
 
 use super::pool::{Pool, PoolShare};
@@ -14,6 +14,7 @@ use super::wire::ThriftClient;
 use crate::error::{Error, Result};
 use crate::options::{Options, parse_duration};
 use crate::store::address::described;
+use crate::store::first_contact::{FirstContact, NoAnswer, Service};
 use crate::store::hbase::cell_store::{
     Cell, CellStore, CheckAndPut, Content, Count, LockCells, LockTable, NO_TABLE, PROBE, RowPage, RowScan,
     ScannedRow, SchemaFault,
@@ -46,12 +47,19 @@ const MESSAGE_CHARS: usize = 300;
 /// HBase's attribute for the TTL of a cell: 8 bytes, big-endian milliseconds.
 pub(super) const TTL: &[u8] = b"_ttl";
 
+/// Error texts for other Thrift interfaces.
+const THRIFT2: &str = "a Thrift2 gateway of HBase answers; the URI needs the port of a Thrift1 gateway, which HBase's \
+                       command `thrift` starts, not `thrift2`";
+const OTHER: &str = "a Thrift server of another interface answers, perhaps a Thrift2 gateway; the URI needs the port of \
+                     a Thrift1 gateway";
+
 #[derive(Debug)]
 pub(in crate::store::hbase) struct Gateway {
     pub(super) place: String,
     table: String,
     content: Content,
     pool: Arc<Pool>,
+    contact: Arc<FirstContact>,
     repeats_after: Duration,
 }
 
@@ -94,6 +102,7 @@ impl Gateway {
             table: table.to_owned(),
             content,
             pool: Arc::new(Pool::new(address, size, connect_timeout)),
+            contact: Arc::new(FirstContact::new(Service::Thrift1, false, host_and_port(address))),
             repeats_after: pause.mul_f64(SURELY_SENT_ONCE),
         })
     }
@@ -106,6 +115,7 @@ impl Gateway {
             table: table.to_owned(),
             content,
             pool: Arc::clone(&self.pool),
+            contact: Arc::clone(&self.contact),
             repeats_after: self.repeats_after,
         }
     }
@@ -139,14 +149,19 @@ impl Gateway {
         (by, parts): (Deadline, u32),
         request: impl Fn(&mut ThriftClient) -> thrift::Result<T>,
     ) -> Result<T> {
+        if kind != RequestKind::Read && !self.contact.has_answered() {
+            // A change must not be the first thing that a stranger is asked for: it would be in doubt.
+            self.greet(by)?;
+        }
         let share = PoolShare { table: self.content, first: row.and_then(|row| row.first().copied()) };
         let mut sends = 1;
         loop {
-            let mut pooled = self.pool.lend(share, by)?;
+            let mut pooled = self.pool.lend(share, by).map_err(|error| self.contact.named(error))?;
             let link = pooled.link();
             link.begin(part(by, parts));
             let error = match request(&mut link.client) {
                 Ok(answer) => {
+                    self.contact.answered();
                     pooled.keep();
                     return Ok(answer);
                 }
@@ -154,6 +169,7 @@ impl Gateway {
             };
             let sent = link.sent();
             if let thrift::Error::User(declared) = &error {
+                self.contact.answered();
                 let refused = self.refusal(kind, what, declared.as_ref());
                 pooled.keep();
                 return Err(refused);
@@ -164,7 +180,43 @@ impl Gateway {
                 sends += 1;
                 continue;
             }
-            return Err(self.lost(harmless, what, error));
+            return Err(self.contact.named(self.lost(harmless, what, error)));
+        }
+    }
+
+    /// Asks once which interface the gateway has, on a connection of its own.
+    fn hello(&self, by: Deadline) -> std::result::Result<(), NoAnswer> {
+        let unreached = |what: &str, source: Option<thrift::Error>| Error::Connection {
+            store: self.place.clone(),
+            what: what.to_owned(),
+            source: source.map(Into::into),
+        };
+        let share = PoolShare { table: self.content, first: None };
+        let lent = self.pool.lend(share, by).map_err(|error| match error {
+            Error::Connection { what, source, .. } => {
+                Error::Connection { store: self.place.clone(), what, source }
+            }
+            error => error,
+        });
+        let mut pooled = lent.map_err(NoAnswer::For)?;
+        let link = pooled.link();
+        link.begin(by);
+        match link.client.get_thrift_server_type() {
+            Ok(TThriftServerType::TWO) => Err(NoAnswer::For(unreached(THRIFT2, None))),
+            Ok(_) | Err(thrift::Error::User(_)) => Ok(()),
+            // Gateways before HBase 2.3 do not know the call.
+            Err(thrift::Error::Application(_)) => {
+                link.begin(by);
+                match link.client.get_column_descriptors(self.table()) {
+                    Ok(_) | Err(thrift::Error::User(_)) => Ok(()),
+                    Err(thrift::Error::Application(_)) => Err(NoAnswer::For(unreached(OTHER, None))),
+                    Err(error) => Err(NoAnswer::Again(unreached("no answer", Some(error)))),
+                }
+            }
+            Err(error @ thrift::Error::Transport(_)) => {
+                Err(NoAnswer::Again(unreached("no answer", Some(error))))
+            }
+            Err(error) => Err(NoAnswer::For(unreached("the answer cannot be read", Some(error)))),
         }
     }
 
@@ -344,6 +396,10 @@ impl LockTable for Gateway {
         }
     }
 
+    fn greet(&self, by: Deadline) -> Result<()> {
+        self.contact.greet(by, |by| self.hello(by))
+    }
+
     fn version(&self, _: Deadline) -> Result<Option<String>> {
         Ok(None)
     }
@@ -459,6 +515,13 @@ fn checked_pause(pause: Duration) -> Result<Duration> {
     } else {
         Err(Error::invalid("gateway_pause", format!("{pause:?}"), "1ms to 10m"))
     }
+}
+
+/// Returns host and port, for messages. Nothing if the address has another form: then connecting says so.
+fn host_and_port(address: &str) -> Option<(String, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Some((host.to_owned(), port.parse().ok()?))
 }
 
 fn name(column: CellColumn) -> Vec<u8> {

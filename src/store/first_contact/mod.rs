@@ -1,0 +1,196 @@
+//! The first contact with the servers of a store, and the reason if there is none: a port at which nothing listens, a host
+//! name that does not exist, or another service than the store's.
+//!
+//! A store that has not answered yet is most likely not the store that the caller means. So a greeting of it, which
+//! changes nothing, ends as soon as that is known, and its errors name what was found at its addresses. A store that has
+//! answered once is down when it does not answer, and is waited for as always.
+
+mod strangers;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(in crate::store) use self::strangers::Service;
+use self::strangers::{Peer, Survey};
+use crate::error::{Code, Error, Result};
+use crate::sync::real::Mutex;
+use crate::time::{self, Deadline, Moment, jittered};
+
+/// Time limit of the first try of a greeting. A store that takes longer is tried again with all of the time, after its
+/// addresses were looked at.
+const FIRST_TRY: Duration = Duration::from_millis(600);
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time limit for looking at all addresses while there is time, and after a call has used up its time. Only servers that
+/// answer nothing take so long. Not counted: the resolver, which has limits of its own.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_LATE: Duration = Duration::from_millis(350);
+/// What was found is used again for this long, so that many threads do not look at once.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Why a greeting was not answered.
+pub(in crate::store) enum NoAnswer {
+    /// It may be sent again.
+    Again(Error),
+    /// Another one would end the same way.
+    For(Error),
+}
+
+/// Whether the servers of a store have ever answered, and who else does.
+#[derive(Debug)]
+pub(in crate::store) struct FirstContact {
+    peers: Vec<Peer>,
+    service: Service,
+    /// Whether the store uses TLS. Then servers that speak TLS are no strangers.
+    is_secure: bool,
+    has_answered: AtomicBool,
+    last: Mutex<Option<(Moment, Survey)>>,
+}
+
+impl FirstContact {
+    /// `peers` are the addresses of the store's URI.
+    pub(in crate::store) fn new(
+        service: Service,
+        is_secure: bool,
+        peers: impl IntoIterator<Item = (String, u16)>,
+    ) -> FirstContact {
+        let peers = peers.into_iter().map(|(host, port)| Peer { host, port }).collect();
+        FirstContact {
+            peers,
+            service,
+            is_secure,
+            has_answered: AtomicBool::new(false),
+            last: Mutex::default(),
+        }
+    }
+
+    /// A server of the store has answered, with whatever answer.
+    pub(in crate::store) fn answered(&self) {
+        // Read first: this is called for each answer, by many threads.
+        if !self.has_answered() {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(in crate::store) fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// Greets the store until it answers, at most until `by`. Ends sooner if it has never answered, and if at each address
+    /// nothing listens, no such host exists, or another service answers.
+    ///
+    /// `hello` sends one request that changes nothing.
+    pub(in crate::store) fn greet(
+        &self,
+        by: Deadline,
+        hello: impl Fn(Deadline) -> std::result::Result<(), NoAnswer>,
+    ) -> Result<()> {
+        let look = || LOOK.min(by.remaining()).max(LOOK_LATE);
+        let mut limit = if self.has_answered() { by } else { Deadline::after(FIRST_TRY).sooner(by) };
+        loop {
+            let error = match hello(limit) {
+                Ok(()) => {
+                    self.answered();
+                    return Ok(());
+                }
+                Err(NoAnswer::For(error)) => return Err(self.named(error)),
+                Err(NoAnswer::Again(error)) => error,
+            };
+            if !self.has_answered() && self.survey(look()).is_final() || by.remaining() <= PAUSE {
+                return Err(self.named(error));
+            }
+            time::sleep(jittered(PAUSE));
+            limit = by;
+        }
+    }
+
+    /// Adds to a CONNECTION_ERROR what was found at the addresses, if the store has never answered.
+    pub(in crate::store) fn named(&self, error: Error) -> Error {
+        if self.has_answered() || error.code() != Code::ConnectionError {
+            return error;
+        }
+        match (self.survey(LOOK_LATE).text(self.service), error) {
+            (Some(what), Error::Connection { store, .. }) => Error::Connection { store, what, source: None },
+            (_, error) => error,
+        }
+    }
+
+    /// Returns whether a server that may be one of the store answers at one of the addresses.
+    #[cfg(feature = "aerospike")]
+    pub(in crate::store) fn finds_the_store(&self) -> bool {
+        self.survey(LOOK).may_be_the_store()
+    }
+
+    fn survey(&self, limit: Duration) -> Survey {
+        // Held during the survey: other threads wait for what it finds.
+        let mut last = self.last.lock();
+        match &*last {
+            Some((at, survey)) if Moment::now().since(*at) < FRESH => survey.clone(),
+            _ => {
+                let by = Deadline::after(limit);
+                let survey = Survey::of(&self.peers, self.service, self.is_secure, by);
+                *last = Some((Moment::now(), survey.clone()));
+                survey
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::Write as _;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+    use crate::patience::LONG;
+
+    fn contact(port: u16) -> FirstContact {
+        FirstContact::new(Service::Aerospike, false, [("127.0.0.1".to_owned(), port)])
+    }
+
+    fn down() -> Error {
+        Error::Connection { store: "s".into(), what: "down".into(), source: None }
+    }
+
+    fn closed_port() -> u16 {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn a_store_that_never_answered_is_given_up_at_a_closed_port_and_one_that_has_answered_is_waited_for() {
+        let contact = contact(closed_port());
+        let tries = Cell::new(0);
+        let hello = |_: Deadline| {
+            tries.set(tries.get() + 1);
+            if tries.get() == 4 { Ok(()) } else { Err(NoAnswer::Again(down())) }
+        };
+        let error = contact.greet(Deadline::after(LONG), hello).unwrap_err();
+        assert_eq!(tries.get(), 1);
+        assert!(error.chain().contains("nothing listens at 127.0.0.1:"), "{}", error.chain());
+        contact.answered();
+        contact.greet(Deadline::after(LONG), hello).unwrap();
+        assert_eq!(tries.get(), 4);
+        assert!(contact.named(down()).chain().contains("down"), "its own error");
+    }
+
+    #[test]
+    fn many_failures_look_at_the_addresses_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let contact = contact(listener.local_addr().unwrap().port());
+        let web = move || {
+            let mut count = 0;
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                count += 1;
+                assert!(count <= 3, "looked again");
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            }
+        };
+        thread::Builder::new().name("dlm-test-web".into()).spawn(web).unwrap();
+        for _ in 0..20 {
+            let said = contact.named(down()).chain();
+            assert!(said.contains("an HTTP server answers") && said.contains("3000"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Stores whose address is wrong: another service answers there, or nobody. Each is named within a second or two, whatever
+//! the scheme of the store and the verb are, and no request that could change something is sent to a stranger.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dlm::{Code, Level, LockManager};
+
+use super::{Running, Shell};
+
+/// The store time-out in these tests, which a silent server takes.
+const TIMEOUT: &str = "timeout=1500ms";
+/// The longest time of a command here, on a busy machine. Before, many of them took 60 s.
+const LATEST: Duration = Duration::from_secs(20);
+
+/// Serves each connection with `answer` until the test program ends.
+fn serve(answer: fn(TcpStream) -> std::io::Result<()>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || answer(stream));
+        }
+    });
+    address.to_string()
+}
+
+fn http(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.read_exact(&mut [0; 4])?;
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+}
+
+/// Answers each line, as Redis does with commands that it does not know. It waits for the end of a binary message.
+fn redis(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        stream.write_all(b"-ERR unknown command\r\n")?;
+        line.clear();
+    }
+    Ok(())
+}
+
+fn silent(mut stream: TcpStream) -> std::io::Result<()> {
+    while stream.read(&mut [0; 512])? > 0 {}
+    Ok(())
+}
+
+/// A Thrift server of another interface: it knows none of the methods. Closes what is not Thrift.
+fn thrift2(mut stream: TcpStream) -> std::io::Result<()> {
+    loop {
+        let mut head = [0; 8];
+        stream.read_exact(&mut head)?;
+        if head[..2] != [0x80, 1] {
+            return Ok(());
+        }
+        let mut rest = vec![0; u32::from_be_bytes(head[4..].try_into().unwrap()) as usize + 4];
+        stream.read_exact(&mut rest)?;
+        let (name, number) = rest.split_at(rest.len() - 4);
+        assert_ne!(name, b"checkAndPut", "a stranger was asked for a change");
+        loop {
+            let mut kind = [0];
+            stream.read_exact(&mut kind)?;
+            if kind == [0] {
+                break;
+            }
+            assert_eq!(kind, [11], "only texts are sent to a stranger");
+            let mut field = [0; 6];
+            stream.read_exact(&mut field)?;
+            let length = u32::from_be_bytes(field[2..].try_into().unwrap());
+            stream.read_exact(&mut vec![0; length as usize])?;
+        }
+        let text = b"Invalid method name";
+        let exception =
+            [&[11, 0, 1][..], &(text.len() as u32).to_be_bytes(), text, &[8, 0, 2, 0, 0, 0, 1, 0]];
+        let header = [&[0x80, 1, 0, 3][..], &(name.len() as u32).to_be_bytes(), name, number].concat();
+        stream.write_all(&[header, exception.concat()].concat())?;
+    }
+}
+
+/// Returns an address where nothing listens. The port stays bound, so that no other test gets it.
+fn refused() -> (rustix::fd::OwnedFd, String) {
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    (socket, address.to_string())
+}
+
+/// URIs with a wrong address of each kind and for each scheme, and what an error says about it. With the port where
+/// nothing listens.
+fn wrong_stores() -> (Vec<(String, &'static str)>, rustix::fd::OwnedFd) {
+    let (port, refused) = refused();
+    let kinds = [
+        (serve(http), "an HTTP server answers at"),
+        (serve(redis), "Redis answers at"),
+        (serve(silent), "accepts connections and answers nothing"),
+        (refused, "nothing listens at"),
+        ("no-such-host.invalid:16000".into(), "the host of no-such-host.invalid:16000 is not known"),
+        (serve(thrift2), "a Thrift server"),
+    ];
+    let of = |(address, said): &(String, &'static str)| {
+        [
+            (format!("hbase://{address}/t?{TIMEOUT}"), *said),
+            (format!("hbase+thrift://{address}/t?{TIMEOUT}"), *said),
+            (format!("aerospike://{address}/test/t?{TIMEOUT}"), *said),
+        ]
+    };
+    (kinds.iter().flat_map(of).collect(), port)
+}
+
+#[test]
+fn the_first_call_of_the_tool_names_who_answers_and_is_never_in_doubt() {
+    let verbs: [(&[&str], i32); 4] = [
+        (&["run", "--wait", "1s", "x", "--", "true"], 69),
+        (&["init"], 69),
+        (&["latch", "down", "x"], 69),
+        (&["doctor"], 78),
+    ];
+    let (stores, _port) = wrong_stores();
+    thread::scope(|scope| {
+        for (uri, said) in &stores {
+            scope.spawn(move || {
+                for (verb, status) in verbs {
+                    let shell = Shell::on(uri.clone());
+                    let began = Instant::now();
+                    let child = shell.dlm(verb).env("DLM_FARM", "dc1").spawn().unwrap();
+                    let done = Running(Some(child)).finish();
+                    let what = format!("{uri} {verb:?}: {}{}", done.out, done.err);
+                    assert!(began.elapsed() < LATEST, "{:?} {what}", began.elapsed());
+                    assert_eq!(done.status.code(), Some(status), "{what}");
+                    let text = if status == 78 { &done.out } else { &done.err };
+                    assert!(text.contains(said) && !text.contains("in doubt"), "{what}");
+                    assert!(status == 78 || done.err.lines().count() == 1, "{what}");
+                    assert!(!text.contains("waiting in the queue"), "{what}");
+                }
+            });
+        }
+    });
+}
+
+/// A service may start before its store, so its first acquire tries as long as always. Its error names the cause.
+#[test]
+fn the_library_names_the_cause_and_its_first_contact_does_not_wait_for_it() {
+    let (stores, _port) = wrong_stores();
+    thread::scope(|scope| {
+        for (uri, said) in &stores {
+            scope.spawn(move || {
+                let open =
+                    || LockManager::builder().store_uri(uri).client("tests").farm("dc1").open().unwrap();
+                let manager = open();
+                let began = Instant::now();
+                let errors = [
+                    manager.initialize().unwrap_err(),
+                    manager.reach(Duration::from_secs(60)).unwrap_err(),
+                    manager.initialize_latches().unwrap_err(),
+                    open().lock("x", Level::Xdc).unwrap().acquire().unwrap_err(),
+                ];
+                for error in errors {
+                    let line = error.to_string();
+                    assert_eq!(error.code(), Code::ConnectionError, "{uri}: {line}");
+                    assert!(line.contains(said) && !line.contains('\n'), "{uri}: {line}");
+                }
+                assert!(began.elapsed() < 2 * LATEST, "{uri}: {:?}", began.elapsed());
+                let found = manager.diagnose().unwrap();
+                assert!(found[0].to_string().contains(said), "{uri}: {}", found[0]);
+            });
+        }
+    });
+}
