@@ -12,7 +12,7 @@ use crate::fence::Fence;
 use crate::find_break::find_break;
 use crate::lease_life::{Life, UNKNOWN};
 use crate::lease_state::{LeaseState, LostReason};
-use crate::lease_token::{LeaseToken, TokenEnd};
+use crate::lease_token::{LeaseToken, StoreMark, TokenEnd};
 use crate::lease_told::LeaseTold;
 use crate::linger::{KeptLock, Retaken};
 use crate::name::LockName;
@@ -27,7 +27,12 @@ use crate::wait::slow_mutex::SlowMutex;
 /// Shortest time for a renewal, even if the lease expires sooner.
 const RENEW_AT_LEAST: Duration = Duration::from_millis(100);
 
-const RELEASED: &str = "it was released, found lost or turned into a token before";
+const RELEASED: &str = "it was released or turned into a token before";
+/// For a lease from a token: only its record shows whether it was released.
+const RELEASED_BEFORE: &str =
+    "it was released before: the store has no record of it, although its time is not over";
+const GONE: &str = "it was released before, or the store lost its record; another may hold the lock";
+const EXPIRED: &str = "it has expired, or was released before";
 const REVIVED: &str = "it expired before it was renewed, and another may have held the lock since then";
 
 pub(crate) struct HeldLock {
@@ -37,6 +42,8 @@ pub(crate) struct HeldLock {
     ttl: AtomicU64,
     /// See [`Grant::may_reappear`].
     may_reappear: bool,
+    /// It comes from a token.
+    is_adopted: bool,
     notices: Option<u64>,
     /// Fences for when the lock is taken again. `None` for a lease from a token, which never stays.
     spare: Option<SpareFences>,
@@ -66,6 +73,8 @@ struct Ownership {
     ends: Moment,
     /// End of the lease in the token that it was adopted from, until the first renewal here.
     told: Option<TokenEnd>,
+    /// The store that granted the lease, if it comes from a token that says so.
+    granted_by: Option<StoreMark>,
     /// The lock stays held until then, even if it is released.
     hold_until: Moment,
     /// A release failed, so the lock may or may not be free.
@@ -177,6 +186,7 @@ impl HeldLock {
             fence: grant.fence,
             ttl: AtomicU64::new(nanos(ttl)),
             may_reappear: grant.may_reappear,
+            is_adopted: false,
             notices,
             spare: Some(spare),
             stays: AtomicBool::new(false),
@@ -190,6 +200,7 @@ impl HeldLock {
                 longest_ttl: asked,
                 ends,
                 told: None,
+                granted_by: None,
                 hold_until: Moment::OVER,
                 release_failed: false,
                 write: Some(write),
@@ -201,14 +212,16 @@ impl HeldLock {
 
     /// Makes the state of a lease that comes from another process.
     pub(crate) fn adopted(token: LeaseToken) -> HeldLock {
-        let LeaseToken { name, fence, ends: told, ttl, owner_record } = token;
+        let LeaseToken { name, fence, ends: told, ttl, owner_record, store } = token;
         let grant = Grant { owner_record, fence, fences: 1, since: Moment::now(), may_reappear: false };
         // No lease lasts longer than its TTL, even if its token says so.
         let ends = told.here().map(|ends| ends.min(Moment::now().after(ttl)));
         let (asked, ends) = (ttl, ends.unwrap_or(UNKNOWN));
         let terms = LeaseTerms { ttl, asked, ends, until_death: false, notices: None };
         let mut held = HeldLock::new(name, grant, terms);
+        held.is_adopted = true;
         held.ownership.get_mut().told = Some(told);
+        held.ownership.get_mut().granted_by = store;
         held.spare = None;
         held.told.begin();
         held
@@ -365,14 +378,21 @@ impl HeldLock {
                 self.ttl.store(nanos(ttl), Ordering::Release);
                 ownership.ends = settings.lease_end(since, ttl);
                 ownership.told = None;
+                if self.is_adopted {
+                    ownership.granted_by = Some(StoreMark::of(&store.describe()));
+                }
                 self.life.renewed(ownership.ends, ownership.ends.since(since));
                 Ok(())
             }
             Ok(None) => {
+                if let Some(elsewhere) = self.elsewhere(&ownership, store) {
+                    return Err(elsewhere).into();
+                }
+                let why = self.why_gone(&ownership);
                 let leftover = self.gone(&mut ownership, record.clone(), asked, store.may_leave_parts());
-                let reason = self.find_reason(store, &record, ownership.why_gone(), by);
+                let reason = self.find_reason(store, &record, why, by);
                 self.life.lost(reason);
-                return RenewalOutcome { answer: Err(self.lost(reason, reason.explained())), leftover };
+                return RenewalOutcome { answer: Err(self.gone_for(reason)), leftover };
             }
             Err(error) => Err(error.context(format!("renewing lock {}", self.name))),
         };
@@ -430,7 +450,7 @@ impl HeldLock {
                 Concluded::Renewed
             }
             Ok(None) => {
-                let why = ownership.why_gone();
+                let why = self.why_gone(&ownership);
                 let leftover = self.gone(&mut ownership, sent.record.clone(), sent.asked, may_leave_parts);
                 Concluded::Lost(why, leftover)
             }
@@ -471,6 +491,7 @@ impl HeldLock {
             let held_until = Some(HeldUntil { moment, leftover, may_reappear, notices });
             return Release { answer: Ok(true), is_over: false, leftover: None, held_until };
         }
+        let why = self.why_gone(&ownership);
         // Before the request: as soon as it arrives, another holder may acquire the lock.
         self.life.released();
         match store.release(&self.name, &record, by) {
@@ -483,11 +504,21 @@ impl HeldLock {
                 let ttl = ownership.longest_ttl;
                 let answer = if ours {
                     Ok(true)
+                } else if let Some(elsewhere) = self.elsewhere(&ownership, store) {
+                    Err(elsewhere)
                 } else {
-                    let reason = ownership.why_gone();
-                    let reason = self.find_break(store, &record, by).unwrap_or(reason);
-                    self.life.lost(reason);
-                    Err(self.lost(reason, LostReason::RecordGone.explained()))
+                    // The time may have run out during the request.
+                    let why = if why == LostReason::RecordGone { ownership.why_gone() } else { why };
+                    match self.find_break(store, &record, by) {
+                        None if self.is_adopted && why == LostReason::RecordGone => {
+                            Err(self.not_held(RELEASED_BEFORE))
+                        }
+                        broken => {
+                            let reason = broken.unwrap_or(why);
+                            self.life.lost(reason);
+                            Err(self.gone_for(reason))
+                        }
+                    }
                 };
                 let leftover = Leftover { record, ttl, doubt: LockDoubt::MayBeTaken };
                 let leftover = self.may_reappear.then_some(leftover);
@@ -521,16 +552,28 @@ impl HeldLock {
         if let Some(liveness) = store.liveness().filter(|_| ownership.dies_with_process) {
             let told = liveness.outlive_process(&self.name, &owner_record, by);
             if !told.map_err(|error| error.context(format!("handing on lock {}", self.name)))? {
-                let reason = ownership.why_gone();
+                let reason = self.why_gone(&ownership);
                 self.gone(&mut ownership, owner_record, Duration::ZERO, false);
                 self.life.lost(reason);
-                return Err(self.lost(reason, LostReason::RecordGone.explained()));
+                return Err(self.gone_for(reason));
             }
         }
         ownership.record = None;
         let ends = ownership.told.unwrap_or_else(|| TokenEnd::at(self.ends()));
         self.life.released();
-        Ok(LeaseToken { name: self.name.clone(), fence: self.fence, ends, ttl: self.ttl(), owner_record })
+        // A token without a mark gets none before a renewal shows that the lease is of this store.
+        let store = match self.is_adopted {
+            true => ownership.granted_by,
+            false => Some(StoreMark::of(&store.describe())),
+        };
+        Ok(LeaseToken {
+            name: self.name.clone(),
+            fence: self.fence,
+            ends,
+            ttl: self.ttl(),
+            owner_record,
+            store,
+        })
     }
 
     /// See [`Lease::liveness_fd`](crate::Lease::liveness_fd).
@@ -554,7 +597,7 @@ impl HeldLock {
     ) -> Option<Leftover> {
         ownership.lost = Some(record.clone());
         ownership.record = None;
-        self.life.end(ownership.why_gone());
+        self.life.end(self.why_gone(ownership));
         let ttl = ownership.longest_ttl.max(ttl);
         may_leave_parts.then_some(Leftover { record, ttl, doubt: LockDoubt::MayBeHeld })
     }
@@ -569,6 +612,10 @@ impl HeldLock {
     ) -> LostReason {
         if let Some(broken) = self.find_break(store, record, by) {
             return broken;
+        }
+        // Others may have acquired the lock because of it.
+        if unless_taken == LostReason::ProcessStopped {
+            return unless_taken;
         }
         match store.holder(&self.name, by) {
             Ok(Some(_)) => LostReason::TakenOver,
@@ -595,11 +642,48 @@ impl HeldLock {
     }
 
     fn over(&self) -> Error {
-        Error::LeaseLost {
-            name: self.name.to_string(),
-            why: RELEASED.into(),
-            reason: self.life.state().lost(),
+        match self.life.state().lost() {
+            Some(reason) => self.lost(reason, reason.explained()),
+            None => self.not_held(RELEASED),
         }
+    }
+
+    /// A lease that was not lost: it was released, or is one of another store.
+    fn not_held(&self, why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+        Error::LeaseLost { name: self.name.to_string(), why: why.into(), reason: None }
+    }
+
+    /// Returns the error if the store has no record of the lease, and its token is of another store.
+    fn elsewhere(&self, ownership: &Ownership, store: &dyn LockStore) -> Option<Error> {
+        let here = store.describe();
+        let is_elsewhere = ownership.granted_by.is_some_and(|mark| mark != StoreMark::of(&here));
+        is_elsewhere.then(|| {
+            self.not_held(format!(
+                "{here} has no record of it, and another store granted it, or this one under another URI; use the URI \
+                 with which it was acquired"
+            ))
+        })
+    }
+
+    /// Returns why a record that nobody has replaced is gone. The first reason stays: a process that was stopped lost the
+    /// lease for that.
+    fn why_gone(&self, ownership: &Ownership) -> LostReason {
+        match self.life.state().lost() {
+            Some(LostReason::ProcessStopped) => LostReason::ProcessStopped,
+            _ => ownership.why_gone(),
+        }
+    }
+
+    /// Returns the error of a lease whose record is gone for this reason.
+    fn gone_for(&self, reason: LostReason) -> Error {
+        self.lost(
+            reason,
+            match reason {
+                LostReason::RecordGone if self.is_adopted => GONE,
+                LostReason::Expired if self.is_adopted => EXPIRED,
+                reason => reason.explained(),
+            },
+        )
     }
 
     fn lost(&self, reason: LostReason, why: &'static str) -> Error {
@@ -624,4 +708,66 @@ impl Ownership {
 /// A TTL is at most a year, which fits in 64 bits.
 fn nanos(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::Identity;
+    use crate::name::{Level, NamePolicy};
+    use crate::store::{Acquired, Attempt, MemoryStore};
+    use crate::time::sleep;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Returns a lease that was kept alive until this process did not run, and whose lock another holder has now.
+    fn stopped(store: &MemoryStore, name: &LockName) -> HeldLock {
+        let identity =
+            Identity { host: "h".into(), pid: 1, start_ms: 7, purpose: String::new(), notices: None };
+        let by = Deadline::after(LONG);
+        let attempt = Attempt { name, ttl: LONG, identity: &identity, by };
+        let Acquired::Granted(grant) = store.acquire(attempt, &mut Vec::new()).unwrap() else {
+            panic!("held")
+        };
+        store.release(name, &grant.owner_record, by).unwrap();
+        store.acquire(attempt, &mut Vec::new()).unwrap();
+        let ends = Moment::now().after(Duration::from_millis(5));
+        let terms = LeaseTerms { ttl: LONG, asked: LONG, ends, until_death: false, notices: None };
+        let lock = HeldLock::new(name.clone(), grant, terms);
+        lock.life.keep(Moment::now().after(LONG));
+        while lock.life.state().is_valid() {
+            sleep(Duration::from_millis(1));
+        }
+        lock
+    }
+
+    #[test]
+    fn the_reason_of_a_process_that_was_stopped_stays_whatever_is_called_afterwards() {
+        let settings = crate::LockManager::builder().store_uri("memory:").client("t").open().unwrap();
+        let settings = settings.settings().clone();
+        let by = || Deadline::after(LONG);
+        let calls: [&dyn Fn(&HeldLock, &MemoryStore) -> Result<()>; 3] = [
+            &|lock, store| lock.release(store, LONG, by()).answer.map(drop),
+            &|lock, store| lock.renew(store, &settings, LONG).answer,
+            &|lock, store| {
+                let record = lock.ownership.lock().record.clone().expect("it was not released");
+                let sent = PendingRenewal { record, ttl: LONG, asked: LONG, ends: lock.ends() };
+                match lock.end_renewal(&sent, Moment::now(), Ok(None), &settings, false) {
+                    Concluded::Lost(why, _) => lock.tell_lost(store, why, by()),
+                    _ => panic!("it was not lost"),
+                }
+                lock.check()
+            },
+        ];
+        for (at, call) in calls.into_iter().enumerate() {
+            let store = MemoryStore::new();
+            let name = LockName::new(Level::Xdc, "t", None, "a", NamePolicy::Strict).unwrap();
+            let lock = stopped(&store, &name);
+            assert_eq!(lock.life.state(), LeaseState::Lost(LostReason::ProcessStopped));
+            let error = call(&lock, &store).unwrap_err();
+            assert_eq!(error.lost_reason(), Some(LostReason::ProcessStopped), "{at}: {error}");
+            assert_eq!(lock.life.state(), LeaseState::Lost(LostReason::ProcessStopped), "{at}");
+            assert_eq!(lock.check().unwrap_err().lost_reason(), Some(LostReason::ProcessStopped), "{at}");
+        }
+    }
 }

@@ -13,7 +13,10 @@ use crate::owner::OwnerRecord;
 use crate::time::{Moment, wall_ms};
 
 /// Prefix of the current format. A later format gets another one.
-const PREFIX: &str = "dlm2.";
+const PREFIX: &str = "dlm3.";
+/// Prefix of the second format, which has no mark of the store. Still accepted, and written for a lease whose store is not
+/// known.
+const PREFIX_2: &str = "dlm2.";
 /// Prefix of the first format, which has the end by the wall clock only. Still accepted.
 const PREFIX_1: &str = "dlm1.";
 
@@ -29,6 +32,23 @@ pub struct LeaseToken {
     pub(crate) ends: TokenEnd,
     pub(crate) ttl: Duration,
     pub(crate) owner_record: OwnerRecord,
+    /// The store that granted the lease. `None` in the first two formats.
+    pub(crate) store: Option<StoreMark>,
+}
+
+/// Tells a store from others: a hash of its URI without options. Two spellings of one store may have two marks, so a mark
+/// explains a failure and never causes one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StoreMark(u64);
+
+impl StoreMark {
+    /// `described` is what [`LockStore::describe`](crate::store::LockStore::describe) returns.
+    pub(crate) fn of(described: &str) -> StoreMark {
+        const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+        const PRIME: u64 = 0x0000_0100_0000_01b3;
+        // FNV-1a, as part of the format: the same in every version and on every machine.
+        StoreMark(described.bytes().fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)))
+    }
 }
 
 /// End of the lease in a token, unless the lease is renewed.
@@ -75,11 +95,11 @@ impl LeaseToken {
     }
 
     /// Encodes `key_len:u16 key fence:u64 (0 = none) ends_ms:u64 ttl_ms:u64 boot:[u8; 16] (0 = unknown)
-    /// boot_clock_ends_ns:u64 owner_record_len:u16 owner_record`, big-endian. Version 1 has neither `boot` nor
-    /// `boot_clock_ends_ns`.
+    /// boot_clock_ends_ns:u64 store:u64 owner_record_len:u16 owner_record`, big-endian. Version 2 has no `store`. Version
+    /// 1 also has neither `boot` nor `boot_clock_ends_ns`.
     fn encode(&self) -> Vec<u8> {
         let key = self.name.key().as_bytes();
-        let mut bytes = Vec::with_capacity(50 + key.len() + self.owner_record.as_bytes().len());
+        let mut bytes = Vec::with_capacity(58 + key.len() + self.owner_record.as_bytes().len());
         // Fits in 16 bits: a name is at most about 1.6 KiB, which was checked when it was made.
         bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
         bytes.extend_from_slice(key);
@@ -90,6 +110,9 @@ impl LeaseToken {
         let (boot, ends) = self.ends.boot.unwrap_or((UNKNOWN_BOOT, Moment::OVER));
         bytes.extend_from_slice(boot.as_bytes());
         bytes.extend_from_slice(&ends.as_nanos().to_be_bytes());
+        if let Some(StoreMark(store)) = self.store {
+            bytes.extend_from_slice(&store.to_be_bytes());
+        }
         // Fits too: the parts of an owner record are at most 255 bytes each.
         bytes.extend_from_slice(&(self.owner_record.as_bytes().len() as u16).to_be_bytes());
         bytes.extend_from_slice(self.owner_record.as_bytes());
@@ -104,11 +127,18 @@ impl LeaseToken {
         let (ttl_ms, rest) = rest.split_first_chunk::<8>()?;
         let (boot, rest) = match version {
             Version::One => (None, rest),
-            Version::Two => {
+            Version::Two | Version::Three => {
                 let (boot, rest) = rest.split_first_chunk::<{ Boot::LEN }>()?;
                 let (ends, rest) = rest.split_first_chunk::<8>()?;
                 let ends = Moment::from_nanos(u64::from_be_bytes(*ends));
                 (Some((Boot::from_bytes(*boot), ends)).filter(|(boot, _)| *boot != UNKNOWN_BOOT), rest)
+            }
+        };
+        let (store, rest) = match version {
+            Version::One | Version::Two => (None, rest),
+            Version::Three => {
+                let (store, rest) = rest.split_first_chunk::<8>()?;
+                (Some(StoreMark(u64::from_be_bytes(*store))), rest)
             }
         };
         let (owner_record_len, owner_record) = rest.split_first_chunk::<2>()?;
@@ -125,13 +155,16 @@ impl LeaseToken {
             ends: TokenEnd { wall_ms: u64::from_be_bytes(*ends_ms), boot },
             ttl,
             owner_record: OwnerRecord::from_bytes(owner_record),
+            store,
         })
     }
 }
 
+#[derive(Clone, Copy)]
 enum Version {
     One,
     Two,
+    Three,
 }
 
 const UNKNOWN_BOOT: Boot = Boot::from_bytes([0; Boot::LEN]);
@@ -139,7 +172,7 @@ const UNKNOWN_BOOT: Boot = Boot::from_bytes([0; Boot::LEN]);
 /// Writes the secret text.
 impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(PREFIX)?;
+        f.write_str(if self.store.is_some() { PREFIX } else { PREFIX_2 })?;
         self.encode().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -154,7 +187,7 @@ impl FromStr for LeaseToken {
     /// does not repeat the text.
     fn from_str(text: &str) -> Result<LeaseToken> {
         let text = text.trim();
-        let versions = [(PREFIX, Version::Two), (PREFIX_1, Version::One)];
+        let versions = [(PREFIX, Version::Three), (PREFIX_2, Version::Two), (PREFIX_1, Version::One)];
         versions
             .into_iter()
             .find_map(|(prefix, version)| Some((unhex(text.strip_prefix(prefix)?)?, version)))
@@ -191,9 +224,14 @@ impl LeaseToken {
         self
     }
 
+    /// Returns the text in the second format.
+    pub(crate) fn in_version_2(&self) -> String {
+        LeaseToken { store: None, ..self.clone() }.to_string()
+    }
+
     /// Returns the text in the first format.
     pub(crate) fn in_version_1(&self) -> String {
-        let bytes = self.encode();
+        let bytes = LeaseToken { store: None, ..self.clone() }.encode();
         let boot_at = 2 + self.name.key().len() + 3 * 8;
         let (head, rest) = bytes.split_at(boot_at);
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -216,6 +254,7 @@ mod tests {
             },
             ttl: Duration::from_secs(90),
             owner_record: OwnerRecord::from_bytes(vec![0xab; owner_record_len]),
+            store: Some(StoreMark::of("embedded:/tmp/a")),
         }
     }
 
@@ -234,18 +273,24 @@ mod tests {
 
     /// Processes of different versions may hand on leases while a fleet is updated.
     #[test]
-    fn texts_of_both_versions_are_read_and_the_format_does_not_change() {
+    fn texts_of_all_versions_are_read_and_the_format_does_not_change() {
         const HEAD: &str = "0011444323646331237376632361236220c3a9000000000000004d000001a3185c50000000000000\
                             015f90";
         const BOOT: &str = "07070707070707070707070707070707000000012a05f200";
         const PROOF: &str = "0004abababab";
+        const STORE: &str = "410d510d3ebe4ed9";
         let token = sample(4);
-        assert_eq!(token.to_string(), format!("dlm2.{HEAD}{BOOT}{PROOF}"));
+        assert_eq!(token.to_string(), format!("dlm3.{HEAD}{BOOT}{STORE}{PROOF}"));
         assert_eq!(token.to_string().parse::<LeaseToken>().unwrap(), token);
+        let second = LeaseToken { store: None, ..token.clone() };
+        assert_eq!(token.in_version_2(), format!("dlm2.{HEAD}{BOOT}{PROOF}"));
+        assert_eq!(token.in_version_2().parse::<LeaseToken>().unwrap(), second);
         let first: LeaseToken = format!("dlm1.{HEAD}{PROOF}").parse().unwrap();
-        assert_eq!(first, LeaseToken { ends: TokenEnd { boot: None, ..token.ends }, ..token.clone() });
+        assert_eq!(first, LeaseToken { ends: TokenEnd { boot: None, ..token.ends }, ..second });
         assert_eq!(token.in_version_1(), format!("dlm1.{HEAD}{PROOF}"));
         assert!(format!("dlm1.{HEAD}{BOOT}{PROOF}").parse::<LeaseToken>().is_err());
+        assert!(format!("dlm2.{HEAD}{BOOT}{STORE}{PROOF}").parse::<LeaseToken>().is_err());
+        assert!(format!("dlm3.{HEAD}{BOOT}{PROOF}").parse::<LeaseToken>().is_err());
         assert!(format!("dlm2.{HEAD}{PROOF}").parse::<LeaseToken>().is_err());
     }
 
@@ -255,11 +300,14 @@ mod tests {
         for cut in 0..text.len() {
             assert!(text[..cut].parse::<LeaseToken>().is_err(), "cut at {cut}");
         }
-        for text in ["", "dlm1.", "dlm2.", "dlm2.zz", "dlm2.é0", "dlm1.00", "dlm2.00", "dlm3.00", "+1"] {
+        for text in [
+            "", "dlm1.", "dlm2.", "dlm2.zz", "dlm2.é0", "dlm1.00", "dlm2.00", "dlm3.", "dlm3.00", "dlm4.00",
+            "+1",
+        ] {
             let error = text.parse::<LeaseToken>().unwrap_err();
             assert_eq!(error.code(), crate::Code::InvalidArgument);
         }
-        let error = "dlm2.534543524554".parse::<LeaseToken>().unwrap_err();
+        let error = "dlm3.534543524554".parse::<LeaseToken>().unwrap_err();
         assert!(!error.to_string().contains("53454"), "{error}");
     }
 

@@ -422,6 +422,7 @@ mod tests {
             ends: TokenEnd::at(Moment::from_nanos(1_000)),
             ttl: Duration::from_secs(365 * 24 * 3600),
             owner_record: OwnerRecord::from_bytes([1; 16]),
+            store: None,
         };
         let lease = manager.adopt(token).unwrap();
         assert!(lease.check().is_err() && lease.remaining().is_zero(), "{lease:?}");
@@ -438,6 +439,7 @@ mod tests {
             ends: TokenEnd::at(Moment::now().after(1000 * ttl)),
             ttl,
             owner_record: OwnerRecord::from_bytes([1; 16]),
+            store: None,
         };
         let lease = manager.adopt(token).unwrap();
         assert!(lease.check().is_ok() && lease.remaining() <= ttl, "{lease:?}");

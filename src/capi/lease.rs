@@ -261,7 +261,7 @@ mod tests {
         let identity = Identity { host, pid: 1, start_ms: 1, purpose, notices };
         let record = Record::draw(Duration::from_secs(1), &identity).unwrap();
         // A lease in the layout `both` has two records and three further bytes.
-        let bytes = 2 * 50 + 2 * name.unwrap().key().len() + 2 * (2 * record.as_bytes().len() + 3 + 2 * 8);
-        assert!("dlm2.".len() + bytes < DLM_TOKEN_SIZE, "{bytes}");
+        let bytes = 2 * 58 + 2 * name.unwrap().key().len() + 2 * (2 * record.as_bytes().len() + 3 + 2 * 8);
+        assert!("dlm3.".len() + bytes < DLM_TOKEN_SIZE, "{bytes}");
     }
 }

@@ -88,6 +88,8 @@ impl CommandFailure {
             Code::ConnectionError => "; check that the store is up and that --store names it",
             Code::RetriesExhausted => "; try again, and if it fails again read the store's log",
             Code::InDoubt => in_doubt,
+            // Nothing was lost: it was released before, or another store has it.
+            Code::LeaseLost if error.lost_reason().is_none() => "",
             Code::LeaseLost | Code::StaleFence => "; stop the work it protects, then acquire the lock again",
             Code::InternalError | Code::Panic => "; this is unexpected: please report it",
             // The other messages say what to do.
@@ -176,7 +178,7 @@ pub(crate) fn tell(text: &str) {
 }
 
 /// Beginning of a lease line, for each version. The whole line is enough to release the lock.
-const LEASE_PREFIXES: [&str; 2] = ["dlm1.", "dlm2."];
+const LEASE_PREFIXES: [&str; 3] = ["dlm1.", "dlm2.", "dlm3."];
 
 /// Hides lease lines in `text`. For example, clap repeats an argument that is in the wrong place.
 fn without_leases(text: &str) -> String {
@@ -271,8 +273,8 @@ mod tests {
 
     #[test]
     fn a_lease_line_never_reaches_an_error_message() {
-        let text = "unexpected argument 'dlm2.00ffAB' found, also dlm2.77 and dlm1.88";
-        let clean = "unexpected argument 'dlm2.***' found, also dlm2.*** and dlm1.***";
+        let text = "unexpected argument 'dlm2.00ffAB' found, also dlm3.77 and dlm1.88";
+        let clean = "unexpected argument 'dlm2.***' found, also dlm3.*** and dlm1.***";
         assert_eq!(without_leases(text), clean);
     }
 

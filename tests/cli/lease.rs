@@ -32,6 +32,61 @@ fn a_lease_is_renewed_and_released_by_other_processes() {
     shell.run(&["renew", &lease]).fails_with(77);
 }
 
+/// Three different things, of which only one is a reason to stop the work.
+#[test]
+fn a_lease_of_another_store_one_that_was_released_and_one_that_is_lost_have_three_sentences() {
+    let shell = Shell::new();
+    let (lease, gone) = (shell.acquire("job"), shell.acquire("other"));
+    let other = format!("embedded:{}", shell.path("other").display());
+    for verb in ["release", "renew"] {
+        let line = shell.run(&["--store", &other, verb, &lease]).fails_with(77);
+        assert!(line.contains("is not held: ") && line.contains("another store granted it"), "{line}");
+        assert!(line.contains(&other) && !line.contains("stop the work"), "{line}");
+        assert!(shell.is_held("job"), "{verb}");
+    }
+    // A token that a renewal has printed, and those of earlier versions.
+    let renewed = shell.json(&["renew", "--json", &lease])["lease"].as_str().unwrap().to_owned();
+    assert!(lease.starts_with("dlm3.") && renewed.starts_with("dlm3."));
+    shell.run(&["release", &gone]).ok();
+    let line = shell.run(&["release", &gone]).fails_with(77);
+    assert!(line.contains("is not held: it was released before"), "{line}");
+    assert!(!line.contains("stop the work") && !line.contains("lost:"), "{line}");
+    let line = shell.run(&["renew", &gone]).fails_with(77);
+    assert!(line.contains("is lost: it was released before, or") && line.contains("stop the work"), "{line}");
+
+    let late = shell.acquire_briefly("late");
+    let _next = shell.acquire("late");
+    let line = shell.run(&["release", &late]).fails_with(77);
+    assert!(line.contains("is lost: it has expired") && line.contains("stop the work"), "{line}");
+    shell.run(&["release", &renewed]).ok();
+}
+
+#[test]
+fn tokens_of_the_formats_before_this_one_renew_and_release() {
+    let shell = Shell::new();
+    // Format 3 is format 2 with eight bytes more, and that is format 1 with 24 bytes more.
+    let without = |lease: &str, bytes: usize| {
+        let hex = lease.strip_prefix("dlm3.").unwrap();
+        let key = 2 * usize::from(u16::from_str_radix(&hex[..4], 16).unwrap());
+        let (boot, store) = (4 + key + 48, 4 + key + 48 + 48);
+        match bytes {
+            8 => format!("dlm2.{}{}", &hex[..store], &hex[store + 16..]),
+            _ => format!("dlm1.{}{}", &hex[..boot], &hex[store + 16..]),
+        }
+    };
+    for bytes in [8, 32] {
+        let old = without(&shell.acquire("job"), bytes);
+        let renewed = shell.json(&["renew", "--json", &old])["lease"].as_str().unwrap().to_owned();
+        assert!(renewed.starts_with("dlm3."), "the renewal shows whose it is: {renewed}");
+        shell.run(&["release", &old]).ok();
+        assert!(!shell.is_held("job"));
+        // Without the mark nothing is said about another store.
+        let other = format!("embedded:{}", shell.path("other").display());
+        let line = shell.run(&["--store", &other, "release", &old]).fails_with(77);
+        assert!(!line.contains("another store"), "{line}");
+    }
+}
+
 #[test]
 fn a_failed_renewal_does_not_release_the_lock() {
     let shell = Shell::new();
@@ -172,5 +227,5 @@ fn a_waiting_acquire_gets_the_lock_when_it_is_released() {
     std::thread::sleep(Duration::from_millis(200));
     shell.run(&["release", &lease]).ok();
     let got: serde_json::Value = serde_json::from_str(&waiting.finish().ok().out).unwrap();
-    assert!(got["lease"].as_str().unwrap().starts_with("dlm2."));
+    assert!(got["lease"].as_str().unwrap().starts_with("dlm3."));
 }

@@ -175,7 +175,7 @@ pub fn bad_input_is_refused_before_any_io(site: &Site) {
         assert_eq!(code(lock.try_acquire_with_ttl(ttl)), Code::InvalidArgument, "{ttl:?}");
         assert_eq!(code(lock.acquire_with_ttl(ttl)), Code::InvalidArgument, "{ttl:?}");
     }
-    for text in ["", "dlm1.", "dlm1.00", "dlm2.", "dlm2.00"] {
+    for text in ["", "dlm1.", "dlm1.00", "dlm2.", "dlm2.00", "dlm3.", "dlm3.00"] {
         assert_eq!(code(text.parse::<LeaseToken>()), Code::InvalidArgument, "{text:?}");
     }
     assert_eq!(spy.calls(), 0, "bad input reached the store");
