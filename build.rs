@@ -42,7 +42,8 @@ mod capi {
  *
  * Errors: every function may fail with DLM_INVALID_ARGUMENT, DLM_FORKED and DLM_PANIC, and with DLM_CLOSED
  * for a freed handle. Its comment lists the other errors. Compilers warn if a program ignores a status, see
- * DLM_NODISCARD.
+ * DLM_NODISCARD. C computes the arguments of one call in any order: show(dlm_lease_check(lease, &error), error)
+ * may pass the error of before the check. So keep the status in a variable first.
  *
  * Text is UTF-8 and ends with NUL. Calls copy text and arrays. No other thread may change them, or use the
  * outputs, during the call. Times are in milliseconds. A function that can block says so in its comment.

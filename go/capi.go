@@ -395,7 +395,7 @@ func closeManager(manager managerHandle) error {
 
 // tryLock tries once to acquire the lock.
 func tryLock(manager managerHandle, name Name, ttl time.Duration) (grant, error) {
-	id, err := lent(name.id)
+	id, err := name.lent()
 	if err != nil {
 		return grant{}, err
 	}
@@ -406,7 +406,7 @@ func tryLock(manager managerHandle, name Name, ttl time.Duration) (grant, error)
 // startLock starts to acquire the lock. It waits without limit when wait is Forever. When turn is true, the caller
 // must call [askHere] soon. The caller frees the handle.
 func startLock(manager managerHandle, name Name, ttl, wait time.Duration) (pending pendingHandle, turn bool, err error) {
-	id, err := lent(name.id)
+	id, err := name.lent()
 	if err != nil {
 		return nil, false, err
 	}
@@ -460,7 +460,7 @@ func freeCompletions(completions completionsHandle) { C.dlm_completions_free(com
 
 // adoptLease makes the lease of a token of this lock.
 func adoptLease(manager managerHandle, name Name, token string) (leaseHandle, uint64, error) {
-	id, err := lent(name.id)
+	id, err := name.lent()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -473,7 +473,7 @@ func adoptLease(manager managerHandle, name Name, token string) (leaseHandle, ui
 }
 
 func inspectLock(manager managerHandle, name Name) (Inspection, error) {
-	id, err := lent(name.id)
+	id, err := name.lent()
 	if err != nil {
 		return Inspection{}, err
 	}
@@ -615,13 +615,38 @@ func freeLease(lease leaseHandle) { C.dlm_lease_free(lease) }
 // handlesOpen returns the number of library handles that are not freed, in the whole process.
 func handlesOpen() int { return int(C.dlm_handles_open()) }
 
+// statusName returns the name of a code in documentation, logs and the other languages.
+func statusName(code Code) string {
+	number := C.int32_t(code)
+	if Code(number) != code {
+		number = -1 // no code
+	}
+	return C.GoString(C.dlm_status_name(number))
+}
+
+// inGo returns the message for a handle that was freed, in words of this package. No other message that calls of it cause
+// has names of C.
+func inGo(message string) string {
+	handle, isFreed := strings.CutSuffix(message, " was freed")
+	switch kind := strings.TrimPrefix(handle, "this dlm_"); {
+	case !isFreed || kind == handle:
+		return message
+	case kind == "manager" || kind == "table":
+		return "the " + kind + " was closed"
+	case kind == "lease":
+		return "the lease was released"
+	default:
+		return "this " + strings.ReplaceAll(kind, "_", " ") + " is over"
+	}
+}
+
 // failure converts the error and frees it. It returns nil for DLM_OK.
 func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
 	if status == C.DLM_OK {
 		return nil
 	}
 	defer C.dlm_error_free(from)
-	err := newError(Code(status), C.GoString(C.dlm_error_message(from)))
+	err := newError(Code(status), inGo(C.GoString(C.dlm_error_message(from))))
 	err.Retryable = bool(C.dlm_error_is_retryable(from))
 	var fence, stored C.uint64_t
 	if bool(C.dlm_error_fences(from, &fence, &stored)) {
@@ -629,6 +654,14 @@ func failure(status C.enum_dlm_status, from *C.struct_dlm_error) error {
 	}
 	err.Reason = LostReason(C.dlm_error_lost_reason(from))
 	return err
+}
+
+// lent returns the id for one call. The level must not be that of the zero value.
+func (n Name) lent() (*C.char, error) {
+	if n == (Name{}) {
+		return nil, unmade("Name", "DC or XDC")
+	}
+	return lent(n.id)
 }
 
 // lent returns a C string that is valid for one call.

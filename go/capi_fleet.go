@@ -133,7 +133,7 @@ func listLocks(manager managerHandle, prefix string, heldOnly bool, after string
 type seenHandle = *C.struct_dlm_seen
 
 func seeLock(manager managerHandle, name Name) (seenHandle, Inspection, error) {
-	id, err := lent(name.id)
+	id, err := name.lent()
 	if err != nil {
 		return nil, Inspection{}, err
 	}
@@ -157,7 +157,7 @@ func breakLock(seen seenHandle, reason string) (Broken, error) {
 }
 
 func askWaiting(manager managerHandle, name Name) (*WaitingLine, error) {
-	id, err := lent(name.id)
+	id, err := name.lent()
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func askWaiting(manager managerHandle, name Name) (*WaitingLine, error) {
 }
 
 func readHistory(manager managerHandle, name Name, since time.Time, most int) ([]HistoryEntry, error) {
-	id, err := lent(name.id)
+	id, err := name.lent()
 	if err != nil {
 		return nil, err
 	}

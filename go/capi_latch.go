@@ -158,7 +158,7 @@ const (
 
 // callLatch returns a number (1 for yes) or names, depending on the call.
 func callLatch(l *Latch, call latchCall, count int64, participant string) (int64, []string, error) {
-	id, err := lent(l.name.id)
+	id, err := l.lent()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -173,7 +173,7 @@ func callLatch(l *Latch, call latchCall, count int64, participant string) (int64
 }
 
 func createLatchFor(l *Latch, participants []string) error {
-	id, err := lent(l.name.id)
+	id, err := l.lent()
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func createLatchFor(l *Latch, participants []string) error {
 
 // watchLatch also returns a descriptor, or -1 if the process has no free one.
 func watchLatch(l *Latch) (watchHandle, int, error) {
-	id, err := lent(l.name.id)
+	id, err := l.lent()
 	if err != nil {
 		return nil, -1, err
 	}
@@ -215,6 +215,13 @@ func latchTTL(l *Latch) C.int64_t {
 		return C.DLM_DEFAULT
 	}
 	return C.int64_t(millis(max(l.ttl, 0)))
+}
+
+func (l *Latch) lent() (*C.char, error) {
+	if err := l.made(); err != nil {
+		return nil, err
+	}
+	return l.name.lent()
 }
 
 const defaultTTL time.Duration = -1 << 63

@@ -50,6 +50,10 @@ var (
 // Code is the number of an error. It is the same in all languages and in all versions.
 type Code int
 
+// String returns the name that documentation, logs and the other languages use, such as "LOCK_UNAVAILABLE"; "OK" for 0 and
+// "UNKNOWN" for a number that the library does not know.
+func (c Code) String() string { return statusName(c) }
+
 // The codes, each with the error that it stands for.
 const (
 	CodeLocked           Code = 1  // ErrLocked

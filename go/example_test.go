@@ -74,11 +74,11 @@ func ExampleManager_TryLock() {
 	_, err = manager.TryLock(ctx, nightly)
 	fmt.Println(errors.Is(err, dlm.ErrLocked))
 	fmt.Println(lease.Release())
-	fmt.Println(errors.Is(lease.Release(), dlm.ErrLost)) // a lease is released only once
+	fmt.Println(lease.Release()) // a second time does nothing
 	// Output:
 	// true
 	// <nil>
-	// true
+	// <nil>
 }
 
 // The deadline of a request bounds the wait. The error differs from that of a held lock.

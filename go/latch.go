@@ -5,6 +5,7 @@ package dlm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"time"
@@ -199,6 +200,17 @@ func (l *Latch) call(ctx context.Context, which latchCall, count int64, particip
 		return answer{number, names}, err
 	})
 	return got.number, got.names, err
+}
+
+// made returns an error for a name that is the zero value, and for a kind that is none.
+func (l *Latch) made() error {
+	if l.name == (Name{}) {
+		return unmade("Name", "DC or XDC")
+	}
+	if l.kind != CountDown && l.kind != CountUpDown {
+		return invalid(fmt.Sprintf("LatchKind %d is not allowed: CountDown or CountUpDown", l.kind))
+	}
+	return nil
 }
 
 func (l *Latch) question(which latchCall) question {

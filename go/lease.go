@@ -4,6 +4,7 @@ package dlm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -85,7 +86,8 @@ func (l *Lease) Fence() uint64 {
 // It does no I/O and takes some tens of nanoseconds. The goroutine may be paused right after the check; use
 // [Lease.Fence] against that.
 //
-// It fails with [ErrLost] when the lease has expired, was released or was found lost.
+// It fails with [ErrLost] when the lease has expired, was released or was found lost. If closing the manager released it, the
+// error is also [ErrClosed].
 func (l *Lease) Check() error {
 	defer runtime.KeepAlive(l)
 	if err := l.made(); err != nil {
@@ -101,6 +103,10 @@ func (h *held) check() error {
 	err := checkLease(h.handle)
 	if codeOf(err) == CodeClosed { // released meanwhile
 		return h.over("it was released")
+	}
+	var lost *Error
+	if errors.As(err, &lost) && lost.Reason == NotLost && h.manager.closed() {
+		return lost.also(ErrClosed)
 	}
 	return err
 }
@@ -212,16 +218,19 @@ func (l *Lease) renew(ctx context.Context, ttl time.Duration) error {
 // has ended. It blocks for its turn and for one call to the store, each limited by the setting "timeout". It never
 // touches the record of another holder. After Release the lease has ended, whether Release failed or not.
 //
-// It fails with [ErrLost] when the lease had expired in the store, when another holder has the lock, or when the lease
-// was released or found lost before. If closing the manager released it, the error is both ErrLost and [ErrClosed].
-// After any other failure it is unknown whether the lock is free, and the library retries in the background until the
+// A second Release does nothing and returns nil, and so does the Release of a lease that closing the manager has released or
+// that was turned into a token, as in all languages of the library. So a deferred Release may follow another one, whose error
+// counts.
+//
+// It fails with [ErrLost] when the lease had expired in the store, when another holder has the lock, or when the lease was
+// found lost before. After any other failure it is unknown whether the lock is free, and the library retries in the background until the
 // TTL ends: [ErrConnection], [ErrRetriesExhausted], [ErrInDoubt].
 func (l *Lease) Release() error {
 	if err := l.made(); err != nil {
 		return err
 	}
 	if !l.released.CompareAndSwap(false, true) {
-		return l.over("it was released earlier")
+		return nil
 	}
 	l.cleanup.Stop()
 	l.copying.Lock() // wait for a copy under way; a later one finds the lease released
@@ -240,7 +249,7 @@ func (l *Lease) Release() error {
 	case err != nil || freed:
 		return err
 	case l.manager.closed():
-		return newError(CodeClosed, "closing the manager has released "+l.name.String()).also(ErrLost)
+		return nil
 	default:
 		return l.over("it was found lost earlier")
 	}

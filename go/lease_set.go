@@ -210,7 +210,7 @@ func (s *LeaseSet) Renew(ctx context.Context) error {
 	return first
 }
 
-// Release releases all locks. It returns the first error of [Lease.Release], and releases the others nevertheless.
+// Release releases all locks. A second Release does nothing and returns nil. Release returns the first error of [Lease.Release], and releases the others nevertheless.
 func (s *LeaseSet) Release() error {
 	if err := s.made(); err != nil {
 		return err

@@ -440,6 +440,9 @@ func (r *Row) try(
 	if err != nil || changes == nil {
 		return false, false, err
 	}
+	if err := allowedTTLs(changes.list); err != nil {
+		return false, false, err
+	}
 	var with items
 	for _, change := range changes.list {
 		with.change(change)
@@ -461,10 +464,23 @@ func (r *Row) read(ctx context.Context, which rowCall, columns []string) (*RowCe
 	return cellsOf(answer.cells), answer.cells, nil
 }
 
+// allowedTTLs returns an error for a cell that would not live.
+func allowedTTLs(list []change) error {
+	for _, cell := range list {
+		if cell.kind == changePut && cell.ttl == 0 {
+			return invalid(fmt.Sprintf("the TTL of the cell %q is not allowed: 1ms or more, or Put without a TTL", cell.column))
+		}
+	}
+	return nil
+}
+
 func (r *Row) write(ctx context.Context, which rowCall, cells *Cells) (rowAnswer, error) {
 	var with items
 	if cells == nil {
 		cells = new(Cells) // the library says that there are none
+	}
+	if err := allowedTTLs(cells.list); err != nil {
+		return rowAnswer{}, err
 	}
 	for _, cell := range cells.list {
 		with.cell(cell.column, cell.value, cell.ttl)

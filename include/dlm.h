@@ -22,7 +22,8 @@
  *
  * Errors: every function may fail with DLM_INVALID_ARGUMENT, DLM_FORKED and DLM_PANIC, and with DLM_CLOSED
  * for a freed handle. Its comment lists the other errors. Compilers warn if a program ignores a status, see
- * DLM_NODISCARD.
+ * DLM_NODISCARD. C computes the arguments of one call in any order: show(dlm_lease_check(lease, &error), error)
+ * may pass the error of before the check. So keep the status in a variable first.
  *
  * Text is UTF-8 and ends with NUL. Calls copy text and arrays. No other thread may change them, or use the
  * outputs, during the call. Times are in milliseconds. A function that can block says so in its comment.
@@ -440,7 +441,9 @@ enum dlm_status dlm_manager_setting_ms(const struct dlm_manager *manager,
 
 /* ---- Locks ---- */
 
-/// As a TTL or a wait: the default, which the function's comment names.
+/// As a TTL: the one that the function's comment names, such as that of the option ttl. As the wait for a lock: that of the
+/// option wait. No other time has a default: calls refuse it there, except dlm_lock_campaign() and dlm_lock_observe(),
+/// which take it as DLM_FOREVER.
 #define DLM_DEFAULT -2
 
 /// As a wait: no limit. As the TTL of a cell: it does not expire.
@@ -549,8 +552,8 @@ enum dlm_status dlm_lock_inspect(const struct dlm_lock *lock,
 
 /// Waits until this process leads: until it has acquired the lock. All candidates of an election use the lock of the
 /// same name. The lease is kept alive, see dlm_lease_keep(), until it is released (which resigns), freed or lost. Call
-/// dlm_lease_guard() before each step of the leader's work. DLM_DEFAULT as `wait_ms` waits without limit. `cancel`
-/// may be NULL. On DLM_OK the caller owns `*lease_out`.
+/// dlm_lease_guard() before each step of the leader's work. A `wait_ms` of 0 tries once, DLM_FOREVER waits without limit,
+/// and so does DLM_DEFAULT: the option wait does not apply. `cancel` may be NULL. On DLM_OK the caller owns `*lease_out`.
 ///
 /// Blocks until this process leads, the wait is over or an error ends it. If the store does not answer, the call tries
 /// again until the wait is over.
@@ -569,8 +572,8 @@ enum dlm_status dlm_lock_campaign(const struct dlm_lock *lock,
 /// and writes the new one there. A struct of zeros describes a lock that nobody holds. `*changed_out` is false if the
 /// wait timed out; then `*inspection` is as before. `size` must be sizeof(struct dlm_inspection). `cancel` may be NULL.
 ///
-/// Blocks for up to `wait_ms`, and for a read under way: DLM_DEFAULT and DLM_FOREVER wait without limit. Reads the store
-/// once per retry interval, and when the lease would end. Changes between two reads count as one.
+/// Blocks for up to `wait_ms`, and for a read under way. DLM_FOREVER waits without limit, and so does DLM_DEFAULT, as in
+/// dlm_lock_campaign(). Reads the store once per retry interval, and when the lease would end. Changes between two reads count as one.
 ///
 /// Errors: those of dlm_lock_inspect(); DLM_CANCELLED.
 DLM_NODISCARD

@@ -747,11 +747,16 @@ class Lock {
     // Waits until this process leads, without limit, and keeps the lease alive: see dlm_lock_campaign(). Throws with
     // DLM_CANCELLED if cancelled. Lease::release() resigns.
     [[nodiscard]] Lease campaign(Ttl ttl = use_default, const Cancel *cancel = nullptr) const {
+        return campaign_for(ttl, forever, cancel).lease();
+    }
+    // Like campaign(), for up to this time. After it, the Acquired has no lease and describes the leader. If the last
+    // attempt failed otherwise, such as with DLM_CONNECTION_ERROR, the call throws that.
+    Acquired campaign_for(Ttl ttl, Wait wait, const Cancel *cancel = nullptr) const {
         detail::ErrorOut error;
         dlm_lease *lease = nullptr;
         const dlm_cancel *token = cancel == nullptr ? nullptr : cancel->get();
-        error.check(dlm_lock_campaign(get(), ttl.ms(), DLM_FOREVER, token, &lease, error));
-        return Lease(lease);
+        const dlm_status status = dlm_lock_campaign(get(), ttl.ms(), wait.ms(), token, &lease, error);
+        return Acquired(status, lease, error);
     }
     // Waits until the holder is not the one in `seen`, and writes the new one there. Returns false if the wait timed out.
     bool observe(dlm_inspection &seen, Wait wait, const Cancel *cancel = nullptr) const {

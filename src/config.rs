@@ -88,7 +88,7 @@ impl Settings {
     /// INVALID_ARGUMENT if the client id is missing, or the client or farm id is not allowed.
     pub(crate) fn check_names(&self) -> Result<()> {
         if self.client.is_empty() {
-            let how = "it is required: Builder::client, or ?client= in the store's URI";
+            let how = "set the option client, such as ?client=order-service in the store's URI";
             return Err(Error::invalid("client id", "", how));
         }
         check_part("client id", &self.client, self.names)?;

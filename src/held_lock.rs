@@ -33,6 +33,7 @@ const RELEASED_BEFORE: &str =
     "it was released before: the store has no record of it, although its time is not over";
 const GONE: &str = "it was released before, or the store lost its record; another may hold the lock";
 const EXPIRED: &str = "it has expired, or was released before";
+const CLOSED: &str = "its manager was closed, which has released it";
 const REVIVED: &str = "it expired before it was renewed, and another may have held the lock since then";
 
 pub(crate) struct HeldLock {
@@ -54,6 +55,8 @@ pub(crate) struct HeldLock {
     stay_ends: Option<Moment>,
     /// Who broke the lock and why, once this is known.
     broken: OnceLock<String>,
+    /// The manager was closed while it held the lock.
+    closed: AtomicBool,
     /// A moment before the grant. Of an adopted lease, when it was adopted.
     since: Moment,
     pub(crate) told: LeaseTold,
@@ -192,6 +195,7 @@ impl HeldLock {
             stays: AtomicBool::new(false),
             stay_ends: None,
             broken: OnceLock::new(),
+            closed: AtomicBool::new(false),
             since: grant.since,
             told: LeaseTold::nothing(),
             ownership: SlowMutex::new(Ownership {
@@ -641,9 +645,15 @@ impl HeldLock {
         Error::RetriesExhausted { store: store.describe(), what, source: None }
     }
 
+    /// Notes that the manager is closed, for the errors of later calls.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
     fn over(&self) -> Error {
         match self.life.state().lost() {
             Some(reason) => self.lost(reason, reason.explained()),
+            None if self.closed.load(Ordering::Acquire) => self.not_held(CLOSED),
             None => self.not_held(RELEASED),
         }
     }

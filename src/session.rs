@@ -553,6 +553,7 @@ impl Session {
             // A release that hangs must leave time for the others.
             let share = by.remaining() / left;
             left -= 1;
+            lock.close();
             match self.release(&lock, by.sooner(Deadline::after(share))) {
                 Err(error) if error.code() != Code::LeaseLost => {
                     if lock.is_busy() {

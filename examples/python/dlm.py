@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ctypes
 import sys
-from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 
 XDC, FOREVER = 2, -1  # DLM_LEVEL_XDC, DLM_FOREVER
 OUT = POINTER(c_void_p)
@@ -25,7 +25,9 @@ FUNCTIONS = {  # the arguments, without error_out
     "dlm_pending_fd": [c_void_p, POINTER(c_int32)],
     "dlm_pending_take": [c_void_p, OUT],
     "dlm_lease_guard": [c_void_p, POINTER(c_uint64)],
-    "dlm_lease_release": [c_void_p, c_void_p],
+    "dlm_lease_release_start": [c_void_p, OUT],
+    "dlm_call_fd": [c_void_p, POINTER(c_int32)],
+    "dlm_call_take": [c_void_p, POINTER(c_bool), POINTER(c_bool)],
 }
 
 
@@ -42,7 +44,7 @@ class Library:
         self.c = ctypes.CDLL(path)
         for name, arguments in FUNCTIONS.items():
             getattr(self.c, name).argtypes = arguments + [OUT]
-        for kind in ["manager", "lock", "pending", "lease", "error"]:
+        for kind in ["manager", "lock", "pending", "lease", "call", "error"]:
             free = getattr(self.c, f"dlm_{kind}_free")
             free.argtypes, free.restype = [c_void_p], None
         self.c.dlm_error_message.argtypes, self.c.dlm_error_message.restype = [c_void_p], c_char_p
@@ -56,6 +58,23 @@ class Library:
             raise DlmError(status, message)
 
 
+async def readable(fd):
+    """Waits until the descriptor is readable."""
+    loop, finished = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, finished.set)
+    try:
+        await finished.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+def text(value):
+    """C would take a text with NUL for a shorter one, and so another lock."""
+    if "\0" in value:
+        raise ValueError(f"a text with NUL is not allowed: {value!r}")
+    return value.encode()
+
+
 class Lease:
     def __init__(self, library, handle):
         self._library, self._handle = library, handle
@@ -67,11 +86,29 @@ class Lease:
         return fence.value
 
     async def release(self):
-        """Releases the lock, in a thread: the call waits for the store."""
+        """Releases the lock. Returns False if the lease was released or found lost before."""
+        if not self._handle:
+            return False
+        handle, self._handle = self._handle, None
+        call, fd, done, freed, free = c_void_p(), c_int32(), c_bool(), c_bool(), True
         try:
-            await asyncio.to_thread(self._library.call, "dlm_lease_release", self._handle, None)
+            # A thread of Python for each release would take many times as long as the release.
+            self._library.call("dlm_lease_release_start", handle, byref(call))
+            self._library.call("dlm_call_fd", call, byref(fd))
+            await readable(fd.value)
+            self._library.call("dlm_call_take", call, byref(done), byref(freed))
+            return freed.value
+        except asyncio.CancelledError:
+            free = False  # it waits for the release, which goes on
+            asyncio.get_running_loop().run_in_executor(None, self._free, call, handle)
+            raise
         finally:
-            self._library.c.dlm_lease_free(self._handle)
+            if free:
+                self._free(call, handle)
+
+    def _free(self, call, handle):
+        self._library.c.dlm_call_free(call)
+        self._library.c.dlm_lease_free(handle)
 
 
 class Manager:
@@ -79,24 +116,19 @@ class Manager:
 
     def __init__(self, library, uri):
         self._library, self._handle = Library(library), c_void_p()
-        self._library.call("dlm_manager_open", uri.encode(), None, byref(self._handle))
+        self._library.call("dlm_manager_open", text(uri), None, byref(self._handle))
         self._library.call("dlm_manager_initialize", self._handle)
 
     async def acquire(self, name, ttl=30.0, wait=60.0):
         """Waits for the lock. The library keeps the lease alive until it is released."""
         lock, pending, lease, fd = c_void_p(), c_void_p(), c_void_p(), c_int32()
         call, c = self._library.call, self._library.c
-        call("dlm_manager_lock", self._handle, name.encode(), XDC, byref(lock))
+        call("dlm_manager_lock", self._handle, text(name), XDC, byref(lock))
         try:
             ttl_ms, wait_ms = int(ttl * 1000), int(wait * 1000)
             call("dlm_lock_acquire_start", lock, ttl_ms, wait_ms, FOREVER, None, byref(pending))
             call("dlm_pending_fd", pending, byref(fd))
-            loop, finished = asyncio.get_running_loop(), asyncio.Event()
-            loop.add_reader(fd.value, finished.set)
-            try:
-                await finished.wait()
-            finally:
-                loop.remove_reader(fd.value)
+            await readable(fd.value)
             call("dlm_pending_take", pending, byref(lease))
             return Lease(self._library, lease)
         finally:
@@ -140,7 +172,8 @@ async def main(library, store):
             except DlmError as error:
                 print("the wait is over:", str(error).split(" by ")[0])
         lease.guard()
-    await (await manager.acquire("held", wait=10)).release()
+    lease = await manager.acquire("held", wait=10)
+    print("released:", await lease.release(), "and again:", await lease.release())
     await manager.close()
 
 

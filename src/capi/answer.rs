@@ -2,6 +2,7 @@
 
 use std::ffi::c_char;
 
+use super::arguments::output;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::{caught, guarded, write};
@@ -75,18 +76,18 @@ unsafe fn conclude(outcome: Outcome, error_out: *mut *mut dlm_error) -> dlm_stat
     }
 }
 
-/// Runs a call that has an output. Checks first that the output is not NULL: a lease that cannot be returned
-/// must not be acquired.
+/// Runs a call that has an output, the argument `name`. Checks first that the output is not NULL: a lease that cannot be
+/// returned must not be acquired.
 ///
 /// # Safety
 /// `out` and `error_out` are as the header asks.
 pub(super) unsafe fn answer<T: Output>(
+    name: &str,
     out: *mut T,
     error_out: *mut *mut dlm_error,
     body: impl FnOnce() -> Outcome<T>,
 ) -> dlm_status {
-    let outcome =
-        if out.is_null() { Err(Failure::invalid("the output is NULL")) } else { on_enough_stack(body) };
+    let outcome = on_enough_stack(|| output(name, out).and_then(|()| body()));
     // SAFETY: the caller guarantees it.
     unsafe {
         match outcome {
@@ -120,12 +121,14 @@ fn too_little_stack(left: usize) -> Failure {
     ))
 }
 
-/// Runs a call whose output is a text, for an array of `size` bytes. Checks first that the array has `least` bytes. On
+/// Runs a call whose output is a text, the argument `name`, for an array of `size` bytes. Checks first that the array has
+/// `least` bytes. On
 /// failure the text is "".
 ///
 /// # Safety
 /// `out` and `error_out` are as the header asks.
 pub(super) unsafe fn text_answer(
+    name: &str,
     out: *mut c_char,
     size: usize,
     least: usize,
@@ -140,9 +143,7 @@ pub(super) unsafe fn text_answer(
             write(out, 0);
         }
         status(error_out, || {
-            if out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+            output(name, out)?;
             if size < least {
                 return Err(allowed(least));
             }

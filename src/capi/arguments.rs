@@ -11,10 +11,22 @@ use std::time::Duration;
 use super::failure::{Failure, Outcome};
 use crate::Level;
 
-/// As a TTL or a wait: the default, which the function's comment names.
+/// As a TTL: the one that the function's comment names, such as that of the option ttl. As the wait for a lock: that of the
+/// option wait. No other time has a default: calls refuse it there, except dlm_lock_campaign() and dlm_lock_observe(),
+/// which take it as DLM_FOREVER.
 pub const DLM_DEFAULT: i64 = -2;
 /// As a wait: no limit. As the TTL of a cell: it does not expire.
 pub const DLM_FOREVER: i64 = -1;
+
+/// Fails if the output `name` is NULL.
+pub(super) fn output<T>(name: &str, out: *const T) -> Outcome {
+    if out.is_null() {
+        return Err(Failure::invalid(format!(
+            "{name} is NULL: pass the address of a variable for the result"
+        )));
+    }
+    Ok(())
+}
 
 /// A caller's text.
 ///
@@ -55,25 +67,28 @@ pub(super) fn ttl(ms: i64) -> Outcome<Option<Duration>> {
     }
 }
 
-/// A wait. `None` means the default.
-pub(super) fn wait(ms: i64) -> Outcome<Option<Duration>> {
+/// A wait, the argument `name`. `None` means the default.
+pub(super) fn wait(name: &str, ms: i64) -> Outcome<Option<Duration>> {
     match u64::try_from(ms) {
         Ok(ms) => Ok(Some(Duration::from_millis(ms))),
         Err(_) if ms == DLM_DEFAULT => Ok(None),
         Err(_) if ms == DLM_FOREVER => Ok(Some(Duration::MAX)),
         Err(_) => Err(Failure::invalid(format!(
-            "wait_ms {ms} is not allowed: 0 or more, DLM_FOREVER or DLM_DEFAULT"
+            "{name} {ms} is not allowed: 0 or more, DLM_FOREVER or DLM_DEFAULT"
         ))),
     }
 }
 
-/// A wait without a default. `None` means no limit.
+/// A time without a default, the argument `name`. `None` means no limit.
 #[inline]
-pub(super) fn wait_without_default(ms: i64) -> Outcome<Option<Duration>> {
+pub(super) fn wait_without_default(name: &str, ms: i64) -> Outcome<Option<Duration>> {
     match u64::try_from(ms) {
         Ok(ms) => Ok(Some(Duration::from_millis(ms))),
         Err(_) if ms == DLM_FOREVER => Ok(None),
-        Err(_) => Err(Failure::invalid(format!("wait_ms {ms} is not allowed: 0 or more, or DLM_FOREVER"))),
+        Err(_) if ms == DLM_DEFAULT => Err(Failure::invalid(format!(
+            "{name} DLM_DEFAULT is not allowed, because this time has no default: 0 or more, or DLM_FOREVER"
+        ))),
+        Err(_) => Err(Failure::invalid(format!("{name} {ms} is not allowed: 0 or more, or DLM_FOREVER"))),
     }
 }
 

@@ -1,9 +1,9 @@
 use std::os::fd::AsRawFd;
 
 use super::answer::{answer, status};
-use super::arguments::ttl;
+use super::arguments::{output, ttl};
 use super::error::dlm_error;
-use super::failure::{Failure, Outcome};
+use super::failure::Outcome;
 use super::guard::{freeing, write};
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
@@ -43,7 +43,9 @@ pub unsafe extern "C" fn dlm_lease_release_start(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(call_out, error_out, || keep(LeaseCall::Release(find(lease)?.start_release()?))) }
+    unsafe {
+        answer("call_out", call_out, error_out, || keep(LeaseCall::Release(find(lease)?.start_release()?)))
+    }
 }
 
 /// Starts to renew the lease as dlm_lease_renew() does, and returns at once. On DLM_OK the caller owns `*call_out`. Never
@@ -59,7 +61,7 @@ pub unsafe extern "C" fn dlm_lease_renew_start(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(call_out, error_out, || {
+        answer("call_out", call_out, error_out, || {
             let lease = find(lease)?;
             keep(LeaseCall::Renewal(lease.start_renewal(ttl(ttl_ms)?)?))
         })
@@ -85,9 +87,7 @@ pub unsafe extern "C" fn dlm_call_take(
         write(done_out, false);
         write(freed_out, false);
         status(error_out, || {
-            if done_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+            output("done_out", done_out)?;
             let taken = match &*find(call)? {
                 LeaseCall::Release(release) => release.take()?,
                 LeaseCall::Renewal(renewal) => renewal.take()?.map(|()| false),
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn dlm_call_fd(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(fd_out, error_out, || -> Outcome<i32> {
+        answer("fd_out", fd_out, error_out, || -> Outcome<i32> {
             Ok(match &*find(call)? {
                 LeaseCall::Release(release) => release.fd()?.as_raw_fd(),
                 LeaseCall::Renewal(renewal) => renewal.fd()?.as_raw_fd(),

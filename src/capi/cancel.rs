@@ -59,7 +59,7 @@ pub unsafe extern "C" fn dlm_cancel_signal_fd(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(fd_out, error_out, || Ok(find(cancel)?.signal_fd()?.as_raw_fd())) }
+    unsafe { answer("fd_out", fd_out, error_out, || Ok(find(cancel)?.signal_fd()?.as_raw_fd())) }
 }
 
 /// Triggers the cancel object of a descriptor from dlm_cancel_signal_fd(), as dlm_cancel_trigger() does, a moment

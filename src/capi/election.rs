@@ -1,10 +1,9 @@
 //! Elections. The candidates share a lock, and the leader holds its lease.
 
 use super::answer::{answer, status};
-use super::arguments::{ttl, wait};
+use super::arguments::{output, ttl, wait};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
-use super::failure::Failure;
 use super::guard::write;
 use super::inspection::{checked_size, dlm_inspection, zero};
 use super::lease::dlm_lease;
@@ -15,8 +14,8 @@ use crate::{AcquireOptions, Election};
 
 /// Waits until this process leads: until it has acquired the lock. All candidates of an election use the lock of the
 /// same name. The lease is kept alive, see dlm_lease_keep(), until it is released (which resigns), freed or lost. Call
-/// dlm_lease_guard() before each step of the leader's work. DLM_DEFAULT as `wait_ms` waits without limit. `cancel`
-/// may be NULL. On DLM_OK the caller owns `*lease_out`.
+/// dlm_lease_guard() before each step of the leader's work. A `wait_ms` of 0 tries once, DLM_FOREVER waits without limit,
+/// and so does DLM_DEFAULT: the option wait does not apply. `cancel` may be NULL. On DLM_OK the caller owns `*lease_out`.
 ///
 /// Blocks until this process leads, the wait is over or an error ends it. If the store does not answer, the call tries
 /// again until the wait is over.
@@ -34,13 +33,13 @@ pub unsafe extern "C" fn dlm_lock_campaign(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(lease_out, error_out, || {
+        answer("lease_out", lease_out, error_out, || {
             let election = Election::new((*find(lock)?).clone());
             let mut how = AcquireOptions::new();
             if let Some(ttl) = ttl(ttl_ms)? {
                 how = how.ttl(ttl);
             }
-            if let Some(wait) = wait(wait_ms)? {
+            if let Some(wait) = wait("wait_ms", wait_ms)? {
                 how = how.wait(wait);
             }
             if let Some(cancel) = find_optional(cancel)? {
@@ -55,8 +54,8 @@ pub unsafe extern "C" fn dlm_lock_campaign(
 /// and writes the new one there. A struct of zeros describes a lock that nobody holds. `*changed_out` is false if the
 /// wait timed out; then `*inspection` is as before. `size` must be sizeof(struct dlm_inspection). `cancel` may be NULL.
 ///
-/// Blocks for up to `wait_ms`, and for a read under way: DLM_DEFAULT and DLM_FOREVER wait without limit. Reads the store
-/// once per retry interval, and when the lease would end. Changes between two reads count as one.
+/// Blocks for up to `wait_ms`, and for a read under way. DLM_FOREVER waits without limit, and so does DLM_DEFAULT, as in
+/// dlm_lock_campaign(). Reads the store once per retry interval, and when the lease would end. Changes between two reads count as one.
 ///
 /// Errors: those of dlm_lock_inspect(); DLM_CANCELLED.
 #[unsafe(no_mangle)]
@@ -73,11 +72,10 @@ pub unsafe extern "C" fn dlm_lock_observe(
     unsafe {
         write(changed_out, false);
         status(error_out, || {
-            if inspection.is_null() || changed_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+            output("inspection", inspection)?;
+            output("changed_out", changed_out)?;
             checked_size(size)?;
-            let wait = wait(wait_ms)?.unwrap_or(std::time::Duration::MAX);
+            let wait = wait("wait_ms", wait_ms)?.unwrap_or(std::time::Duration::MAX);
             let lock = find(lock)?;
             let cancel = find_optional(cancel)?;
             let before = inspection.read_unaligned().term();

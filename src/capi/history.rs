@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dlm_lock_history(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(history_out, error_out, || {
+        answer("history_out", history_out, error_out, || {
             let since = UNIX_EPOCH.checked_add(Duration::from_millis(since_ms));
             let entries = find(lock)?.history(since, most)?;
             let entries = entries.into_iter().map(|entry| {

@@ -126,7 +126,7 @@ pub unsafe extern "C" fn dlm_id_lock_acquire(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { quick_status(error_out, || Ids::of(lock)?.enter(id, wait_without_default(wait_ms)?)) }
+    unsafe { quick_status(error_out, || Ids::of(lock)?.enter(id, wait_without_default("wait_ms", wait_ms)?)) }
 }
 
 /// Releases `id`. Any thread may release it. Never blocks.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn dlm_id_lock_acquire_many(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         quick_status(error_out, || {
-            Ids::of(lock)?.enter_all(slice("ids", ids, count)?, wait_without_default(wait_ms)?)
+            Ids::of(lock)?.enter_all(slice("ids", ids, count)?, wait_without_default("wait_ms", wait_ms)?)
         })
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::answer::status;
-use super::arguments::millis;
+use super::arguments::{millis, output};
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
 use super::guard::write;
@@ -75,9 +75,7 @@ pub(super) unsafe fn inspected(
             zero(inspection_out, size);
         }
         status(error_out, || {
-            if inspection_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+            output("inspection_out", inspection_out)?;
             checked_size(size)?;
             write(inspection_out, inspect()?);
             Ok(())

@@ -91,7 +91,7 @@ pub unsafe extern "C" fn dlm_key_lock_acquire(
     unsafe {
         quick_status(error_out, || {
             Key::of(lock, slice("bytes of the key", key.cast::<u8>(), size)?)?
-                .enter(wait_without_default(wait_ms)?)
+                .enter(wait_without_default("wait_ms", wait_ms)?)
         })
     }
 }

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn dlm_manager_latch(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(latch_out, error_out, || {
+        answer("latch_out", latch_out, error_out, || {
             let manager = find(manager)?;
             let latch = manager.latch(text("latch id", id)?, self::level(level)?, self::kind(kind)?)?;
             match ttl(ttl_ms)? {
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn dlm_latch_count(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(count_out, error_out, || Ok(find(latch)?.count()?)) }
+    unsafe { answer("count_out", count_out, error_out, || Ok(find(latch)?.count()?)) }
 }
 
 /// Counts down the count of the manager's farm by one. It counts exactly once, even if replies are lost.
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn dlm_latch_pending(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(names_out, error_out, || keep(Names::new(find(latch)?.pending()?))) }
+    unsafe { answer("names_out", names_out, error_out, || keep(Names::new(find(latch)?.pending()?))) }
 }
 
 /// Writes to `*names_out` the names that have counted down in this farm, expected or not. On DLM_OK the caller owns
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn dlm_latch_arrived(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(names_out, error_out, || keep(Names::new(find(latch)?.roster()?.arrived))) }
+    unsafe { answer("names_out", names_out, error_out, || keep(Names::new(find(latch)?.roster()?.arrived))) }
 }
 
 /// Writes the name of the latch to `name_out`, an array of `size` bytes. DLM_NAME_SIZE bytes are enough for every name.
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn dlm_latch_name(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(name_out, size, 0, error_out, || Ok(find(latch)?.name().to_string())) }
+    unsafe { text_answer("name_out", name_out, size, 0, error_out, || Ok(find(latch)?.name().to_string())) }
 }
 
 /// Waits until the latch is open. Blocks for up to `wait_ms`: 0 reads the latch once, DLM_FOREVER waits
@@ -275,10 +275,10 @@ pub unsafe extern "C" fn dlm_latch_await_open(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(open_out, error_out, || {
+        answer("open_out", open_out, error_out, || {
             let latch = find(latch)?;
             let mut how = AwaitOptions::new();
-            if let Some(wait) = wait_without_default(wait_ms)? {
+            if let Some(wait) = wait_without_default("wait_ms", wait_ms)? {
                 how = how.wait(wait);
             }
             if let Some(cancel) = find_optional(cancel)? {
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn dlm_latch_watch(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(watch_out, error_out, || keep(find(latch)?.watch()?)) }
+    unsafe { answer("watch_out", watch_out, error_out, || keep(find(latch)?.watch()?)) }
 }
 
 /// Frees the handle of a latch. The latch in the store is unchanged. NULL is allowed. Threads that wait for
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn dlm_watch_fd(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(fd_out, error_out, || Ok(find(watch)?.fd()?.as_raw_fd())) }
+    unsafe { answer("fd_out", fd_out, error_out, || Ok(find(watch)?.fd()?.as_raw_fd())) }
 }
 
 /// Sets `*open_out` to true if the latch was seen open. It then stays true, even if a latch that counts up
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn dlm_watch_is_open(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(open_out, error_out, || Ok(find(watch)?.is_open()?)) }
+    unsafe { answer("open_out", open_out, error_out, || Ok(find(watch)?.is_open()?)) }
 }
 
 /// Ends a watch and frees it. NULL is allowed. Blocks only as dlm_manager_free() says.

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn dlm_lease_guard(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(fence_out, error_out, || Ok(find(lease)?.guard()?.0)) }
+    unsafe { answer("fence_out", fence_out, error_out, || Ok(find(lease)?.guard()?.0)) }
 }
 
 /// Returns the remaining time of the lease in milliseconds, rounded down; 0 if it has ended, and for NULL.
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn dlm_lease_lost_fd(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(fd_out, error_out, || Ok(find(lease)?.lost_fd()?.as_raw_fd())) }
+    unsafe { answer("fd_out", fd_out, error_out, || Ok(find(lease)?.lost_fd()?.as_raw_fd())) }
 }
 
 /// Renews the lease for `ttl_ms` from now. DLM_DEFAULT: for the TTL of the last grant or renewal. Blocks
@@ -147,7 +147,9 @@ pub unsafe extern "C" fn dlm_lease_into_token(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         // The longest token fits: see the test below.
-        text_answer(token_out, size, DLM_TOKEN_SIZE, error_out, || Ok(find(lease)?.hand_on()?.to_string()))
+        text_answer("token_out", token_out, size, DLM_TOKEN_SIZE, error_out, || {
+            Ok(find(lease)?.hand_on()?.to_string())
+        })
     }
 }
 
@@ -186,7 +188,9 @@ pub unsafe extern "C" fn dlm_lease_name(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(name_out, size, 0, error_out, || Ok(find(lease)?.name().key().to_owned())) }
+    unsafe {
+        text_answer("name_out", name_out, size, 0, error_out, || Ok(find(lease)?.name().key().to_owned()))
+    }
 }
 
 /// Returns the TTL in milliseconds with which the lease was granted or last renewed; 0 for NULL. Never blocks.

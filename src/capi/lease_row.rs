@@ -27,7 +27,7 @@ pub unsafe extern "C" fn dlm_lease_row(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(row_out, error_out, || {
+        answer("row_out", row_out, error_out, || {
             let (lease, table) = (find(lease)?, find(table)?);
             let key = slice("bytes of the key", key.cast::<u8>(), key_size)?;
             keep(lease.row(&table, key)?)

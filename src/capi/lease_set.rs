@@ -1,5 +1,5 @@
 use super::answer::{answer, status};
-use super::arguments::{millis, slice, ttl, wait, wait_without_default};
+use super::arguments::{millis, output, slice, ttl, wait, wait_without_default};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn dlm_manager_acquire_all(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(leases_out, error_out, || {
+        answer("leases_out", leases_out, error_out, || {
             let manager = find(manager)?;
             let handles = slice("locks", locks, count)?;
             let locks: Vec<_> = handles.iter().map(|lock| find(*lock)).collect::<Outcome<_>>()?;
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn dlm_manager_acquire_all(
             if let Some(ttl) = ttl(ttl_ms)? {
                 how = how.ttl(ttl);
             }
-            if let Some(wait) = wait(wait_ms)? {
+            if let Some(wait) = wait("wait_ms", wait_ms)? {
                 how = how.wait(wait);
             }
             if let Some(cancel) = find_optional(cancel)? {
@@ -91,9 +91,7 @@ pub unsafe extern "C" fn dlm_lease_set_guard(
         }
         status(error_out, || {
             let set = find(set)?;
-            if fences_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+            output("fences_out", fences_out)?;
             if count != set.leases().len() {
                 let what = format!("a count of {count} is not allowed: {}", set.leases().len());
                 return Err(Failure::invalid(what));
@@ -136,7 +134,8 @@ pub unsafe extern "C" fn dlm_lease_set_keep(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
-            let max_hold = wait_without_default(max_hold_ms)?.unwrap_or(std::time::Duration::MAX);
+            let max_hold =
+                wait_without_default("max_hold_ms", max_hold_ms)?.unwrap_or(std::time::Duration::MAX);
             Ok(find(set)?.keep(max_hold)?)
         })
     }

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn dlm_lease_keep(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         status(error_out, || {
-            let max_hold = wait_without_default(max_hold_ms)?.unwrap_or(Duration::MAX);
+            let max_hold = wait_without_default("max_hold_ms", max_hold_ms)?.unwrap_or(Duration::MAX);
             Ok(find(lease)?.keep(max_hold)?)
         })
     }
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dlm_lease_at_risk_fd(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(fd_out, error_out, || Ok(find(lease)?.at_risk_fd()?.as_raw_fd())) }
+    unsafe { answer("fd_out", fd_out, error_out, || Ok(find(lease)?.at_risk_fd()?.as_raw_fd())) }
 }
 
 fn state_number(state: LeaseState) -> i32 {

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn dlm_lock_try_acquire(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(lease_out, error_out, || {
+        answer("lease_out", lease_out, error_out, || {
             let lock = find(lock)?;
             let lease = match ttl(ttl_ms)? {
                 None => lock.try_acquire(),
@@ -85,13 +85,13 @@ pub unsafe extern "C" fn dlm_lock_acquire_within(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(lease_out, error_out, || {
+        answer("lease_out", lease_out, error_out, || {
             let lock = find(lock)?;
             let mut how = AcquireOptions::new();
             if let Some(ttl) = ttl(ttl_ms)? {
                 how = how.ttl(ttl);
             }
-            if let Some(wait) = wait(wait_ms)? {
+            if let Some(wait) = wait("wait_ms", wait_ms)? {
                 how = how.wait(wait);
             }
             if let Some(cancel) = find_optional(cancel)? {
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn dlm_lock_adopt(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(lease_out, error_out, || {
+        answer("lease_out", lease_out, error_out, || {
             let lock = find(lock)?;
             keep(lock.adopt(text("token", token)?.parse()?)?)
         })
@@ -134,7 +134,9 @@ pub unsafe extern "C" fn dlm_lock_name(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(name_out, size, 0, error_out, || Ok(find(lock)?.name().key().to_owned())) }
+    unsafe {
+        text_answer("name_out", name_out, size, 0, error_out, || Ok(find(lock)?.name().key().to_owned()))
+    }
 }
 
 /// Frees a lock. NULL is allowed. Its leases stay valid, and threads that wait for it continue to wait.

@@ -69,10 +69,10 @@ pub unsafe extern "C" fn dlm_manager_list(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(list_out, error_out, || {
+        answer("list_out", list_out, error_out, || {
             let query = LockQuery::new().prefix(text("prefix", prefix)?);
             let query = if held_only != 0 { query.held_only() } else { query };
-            let after = if after.is_null() { "" } else { text("cursor", after)? };
+            let after = if after.is_null() { "" } else { text("text after", after)? };
             let after = if after.is_empty() { None } else { Some(ListCursor::parse(after)?) };
             keep(LockList::of(find(manager)?.lock_page(&query, after.as_ref())?))
         })
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn dlm_manager_lock_named(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(lock_out, error_out, || {
+        answer("lock_out", lock_out, error_out, || {
             let manager = find(manager)?;
             keep(manager.lock_named(&LockName::from_key(text("full name", full_name)?)?))
         })

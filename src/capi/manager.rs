@@ -1,7 +1,7 @@
 use std::ffi::c_char;
 
 use super::answer::{answer, status, text_answer};
-use super::arguments::{level, text};
+use super::arguments::{level, output, text};
 use super::error::dlm_error;
 use super::failure::Failure;
 use super::guard::{freeing, write};
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn dlm_manager_open(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(manager_out, error_out, || {
+        answer("manager_out", manager_out, error_out, || {
             let mut builder = LockManager::builder().store_uri(text("store URI", uri)?);
             for (key, value) in given(options)? {
                 builder = builder.option(&key, &value);
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn dlm_manager_lock(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(lock_out, error_out, || {
+        answer("lock_out", lock_out, error_out, || {
             let manager = find(manager)?;
             keep(manager.lock(text("lock id", id)?, self::level(level)?)?)
         })
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn dlm_manager_diagnose(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         write(is_safe_out, false);
-        answer(findings_out, error_out, || {
+        answer("findings_out", findings_out, error_out, || {
             let found = find(manager)?.diagnose()?;
             let list = keep(Names::new(found.iter().map(ToString::to_string).collect()))?;
             write(is_safe_out, found.iter().all(|diagnostic| diagnostic.severity != Severity::Fail));
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn dlm_manager_store(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { text_answer(uri_out, size, 0, error_out, || Ok(find(manager)?.store())) }
+    unsafe { text_answer("uri_out", uri_out, size, 0, error_out, || Ok(find(manager)?.store())) }
 }
 
 /// Writes current numbers of the manager to `*stats_out`. `size` must be sizeof(struct dlm_stats). Fields
@@ -210,9 +210,7 @@ pub unsafe extern "C" fn dlm_manager_stats(
             stats_out.cast::<u8>().write_bytes(0, size);
         }
         status(error_out, || {
-            if stats_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+            output("stats_out", stats_out)?;
             let stats = find(manager)?.stats();
             let numbers = numbers(&stats);
             if !size.is_multiple_of(8) || !(8..=STATS_SIZE_MAX).contains(&size) {
@@ -241,7 +239,9 @@ pub unsafe extern "C" fn dlm_manager_metrics_text(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(text_out, error_out, || keep(Names::new(vec![find(manager)?.metrics_text()]))) }
+    unsafe {
+        answer("text_out", text_out, error_out, || keep(Names::new(vec![find(manager)?.metrics_text()])))
+    }
 }
 
 /// Closes the manager: waiting threads fail with DLM_CLOSED, held leases are released, and the library's

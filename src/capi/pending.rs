@@ -1,10 +1,10 @@
 use std::os::fd::AsRawFd;
 
 use super::answer::{answer, status};
-use super::arguments::{ttl, wait, wait_without_default};
+use super::arguments::{output, ttl, wait, wait_without_default};
 use super::cancel::dlm_cancel;
 use super::error::dlm_error;
-use super::failure::{Failure, Outcome};
+use super::failure::Outcome;
 use super::guard::{freeing, value, write};
 use super::handles::HandleTable;
 use super::lease::dlm_lease;
@@ -55,11 +55,11 @@ fn options(
     if let Some(ttl) = ttl(ttl_ms)? {
         how = how.ttl(ttl);
     }
-    if let Some(wait) = wait(wait_ms)? {
+    if let Some(wait) = wait("wait_ms", wait_ms)? {
         how = how.wait(wait);
     }
     if max_hold_ms != 0 {
-        how = how.keep(wait_without_default(max_hold_ms)?.unwrap_or(std::time::Duration::MAX));
+        how = how.keep(wait_without_default("max_hold_ms", max_hold_ms)?.unwrap_or(std::time::Duration::MAX));
     }
     if let Some(cancel) = find_optional(cancel)? {
         how = how.cancel(&cancel);
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dlm_lock_acquire_start(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(pending_out, error_out, || {
+        answer("pending_out", pending_out, error_out, || {
             let lock = find(lock)?;
             keep(lock.start(&options(ttl_ms, wait_ms, max_hold_ms, cancel)?)?)
         })
@@ -110,10 +110,8 @@ pub unsafe extern "C" fn dlm_lock_acquire_start_here(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         write(turn_out, false);
-        answer(pending_out, error_out, || {
-            if turn_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+        answer("pending_out", pending_out, error_out, || {
+            output("turn_out", turn_out)?;
             let lock = find(lock)?;
             let (pending, is_turn) = lock.start_here(&options(ttl_ms, wait_ms, max_hold_ms, cancel)?)?;
             let handle = keep(pending)?;
@@ -149,7 +147,7 @@ pub unsafe extern "C" fn dlm_pending_take(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(lease_out, error_out, || match find(pending)?.take()? {
+        answer("lease_out", lease_out, error_out, || match find(pending)?.take()? {
             Some(lease) => keep(lease),
             None => Ok(std::ptr::null_mut()),
         })
@@ -171,7 +169,7 @@ pub unsafe extern "C" fn dlm_pending_fd(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(fd_out, error_out, || Ok(find(pending)?.fd()?.as_raw_fd())) }
+    unsafe { answer("fd_out", fd_out, error_out, || Ok(find(pending)?.fd()?.as_raw_fd())) }
 }
 
 /// Adds `tag` to `completions` when the acquisition finishes, or at once if it has finished. dlm_pending_free() takes
@@ -238,7 +236,7 @@ pub unsafe extern "C" fn dlm_completions_fd(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(fd_out, error_out, || Ok(find(completions)?.fd()?.as_raw_fd())) }
+    unsafe { answer("fd_out", fd_out, error_out, || Ok(find(completions)?.fd()?.as_raw_fd())) }
 }
 
 /// Takes the tag of the acquisition that finished first out of the list and writes it to `*tag_out`. Returns false

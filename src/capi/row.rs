@@ -2,7 +2,7 @@ use std::ffi::c_void;
 use std::time::Duration;
 
 use super::answer::{answer, status};
-use super::arguments::{DLM_FOREVER, slice};
+use super::arguments::{DLM_FOREVER, output, slice};
 use super::bytes::{dlm_bytes, list};
 use super::error::dlm_error;
 use super::failure::{Failure, Outcome};
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn dlm_row_exactly_once(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(row_out, error_out, || keep(find(row)?.exactly_once())) }
+    unsafe { answer("row_out", row_out, error_out, || keep(find(row)?.exactly_once())) }
 }
 
 /// Reads the whole row, except the library's own columns. There are no cells if the row does not exist. On DLM_OK
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn dlm_row_get(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(cells_out, error_out, || keep(Read::of(&*find(row)?, None)?)) }
+    unsafe { answer("cells_out", cells_out, error_out, || keep(Read::of(&*find(row)?, None)?)) }
 }
 
 /// Reads one or more columns, each named family:qualifier. dlm_row_commit_if_unchanged() accepts the result. On
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn dlm_row_get_columns(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(cells_out, error_out, || {
+        answer("cells_out", cells_out, error_out, || {
             let row = find(row)?;
             let columns = list("columns", columns, count)?.into_iter().map(Column::parse).collect();
             keep(Read::of(&row, Some(columns))?)
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn dlm_row_create(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(created_out, error_out, || {
+        answer("created_out", created_out, error_out, || {
             Ok(find(row)?.create(&self::cells(cells, count)?)? == Creation::Created)
         })
     }
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn dlm_row_update(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(updated_out, error_out, || {
+        answer("updated_out", updated_out, error_out, || {
             Ok(find(row)?.update(&self::cells(cells, count)?)? == Update::Updated)
         })
     }
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn dlm_row_compare_and_set(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(set_out, error_out, || {
+        answer("set_out", set_out, error_out, || {
             let row = find(row)?;
             let column = self::column(column, column_size)?;
             let expected = value_or_none("bytes of the value expected", expected, expected_size)?;
@@ -320,10 +320,8 @@ pub unsafe extern "C" fn dlm_row_increment(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         write(sum_out, 0);
-        answer(known_out, error_out, || {
-            if sum_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+        answer("known_out", known_out, error_out, || {
+            output("sum_out", sum_out)?;
             let sum = find(row)?.increment(self::column(column, column_size)?, by)?;
             write(sum_out, sum.unwrap_or_default());
             Ok(sum.is_some())
@@ -345,7 +343,7 @@ pub unsafe extern "C" fn dlm_row_delete_if(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(deleted_out, error_out, || {
+        answer("deleted_out", deleted_out, error_out, || {
             let row = find(row)?;
             let column = self::column(column, column_size)?;
             let expected = slice("bytes of the value expected", expected.cast::<u8>(), expected_size)?;
@@ -375,7 +373,7 @@ pub unsafe extern "C" fn dlm_row_commit_if_unchanged(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(committed_out, error_out, || {
+        answer("committed_out", committed_out, error_out, || {
             let (row, read) = (find(row)?, find(as_read)?);
             if !read.row.is_same(&row) {
                 return Err(Failure::invalid("these cells were read from another row"));
@@ -416,7 +414,7 @@ pub unsafe extern "C" fn dlm_row_fence(
     // SAFETY: all pointers are as the header asks.
     unsafe {
         write(names_out, std::ptr::null_mut());
-        answer(fence_out, error_out, || {
+        answer("fence_out", fence_out, error_out, || {
             let (fence, lock) = find(row)?.fence()?.unzip();
             if !names_out.is_null() {
                 write(names_out, keep(Names::new(lock.into_iter().collect()))?);

@@ -3,9 +3,8 @@
 use std::ffi::c_char;
 
 use super::answer::{answer, status};
-use super::arguments::text;
+use super::arguments::{output, text};
 use super::error::dlm_error;
-use super::failure::Failure;
 use super::guard::{freeing, write};
 use super::handles::HandleTable;
 use super::inspection::{dlm_inspection, inspected};
@@ -39,7 +38,7 @@ pub unsafe extern "C" fn dlm_lock_see(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(seen_out, error_out, || keep(find(lock)?.see()?)) }
+    unsafe { answer("seen_out", seen_out, error_out, || keep(find(lock)?.see()?)) }
 }
 
 /// Writes what was seen to `*inspection_out`, as dlm_lock_inspect() does. Never blocks.
@@ -92,9 +91,8 @@ pub unsafe extern "C" fn dlm_seen_break(
         write(fence_out, 0);
         write(recorded_out, false);
         status(error_out, || {
-            if broken_out.is_null() || fence_out.is_null() {
-                return Err(Failure::invalid("the output is NULL"));
-            }
+            output("broken_out", broken_out)?;
+            output("fence_out", fence_out)?;
             let broken = find(seen)?.break_holder(text("reason", reason)?)?;
             if let Some(broken) = broken {
                 write(broken_out, true);

@@ -70,7 +70,9 @@ pub unsafe extern "C" fn dlm_table_open(
     error_out: *mut *mut dlm_error,
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
-    unsafe { answer(table_out, error_out, || keep(hbase::Table::open(text("table URI", uri)?)?)) }
+    unsafe {
+        answer("table_out", table_out, error_out, || keep(hbase::Table::open(text("table URI", uri)?)?))
+    }
 }
 
 /// Creates the table unless it exists, with these families and split at these keys, and waits until it serves
@@ -97,7 +99,7 @@ pub unsafe extern "C" fn dlm_table_create_if_missing(
                 .map(|family| Ok(hbase::Family::new(text("family", family.name)?).versions(family.versions)))
                 .collect();
             let none = splits.is_null() && split_count == 0;
-            let splits = if none { Vec::new() } else { list("split keys", splits, split_count)? };
+            let splits = if none { Vec::new() } else { list("splits", splits, split_count)? };
             Ok(table.create_if_missing(&families?, &splits)?)
         })
     }
@@ -116,7 +118,7 @@ pub unsafe extern "C" fn dlm_table_row(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(row_out, error_out, || {
+        answer("row_out", row_out, error_out, || {
             let table = find(table)?;
             keep(table.row(slice("bytes of the key", key.cast::<u8>(), key_size)?).checked()?)
         })
@@ -136,7 +138,7 @@ pub unsafe extern "C" fn dlm_table_setting(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(number_out, error_out, || {
+        answer("number_out", number_out, error_out, || {
             let table = find(table)?;
             match text("key", key)? {
                 "timeout" => Ok(super::arguments::millis(table.timeout())),

@@ -60,7 +60,7 @@ pub unsafe extern "C" fn dlm_manager_setting_ms(
 ) -> dlm_status {
     // SAFETY: all pointers are as the header asks.
     unsafe {
-        answer(ms_out, error_out, || {
+        answer("ms_out", ms_out, error_out, || {
             let manager = find(manager)?;
             let settings = manager.settings();
             let setting = match text("key", key)? {

@@ -1,9 +1,8 @@
 //! What C learns of those that wait for a lock.
 
 use super::answer::status;
-use super::arguments::millis;
+use super::arguments::{millis, output};
 use super::error::dlm_error;
-use super::failure::Failure;
 use super::guard::write;
 use super::lock::dlm_lock;
 use super::process::find;
@@ -35,10 +34,10 @@ pub unsafe extern "C" fn dlm_lock_waiting(
         write(processes_out, 0);
         write(longest_ms_out, 0);
         status(error_out, || {
-            let outputs = [known_out.is_null(), threads_out.is_null(), processes_out.is_null()];
-            if outputs.contains(&true) || longest_ms_out.is_null() {
-                return Err(Failure::invalid("an output is NULL"));
-            }
+            output("known_out", known_out)?;
+            output("threads_out", threads_out)?;
+            output("processes_out", processes_out)?;
+            output("longest_ms_out", longest_ms_out)?;
             if let Some(line) = find(lock)?.waiting()? {
                 write(known_out, true);
                 write(threads_out, line.threads.into());

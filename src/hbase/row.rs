@@ -304,7 +304,7 @@ impl Row {
     pub fn raise_fence(&self) -> Result<()> {
         self.check_key()?;
         let (Some(fence), Some(columns)) = (&self.fence, &self.id.table.inner.fences) else {
-            return Err(Error::invalid("row", self.id.shown(), "a row from Lease::row, which has a fence"));
+            return Err(Error::invalid("row", self.id.shown(), "a row of a lease, which has a fence"));
         };
         fence.raise(columns, &self.id, self.id.table.inner.deadline()).map_err(|error| self.about(error))
     }

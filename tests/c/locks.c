@@ -246,6 +246,8 @@ static void tells_what_is_stale(const char *uri)
     struct dlm_lease *lease;
     struct dlm_cancel *cancel = dlm_cancel_new();
     struct dlm_error *kept;
+    uint64_t fence;
+    bool freed;
 
     OK(dlm_manager_lock(manager, "a", DLM_LEVEL_DC, &lock, &error));
     OK(dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));
@@ -269,6 +271,12 @@ static void tells_what_is_stale(const char *uri)
     OK(dlm_manager_close(manager, &error));
     OK(dlm_manager_close(manager, &error));
     EXPECT(DLM_LEASE_LOST, dlm_lease_check(lease, &error));
+    CHECK(dlm_lease_guard(lease, &fence, &error) == DLM_LEASE_LOST && fence == 0);
+    CHECK(strstr(dlm_error_message(error), "its manager was closed") != NULL);
+    dlm_error_free(error);
+    error = NULL;
+    OK(dlm_lease_release(lease, &freed, &error));
+    CHECK(!freed);
     EXPECT(DLM_CLOSED, dlm_lease_renew(lease, DLM_DEFAULT, &error));
     dlm_lease_free(lease);
     EXPECT(DLM_CLOSED, dlm_lock_try_acquire(lock, DLM_DEFAULT, &lease, &error));

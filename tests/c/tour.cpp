@@ -311,6 +311,9 @@ static void terms(const char *uri) {
     const dlm::Lease term = a.campaign(dlm::Ttl(1min));
     CHECK(term.state() == dlm::LeaseState::renewing && term.guard() > 0 && term.name() == a.name());
     CHECK(a.observe(seen, dlm::forever) && seen.fence == term.fence());
+    const dlm::Acquired late = a.campaign_for(dlm::use_default, dlm::Wait(1ms));
+    CHECK(!late && !late.holder().empty() && late.holder_left());
+    CHECK(b.campaign_for(dlm::Ttl(1min), dlm::Wait(0s))->state() == dlm::LeaseState::renewing);
     term.stop_keeping();
     CHECK(term.state() == dlm::LeaseState::held && term.ttl() == 1min && term.ends() > 0ns);
     const dlm::Call renewal = term.start_renewal(dlm::Ttl(2min));

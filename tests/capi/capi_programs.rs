@@ -664,14 +664,15 @@ const NULL_ALLOWED: [&str; 20] = [
     "dlm_log_to user",
 ];
 
-/// Generates calls from the header: each function with each of its pointers NULL, then with all of them NULL.
+/// Generates calls from the header: each function with each of its pointers NULL, then with all of them NULL, and with
+/// numbers that no call allows. The errors name the argument.
 #[test]
 fn every_function_answers_null_for_every_pointer() {
     if !has("gcc") {
         return;
     }
     let mut calls = String::new();
-    let mut count = 0;
+    let (mut count, mut odd) = (0, 0);
     for function in c::functions() {
         let pointers: Vec<_> = (0..function.takes.len())
             .filter(|&at| function.takes[at].0.contains('*') || function.takes[at].0.contains("callback"))
@@ -682,8 +683,14 @@ fn every_function_answers_null_for_every_pointer() {
             calls += &null_call(&function, &nulls);
             count += 1;
         }
+        for (at, (_, argument)) in function.takes.iter().enumerate() {
+            if let Some(number) = never_allowed(argument) {
+                calls += &odd_call(&function, at, number);
+                odd += 1;
+            }
+        }
     }
-    assert!(count > 100, "{count}");
+    assert!(count > 100 && odd > 20, "{count} {odd}");
     let place = Place::new();
     let program = place.dir.path().join("nulls.c");
     fs::write(&program, fs::read_to_string(source("nulls.c.in")).unwrap().replace("/* CALLS */", &calls))
@@ -718,72 +725,106 @@ fn unrefused(name: &str) -> &'static str {
     }
 }
 
+/// Returns a number that no function allows for an argument of this name.
+fn never_allowed(argument: &str) -> Option<&'static str> {
+    match argument {
+        "level" | "kind" => Some("77"),
+        _ if argument.ends_with("_ms") && argument != "since_ms" => Some("-3"),
+        _ => None,
+    }
+}
+
+fn odd_call(function: &c::Function, at: usize, number: &str) -> String {
+    let argument = |index: usize| {
+        if index == at { number.to_owned() } else { good(&function.name, &function.takes[index]) }
+    };
+    let arguments: Vec<_> = (0..function.takes.len()).map(argument).collect();
+    format!(
+        "    begin();\n    CHECK({}({}) == DLM_INVALID_ARGUMENT);\n    CHECK(named(\"{} {number}\", NULL));\n    end();\n",
+        function.name,
+        arguments.join(", "),
+        function.takes[at].1
+    )
+}
+
+/// Returns an argument that is allowed.
+fn good(name: &str, (kind, argument): &(String, String)) -> String {
+    match (kind.as_str(), argument.as_str()) {
+        (_, "uri") if name == "dlm_table_open" => "NO_TABLE".into(),
+        (_, "uri") => "\"memory:?client=c\"".into(),
+        // The first page.
+        (_, "after") => "\"\"".into(),
+        (_, "column") => "\"d:a\"".into(),
+        (_, "column_size") => "3".into(),
+        (_, "key") if name == "dlm_table_setting" => "\"attempts\"".into(),
+        (_, "key") if name.ends_with("_setting_ms") => "\"ttl\"".into(),
+        ("const char *" | "const void *", _) => "\"purpose\"".into(),
+        ("const uint64_t *", _) => "many".into(),
+        ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
+        ("size_t", _) if name.ends_with("_name") || name.ends_with("_store") => "DLM_NAME_SIZE".into(),
+        ("size_t", "index") => "0".into(),
+        ("size_t", "size")
+            if ["_inspect", "_observe", "_inspection"].iter().any(|end| name.ends_with(end)) =>
+        {
+            "sizeof(struct dlm_inspection)".into()
+        }
+        ("size_t", _) if name.ends_with("_into_token") => "DLM_TOKEN_SIZE".into(),
+        ("size_t", _) => "2".into(),
+        (_, "locks") => "locks".into(),
+        (_, "min_hold_ms") => "1".into(),
+        (_, "inspection") => "&out_inspection".into(),
+        (_, "name_out" | "uri_out") => "out_name".into(),
+        (_, "fences_out") => "out_fences".into(),
+        (_, "ttl_ms") => "DLM_DEFAULT".into(),
+        (_, "wait_ms" | "abi") => "0".into(),
+        (_, "max_hold_ms") => "DLM_FOREVER".into(),
+        // A descriptor that is none.
+        (_, "fd") => "-1".into(),
+        ("const char *const *", _) => "texts".into(),
+        (_, "level" | "kind") => "2".into(),
+        ("int64_t", "count" | "by") => "1".into(),
+        ("uint64_t" | "int32_t", _) => "1".into(),
+        ("void *", "user") => "(void *)many".into(),
+        (_, "callback") => "heard".into(),
+        (_, "token_out") => "out_token".into(),
+        (_, argument) if argument.ends_with("_out") => {
+            format!("&out_{}", argument.trim_end_matches("_out"))
+        }
+        // Objects with ids and keys that can be released.
+        ("const struct dlm_id_lock *", _) if name.contains("_release") => "held_ids".into(),
+        ("const struct dlm_key_lock *", _) if name.contains("_release") => "held_keys".into(),
+        // A latch that does not exist yet.
+        ("const struct dlm_latch *", _) if name.contains("_create") => "new_latch".into(),
+        (kind, _) => {
+            kind.trim_start_matches("const ").trim_start_matches("struct dlm_").trim_end_matches(" *").into()
+        }
+    }
+}
+
 fn null_call(function: &c::Function, nulls: &[usize]) -> String {
     let name = &function.name;
-    let good = |(kind, argument): &(String, String)| -> String {
-        match (kind.as_str(), argument.as_str()) {
-            (_, "uri") if name == "dlm_table_open" => "NO_TABLE".into(),
-            (_, "uri") => "\"memory:?client=c\"".into(),
-            // The first page.
-            (_, "after") => "\"\"".into(),
-            (_, "column") => "\"d:a\"".into(),
-            (_, "column_size") => "3".into(),
-            (_, "key") if name == "dlm_table_setting" => "\"attempts\"".into(),
-            (_, "key") if name.ends_with("_setting_ms") => "\"ttl\"".into(),
-            ("const char *" | "const void *", _) => "\"purpose\"".into(),
-            ("const uint64_t *", _) => "many".into(),
-            ("size_t", _) if name.ends_with("_stats") => "sizeof(struct dlm_stats)".into(),
-            ("size_t", _) if name.ends_with("_name") || name.ends_with("_store") => "DLM_NAME_SIZE".into(),
-            ("size_t", "index") => "0".into(),
-            ("size_t", "size")
-                if ["_inspect", "_observe", "_inspection"].iter().any(|end| name.ends_with(end)) =>
-            {
-                "sizeof(struct dlm_inspection)".into()
-            }
-            ("size_t", _) if name.ends_with("_into_token") => "DLM_TOKEN_SIZE".into(),
-            ("size_t", _) => "2".into(),
-            (_, "locks") => "locks".into(),
-            (_, "min_hold_ms") => "1".into(),
-            (_, "inspection") => "&out_inspection".into(),
-            (_, "name_out" | "uri_out") => "out_name".into(),
-            (_, "fences_out") => "out_fences".into(),
-            (_, "ttl_ms") => "DLM_DEFAULT".into(),
-            (_, "wait_ms" | "abi") => "0".into(),
-            (_, "max_hold_ms") => "DLM_FOREVER".into(),
-            // A descriptor that is none.
-            (_, "fd") => "-1".into(),
-            ("const char *const *", _) => "texts".into(),
-            (_, "level" | "kind") => "2".into(),
-            ("int64_t", "count" | "by") => "1".into(),
-            ("uint64_t" | "int32_t", _) => "1".into(),
-            ("void *", "user") => "(void *)many".into(),
-            (_, "callback") => "heard".into(),
-            (_, "token_out") => "out_token".into(),
-            (_, argument) if argument.ends_with("_out") => {
-                format!("&out_{}", argument.trim_end_matches("_out"))
-            }
-            // Objects with ids and keys that can be released.
-            ("const struct dlm_id_lock *", _) if name.contains("_release") => "held_ids".into(),
-            ("const struct dlm_key_lock *", _) if name.contains("_release") => "held_keys".into(),
-            // A latch that does not exist yet.
-            ("const struct dlm_latch *", _) if name.contains("_create") => "new_latch".into(),
-            (kind, _) => kind
-                .trim_start_matches("const ")
-                .trim_start_matches("struct dlm_")
-                .trim_end_matches(" *")
-                .into(),
-        }
-    };
     let arguments: Vec<_> = function
         .takes
         .iter()
         .enumerate()
-        .map(|(at, argument)| if nulls.contains(&at) { "NULL".into() } else { good(argument) })
+        .map(|(at, argument)| if nulls.contains(&at) { "NULL".into() } else { good(name, argument) })
         .collect();
     let call = format!("{name}({})", arguments.join(", "));
     let refused = nulls.iter().map(|&at| &function.takes[at].1).any(|argument| {
         !NULL_ALLOWED.contains(&argument.as_str())
             && !NULL_ALLOWED.contains(&format!("{name} {argument}").as_str())
+    });
+    // The error says which of the arguments was NULL: of a handle at least the type.
+    // There is no server to read cells from, so those of a commit are NULL in each call.
+    let is_alone = nulls.len() == 1 && name != "dlm_row_commit_if_unchanged";
+    let sole = (is_alone && refused).then(|| &function.takes[nulls[0]]);
+    let named = sole.map(|(kind, argument)| {
+        let kind = kind.trim_start_matches("const ").trim_start_matches("struct ").trim_end_matches(" *");
+        if kind.starts_with("dlm_") {
+            format!("named(\"{kind}\", \"{argument}\")")
+        } else {
+            format!("named(\"{argument}\", NULL)")
+        }
     });
     let outputs: Vec<_> = (0..function.takes.len())
         .filter(|at| !nulls.contains(at))
@@ -808,7 +849,11 @@ fn null_call(function: &c::Function, nulls: &[usize]) -> String {
     // On failure the outputs are NULL, 0, false or -1, as the header says.
     for output in outputs.iter().filter(|_| refused) {
         let _ = match *output {
-            "error" => writeln!(text, "    CHECK(out_error != NULL);"),
+            "error" => writeln!(
+                text,
+                "    CHECK(out_error != NULL);\n    CHECK({});",
+                named.as_deref().unwrap_or("true")
+            ),
             "fd" => writeln!(text, "    CHECK(out_fd == -1);"),
             "stats" => {
                 writeln!(text, "    CHECK(out_stats.leases_held == 0 && out_stats.threads_waiting == 0);")

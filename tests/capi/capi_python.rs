@@ -24,8 +24,35 @@ fn the_python_example_counts_under_a_lock_and_cancels_waits() {
     let store = format!("embedded:{}", dir.path().join("store").display());
     let said = c::run(Command::new("python3").arg(&module).arg(c::library("libdlm.so")).arg(&store)).unwrap();
     let expected = "counted to 20 with rising fences: True\nthe task was cancelled\n\
-                    the wait is over: lock \"XDC#python#held\" is held\n";
+                    the wait is over: lock \"XDC#python#held\" is held\nreleased: True and again: False\n";
     assert_eq!(said, expected);
+    // C would take the text for "a": another lock. A release begun and cancelled goes on. None takes a thread of Python.
+    let program = "import asyncio, sys, threading\n\
+        sys.path.insert(0, sys.argv[1])\n\
+        import dlm\n\
+        async def main():\n\
+        \x20   manager = dlm.Manager(sys.argv[2], sys.argv[3] + '?client=python&retry=5ms&timeout=60s')\n\
+        \x20   for text in ['a\\0b', '\\0', 'a\\0']:\n\
+        \x20       try:\n\
+        \x20           await manager.acquire(text)\n\
+        \x20       except ValueError as error:\n\
+        \x20           print(error)\n\
+        \x20   for round in range(20):\n\
+        \x20       assert await (await manager.acquire('a')).release()\n\
+        \x20   print('threads of Python:', threading.active_count())\n\
+        \x20   lease = await manager.acquire('a')\n\
+        \x20   task = asyncio.ensure_future(lease.release())\n\
+        \x20   await asyncio.sleep(0)\n\
+        \x20   task.cancel()\n\
+        \x20   await asyncio.wait([task])\n\
+        \x20   assert await (await manager.acquire('a', wait=60)).release()\n\
+        \x20   await manager.close()\n\
+        asyncio.run(main())\n";
+    let mut python = Command::new("python3");
+    python.args(["-B", "-c", program]).arg(module.parent().unwrap()).arg(c::library("libdlm.so")).arg(&store);
+    let refused = "a text with NUL is not allowed: ";
+    let expected = format!("{refused}'a\\x00b'\n{refused}'\\x00'\n{refused}'a\\x00'\nthreads of Python: 1\n");
+    assert_eq!(c::run(&mut python).unwrap(), expected);
     let failed = Command::new("python3").arg(&module).arg(c::library("libdlm.so")).arg("nowhere:").output();
     assert!(
         String::from_utf8_lossy(&failed.unwrap().stderr).contains("DlmError"),
